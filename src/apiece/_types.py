@@ -10,6 +10,8 @@ import numpy.typing as npt
 Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
+Ids: TypeAlias = npt.NDArray[Any]
+"""Ids of records or persons: whole numbers, or texts."""
 Json: TypeAlias = dict[str, Any]
 """An object of a JSON document, as it is written or was read."""
 Flags: TypeAlias = dict[str, Any]

@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "s.toml").write_text(SCHEMA)
     words = ["train", "--data", place / "t.csv", "--schema", place / "s.toml", "--label", "y"]
     words += ["--epsilon", "e", "--delta", "1e-3", "--steps", "2", "--batch-size", "10"]
-    words += ["--level", "1", "--level", "4", "--purpose", "to see", "--out", place / "run"]
+    words += ["--levels", "1,4", "--purpose", "to see", "--out", place / "run"]
     assert cli.run(list(map(str, words))) == 0
     return place / "run"
 

@@ -37,7 +37,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (BudgetColumns, {"epsilon": "e", "delta": [1e-5]}, "delta = [1e-05]"),
     (BudgetColumns, {"epsilon": "e", "delta": float("nan")}, "delta = nan"),
     (BudgetColumns, {"epsilon": "e", "no_limit_cap": 0}, "no_limit_cap = 0"),
-    (BudgetColumns, {"epsilon": "e", "levels": 1}, "levels = 1: must be a list"),
+    (BudgetColumns, {"epsilon": "e", "levels": 1}, "levels = 1: give names and numbers"),
     (BudgetColumns, {"epsilon": "e", "levels": [1, 0]}, "levels = 0"),
     (BudgetColumns, {"epsilon": "e", "levels": [1, float("nan")]}, "levels = nan"),
     (BudgetColumns, {"epsilon": "e", "levels": [2, 1, 2.0]}, "one occurs twice"),

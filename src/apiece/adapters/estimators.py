@@ -16,10 +16,10 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from apiece import _check
+from apiece._types import Ids
 from apiece.adapters.account import Account
 from apiece.adapters.fitting import (
     Columns,
-    Ids,
     budgets_of,
     codes_of,
     declared,
@@ -71,6 +71,7 @@ class _Private(_Planned):
     _: KW_ONLY
     epsilon: float | None = None
     delta: float = 1e-5
+    levels: Any = None
     strategy: Any = "sample"
     random_state: Any = None
 
@@ -83,6 +84,7 @@ class _Private(_Planned):
             self.delta if delta is None else delta,
             ids,
             rows,
+            self.levels,
         )
 
     @abstractmethod
@@ -150,7 +152,8 @@ class _Tabular(_Private):
             X: (n, columns) A table, or an array of numbers.
             y: (n,) Labels, each a declared class; or finite numbers, those outside the declared
                 range clipped to it.
-            epsilon: For all, or one a row; None takes the estimator's. A person's rows agree.
+            epsilon: For all, or one a row, a number or the name of one of `levels`; None takes the
+                estimator's. A person's rows agree.
             delta: The same.
             people: (n,) Whose each row is; None where each row is a record of its own.
 
@@ -280,6 +283,8 @@ class PrivateClassifier(_Classifies, _Tabular):
             one. The columns of an array are called x0, x1, …
         epsilon: For all records, where `fit` is given none.
         delta: The same.
+        levels: What people could choose, as {"low": 1, "high": 8}: epsilon then has these names,
+            which name the groups of `plan_`.
         strategy: How budgets become a plan: a name or a strategy, as for `assign`; for PATE as for
             `pate.plan_votes`. None is "sample", for PATE "weight".
         random_state: None for randomness of the operating system, as a release needs; a number
@@ -417,6 +422,8 @@ class PrivateRegressor(RegressorMixin, _Tabular):
         columns: What each column of X is; required.
         epsilon: For all records, where `fit` is given none.
         delta: The same.
+        levels: What people could choose, as {"low": 1, "high": 8}: epsilon then has these names,
+            which name the groups of `plan_`.
         strategy: How budgets become a plan.
         random_state: None for randomness of the operating system, as a release needs; a number
             makes an experiment repeatable.
@@ -487,6 +494,7 @@ class PrivateImageClassifier(_Classifies):
         recipe: A name in `apiece.recipes.RECIPES`, or a `Recipe`.
         epsilon: For all images, where `fit` is given none.
         delta: The same.
+        levels: As of `PrivateClassifier`.
         strategy: How budgets become a plan: a name or a strategy, as for `assign`.
         random_state: None for randomness of the operating system, as a release needs; a number
             makes an experiment repeatable.

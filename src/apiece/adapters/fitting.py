@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from apiece import _check
-from apiece._types import Integers
+from apiece._types import Ids, Integers
 from apiece.budgets import Budgets
+from apiece.budgets.levels import Offered
 from apiece.datasets import Categorical, Date, Numeric, Schema, Skip, read_schema
 from apiece.datasets.encode import Encoded, encode
 from apiece.datasets.schema import Column, Feature
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
 Columns = dict[str, Feature]
-Ids = npt.NDArray[Any]
 
 
 def declared_classes(classes: npt.ArrayLike | None) -> npt.NDArray[np.generic]:
@@ -150,36 +150,37 @@ def _unread(encoded: Encoded, columns: Columns, *kinds: type) -> str:
 
 
 def budgets_of(
-    epsilon: npt.ArrayLike | None, delta: npt.ArrayLike, people: Ids | None, rows: int
+    epsilon: npt.ArrayLike | None,
+    delta: npt.ArrayLike,
+    people: Ids | None,
+    rows: int,
+    levels: Offered | None = None,
 ) -> Budgets:
     """Return the budgets of the records, or of the persons, from one for all or one a row.
 
     `people` is each row's person, or None where each row is a record of its own. Rows of one person
-    must agree.
+    must agree. With `levels`, epsilon has their names.
     """
     if epsilon is None:
         raise BudgetError("epsilon: missing; give fit an ε for all, or one for each row")
-    checked = {
-        "epsilon": _check.positive_array("epsilon", epsilon, error=BudgetError),
-        "delta": _check.positive_array("delta", delta, below=1.0, error=BudgetError),
-    }
-    for name, values in checked.items():
-        if values.shape not in ((), (rows,)):
+    for name, values in (("epsilon", epsilon), ("delta", delta)):
+        if np.shape(values) not in ((), (rows,)):
             raise BudgetError(
-                f"{name}: shape {values.shape} for {rows} rows; give one number, or one for each "
-                "row"
+                f"{name}: shape {np.shape(values)} for {rows} rows; give one number, or one for "
+                "each row"
             )
-        checked[name] = np.broadcast_to(values, rows)
+    given = Budgets(np.broadcast_to(np.asarray(epsilon), rows), delta, levels=levels)
     if people is None:
-        return Budgets(**checked)
+        return given
     ids, first, person = np.unique(people, return_index=True, return_inverse=True)
-    for name, values in checked.items():
-        if (values != values[first][person]).any():
+    own = given.taken(first)
+    for name in ("epsilon", "delta"):
+        if (getattr(given, name) != getattr(own, name)[person]).any():
             raise BudgetError(
                 f"{name}: rows of one person differ in it; a person has one budget, and each of "
                 "their rows must say the same"
             )
-    return Budgets(checked["epsilon"][first], checked["delta"][first], ids=ids)
+    return Budgets(own.epsilon, own.delta, ids=ids, labels=own.labels)
 
 
 def ids_of(people: npt.ArrayLike | None, rows: int) -> Ids | None:

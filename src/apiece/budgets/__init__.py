@@ -1,6 +1,7 @@
 """What each record asked for: ε_i, δ_i and, where given, a bound Δ̄_i on the excess risk."""
 
 from apiece.budgets.groups import BudgetGroups, BudgetLevels
+from apiece.budgets.levels import Levels
 from apiece.budgets.records import Budgets
 from apiece.budgets.release import BudgetHistogram, release_histogram, release_rows_per_person
 from apiece.budgets.units import Ownership, Units
@@ -10,6 +11,7 @@ __all__ = [
     "BudgetHistogram",
     "BudgetLevels",
     "Budgets",
+    "Levels",
     "Ownership",
     "Units",
     "release_histogram",

@@ -3,73 +3,119 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats
+from apiece._types import Floats, Ids, Integers, Json, Mask
+from apiece.budgets.levels import NO_LIMIT, Levels
 from apiece.datasets import read_table
-from apiece.datasets.cells import as_numbers, column, texts
+from apiece.datasets.cells import Texts, as_number, as_numbers, column, texts
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NO_LIMIT = frozenset({"inf", "+inf", "infinity", "∞", "no limit", "unlimited"})
+Once: TypeAlias = Callable[[Floats, str], Floats]
 _UNLIMITED = "no limit is no epsilon; name the number it is read as, as in --no-limit-cap 8"
 
 
-def read_frame(frame: Any, dialect: Dialect = PLAIN) -> pd.DataFrame:
+def read_frame(frame: object, dialect: Dialect = PLAIN) -> pd.DataFrame:
     """Return a pandas table from a pandas or pyarrow one, or from a path to CSV or Parquet.
 
     Raises `DataError` where it cannot be read or has no rows.
     """
     import pandas as pd
 
-    if isinstance(frame, pd.DataFrame):
-        table = frame
-    elif hasattr(frame, "to_pandas"):
-        table = frame.to_pandas(ignore_metadata=True, integer_object_nulls=True)
-    else:
+    if isinstance(frame, str | os.PathLike):
         return read_table(Path(frame), dialect)
+    to_pandas = getattr(frame, "to_pandas", None)
+    table = to_pandas(ignore_metadata=True, integer_object_nulls=True) if to_pandas else frame
+    if not isinstance(table, pd.DataFrame):
+        raise DataError(f"table: a {type(frame).__name__}; give a table, or the path of its file")
     if len(table) == 0:
         raise DataError("table: no rows; give at least one record")
     return table
 
 
-def budget_column(
+def budget_columns(
     table: pd.DataFrame,
-    name: str,
-    role: str,
     *,
-    below: float,
-    decimal: str = ".",
+    epsilon: str | None,
+    delta: str | float,
+    excess: str | float | None = None,
+    levels: Levels | None = None,
     no_limit_cap: float | None = None,
+    decimal: str = ".",
+    once: Once | None = None,
+    rows: Integers | None = None,
+) -> Json:
+    """Return what the rows of a table ask for, as `Budgets` takes it, each row read by itself.
+
+    once: returns what each unit has, from what each row says and its name in a message. rows: how
+    many of a file a row stands for; one each if not given. Raises `BudgetError` for a cell that is
+    no budget.
+    """
+    count = np.ones(len(table), np.int64) if rows is None else rows
+
+    def read(given: str | float | None, role: str, below: float) -> Any:
+        if not isinstance(given, str):
+            return given
+        what, cells = f"{role} column {given!r}", texts(column(table, given, role))
+        cap = no_limit_cap if role == "epsilon" else None
+        if role == "epsilon" and levels is not None:
+            values = levels.read(cells, what, decimal=decimal, no_limit_cap=cap, rows=count)
+        else:
+            values = _numbers(cells, what, role, below, decimal, cap, count)
+        return values if once is None else once(values, what)
+
+    found = {"epsilon": read(epsilon, "epsilon", math.inf), "delta": read(delta, "delta", 1.0)}
+    found["excess"] = read(excess, "excess", 1.0)
+    return found if levels is None else found | {"labels": levels.names_of(found["epsilon"])}
+
+
+def _numbers(
+    cells: Texts,
+    what: str,
+    role: str,
+    below: float,
+    decimal: str,
+    no_limit_cap: float | None,
+    count: Integers,
 ) -> Floats:
-    """Return a column of ε, δ or Δ̄ as floats, each row read by itself."""
-    cells = texts(column(table, name, role))
+    """Return cells as numbers in (0, below), of Δ̄ in [0, below]."""
+
+    def refusal(bad: Mask, why: str) -> BudgetError:
+        row, many = int(np.flatnonzero(bad)[0]), int(count[bad].sum())
+        also = f" ({many} such rows)" if many > 1 else ""
+        cell = str(cells[row])
+        shown = repr(cell) if math.isnan(as_number(cell)) else cell
+        return BudgetError(f"{what}, row {row + 1} = {shown}: {why}{also}")
+
     values = as_numbers(cells, decimal)
-    free = np.array([cell.lower() in NO_LIMIT for cell in cells.tolist()])
-    if role == "epsilon" and no_limit_cap is not None:
-        values[free] = _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)
-    elif role == "epsilon" and free.any():
-        raise _refusal(cells, free, name, role, _UNLIMITED)
-    bad = np.isnan(values)
-    if bad.any():
-        raise _refusal(cells, bad, name, role, _why(str(cells[bad][0]), decimal))
+    if role == "epsilon":
+        free = np.array([cell.lower() in NO_LIMIT for cell in cells.tolist()])
+        if no_limit_cap is not None:
+            values[free] = _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)
+        elif free.any():
+            raise refusal(free, _UNLIMITED)
+    if (bad := np.isnan(values)).any():
+        raise refusal(bad, _why(str(cells[bad][0]), role, decimal))
     closed = role == "excess"
-    bad = ~((values >= 0) & (values <= below)) if closed else ~((values > 0) & (values < below))
-    if bad.any():
+    good = (values >= 0) & (values <= below) if closed else (values > 0) & (values < below)
+    if not good.all():
         bounds = f"[0, {below:g}]" if closed else f"(0, {below:g})"
-        raise _refusal(cells, bad, name, role, f"must be in {bounds}; mend or drop these rows")
+        raise refusal(~good, f"must be in {bounds}; mend or drop these rows")
     return values
 
 
-def capped(epsilon: Any, no_limit_cap: float | None) -> Any:
+def capped(epsilon: float, no_limit_cap: float | None) -> float:
     """Return `epsilon`, or where it is infinite the steward's cap."""
     if epsilon != math.inf:
         return epsilon
@@ -78,7 +124,7 @@ def capped(epsilon: Any, no_limit_cap: float | None) -> Any:
     return _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)
 
 
-def ids_column(table: pd.DataFrame, name: str) -> npt.NDArray[Any]:
+def ids_column(table: pd.DataFrame, name: str) -> Ids:
     """Return a column of ids: whole numbers where they are stored as such, else texts."""
     cells = column(table, name, "ids")
     filled = _filled(
@@ -124,23 +170,19 @@ def _all_whole(given: list[Any]) -> bool:
     return all(isinstance(v, float) and v.is_integer() and abs(v) < 2**53 for v in given)
 
 
-def _why(cell: str, decimal: str) -> str:
+def _why(cell: str, role: str, decimal: str) -> str:
+    """Return what is wrong with a cell that is no number, and what to do."""
     if cell == "" or cell.lower() == "nan":
         return "empty; give every record a positive number, or drop it"
-    if decimal == "." and not math.isnan(as_numbers(np.array([cell], dtype=object), ",")[0]):
+    if decimal == "." and not math.isnan(as_number(cell, ",")):
         return "not a number; if the comma is the decimal mark, pass --decimal ,"
-    if decimal == "," and not math.isnan(as_numbers(np.array([cell], dtype=object))[0]):
+    if decimal == "," and not math.isnan(as_number(cell)):
         return "not a number under --decimal ,; leave that out where the point is the mark"
     if cell.endswith("%"):
         return "not a number; an epsilon or delta is no share, write it as a plain number"
+    if role == "epsilon":
+        return (
+            "not a number; give numbers, or declare the words on the consent form, as in --levels "
+            "low=1,high=8"
+        )
     return "not a number; give every record a positive number"
-
-
-def _refusal(
-    cells: npt.NDArray[np.object_], bad: npt.NDArray[np.bool_], name: str, role: str, why: str
-) -> BudgetError:
-    row, count = int(np.flatnonzero(bad)[0]), int(bad.sum())
-    also = f" ({count} such rows)" if count > 1 else ""
-    cell = str(cells[row])
-    shown = cell if not math.isnan(as_numbers(cells[row : row + 1])[0]) else repr(cell)
-    return BudgetError(f"{role} column {name!r}, row {row + 1} = {shown}: {why}{also}")

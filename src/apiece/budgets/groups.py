@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers
-from apiece.budgets.frames import budget_column
+from apiece.budgets.frames import budget_columns
+from apiece.budgets.levels import Offered, levels_of
 from apiece.errors import BudgetError, DataError
 
 NAMED = 1000  # more groups than this are numbered, not named by their budgets
@@ -46,7 +47,7 @@ class BudgetGroups:
         BudgetGroups(1000 records in 1 groups)
     """
 
-    name: npt.NDArray[Any]
+    name: npt.NDArray[np.str_]
     epsilon: Floats
     delta: Floats
     excess: Floats | None
@@ -108,25 +109,31 @@ def excess_array(values: npt.ArrayLike) -> Floats:
 
 
 def names_of(
-    epsilon: Floats, delta: Floats, excess: Floats | None, labels: npt.NDArray[Any] | None
-) -> npt.NDArray[Any]:
-    """Return one distinct name a group: its label where that is enough, else its budget.
+    epsilon: Floats, delta: Floats, excess: Floats | None, labels: npt.NDArray[np.str_] | None
+) -> npt.NDArray[np.str_]:
+    """Return one distinct name a group: its label, and its budget where that is not enough.
 
     >>> names_of(np.array([1.0, 2.0]), np.array([1e-5, 1e-5]), None, None).tolist()
     ['epsilon=1', 'epsilon=2']
     >>> names_of(np.array([1.0, 1.0000001]), np.array([1e-5, 1e-5]), None, None).tolist()
     ['epsilon=1.0', 'epsilon=1.0000001']
+    >>> names_of(np.array([1.0, 1.0]), np.array([1e-6, 1e-5]), None, np.array(["low"] * 2)).tolist()
+    ['low delta=1e-06', 'low delta=1e-05']
     """
-    if labels is not None and np.unique(labels).size == labels.size:
+    kinds = (
+        np.zeros(epsilon.size, int) if labels is None else np.unique(labels, return_inverse=True)[1]
+    )
+    own = int(kinds.max()) + 1
+    if labels is not None and own == labels.size:
         return labels.astype(str)
     if epsilon.size > NAMED:
         return np.array([f"g{g}" for g in range(epsilon.size)])
+    asked = {"epsilon": epsilon, "delta": delta} | ({} if excess is None else {"excess": excess})
+    varied = {k: v for k, v in asked.items() if len({*zip(kinds, v, strict=True)}) > own}
+    columns = varied or {"epsilon": epsilon}
+    if labels is None:
+        columns = {"epsilon": epsilon} | columns
     prefix = [""] * epsilon.size if labels is None else [f"{label} " for label in labels]
-    columns = {"epsilon": epsilon}
-    if np.unique(delta).size > 1:
-        columns["delta"] = delta
-    if excess is not None and np.unique(excess).size > 1:
-        columns["excess"] = excess
     for show in ("{:g}".format, repr):
         names = [
             prefix[g] + " ".join(f"{k}={show(float(v[g]))}" for k, v in columns.items())
@@ -168,6 +175,7 @@ class BudgetLevels:
         epsilon: str,
         delta: str | float,
         excess: str | float | None = None,
+        levels: Offered | None = None,
         no_limit_cap: float | None = None,
     ) -> BudgetLevels:
         """Return the levels of a Parquet file with one row a record, read some rows at a time.
@@ -177,10 +185,11 @@ class BudgetLevels:
             epsilon: Name of the column of ε.
             delta: Name of a column, or one number for all.
             excess: Name of a column, or one number for all.
+            levels: As of `Budgets.from_frame`.
             no_limit_cap: The ε that "no limit" and inf are read as; None refuses them.
 
         Returns:
-            The same groups as of `Budgets.from_frame` without labels.
+            The same groups as of `Budgets.from_frame`.
 
         Raises:
             DataError: For a file that cannot be read or has no rows, and a missing column.
@@ -197,19 +206,19 @@ class BudgetLevels:
         """
         names = [name for name in (epsilon, delta, excess) if isinstance(name, str)]
         table, counts = _counted(Path(path), list(dict.fromkeys(names)))
-
-        def values(given: str | float, role: str, below: float) -> Floats:
-            if not isinstance(given, str):
-                return np.full(counts.size, given)
-            try:
-                return budget_column(table, given, role, below=below, no_limit_cap=no_limit_cap)
-            except BudgetError as error:  # its rows are levels here
-                raise BudgetError(f"{path}: " + re.sub(r", row \d+", "", str(error))) from None
-
-        columns = [values(epsilon, "epsilon", np.inf), values(delta, "delta", 1.0)]
-        if excess is not None:
-            columns.append(values(excess, "excess", 1.0))
-        return cls._of(columns, counts)
+        try:
+            columns = budget_columns(
+                table,
+                epsilon=epsilon,
+                delta=delta,
+                excess=excess,
+                levels=levels_of(levels),
+                no_limit_cap=no_limit_cap,
+                rows=counts,
+            )
+        except BudgetError as error:  # its rows are levels here
+            raise BudgetError(f"{path}: " + re.sub(r", row \d+", "", str(error))) from None
+        return cls._of(counts, **columns)
 
     def at_most(self, epsilon: float) -> BudgetLevels:
         """Return these levels with every ε above `epsilon` lowered to it.
@@ -221,18 +230,31 @@ class BudgetLevels:
             BudgetError: Where it is not.
         """
         cap, of = _check.positive("epsilon", epsilon, error=BudgetError), self.groups
-        columns = [np.minimum(of.epsilon, cap), of.delta]
-        return self._of(columns + ([] if of.excess is None else [of.excess]), of.records)
+        own = names_of(of.epsilon, of.delta, of.excess, None)
+        labels = None if np.array_equal(own, of.name) else of.name
+        lowered = np.minimum(of.epsilon, cap)
+        return self._of(of.records, lowered, of.delta, of.excess, labels)
 
     @classmethod
-    def _of(cls, columns: list[Floats], counts: Integers) -> BudgetLevels:
-        """Return the levels of rows that may be equal: ε, δ and Δ̄ if asked, `counts` times each."""
+    def _of(
+        cls,
+        counts: Integers,
+        epsilon: npt.ArrayLike,
+        delta: npt.ArrayLike,
+        excess: npt.ArrayLike | None = None,
+        labels: npt.NDArray[np.str_] | None = None,
+    ) -> BudgetLevels:
+        """Return the levels of rows that may be equal, `counts` times each."""
+        known, kinds = (None, 0) if labels is None else np.unique(labels, return_inverse=True)
+        bounds = 1.0 if excess is None else excess
+        columns = np.broadcast_arrays(epsilon, delta, bounds, kinds, counts)[:4]
         levels, at = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
         records = np.zeros(len(levels), dtype=np.int64)
         np.add.at(records, at.reshape(-1), counts)
-        eps, dlt, *more = (levels[:, k].copy() for k in range(len(columns)))
-        exc = more[0] if more else None
-        return cls(BudgetGroups(names_of(eps, dlt, exc, None), eps, dlt, exc, records))
+        eps, dlt, exc, kind = (levels[:, k].copy() for k in range(4))
+        asked = None if excess is None else exc
+        titles = None if known is None else known[kind.astype(np.int64)]
+        return cls(BudgetGroups(names_of(eps, dlt, asked, titles), eps, dlt, asked, records))
 
 
 def _counted(path: Path, names: list[str]) -> tuple[Any, Any]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Integers, Mask
-from apiece.budgets.frames import budget_column, ids_column, read_frame
+from apiece._types import Floats, Ids, Integers, Json, Mask
+from apiece.budgets.frames import budget_columns, ids_column, read_frame
 from apiece.budgets.groups import BudgetGroups, excess_array, names_of
+from apiece.budgets.levels import Levels, Offered, levels_of
 from apiece.budgets.units import Units
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
@@ -26,7 +26,7 @@ COLUMNS = (*BOUNDS, "ids", "labels")
 class Consents:
     """What each of some records allows at most: data about people, for a plan of these records."""
 
-    ids: npt.NDArray[Any]
+    ids: Ids
     epsilon: Floats
     delta: Floats
     excess: Floats
@@ -34,9 +34,7 @@ class Consents:
     def __post_init__(self) -> None:
         for name in ("ids", *BOUNDS):
             given = getattr(self, name)
-            column: npt.NDArray[Any] = (
-                _check.ids("ids", given) if name == "ids" else np.asarray(given)
-            )
+            column = _check.ids("ids", given) if name == "ids" else np.asarray(given)
             if column.flags.writeable:
                 column = column.copy()
                 column.flags.writeable = False
@@ -48,12 +46,12 @@ class Consents:
     def __len__(self) -> int:
         return int(self.ids.size)
 
-    def taken(self, which: npt.NDArray[Any]) -> Consents:
+    def taken(self, which: Integers | Mask) -> Consents:
         """Return those of some of the records, maybe of none."""
         columns = (self.ids, self.epsilon, self.delta, self.excess)
         return Consents(*(each[which] for each in columns))
 
-    def named(self, ids: npt.NDArray[Any]) -> Consents:
+    def named(self, ids: Ids) -> Consents:
         """Return the same of records that are called by other ids."""
         return Consents(ids, self.epsilon, self.delta, self.excess)
 
@@ -95,9 +93,12 @@ class Budgets:
         ids: What identifies a record, unique; 0…n−1 if not given.
         labels: A group name for each record; records of one group have the same label and the same
             budget.
+        levels: What people could choose, as name → ε; epsilon then has these names, which name the
+            groups.
 
     Raises:
-        BudgetError: For a value outside its bounds (NaN and infinity too) and lengths that differ.
+        BudgetError: For a value outside its bounds (NaN and infinity too), lengths that differ, and
+            names of no declared level.
         DataError: For repeated ids.
 
     References:
@@ -107,13 +108,15 @@ class Budgets:
         >>> budgets = Budgets([1.0, 2.0, 1.0], 1e-5)
         >>> len(budgets), budgets.groups.epsilon.tolist(), budgets.group_index.tolist()
         (3, [1.0, 2.0], [0, 1, 0])
+        >>> Budgets(["low", "high"], 1e-5, levels={"low": 1, "high": 8}).groups.name.tolist()
+        ['low', 'high']
     """
 
     epsilon: Floats
     delta: Floats
     excess: Floats | None
-    ids: npt.NDArray[Any]
-    labels: npt.NDArray[Any] | None
+    ids: Ids
+    labels: npt.NDArray[np.str_] | None
 
     def __init__(
         self,
@@ -121,10 +124,20 @@ class Budgets:
         delta: npt.ArrayLike,
         *,
         excess: npt.ArrayLike | None = None,
-        ids: Sequence[Any] | npt.NDArray[Any] | None = None,
-        labels: Sequence[Any] | npt.NDArray[Any] | None = None,
+        ids: Sequence[int | str] | Ids | None = None,
+        labels: npt.ArrayLike | None = None,
+        levels: Offered | None = None,
     ) -> None:
-        columns: dict[str, npt.NDArray[Any]] = {
+        if levels is not None:
+            if labels is not None:
+                raise InputError("labels, levels: both given; levels are the labels")
+            epsilon = Levels(levels).epsilons(epsilon)
+            labels = Levels(levels).names_of(epsilon)
+        elif any(isinstance(each, str) for each in np.asarray(epsilon).flat[:1]):
+            raise BudgetError(
+                "epsilon: words; declare what they stand for, as in levels={'low': 1, 'high': 8}"
+            )
+        columns: dict[str, Ids | Floats] = {
             "epsilon": _check.positive_array("epsilon", epsilon, error=BudgetError),
             "delta": _check.positive_array("delta", delta, below=1.0, error=BudgetError),
         }
@@ -171,7 +184,7 @@ class Budgets:
 
     @cached_property
     def _grouping(self) -> tuple[BudgetGroups, Integers]:
-        columns: list[npt.NDArray[Any]] = [self.epsilon, self.delta]
+        columns: list[Floats | Integers] = [self.epsilon, self.delta]
         if self.excess is not None:
             columns.append(self.excess)
         if self.labels is not None:
@@ -276,7 +289,7 @@ class Budgets:
         bound = _check.probability("excess", excess)
         return self._with(excess=np.minimum(self.consents.excess, bound))
 
-    def taken(self, which: npt.NDArray[Any]) -> Budgets:
+    def taken(self, which: Integers | Mask) -> Budgets:
         """Return the budgets of some of the records, at least one.
 
         Args:
@@ -290,7 +303,7 @@ class Budgets:
             [3.0]
         """
         columns = {name: getattr(self, name) for name in COLUMNS}
-        some: dict[str, Any] = {n: None if c is None else c[which] for n, c in columns.items()}
+        some: Json = {n: None if c is None else c[which] for n, c in columns.items()}
         return Budgets(**some)
 
     def _with(self, **changed: Floats) -> Budgets:
@@ -348,13 +361,14 @@ class Budgets:
     @classmethod
     def from_frame(
         cls,
-        frame: Any,
+        frame: object,
         *,
         epsilon: str,
         delta: str | float,
         ids: str | None = None,
         person: str | None = None,
         excess: str | float | None = None,
+        levels: Offered | None = None,
         no_limit_cap: float | None = None,
         dialect: Dialect = PLAIN,
     ) -> Budgets:
@@ -371,13 +385,16 @@ class Budgets:
             person: In place of `ids`, the column of the ids of persons, who may have several rows:
                 one budget a person, in the order of their ids, which are texts.
             excess: Name of a column, or one number for all.
+            levels: What people could choose, as name → ε, where the column of ε has these names,
+                which name the groups.
             no_limit_cap: The ε that "no limit" and inf are read as; None refuses them.
             dialect: How a CSV file is written.
 
         Raises:
             DataError: For a missing column, an empty table, an unreadable file, repeated ids, or
                 rows of one person that differ, naming nobody.
-            BudgetError: For a cell that is no budget, with its row.
+            BudgetError: For a cell that is no budget, with its row; for those that are no declared
+                level, how many.
             InputError: For both `ids` and `person`.
 
         Example:
@@ -389,28 +406,30 @@ class Budgets:
             >>> budgets = Budgets.from_frame(visits, epsilon="consent", delta=1e-5, person="who")
             >>> budgets.ids.tolist(), budgets.epsilon.tolist()
             (['a', 'b'], [1.0, 2.0])
+            >>> forms = pd.DataFrame({"consent": ["low", "high", "low"]})
+            >>> levels = {"low": 1, "medium": 3, "high": 8}
+            >>> Budgets.from_frame(forms, epsilon="consent", delta=1e-5, levels=levels).groups.name
+            array(['low', 'high'], dtype='<U6')
         """
         if ids is not None and person is not None:
             raise InputError("ids, person: both given; persons are named by person alone")
         table = read_frame(frame, dialect)
         units = None if person is None else Units.of_column(table, person)
-        names = None if units is None else units.ids
-
-        def values(name: str, role: str, below: float) -> Floats:
-            asked = budget_column(
-                table, name, role, below=below, decimal=dialect.decimal, no_limit_cap=no_limit_cap
-            )
-            return asked if units is None else units.once(asked, f"{role} column {name!r}")
-
-        return cls(
-            values(epsilon, "epsilon", np.inf),
-            values(delta, "delta", 1.0) if isinstance(delta, str) else delta,
-            excess=values(excess, "excess", 1.0) if isinstance(excess, str) else excess,
-            ids=names if ids is None else ids_column(table, ids),
+        asked = budget_columns(
+            table,
+            epsilon=epsilon,
+            delta=delta,
+            excess=excess,
+            levels=levels_of(levels),
+            no_limit_cap=no_limit_cap,
+            decimal=dialect.decimal,
+            once=None if units is None else units.once,
         )
+        names = None if units is None else units.ids
+        return cls(**asked, ids=names if ids is None else ids_column(table, ids))
 
 
-def _common_length(columns: dict[str, npt.NDArray[Any]]) -> int:
+def _common_length(columns: Mapping[str, Ids | Floats]) -> int:
     sizes = {name: c.size for name, c in columns.items() if c.ndim}
     if any(c.ndim > 1 for c in columns.values()):
         raise BudgetError("budgets: arrays must be one-dimensional, one entry a record")

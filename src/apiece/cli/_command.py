@@ -125,6 +125,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "--groups": {"help": "Budget groups, as name:epsilon:share,…; shares sum to 1, or are counts."},
     "--data": {"type": PATH, "help": "CSV or Parquet file."},
     "--person": {"help": "Column of persons' ids. A person may have several rows."},
+    "--levels": {"help": "Words of the budget column, as low=1,medium=3,high=8."},
     "--no-limit-cap": {"type": float, "help": "The ε to use where a budget is 'no limit' or inf."},
     "--batch-size": {"type": float, "help": "Expected batch size."},
     "--steps": {"type": int, "help": "Number of model updates."},

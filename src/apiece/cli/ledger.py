@@ -85,6 +85,7 @@ def _emit(as_json: bool, document: object, text: str) -> None:
     type=NUMBER_OR_NAME,
     help="One δ for all, or the column of each person's δ; with --data.",
 )
+@option("--levels")
 @option("--no-limit-cap")
 @option("--slack", type=float, help="Share of δ to keep for what is no Gaussian.  [default: 0.1]")
 @option("--like", type=PATH, help="Find --slack for trainings by this plan.")
@@ -119,6 +120,7 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
             epsilon=flags["epsilon"],
             delta=flags["delta"],
             person=flags["person"],
+            levels=flags["levels"],
             no_limit_cap=cap,
             dialect=dialect_from(flags),
         )

@@ -71,6 +71,7 @@ HEADS = {
 @option("--ids", help="Column of unique record ids; with --data.")
 @option("--person", help="Column of persons' ids, who may have several rows; with --data.")
 @table_options
+@option("--levels")
 @option("--no-limit-cap")
 @option("--batch-size")
 @option("--steps")
@@ -212,12 +213,15 @@ def budgets_from(flags: Flags) -> Budgets:
             ids=flags["ids"],
             person=flags["person"],
             excess=excess,
+            levels=flags["levels"],
             no_limit_cap=cap,
             dialect=dialect_from(flags),
         )
     if flags["person"] is not None:
         raise InputError("--person: a column of --data; give the table, or drop it")
-    refuse_given(("epsilon", "ids", *DIALECT), "of a table; --groups have none; leave it out")
+    refuse_given(
+        ("epsilon", "ids", "levels", *DIALECT), "of a table; --groups have none; leave it out"
+    )
     if flags["groups"] is None or flags["records"] is None:
         raise InputError("budgets: none given; give --records and --groups, or --data")
     if isinstance(delta, str) or isinstance(excess, str):

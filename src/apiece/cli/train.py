@@ -18,6 +18,7 @@ from apiece.cli._command import (
     flag_of,
     number_or_name,
     option,
+    renamed,
 )
 from apiece.errors import InputError, OptionError
 
@@ -57,6 +58,7 @@ class TrainCommand(Command):
 
 def setting_options() -> list[click.Parameter]:
     """Return an option for every setting of a job that has one, in the order of the config."""
+    from apiece.budgets.levels import Levels
     from apiece.jobs.config import PARTS
     from apiece.jobs.settings import settings_of
 
@@ -67,7 +69,7 @@ def setting_options() -> list[click.Parameter]:
         default = how.value if how.default is None else how.default
         shown = f"{default:g}" if isinstance(default, int | float) else default
         text = f"{how.help}  [default: {shown}]" if shown else how.help
-        kind: Any = NUMBER_OR_NAME if how.kind is object else how.kind
+        kind: Any = {object: NUMBER_OR_NAME, Levels: str}.get(how.kind, how.kind)
         names = [flag_of(how.flag or name), name]
         options.append(click.Option(names, type=kind, multiple=how.repeatable, help=text))
     return options
@@ -90,6 +92,7 @@ def setting_options() -> list[click.Parameter]:
     metavar="FOLDER",
     help="Go on with the interrupted run in this folder; takes no other settings.",
 )
+@renamed("--level", "--levels")
 @option("--json", help="Print the metrics as one JSON document.")
 def command(
     config: Path | None, as_json: bool, compare: bool, resume: Path | None, **flags: Any

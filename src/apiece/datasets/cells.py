@@ -75,10 +75,11 @@ def numbers(cells: pd.Series[Any], decimal: str = ".") -> Floats:
 
 def as_numbers(cells: Texts, decimal: str = ".") -> Floats:
     """Return texts as floats, NaN for what is no number; "inf" is one."""
-    return np.array([_number(cell, decimal) for cell in cells.tolist()], dtype=np.float64)
+    return np.array([as_number(cell, decimal) for cell in cells.tolist()], dtype=np.float64)
 
 
-def _number(cell: str, decimal: str) -> float:
+def as_number(cell: str, decimal: str = ".") -> float:
+    """Return a text as a float, NaN for what is no number."""
     if decimal == ",":
         # A point may stand for thousands here, so what has one is not read at all.
         cell = "x" if "." in cell else cell.replace(",", ".")
@@ -109,7 +110,7 @@ def positions(cells: Texts, values: Sequence[str]) -> npt.NDArray[np.int64]:
 
 
 def _plain_number(cell: str) -> str:
-    value = _number(cell, ".")
+    value = as_number(cell)
     return str(int(value)) if value.is_integer() else cell
 
 

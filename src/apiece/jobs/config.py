@@ -17,7 +17,7 @@ separator = ";"               # of a CSV file; with decimal = "," and encoding =
 epsilon = "consent_epsilon"   # column; or simulated: groups = [{name, epsilon, share}, …]
 delta = 1e-5                  # or a column
 no_limit_cap = 8              # what "no limit" or inf in that column is read as
-levels = [1, 2, 8]            # the choices on the consent form, which reports may then name
+levels = { low = 1, medium = 3, high = 8 }   # the consent form's words in that column, or [1, 3, 8]
 
 [training]
 strategy = "sample"
@@ -49,10 +49,11 @@ controller = "County Hospital"  # for the statement, with contact = "…", valid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from apiece._json import plain, read_toml
 from apiece._types import Json
+from apiece.budgets.levels import Levels, Offered
 from apiece.datasets import PACKAGED
 from apiece.datasets.tables import PLAIN, Dialect, is_parquet
 from apiece.errors import InputError, unknown
@@ -64,7 +65,6 @@ from apiece.jobs.settings import (
     check,
     day,
     delta_or_column,
-    different_levels,
     held_schedule,
     inside_one,
     listed,
@@ -169,7 +169,8 @@ class Data:
 class BudgetColumns:
     """[budgets]: where everyone's ε and δ come from: a column, or simulated `groups`.
 
-    `levels` are public, where those that somebody chose are not; no other ε may be in the column.
+    `levels` are what the consent form offers: public, where those that somebody chose are not. The
+    column has their names and no other.
     """
 
     epsilon: str | None = setting("Column of each record's ε.")
@@ -179,10 +180,10 @@ class BudgetColumns:
     )  # fmt: skip
     groups: tuple[Share, ...] = setting(read=shares, value=())
     no_limit_cap: float | None = setting("The ε to use where a budget is 'no limit' or inf.")
-    levels: tuple[float, ...] = setting(
-        "An ε that the consent form offers; repeatable.",
-        read=different_levels, value=(), flag="level",
-    )  # fmt: skip
+    levels: Levels | None = setting(
+        "Words of the budget column, as low=1,medium=3,high=8; or its numbers, as 1,3,8.",
+        read=lambda name, value: Levels(cast(Offered, value)),
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from apiece._types import Floats, Mask
 from apiece.budgets import Budgets
-from apiece.budgets.frames import budget_column, capped, ids_column
+from apiece.budgets.frames import budget_columns, capped, ids_column
 from apiece.budgets.groups import doubts as budget_doubts
 from apiece.budgets.units import Units
 from apiece.datasets import (
@@ -37,7 +37,7 @@ from apiece.datasets.cells import column, markers, texts
 from apiece.datasets.encode import Encoded, encode, encode_labels, encode_numbers
 from apiece.datasets.packaged import matching
 from apiece.datasets.schema import Feature, lint
-from apiece.errors import BudgetError, DataError, InputError
+from apiece.errors import DataError, InputError
 from apiece.jobs.config import BudgetColumns, Data, Job
 
 if TYPE_CHECKING:
@@ -381,37 +381,23 @@ def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
     trained: (U,), which of them are trained on. Raises `DataError` for rows of one person that
     differ, naming nobody; `BudgetError` for what is no budget or none of the declared levels.
     """
-
-    def values(name: str, role: str, below: float) -> Floats:
-        found = budget_column(
-            units.table,
-            name,
-            role,
-            below=below,
-            decimal=units.decimal,
-            no_limit_cap=asked.no_limit_cap,
-        )
-        odd = found[~np.isin(found, asked.levels)]
-        if role == "epsilon" and asked.levels and odd.size:
-            raise BudgetError(
-                f"epsilon column {name!r}: {odd[0]:g} is none of the declared levels "
-                f"{', '.join(f'{level:g}' for level in asked.levels)} ({odd.size} such rows); mend "
-                "the column, or declare what people could choose"
-            )
-        return units.once(found, f"{role} column {name!r}")[trained]
-
-    delta: npt.ArrayLike = asked.delta
-    if isinstance(asked.delta, str):
-        delta = values(asked.delta, "delta", 1.0)
-    ids = None if units.ids is None else units.ids[trained]
-    if asked.epsilon is not None:
-        return Budgets(values(asked.epsilon, "epsilon", np.inf), delta, ids=ids)
-    rows = [(g.name, capped(g.epsilon, asked.no_limit_cap), g.share) for g in asked.groups]
-    # Who is in which simulated group is no secret: it is drawn from a fixed seed.
-    simulated = Budgets.from_groups(
-        rows, int(trained.sum()), 0.5, generator=np.random.default_rng(0)
+    said = budget_columns(
+        units.table,
+        epsilon=asked.epsilon,
+        delta=asked.delta,
+        levels=asked.levels,
+        no_limit_cap=asked.no_limit_cap,
+        decimal=units.decimal,
+        once=units.once,
     )
-    return Budgets(simulated.epsilon, delta, ids=ids, labels=simulated.labels)
+    columns = {name: each[trained] if np.ndim(each) else each for name, each in said.items()}
+    if asked.groups:
+        rows = [(g.name, capped(g.epsilon, asked.no_limit_cap), g.share) for g in asked.groups]
+        # Who is in which simulated group is no secret: it is drawn from a fixed seed.
+        coins, size = np.random.default_rng(0), int(trained.sum())
+        simulated = Budgets.from_groups(rows, size, 0.5, generator=coins)
+        columns |= {"epsilon": simulated.epsilon, "labels": simulated.labels}
+    return Budgets(**columns, ids=None if units.ids is None else units.ids[trained])
 
 
 # Doubts: what in a table and its schema looks like a mistake.

@@ -448,7 +448,9 @@ def declared_levels(job: Job) -> tuple[Level, ...]:
     delta, cap = asked.delta, asked.no_limit_cap
     if asked.groups:
         return tuple(Level(g.name, float(capped(g.epsilon, cap)), delta) for g in asked.groups)
-    return tuple(Level(f"ε = {each:g}", each, delta) for each in asked.levels)
+    offered = asked.levels
+    named = () if offered is None else zip(offered.titles, offered.values(), strict=True)
+    return tuple(Level(name, epsilon, delta) for name, epsilon in named)
 
 
 def totalled(groups: int) -> list[int]:

@@ -211,14 +211,6 @@ def strategy_name(name: str, value: object) -> str:
     return str(value)
 
 
-def different_levels(name: str, value: object) -> tuple[float, ...]:
-    """Return several different ε, in order."""
-    found = tuple(_check.positive(name, each, error=BudgetError) for each in listed(name, value))
-    if len(set(found)) < len(found):
-        raise BudgetError(f"{name} = {list(found)}: one occurs twice; give each once")
-    return tuple(sorted(found))
-
-
 def shares(name: str, value: object) -> tuple[Share, ...]:
     """Return the groups of a simulated population."""
     groups = listed(name, value)

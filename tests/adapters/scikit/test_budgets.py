@@ -1,10 +1,13 @@
 """Budgets for all, for each row and for each person."""
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.base import clone
 
 from apiece.adapters.fitting import budgets_of, ids_of
 from apiece.errors import BudgetError, DataError, InputError
+from sample_estimators import ROWS, classifier, features, people
 
 
 def test_one_for_all_or_one_a_row() -> None:
@@ -61,3 +64,26 @@ def test_ids_are_of_one_kind_and_one_a_row(people: object) -> None:
         DataError, match=r"give (one for each of 2 rows|a flat list of ids|whole numbers or text)"
     ):
         ids_of(people, 2)
+
+
+def test_words_are_budgets_and_name_the_promises() -> None:
+    """A column of words goes through fit, a clone and a search's folds; gaps in it are counted."""
+    words = pd.Series(np.resize(["low", "high", "low", "medium"], ROWS))
+    levels = {"low": 1, "medium": 3, "high": 8}
+    model = clone(classifier(steps=2, levels=levels))
+    model.fit(features(), people()["label"], epsilon=words)
+    assert [(p.name, p.epsilon) for p in model.promises_] == [
+        ("low", 1.0), ("medium", 3.0), ("high", 8.0),
+    ]  # fmt: skip
+    whose = np.arange(ROWS) // 4
+    by_person = classifier(steps=2, levels=levels, epsilon="low", rows_per_person=2)
+    by_person.fit(features(), people()["label"], people=whose)
+    assert [(group.name, group.records) for group in by_person.plan_.groups] == [("low", 100)]
+    with pytest.raises(BudgetError, match="rows of one person differ"):
+        by_person.fit(features(), people()["label"], epsilon=words, people=whose)
+    words[3] = None
+    said = "epsilon: 1 of 400 rows name no declared level .1 of them empty"
+    with pytest.raises(BudgetError, match=said):
+        model.fit(features(), people()["label"], epsilon=words)
+    with pytest.raises(BudgetError, match="epsilon: words; declare what they stand for"):
+        classifier().fit(features(), people()["label"], epsilon=words)
