@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from apiece import cli
 
 REPEATED = (
-    "--range", "--bounds", "--values", "--kind", "--option", "--skip", "--level", "--only", "--at",
+    "--range", "--bounds", "--values", "--kind", "--option", "--skip", "--only", "--at",
     "--hidden", "--plan",
 )  # fmt: skip
 

@@ -96,7 +96,7 @@ def test_a_statement_without_the_library_writes_nothing(
 def test_a_plan(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "plan.json").write_text(sample_plan("scale").to_json())
     words = ["report", str(tmp_path / "plan.json"), "--edition", "public"]
-    words += ["--level", "1:1e-3", "--level", "3:1e-3", "--out", str(tmp_path / "p.html")]
+    words += ["--levels", "1:1e-3,3:1e-3", "--out", str(tmp_path / "p.html")]
     assert cli.run(words) == 0
     assert "ε = 3" in (tmp_path / "p.html").read_text()
 
@@ -109,10 +109,10 @@ def test_a_plan(tmp_path: Path, capsys: Any) -> None:
         (["{empty}"], "is no run folder, it has no metrics.json"),
         (["{text}", "--out", "{out}"], "not JSON"),
         (["{run}", "--edition", "pubic"], "must be internal or public"),
-        (["{run}", "--level", "1:1e-3", "--out", "{out}"], "a run has those of its config"),
-        (["{run}", "--level", "one", "--out", "{out}"], "must be ε:δ, as in 1:1e-5"),
-        (["{run}", "--level", "1:2:3", "--out", "{out}"], "must be ε:δ, as in 1:1e-5"),
-        (["{plan}", "--level", "1:1e-3", "--out", "{out}"], "is none of them"),
+        (["{run}", "--levels", "1:1e-3", "--out", "{out}"], "a run has those of its config"),
+        (["{run}", "--levels", "one", "--out", "{out}"], "level one = nan"),
+        (["{run}", "--levels", "1:2:3", "--out", "{out}"], "or ε:δ, as 1:1e-5"),
+        (["{plan}", "--levels", "1:1e-3", "--out", "{out}"], "is none of them"),
         (["{run}", "--out", "{text}/x.html"], "cannot be written"),
         (["{plan}", "--as", "statement", "--out", "{out}"], "--as statement: is of a run folder"),
         (["{run}", "--as", "statement", "--edition", "public"], "leave out --edition"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from apiece._types import Json
 from apiece._version import __version__
 from apiece.adapters.fitting import codes_of, ids_of
+from apiece.budgets.levels import Levels, Offered
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import InputError, StateError
 from apiece.jobs.config import RunSettings
@@ -31,7 +32,15 @@ from apiece.jobs.prepared import RunFolder, refuse_used
 from apiece.jobs.results import METRICS, MODEL, PLAN, REPORT, STATEMENT, Run, statement_of
 from apiece.jobs.running import versions
 from apiece.jobs.statement import Bound, weights_digest
-from apiece.jobs.trained import Facts, Predictions, Trained, accuracies, errors_of, levels_of
+from apiece.jobs.trained import (
+    Asked,
+    Facts,
+    Predictions,
+    Trained,
+    accuracies,
+    errors_of,
+    levels_of,
+)
 from apiece.recipes import Recipe
 from apiece.recipes.heads import HEADS
 from apiece.reporting import Report, report
@@ -47,7 +56,7 @@ class Said(TypedDict, total=False):
     controller: str
     contact: str
     valid_until: str
-    levels: Mapping[str, float] | Sequence[tuple[float, float]]
+    levels: Asked
 
 
 class Papers(BaseEstimator):
@@ -61,6 +70,7 @@ class Papers(BaseEstimator):
     network_: torch.nn.Module
     run_: Run
     account: Any = None
+    levels: Offered | None = None
 
     def report(
         self,
@@ -104,8 +114,8 @@ class Papers(BaseEstimator):
         Args:
             **said: purpose, controller (who answers for the data), contact, valid_until (a day, as
                 2030-12-31), and levels: the budgets that people could choose from, as {name: ε} at
-                the fit's δ, or pairs (ε, δ). Without levels no ε is named: those that people chose
-                are data about them.
+                the fit's δ, or pairs (ε, δ); the estimator's where none are given. Without any no
+                ε is named: those that people chose are data about them.
 
         Raises:
             InputError: For a day that is none, and levels that the fit's budgets are not among.
@@ -210,6 +220,7 @@ class Papers(BaseEstimator):
     ) -> None:  # fmt: skip
         """Note what was run, when the fit is done: see `Run`."""
         plan, state = self.plan_, self.network_.state_dict()
+        one_delta = np.unique(plan.budget_groups.delta).size == 1
         columns = how.pop("columns", {})
         declared = Schema("fit", columns)
         labels = np.asarray(getattr(self, "classes_", ())).tolist()
@@ -246,6 +257,7 @@ class Papers(BaseEstimator):
             ),
             models=1,
             totals=(),
+            levels=levels_of(Levels(self.levels), plan) if self.levels and one_delta else (),
             finished=time.strftime("%Y-%m-%d", time.gmtime()),
             versions=versions(),
             estimator={

@@ -12,7 +12,7 @@ import click
 from apiece._files import PAGE, Kind, check_output, write
 from apiece._text import plain
 from apiece._types import Json
-from apiece.cli._command import PATH, Command, Output, echo, option, read_text
+from apiece.cli._command import PATH, Command, Output, echo, option, read_text, renamed
 from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Examples:
   apiece report runs/first --edition public --out public.html
   apiece report runs/first --as statement
   apiece report runs/first --as card --out README.md
-  apiece report plan.json --edition public --level 1:1e-5 --level 8:1e-5 --out plan.html
+  apiece report plan.json --edition public --levels low=1,high=8 --out plan.html
 """
 NAMES = {"internal": "report.html", "public": "report-public.html"}
 # What --as writes: the default name of each file in the run folder, and its kind.
@@ -53,12 +53,10 @@ PAPERS = {
     help="internal: for the steward; public: without anything computed from people.",
 )
 @option(
-    "--level",
-    "levels",
-    multiple=True,
-    metavar="ε:δ",
-    help="Budget that people could choose, for a plan (a run has its config's); repeatable.",
+    "--levels",
+    help="What people of a plan could choose, as low=1,high=8 or ε:δ,… (a run knows).",
 )
+@renamed("--level", "--levels")
 @option(
     "--as",
     "kind",
@@ -73,7 +71,7 @@ PAPERS = {
 def command(
     source: Path,
     edition: str,
-    levels: tuple[str, ...],
+    levels: str | None,
     kind: str,
     out: Path | None,
     as_json: bool,
@@ -95,23 +93,21 @@ def command(
         if levels or edition != EDITIONS[0] or not source.is_dir():
             raise InputError(
                 f"--as {kind}: is of a run folder, and one for everyone; leave out --edition and "
-                "--level"
+                "--levels"
             )
         told = _papers(source, kind, out)
     else:
         path = source / NAMES[edition] if out is None else out
-        told = _page(source, edition, [_level(text) for text in levels], path)
+        told = _page(source, edition, levels, path)
     files = [plain(value) for name, value in told.items() if name != "edition"]
     echo(json.dumps(told) if as_json else f"Open {' and '.join(files)}")
 
 
-def _page(
-    source: Path, edition: str, levels: list[tuple[float, float]], out: Path
-) -> dict[str, str]:
+def _page(source: Path, edition: str, levels: str | None, out: Path) -> dict[str, str]:
     from apiece.reporting import report
 
     check_output(out, PAGE)
-    page = report(read(source), edition=edition, levels=levels)
+    page = report(read(source), edition=edition, levels=_levels(levels))
     return {"edition": edition, "report": str(page.save(out))}
 
 
@@ -155,9 +151,12 @@ def read(source: Path) -> Run | Plan:
     return Run.load(source)
 
 
-def _level(text: str) -> tuple[float, float]:
+def _levels(text: str | None) -> str | list[tuple[float, float]]:
+    """Return levels by name as they were given, or pairs of ε:δ."""
+    if text is None or ":" not in text or "=" in text:
+        return text or []
     try:
-        epsilon, delta = map(float, text.split(":"))
+        pairs = [tuple(map(float, part.split(":"))) for part in text.split(",")]
+        return [(epsilon, delta) for epsilon, delta in pairs]
     except ValueError:
-        raise InputError(f"--level = {text!r}: must be ε:δ, as in 1:1e-5") from None
-    return epsilon, delta
+        raise InputError(f"--levels = {text!r}: must be low=1,high=8, or ε:δ, as 1:1e-5") from None

@@ -99,9 +99,7 @@ def positions(cells: Texts, values: Sequence[str]) -> npt.NDArray[np.int64]:
 
     index = pd.Index(list(values), dtype=object)
     places = np.asarray(index.get_indexer(pd.Index(cells, dtype=object)), dtype=np.int64)
-    if any(
-        value == _plain_number(value) for value in values if not math.isnan(_number(value, "."))
-    ):
+    if any(value == _plain_number(value) for value in values if not math.isnan(as_number(value))):
         rest = np.flatnonzero(places < 0)
         codes, others = pd.factorize(cells[rest])
         plain = pd.Index([_plain_number(cell) for cell in others], dtype=object)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from apiece import _json
 from apiece._text import count_up
 from apiece._types import Floats, Integers, Json, Mask
+from apiece.budgets import Levels
 from apiece.budgets.groups import LARGE, SMALL_GROUP, cap_note
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import Pate, Training
@@ -55,6 +56,7 @@ Range = Annotated[tuple[float, float], _range]
 Seed = Annotated[int, _json.whole(2**128)]
 Tuned = Annotated[Mapping[str, float], _settings]
 Unit = Annotated[str, _json.one_of("record", "person")]
+Asked = Mapping[str, float] | Sequence[tuple[float, float]] | str
 Planned = Annotated[Plan, lambda value, where: Plan.from_dict(value)]
 
 
@@ -254,24 +256,23 @@ class Level:
     delta: float
 
 
-def levels_of(
-    levels: Mapping[str, float] | Sequence[tuple[float, float]], plan: Plan
-) -> tuple[Level, ...]:
-    """Return the budgets that people of a plan could choose from: {name: ε} or pairs (ε, δ).
+def levels_of(levels: Asked, plan: Plan) -> tuple[Level, ...]:
+    """Return the budgets that people of a plan could choose from: by name, or pairs (ε, δ).
 
     Raises `InputError` where a group's budget is none of them.
     """
     groups = plan.budget_groups
-    if isinstance(levels, Mapping):
-        deltas = set(groups.delta.tolist())
-        if levels and len(deltas) > 1:
+    if levels and isinstance(levels, Mapping | str):
+        named, deltas = Levels(levels), set(groups.delta.tolist())
+        if len(deltas) > 1:
             raise InputError(f"levels: the plan has {len(deltas)} values of δ; give pairs (ε, δ)")
-        offered = tuple(Level(n, float(e), d) for n, e in levels.items() for d in deltas)
+        told = zip(named.titles, named.values(), strict=True)
+        offered = tuple(Level(name, e, d) for name, e in told for d in deltas)
     else:
         offered = tuple(Level(f"ε = {e:g}", float(e), float(d)) for e, d in levels)
-    told = {(level.epsilon, level.delta) for level in offered}
+    known = {(level.epsilon, level.delta) for level in offered}
     for pair in zip(groups.epsilon.tolist(), groups.delta.tolist(), strict=True):
-        if levels and pair not in told:
+        if levels and pair not in known:
             raise InputError(
                 f"levels: epsilon, delta = {pair[0]:g}, {pair[1]:g} of a group is none of them; "
                 "give every budget that people could choose"

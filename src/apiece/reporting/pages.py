@@ -6,7 +6,6 @@ Their words stand in `templates`; `sections` says what a report shows in which e
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from apiece.audit import Findings
     from apiece.jobs import Run
-    from apiece.jobs.trained import Interval
+    from apiece.jobs.trained import Asked, Interval
     from apiece.plan import Plan
 
 _WAYS = {
@@ -99,7 +98,7 @@ def report(
     value: Plan | Run | Findings | Described,
     *,
     edition: str = "internal",
-    levels: Sequence[tuple[float, float]] = (),
+    levels: Asked = (),
 ) -> Report:
     """Return the page of a plan, a run, what an audit found or a fitted estimator.
 
@@ -111,7 +110,8 @@ def report(
         value: A plan, a finished run such as `Run.load(folder)`, findings of an audit, or a fitted
             estimator (whose own `report` also takes held-out rows).
         edition: "internal", or "public".
-        levels: For a plan, the pairs (ε, δ) that people could choose from, which a public edition
+        levels: For a plan, what people could choose from: {name: ε} at the plan's δ, a text such as
+            "low=1,high=8", or pairs (ε, δ), which a public edition
             may then name. A run has those of its config.
 
     Raises:

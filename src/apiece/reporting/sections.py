@@ -20,7 +20,7 @@ from apiece.contract.explain import promised_right, whole
 from apiece.errors import InputError
 from apiece.jobs.config import SAID
 from apiece.jobs.results import totalled
-from apiece.jobs.trained import levels_of, promises_of
+from apiece.jobs.trained import Asked, levels_of, promises_of
 from apiece.plan import Plan
 from apiece.plan.parts import RELATION
 from apiece.reporting import figures
@@ -108,10 +108,10 @@ class Subject:
         return self.plans[str(self.declared.strategy)]
 
 
-def subject_of(value: object, levels: Sequence[tuple[float, float]]) -> Subject:
+def subject_of(value: object, levels: Asked) -> Subject:
     """Return what a page of a plan, a run or findings is of.
 
-    `levels` are the pairs (ε, δ) that people could choose from, for a plan; a run tells its own.
+    `levels` are what people of a plan could choose from; a run tells its own.
     """
     from apiece.audit import Findings
     from apiece.jobs import Run
