@@ -9,9 +9,8 @@ from typing import NoReturn
 import numpy as np
 
 from apiece._text import rounded_up
-from apiece._types import Integers
+from apiece._types import Ids, Integers
 from apiece.accounting import privacy_curve
-from apiece.adapters.fitting import Ids
 from apiece.errors import StateError
 from apiece.mechanisms import Composed, Mechanism, Repeated
 from apiece.plan import BoundPlan, Plan

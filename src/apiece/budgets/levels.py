@@ -169,6 +169,9 @@ def _pairs(offered: Offered) -> list[tuple[str, object]]:
     """Return name and ε of each level as it was given."""
     if isinstance(offered, str):
         parts = [part.rpartition("=") for part in offered.split(",")]
+        for part, number in zip(offered.split(","), parts, strict=True):
+            if math.isnan(as_number(number[2].strip())):
+                raise BudgetError(f"levels: {part!r} is not name=epsilon, as in low=1,high=8")
         return [(name if equals else e, as_number(e.strip())) for name, equals, e in parts]
     if isinstance(offered, Mapping):
         return list(offered.items())

@@ -262,7 +262,7 @@ def levels_of(levels: Asked, plan: Plan) -> tuple[Level, ...]:
     Raises `InputError` where a group's budget is none of them.
     """
     groups = plan.budget_groups
-    if levels and isinstance(levels, Mapping | str):
+    if isinstance(levels, Mapping | str):
         named, deltas = Levels(levels), set(groups.delta.tolist())
         if len(deltas) > 1:
             raise InputError(f"levels: the plan has {len(deltas)} values of δ; give pairs (ε, δ)")
