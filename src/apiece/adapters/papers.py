@@ -220,7 +220,6 @@ class Papers(BaseEstimator):
     ) -> None:  # fmt: skip
         """Note what was run, when the fit is done: see `Run`."""
         plan, state = self.plan_, self.network_.state_dict()
-        one_delta = np.unique(plan.budget_groups.delta).size == 1
         columns = how.pop("columns", {})
         declared = Schema("fit", columns)
         labels = np.asarray(getattr(self, "classes_", ())).tolist()
@@ -257,7 +256,6 @@ class Papers(BaseEstimator):
             ),
             models=1,
             totals=(),
-            levels=levels_of(Levels(self.levels), plan) if self.levels and one_delta else (),
             finished=time.strftime("%Y-%m-%d", time.gmtime()),
             versions=versions(),
             estimator={
@@ -281,7 +279,9 @@ class Papers(BaseEstimator):
             raise StateError(
                 "network_: was changed after fit; its papers are of another: fit again"
             )
-        levels = levels_of(said.get("levels", ()), run.kept.plan)
+        one_delta = np.unique(run.kept.plan.budget_groups.delta).size == 1
+        own = Levels(self.levels) if self.levels and one_delta else ()
+        levels = levels_of(said.get("levels", own), run.kept.plan)
         checked = RunSettings(**words)  # type: ignore[arg-type]
         fits = run.models if self.account is None else max(run.models, len(self.account))
         run = replace(

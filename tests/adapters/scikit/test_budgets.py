@@ -75,6 +75,9 @@ def test_words_are_budgets_and_name_the_promises() -> None:
     assert [(p.name, p.epsilon) for p in model.promises_] == [
         ("low", 1.0), ("medium", 3.0), ("high", 8.0),
     ]  # fmt: skip
+    told = model.statement()["guarantee"]["levels"]
+    assert [each["name"] for each in told] == ["low", "medium", "high"]
+    assert "epsilon=" not in model.report().html
     whose = np.arange(ROWS) // 4
     by_person = classifier(steps=2, levels=levels, epsilon="low", rows_per_person=2)
     by_person.fit(features(), people()["label"], people=whose)
