@@ -8,14 +8,21 @@ STAMP   = $(VENV)/.installed
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
-$(STAMP): pyproject.toml constraints.txt
+QUICK   = $(VENV)/.quick
+PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+$(QUICK): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e '.[sklearn]'
 	@touch $@
 
-install: $(STAMP)  ## make the environment, if missing
+$(STAMP): $(QUICK)
+	$(PIP) -e '.[dev]'
+	@touch $@
 
-quickstart: $(STAMP)  ## install, run the main job on packaged data, name the report
+install: $(STAMP)  ## make the developer's environment, if missing
+
+quickstart: $(QUICK)  ## install what training needs and no more, run the main job on packaged data, name the report
 	$(BIN)/apiece train examples/adult.toml
 
 test: $(STAMP)   ## the tests, under 15 minutes on two cores
@@ -28,7 +35,7 @@ test-extras: $(STAMP)  ## the tests that need an extra (ray, flower, lightning, 
 	.ci/extras $(BIN)/python
 
 mutants: $(STAMP)  ## how many planted faults the tests find (hours; goes on where it stopped): SAMPLE=100 PACKAGES="plan ledger"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,mutants]'
+	@$(PIP) -e '.[dev,mutants]'
 	$(BIN)/python benchmarks/mutants.py --sample $(or $(SAMPLE),100) $(if $(PACKAGES),--packages $(PACKAGES))
 
 check: $(STAMP)  ## format, lint, strict types, imports
@@ -38,7 +45,7 @@ check: $(STAMP)  ## format, lint, strict types, imports
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_structure.py
 
 bench: $(STAMP)  ## what users wait for, timed by asv and kept by commit in .asv (make bench, then asv publish)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@$(PIP) -e '.[bench]'
 	$(BIN)/asv machine --yes --machine here >/dev/null
 	$(BIN)/asv run --machine here -E existing:$(BIN)/python --set-commit-hash $$(git rev-parse HEAD)
 
@@ -48,7 +55,7 @@ docs: $(STAMP)   ## guides and API reference as static pages in site/; any warni
 
 sbom: $(STAMP)   ## what the tested environment is made of, as CycloneDX, in dist/
 	mkdir -p dist
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cyclonedx-bom
+	$(PIP) cyclonedx-bom
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/apiece.cdx.json $(BIN)/python
 
 format: $(STAMP)  ## put the code in form

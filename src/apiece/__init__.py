@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from apiece import _lazy
 from apiece._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -51,31 +52,26 @@ if TYPE_CHECKING:
 
 # Loaded when first asked for, so that `import apiece` and the command line start at once.
 _NAMES = {
-    "apiece.accounting": ("Bounds", "Excess", "PrivacyCurve", "calibrate", "excess",
-                          "privacy_curve"),
-    "apiece.assignment": ("AdaPDP", "Hybrid", "JorgensenSampling", "Rounds", "Sample", "Scale",
-                          "Sequential", "Threshold", "Uniform", "assign"),
-    "apiece.budgets": ("Budgets", "release_histogram"),
-    "apiece.filters": ("GaussianFilter", "Odometer", "RenyiFilter"),
-    "apiece.ledger": ("Ledger",),
-    "apiece.mechanisms": ("Composed", "Gaussian", "Laplace", "Repeated", "Sampled"),
-    "apiece.plan": ("Plan",),
-    "apiece.reporting": ("report",),
-    "apiece.sensitivity": ("ModelLoss", "Query", "partial_sensitivity"),
-    "apiece.training": ("Trainer", "add_noise", "clip_and_sum", "poisson_batches"),
+    "accounting": ("Bounds", "Excess", "PrivacyCurve", "calibrate", "excess", "privacy_curve"),
+    "assignment": ("AdaPDP", "Hybrid", "JorgensenSampling", "Rounds", "Sample", "Scale",
+                   "Sequential", "Threshold", "Uniform", "assign"),
+    "budgets": ("Budgets", "release_histogram"),
+    "filters": ("GaussianFilter", "Odometer", "RenyiFilter"),
+    "ledger": ("Ledger",),
+    "mechanisms": ("Composed", "Gaussian", "Laplace", "Repeated", "Sampled"),
+    "plan": ("Plan",),
+    "reporting": ("report",),
+    "sensitivity": ("ModelLoss", "Query", "partial_sensitivity"),
+    "training": ("Trainer", "add_noise", "clip_and_sum", "poisson_batches"),
 }  # fmt: skip
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = ("accounting", "audit", "contract")
+_value_of = _lazy.names_of("apiece", _NAMES)
 
-__all__ = ["__version__", *_PACKAGES, *_MODULE_OF]
+__all__ = ["__version__", *_PACKAGES, *(name for names in _NAMES.values() for name in names)]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return importlib.import_module(f"apiece.{name}")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'apiece' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    value = importlib.import_module(f"apiece.{name}") if name in _PACKAGES else _value_of(name)
     globals()[name] = value
     return value
 

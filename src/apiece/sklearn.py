@@ -9,12 +9,12 @@ Nothing is learned from rows but by the private training: classes, ranges and ca
 declared. `Account` says what several fits, such as those of a cross-validation, spend together.
 """
 
+from apiece._lazy import lacking
+
 try:
     import sklearn  # noqa: F401
-except ModuleNotFoundError:
-    raise ModuleNotFoundError(
-        "scikit-learn is not installed; pip install 'apiece[sklearn]'", name="sklearn"
-    ) from None
+except ModuleNotFoundError as error:
+    raise lacking(error.name) from None
 
 from apiece.adapters import (
     Account,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader
 
+from apiece._lazy import lacking
 from apiece.adapters.stepping import Loss, PrivateStep, loss_of, steps_an_epoch
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import Plan
@@ -20,10 +21,8 @@ from apiece.training import Trainer as Engine
 
 try:
     import transformers
-except ModuleNotFoundError:
-    raise ModuleNotFoundError(
-        "transformers is not installed; pip install 'apiece[huggingface]'", name="transformers"
-    ) from None
+except ModuleNotFoundError as error:
+    raise lacking(error.name) from None
 
 
 class PrivateTrainer(transformers.Trainer):

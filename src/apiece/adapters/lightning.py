@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from apiece._lazy import lacking
 from apiece._types import State
 from apiece.adapters.stepping import PrivateStep, steps_an_epoch
 from apiece.errors import StateError, UnsupportedError
@@ -13,10 +14,8 @@ from apiece.training import PlannedSpending, Trainer, public_numbers
 
 try:
     from lightning import LightningModule
-except ModuleNotFoundError:
-    raise ModuleNotFoundError(
-        "lightning is not installed; pip install 'apiece[lightning]'", name="lightning"
-    ) from None
+except ModuleNotFoundError as error:
+    raise lacking(error.name) from None
 
 
 class PrivateModule(LightningModule):

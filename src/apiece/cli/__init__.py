@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import click
 
 from apiece import __version__
+from apiece._lazy import lacking
 from apiece._text import plain
 from apiece.cli._command import echo
 from apiece.errors import ApieceError, InputError, unknown
@@ -111,7 +112,7 @@ def run(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "apiece":
             raise
-        message, status = f"{error.name} is not installed; pip install 'apiece[all]'", 1
+        message, status = str(lacking(error.name)), 1
     else:
         return result if isinstance(result, int) and not isinstance(result, bool) else 0
     echo(plain(f"{name}: {' '.join(message.split())}"), err=True)

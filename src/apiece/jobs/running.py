@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,15 +49,14 @@ from apiece.jobs.trained import (
     Trained,
     accuracies,
 )
-from apiece.ledger import Ledger, reserve_plan, training_costs
-from apiece.ledger.codec import read_id
-from apiece.ledger.plans import training_terms
-from apiece.ledger.scopes import read_scope
 from apiece.pate import Lessons, VotePlan, teach
 from apiece.plan import BoundPlan, Plan
 from apiece.training import Progress, StackedMlp
 from apiece.training.randomness import Streams
 from apiece.training.trainer import fit_by_sgd
+
+if TYPE_CHECKING:
+    from apiece.ledger import Ledger
 
 # Told about every step: strategy, which repeat, step, steps.
 Watcher = Callable[[str, int, int, int], object]
@@ -155,6 +154,9 @@ def _charge(prepared: Prepared) -> TrainingCharge | None:
     job, people = prepared.job, prepared.people
     if job.run.ledger is None or job.run.analysis is None:
         return None
+    from apiece.ledger import Ledger
+    from apiece.ledger.scopes import read_scope
+
     ledger = Ledger.open(job.run.ledger, create=False)
     if job.run.scope is not None:
         ledger = ledger.within(read_scope(job.run.scope))
@@ -172,6 +174,8 @@ def _charge(prepared: Prepared) -> TrainingCharge | None:
 
 
 def _with_whole_ids(plan: BoundPlan) -> BoundPlan:
+    from apiece.ledger.codec import read_id
+
     ids = [read_id(str(i), "integer") for i in plan.ids]
     if None in ids:
         raise InputError(
@@ -531,6 +535,8 @@ def charge_training(
     ...     charge.included.tolist(), ledger.status("model 1")
     ([False, True], 'committed')
     """
+    from apiece.ledger.plans import reserve_plan, training_terms
+
     training = training_terms(plan, *others, terms=terms)
     if not (resumed and ledger.status(analysis_id, training) == "committed"):
         reserve_plan(ledger, analysis_id, plan, *others, terms=terms)
@@ -547,6 +553,8 @@ def charge_training(
 
 def _remedy(plans: tuple[Plan, ...]) -> str:
     """Say what accounts would need, from the plans alone."""
+    from apiece.ledger.plans import training_costs
+
     first, *_ = bound = [BoundPlan.of(plan) for plan in plans]
     at = first.group_index
     needs = training_costs(*bound).epsilon(first.budget_groups.delta[at])

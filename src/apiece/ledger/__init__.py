@@ -1,5 +1,12 @@
 """The durable account of every person's spending."""
 
+from apiece._lazy import lacking
+
+try:
+    import sqlalchemy  # noqa: F401
+except ModuleNotFoundError as error:
+    raise lacking(error.name) from None
+
 from apiece.ledger.chain import Head
 from apiece.ledger.ledger import Ledger, LedgerFilter
 from apiece.ledger.migrating import migrate_ledger

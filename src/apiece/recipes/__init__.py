@@ -7,6 +7,13 @@ features = recipe.features(pixels)                 # bytes (n, colours, side, si
 head = recipe.train(recipe.plan(budgets), features, labels, classes=10, seed=None)
 """
 
+from apiece._lazy import lacking
+
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise lacking(error.name) from None
+
 from apiece.recipes.features import soft_bins
 from apiece.recipes.heads import loss_ordered_weights
 from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe

@@ -1,5 +1,12 @@
 """The training engine: sampling, clipping and noise for each record at its own budget."""
 
+from apiece._lazy import lacking
+
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise lacking(error.name) from None
+
 from apiece.training.batches import poisson_batches
 from apiece.training.callbacks import (
     Evaluation,
