@@ -13,7 +13,7 @@ PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 
 $(QUICK): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[sklearn]'
+	$(PIP) --no-compile -e '.[sklearn]'
 	@touch $@
 
 $(STAMP): $(QUICK)

@@ -1,6 +1,7 @@
 """Names that are imported on first use are those of their modules, and no others."""
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,3 +34,29 @@ def test_every_public_name_is_there_and_no_other(package: str) -> None:
     assert all(hasattr(module, name) for name in module.__all__)
     with pytest.raises(AttributeError, match=f"module 'apiece.{package}' has no attribute"):
         _ = module.no_such_name
+
+
+@pytest.mark.parametrize(
+    ("missing", "statement", "extra"),
+    [
+        ("torch", "from apiece import Trainer", "train"),
+        ("torch", "from apiece.training import Trainer", "train"),
+        ("torch", "from apiece.pate import teach", "train"),
+        ("sqlalchemy", "from apiece import Ledger", "ledger"),
+        ("sklearn", "from apiece.sklearn import Numeric", "sklearn"),
+    ],
+)
+def test_what_is_not_installed_names_its_extra(missing: str, statement: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; {statement}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("ModuleNotFoundError: ")
+    assert said.endswith(f"is not installed; pip install 'apiece[{extra}]'")
+
+
+def test_training_needs_neither_ledger_nor_queries() -> None:
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(('sqlalchemy', 'duckdb', 'sympy', 'fpdf'));"
+        "import apiece.sklearn, apiece.jobs.running; apiece.sklearn.PrivateClassifier"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

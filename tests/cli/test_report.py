@@ -89,7 +89,7 @@ def test_a_statement_without_the_library_writes_nothing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "fpdf", None)
     assert cli.run(["report", str(folder), "--as", "statement", "--out", str(tmp_path)]) == 1
-    assert "pip install 'apiece[all]'" in capsys.readouterr().err
+    assert "pip install 'apiece[pdf]'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
