@@ -186,17 +186,32 @@ def test_infeasible_from_the_command_line(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_strategies_side_by_side() -> None:
-    text = run(*FLAGS, "--strategy", "scale", "--compare")
+    text = run(*FLAGS, "--strategy", "scale", "--compare", "--parameters", "10")
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].split()[:4] == ["strategy", "noise", "over", "signal"]
-    names = [line.split()[0] for line in lines[1:5]]
-    assert names == ["uniform", "scale", "sample", "threshold"]
-    told = json.loads(run(*FLAGS, "--compare", "--json"))["strategies"]
+    names = [line.split()[0] for line in lines[3:8]]
+    assert names == ["uniform", "scale", "sample", "hybrid", "threshold"]
+    whole = json.loads(run(*FLAGS, "--compare", "--parameters", "10", "--classes", "2", "--json"))
+    told, base = whole["strategies"], whole["strategies"][0]["noise_over_signal"]
+    assert whole["relative_noise"] == pytest.approx(base * (10 / 10) ** 0.5)
+    for each in told:
+        assert each["below_uniform"] == pytest.approx(base / each["noise_over_signal"])
+    assert told[2]["below_uniform"] > told[0]["below_uniform"] == 1
+    low, high = whole["measured_gain"]["over_uniform"]
+    assert f"sample gained {low:+.1f} to {high:+.1f}" in " ".join(text.split())
+    assert (whole["predicted_gain"] or {"uniform": {"points": 0.0}})["uniform"]["points"] == 0
     assert [each["strategy"] for each in told] == names
     alone = json.loads(run(*FLAGS, "--strategy", "scale", "--json"))
     assert told[1]["excess"] == max(group["excess_forward"] for group in alone["groups"])
     with pytest.raises(InputError, match="leave --from and --out out"):
         run(*FLAGS, "--compare", "--out", "p.json")
+    with pytest.raises(InputError, match="are for --compare"):
+        run(*FLAGS, "--parameters", "10")
+
+
+def test_nothing_is_gained_is_an_answer() -> None:
+    groups = ["--groups", "strict:1:0.01,weak:3:0.99"]  # leaving out a hundredth costs nothing
+    text = run(*instead(FLAGS, *groups), "--compare", "--parameters", "10")
+    assert text.splitlines()[-1].startswith("Nothing here")

@@ -1,6 +1,13 @@
 """From budgets to plans: one file a strategy; `front` is the door."""
 
 from apiece.assignment.front import STRATEGIES, Compared, assign, assign_levels, compare
+from apiece.assignment.gains import (
+    MeasuredGain,
+    PredictedGain,
+    measured_gain,
+    predicted_gain,
+    relative_noise,
+)
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
 from apiece.assignment.owners import OwnedPlan, assign_owned
@@ -19,7 +26,9 @@ __all__ = [
     "Compared",
     "Hybrid",
     "JorgensenSampling",
+    "MeasuredGain",
     "OwnedPlan",
+    "PredictedGain",
     "Request",
     "Rounds",
     "Sample",
@@ -32,5 +41,8 @@ __all__ = [
     "assign_levels",
     "assign_owned",
     "compare",
+    "measured_gain",
+    "predicted_gain",
+    "relative_noise",
     "schedule_noise",
 ]

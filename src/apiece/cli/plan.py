@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,7 +36,7 @@ from apiece.errors import InputError
 
 if TYPE_CHECKING:
     from apiece._types import Flags, Json
-    from apiece.assignment import Compared
+    from apiece.assignment import Compared, MeasuredGain, PredictedGain
     from apiece.budgets import Budgets
     from apiece.plan import Plan
 
@@ -47,7 +48,7 @@ Example:
   apiece plan --data people.csv --epsilon consent_epsilon --delta 1e-5 \\
               --batch-size 512 --steps 1000 --clip-norm 1 --strategy scale --json
   apiece plan --records 50000 --groups strict:1:0.5,weak:3:0.5 --delta 1e-5 \\
-              --batch-size 1024 --steps 1465 --compare
+              --batch-size 1024 --steps 1465 --compare --parameters 2570 --classes 10
 """
 HEADS = {
     "delta": "δ",
@@ -82,6 +83,8 @@ HEADS = {
 @option("--from", "source", type=PATH, help="Read a plan's JSON file and verify it.")
 @option("--gaussian", is_flag=True, help="Print each group's μ, with its slack and regret.")
 @option("--compare", "compared", is_flag=True, help="Compare several strategies in a table.")
+@option("--parameters", type=int, help="Of the model that is trained; with --compare.")
+@option("--classes", type=int, help="Of the labels; with --compare and --parameters.")
 @option("--out", type=Output(PLAN), help="Write the plan's JSON here.")
 @option("--json")
 def command(
@@ -89,6 +92,8 @@ def command(
     out: Path | None,
     as_json: bool,
     compared: bool,
+    parameters: int | None,
+    classes: int | None,
     gaussian: bool,
     **flags: Any,
 ) -> None:
@@ -96,8 +101,10 @@ def command(
     if compared:
         if source is not None or out is not None:
             raise InputError("--compare: makes several plans; leave --from and --out out")
-        _compare(flags, as_json)
+        _compare(flags, parameters, classes, as_json)
         return
+    if parameters is not None or classes is not None:
+        raise InputError("--parameters, --classes: are for --compare; add it, or leave them out")
     from apiece.budgets.groups import doubts
     from apiece.plan import Plan
 
@@ -152,36 +159,95 @@ def _asked(flags: Flags) -> tuple[Budgets, Any, Flags]:
     return budgets, strategy_named(flags["strategy"], **options), how
 
 
-def _compare(flags: Flags, as_json: bool) -> None:
+def _compare(flags: Flags, parameters: int | None, classes: int | None, as_json: bool) -> None:
     """Print what each strategy makes of the budgets, the given one with its options among them."""
-    from apiece.assignment import compare
+    from apiece.assignment import compare, measured_gain, predicted_gain, relative_noise
     from apiece.assignment.front import COMPARED
     from apiece.budgets.groups import doubts
 
+    if classes is not None and parameters is None:
+        raise InputError("--parameters: missing; --classes needs it")
     budgets, given, how = _asked(flags)
-    strategies = [given if name == given.name else name for name in COMPARED]
-    found = compare(budgets, strategies if given in strategies else [*strategies, given], **how)
+    strategies = [
+        given if given.name == (each if isinstance(each, str) else each.name) else each
+        for each in COMPARED
+    ]
+    rows = compare(budgets, strategies if given in strategies else [*strategies, given], **how)
     warn(doubts(budgets.groups))
+    noises = {
+        row.strategy: relative_noise(row.noise_over_signal, flags["steps"], parameters)
+        for row in rows
+        if parameters is not None and row.noise_over_signal is not None
+    }
+    base = noises.get("uniform")
+    gain = None if base is None else measured_gain(base)
+    predicted = {
+        name: predicted_gain(base, noise, classes)
+        for name, noise in noises.items()
+        if base is not None and classes is not None and gain is not None
+    }
     if as_json:
-        echo(json.dumps({"strategies": [each.to_dict() for each in found]}, allow_nan=False))
+        told = {
+            "relative_noise": base,
+            "measured_gain": None if gain is None else asdict(gain),
+            "predicted_gain": {n: None if p is None else asdict(p) for n, p in predicted.items()},
+        }
+        shown = [row.to_dict() for row in rows]
+        echo(json.dumps({"strategies": shown} | told, allow_nan=False))
     else:
-        echo(comparison(found))
+        echo(f"{comparison(rows)}\n\n{prospect(rows, base, gain, predicted)}")
 
 
 def comparison(found: Sequence[Compared]) -> str:
     """Return strategies side by side, less than 80 columns wide, and what there is against each."""
-    noises = [each.noise_over_signal for each in found]
-    least = min((noise for noise in noises if noise is not None), default=None)
-    rows = [["strategy", "noise\nover signal", "to the\nleast", "unspent", "largest\nexcess"]]
-    for each, noise in zip(found, noises, strict=True):
-        if noise is None or least is None:
+    rows = [["strategy", "noise\nover signal", "less than\nuniform", "unspent", "largest\nexcess"]]
+    for each in found:
+        if each.noise_over_signal is None:
             rows.append([each.strategy, *["–"] * 4])
             continue
+        less = "–" if each.below_uniform is None else f"{each.below_uniform:.3g} x"
         excess = "–" if each.excess is None else rounded_up(each.excess)
         unspent = f"{100 * (each.unspent or 0.0):.3g} %"
-        rows.append([each.strategy, f"{noise:.4g}", f"{noise / least:.3g} x", unspent, excess])
+        rows.append([each.strategy, f"{each.noise_over_signal:.4g}", less, unspent, excess])
     against = [f"{each.strategy}: {each.objection}" for each in found if each.objection]
     return "\n".join([*columns(rows), *([""] if against else []), *map(plain, against)])
+
+
+def prospect(
+    rows: Sequence[Compared],
+    noise: float | None,
+    gain: MeasuredGain | None,
+    predicted: Mapping[str, PredictedGain | None],
+) -> str:
+    """Return what so much less noise has been seen to bring; "nothing here" is an answer.
+
+    The individual strategy with the least noise counts, against the better of one budget for all.
+    """
+    less = {row.strategy: row.below_uniform or 0.0 for row in rows if row.objection is None}
+    best = max(less, key=lambda name: round(less[name], 2), default="uniform")
+    one = max(less.get("uniform", 0.0), less.get("threshold", 0.0))
+    if less.get(best, 0.0) < 1.05 * one:
+        told = "Nothing here: one budget for all has as little noise, within 5 %."
+    elif noise is None:
+        told = f"{best} has the least noise; with --parameters this says what that has brought."
+    elif gain is None:
+        told = f"Noise {noise:.2g} of the signal under uniform: nothing was measured there."
+    else:
+        over, beside = gain.over_uniform, gain.over_one_budget
+        told = (
+            f"{'Nothing here' if max(over) < 0.5 else 'Measured'}: in {gain.trainings} trainings "
+            f"with noise of {gain.noise[0]:g} to {gain.noise[1]:g} of the signal under uniform "
+            f"(here {noise:.2g}), sample gained {over[0]:+.1f} to {over[1]:+.1f} points of "
+            f"accuracy over uniform and {beside[0]:+.1f} to {beside[1]:+.1f} over the better of "
+            "uniform and threshold (the middle 80 %; docs/results/when-it-pays.md)."
+        )
+        if (guess := predicted.get(best)) is not None:
+            told += (
+                f" Predicted: {best} {guess.points:+.1f} points over uniform. On data sets held "
+                f"back such predictions erred by {guess.error:.1f} points, “no gain” by "
+                f"{guess.error_of_none:.1f}."
+            )
+    return "\n".join(wrap(told, 79))
 
 
 def _assign(flags: Flags) -> Plan:

@@ -1,0 +1,124 @@
+"""Gains of accuracy that individual budgets had where measured, by the noise of the training."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from importlib import resources
+
+from apiece import _check
+from apiece._types import Json
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredGain:
+    """What Sample gained in the measured trainings whose noise under Uniform was alike.
+
+    Make one with `measured_gain`. Gains are points of test accuracy; each range holds the middle
+    four fifths of the trainings.
+
+    Attributes:
+        noise: From which relative noise of a training to which; see `relative_noise`.
+        trainings: How many cells, each of five seeds and with every strategy tuned by itself.
+        over_uniform: The range of gains over the strictest budget for all.
+        over_one_budget: The range over the better of Uniform and Threshold.
+    """
+
+    noise: tuple[float, float]
+    trainings: int
+    over_uniform: tuple[float, float]
+    over_one_budget: tuple[float, float]
+
+
+def relative_noise(noise_over_signal: float, steps: int, parameters: int) -> float:
+    """Return the noise of a whole training over its signal, as expected norms.
+
+    T steps add noise of norm S·√(d·T) to a sum that is at most T·Σ q_i·c_i long, so that it is
+    the noise over signal of a step times √(d / T), for d parameters.
+
+    Args:
+        noise_over_signal: Of one step, S / Σ q_i·c_i.
+        steps: T.
+        parameters: d, of the part of the model that is trained.
+
+    Raises:
+        InputError: For no step or no parameter.
+
+    Example:
+        >>> relative_noise(0.003, 900, 10_000)
+        0.01
+    """
+    count, number = _check.count("parameters", parameters), _check.count("steps", steps)
+    return noise_over_signal * math.sqrt(count / number)
+
+
+def measured_gain(noise: float) -> MeasuredGain | None:
+    """Return the gains that were measured at such a noise; None where nothing was.
+
+    The experiment `when-it-pays` of the repository measured them and wrote this table.
+
+    Args:
+        noise: `relative_noise` of the plan of Uniform at the strictest budget.
+
+    Example:
+        >>> measured_gain(0.05).trainings > 0
+        True
+    """
+    for row in _kept()["rows"]:
+        if row["noise"][0] <= noise < row["noise"][1]:
+            return MeasuredGain(
+                noise=tuple(row["noise"]),
+                trainings=row["trainings"],
+                over_uniform=tuple(row["over uniform"]),
+                over_one_budget=tuple(row["over one budget"]),
+            )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedGain:
+    """A prediction of the accuracy gained over Uniform; make one with `predicted_gain`.
+
+    Attributes:
+        points: Of test accuracy.
+        error: The mean absolute error of such predictions on data sets that were held back.
+        error_of_none: The same of the prediction that nothing is gained.
+    """
+
+    points: float
+    error: float
+    error_of_none: float
+
+
+def predicted_gain(uniform: float, own: float, classes: int) -> PredictedGain | None:
+    """Return what a strategy is predicted to gain over Uniform, from public numbers.
+
+    Accuracy falls with the noise by a logistic curve in its logarithm, which was fitted to the
+    experiment `when-it-pays`; its height is one for two classes and one for more. None where the
+    fit did not err less than "no gain" on data sets that it had not seen.
+
+    Args:
+        uniform: `relative_noise` of the plan of Uniform at the strictest budget.
+        own: That of the strategy's plan.
+        classes: How many the labels have.
+
+    Raises:
+        InputError: For fewer than two classes.
+
+    Example:
+        >>> predicted_gain(0.1, 0.1, classes=10).points
+        0.0
+    """
+    count, curve = _check.count("classes", classes, least=2), _kept()["curve"]
+    if curve is None:
+        return None
+    height, power = curve["heights"][count > 2], curve["power"]
+    left = [height / (1 + (noise / curve["middle"]) ** power) for noise in (own, uniform)]
+    return PredictedGain(left[0] - left[1], curve["error"], curve["error of no gain"])
+
+
+def _kept() -> Json:
+    text = (resources.files(__package__) / "gains.json").read_text(encoding="utf-8")
+    kept: Json = json.loads(text)
+    return kept
