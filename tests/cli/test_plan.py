@@ -190,7 +190,7 @@ def test_strategies_side_by_side() -> None:
     text = run(*FLAGS, "--strategy", "scale", "--compare", "--parameters", "10")
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0].split()[:4] == ["strategy", "noise", "over", "signal"]
+    assert lines[1].split()[:4] == ["strategy", "over", "signal", "uniform"]
     names = [line.split()[0] for line in lines[3:8]]
     assert names == ["uniform", "scale", "sample", "hybrid", "threshold"]
     whole = json.loads(run(*FLAGS, "--compare", "--parameters", "10", "--classes", "2", "--json"))
