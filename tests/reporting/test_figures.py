@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from apiece.reporting.figures import accuracy, budgets
+from apiece.reporting.figures import accuracy, budgets, influence, learning_curve
 from sample_runs import sample_run
 
 
@@ -27,3 +27,17 @@ def test_without_held_out_people_there_is_no_accuracy() -> None:
     run = sample_run()
     untested = tuple(replace(s, test_accuracy=()) for s in run.strategies)
     assert accuracy(replace(run, strategies=untested)) is None
+
+
+def test_a_figure_of_one_dot_is_none() -> None:
+    run = sample_run()
+    one = replace(run, strategies=(replace(run.kept, test_accuracy=(0.8,)),))
+    assert accuracy(run)
+    assert accuracy(one) is None
+    promises = run.kept.promises
+    assert budgets({"scale": promises})
+    assert budgets({"scale": promises[:1]}) is None
+    rows = [(group, 0.5, 0.5, 0.5) for group in run.kept.plan.groups]
+    assert influence(rows)
+    assert influence(rows[:1]) is None
+    assert learning_curve([(1, 0.5)], error=False) is None

@@ -88,7 +88,7 @@ class _Private(_Planned):
         )
 
     @abstractmethod
-    def _outputs(self, X: Any) -> torch.Tensor:
+    def _outputs(self, X: object) -> torch.Tensor:
         """Return what the fitted network puts out for each row."""
 
 
@@ -97,7 +97,7 @@ class _Classifies(ClassifierMixin, _Private):
 
     classes_: npt.NDArray[Any]
 
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+    def predict_proba(self, X: object) -> npt.NDArray[np.float64]:
         """Return a probability for each row and class, in the order of `classes_`.
 
         Args:
@@ -109,7 +109,7 @@ class _Classifies(ClassifierMixin, _Private):
         check_is_fitted(self)
         return np.asarray(self._outputs(X).double().softmax(dim=1).numpy())
 
-    def predict(self, X: Any) -> npt.NDArray[Any]:
+    def predict(self, X: object) -> npt.NDArray[Any]:
         """Return the likeliest class of each row.
 
         Args:
@@ -139,8 +139,8 @@ class _Tabular(_Private):
 
     def fit(
         self,
-        X: Any,
-        y: Any,
+        X: object,
+        y: object,
         *,
         epsilon: npt.ArrayLike | None = None,
         delta: npt.ArrayLike | None = None,
@@ -245,7 +245,7 @@ class _Tabular(_Private):
             self.account.note(plan, named=plan.unit == "person")
 
     @torch.no_grad()
-    def _outputs(self, X: Any) -> torch.Tensor:
+    def _outputs(self, X: object) -> torch.Tensor:
         frame = frame_of(self, X, reset=False)
         features = features_of(frame, declared(self.columns, list(frame.columns)))
         outputs: torch.Tensor = self.network_(torch.from_numpy(features))
@@ -256,7 +256,7 @@ class _Tabular(_Private):
         """Return what is predicted, as declared."""
 
     @abstractmethod
-    def _encoded(self, X: Any, y: Any) -> torch.Tensor:
+    def _encoded(self, X: object, y: object) -> torch.Tensor:
         """Return the targets of the rows, checked."""
 
     def _check_method(self) -> None:
@@ -342,7 +342,7 @@ class PrivateClassifier(_Classifies, _Tabular):
     def _target(self) -> Classes:
         return Classes(tuple(declared_classes(self.classes).tolist()))
 
-    def _encoded(self, X: Any, y: Any) -> torch.Tensor:
+    def _encoded(self, X: object, y: object) -> torch.Tensor:
         classes = declared_classes(self.classes)
         codes = codes_of(X, y, classes)
         self.classes_ = classes
@@ -462,14 +462,14 @@ class PrivateRegressor(RegressorMixin, _Tabular):
             )
         return Amount(self.target)
 
-    def _encoded(self, X: Any, y: Any) -> torch.Tensor:
+    def _encoded(self, X: object, y: object) -> torch.Tensor:
         values = column_or_1d(y, warn=True, dtype=np.float64)
         check_consistent_length(X, values)
         if not np.isfinite(values).all():
             raise InputError("y: contains NaN or infinity; leave these rows out")
         return self._target().encoded(values)
 
-    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+    def predict(self, X: object) -> npt.NDArray[np.float64]:
         """Return a number in the declared range for each row.
 
         Args:
@@ -531,8 +531,8 @@ class PrivateImageClassifier(_Classifies):
 
     def fit(
         self,
-        X: Any,
-        y: Any,
+        X: object,
+        y: object,
         *,
         epsilon: npt.ArrayLike | None = None,
         delta: npt.ArrayLike | None = None,
@@ -584,5 +584,5 @@ class PrivateImageClassifier(_Classifies):
             raise unknown("recipe", str(self.recipe), RECIPES)
         return RECIPES[self.recipe]
 
-    def _outputs(self, X: Any) -> torch.Tensor:
+    def _outputs(self, X: object) -> torch.Tensor:
         return outputs_of(self.network_, self._recipe().features(X, cache=self.cache))

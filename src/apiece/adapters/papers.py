@@ -27,7 +27,15 @@ from apiece.budgets.levels import Levels, Offered
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import InputError, StateError
 from apiece.jobs.config import RunSettings
-from apiece.jobs.model import HEAD, TABULAR, TabularModel, load_model, stored_state, to_bytes
+from apiece.jobs.model import (
+    HEAD,
+    TABULAR,
+    TabularModel,
+    load_model,
+    readable,
+    stored_state,
+    to_bytes,
+)
 from apiece.jobs.prepared import RunFolder, refuse_used
 from apiece.jobs.results import METRICS, MODEL, PLAN, REPORT, STATEMENT, Run, statement_of
 from apiece.jobs.running import versions
@@ -74,8 +82,8 @@ class Papers(BaseEstimator):
 
     def report(
         self,
-        X: Any = None,
-        y: Any = None,
+        X: object = None,
+        y: object = None,
         *,
         people: npt.ArrayLike | None = None,
         edition: str = "internal",
@@ -129,8 +137,8 @@ class Papers(BaseEstimator):
     def save(
         self,
         folder: str | Path,
-        X: Any = None,
-        y: Any = None,
+        X: object = None,
+        y: object = None,
         *,
         people: npt.ArrayLike | None = None,
         **said: Unpack[Said],
@@ -195,15 +203,15 @@ class Papers(BaseEstimator):
         for name, value in given.items():
             if hasattr(model, name):
                 setattr(model, name, None if value == "all" else value)
+        path = Path(folder) / MODEL
         if own["recipe"]:
-            state, _ = stored_state(Path(folder) / MODEL)
-            with torch.device("meta"):  # no memory for layers that are not there
-                network: torch.nn.Module = HEADS[model.recipe.head](
-                    tuple(own["shape"]), len(own["labels"])
-                )
-            network.load_state_dict(state, assign=True)
+            head = HEADS[model.recipe.head]
+            with readable(path):
+                with torch.device("meta"):  # no memory for layers that are not there
+                    network = head(tuple(own["shape"]), len(own["labels"]))
+                network.load_state_dict(stored_state(path)[0], assign=True)
         else:
-            stored = load_model(Path(folder) / MODEL)
+            stored = load_model(path)
             network, model.target = stored.network, stored.target
         model.network_, model.plan_, model.run_ = network, kept.plan, run
         if own["labels"]:
@@ -223,6 +231,7 @@ class Papers(BaseEstimator):
         columns = how.pop("columns", {})
         declared = Schema("fit", columns)
         labels = np.asarray(getattr(self, "classes_", ())).tolist()
+        seeds, seconds = None if seed is None else (seed,), round(time.monotonic() - begun, 2)
         self.run_ = Run(
             version=__version__,
             name=type(self).__name__,
@@ -244,16 +253,7 @@ class Papers(BaseEstimator):
             analysis=None,
             no_limit_cap=None,
             seed=seed,
-            strategies=(
-                Trained(
-                    plan.strategy,
-                    plan,
-                    settings,
-                    None if seed is None else (seed,),
-                    (),
-                    round(time.monotonic() - begun, 2),
-                ),
-            ),
+            strategies=(Trained(plan.strategy, plan, settings, seeds, (), seconds),),
             models=1,
             totals=(),
             finished=time.strftime("%Y-%m-%d", time.gmtime()),
@@ -270,7 +270,7 @@ class Papers(BaseEstimator):
             **how,
         )  # fmt: skip
 
-    def _told(self, X: Any, y: Any, people: npt.ArrayLike | None, said: Said) -> Run:
+    def _told(self, X: object, y: object, people: npt.ArrayLike | None, said: Said) -> Run:
         """Return the run with what the steward says, and with figures of held-out rows, if any."""
         check_is_fitted(self)
         run = self.run_
@@ -292,7 +292,7 @@ class Papers(BaseEstimator):
         )
         return run if X is None else self._tested(run, X, y, people)
 
-    def _tested(self, run: Run, X: Any, y: Any, people: npt.ArrayLike | None) -> Run:
+    def _tested(self, run: Run, X: object, y: object, people: npt.ArrayLike | None) -> Run:
         """Return the run with how well the estimator does on held-out rows."""
         said, facts = np.asarray(self.predict(X)), run.data
         ids = ids_of(people, said.size)

@@ -272,7 +272,7 @@ def load_model(path: str | Path) -> TabularModel:
         apiece.errors.DataError: runs/none/model.pt: not an apiece model ...
     """
     path = Path(path)
-    with _whole(path):
+    with readable(path):
         content, target, statement = _content(path)
         columns = Schema.from_dict({"columns": content["columns"]}, str(path)).features(but=set())
         hidden = tuple(content["hidden"])
@@ -288,7 +288,7 @@ def stored_state(path: Path) -> tuple[State, Json | None]:
 
     Raises `DataError` as `load_model`.
     """
-    with _whole(path):
+    with readable(path):
         content, _, statement = _content(path)
         state: State = content["state"]
         if content["format"] != HEAD:
@@ -297,7 +297,7 @@ def stored_state(path: Path) -> tuple[State, Json | None]:
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
     """Raise `DataError` for whatever a damaged file makes the body raise."""
     try:
         yield
