@@ -208,7 +208,7 @@ def _asked(table: Any, schema: Any, ledger: Any = None) -> None:
 def _schema() -> Any:
     from apiece.queries import Schema
 
-    return Schema("id", bounds={"income": (0, 200_000)})
+    return Schema("id", bounds={"income": (0, 200_000)}, rows_per_person=1)
 
 
 @stage

@@ -115,7 +115,7 @@ class Accounts:
         self.apiece = importlib.import_module("apiece")
         self.ids = np.arange(10_000)
         people = pd.DataFrame({"id": self.ids, "age": 20.0 + self.ids % 60})
-        self.session = Session(people, Schema("id", bounds={"age": (0, 100)}))
+        self.session = Session(people, Schema("id", bounds={"age": (0, 100)}, rows_per_person=1))
 
     def time_charge(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ COMMANDS = {
     "train": "train --data {data} --label outcome --epsilon consent --delta 1e-5 --steps 2 "
     "--strategy sample --batch-size 2 --out {out}",
     "ledger": "ledger init {url} --data {data} --person id --epsilon consent --delta 1e-6",
-    "query": "query {data} count() --person id --ledger {url} --epsilon 1 --delta 1e-6",
+    "query": "query {data} count(persons) --person id --ledger {url} --epsilon 1 --delta 1e-6",
     "query by": "query {data} mean(age) --person id --bounds age=0:100 --epsilon 1 --delta 1e-6 "
     "--ledger {url}",
     "schema": "schema {data} --label outcome",

@@ -73,7 +73,7 @@ COMMANDS = {
     "ledger init": f"ledger init sqlite:///l.db {DATA} --person person --delta 1e-4",
     "schema": "schema people.csv --label answer",
     "audit": "audit --canaries scores.csv",
-    "query": "query people.parquet count() --person person --epsilon 1 --delta 1e-6",
+    "query": "query people.parquet count(persons) --person person --epsilon 1 --delta 1e-6",
     "sensitivity": "sensitivity a**2 --range a=1:2",
     "": "",
 }

@@ -40,7 +40,7 @@ ASKED = {
         "ledger export l.db --table paid --analysis first --out OUT", ("l.db",),
     ),
     "query --steward-log": (
-        "query t.csv count() --person id --epsilon 1 --delta 1e-5 --ledger sqlite:///l.db "
+        "query t.csv count(persons) --person id --epsilon 1 --delta 1e-5 --ledger sqlite:///l.db "
         "--steward-log OUT", ("t.csv", "l.db"),
     ),
     "report --out": ("report plan.json --out OUT", ("plan.json",)),
@@ -200,8 +200,8 @@ def test_outputs_of_the_same_kind_are_replaced(folder: Path, capsys: Any) -> Non
 
 def test_a_log_among_the_files_of_the_table_is_refused(folder: Path, capsys: Any) -> None:
     (folder / "parts").mkdir()
-    words = "query parts count() --person id --epsilon 1 --delta 1e-5 --engine spark --steward-log"
+    words = "query parts count(persons) --person id --epsilon 1 --delta 1e-5 --engine spark"
     for at in ("parts/new.parquet", "parts/../parts/log", f"{folder}/parts/x"):
-        assert cli.run([*words.split(" "), at]) == 2
+        assert cli.run([*words.split(" "), "--steward-log", at]) == 2
         assert "lies in the table" in capsys.readouterr().err
     assert not any((folder / "parts").iterdir())

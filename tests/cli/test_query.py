@@ -18,7 +18,16 @@ def table(tmp_path: Path) -> str:
     return str(path)
 
 
-FLAGS = ["--person", "id", "--bounds", "income=0:200000", "--values", "region=n,s"]
+FLAGS = [
+    "--person",
+    "id",
+    "--rows-per-person",
+    "1",
+    "--bounds",
+    "income=0:200000",
+    "--values",
+    "region=n,s",
+]
 COST = ["--epsilon", "2", "--delta", "1e-6"]
 
 
@@ -63,10 +72,20 @@ def test_laplace_noise_at_delta_0(
         ("mean(wage)", FLAGS, "no declared bounds"),
         ("DROP TABLE x", FLAGS, "query"),
         ("meen(income)", FLAGS, "did you mean 'mean'"),
+        ("count()", ["--person", "id"], "rows_per_person: missing"),
+        (
+            "count(persons) by region",
+            ["--person", "id", "--values", "region=n,s"],
+            "--rows-per-person",
+        ),
         ("count()", ["--person", "id", "--bounds", "income=0"], "LOW:HIGH"),
-        ("count()", ["--person", "who"], "not in the source"),
+        ("count()", ["--person", "who", "--rows-per-person", "1"], "not in the source"),
         ("count()", ["--person", "id", "--analysis", "a"], "--ledger"),
-        ("count()", ["--person", "id", "--ledger", "sqlite:////tmp/none/x.db"], "ledger init"),
+        (
+            "count(persons)",
+            ["--person", "id", "--ledger", "sqlite:////tmp/none/x.db"],
+            "ledger init",
+        ),
         ("sum(income) where income > ", FLAGS, "where"),
         ("sum(income); DROP TABLE x", FLAGS, "cannot read"),
         ("mean(income) by town", FLAGS, "no declared groups"),
@@ -106,7 +125,7 @@ def test_mistakes_are_one_line(
 def test_a_source_that_is_no_file_is_one_line(
     source: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["query", source, "count()", "--person", "id", *COST]) == 2
+    assert run(["query", source, "count(persons)", "--person", "id", *COST]) == 2
     captured = capsys.readouterr()
     assert "neither a .parquet nor a .csv file" in captured.err
     assert captured.err.count("\n") == 1
@@ -119,7 +138,7 @@ def test_a_stranger_is_left_out_and_a_used_name_is_one_line(
     url, log = f"sqlite:///{tmp_path}/p.db", tmp_path / "steward.log"
     ledger = Ledger.open(url)
     ledger.enroll(range(299), 3.0, 1e-6)
-    words = ["--person", "id", "--ledger", url, "--analysis", "q", *COST]
+    words = [*FLAGS[:4], "--ledger", url, "--analysis", "q", *COST]
     asked = ["query", table, "count()", *words]
     assert run([*asked, "--steward-log", str(log), "--json"]) == 0
     said = capsys.readouterr()
@@ -140,8 +159,23 @@ def test_a_nan_contributes_nothing_and_pays_nothing(tmp_path: Path) -> None:
     frame.to_parquet(path)
     ledger = Ledger.open(url)
     ledger.enroll([1, 2, 3], 3.0, 1e-6)
-    flags = ["--person", "id", "--ledger", url, "--bounds", "income=0:9"]
+    flags = [*FLAGS[:4], "--ledger", url, "--bounds", "income=0:9"]
     assert run(["query", str(path), "sum(income)", *flags, *COST]) == 0
     spent = ledger.spent([1, 2, 3])
     assert spent[0] == 0
     assert spent[2] > 0
+
+
+def test_an_answer_says_what_it_counts(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--person", "id", "--values", "region=n,s", "--bounds", "income=0:200000", *COST]
+    assert run(["query", table, "count(persons)", *words]) == 0
+    assert "counted: persons, at most 1 of a person" in capsys.readouterr().out
+    words += ["--rows-per-person", "3"]
+    assert run(["query", table, "count(rows) by region", *words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["counted"], told["rows_per_person"]) == ("rows", 3)
+    assert run(["query", table, "quantile(income, .25, .75) by region", *words]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[:2] for line in told[:4]] == [
+        ["region=n", "0.25"], ["region=n", "0.75"], ["region=s", "0.25"], ["region=s", "0.75"],
+    ]  # fmt: skip

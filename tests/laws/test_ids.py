@@ -143,7 +143,9 @@ def by_query(ids: Ids) -> Ids:
     """A query reads ids as text, and leaves out a row whose id is none."""
     if not all(isinstance(one, str) for one in ids):
         raise DataError("texts alone: a number is the text that it is written as")
-    table = register(pd.DataFrame({"id": pd.Series(ids, dtype=object)}), Schema("id"))
+    table = register(
+        pd.DataFrame({"id": pd.Series(ids, dtype=object)}), Schema("id", rows_per_person=1)
+    )
     people = table.people.tolist()
     table.close()
     assert set(people) <= set(ids)

@@ -31,7 +31,8 @@ MARK = "7310429"  # a number that nothing else prints
 HOLDS = {
     "adapters.account._Fit": "ids group_index",
     "ledger.chain.Trail": "salt digests reserved committed withdrawn",
-    "queries.quantiles.Runs": "first last missed",
+    "queries.quantiles.Part": "points counts first last",
+    "queries.quantiles.Law": "grid places falls weights",
     "queries.table.Table": "database",
     "queries.table.DuckDBContributions": "cursor",
     "queries.spark.SparkTable": "spark folder",

@@ -79,7 +79,7 @@ def test_no_command_prints_or_writes_a_password(
         ["ledger", "verify", address, "--json"],
         ["ledger", "history", address],
         ["ledger", "export", address, "--out", "x.parquet"],
-        ["query", "t.csv", "count()", "--person", "p", "--epsilon", "1", "--delta", "1e-6",
+        ["query", "t.csv", "count(persons)", "--person", "p", "--epsilon", "1", "--delta", "1e-6",
          "--ledger", address],
         [*train, "--ledger", address],
         ["train", "--resume", "run", "--ledger", address],

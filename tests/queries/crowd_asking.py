@@ -22,7 +22,9 @@ PROCESSES, PEOPLE = 8, 500
 
 def ask(url: str, query: str, ready: int, begin: int) -> object:
     frame = pd.DataFrame({"id": range(PEOPLE), "x": [i % 7 / 7 for i in range(PEOPLE)]})
-    session = Session(frame, Schema("id", bounds={"x": (0, 1)}), Ledger.open(url))
+    session = Session(
+        frame, Schema("id", bounds={"x": (0, 1)}, rows_per_person=1), Ledger.open(url)
+    )
     os.write(ready, b"!")
     os.read(begin, 1)
     try:

@@ -141,9 +141,9 @@ def query(rng: random.Random) -> str:
     y = '"y ""z"""'
     aggregate = rng.choice([
         "count()", "count(since)", "count(source)", "count(x)", "sum(x)", f"sum({y})", f"mean({y})",
-        "variance(x)", f"covariance(x, {y})", "histogram(x, 3)", "quantile(x, 0.5)", f"regression(x ~ {y})",
+        "variance(x)", f"covariance(x, {y})", "histogram(x, 3)", "quantile(x, 0.5)", "count(persons)", f"regression(x ~ {y})",
     ])  # fmt: skip
-    by = rng.choice(["", "", " by city", " by source"])
+    by = rng.choice(["", "", " by city", " by source", " by (city, source)"])
     where = f" where {_condition(rng, 3)}" if rng.random() < 0.7 else ""
     return aggregate + by + where
 

@@ -9,7 +9,11 @@ from apiece.queries.grammar import Compare, Missing, parse
 from apiece.queries.scan import condition_sql, number_sql, quoted, resolved
 
 SCHEMA = Schema(
-    "id", bounds={"age": (0, 100)}, groups={"city": ["Bonn", "Köln"]}, kinds={"since": "date"}
+    "id",
+    bounds={"age": (0, 100)},
+    groups={"city": ["Bonn", "Köln"]},
+    kinds={"since": "date"},
+    rows_per_person=1,
 )
 
 

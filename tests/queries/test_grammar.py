@@ -14,13 +14,24 @@ from apiece.queries.scan import condition_sql, resolved
 def test_parts() -> None:
     query = parse("Histogram(income, 20) BY \"home town\" where a >= -1.5e3 and not b = 'it''s'")
     assert (query.aggregate, query.columns, query.numbers) == ("histogram", ("income",), (20.0,))
-    assert query.by == "home town"
+    assert query.by == ("home town",)
     assert query.where == Combined(
         "and",
         (Compare("a", ">=", (-1500.0,)), Negated(Compare("b", "=", ("it's",)))),
     )
     assert parse("regression(y ~ x1 + x2)").columns == ("y", "x1", "x2")
     assert parse("count()").columns == ()
+    for text in ("count() by a, b", "count() BY (a, b)"):
+        assert parse(text).by == ("a", "b")
+    counted = [parse(text) for text in ("count(Persons)", "count(rows)", 'count("rows")')]
+    assert [(each.counted, each.columns) for each in counted] == [
+        ("persons", ()), ("rows", ()), ("", ("rows",)),
+    ]  # fmt: skip
+    median = parse("median(x)")
+    assert (median.aggregate, median.numbers, median.text) == ("quantile", (0.5,), "median(x)")
+    assert parse("quantile(x, .75, .25)").numbers == (0.25, 0.75)
+    assert parse("quantile(x, .5, log)").log
+    assert parse("covariance(x, log)").columns == ("x", "log")
     assert parse("count() where a in (1, 'x') or b is not null").where == Combined(
         "or", (Compare("a", "in", (1.0, "x")), Negated(Missing("b")))
     )
@@ -50,6 +61,13 @@ def test_parts() -> None:
         "sum(income) limit 3",
         "quantile(income)",
         "quantile(income, 1.5)",
+        "quantile(income, 0.5, 0.5)",
+        "quantile(income, log)",
+        "median(income, 0.5)",
+        "interval(income, 0.2, 0.5)",
+        "count(persons, rows)",
+        "count() by a, a",
+        "count() by (a, b",
         "histogram(income, 0)",
         "regression(y)",
         "covariance(a, a)",
@@ -76,7 +94,7 @@ def test_no_text_breaks_out(text: str, sign: str) -> None:
     literal = "'" + text.replace("'", "''") + "'"
     right = {"in": f"in ({literal})", "is null": "is null"}.get(sign, f"{sign} {literal}")
     try:
-        schema = Schema("id", kinds={"c" + text: "text"})
+        schema = Schema("id", kinds={"c" + text: "text"}, rows_per_person=1)
         where = parse(f'count() where "{name}" {right}').where
         assert where is not None
         sql = condition_sql(resolved(where, schema))
@@ -127,7 +145,7 @@ def test_long_flat_conditions_are_answered() -> None:
     terms = " or ".join(f"a = {i}" for i in range(800))
     where = parse(f"count() where {terms}").where
     assert where is not None
-    sql = condition_sql(resolved(where, Schema("id", kinds={"a": "numeric"})))
+    sql = condition_sql(resolved(where, Schema("id", kinds={"a": "numeric"}, rows_per_person=1)))
     found = duckdb.connect().execute(f"SELECT {sql} FROM (SELECT 799.0::DOUBLE AS c1)").fetchall()
     assert found == [(True,)]
 
@@ -153,7 +171,7 @@ def test_long_flat_conditions_are_answered() -> None:
 def test_columns_are_compared_by_their_declared_kind(kind: str, literal: str, good: bool) -> None:
     where = parse(f"count() where a >= {literal}").where
     assert where is not None
-    schema = Schema("id", kinds={"a": kind})
+    schema = Schema("id", kinds={"a": kind}, rows_per_person=1)
     if good:
         assert "c1 >=" in condition_sql(resolved(where, schema))
         return
@@ -165,4 +183,4 @@ def test_a_column_without_a_kind_is_refused() -> None:
     where = parse("count() where a >= 1").where
     assert where is not None
     with pytest.raises(DataError, match="no declared kind"):
-        condition_sql(resolved(where, Schema("id", bounds={"b": (0, 1)})))
+        condition_sql(resolved(where, Schema("id", bounds={"b": (0, 1)}, rows_per_person=1)))

@@ -1,37 +1,91 @@
 """Quantiles: drawn by an exact exponential mechanism whose range is what is charged."""
 
+import decimal
+import functools
 import itertools
 import math
 import random
+from collections.abc import Callable, Iterator
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apiece.accounting import gaussian_of_bounded_range
 from apiece.queries import quantiles
-from apiece.queries.quantiles import Grid, Runs
+from apiece.queries.quantiles import Grid, Law, Part
 
 LEVELS = [0.05, 0.25, 0.5, 0.9]
-SMALL = Grid(-3, 16, 0, 3)  # from −3 to 12
+SMALL = Grid.of(-3, 16, 0)  # from −3 to 12
+TINY = Grid.of(0, 5, 0)
+ETA = 1.3
+Chances = dict[tuple[tuple[int, int], ...], float]
+Ask = Callable[[Part], object]
 
 
-def runs_of(grid: Grid, values: list[int], level: float) -> Runs:
+def part_of(grid: Grid, values: list[int]) -> Part:
     points, counts = np.unique(np.array(values, np.int64) - grid.first, return_counts=True)
-    return Runs.of(grid, points, counts, level)
+    return Part(points, counts, 0, grid.size - 1)
+
+
+def law_of(grid: Grid, values: list[int], level: float, eta: float, rows: int) -> Law:
+    part = part_of(grid, values)
+    rate = quantiles.rate_of(level, eta, rows)
+    return Law.of(grid, part, quantiles.whole(level) * part.rows, rate)
 
 
 def log_chances(grid: Grid, values: list[int], level: float, eta: float, rows: int) -> np.ndarray:
     """Return the logarithm of each grid point's chance."""
-    runs = runs_of(grid, values, level)
-    weighted = quantiles.weights(grid, runs, level, eta, rows)
     logs = np.full(grid.size, -np.inf)
-    for first, last, weight in zip(runs.first, runs.last, weighted, strict=True):
-        for point in range(first, last + 1):
-            share = grid.prior(point, point) * weight // grid.prior(int(first), int(last))
-            logs[point] = math.log(share) - math.log(sum(weighted))
+    for place, log in places_of(law_of(grid, values, level, eta, rows)):
+        logs[place[0]] = log
     assert np.exp(logs).sum() == pytest.approx(1, abs=1e-12)
     return logs
+
+
+def places_of(law: Law) -> Iterator[tuple[tuple[int, int], float]]:
+    """Yield each point and slice with the logarithm of its chance."""
+    whole = math.log(sum(law.weights))
+    for place, fall in zip(law.places, law.falls, strict=True):
+        for point in range(place.first, place.last + 1):
+            for part in range(place.part, place.part + place.parts):
+                yield (point, part), math.log(law.grid.prior(point, point) * fall) - whole
+
+
+def joint(ask: Ask, part: Part) -> Chances:
+    """Return the logarithm of the chance of all that is drawn in an answer, by trying it all."""
+    found: Chances = {}
+
+    def tried(made: tuple[tuple[int, int], ...], log: float) -> None:
+        left = list(made)
+
+        def draw(law: Law, _bits: object) -> tuple[int, int]:
+            if left:
+                return left.pop(0)
+            raise Unmade(law)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Law, "draw", draw)
+            try:
+                ask(part)
+                found[made] = log
+                return
+            except Unmade as stopped:
+                law = stopped.law
+        for place, more in places_of(law):
+            tried((*made, place), log + more)
+
+    tried((), 0.0)
+    assert sum(map(math.exp, found.values())) == pytest.approx(1, abs=1e-9)
+    return found
+
+
+class Unmade(BaseException):
+    def __init__(self, law: Law) -> None:
+        self.law = law
 
 
 def ranges(values: list[int], added: list[int], level: float, eta: float, rows: int) -> float:
@@ -52,9 +106,105 @@ def widest(level: float, eta: float) -> float:
     )
 
 
+def pairs(
+    ask: Ask, most: int = 4, added: int = 1, points: tuple[int, ...] = (1, 3)
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the chances of all that is drawn, over all tables of few rows and their neighbours."""
+
+    @functools.cache
+    def chances(*values: int) -> Chances:
+        return joint(ask, part_of(TINY, list(values)))
+
+    for size in range(most + 1):
+        for values in itertools.combinations_with_replacement(points, size):
+            for more in itertools.combinations_with_replacement(points, added):
+                before, after = chances(*values), chances(*sorted(values + more))
+                yield (
+                    np.array([before[made] for made in before]),
+                    np.array([after[made] for made in before]),
+                )
+
+
+def largest_loss(*args: Any, **more: Any) -> float:
+    return max(float(np.abs(before - after).max()) for before, after in pairs(*args, **more))
+
+
+def excess(mu: float, *args: Any, **more: Any) -> float:
+    """Return by how much a δ(ε) is beyond that of a Gaussian, at most."""
+    epsilons = np.linspace(-2 * ETA, 2 * ETA, 25)
+    normal = NormalDist()
+    return max(
+        float(np.maximum(np.exp(one) - np.exp(e + other), 0).sum())
+        - normal.cdf(mu / 2 - e / mu)
+        + math.exp(e) * normal.cdf(-mu / 2 - e / mu)
+        for before, after in pairs(*args, **more)
+        for one, other in ((before, after), (after, before))
+        for e in epsilons.tolist()
+    )
+
+
+def tree(levels: tuple[float, ...], eta: float = ETA, rows: int = 1) -> Ask:
+    return lambda part: quantiles.quantiles(TINY, part, levels, eta, rows, lambda _: 0)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_range_of_every_small_table_is_at_most_the_charge(level: float) -> None:
-    assert 0.5 * 1.3 < widest(level, 1.3) <= 1.3 + 1e-12
+    assert 0.5 * ETA < widest(level, ETA) <= ETA + 1e-12
+
+
+@pytest.mark.parametrize(("levels", "slices"), [((0.25, 0.5, 0.75), 2), ((0.1, 0.8), 3)])
+def test_a_tree_of_levels_is_as_private_as_it_is_charged(
+    levels: tuple[float, ...], slices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Points and slices together, for each table of at most four rows on two points.
+
+    The interval of the losses of a later draw depends on an earlier one, so that all of them
+    together have a wider range than that sum: what adds up is ε, and the squares of μ.
+    """
+    monkeypatch.setattr(quantiles, "SLICES", slices)
+    assert 0.3 * ETA < largest_loss(tree(levels)) <= ETA + 1e-9
+    mu = float(gaussian_of_bounded_range(ETA / 2)) * math.sqrt(2)
+    assert excess(mu, tree(levels)) <= 1e-9
+    assert excess(mu / 3, tree(levels)) > 1e-3
+
+
+def test_rows_of_a_person_on_both_sides_of_a_tree_are_charged_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quantiles, "SLICES", 2)
+    asked = tree((0.3, 0.5, 0.7), rows=2)
+    assert 0.4 * ETA < largest_loss(asked, most=3, added=2) <= ETA + 1e-9
+    assert largest_loss(asked, most=2) <= ETA / 2 + 1e-9
+
+
+def test_an_interval_has_the_range_that_is_charged() -> None:
+    def asked(part: Part) -> object:
+        return quantiles.interval(TINY, part, 0.4, ETA, 1, lambda _: 0)
+
+    found = max(float(np.ptp(a - b)) for a, b in pairs(asked, most=2))
+    assert 0.5 * ETA < found <= ETA + 1e-9
+    mu = float(gaussian_of_bounded_range(ETA / 3)) * math.sqrt(3)
+    assert excess(mu, asked, most=2) <= 1e-9
+
+
+@pytest.mark.parametrize("fault", ["both sides", "uncharged depth", "wrong part"])
+def test_faults_of_a_tree_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantiles, "SLICES", 2)
+    real, asked = Part.divided, tree((0.25, 0.5, 0.75), eta=4.0)
+    if fault == "uncharged depth":
+        asked = tree((0.25, 0.5, 0.75), eta=8.0)
+    elif fault == "both sides":  # each side depends on how many rows the other has
+
+        def broken(part: Part, point: int, at: int) -> tuple[Part, Part]:
+            left, right = real(part, point, at)
+            return left.with_rows(point, 3 * right.rows), right.with_rows(point, 3 * left.rows)
+
+        monkeypatch.setattr(Part, "divided", broken)
+    else:  # where a row falls depends on how many there are
+        monkeypatch.setattr(
+            Part, "divided", lambda part, point, at: real(part, point, (at + part.rows) % 2)
+        )
+    assert largest_loss(asked) > 4.1
 
 
 @given(
@@ -70,84 +220,149 @@ def test_a_person_with_fewer_rows_is_charged_less(values, own, spare, level, eta
 
 
 def test_a_sensitivity_of_the_wrong_side_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = quantiles._falls
-
-    def broken(missed: np.ndarray, level: float, eta: float, rows: int) -> list[int]:
-        return real(missed, level, eta * max(level, 1 - level) / min(level, 1 - level), rows)
-
-    monkeypatch.setattr(quantiles, "_falls", broken)
-    assert widest(0.25, 1.3) > 1.3 + 0.1
+    real = quantiles.rate_of
+    monkeypatch.setattr(
+        quantiles,
+        "rate_of",
+        lambda level, eta, rows: real(
+            level, eta * max(level, 1 - level) / min(level, 1 - level), rows
+        ),
+    )
+    assert widest(0.25, ETA) > ETA + 0.1
 
 
 def test_a_score_that_counts_the_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the level's share of a count that is private, a row moves every score by more."""
-    real = Runs.of
+    real = quantiles.stretches
 
-    def broken(grid: Grid, points: np.ndarray, counts: np.ndarray, level: float) -> Runs:
-        runs = real(grid, points, counts, level)
-        return Runs(runs.first, runs.last, runs.missed * (1 + counts.sum() % 2))
+    def broken(part: Part, target: int, most: int, slices: int) -> Iterator[quantiles.Stretch]:
+        for each in real(part, target, most, slices):
+            yield each._replace(missed=each.missed * (1 + part.rows % 2))
 
-    monkeypatch.setattr(Runs, "of", broken)
-    assert widest(0.5, 1.3) > 1.3 + 0.1
+    monkeypatch.setattr(quantiles, "stretches", broken)
+    assert widest(0.5, ETA) > ETA + 0.1
 
 
 def test_the_point_that_holds_the_quantile_misses_nothing() -> None:
-    runs = runs_of(SMALL, [0, 0, 4, 4, 4, 4, 4, 9, 9, 9], 0.5)
-    missed = {
-        (int(a) - 3, int(b) - 3): m * 2.0**-quantiles.LEVEL_BITS
-        for a, b, m in zip(runs.first, runs.last, runs.missed, strict=True)
-    }
-    assert missed == {
+    def missed(values: list[int]) -> dict[tuple[int, int], float]:
+        return {
+            (each.first - 3, each.last - 3): each.missed * 2.0**-quantiles.LEVEL_BITS
+            for each in law_of(SMALL, values, 0.5, 1.0, 1).places
+        }
+
+    assert missed([0, 0, 4, 4, 4, 4, 4, 9, 9, 9]) == {
         (-3, -1): 5, (0, 0): 3, (1, 3): 3, (4, 4): 0, (5, 8): 2, (9, 9): 2, (10, 12): 5,
     }  # fmt: skip
-    assert runs_of(SMALL, [], 0.5).missed.tolist() == [0]
+    assert missed([]) == {(-3, 12): 0}
 
 
-def test_every_grid_has_an_even_share_of_the_prior() -> None:
+def test_what_is_far_is_one_stretch_on_each_side_and_weighs_the_least() -> None:
+    values = [*range(-3, 13)] * 1000
+    law = law_of(SMALL, values, 0.5, 2.0, 1)
+    assert [(place.first, place.last) for place in law.places[:2]] == [(0, 6), (7, 7)]
+    assert law.falls[0] == law.falls[-1] == min(law.falls) > 0
+
+
+@pytest.mark.parametrize("slices", [3, 64, 2**40])
+def test_slices_cover_the_ranks_of_a_point_and_divide_its_rows(
+    slices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantiles, "SLICES", slices)
+    part = part_of(SMALL, [0] * 5 + [4] * 20 + [9] * 5)
+    rate = quantiles.rate_of(0.5, 1e3, 1)
+    law = Law.of(SMALL, part, 15 << quantiles.LEVEL_BITS, rate, slices)
+    assert sum(place.parts for place in law.places if place.first == place.last == 7) == slices
+    point, at = law.draw(random.Random(1).getrandbits)
+    left, right = part.divided(point, at)
+    assert point == 7
+    assert left.rows + right.rows == part.rows
+    assert abs(left.rows - 15) <= 1 + 20 / min(slices, 20)
+
+
+def test_half_the_prior_is_on_the_finest_grid_and_whole_numbers_are_on_another() -> None:
     grid = Grid.between(0, 120)
     whole = grid.prior(0, grid.size - 1)
     step = 10**-grid.exponent  # points a unit
-    on_tens = sum(grid.prior(t, t) for t in range(0, 120 * step + 1, 10 * step))
-    assert 1 / 5 < on_tens / whole < 1.2 / 5
+    on_ones = sum(grid.prior(t, t) for t in range(0, 120 * step + 1, step))
+    assert 1 / 8 < on_ones / whole < 1.2 / 8
     one_year = grid.prior(39 * step + 1, 40 * step - 1)
     assert 0.1 < grid.prior(40 * step, 40 * step) / one_year < 10
     assert grid.value(0) == 0
     assert grid.value(grid.size - 1) == 120
+    log = Grid.between(0, 120, log=True)
+    assert log.prior(0, step) / log.prior(0, log.size - 1) > 10 * grid.prior(0, step) / whole
 
 
 def test_draws_follow_the_chances() -> None:
     values = [0, 1, 1, 5, 10, 10, 12]
-    runs = runs_of(SMALL, values, 0.4)
-    weighted = quantiles.weights(SMALL, runs, 0.4, 1.0, 1)
+    law = law_of(SMALL, values, 0.4, 1.0, 1)
     bits = random.Random(5).getrandbits
-    drawn = [quantiles.draw(SMALL, runs, weighted, bits) for _ in range(6000)]
-    found = np.bincount(drawn, minlength=16)
+    found = np.bincount([law.draw(bits)[0] for _ in range(6000)], minlength=16)
     expected = 6000 * np.exp(log_chances(SMALL, values, 0.4, 1.0, 1))
     assert (np.abs(found - expected) <= 4.5 * np.sqrt(expected) + 1).all()
 
 
 def test_whole_weights_are_the_exponentials_to_the_last_digit() -> None:
-    made = quantiles._falls(np.array([0, 4, 9]) << quantiles.LEVEL_BITS, 0.5, 0.7, 1)
-    for weight, missed in zip(made, [0, 4, 9], strict=True):
-        exact = math.exp(-0.7 * missed)
-        assert weight / 2**quantiles.WEIGHT_BITS == pytest.approx(exact, rel=1e-15)
+    rate = quantiles.rate_of(0.5, 0.7, 1)
+    missed = [0, 1, 1 << 30, 4 << 30, 9 << 30, (9 << 30) + 12345]
+    for miss, weight in zip(missed, quantiles.falls(missed, rate), strict=True):
+        with decimal.localcontext(decimal.Context(prec=120)):
+            exact = (-rate * miss).exp()
+            assert abs(weight / decimal.Decimal(2**quantiles.WEIGHT_BITS) / exact - 1) < 2**-240
+        assert float(exact) == pytest.approx(math.exp(-0.7 * miss * 2.0**-30), rel=1e-15)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_rank_margin_holds(level: float) -> None:
-    grid = Grid(0, 1001, 0, 4)
+    grid = Grid.of(0, 1001, 0)
     values = np.random.default_rng(0).integers(0, 1000, 3000).tolist()
-    runs = runs_of(grid, values, level)
-    weighted = np.array(quantiles.weights(grid, runs, level, 0.05, 1), dtype=object)
+    law = law_of(grid, values, level, 0.05, 1)
     margin = quantiles.rank_margin(grid, level, 0.05, 1, 0.95)
-    far = runs.missed * 2.0**-quantiles.LEVEL_BITS > margin
+    missed = np.array([place.missed for place in law.places])
+    far = missed * 2.0**-quantiles.LEVEL_BITS > margin
     assert far.any()
+    weighted = np.array(law.weights, dtype=object)
     assert weighted[far].sum() / weighted.sum() <= 0.05
 
 
-@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e7), st.integers(1, 4000))
-def test_a_grid_is_within_the_bounds_and_is_no_larger_than_memory(low, width, groups) -> None:
-    grid = Grid.between(low, low + width, groups)
+@pytest.mark.parametrize("level", [0.1, 0.5])
+@pytest.mark.parametrize("size", [0, 20, 900])
+def test_an_interval_covers_the_quantile(level: float, size: int) -> None:
+    """With chance .95 at least: each end is beyond it with .975; a table may be far too small."""
+    grid, bits = Grid.of(0, 1000, 0), random.Random(3).getrandbits
+    values = np.sort(np.random.default_rng(size).integers(0, 30, size)) * 20
+    part, runs, wide = part_of(grid, values.tolist()), 60, []
+    truth = values[math.ceil(level * size) - 1] if size else None
+    covered = 0
+    for _ in range(runs):
+        low, point, high = quantiles.interval(grid, part, level, 2.0, 1, bits)
+        assert low <= point <= high
+        covered += truth is None or low <= truth <= high
+        wide.append(high - low)
+    assert covered >= 52  # of 60 at .95, 51 or fewer come once in a thousand
+    assert size < 900 or np.mean(wide) < 250
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_levels_of_a_tree_are_in_order_and_near_their_quantiles(count: int) -> None:
+    """Also where most rows lie on one point."""
+    grid, rng = Grid.between(0, 100), np.random.default_rng(0)
+    values = np.where(rng.random(40_000) < 0.5, 40, np.rint(rng.uniform(0, 100, 40_000)))
+    part = part_of(Grid.of(0, 1, 0), (values * 10**-grid.exponent).astype(int).tolist())
+    part = Part(part.points, part.counts, 0, grid.size - 1)
+    levels = [(k + 1) / (count + 1) for k in range(count)]
+    drawn = quantiles.quantiles(grid, part, levels, 1.0, 1, random.Random(2).getrandbits)
+    assert drawn == sorted(drawn)
+    truth = np.quantile(values, levels, method="inverted_cdf")
+    assert [grid.value(point) for point in drawn] == pytest.approx(truth, abs=1)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e7), st.integers(1, 4000), st.booleans())
+def test_a_grid_is_within_the_bounds_and_is_no_larger_than_memory(low, width, groups, log) -> None:
+    grid = Grid.between(low, low + width, groups, log=log)
     assert low <= grid.value(0) <= grid.value(grid.size - 1) <= low + width
     assert grid.size >= 9
     assert groups * grid.size <= quantiles.POINTS
+    assert 0 < grid.least <= 1 / grid.size
+    whole = grid.prior(0, grid.size - 1)
+    assert 0 <= grid.pick(0, grid.size - 1, whole - 1) < grid.size

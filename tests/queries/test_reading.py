@@ -13,7 +13,11 @@ from apiece.errors import UnsupportedError
 from apiece.queries import Schema, reading
 
 SCHEMA = Schema(
-    "id", bounds={"x": (0, 9)}, kinds={"t": "text", "d": "date"}, groups={"g": ["u", 7]}
+    "id",
+    bounds={"x": (0, 9)},
+    kinds={"t": "text", "d": "date"},
+    groups={"g": ["u", 7]},
+    rows_per_person=1,
 )
 CELLS = ["", "u", "7", "7.0", "1e3", "nan", "inf", "-0", "0x7", "2024-01-31", "2024-02-30", "a\tb"]
 

@@ -54,7 +54,11 @@ def test_of_one_row_a_person_each_cell_is_there_once(seed: int, tmp_path: Path) 
     schema = replace(random_worlds.SCHEMA, rows_per_person=1)
     table = register(random_worlds.world(rng).source(tmp_path, mine=True, seed=seed), schema)
     pairs = "count(*), count(DISTINCT (person, cell))"
-    for text in ("quantile(x, 0.5) by city", *(random_worlds.query(rng) for _ in range(5))):
+    for text in (
+        "quantile(x, 0.5) by city",
+        "count(persons) by city, source",
+        *(random_worlds.query(rng) for _ in range(5)),
+    ):
         query = parse(text)
         with table.contributions(resolve(query, schema), GRID) as found:
             all_, distinct = found.cursor.execute(f"SELECT {pairs} FROM contributions").fetchone()

@@ -35,6 +35,7 @@ SCHEMA = Schema(
     "id",
     bounds={"age": (0, 100), "income": (0, 200_000)},
     groups={"region": ["north", "south", "east"]},
+    rows_per_person=1,
 )
 
 
@@ -143,14 +144,14 @@ def test_others_do_not_change_which_rows_are_kept() -> None:
 
 def test_missing_and_odd_values_contribute_nothing() -> None:
     frame = pd.DataFrame({"id": range(6), "x": [1.0, None, np.nan, np.inf, -np.inf, 0.5]})
-    schema = Schema("id", bounds={"x": (0, 1)})
+    schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=1)
     answer = session(frame, schema=schema).ask("sum(x)", epsilon=1e5, delta=1e-6)
     assert answer.groups[0]["estimate"] == pytest.approx(2.5, abs=0.05)  # inf is clamped to 1
 
 
 def test_each_person_pays_for_their_own_contribution(tmp_path: Path) -> None:
     frame = pd.DataFrame({"id": ["low", "mid", "high", "none"], "x": [0.0, 50.0, 100.0, None]})
-    schema = Schema("id", bounds={"x": (0, 100)})
+    schema = Schema("id", bounds={"x": (0, 100)}, rows_per_person=1)
     ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
     ledger.enroll(frame["id"], 1.0, 1e-6)
     asking = session(frame, schema=schema, ledger=ledger)
@@ -248,7 +249,7 @@ def test_a_question_that_was_charged_and_not_answered_is_asked_again(
 ) -> None:
     """Of so many that threads find them in another order each time; nobody pays twice."""
     many = pd.DataFrame({"id": np.arange(300_000), "x": 1.0})
-    schema = Schema("id", bounds={"x": (0, 1)})
+    schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=1)
     ledger = Ledger.open(f"sqlite:///{tmp_path}/people.db")
     ledger.enroll(many["id"].to_numpy(), 2.0, 1e-6)
     terms = {"epsilon": 1.0, "delta": 1e-6, "analysis_id": "sum"}
@@ -280,13 +281,15 @@ def test_answers_come_from_those_still_active(tmp_path: Path, people: pd.DataFra
 def test_bad_input(people: pd.DataFrame, tmp_path: Path) -> None:
     ask = {"epsilon": 1.0, "delta": 1e-6}
     with pytest.raises(DataError, match="no declared bounds"):
-        Session(people, Schema("id")).ask("mean(income)", **ask)
+        Session(people, Schema("id", rows_per_person=1)).ask("mean(income)", **ask)
     with pytest.raises(DataError, match="no declared groups"):
         session(people).ask("count() by age", **ask)
     with pytest.raises(DataError, match="not in the source"):
-        session(people, schema=Schema("id", bounds={"wage": (0, 1)})).ask("sum(wage)", **ask)
+        session(people, schema=Schema("id", bounds={"wage": (0, 1)}, rows_per_person=1)).ask(
+            "sum(wage)", **ask
+        )
     with pytest.raises(DataError, match="not in the source"):
-        session(people, schema=Schema("person")).ask("count()", **ask)
+        session(people, schema=Schema("person", rows_per_person=1)).ask("count()", **ask)
     with pytest.raises(InputError, match=r"neither a \.parquet"):
         session("DELETE FROM people").ask("count()", **ask)
     with pytest.raises(InputError, match=r"neither a \.parquet"):
@@ -298,12 +301,12 @@ def test_bad_input(people: pd.DataFrame, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="epsilon"):
         session(people).ask("count()", epsilon=0, delta=1e-6)
     with pytest.raises(InputError, match="low must be below high"):
-        Schema("id", bounds={"x": (3, 3)})
+        Schema("id", bounds={"x": (3, 3)}, rows_per_person=1)
     with pytest.raises(InputError, match="finite"):
-        Schema("id", bounds={"x": (0, float("inf"))})
+        Schema("id", bounds={"x": (0, float("inf"))}, rows_per_person=1)
     with pytest.raises(InputError, match="not the one"):
-        Session(register(people, SCHEMA), Schema("id"))
-    many = Schema("id", bounds={"x": (0, 1)}, groups={"g": range(5000)})
+        Session(register(people, SCHEMA), Schema("id", rows_per_person=1))
+    many = Schema("id", bounds={"x": (0, 1)}, groups={"g": range(5000)}, rows_per_person=1)
     with pytest.raises(InputError, match="at most 4194304"):
         session(people.assign(x=0, g=0), schema=many).ask("histogram(x, 1000) by g", **ask)
 
@@ -317,6 +320,7 @@ def test_a_column_named_as_a_part_of_the_answer(query: str) -> None:
         "id",
         bounds={"x": (0, 2), "intercept": (0, 2)},
         groups={"estimate": [1], "interval": [1]},
+        rows_per_person=1,
     )
     with pytest.raises(InputError, match="rename the column"):
         session(frame, schema=schema).ask(query, epsilon=1.0, delta=1e-6)
@@ -335,3 +339,122 @@ def test_the_promise_says_what_was_spent_and_whether_a_ledger_bounds_the_rest(
     charged = session(few, ledger=ledger).ask("count()", epsilon=0.5, delta=1e-6, analysis_id="a")
     assert charged.guarantee.startswith(promised)
     assert "each person's own budget" in charged.guarantee
+
+
+VISITS = Schema(
+    "id",
+    bounds={"x": (0, 10)},
+    groups={"ward": ["a", "b", "c"], "sex": ["f", "m"]},
+    rows_per_person=2,
+)
+
+
+def visits() -> pd.DataFrame:
+    """Three people with 3, 2 and 1 rows; the first was in ward a twice."""
+    columns = {"id": [1, 1, 1, 2, 2, 3], "ward": list("aababc"), "sex": list("ffffmm")}
+    return pd.DataFrame(columns | {"x": [1.0, None, 3.0, 4.0, 5.0, 6.0]})
+
+
+@pytest.mark.parametrize(
+    ("query", "expected", "counted", "rows"),
+    [
+        ("count()", [5], "rows", 2),
+        ("count(rows)", [5], "rows", 2),
+        ("count(persons)", [3], "persons", 1),
+        ("count(persons) where x < 4.5", [2], "persons", 1),
+        ("count(persons) by ward", [2, 2, 1], "persons", 2),
+        ("count(persons) by (ward, sex)", [2, 0, 1, 1, 0, 1], "persons", 2),
+        ("count(rows) by ward, sex", [2, 0, 1, 1, 0, 1], "rows", 2),
+        ("sum(x) by sex", [8, 11], "rows", 2),
+        ("count() where x is null", [1], "rows", 2),
+        ("mean(x) where ward = 'a'", [2.5], "rows", 2),
+    ],
+)
+def test_what_is_counted(query: str, expected: list[float], counted: str, rows: int) -> None:
+    answer = session(visits(), schema=VISITS).ask(query, epsilon=1e5, delta=1e-6)
+    found = [group["estimate"] for group in answer.groups]
+    assert found == pytest.approx(expected, abs=0.05)
+    assert (answer.counted, answer.rows_per_person) == (counted, rows)
+    if "by (ward" in query:
+        assert [(each["ward"], each["sex"]) for each in answer.groups[:3]] == [
+            ("a", "f"), ("a", "m"), ("b", "f"),
+        ]  # fmt: skip
+
+
+def test_a_person_is_counted_once_and_charged_once_in_each_of_their_wards(tmp_path: Path) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll([1, 2, 3], 6.0, 1e-6)
+    asking = session(visits(), schema=VISITS, ledger=ledger)
+    asking.ask("count(persons)", epsilon=0.5, delta=1e-6)
+    one = gaussian_mu(0.5, 1e-6) ** 2
+    assert ledger.spent([1, 2, 3]) == pytest.approx([one] * 3, rel=1e-4)
+    asking.ask("count(persons) by ward", epsilon=0.5, delta=1e-6)
+    more = ledger.spent([1, 2, 3]) - one
+    assert more == pytest.approx([one / 2, one / 2, one / 4], rel=1e-4)
+
+
+def test_without_rows_per_person_only_persons_can_be_counted(tmp_path: Path) -> None:
+    """As in training: whatever the rows, and before one is read."""
+    schema = Schema("id", bounds={"x": (0, 10)}, groups={"ward": ["a", "b", "c"]})
+    asking = session(visits(), schema=schema)
+    assert asking.ask("count(persons)", epsilon=1e5, delta=0.0).rows_per_person == 1
+    for frame in (visits(), visits().drop_duplicates("id")):
+        asking = session(frame, schema=schema)
+        for query in ("count()", "count(rows)", "count(persons) by ward", "mean(x)", "median(x)"):
+            with pytest.raises(InputError, match=r"^rows_per_person: missing; .*--rows-per-person"):
+                asking.ask(query, epsilon=1.0, delta=1e-6)
+
+
+def test_several_levels_and_an_interval_cost_each_by_their_draws(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"id": range(6000), "x": rng.uniform(0, 100, 6000)})
+    schema = Schema("id", bounds={"x": (0, 100)}, rows_per_person=1)
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll([0, 1], 9.0, 1e-6)
+    asking = session(frame, schema=schema, ledger=ledger)
+    spent, quartiles = 0.0, "quantile(x, .75, .25, .5)"
+    for query, draws in ((quartiles, 2), ("median(x)", 1), ("interval(x, .9)", 3)):
+        answer = asking.ask(query, epsilon=0.8, delta=1e-6)
+        spent += draws * float(gaussian_of_bounded_range(0.8 / draws)) ** 2
+        assert ledger.spent([0, 1]) == pytest.approx([spent] * 2, rel=1e-6)
+        assert (ledger.spent([0, 1]) >= spent * (1 - 1e-9)).all()
+        assert "(0.8, 0)-DP" in answer.guarantee
+    (told,) = session(frame, schema=schema).ask(quartiles, epsilon=2.0, delta=0.0).groups
+    levels = {level: each["estimate"] for level, each in told["quantiles"].items()}
+    assert levels == pytest.approx({"0.25": 25, "0.5": 50, "0.75": 75}, abs=2)
+    (told,) = session(frame, schema=schema).ask("interval(x, .9)", epsilon=2.0, delta=0.0).groups
+    low, high = told["interval"]
+    assert low < frame["x"].quantile(0.9) < high < low + 10
+
+
+def test_an_answer_of_before_is_replayed_and_says_what_it_counts(tmp_path: Path) -> None:
+    """Its terms are as they were: the fields that are new follow from them."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll([1, 2, 3], 9.0, 1e-6)
+    table = register(visits(), VISITS)
+    terms = {
+        "query": "count() by ward",
+        "schema": {
+            "person": "id",
+            "bounds": {"x": [0.0, 10.0]},
+            "groups": {"ward": ["a", "b", "c"], "sex": ["f", "m"]},
+            "rows_per_person": 2,
+            "kinds": {},
+        },
+        "source": table.fingerprint,
+        "epsilon": 0.5,
+        "delta": 1e-6,
+    }
+    cell = {"estimate": 7.0, "interval": [6.0, 8.0]}
+    old = {
+        "query": "count() by ward", "analysis_id": "a", "groups": [{"ward": "a", **cell}],
+        "epsilon": 0.5, "delta": 1e-6, "noise_multiplier": 9.0, "confidence": 0.95,
+        "relation": "add_remove", "guarantee": "so",
+    }  # fmt: skip
+    ledger.reserve("a", [1, 2, 3], np.ones(3), 9.0, terms=terms)
+    ledger.commit("a", old)
+    asking = session(table, schema=VISITS, ledger=ledger)
+    answer = asking.ask("count() by ward", epsilon=0.5, delta=1e-6, analysis_id="a")
+    assert answer.to_dict() == old | {"counted": "rows", "rows_per_person": 2}
+    with pytest.raises(StateError, match="in use for another"):
+        asking.ask("count(rows) by ward", epsilon=0.5, delta=1e-6, analysis_id="a")

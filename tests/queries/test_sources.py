@@ -18,7 +18,7 @@ from apiece.queries import Schema, register, sources, spark
 PEOPLE = pd.DataFrame({
     "id": [3, 1, 2], "x": [0.5, 2.0, 1.5], "g": ["u", "v", "u"], "other": ["never", "read", "x"],
 })  # fmt: skip
-SCHEMA = Schema("id", bounds={"x": (0, 8)}, groups={"g": ["u", "v"]})
+SCHEMA = Schema("id", bounds={"x": (0, 8)}, groups={"g": ["u", "v"]}, rows_per_person=1)
 
 
 def quiet(_: str) -> None:

@@ -239,7 +239,7 @@ def rng_epsilons(size: int) -> Any:
 
 
 def test_what_cannot_be_read_is_refused(session: Any, tmp_path: Path) -> None:
-    schema, said = Schema("id", bounds={"x": (0, 1)}), list[str]()
+    schema, said = Schema("id", bounds={"x": (0, 1)}, rows_per_person=1), list[str]()
     ask = {"spark": session, "workspace": tmp_path, "log": said.append}
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no Parquet file"):

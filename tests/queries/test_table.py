@@ -24,7 +24,13 @@ from apiece.queries import table as table_module
 from apiece.queries.grammar import parse
 from apiece.queries.scan import resolve
 
-SCHEMA = Schema("id", bounds={"x": (0, 10)}, kinds={"since": "date"}, groups={"g": ["a", "b"]})
+SCHEMA = Schema(
+    "id",
+    bounds={"x": (0, 10)},
+    kinds={"since": "date"},
+    groups={"g": ["a", "b"]},
+    rows_per_person=1,
+)
 LINES = [
     "id,x,g,since",
     "p1,1,a,2020-01-01",
@@ -145,15 +151,15 @@ def test_nothing_is_left_of_a_table_that_is_refused(
 
     monkeypatch.setattr(table_module, "_report", failing)
     with pytest.raises(DataError, match="steward's log") as caught:
-        register(path, Schema("id"), memory=128_000_000, log=said.append)
+        register(path, Schema("id", rows_per_person=1), memory=128_000_000, log=said.append)
     assert "HIV" not in str(caught.value)
     assert numbered == [True]
     assert not own.exists()
     with pytest.raises(DataError, match="steward's log"):
-        register(path, Schema("id"), memory=1000, log=said.append)
+        register(path, Schema("id", rows_per_person=1), memory=1000, log=said.append)
     assert "OutOfMemory" in said[-1]
     with pytest.raises(InputError, match="memory"):
-        register(path, Schema("id"), memory=0)
+        register(path, Schema("id", rows_per_person=1), memory=0)
 
 
 @pytest.mark.parametrize("damage", ["cast", "overflow", "parquet", "quote"])
@@ -191,7 +197,13 @@ def test_storage_types_read_alike() -> None:
     xs, ids = [pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(5, 2)], [1, 2, 3]
     times = [pa.date32(), pa.date64(), *(pa.timestamp(u) for u in ("s", "ms", "us", "ns"))]
     times += [pa.timestamp("us", tz="UTC")]
-    schema = Schema("id", bounds={"x": (0, 10)}, kinds={"since": "date"}, groups={"x": [3, 4, 5]})
+    schema = Schema(
+        "id",
+        bounds={"x": (0, 10)},
+        kinds={"since": "date"},
+        groups={"x": [3, 4, 5]},
+        rows_per_person=1,
+    )
     rows = []
     for number, time in zip([*xs, xs[0], xs[1]], times, strict=True):
         columns = {
@@ -210,7 +222,7 @@ def test_storage_types_read_alike() -> None:
 
 def test_dictionaries_and_categories_read_as_their_values() -> None:
     frame = pd.DataFrame({"id": ["1", "2"], "g": pd.Categorical(["a", "b"])})
-    schema = Schema("id", groups={"g": ["a", "b"]})
+    schema = Schema("id", groups={"g": ["a", "b"]}, rows_per_person=1)
     for source in (frame, pa.Table.from_pandas(frame)):
         groups = Session(source, schema).ask("count() by g", epsilon=1e6, delta=0.5).groups
         assert [round(g["estimate"], 1) for g in groups] == [1, 1]
@@ -218,23 +230,25 @@ def test_dictionaries_and_categories_read_as_their_values() -> None:
 
 def test_declarations_are_checked() -> None:
     with pytest.raises(OptionError, match="unknown name 'number'"):
-        Schema("id", kinds={"x": "number"})
+        Schema("id", kinds={"x": "number"}, rows_per_person=1)
     with pytest.raises(InputError, match="control characters"):
-        Schema("i\0d")
+        Schema("i\0d", rows_per_person=1)
     with pytest.raises(InputError, match="control characters"):
-        Schema("id", groups={"g": ["a\x1b[2J"]})
+        Schema("id", groups={"g": ["a\x1b[2J"]}, rows_per_person=1)
     with pytest.raises(InputError, match="each value once"):
-        Schema("id", groups={"g": ["7", 7]})
+        Schema("id", groups={"g": ["7", 7]}, rows_per_person=1)
     with pytest.raises(InputError, match="neither a text nor a number"):
-        Schema("id", groups={"g": [date(2020, 1, 1)]})
+        Schema("id", groups={"g": [date(2020, 1, 1)]}, rows_per_person=1)
     with pytest.raises(InputError, match="low must be below high"):
-        Schema("id", bounds={"x": (0, 5e-324)})
-    declared = Schema("id", groups={"g": np.array([1, 2])}).groups["g"]
+        Schema("id", bounds={"x": (0, 5e-324)}, rows_per_person=1)
+    declared = Schema("id", groups={"g": np.array([1, 2])}, rows_per_person=1).groups["g"]
     assert [type(v) for v in declared] == [int, int]
 
 
 def test_of_a_clean_table_the_steward_hears_how_much_it_is(tmp_path: Path) -> None:
     lines: list[str] = []
     (tmp_path / "p.csv").write_text("id,x\na,1\nb,2\na,3\n")
-    register(tmp_path / "p.csv", Schema("id", bounds={"x": (0, 5)}), log=lines.append)
+    register(
+        tmp_path / "p.csv", Schema("id", bounds={"x": (0, 5)}, rows_per_person=1), log=lines.append
+    )
     assert lines == ["registered: 3 rows of 2 people"]

@@ -19,8 +19,9 @@ from apiece.cli._command import Command, Output, Scratch, echo, once, option
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
-    from apiece._types import Json
+    from apiece._types import Flags, Json
     from apiece.queries import Schema
+    from apiece.queries.scan import Registered
 
 Log = Callable[[str], None]
 _LOG = Kind("a steward's log", mark=b'"apiece query"\n', private=True)
@@ -28,7 +29,7 @@ EXAMPLE = """
 \b
 Example:
   apiece query people.parquet "mean(income) by region" --person id \\
-         --bounds income=0:200000 --values region=north,south \\
+         --bounds income=0:200000 --values region=north,south --rows-per-person 1 \\
          --epsilon 0.5 --delta 1e-6 --ledger sqlite:///people.db
 """
 
@@ -42,7 +43,7 @@ Example:
 @option("--bounds", multiple=True, help="Range of a column, as column=LOW:HIGH; repeatable.")
 @option("--values", multiple=True, help="Groups of a column, as column=A,B,…; repeatable.")
 @option("--kind", "kinds", multiple=True, help="column=numeric, text or date; repeatable.")
-@option("--rows-per-person", type=int, default=1, help="Most rows that one person brings.")
+@option("--rows-per-person", type=int, help="Most rows that one person brings; public.")
 @option("--epsilon", type=float, required=True, help="ε of the query: the most it costs anyone.")
 @option(
     "--delta",
@@ -89,14 +90,17 @@ def command(
 
     With --engine spark SOURCE is a Parquet file or a folder of them.
 
-    count, sum, mean, variance, covariance, histogram, quantile, regression; "by" a column with
-    declared values, "where" a condition on columns with bounds, values or a kind. Cells that are
+    count, count(persons), count(rows), sum, mean, variance, covariance, histogram, median,
+    quantile (of several levels), interval, regression; "by" columns with declared values, "where"
+    a condition on columns with bounds, values or a kind. Cells that are
     not of their column's kind, and people without an account, are left out without a word here;
     the steward's log has them.
     """
     from apiece.ledger import Ledger
     from apiece.ledger.scopes import read_scope
     from apiece.queries import Schema, Session
+    from apiece.queries.grammar import parse
+    from apiece.queries.scan import resolve
 
     if flags["analysis"] is not None and flags["url"] is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
@@ -117,11 +121,12 @@ def command(
         raise InputError("--workspace: of Spark; duckdb works in TMPDIR, leave it out")
     if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
         raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
+    resolve(parse(query), schema)  # what is wrong with it is told before a row is read
     ledger = None if flags["url"] is None else Ledger.open(flags["url"], create=False)
     if ledger is not None and flags["scope"] is not None:
         ledger = ledger.within(read_scope(flags["scope"]))
     log = _log(steward_log)
-    how: Any = {"log": log, "fingerprint": flags["sha256"]}
+    how: Flags = {"log": log, "fingerprint": flags["sha256"]}
     with _registered(source, schema, engine, memory, workspace, how) as table:
         answer = Session(table, schema, ledger, log=log).ask(
             query,
@@ -139,8 +144,8 @@ def _registered(
     engine: str,
     memory: float | None,
     workspace: Path | None,
-    how: Any,
-) -> Iterator[Any]:
+    how: Flags,
+) -> Iterator[Registered]:
     """Register the table with an engine; what it keeps of it is gone afterwards."""
     from apiece.queries import register, register_on_spark, start_spark
 
@@ -162,29 +167,27 @@ def _bounds(text: str) -> tuple[str, tuple[float, float]]:
     name, equals, rest = text.rpartition("=")
     low, colon, high = rest.partition(":")
     try:
-        if not (equals and colon):
-            raise ValueError
-        return name, (float(low), float(high))
+        if equals and colon:
+            return name, (float(low), float(high))
     except ValueError:
-        raise InputError(f"--bounds: {text!r} is not column=LOW:HIGH, as in income=0:200000") from (
-            None
-        )
+        pass
+    raise InputError(f"--bounds: {text!r} is not column=LOW:HIGH, as in income=0:200000")
 
 
 def _values(text: str) -> tuple[str, list[str]]:
     name, equals, rest = text.partition("=")
     if not (equals and name and rest):
         raise InputError(f"--values: {text!r} is not column=A,B, as in region=north,south")
-    found = rest.split(",")
-    for value in found:
+    values = rest.split(",")
+    for value in values:
         if value != value.strip() or not value:
             raise InputError(
                 f"--values: {value!r} in {text!r} is empty, or begins or ends with a space; write "
                 "column=A,B without spaces at commas (queries.Schema takes any text)"
             )
-        if found.count(value) > 1:
+        if values.count(value) > 1:
             raise InputError(f"--values: {value!r} occurs twice in {text!r}; give it once")
-    return name, found
+    return name, values
 
 
 def _kind(text: str) -> tuple[str, str]:
@@ -209,13 +212,14 @@ def _table(answer: Json) -> str:
     for group in answer["groups"]:
         labels = [f"{k}={v}" for k, v in group.items() if k not in FIELDS]
         for name, cell in _cells(group):
-            text = f"{cell['estimate']:.6g}  "
+            text = f"{cell['estimate']:.6g}"
             if "rank_margin" in cell:
-                text += f"at most {cell['rank_margin']:.3g} rows from the quantile"
-            else:
-                low, high = cell["interval"]
-                text += f"[{low:.6g}, {high:.6g}]"
+                text += f"  at most {cell['rank_margin']:.3g} rows from the quantile"
+            elif "interval" in cell:
+                text += "  [{:.6g}, {:.6g}]".format(*cell["interval"])
             lines.append("  ".join([*labels, *([name] if name else []), text]))
+    most = answer["rows_per_person"]
+    lines.append(f"counted: {answer['counted']}, at most {most} of a person")
     lines.append(f"intervals and rows: with {answer['confidence']:.0%}, of the noise alone")
     lines.append("left out: what is not of its declared kind, and people without account or budget")
     lines.append(f"guarantee: {answer['guarantee']}")
@@ -224,9 +228,7 @@ def _table(answer: Json) -> str:
 
 def _cells(group: Json) -> list[tuple[str, Json]]:
     if "bins" in group:
-        edges = group["edges"]
-        names = [f"{a:g} to {b:g}" for a, b in pairwise(edges)]
+        names = [f"{a:g} to {b:g}" for a, b in pairwise(group["edges"])]
         return list(zip(names, group["bins"], strict=True))
-    if "coefficients" in group:
-        return list(group["coefficients"].items())
-    return [("", group)]
+    parts = group.get("coefficients") or group.get("quantiles")
+    return [("", group)] if parts is None else list(parts.items())

@@ -15,9 +15,10 @@ from apiece._types import Floats, Json
 from apiece.queries.scan import Measure, Question, moment_names
 
 DRAWS = 2000
-FIELDS = (
-    "estimate", "interval", "edges", "bins", "coefficients", "resolution", "rank_margin"
-)  # fmt: skip
+FIELDS = {
+    "estimate", "interval", "edges", "bins", "coefficients", "quantiles", "resolution",
+    "rank_margin",
+}  # fmt: skip
 
 
 def estimate(

@@ -4,11 +4,15 @@ It is a language of its own, small enough that every sentence has a bounded cont
 what it does not know is refused, and nothing of it reaches the database but declared columns,
 numbers and quoted strings.
 
-    query      = name "(" [argument {"," argument}] ")" ["by" column] ["where" condition]
+    query      = name "(" [argument {"," argument}] ")" ["by" columns] ["where" condition]
     argument   = column | number | column "~" column {"+" column}
+    columns    = column {"," column} | "(" column {"," column} ")"
     condition  = clause {"or" clause};  clause = term {"and" term}
     term       = "not" term | "(" condition ")" | column compare literal
                | column ["not"] "in" "(" literal {"," literal} ")" | column "is" ["not"] "null"
+
+`count(persons)` and `count(rows)` say what they count, and `quantile(x, .5, log)` where a skewed
+column's answer is likely; a column of such a name is in double quotes.
 """
 
 from __future__ import annotations
@@ -16,20 +20,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from apiece.datasets.blocks import UNREADABLE
 from apiece.errors import InputError, OptionError, unknown
 
-_SHAPES: Final = {  # columns at least, at most; numbers
-    "count": (0, 1, 0),
-    "sum": (1, 1, 0),
-    "mean": (1, 1, 0),
-    "variance": (1, 1, 0),
-    "covariance": (2, 2, 0),
-    "histogram": (1, 1, 1),
-    "quantile": (1, 1, 1),
-    "regression": (2, 20, 0),
+T = TypeVar("T")
+LEVELS: Final = 31  # of one question
+_SHAPES: Final = {  # columns at least, at most; numbers at least, at most
+    "count": (0, 1, 0, 0),
+    "sum": (1, 1, 0, 0),
+    "mean": (1, 1, 0, 0),
+    "variance": (1, 1, 0, 0),
+    "covariance": (2, 2, 0, 0),
+    "histogram": (1, 1, 0, 1),
+    "quantile": (1, 1, 1, LEVELS),
+    "median": (1, 1, 0, 0),
+    "interval": (1, 1, 1, 1),
+    "regression": (2, 20, 0, 0),
 }
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)
@@ -38,9 +46,11 @@ _TOKEN: Final = re.compile(
     |(?P<sign><=|>=|!=|<>|=|<|>|\(|\)|,|~|\+))""",
     re.VERBOSE,
 )
+_RANKED: Final = ("quantile", "median", "interval")
 _COMPARE: Final = ("=", "!=", "<>", "<", "<=", ">", ">=")
 DEPTH: Final = 50
 _WORDS: Final = ("by", "where", "and", "or", "not", "in", "is", "null")
+_EXAMPLE: Final = "for instance: mean(income) by region where age >= 18"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +90,20 @@ Condition = Compare | Missing | Negated | Combined
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A parsed query; of a regression the first column is the response."""
+    """A parsed query; of a regression the first column is the response.
+
+    numbers: how many bins, which levels (in order). counted: persons, rows, or "" where unsaid.
+    log: of a quantile, small numbers weigh more.
+    """
 
     aggregate: str
     columns: tuple[str, ...]
-    numbers: tuple[float, ...]  # how many bins, which level
-    by: str | None
+    numbers: tuple[float, ...]
+    by: tuple[str, ...]
     where: Condition | None
     text: str
+    counted: str = ""
+    log: bool = False
 
 
 def parse(text: str) -> ParsedQuery:
@@ -104,23 +120,20 @@ class _Parser:
         result = "the end" if kind == "end" else repr(value)
         return InputError(
             f"query: expected {expected}, found {result} at character {place + 1} of "
-            f"{self.text!r}; for instance: mean(income) by region where age >= 18"
+            f"{self.text!r}; {_EXAMPLE}"
         )
 
-    def take(self, kind: str, value: str | None = None) -> str | None:
+    def take(self, kind: str, *values: str) -> str | None:
+        """Return the next token where it is of a kind, and one of the values if there are any."""
         have, content, _ = self.tokens[self.at]
-        same = value is None or content.lower() == value
-        if (
-            have != kind
-            or not same
-            or (kind == "name" and value is None and content.lower() in _WORDS)
-        ):
+        word = content.lower()
+        if have != kind or (word not in values if values else kind == "name" and word in _WORDS):
             return None
         self.at += 1
         return content
 
-    def need(self, kind: str, value: str | None = None) -> str:
-        result = self.take(kind, value)
+    def need(self, kind: str, value: str = "") -> str:
+        result = self.take(kind, value) if value else self.take(kind)
         if result is None:
             raise self.fail(repr(value) if value else f"a {'column' if kind == 'name' else kind}")
         return result
@@ -133,31 +146,54 @@ class _Parser:
         aggregate = self.need("name").lower()
         if aggregate not in _SHAPES:
             raise unknown("aggregate", aggregate, _SHAPES)
-        columns, numbers = self.arguments()
-        by = self.column() if self.take("name", "by") else None
+        self.need("sign", "(")
+        counted = (self.take("name", "persons", "rows") or "") if aggregate == "count" else ""
+        columns, numbers, log = ([], [], False) if counted else self.arguments(aggregate in _RANKED)
+        self.need("sign", ")")
+        by = self.grouping() if self.take("name", "by") else []
         where = self.condition() if self.take("name", "where") else None
         if self.tokens[self.at][0] != "end":
             raise self.fail("'by', 'where' or the end")
         _check_arguments(aggregate, columns, numbers)
-        return ParsedQuery(aggregate, tuple(columns), tuple(numbers), by, where, self.text.strip())
+        if len(set(columns)) != len(columns) or len(set(by)) != len(by):
+            raise OptionError("query: a column is named twice")
+        if aggregate == "median":
+            aggregate, numbers = "quantile", [0.5]
+        ordered = tuple(sorted(numbers))
+        text = self.text.strip()
+        return ParsedQuery(
+            aggregate, tuple(columns), ordered, tuple(by), where, text, counted.lower(), log
+        )
 
-    def arguments(self) -> tuple[list[str], list[float]]:
+    def arguments(self, ranked: bool) -> tuple[list[str], list[float], bool]:
         columns: list[str] = []
         numbers: list[float] = []
-        self.need("sign", "(")
-        while not self.take("sign", ")"):
+        while self.tokens[self.at][1] != ")":
             if columns or numbers:
                 self.need("sign", ",")
+            if columns and ranked and self.take("name", "log"):
+                return columns, numbers, True
             number = self.take("number")
             if number is not None:
                 numbers.append(float(number))
                 continue
             columns.append(self.column())
             if self.take("sign", "~"):
-                columns.append(self.column())
-                while self.take("sign", "+"):
-                    columns.append(self.column())
-        return columns, numbers
+                columns += self.separated(self.column, "+")
+        return columns, numbers, False
+
+    def grouping(self) -> list[str]:
+        enclosed = self.take("sign", "(")
+        columns = self.separated(self.column)
+        if enclosed:
+            self.need("sign", ")")
+        return columns
+
+    def separated(self, part: Callable[[], T], sign: str = ",") -> list[T]:
+        parts = [part()]
+        while self.take("sign", sign):
+            parts.append(part())
+        return parts
 
     def condition(self) -> Condition:
         return self.joined("or", lambda: self.joined("and", self.term))
@@ -190,16 +226,13 @@ class _Parser:
         negated = self.take("name", "not") is not None
         if self.take("name", "in"):
             self.need("sign", "(")
-            values = [self.literal()]
-            while self.take("sign", ","):
-                values.append(self.literal())
+            chosen = Compare(column, "in", tuple(self.separated(self.literal)))
             self.need("sign", ")")
-            chosen = Compare(column, "in", tuple(values))
             return Negated(chosen) if negated else chosen
-        for sign in _COMPARE:
-            if not negated and self.take("sign", sign):
-                return Compare(column, sign, (self.literal(),))
-        raise self.fail("a comparison")
+        sign = None if negated else self.take("sign", *_COMPARE)
+        if sign is None:
+            raise self.fail("a comparison")
+        return Compare(column, sign, (self.literal(),))
 
     def literal(self) -> Literal:
         number = self.take("number")
@@ -225,7 +258,7 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
         if match is None:
             raise InputError(
                 f"query: cannot read {text[at : at + 10].strip()!r} at character {at + 1} of "
-                f"{text!r}; for instance: mean(income) by region where age >= 18"
+                f"{text!r}; {_EXAMPLE}"
             )
         kind = str(match.lastgroup)
         tokens.append((kind, match.group(kind), match.start(kind)))
@@ -234,16 +267,19 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
 
 
 def _check_arguments(aggregate: str, columns: list[str], numbers: list[float]) -> None:
-    least, most, wanted = _SHAPES[aggregate]
-    if not (least <= len(columns) <= most and len(numbers) <= wanted):
+    least, most, fewest, wanted = _SHAPES[aggregate]
+    levels = aggregate in ("quantile", "interval")
+    if levels and not (numbers and all(0 < level < 1 for level in numbers)):
+        raise InputError(
+            f"query: {aggregate} needs its level, in (0, 1); as in {aggregate}(income, 0.5)"
+        )
+    if not (least <= len(columns) <= most and fewest <= len(numbers) <= wanted):
         raise InputError(
             f"query: {aggregate} takes {least} to {most} columns and up to {wanted} numbers, not "
             f"{len(columns)} and {len(numbers)}"
         )
-    if aggregate == "quantile" and not (numbers and 0 < numbers[0] < 1):
-        raise InputError("query: quantile needs its level, in (0, 1); as in quantile(income, 0.5)")
+    if levels and len(set(numbers)) != len(numbers):
+        raise InputError("query: a level is given twice; give each once")
     bins = numbers[0] if aggregate == "histogram" and numbers else 10.0
     if not (bins.is_integer() and 1 <= bins <= 10_000):
         raise InputError(f"query: histogram with {bins:g} bins; give a whole number to 10,000")
-    if len(set(columns)) != len(columns):
-        raise OptionError("query: a column is named twice")

@@ -7,9 +7,15 @@ its prior weight times e^(−η·|score|/2Δ), Δ = r·max(q, 1 − q) for r row
 person with k of those rows then has a range of at most η·k/r (Dong, Durfee, Rogers 2020), and no
 count is needed.
 
-The prior is public: an even share for each of several grids, of steps 10^k, 10^(k−1), … Data that
-are whole numbers sit on points that a coarse grid holds, so that such a point weighs about as much
-as all the finer ones up to the next; data that are not find their place on the finest.
+Several levels are drawn as a tree (Kaplan, Schnapp, Stemmer 2022): the middle one first, the lower
+ones from the rows on its left and the upper ones from those on its right, so that m levels cost
+⌈log2(m + 1)⌉ draws. Many rows may lie on the point that divides them. So a place is a point and a
+slice of its rows: slice j of S covers their ranks from ⌊c·j/S⌋ to ⌊c·(j+1)/S⌋, at least one of
+them, and ⌊c·(j+1)/S⌋ of the c rows go to the left. One row more is one row more on one side alone.
+
+The prior is public. Half of it is even on the finest grid, and half on coarser ones, of steps 10,
+100, … times as large: data that are whole numbers sit on points that a coarse grid holds. With
+`log`, numbers of few digits near zero weigh more.
 """
 
 from __future__ import annotations
@@ -17,184 +23,352 @@ from __future__ import annotations
 import decimal
 import math
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Json
+from apiece.queries.grammar import ParsedQuery
 from apiece.queries.noise import Bits
 
 Ints = npt.NDArray[np.int64]
 
-CONFIDENCE = 0.95
+CONFIDENCE: Final = 0.95
 # Points of all groups' grids, at most: rows cannot make an answer outgrow the memory.
-POINTS = 2**22
-STEPS: tuple[int, ...] = tuple(10**k for k in range(7))  # of each grid, in finest ones
-LEVEL_BITS = 30  # a level is rounded to this many
-FURTHEST = 100  # scores end here, in nats, so that the least weight is known
-WEIGHT_BITS = 256
+POINTS: Final = 2**22
+LEVEL_BITS: Final = 30  # a level is rounded to this many
+SLICES = 2**40  # of a point that divides the rows: more than rows lie on it
+DIGITS: Final = 10**3  # numbers of a window of the prior by `log`
+FURTHEST: Final = 100  # scores end here, in nats, so that the least weight is known
+WEIGHT_BITS: Final = 256
 # Whole weights are within 2^(1−256)·e^100 < 2^−110 of the exponentials, in proportion, so the loss
 # of a draw is off by less than this, which is taken from η.
-ROUNDED = decimal.Decimal(2.0**-100)
-_EXACT = decimal.Context(prec=90)
+ROUNDED: Final = decimal.Decimal(2.0**-100)
+_EXACT: Final = decimal.Context(prec=170)
+
+
+class Piece(NamedTuple):
+    """A part of a prior: each multiple of `step` from `low` to `high` weighs `share`."""
+
+    step: int
+    low: int
+    high: int
+    share: int
+
+    def held(self, first: int, last: int) -> tuple[int, int]:
+        """Return the first multiple from `first` to `last`, in steps, and how many there are."""
+        least = -(-max(first, self.low) // self.step)
+        return least, max(min(last, self.high) // self.step - least + 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
     """`size` multiples of 10^exponent from the multiple `first` on, and their prior weights.
 
-    Its points are numbered from 0. grids: how many there are, each ten times as coarse.
+    Its points are numbered from 0.
     """
 
     first: int
     size: int
     exponent: int
-    grids: int
+    pieces: tuple[Piece, ...]
 
     @classmethod
-    def between(cls, low: float, high: float, groups: int = 1) -> Grid:
-        """Return the grid within a column's declared bounds, as they are written in decimals.
+    def between(cls, low: float, high: float, groups: int = 1, *, log: bool = False) -> Grid:
+        """Return the finest grid within a column's declared bounds, as they are in decimals."""
+        most, ends = (
+            max(POINTS // groups, 10),
+            [decimal.Decimal(repr(float(x))) for x in (low, high)],
+        )
+        exponent = math.floor(math.log10((high - low) / most))
+        while True:
+            step = decimal.Decimal(1).scaleb(exponent)
+            first, last = math.ceil(ends[0] / step), math.floor(ends[1] / step)
+            if last - first < most:
+                return cls.of(first, last - first + 1, exponent, log=log)
+            exponent += 1
 
-        The more groups are declared the coarser it is, with 10^grids to 10^(grids + 1) points.
-        """
-        grids = max(math.floor(math.log10(POINTS / groups)) - 1, 1)
-        exponent = math.floor(math.log10(high - low)) - grids
-        step = decimal.Decimal(1).scaleb(exponent)
-        first = math.ceil(decimal.Decimal(repr(float(low))) / step)
-        last = math.floor(decimal.Decimal(repr(float(high))) / step)
-        return cls(first, last - first + 1, exponent, grids)
+    @classmethod
+    def of(cls, first: int, size: int, exponent: int, *, log: bool = False) -> Grid:
+        """Return a grid with its prior: coarser grids have a hundred points at least."""
+        last = first + size - 1
+        steps = [10**k for k in range(max(len(str(size)) - 2, 1))]
+        windows = [
+            (step, first, last, max(len(steps) - 1, 1) if step == 1 else 1) for step in steps
+        ]
+        if log:
+            reach = [(step, step * DIGITS) for step in steps]
+            windows += [(s, max(first, -r), min(last, r), len(steps)) for s, r in reach]
+        pieces = []
+        for step, low, high, weight in windows:
+            _, held = Piece(step, low, high, 0).held(low, high)
+            if held:
+                pieces.append(Piece(step, low, high, (weight << 64) // held))
+        return cls(first, size, exponent, tuple(pieces))
 
     def value(self, point: int) -> float:
         """Return the number that a point is: the float nearest to its decimals."""
         return float(decimal.Decimal(self.first + point).scaleb(self.exponent))
 
-    def shares(self) -> list[int]:
-        """Return what a point weighs for each of the grids it is on, the finest first."""
-        whole = 1 << 64
-        return [whole // max(self._held(k, 0, self.size - 1), 1) for k in range(self.grids)]
-
     def prior(self, first: int, last: int) -> int:
         """Return the weight of the points from `first` to `last`, both of them in."""
-        return sum(share * self._held(k, first, last) for k, share in enumerate(self.shares()))
+        first, last = first + self.first, last + self.first
+        return sum(piece.share * piece.held(first, last)[1] for piece in self.pieces)
 
     def pick(self, first: int, last: int, at: int) -> int:
         """Return the point in which the weight `at` falls, of those from `first` to `last`."""
-        for k, share in enumerate(self.shares()):
-            held = share * self._held(k, first, last)
-            if at < held:
-                least = -(-(self.first + first) // STEPS[k])  # the first multiple that is in
-                return (least + at // share) * STEPS[k] - self.first
-            at -= held
+        for piece in self.pieces:
+            least, count = piece.held(first + self.first, last + self.first)
+            if at < piece.share * count:
+                return (least + at // piece.share) * piece.step - self.first
+            at -= piece.share * count
         raise AssertionError("the weight lies in the range")
 
-    def _held(self, k: int, first: int, last: int) -> int:
-        """Return how many of the points from `first` to `last` are on the grid 10^k as coarse."""
-        return (self.first + last) // STEPS[k] + -(self.first + first) // STEPS[k] + 1
+    @property
+    def least(self) -> float:
+        """Return the least share of the prior that a point may have."""
+        return self.pieces[0].share / self.prior(0, self.size - 1)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Runs:
-    """Stretches of the grid that score alike: (first, last) points and by how much they miss.
+class Part:
+    """Some of a table's rows: `counts` on `points`, in order, of those from `first` to `last`."""
 
-    missed: in units of 2^−30 rows.
+    points: Ints
+    counts: Ints
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows there are."""
+        return int(self.counts.sum())
+
+    def with_rows(self, point: int, count: int) -> Part:
+        """Return the part with more rows on one of its points."""
+        points, place = np.unique(np.append(self.points, point), return_inverse=True)
+        counts = np.zeros(points.size, np.int64)
+        np.add.at(counts, place, np.append(self.counts, count))
+        return Part(points, counts, self.first, self.last)
+
+    def divided(self, point: int, part: int) -> tuple[Part, Part]:
+        """Return the rows up to a slice of a point, and those beyond it."""
+        at = self.counts * (self.points < point)
+        here = self.points == point
+        at[here] = [int(count) * (part + 1) // SLICES for count in self.counts[here]]
+        ends = (self.first, point), (point, self.last)
+        sides = (at, self.counts - at)
+        return tuple(  # type: ignore[return-value]
+            Part(self.points[side > 0], side[side > 0], *end)
+            for side, end in zip(sides, ends, strict=True)
+        )
+
+
+class Stretch(NamedTuple):
+    """Places that score alike: points, or slices of one point. missed: in 2^−30 rows."""
+
+    first: int
+    last: int
+    part: int
+    parts: int
+    missed: int
+
+
+def stretches(part: Part, target: int, most: int, slices: int) -> Iterator[Stretch]:
+    """Yield all places of a part, in order; `target` is the quantile's rank in 2^−30 rows.
+
+    What misses it by `most` or more is one stretch on each side.
     """
+    upto = np.concatenate([[0], np.cumsum(part.counts, dtype=np.int64)]) << LEVEL_BITS
+    first = np.empty(2 * part.points.size + 1, np.int64)
+    last, low, high = (np.empty_like(first) for _ in range(3))
+    first[0::2], last[0::2] = (
+        np.append(part.first, part.points + 1),
+        np.append(part.points - 1, part.last),
+    )
+    low[0::2] = high[0::2] = upto
+    first[1::2] = last[1::2] = part.points
+    low[1::2], high[1::2] = upto[:-1], upto[1:]
+    missed = np.maximum(np.maximum(low - target, target - high), 0)
+    near = np.flatnonzero(missed < most)
+    begin, end = int(near[0]), int(near[-1])
+    if part.first < first[begin]:
+        yield Stretch(part.first, int(first[begin]) - 1, 0, slices, most)
+    for at in range(begin, end + 1):
+        ends, lowest, count = (int(first[at]), int(last[at])), int(low[at]), int(high[at] - low[at])
+        if slices == 1 or not count:
+            if ends[0] <= ends[1]:
+                yield Stretch(*ends, 0, slices, int(missed[at]))
+        else:
+            yield from _sliced(ends, count >> LEVEL_BITS, target - lowest, most, slices)
+    if last[end] < part.last:
+        yield Stretch(int(last[end]) + 1, part.last, 0, slices, most)
 
-    first: Ints
-    last: Ints
-    missed: Ints
+
+def _sliced(
+    ends: tuple[int, int], rows: int, target: int, most: int, slices: int
+) -> Iterator[Stretch]:
+    """Yield stretches of slices of one point; target: from its first row on."""
+    count = min(rows, slices)
+    from_row, to_row = (target - most) >> LEVEL_BITS, ((target + most) >> LEVEL_BITS) + 1
+    begin = min(max(from_row * count // rows - 1, 0), count)
+    end = max(min(to_row * count // rows + 2, count), begin)
+
+    def slice_of(each: int) -> int:
+        return -(-each * slices // count)
+
+    if begin:
+        yield Stretch(*ends, 0, slice_of(begin), most)
+    for each in range(begin, end):
+        low, high = (i * rows // count << LEVEL_BITS for i in (each, each + 1))
+        missed = min(max(low - target, target - high, 0), most)
+        yield Stretch(*ends, slice_of(each), slice_of(each + 1) - slice_of(each), missed)
+    if end < count:
+        yield Stretch(*ends, slice_of(end), slices - slice_of(end), most)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Law:
+    """The exponential mechanism on a part: every place of a stretch weighs prior · fall."""
+
+    grid: Grid
+    places: list[Stretch]
+    falls: list[int]
+    weights: list[int]
 
     @classmethod
-    def of(cls, grid: Grid, points: Ints, counts: Ints, level: float) -> Runs:
-        """Return the runs of a table: `counts` of rows on some `points` of the grid, in order."""
-        q = round(level * 2**LEVEL_BITS)
-        upto = np.cumsum(counts, dtype=np.int64)
-        target = q * int(upto[-1]) if upto.size else 0
-        between = np.concatenate([[0], upto])  # rows below each of the gaps
-        gap_first = np.concatenate([[0], points + 1])
-        gap_last = np.concatenate([points - 1, [grid.size - 1]])
-        gap_missed = np.abs((between << LEVEL_BITS) - target)
-        below, not_above = between[:-1] << LEVEL_BITS, upto << LEVEL_BITS
-        missed = np.maximum(np.maximum(below - target, target - not_above), 0)
-        first = np.concatenate([points, gap_first])
-        last = np.concatenate([points, gap_last])
-        kept = first <= last
-        return cls(first[kept], last[kept], np.concatenate([missed, gap_missed])[kept])
+    def of(cls, grid: Grid, part: Part, target: int, rate: decimal.Decimal, slices: int = 1) -> Law:
+        """Return that of a target in 2^−30 rows; a miss of one weighs e^−rate."""
+        most = int(_EXACT.divide(decimal.Decimal(FURTHEST), rate)) + 1
+        places = list(stretches(part, target, most, slices))
+        fallen = falls([place.missed for place in places], rate)
+        weights = [
+            grid.prior(place.first, place.last) * place.parts * fall
+            for place, fall in zip(places, fallen, strict=True)
+        ]
+        return cls(grid, places, fallen, weights)
+
+    def draw(self, bits: Bits) -> tuple[int, int]:
+        """Return a point and a slice of it, drawn exactly in proportion to their weights."""
+        ends = list(accumulate(self.weights))
+        width = ends[-1].bit_length()
+        while (at := bits(width)) >= ends[-1]:
+            pass
+        number = bisect_right(ends, at)
+        place, within = self.places[number], at - (ends[number - 1] if number else 0)
+        weight, part = divmod(within // self.falls[number], place.parts)
+        return self.grid.pick(place.first, place.last, weight), place.part + part
 
 
-def weights(grid: Grid, runs: Runs, level: float, eta: float, rows: int) -> list[int]:
-    """Return each run's weight, a whole number: the exponential mechanism of range η."""
-    return [
-        prior * fall
-        for prior, fall in zip(
-            (
-                grid.prior(*ends)
-                for ends in zip(runs.first.tolist(), runs.last.tolist(), strict=True)
-            ),
-            _falls(runs.missed, level, eta, rows),
-            strict=True,
-        )
+def falls(missed: Sequence[int], rate: decimal.Decimal) -> list[int]:
+    """Return e^(−rate·m) for each m, in units of 2^−256: of each bit of m a factor, multiplied."""
+    bits, unit = 2 * WEIGHT_BITS, decimal.Decimal(2) ** (2 * WEIGHT_BITS)
+    factors = [
+        int(_EXACT.multiply(_EXACT.exp(-_EXACT.multiply(rate, decimal.Decimal(2**k))), unit))
+        for k in range(max(missed).bit_length())
     ]
+    result = []
+    for each in missed:
+        product = 1 << bits
+        for k, factor in enumerate(factors):
+            if each >> k & 1:
+                product = product * factor >> bits
+        result.append(product >> WEIGHT_BITS)
+    return result
 
 
-def _falls(missed: Ints, level: float, eta: float, rows: int) -> list[int]:
-    """Return e^(−η·missed/2Δ) in units of 2^−256."""
-    q = round(level * 2**LEVEL_BITS)
+def whole(level: float) -> int:
+    """Return a level in units of 2^−30, neither 0 nor 1."""
+    return min(max(round(level * 2**LEVEL_BITS), 1), 2**LEVEL_BITS - 1)
+
+
+def rate_of(level: float, eta: float, rows: int) -> decimal.Decimal:
+    """Return how fast weights fall with what is missed, in 2^−30 rows, at a range of η."""
+    q = whole(level)
     most = decimal.Decimal(2 * rows * max(q, 2**LEVEL_BITS - q))
-    rate = _EXACT.divide(_EXACT.subtract(decimal.Decimal(eta), ROUNDED), most)
-    scores, places = np.unique(missed, return_inverse=True)
-    unit, furthest = decimal.Decimal(2**WEIGHT_BITS), decimal.Decimal(FURTHEST)
-    least = int(_EXACT.multiply(_EXACT.exp(-furthest), unit))
-    falls = []
-    for score in scores.tolist():
-        nats = _EXACT.multiply(rate, decimal.Decimal(score))
-        falls.append(least if nats >= furthest else int(_EXACT.multiply(_EXACT.exp(-nats), unit)))
-    return [falls[place] for place in places.tolist()]
+    return _EXACT.divide(_EXACT.subtract(decimal.Decimal(eta), ROUNDED), most)
 
 
-def draw(grid: Grid, runs: Runs, weighted: list[int], bits: Bits) -> int:
-    """Return a point of the grid, drawn exactly in proportion to the runs' whole weights."""
-    ends = list(accumulate(weighted))
-    width = ends[-1].bit_length()
-    while (at := bits(width)) >= ends[-1]:
-        pass
-    run = bisect_right(ends, at)
-    first, last = int(runs.first[run]), int(runs.last[run])
-    within = at - (ends[run - 1] if run else 0)
-    return grid.pick(first, last, within // (weighted[run] // grid.prior(first, last)))
+def draws(query: ParsedQuery) -> int:
+    """Return of how many draws a row is in: of a tree's depth, or an interval's three."""
+    return 3 if query.aggregate == "interval" else len(query.numbers).bit_length()
+
+
+def quantiles(
+    grid: Grid, part: Part, levels: Sequence[float], eta: float, rows: int, bits: Bits
+) -> list[int]:
+    """Return a drawn point for each level.
+
+    Args:
+        grid: Between the column's declared bounds.
+        part: All rows, by the numbers of their points.
+        levels: Of the quantiles, in (0, 1) and in order.
+        eta: The range of the loss of whoever brings all of `rows`, in all draws together; at least
+            2^−40.
+        rows: That a person brings at most.
+        bits: Of the draws.
+    """
+    each = eta / len(levels).bit_length() * (1 - 2.0**-50)
+    drawn = [0] * len(levels)
+
+    def answer(part: Part, begin: int, end: int, low: float, high: float) -> None:
+        if begin == end:
+            return
+        middle = (begin + end) // 2
+        level = (levels[middle] - low) / (high - low)
+        target, alone = whole(level) * part.rows, end - begin == 1
+        law = Law.of(grid, part, target, rate_of(level, each, rows), 1 if alone else SLICES)
+        drawn[middle], at = law.draw(bits)
+        if not alone:
+            left, right = part.divided(drawn[middle], at)
+            answer(left, begin, middle, low, levels[middle])
+            answer(right, middle + 1, end, levels[middle], high)
+
+    answer(part, 0, len(levels), 0.0, 1.0)
+    return drawn
+
+
+def interval(
+    grid: Grid, part: Part, level: float, eta: float, rows: int, bits: Bits
+) -> tuple[int, int, int]:
+    """Return the ends of an interval that covers a quantile, and a point in it: three draws.
+
+    An end is drawn for a rank that is further out by the rank margin of a draw, and one row. As
+    many rows that are nobody's lie on the last point there, so that there is such a rank.
+    """
+    each = eta / 3 * (1 - 2.0**-50)
+    rate, target = rate_of(level, each, rows), whole(level) * part.rows
+    out = math.ceil(rank_margin(grid, level, each, rows, (1 + CONFIDENCE) / 2)) + 1
+    below, above = (part.with_rows(point, out) for point in (part.first, part.last))
+    asked = (below, target), (part, target), (above, target + (out << LEVEL_BITS))
+    low, middle, high = (Law.of(grid, rows, at, rate).draw(bits)[0] for rows, at in asked)
+    low, high = min(low, high), max(low, high)
+    return low, min(max(low, middle), high), high
 
 
 def rank_margin(grid: Grid, level: float, eta: float, rows: int, confidence: float) -> float:
-    """Return how many rows at most lie between the drawn point and the quantile, with confidence.
+    """Return how many rows at most lie between a drawn point and the quantile, with confidence.
 
     Some point is the quantile's, with score 0; those that miss it by more than t have less than
     e^(−η·t/2Δ) of all the prior.
     """
-    least = min(grid.shares()) / grid.prior(0, grid.size - 1)
     most = rows * max(level, 1 - level) * (1 + 2.0**-LEVEL_BITS)
-    return 2 * most / eta * (math.log(1 / least) - math.log(1 - confidence))
+    return 2 * most / eta * (-math.log(grid.least) - math.log(1 - confidence))
 
 
-def quantile(
-    grid: Grid, counts: dict[int, int], level: float, eta: float, rows: int, bits: Bits
-) -> Json:
-    """Return a drawn quantile, its grid's step, and by how many rows it may miss.
-
-    Args:
-        grid: Between the column's declared bounds.
-        counts: Rows by the number of their point.
-        level: Of the quantile, in (0, 1).
-        eta: The range of the loss of whoever brings all of `rows`; at least 2^−40.
-        rows: That a person brings at most.
-        bits: Of the draw.
-    """
-    points: Ints = np.array(sorted(counts), dtype=np.int64)
-    held: Ints = np.array([counts[point] for point in points.tolist()], dtype=np.int64)
-    runs = Runs.of(grid, points, held, level)
-    drawn = draw(grid, runs, weights(grid, runs, level, eta, rows), bits)
-    return {
-        "estimate": grid.value(drawn),
-        "resolution": grid.value(1) - grid.value(0),
-        "rank_margin": rank_margin(grid, level, eta, rows, CONFIDENCE),
-    }
+def told(grid: Grid, part: Part, query: ParsedQuery, eta: float, rows: int, bits: Bits) -> Json:
+    """Return what an answer says of one group's quantiles."""
+    levels, given = query.numbers, {"resolution": grid.value(1) - grid.value(0)}
+    if query.aggregate == "interval":
+        low, point, high = map(grid.value, interval(grid, part, levels[0], eta, rows, bits))
+        return {"estimate": point, "interval": [low, high], **given}
+    points = map(grid.value, quantiles(grid, part, levels, eta, rows, bits))
+    if len(levels) == 1:
+        margin = rank_margin(grid, levels[0], eta, rows, CONFIDENCE)
+        return {"estimate": next(points), **given, "rank_margin": margin}
+    named = {f"{level:g}": {"estimate": point} for level, point in zip(levels, points, strict=True)}
+    return {"quantiles": named, **given}

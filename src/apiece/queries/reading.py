@@ -15,12 +15,16 @@ import tempfile
 import uuid
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from apiece.errors import UnsupportedError
 from apiece.queries import sources
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Columns
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
 
 ID_LENGTH: Final = 128
 MOMENT: Final = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?"  # ASCII digits
@@ -42,7 +46,9 @@ _AS: Final = {  # kind → a cell as that kind or NULL, @ being the cell; 0 has 
 }
 
 
-def connect(threads: int | None = None, *, spill: Path | None = None, memory: int = 2**62) -> Any:
+def connect(
+    threads: int | None = None, *, spill: Path | None = None, memory: int = 2**62
+) -> duckdb.DuckDBPyConnection:
     """Return a database in memory that reaches no network or extension, and no file but its own.
 
     It holds at most `memory` bytes, or four fifths of the machine's where that is less; the rest
@@ -50,9 +56,9 @@ def connect(threads: int | None = None, *, spill: Path | None = None, memory: in
     """
     import duckdb
 
-    config: dict[str, Any] = {} if threads is None else {"threads": threads}
-    database = duckdb.connect(":memory:", config=_LOCKED | config)
-    if memory < _bytes(database.execute("SELECT current_setting('memory_limit')")):
+    config = _LOCKED if threads is None else {**_LOCKED, "threads": threads}
+    database = duckdb.connect(":memory:", config=config)
+    if memory < _bytes(database):
         database.execute(f"SET memory_limit = '{memory}B'")
     if _UNBOUNDED in database.execute("FROM duckdb_optimizers()").fetchall():
         database.execute(f"SET disabled_optimizers = '{_UNBOUNDED[0]}'")
@@ -65,13 +71,14 @@ def connect(threads: int | None = None, *, spill: Path | None = None, memory: in
     return database
 
 
-def _bytes(found: Any) -> int:
-    """Return a size that DuckDB writes as "18.8 GiB"."""
-    number, unit = found.fetchone()[0].split()
+def _bytes(database: duckdb.DuckDBPyConnection) -> int:
+    """Return the memory that a database may take, which DuckDB writes as "18.8 GiB"."""
+    (said,) = database.execute("SELECT current_setting('memory_limit')").fetchall()
+    number, unit = said[0].split()
     return int(float(number) * 2 ** (10 * ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"].index(unit)))
 
 
-def stored(columns: Columns, schema: Schema) -> dict[str, Any]:
+def stored(columns: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
     """Return what is to be read, by the name that it has then: texts, or doubles as they are."""
     given = {"person": _stored(columns, schema.person, "text")}
     for column, kind in schema.readings:
@@ -81,7 +88,7 @@ def stored(columns: Columns, schema: Schema) -> dict[str, Any]:
     return given
 
 
-def _stored(columns: Columns, column: str, kind: str) -> Any:
+def _stored(columns: Columns, column: str, kind: str) -> pa.ChunkedArray:
     try:
         return (sources.numbers if kind == "numeric" else sources.texts)(columns[column])
     except UnsupportedError as error:
@@ -103,14 +110,20 @@ def order(schema: Schema) -> str:
     return ", ".join(["tie", *(f"{name} NULLS FIRST" for name in types(schema))])
 
 
-def read(database: Any, given: dict[str, Any], schema: Schema, *, more: bool = False) -> None:
+def read(
+    database: duckdb.DuckDBPyConnection,
+    given: Columns,
+    schema: Schema,
+    *,
+    more: bool = False,
+) -> None:
     """Make the table `cells`: each cell as its kind or NULL, declared groups by number.
 
     Its column `tie` is a hash of the row's content. With `more` the rows are added to those there.
     """
     import pyarrow as pa
 
-    database.register("given", pa.table(given))
+    database.register("given", pa.table(dict(given)))
     kinds = {"person": "person"}
     kinds |= {schema.stored(column, kind): kind for column, kind in schema.readings}
     kinds |= {schema.stored_group(column): "text" for column in schema.groups}

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import combinations_with_replacement
-from typing import Any, Final, Protocol, runtime_checkable
+from itertools import combinations_with_replacement, product
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -34,7 +34,13 @@ from apiece.queries.quantiles import Grid
 from apiece.queries.reading import MOMENT
 from apiece.queries.schema import Schema
 
-Texts = Any  # an Arrow array of text in chunks: a tenth of what Python's texts take
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Texts: TypeAlias = (
+    "pa.ChunkedArray"  # an Arrow array of text in chunks: a tenth of what Python's texts take
+)
+Sums = dict[int, list[int]]  # cell → sums in grid steps
 _HALF: Final = 2**53  # of a sum of squares, that both halves are exact as doubles
 _LIKE: Final = {
     "numeric": "a finite number, as in 18",
@@ -95,7 +101,7 @@ class Question:
     """A query over a table whose schema and source are known: what is planned, charged, answered.
 
     A row that counts adds `columns` (SQL, in [−1, 1]) to each of its `cells` (SQL, one a level),
-    by at most `norm` (ℓ2); a person at most `rows` of them.
+    by at most `norm` (ℓ2); a person at most `rows` of them. Of `persons` each counts once a cell.
     """
 
     query: ParsedQuery
@@ -106,8 +112,9 @@ class Question:
     size: int  # cells of a group
     present: str  # SQL: the row has all numbers that are asked for
     where: Condition | None  # over stored columns, with literals of their kinds
-    group: str | None  # the stored number of a row's declared group
-    groups: tuple[Any, ...]  # the declared values; one that is None where nothing is grouped
+    group: str | None  # SQL: the number of a row's declared group
+    groups: tuple[Json, ...]  # column → declared value; one without any where nothing is grouped
+    persons: bool
     rows: int
     terms: Json = field(repr=False)  # query, schema and source, as a ledger compares them
 
@@ -116,18 +123,46 @@ class Question:
         """Return of how many noisy sums the answer is made: (groups, cells, features)."""
         return len(self.groups), self.size, len(self.columns)
 
+    @property
+    def ranked(self) -> bool:
+        """Whether the answer is drawn by the exponential mechanism."""
+        return self.query.aggregate in ("quantile", "interval")
+
+    @property
+    def counted(self) -> str:
+        """Return what the answer is of: "persons" where each counts once, or "rows"."""
+        return "persons" if self.persons or self.rows == 1 else "rows"
+
+    def grid(self) -> Grid:
+        """Return the grid of a quantile."""
+        (column,) = self.measures
+        return Grid.between(column.low, column.high, len(self.groups), log=self.query.log)
+
 
 def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
     """Return a query with what the schema declares of its columns; source: a fingerprint.
 
     Raises `DataError` for a column that is not declared as the query uses it, `InputError` for a
-    literal of another kind than its column's. Neither depends on a row.
+    literal of another kind than its column's, and where the schema does not say how many rows a
+    person brings. None depends on a row.
     """
-    counts = query.aggregate == "count"
+    counts, persons = query.aggregate == "count", query.counted == "persons"
     measures = () if counts else tuple(_measure(name, schema) for name in query.columns)
     needed = [schema.stored(c, schema.kind_of(c)) for c in query.columns if counts]
     needed += [each.stored for each in measures]
-    groups = (None,) if query.by is None else schema.groups_of(query.by)
+    declared = product(*(schema.groups_of(column) for column in query.by))
+    groups = tuple(dict(zip(query.by, values, strict=True)) for values in declared)
+    rows = 1 if persons and not query.by else schema.rows_per_person
+    if rows is None:
+        raise InputError(
+            "rows_per_person: missing; say how many rows a person brings at most "
+            "(--rows-per-person 5): a public number, never one counted in the rows; "
+            "count(persons) needs none"
+        )
+    group = None
+    for column in query.by:
+        number = schema.stored_group(column)
+        group = f"({group} * {len(schema.groups_of(column))} + {number})" if group else number
     columns, cells, norm, size = _features(query, measures, len(groups))
     return Question(
         query=query,
@@ -138,9 +173,10 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
         size=size,
         present=" AND ".join(f"({name} IS NOT NULL)" for name in needed) or "TRUE",
         where=None if query.where is None else resolved(query.where, schema),
-        group=None if query.by is None else schema.stored_group(query.by),
+        group=group,
         groups=groups,
-        rows=schema.rows_per_person,
+        persons=persons,
+        rows=min(rows, len(groups)) if persons else rows,
         terms={"query": query.text, "schema": asdict(schema), "source": source},
     )
 
@@ -163,8 +199,8 @@ def _features(
         case "histogram":
             bins = int(query.numbers[0]) if query.numbers else 10
             return ("1.0",), (measures[0].position(bins),), 1.0, bins
-        case "quantile":
-            grid = Grid.between(measures[0].low, measures[0].high, groups)
+        case "quantile" | "interval":
+            grid = Grid.between(measures[0].low, measures[0].high, groups, log=query.log)
             return ("1.0",), (measures[0].point(grid),), 1.0, grid.size
     moments, values = moment_names(query), {each.name: each.scaled for each in measures}
     sql = tuple(" * ".join(f"({values[c]})" for c in names) or "1.0" for names in moments)
@@ -298,7 +334,7 @@ class Contributions(Protocol):
         """
         ...
 
-    def totals(self, paid: Mask | None) -> dict[int, list[int]]:
+    def totals(self, paid: Mask | None) -> Sums:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
         ...
 
@@ -319,10 +355,9 @@ class Registered(Protocol):
 
 def contributions_sql(question: Question, grid: float, dialect: SqlDialect) -> str:
     """Return SQL for person, cell and whole grid steps, one row a pair, over the table `rows`."""
-    kept = [f"({question.present})"]
+    kept, base = [f"({question.present})"], "0"
     if question.where is not None:
         kept.append(condition_sql(question.where, dialect))
-    base = "0"
     if question.group is not None:
         kept.append(f"({question.group} IS NOT NULL)")
         base = f"{question.group} * {question.size}"
@@ -340,10 +375,16 @@ def contributions_sql(question: Question, grid: float, dialect: SqlDialect) -> s
         sums = ", ".join(f"CAST(sum(CAST(k{i} AS {wide})) AS {wide}) AS k{i}" for i in width)
         pairs = "GROUP BY person, cell"
     # Without the alias Spark would read "WHERE (TRUE)" as one.
+    given = f"SELECT * FROM rows AS given WHERE {' AND '.join(kept)}"
+    if question.persons and question.rows > 1:  # the first row of each person in each cell
+        given = (
+            "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY person, "
+            f"{base} ORDER BY place) AS again FROM ({given}) AS given) AS given WHERE again = 1"
+        )
     return f"""
         WITH counted AS (
             SELECT *, row_number() OVER (PARTITION BY person ORDER BY place) AS nth
-            FROM rows AS given WHERE {" AND ".join(kept)}
+            FROM ({given}) AS given
         ), bounded AS (SELECT * FROM counted AS given WHERE nth <= {question.rows}),
         spread AS (SELECT person, {steps}, {cells} AS cell FROM bounded)
         SELECT person, CAST(cell AS BIGINT) AS cell, {sums} FROM spread {pairs}
@@ -362,7 +403,7 @@ def powers_sql(width: int, power: int, dialect: SqlDialect) -> str:
     )
 
 
-def norms(sums: Any, power: int) -> Floats:
+def norms(sums: pa.Table | pa.RecordBatch, power: int) -> Floats:
     """Return norms from an Arrow table or batch of sums of powers in two halves, rounded up."""
     high, low = (sums.column(name).to_numpy().astype(np.float64) for name in ("high", "low"))
     return np.asarray((high * _HALF + low) ** (1 / power) * (1 + 2.0**-40), dtype=np.float64)
@@ -375,6 +416,6 @@ def totals_sql(width: int, among: str | None) -> str:
     return f"SELECT cell, {sums} FROM contributions {join} GROUP BY cell"
 
 
-def totals(rows: Iterable[Any]) -> dict[int, list[int]]:
+def totals(rows: Iterable[Sequence[int]]) -> Sums:
     """Return the sums, in grid steps, of each cell to which somebody adds anything."""
     return {int(cell): [int(value) for value in values] for cell, *values in rows}

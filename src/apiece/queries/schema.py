@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -26,8 +26,8 @@ class Schema:
         person: Column of the person's id.
         bounds: Column → (low, high), what its values are clamped to.
         groups: Column → its declared values; rows with others are left out.
-        rows_per_person: More rows of one person than this are dropped, by a choice that other
-            people's rows do not touch.
+        rows_per_person: How many rows one person brings at most; more are dropped, by a choice that
+            other people's rows do not touch. Without it only `count(persons)` can be asked.
         kinds: Column → "numeric", "text" or "date", how `where` compares it. Without an entry a
             column with bounds is numeric, one with groups and the person's are text, and no other
             can be named.
@@ -39,15 +39,15 @@ class Schema:
         OptionError: For an unknown kind.
 
     Example:
-        >>> Schema("id", bounds={"income": (0, 200_000)}, groups={"region": ["north", "south"]})
-        Schema(person='id', bounds={'income': (0.0, 200000.0)},
-               groups={'region': ('north', 'south')}, rows_per_person=1, kinds={})
+        >>> Schema("id", bounds={"income": (0, 200_000)}, rows_per_person=1)
+        Schema(person='id', bounds={'income': (0.0, 200000.0)}, groups={}, rows_per_person=1,
+               kinds={})
     """
 
     person: str
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     groups: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
-    rows_per_person: int = 1
+    rows_per_person: int | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -70,7 +70,8 @@ class Schema:
             if kind not in KINDS:
                 raise unknown("kind", kind, KINDS)
         _refuse_unreadable("column", [str(n) for n in (self.person, *bounds, *groups, *self.kinds)])
-        _check.count("rows_per_person", self.rows_per_person)
+        if self.rows_per_person is not None:
+            _check.count("rows_per_person", self.rows_per_person)
         for attribute, value in (("bounds", bounds), ("groups", groups), ("kinds", self.kinds)):
             object.__setattr__(self, attribute, dict(value))
 
@@ -152,7 +153,7 @@ class Schema:
         return f"g{list(self.groups).index(column)}"
 
 
-def _plain(value: Any) -> str | float:
+def _plain(value: object) -> str | float:
     """Return a declared value as plain Python, which an answer can hold."""
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (str, int, float)):

@@ -7,10 +7,10 @@ import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers, Json, Mask
@@ -19,19 +19,19 @@ from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import Costs
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
-from apiece.ledger.codec import read_id
+from apiece.ledger.codec import Ids, read_id
 from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import BITS, Bits, rounded_gaussians, rounded_laplaces
-from apiece.queries.quantiles import Grid, quantile
-from apiece.queries.scan import Question, Registered, Texts, resolve
+from apiece.queries.quantiles import Part, draws, told
+from apiece.queries.scan import Question, Registered, Sums, Texts, resolve
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 from apiece.queries.table import nobody, register
 
 CONFIDENCE: Final = 0.95
-PURE: Final = ("count", "sum", "histogram", "quantile")  # a row adds to one sum alone
+PURE: Final = ("count", "sum", "histogram", "quantile", "interval")  # a row adds to one sum alone
 CELLS: Final = 2**22  # of an answer, at most: each is a draw of exact noise
 NORM: Final = math.sqrt(2)  # a person is in one place of each of two histograms
 _SHORT: Final = "^(0|-?[1-9][0-9]{0,17})$"  # of these each fits 64 bits
@@ -52,16 +52,19 @@ class Answer:
         noise_multiplier: The noise's standard deviation (of Laplace noise: its scale) over that
             contribution.
         confidence: Of the intervals, which are about the noise alone.
+        counted: What it is of: "persons", each once, or "rows".
+        rows_per_person: The most rows (of persons in groups: groups) that one of them brings.
         relation: "add_remove".
         guarantee: The promise as a sentence.
 
     Example:
         >>> import pandas as pd
         >>> people = pd.DataFrame({"id": range(1000), "age": [20.0, 60.0] * 500})
-        >>> session = Session(people, Schema("id", bounds={"age": (0, 100)}))
+        >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
+        >>> session = Session(people, schema)
         >>> answer = session.ask("count()", epsilon=1.0, delta=1e-6)
-        >>> answer.relation, 900 < answer.groups[0]["estimate"] < 1100
-        ('add_remove', True)
+        >>> answer.counted, 900 < answer.groups[0]["estimate"] < 1100
+        ('persons', True)
     """
 
     query: str
@@ -73,6 +76,8 @@ class Answer:
     confidence: float
     relation: str
     guarantee: str
+    counted: str
+    rows_per_person: int
 
     def to_dict(self) -> Json:
         """Return the answer as JSON values."""
@@ -100,13 +105,14 @@ class Session:
     Example:
         >>> import pandas as pd
         >>> people = pd.DataFrame({"id": range(1000), "age": [20.0, 60.0] * 500})
-        >>> session = Session(people, Schema("id", bounds={"age": (0, 100)}))
+        >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
+        >>> session = Session(people, schema)
         >>> answer = session.ask("mean(age)", epsilon=1.0, delta=1e-6)
         >>> 30 < answer.groups[0]["estimate"] < 50
         True
     """
 
-    source: Any = field(repr=False)
+    source: object = field(repr=False)
     schema: Schema
     ledger: Ledger | None = None
     bits: Bits = field(default=secrets.randbits, repr=False)
@@ -118,6 +124,11 @@ class Session:
             object.__setattr__(self, "source", table)
         elif self.source.schema != self.schema:
             raise InputError("schema: not the one that the table was registered with; give that")
+
+    @property
+    def _table(self) -> Registered:
+        assert isinstance(self.source, Registered)
+        return self.source
 
     def ask(
         self, text: str, *, epsilon: float, delta: float, analysis_id: str | None = None
@@ -138,7 +149,8 @@ class Session:
             The answer, which may be published.
 
         Raises:
-            InputError: For what is not a query, and one whose answer would be too large.
+            InputError: For what is not a query, one whose answer would be too large, and where the
+                schema does not say how many rows a person brings.
             DataError: For a column that is not declared as the query uses it.
             AnalysisError: For an analysis id that stands for other terms; no row is read.
 
@@ -160,48 +172,41 @@ class Session:
                 f"such as 1e-6 ({', '.join(PURE)} may have 0, for Laplace noise)"
             )
         name = str(uuid.uuid4()) if analysis_id is None else analysis_id
-        question = resolve(query, self.schema, self.source.fingerprint)
+        question = resolve(query, self.schema, self._table.fingerprint)
         _require_size(question)
-        asked = _Asked(
-            question,
-            epsilon,
-            delta,
-            name,
-            *_noise(question, epsilon, 0.0 if query.aggregate == "quantile" else delta),
-        )
+        noise = _noise(question, epsilon, 0.0 if question.ranked else delta)
+        asked = _Asked(question, epsilon, delta, name, *noise)
         if self.ledger is None:
             return self._answer(asked)
-        return Answer(
-            **_recorded(self.ledger, name, asked.terms, lambda: self._answer(asked).to_dict())
-        )
+        told = _recorded(self.ledger, name, asked.terms, lambda: self._answer(asked).to_dict())
+        # An older entry does not say what the question counts; it does.
+        return Answer(**{**asked.counts, **told})
 
     def _answer(self, asked: _Asked) -> Answer:
-        question, by = asked.question, asked.question.query.by
-        made = self._drawn(asked) if asked.ranked else self._estimated(asked)
-        groups = [
-            ({} if by is None else {by: name}) | each
-            for name, each in zip(question.groups, made, strict=True)
-        ]
+        sums = self._sums(asked)
+        made = self._drawn(asked, sums) if asked.question.ranked else self._estimated(asked, sums)
         return Answer(
-            query=question.query.text,
+            query=asked.question.query.text,
             analysis_id=asked.analysis_id,
-            groups=groups,
+            groups=[
+                {**labels, **each} for labels, each in zip(asked.question.groups, made, strict=True)
+            ],
             epsilon=asked.epsilon,
             delta=0.0 if asked.pure else asked.delta,
             noise_multiplier=asked.multiplier,
             confidence=CONFIDENCE,
             relation="add_remove",
             guarantee=asked.guarantee(self.ledger),
+            **asked.counts,
         )
 
-    def _estimated(self, asked: _Asked) -> list[Json]:
+    def _estimated(self, asked: _Asked, sums: Sums) -> list[Json]:
         """Return each group's estimate from its noisy sums."""
         groups, size, width = shape = asked.question.shape
-        grid, sums, none = asked.grid, self._sums(asked), [0] * width
         drawn = rounded_laplaces if asked.pure else rounded_gaussians
-        noise = iter(drawn(math.prod(shape), self.bits))
+        noise, none = iter(drawn(math.prod(shape), self.bits)), [0] * width
         noisy = [
-            [float(value + next(noise)) * grid for value in sums.get(cell, none)]
+            [float(value + next(noise)) * asked.grid for value in sums.get(cell, none)]
             for cell in range(groups * size)
         ]
         return [
@@ -209,28 +214,33 @@ class Session:
             for values in np.array(noisy).reshape(shape)
         ]
 
-    def _drawn(self, asked: _Asked) -> list[Json]:
-        """Return each group's quantile, drawn by the exponential mechanism."""
-        question = asked.question
-        (column,), (level,), groups = question.measures, question.query.numbers, question.groups
-        counts: list[dict[int, int]] = [{} for _ in groups]
-        grid = Grid.between(column.low, column.high, len(groups))
-        for cell, (rows,) in self._sums(asked).items():
-            counts[cell // question.size][cell % question.size] = rows
+    def _drawn(self, asked: _Asked, sums: Sums) -> list[Json]:
+        """Return each group's quantiles, drawn by the exponential mechanism."""
+        question, grid = asked.question, asked.question.grid()
+        cells = np.array(sorted(sums), dtype=np.int64)
+        rows = np.array([sums[cell][0] for cell in cells.tolist()], dtype=np.int64)
+        ends = np.searchsorted(cells, np.arange(len(question.groups) + 1) * question.size)
         return [
-            quantile(grid, each, level, asked.epsilon, question.rows, self.bits) for each in counts
+            told(
+                grid,
+                Part(cells[begin:end] - number * question.size, rows[begin:end], 0, grid.size - 1),
+                question.query,
+                asked.epsilon,
+                question.rows,
+                self.bits,
+            )
+            for number, (begin, end) in enumerate(pairwise(ends.tolist()))
         ]
 
-    def _sums(self, asked: _Asked) -> dict[int, list[int]]:
+    def _sums(self, asked: _Asked) -> Sums:
         """Charge, and return the sums of each cell over those who paid, in steps of the grid."""
         try:
-            with self.source.contributions(asked.question, asked.grid) as held:
+            with self._table.contributions(asked.question, asked.grid) as held:
                 paid = None
                 if self.ledger is not None:
                     ids, steps = held.norms(1 if asked.pure else 2)
                     paid = self._paid(self.ledger, asked, ids, steps * asked.grid)
-                sums: dict[int, list[int]] = held.totals(paid)
-                return sums
+                return held.totals(paid)
         except ApieceError:
             raise
         except Exception as error:  # any of the engine's may quote a row
@@ -278,37 +288,41 @@ class _Asked:
         return {**self.question.terms, "epsilon": self.epsilon, "delta": self.delta}
 
     @property
-    def ranked(self) -> bool:
-        """Whether the answer is drawn by the exponential mechanism."""
-        return self.question.query.aggregate == "quantile"
+    def counts(self) -> Json:
+        """Return what the answer is of, and how many a person may bring."""
+        return {"counted": self.question.counted, "rows_per_person": self.question.rows}
 
     @property
     def pure(self) -> bool:
         """Whether the promise has no δ: Laplace noise, or the exponential mechanism."""
-        return self.ranked or self.delta == 0
+        return self.question.ranked or self.delta == 0
 
     @property
     def grid(self) -> float:
         """Return a step of the sums, in units of the features: whole rows where they are ranked."""
-        return 1.0 if self.ranked else math.ldexp(self.scale, -BITS)
+        return 1.0 if self.question.ranked else math.ldexp(self.scale, -BITS)
 
     def mu(self, norms: Floats) -> Floats:
         """Return the μ that a pure answer costs those who add so much."""
-        if self.ranked:
-            return gaussian_of_bounded_range(norms * (self.epsilon / self.question.rows))
-        return gaussian_of_laplace(norms / self.scale)
+        if not self.question.ranked:
+            return gaussian_of_laplace(norms / self.scale)
+        times = draws(self.question.query)
+        one = gaussian_of_bounded_range(norms * (self.epsilon / (self.question.rows * times)))
+        return np.asarray(one * math.sqrt(times) * (1 + 2.0**-50))
 
     def guarantee(self, ledger: Ledger | None) -> str:
         """Return the promise as a sentence."""
-        how = "exact Laplace noise" if self.pure else "exact Gaussian noise"
-        how = "an exact exponential mechanism" if self.ranked else f"{how}, rounded to a grid"
-        numbers = f"({self.epsilon:g}, {0.0 if self.pure else self.delta:g})"
-        alone = f"{numbers}-DP under adding or removing all rows of a person ({how})"
-        if ledger is None:
-            return alone + "; this query alone"
-        policy, added = ledger.policy, "everything this ledger has charged"
-        protects = f". {policy.protects}" if policy.version else ""
-        return f"{alone}; and each person's own budget over {added}{protects}"
+        how = f"exact {'Laplace' if self.pure else 'Gaussian'} noise, rounded to a grid"
+        if self.question.ranked:
+            how = "an exact exponential mechanism"
+        whose = "this query alone"
+        if ledger is not None:
+            whose = "and each person's own budget over everything this ledger has charged"
+            whose += f". {ledger.policy.protects}" if ledger.policy.version else ""
+        return (
+            f"({self.epsilon:g}, {0.0 if self.pure else self.delta:g})-DP under adding or removing "
+            f"all rows of a person ({how}); {whose}"
+        )
 
 
 def _require_size(question: Question) -> None:
@@ -318,7 +332,9 @@ def _require_size(question: Question) -> None:
         raise InputError(
             f"query: {groups} groups of {size * width} noisy sums; give at most {CELLS} in all"
         )
-    if query.by in FIELDS or (query.aggregate == "regression" and "intercept" in query.columns):
+    if FIELDS.intersection(query.by) or (
+        query.aggregate == "regression" and "intercept" in query.columns
+    ):
         raise InputError(
             "query: a column has the name of a part of the answer (such as 'estimate' or "
             "'intercept'); rename the column"
@@ -361,7 +377,7 @@ def _recorded(ledger: Ledger, analysis_id: str, terms: Json, answer: Callable[[]
     return dict(ledger.result(analysis_id))
 
 
-def with_account(ids: Texts, ledger: Ledger) -> tuple[npt.NDArray[Any], Mask]:
+def with_account(ids: Texts, ledger: Ledger) -> tuple[Ids, Mask]:
     """Return the ids as the ledger writes them, and who has an account; nobody's error.
 
     No two texts become one id: where the ledger's ids are whole numbers, "7" is 7, and "07" has
@@ -370,7 +386,7 @@ def with_account(ids: Texts, ledger: Ledger) -> tuple[npt.NDArray[Any], Mask]:
     kind = ledger.id_kind
     if kind is None:
         return np.zeros(0, dtype=np.int64), np.zeros(len(ids), dtype=bool)
-    accounts: list[npt.NDArray[Any]] = []
+    accounts: list[Ids] = []
     masks: list[Mask] = []
     for start in range(0, max(1, len(ids)), _PART):
         part = ids.slice(start, _PART)
@@ -385,7 +401,7 @@ def with_account(ids: Texts, ledger: Ledger) -> tuple[npt.NDArray[Any], Mask]:
     return np.concatenate(accounts), np.concatenate(masks)
 
 
-def _integers(ids: Texts) -> tuple[npt.NDArray[Any], Mask]:
+def _integers(ids: Texts) -> tuple[Integers, Mask]:
     """Return those that are whole numbers, written in the one way, and which they are."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -16,18 +16,22 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from apiece.datasets.blocks import UNREADABLE, cell_text, header_cells, read_batches
 from apiece.errors import DataError, InputError, UnsupportedError
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
 _EXACT: Final = Context(prec=400)
 _DIGITS: Final = 310  # of a whole number: as many as doubles reach
 
 
-def text_of(cell: Any) -> str | None:
+def text_of(cell: object) -> str | None:
     """Return a cell as text: whole numbers without a fraction, dates as ISO 8601 in UTC."""
     match cell:
         case str():
@@ -61,7 +65,7 @@ def _moment_text(value: date) -> str | None:
         return None
 
 
-def texts(column: Any) -> Any:
+def texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return an Arrow column as text, cell by cell; raise `UnsupportedError` for lists and such."""
     import pyarrow as pa
 
@@ -81,7 +85,7 @@ def texts(column: Any) -> Any:
     raise UnsupportedError(f"stored as {kind}, which is neither text, a number nor a date")
 
 
-def numbers(column: Any) -> Any:
+def numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return an Arrow column as doubles where it holds numbers, and as text where it does not."""
     import pyarrow as pa
 
@@ -91,7 +95,7 @@ def numbers(column: Any) -> Any:
     return texts(column)
 
 
-def as_text(cells: Iterable[Any]) -> Any:
+def as_text(cells: Iterable[object]) -> pa.ChunkedArray:
     """Return cells of any Python types as an Arrow column of text, one by one."""
     import pyarrow as pa
 
@@ -106,7 +110,7 @@ def _encodable(text: str | None) -> str | None:
     return None if text is None or UNREADABLE.search(text) else text
 
 
-def _valid(column: Any) -> Any:
+def _valid(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column of text in which cells that are not UTF-8 are missing."""
     import pyarrow as pa
 
@@ -118,7 +122,7 @@ def _valid(column: Any) -> Any:
         return as_text([None if c is None else cell_text(c) for c in cells])
 
 
-def _moments(column: Any) -> list[datetime | None]:
+def _moments(column: pa.ChunkedArray) -> list[datetime | None]:
     """Return dates and times; None where the calendar's years 1 to 9999 do not reach."""
     import pyarrow as pa
 
@@ -140,11 +144,13 @@ def _moments(column: Any) -> list[datetime | None]:
 FILES: Final = (".parquet", ".csv")
 CELLS: Final = 2**21  # of a file, in memory at a time
 Log = Callable[[str], None]  # told what is for the steward's eyes only
-Columns = Mapping[str, Any]  # name → Arrow column, as stored
+Columns: TypeAlias = "Mapping[str, pa.ChunkedArray]"  # name → Arrow column, as stored
 
 
 @contextmanager
-def read(source: Any, wanted: Sequence[str], log: Log) -> Iterator[tuple[Iterator[Columns], str]]:
+def read(
+    source: object, wanted: Sequence[str], log: Log
+) -> Iterator[tuple[Iterator[Columns], str]]:
     """Yield the wanted columns of a source, in parts, and its file's SHA-256 ("" in memory).
 
     Raises `DataError` for a file that is not there, lacks a column, or is another one after its
@@ -169,7 +175,7 @@ def read(source: Any, wanted: Sequence[str], log: Log) -> Iterator[tuple[Iterato
         _require_same(file, path, about)
 
 
-def short(source: Any) -> str:
+def short(source: object) -> str:
     """Return what a message calls a source."""
     text = str(source) if isinstance(source, (str, Path)) else type(source).__name__
     return repr(text if len(text) <= 60 else text[:57] + "…")
@@ -185,7 +191,7 @@ def _opened(path: Path) -> BufferedReader:
     raise DataError(f"source {short(path)}: cannot be read ({reason})")
 
 
-def row_groups(path: Path, wanted: Sequence[str]) -> tuple[int, Any, int]:
+def row_groups(path: Path, wanted: Sequence[str]) -> tuple[int, pa.Table, int]:
     """Return how many row groups a Parquet file has, its wanted columns without rows, and rows."""
     import pyarrow.parquet as pq
 
@@ -237,11 +243,11 @@ def _csv(file: BufferedReader, path: Path, wanted: Sequence[str], log: Log) -> I
     return _parts(read_batches(file, names, wanted, log), empty, rows)
 
 
-def _parts(batches: Iterator[Any], empty: Any, rows: int) -> Iterator[Columns]:
+def _parts(batches: Iterator[pa.RecordBatch], empty: pa.Table, rows: int) -> Iterator[Columns]:
     """Yield columns of at least so many rows each, but for the last; at least once."""
     import pyarrow as pa
 
-    held: list[Any] = []
+    held: list[pa.RecordBatch] = []
     first = True
     for batch in batches:
         held.append(batch)
@@ -252,11 +258,11 @@ def _parts(batches: Iterator[Any], empty: Any, rows: int) -> Iterator[Columns]:
         yield _columns(pa.Table.from_batches(held) if held else empty)
 
 
-def _columns(table: Any) -> Columns:
+def _columns(table: pa.Table) -> Columns:
     return {name: table.column(name) for name in table.column_names}
 
 
-def _memory(source: Any, wanted: Sequence[str]) -> Columns:
+def _memory(source: object, wanted: Sequence[str]) -> Columns:
     import pyarrow as pa
 
     if hasattr(source, "to_arrow_table"):  # a DuckDB relation: evaluated here, once
@@ -270,7 +276,7 @@ def _memory(source: Any, wanted: Sequence[str]) -> Columns:
     return _columns(table.select(list(wanted)))
 
 
-def _frame(frame: Any, wanted: Sequence[str]) -> Columns:
+def _frame(frame: pd.DataFrame, wanted: Sequence[str]) -> Columns:
     """Return columns of a pandas table: by dtype where it has one, cell by cell where not."""
     import pandas as pd
     import pyarrow as pa
@@ -287,7 +293,7 @@ def _frame(frame: Any, wanted: Sequence[str]) -> Columns:
     return columns
 
 
-def _named(source: Any, names: Sequence[Any], wanted: Sequence[str]) -> Sequence[str]:
+def _named(source: object, names: Sequence[object], wanted: Sequence[str]) -> Sequence[str]:
     """Return the names if each wanted one is among them once.
 
     No message repeats them: where a file has no header, they are the first person's row.

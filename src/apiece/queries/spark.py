@@ -12,11 +12,11 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from apiece._types import Floats, Mask
 from apiece.errors import DataError, InputError, UnsupportedError
@@ -26,7 +26,12 @@ from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 from apiece.queries.table import guarded, nobody
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
 _TYPES: Final = {"double": "DOUBLE", "text": "STRING", "whole": "BIGINT"}
+Batches: TypeAlias = "Iterator[pa.RecordBatch]"
 Part = tuple[str, int, int, int]  # of a source: a file, its size and time, and a row group
 
 
@@ -37,7 +42,7 @@ class SparkTable:
     schema: Schema  # What was declared
     # SHA-256 of the file; of several, of their names and SHA-256s
     fingerprint: str = field(repr=False)
-    spark: Any = field(repr=False)  # The session that it was registered with
+    spark: SparkSession = field(repr=False)  # The session that it was registered with
     folder: Path = field(repr=False)  # Where its rows are, as Parquet
 
     @contextmanager
@@ -62,10 +67,10 @@ class SparkContributions:
     What a lost executor held is computed again from the frozen rows, with the same outcome.
     """
 
-    spark: Any = field(repr=False)
-    found: Any = field(repr=False)
+    spark: SparkSession = field(repr=False)
+    found: DataFrame = field(repr=False)
     width: int
-    _people: Any = field(default=None, init=False, repr=False)
+    _people: scan.Texts = field(default=None, init=False, repr=False)
 
     def norms(self, power: int) -> tuple[scan.Texts, Floats]:
         """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up."""
@@ -75,7 +80,7 @@ class SparkContributions:
         self._people = squares.column("person")
         return self._people, scan.norms(squares, power)
 
-    def totals(self, paid: Mask | None) -> dict[int, list[int]]:
+    def totals(self, paid: Mask | None) -> scan.Sums:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
         if paid is not None:
             import pyarrow as pa
@@ -90,7 +95,7 @@ def register_on_spark(
     source: str | os.PathLike[str],
     schema: Schema,
     *,
-    spark: Any,
+    spark: SparkSession,
     workspace: str | os.PathLike[str],
     log: Log = nobody,
     fingerprint: str | None = None,
@@ -140,7 +145,7 @@ def register_on_spark(
     return SparkTable(schema, digest, spark, folder / "rows")
 
 
-def start_spark(master: str) -> Any:
+def start_spark(master: str) -> SparkSession:
     """Return a Spark session without pages and logs, which could quote rows.
 
     On this machine its workers run the Python that runs this, unless PYSPARK_PYTHON names another.
@@ -196,7 +201,7 @@ def _parts(source: Path, wanted: Sequence[str], schema: Schema) -> tuple[list[Pa
     return parts, rows
 
 
-def _digest(spark: Any, parts: Sequence[Part]) -> str:
+def _digest(spark: SparkSession, parts: Sequence[Part]) -> str:
     """Return the SHA-256 of one file; of several, that of the lines "SHA-256  name"."""
     files = sorted({path for path, *_ in parts})
 
@@ -211,7 +216,7 @@ def _digest(spark: Any, parts: Sequence[Part]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _freeze(spark: Any, parts: Sequence[Part], schema: Schema, folder: Path) -> None:
+def _freeze(spark: SparkSession, parts: Sequence[Part], schema: Schema, folder: Path) -> None:
     """Write the rows, each read by itself, those of each person in their order."""
     columns = {name: _TYPES[kind] for name, kind in reading.types(schema).items()}
     names = ", ".join(columns)
@@ -232,14 +237,14 @@ def _freeze(spark: Any, parts: Sequence[Part], schema: Schema, folder: Path) -> 
         spark.catalog.dropTempView(view)
 
 
-def _reader(schema: Schema) -> Any:
+def _reader(schema: Schema) -> Callable[[Batches], Batches]:
     """Return what a worker runs: row groups in, typed rows out."""
     wanted = list(dict.fromkeys(column for column, _ in schema.readings))
     types = {"double": "float64", "text": "string", "whole": "int64"}
     names = {"person": "string"}
     names |= {name: types[kind] for name, kind in reading.types(schema).items()} | {"tie": "int64"}
 
-    def read(batches: Iterator[Any]) -> Iterator[Any]:
+    def read(batches: Batches) -> Batches:
         import pyarrow as pa
 
         target = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in names.items()])

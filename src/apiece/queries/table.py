@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from apiece.queries import reading, scan, sources
 from apiece.queries.scan import DUCKDB, Question
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
+
+if TYPE_CHECKING:
+    import duckdb
 
 _MEMORY: Final = 4 * 2**30  # bytes
 _BATCH: Final = 2**20  # rows
@@ -54,7 +57,7 @@ class Table:
 
     schema: Schema
     fingerprint: str = field(repr=False)
-    database: Any = field(repr=False)
+    database: duckdb.DuckDBPyConnection = field(repr=False)
 
     @cached_property
     def people(self) -> npt.NDArray[np.object_]:
@@ -87,7 +90,7 @@ class Table:
 class DuckDBContributions:
     """What everybody adds to one query's sums, in a cursor's table `contributions`."""
 
-    cursor: Any = field(repr=False)
+    cursor: duckdb.DuckDBPyConnection = field(repr=False)
     width: int
     _numbers: Integers | None = field(default=None, init=False, repr=False)
 
@@ -110,7 +113,7 @@ class DuckDBContributions:
         self._numbers = np.concatenate(numbers)
         return pa.chunked_array(ids), np.concatenate(steps)
 
-    def totals(self, paid: Mask | None) -> dict[int, list[int]]:
+    def totals(self, paid: Mask | None) -> scan.Sums:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
         if paid is not None and self._numbers is not None:
             import pyarrow as pa
@@ -122,7 +125,7 @@ class DuckDBContributions:
 
 
 def register(
-    source: Any,
+    source: object,
     schema: Schema,
     *,
     log: Log = nobody,
@@ -172,7 +175,7 @@ def register(
 
 
 @contextmanager
-def guarded(source: Any, log: Log) -> Iterator[None]:
+def guarded(source: object, log: Log) -> Iterator[None]:
     """Turn what may quote a row into a message that does not; the steward's log has it all."""
     try:
         yield
@@ -205,7 +208,7 @@ def _build(
     return Table(schema, digest or _digest(given), database)
 
 
-def _number(database: Any, schema: Schema) -> None:
+def _number(database: duckdb.DuckDBPyConnection, schema: Schema) -> None:
     """Make the tables `people` and `rows`: persons by number, the rows of each in their order."""
     names = ", ".join(reading.types(schema))
     # Numbered as they stream by, sorted: a window over all of them would be held at once.
@@ -220,21 +223,24 @@ def _number(database: Any, schema: Schema) -> None:
     )
 
 
-def _report(database: Any, schema: Schema, log: Log, given: Mapping[str, int]) -> None:
+def _report(
+    database: duckdb.DuckDBPyConnection, schema: Schema, log: Log, given: Mapping[str, int]
+) -> None:
     """Tell the steward how much could not be read of what was given."""
     names = {schema.stored(column, kind): (column, kind) for column, kind in schema.readings}
     counts = ", ".join(f"count({name})" for name in ["person", *names])
-    rows, identified, *result = database.execute(f"SELECT count(*), {counts} FROM cells").fetchone()
+    (row,) = database.execute(f"SELECT count(*), {counts} FROM cells").fetchall()
+    rows, identified, *result = row
     for (name, (column, kind)), count in zip(names.items(), result, strict=True):
         if given[name] > count:
             log(f"column {column!r}: {given[name] - count} cells are not {kind}")
     if identified < rows:
         log(f"{rows - identified} rows have no id that can be one; left out")
-    people = database.execute("SELECT count(*) FROM people").fetchone()[0]
+    ((people,),) = database.execute("SELECT count(*) FROM people").fetchall()
     log(f"registered: {identified} rows of {people} people")
 
 
-def _digest(columns: Mapping[str, Any]) -> str:
+def _digest(columns: sources.Columns) -> str:
     import pyarrow as pa
 
     sink = io.BytesIO()
