@@ -41,7 +41,9 @@ def people(size: int) -> pd.DataFrame:
 
 def by_apiece(frame: pd.DataFrame, what: str, epsilon: float, seed: int) -> float:
     session = Session(
-        frame, Schema("id", bounds={"income": (0, HIGH)}, rows_per_person=1), bits=random.Random(seed).getrandbits
+        frame,
+        Schema("id", bounds={"income": (0, HIGH)}, rows_per_person=1),
+        bits=random.Random(seed).getrandbits,
     )
     answer = session.ask(f"{what}(income)", epsilon=epsilon, delta=DELTA)
     return float(answer.groups[0]["estimate"])

@@ -150,7 +150,7 @@ def test_a_session_that_runs_leaves_them_out_of_its_next_answer(tmp_path: Path) 
     """Noise of no width: the counts are exact."""
     ledger = Ledger.make(f"{tmp_path}/p.db", IDS, 300.0, 1e-5)
     table = pd.DataFrame({"id": IDS, "age": 40.0})
-    session = Session(table, Schema("id", bounds={"age": (0, 100)}), ledger)
+    session = Session(table, Schema("id", bounds={"age": (0, 100)}, rows_per_person=1), ledger)
     ask = {"epsilon": 40.0, "delta": 1e-6}
     assert round(session.ask("count()", **ask, analysis_id="a").groups[0]["estimate"]) == 60
     ledger.withdraw([7])

@@ -289,7 +289,16 @@ def test_the_command_asks_spark(
 ) -> None:
     pq.write_table(pa.table({"id": list("abcd") * 50, "x": [0.5] * 200}), tmp_path / "p.parquet")
     asked = [
-        *("query", str(tmp_path / "p.parquet"), "count()", "--person", "id", "--json"),
+        *(
+            "query",
+            str(tmp_path / "p.parquet"),
+            "count()",
+            "--person",
+            "id",
+            "--json",
+            "--rows-per-person",
+            "1",
+        ),
         *("--epsilon", "1000", "--delta", "1e-6", "--engine"),
     ]
     assert run([*asked, "spark"]) == 0

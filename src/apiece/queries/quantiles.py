@@ -283,7 +283,7 @@ def falls(missed: Sequence[int], rate: decimal.Decimal) -> list[int]:
 
 def whole(level: float) -> int:
     """Return a level in units of 2^−30, neither 0 nor 1."""
-    return min(max(round(level * 2**LEVEL_BITS), 1), 2**LEVEL_BITS - 1)
+    return min(max(round(level * (1 << LEVEL_BITS)), 1), (1 << LEVEL_BITS) - 1)
 
 
 def rate_of(level: float, eta: float, rows: int) -> decimal.Decimal:

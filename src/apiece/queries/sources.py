@@ -237,7 +237,8 @@ def _parquet(
 def _csv(file: BufferedReader, path: Path, wanted: Sequence[str], log: Log) -> Iterator[Columns]:
     import pyarrow as pa
 
-    names = _named(path, header_cells(file.readline()), wanted)
+    names = header_cells(file.readline())
+    _named(path, names, wanted)
     empty = pa.schema([(name, pa.large_string()) for name in wanted]).empty_table()
     rows = max(1, CELLS // len(wanted))
     return _parts(read_batches(file, names, wanted, log), empty, rows)
@@ -263,11 +264,12 @@ def _columns(table: pa.Table) -> Columns:
 
 
 def _memory(source: object, wanted: Sequence[str]) -> Columns:
+    import pandas as pd
     import pyarrow as pa
 
     if hasattr(source, "to_arrow_table"):  # a DuckDB relation: evaluated here, once
         source = source.to_arrow_table()
-    if hasattr(source, "iloc"):
+    if isinstance(source, pd.DataFrame):
         return _frame(source, wanted)
     if not hasattr(source, "__arrow_c_stream__"):
         raise InputError(f"source {short(source)}: not a path, a pandas or an Arrow table")
@@ -293,8 +295,8 @@ def _frame(frame: pd.DataFrame, wanted: Sequence[str]) -> Columns:
     return columns
 
 
-def _named(source: object, names: Sequence[object], wanted: Sequence[str]) -> Sequence[str]:
-    """Return the names if each wanted one is among them once.
+def _named(source: object, names: Sequence[object], wanted: Sequence[str]) -> None:
+    """Raise `DataError` unless each wanted name is there once.
 
     No message repeats them: where a file has no header, they are the first person's row.
     """
@@ -305,4 +307,3 @@ def _named(source: object, names: Sequence[object], wanted: Sequence[str]) -> Se
                 f"column {name!r}: {result} in the source {short(source)}, which has {len(names)} "
                 "columns; its header must have every declared name once, as it is written"
             )
-    return names
