@@ -52,10 +52,10 @@ class Answer:
         noise_multiplier: The noise's standard deviation (of Laplace noise: its scale) over that
             contribution.
         confidence: Of the intervals, which are about the noise alone.
-        counted: What it is of: "persons", each once, or "rows".
-        rows_per_person: The most rows (of persons in groups: groups) that one of them brings.
         relation: "add_remove".
         guarantee: The promise as a sentence.
+        counted: What it is of: "persons", each once, or "rows".
+        rows_per_person: The most rows (of persons in groups: groups) that one of them brings.
 
     Example:
         >>> import pandas as pd
