@@ -103,7 +103,7 @@ def test_statement_rounds_against_the_mechanism() -> None:
     assert int(re.findall(r"at most ([\d,]+)", text)[0]) == math.ceil(1000 * curve.success().upper)
     silent = privacy_curve(Composed(), method="gdp").statement(people=100, prior=0.2)
     assert "at most 80;" in silent
-    assert "20 of them" in silent
+    assert "20 of whom" in silent
 
 
 def test_best_takes_the_tightest_of_both_ends() -> None:

@@ -59,7 +59,7 @@ def epsilons(
     entries, member = distinct(columns)
     bounds = bounds_of(entries, method)
     _require_finite(bounds.upper, entries)
-    return Bounds(*(end[member].reshape(shape) for end in bounds))
+    return Bounds(*(end[member.reshape(shape)] for end in bounds))
 
 
 def upper_epsilons(
@@ -130,12 +130,8 @@ def noise_multipliers(
         >>> round(float(z), 2)
         3.18
     """
-    require_batch(method)
-    shape, flat = broadcast(
-        epsilon=epsilon, delta=delta, sampling_probability=sampling_probability, steps=steps
-    )
-    start = _hint(guess, shape)
-    (eps, d, q, t, start), member = distinct(np.stack([*flat, start]))
+    given = {"sampling_probability": sampling_probability, "steps": steps}
+    (eps, d, q, t, start), member = _asked(method, epsilon, delta, given, guess)
     bottom, top = (np.full(eps.shape, math.log(end)) for end in (LEAST_NOISE, _MOST_NOISE))
 
     def room(log_z: Floats, k: Places) -> Floats:
@@ -155,7 +151,7 @@ def noise_multipliers(
             f"steps: no noise multiplier up to {_MOST_NOISE:g} keeps it; ask for a larger epsilon"
         )
     z = np.where(q == 0, LEAST_NOISE, np.exp(log_z))
-    return np.asarray(z[member].reshape(shape))
+    return np.asarray(z[member])
 
 
 def sampling_probabilities(
@@ -192,15 +188,12 @@ def sampling_probabilities(
         >>> round(float(q), 4)
         0.0128
     """
-    require_batch(method)
-    shape, flat = broadcast(
-        epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, steps=steps
-    )
-    start, close = _hint(guess, shape), _hint(precision, shape)
-    (eps, d, z, t, start, close), member = distinct(np.stack([*flat, start, close]))
+    given = {"noise_multiplier": noise_multiplier, "steps": steps}
+    columns, member = _asked(method, epsilon, delta, given, guess, precision)
+    eps, d, z, t, start, close = columns
     out = np.ones(eps.shape)
     open_ = np.flatnonzero(_upper(method, z, np.ones(z.shape), t, d) > eps)
-    eps, d, z, t, start, close = (column[open_] for column in (eps, d, z, t, start, close))
+    eps, d, z, t, start, close = columns[:, open_]
     bottom = np.full(eps.shape, math.log(_LEAST_PROBABILITY))
 
     def room(log_q: Floats, k: Places) -> Floats:
@@ -223,13 +216,23 @@ def sampling_probabilities(
         stride=np.where((start > 0) | (free > rough), _DOUBT, np.inf),
     )
     out[open_] = np.where(np.isnan(log_q), 0.0, np.exp(log_q))
-    return np.asarray(out[member].reshape(shape))
+    return np.asarray(out[member])
 
 
-def _hint(values: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
-    """Return flat numbers, −1 where they are NaN."""
-    whole = np.broadcast_to(np.asarray(values, np.float64), shape).ravel()
-    return np.nan_to_num(whole, nan=-1.0)
+def _asked(
+    method: str,
+    epsilon: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    given: dict[str, npt.ArrayLike],
+    *hints: npt.ArrayLike,
+) -> tuple[Floats, Places]:
+    """Return the distinct columns (ε, δ, settings, hints), and each entry's place among them."""
+    require_batch(method)
+    shape, flat = broadcast(epsilon=epsilon, delta=delta, **given)
+    # −1 where a hint is NaN
+    told = [np.nan_to_num(np.broadcast_to(np.asarray(h, float), shape), nan=-1.0) for h in hints]
+    columns, member = distinct(np.stack([*flat, *(hint.ravel() for hint in told)]))
+    return columns, member.reshape(shape)
 
 
 def _upper(method: str, *columns: Floats) -> Floats:

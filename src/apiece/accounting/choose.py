@@ -20,7 +20,6 @@ forms. A new one is a file beside this one and a row here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -154,16 +153,11 @@ def _chosen(steps: NormalForm, method: str, accuracy: Precision) -> Evaluations:
     answers: list[Evaluation] = []
     refused: list[ApieceError] = []
     for row in TABLE:
-        if method not in row.methods:
-            continue
-        try:
-            with within_range(lambda: row.evaluator):  # noqa: B023
-                profile = row.answer(steps, accuracy)
-        except (UnsupportedError, RangeError) as error:
-            refused.append(error)  # others may know
-            continue
-        if profile is not None:
-            answers.append(Evaluation(row.evaluator, row.why, profile))
+        answer = _told(row, steps, accuracy) if method in row.methods else None
+        if isinstance(answer, ApieceError):
+            refused.append(answer)  # others may know
+        elif answer is not None:
+            answers.append(answer)
             if row.exact:
                 break
     spare = cache(partial(_spare, steps, method, accuracy))
@@ -181,14 +175,20 @@ def _chosen(steps: NormalForm, method: str, accuracy: Precision) -> Evaluations:
     return Evaluations(tuple(answers), accuracy.reached, spare, accuracy.resolved)
 
 
+def _told(row: Row, steps: NormalForm, accuracy: Precision) -> Evaluation | ApieceError | None:
+    """Return a row's profile, or why it has none; None for a form that it does not know."""
+    try:
+        with within_range(lambda: row.evaluator):
+            profile = row.answer(steps, accuracy)
+    except (UnsupportedError, RangeError) as error:
+        return error
+    return None if profile is None else Evaluation(row.evaluator, row.why, profile)
+
+
 def _spare(steps: NormalForm, method: str, accuracy: Precision) -> Evaluation | None:
     """Return who is asked where nobody else knows an upper bound; None where that is nobody."""
-    for row in TABLE:
-        if method in row.spare:
-            with suppress(UnsupportedError, RangeError), within_range(lambda: row.evaluator):  # noqa: B023
-                profile = row.answer(steps, accuracy)
-                return None if profile is None else Evaluation(row.evaluator, row.why, profile)
-    return None
+    told = (_told(row, steps, accuracy) for row in TABLE if method in row.spare)
+    return next((answer for answer in told if isinstance(answer, Evaluation)), None)
 
 
 def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:

@@ -50,24 +50,22 @@ def excess(
     """Return how far `curve` is from `baseline`, the curve that the record was promised.
 
     forward = Δ(M ‖ M̃) = inf{κ ≥ 0: f(α + κ) − κ ≤ f̃(α) for all α}, with f the trade-off function
-    of the baseline M and f̃ that of the record's own mechanism M̃. It is the most by which the
-    Bayes success of any attacker, at the worst prior, exceeds what the baseline allows: the largest
+    of the baseline M and f̃ that of the record's own mechanism M̃: the most by which the Bayes
+    success of any attacker, at the worst prior, exceeds what the baseline allows. It is the largest
     (δ̃(ε) − δ(ε))/(1 + e^ε) over ε ≥ 0. backward exchanges the two.
 
     Args:
         baseline: What was promised.
         curve: What the record gets.
-        negligible: A Δ that does not matter. Larger ε, where it is at most so large, are not looked
-            at; `upper` counts them in.
+        negligible: A Δ that does not matter: larger ε are not looked at, but counted in.
 
     Raises:
         RangeError: Where a curve is past the numerical range.
 
     Guarantee:
-        The bounds hold over every ε, not only over those evaluated. Check a promise by `upper`. It
-        is exactly 0 where both mechanisms have one shape and `curve` has no less noise, no higher
-        rate and no more steps. Curves by a method without lower bounds ("rdp") give a valid upper
-        end that is far from tight.
+        The bounds hold over every ε, not only over those evaluated. `upper` is exactly 0 where both
+        mechanisms have one shape and `curve` has no less noise, no higher rate and no more steps.
+        Of curves without lower bounds ("rdp") it is valid and far from tight.
 
     References:
         Kaiser et al. 2026, Def. 7; Kaissis et al. 2024. The identity follows from the support

@@ -113,9 +113,9 @@ def _of_tail(epsilon: Floats, log_tail: Floats) -> Floats:
 def gaussian_of_bounded_range(eta: npt.ArrayLike) -> Floats:
     """Return the μ of the Gaussian that stands for any mechanism of bounded range η, no slack.
 
-    The exponential mechanism with scores of sensitivity Δ and weights e^(ε·score/2Δ) has range
-    η = ε, and η = ε/2 where all scores move in one direction. Its losses lie in some interval of
-    length η, and it costs what a pure η/2 costs: μ = −2·Φ⁻¹(1/(1 + e^(η/2))).
+    Its losses lie in some interval of length η, and it costs what a pure η/2 costs. The exponential
+    mechanism with scores of sensitivity Δ and weights e^(ε·score/2Δ) has range η = ε, and η = ε/2
+    where all scores move in one direction.
 
     Args:
         eta: In [0, ∞); arrays are taken entry by entry.

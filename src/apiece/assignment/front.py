@@ -73,14 +73,12 @@ def assign(
     Raises:
         InputError: For settings out of bounds.
         OptionError: For an unknown strategy.
-        InfeasibleError: Where no plan meets the request or its budgets are past the accountant's
-            numerical range, with the nearest request found to be feasible.
+        InfeasibleError: Where no plan meets the request, or it is past the numerical range.
         VerificationError: Where lower aims did not help.
 
     Guarantee:
-        Each group's ε, recomputed from the plan's own numbers, is at most what was asked; a plan
-        that fails is never returned. A plan that is made to break promises, for comparison, says so
-        in `plan.objections`.
+        Each group's ε, recomputed from the plan's own numbers, is at most what was asked, unless
+        `plan.objections` says otherwise.
 
     References:
         Boenisch et al. 2023, §3.
@@ -152,8 +150,7 @@ class Compared:
 
     Attributes:
         strategy: Its name.
-        noise_over_signal: The noise's standard deviation over the expected sum of a step if every
-            record clips, a root mean square over steps; less is better.
+        noise_over_signal: S / Σ q_i·c_i, a root mean square over steps; less is better.
         below_uniform: How many times less that is than under Uniform, where both are compared.
         unspent: The share of records whose group spends less than 95 % of the ε it asked.
         excess: The largest Δ of a group towards more vulnerable; None where it is not computed.
@@ -185,9 +182,7 @@ def compare(
     clip_norm: float = 1.0,
     method: str = "pld",
 ) -> tuple[Compared, ...]:
-    """Return what each strategy makes of the same budgets, in the order given.
-
-    A plan is made and verified for each, and none is run: it costs nobody anything.
+    """Return what each strategy makes of the same budgets, in the order given; none is run.
 
     Args:
         budgets: What everyone asked for.
@@ -198,8 +193,7 @@ def compare(
         method: Of accounting.
 
     Raises:
-        InputError: As `assign` does, but for a strategy that cannot meet the request: what it says
-            is in `objection`.
+        InputError: As `assign`, but for requests that cannot be met: `objection` says why.
 
     Example:
         >>> budgets = Budgets([1.0] * 300 + [4.0] * 300, 1e-5)

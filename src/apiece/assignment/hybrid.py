@@ -43,18 +43,15 @@ BACKOFF = 1e-4  # relative, below the bound on Δ: outweighs the rounding of the
 class Hybrid(Strategy):
     """Each group moves on its own curve of equal (ε_g, δ_g), as far as Δ ≤ Δ̄_g lets it.
 
-    On its curve a group's rate q decides its noise multiplier z_g(q), calibrated for (ε_g, δ_g). At
-    Scale's point q = q̄ = B/n its mechanism is the baseline of Kaiser et al. 2026, Def. 8, and Δ
-    (the larger of both directions) grows on either side. So Δ̄_g allows an interval of q around q̄,
-    which depends on (ε_g, δ_g, Δ̄_g), q̄ and T alone. Within the intervals each group takes the
-    rate of one common noise multiplier ζ, which is solved for mean q = q̄; then S and c_g = S/z_g
-    for mean c = c̄.
+    On its curve a group's rate q decides its noise multiplier z_g(q). At Scale's point q = q̄ = B/n
+    its mechanism is the baseline of Kaiser et al. 2026, Def. 8, and Δ (the larger of both
+    directions) grows on either side: Δ̄_g allows an interval of q around q̄. Within it each group
+    takes the rate of one common noise multiplier ζ, which is solved for mean q = q̄; then S and
+    c_g = S/z_g for mean c = c̄.
 
     Attributes:
-        excess: One bound Δ̄ for all, beside each record's own (`Budgets.excess`; 1 where none was
-            asked): the smaller counts. None for the records' own. 0 for all is Scale's plan, 1 for
-            all Sample's. In between the noise over signal, S / Σ q_i·c_i, falls with Δ̄; S alone
-            does not, since rates and clip norms grow together.
+        excess: One bound Δ̄ for all, beside each record's own (`Budgets.excess`): the smaller
+            counts. None for the records' own. 0 for all is Scale's plan, 1 for all Sample's.
 
     Raises:
         InputError: For a bound outside [0, 1].

@@ -101,8 +101,7 @@ class OwnedPlan:
     def verify(self) -> Verification:
         """Return, for each kind of owner, the ε of all their rows beside what they asked.
 
-        Owners are of one kind whose rows are in the same groups and who asked the same; those
-        without a selected row are in none.
+        Owners are of one kind whose rows are in the same groups and who asked the same.
 
         Raises:
             InputError: For more than 500 kinds.
@@ -152,19 +151,17 @@ def assign_owned(
 
     Args:
         ownership: The public graph.
-        budgets: Of the owners, by the ids of the graph; at least of all who own a row.
+        budgets: Of the owners, by the ids of the graph.
         strategy: As for `assign`.
-        limit: How many rows of an owner are used at most; a number, or one for each owner in the
-            order of `ownership.ids`.
+        limit: How many rows of an owner are used at most; one for all, or one an owner.
         steps: As for `assign`, and so the following.
         expected_batch_size: Of rows, at most as many as are selected.
         clip_norm: The mean bound on a row's gradient.
 
     Raises:
-        InputError: For owners without a budget, where no row is selected, for more than 500 kinds
-            of owners, and what `assign` raises.
-        UnsupportedError: For several rows an owner with a strategy that tosses a coin before a
-            stage.
+        InputError: For owners without a budget, no selected row, more than 500 kinds of owners, and
+            what `assign` raises.
+        UnsupportedError: For several rows an owner, and a coin before a stage.
         VerificationError: Where lower aims did not help.
 
     Guarantee:

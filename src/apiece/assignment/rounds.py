@@ -41,15 +41,11 @@ class Rounds(Strategy):
     secret. Its budget is charged the amplified cost min(r, τ) whether it joined or not, so the
     whole schedule is known before training.
 
-    The noise of all rounds is lowered by one factor until the first group's budget is used up. The
-    other groups do not spend all they allow: a round has one noise for all, a record above its τ
-    cannot use the rest, and the coins amplify more for some groups than for others. `plan.notes`
-    says how much of its budget each group spends. Sample, Scale and Hybrid spend it.
-
-    Of more than 12 distinct ε, chances of joining are those of 12 levels that they are rounded down
-    to. A round's τ is at most such that a batch's worth of records is expected to join. Where
-    budgets are used up there are fewer rounds, of more steps. By PLD only, as no Rényi bound is
-    known for a coin before a run.
+    The noise of all rounds is lowered by one factor until the first group's budget is used up; the
+    other groups do not spend all they allow, and `plan.notes` says how much. Sample, Scale and
+    Hybrid spend it. More than 12 distinct ε are rounded down to 12 levels. Where budgets are used
+    up there are fewer rounds, of more steps. By PLD only: no Rényi bound is known for a coin before
+    a run.
 
     Attributes:
         rounds: How many; the steps are split among them.
@@ -70,8 +66,8 @@ class Rounds(Strategy):
 
     Guarantee:
         Each group's ε of the composition over all rounds, with their coins, is at most what it
-        asked. With charging="joined" what is stated for each group is that of the worst path of its
-        budget, with the coins revealed; it exceeds what was asked, and `plan.objections` says so.
+        asked. With charging="joined" it is that of the worst path, with the coins revealed: more
+        than was asked, as `plan.objections` says.
 
     References:
         Heo et al. 2023, Algorithm 1; B.2 and Algorithm 2, after Niu et al. 2021, for "average".

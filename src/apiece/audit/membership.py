@@ -171,8 +171,8 @@ def privacy_scores(
 ) -> PrivacyScores:
     """Return each record's privacy score: how far its two worlds lie apart.
 
-    The score is never negative, so with few models it is biased upwards: a record that leaks
-    nothing has about 0.8/√K with K models. Of several augmentations the mean counts.
+    It is biased upwards: a record that leaks nothing has about 0.8/√K with K models. Of several
+    augmentations the mean counts.
 
     Args:
         shadows: Confidences of K models.

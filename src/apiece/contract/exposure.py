@@ -72,16 +72,9 @@ def exposure(plan: Plan, group: int, *, label: str = "", changed: int = 0) -> Ex
     curve = plan.curve(group, method="pld")
     charged = curve if plan.method == "pld" else plan.curve(group)
     gap = excess_of(plan, group, curve)
-    return Exposure(
-        label=label,
-        changed=changed,
-        plan=plan.public(),
-        group=group,
-        epsilon=charged.epsilon(float(plan.budget_groups.delta[group])),
-        advantage=curve.advantage(),
-        forward=gap.forward,
-        backward=gap.backward,
-    )
+    epsilon = charged.epsilon(float(plan.budget_groups.delta[group]))
+    bounds = epsilon, curve.advantage(), gap.forward, gap.backward
+    return Exposure(label, changed, plan.public(), group, *bounds)
 
 
 def worst(exposures: Sequence[Exposure]) -> Exposure:
@@ -159,13 +152,9 @@ def risk_table(
         raise InputError("risk: give at least one share and one epsilon of the others")
     scheme = Sample() if strategy is None else strategy
     cells = np.empty((rows.size, columns.size, 3))
+    batch = expected_batch_size
     plan_for = partial(
-        assign,
-        strategy=scheme,
-        steps=steps,
-        expected_batch_size=expected_batch_size,
-        clip_norm=1.0,
-        method=method,
+        assign, strategy=scheme, steps=steps, expected_batch_size=batch, clip_norm=1, method=method
     )
     for i, share in enumerate(rows):
         for j, epsilon in enumerate(columns):
@@ -175,26 +164,15 @@ def risk_table(
             if progress is not None:
                 progress(i * columns.size + j + 1, rows.size * columns.size)
     alone = Budgets.from_groups([("victim", victim_epsilon, 1.0)], size, delta)
-    baseline = _risk(plan_for(alone))[0]
-    return RiskTable(
-        victim_epsilon=float(victim_epsilon),
-        delta=float(delta),
-        strategy=scheme.name,
-        shares=rows,
-        epsilons=columns,
-        advantage=cells[:, :, 0],
-        forward=cells[:, :, 1],
-        backward=cells[:, :, 2],
-        baseline=baseline,
-    )
+    baseline, axes = _risk(plan_for(alone))[0], (rows, columns, *np.moveaxis(cells, 2, 0))
+    return RiskTable(float(victim_epsilon), float(delta), scheme.name, *axes, baseline)
 
 
-def _risk(plan: BoundPlan) -> tuple[float, float, float]:
+def _risk(plan: BoundPlan) -> tuple[float, ...]:
     """Return advantage, forward and backward Δ of the first record, a victim; upper bounds."""
     faced = exposure(plan, int(plan.group_index[0]))
-    ends = faced.advantage.upper, faced.forward.upper, faced.backward.upper
-    advantage, forward, backward = map(float, ends)
-    return advantage, forward, backward
+    ends = faced.advantage, faced.forward, faced.backward
+    return tuple(float(end.upper) for end in ends)
 
 
 LEAST, MOST = 0.1, 100.0  # ε between which others are taken to choose

@@ -19,11 +19,10 @@ SMALL: Final = 2.0**-510  # its square is still a normal number
 
 
 class Filter:
-    """Budgets, what each person has spent, and who can still pay; one entry a person.
+    """Budgets, what each person has spent, and who can still pay; one entry a person."""
 
-    limit: of Σ (norm/stddev)². unit: Of the filter's currency, in one of it. slack: the limit of
-    Σ slack. Every rounding is towards privacy.
-    """
+    # limit: of Σ (norm/stddev)². unit: of the filter's currency, in one of it. slack: the limit of
+    # Σ slack. Every rounding is towards privacy.
 
     __slots__ = ("_limit", "_slack", "_told", "_total", "_unit", "delta", "epsilon")
 

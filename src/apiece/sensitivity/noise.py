@@ -85,24 +85,20 @@ class HeterogeneousNoise:
         """Return the noise that protects each attribute in proportion, at one total promise.
 
         1/zⱼ² = (1/vⱼ)/Σₖ(1/vₖ) · 1/z² and Sⱼ = cⱼ zⱼ: attribute j's own squared loss is
-        proportional to 1/vⱼ, so twice the protection halves it, and its noise grows by about √2.
-        Equal protection gives each attribute the same promise.
+        proportional to 1/vⱼ, so twice the protection halves it.
 
         Args:
             bounds: Attribute → cⱼ, the largest |contribution| of one record.
-            protection: Attribute → vⱼ > 0. Must be public: from a stated preference, or from
-                `loss_shares(partial_sensitivity(query, query.design(n)))`, never from people's
-                data.
+            protection: Attribute → vⱼ > 0; public, never from people's data (`query.design`).
             noise_multiplier: z: the total promise is that of `Gaussian(noise_multiplier)`.
 
         Raises:
             DataError: Where the two name different attributes.
             InputError: For values that are not positive and finite.
-            VerificationError: Where the promise does not hold, which the next line rules out.
+            VerificationError: Where the promise does not hold.
 
         Guarantee:
-            Rounded up; that the total is kept is verified exactly, in rational arithmetic, before
-            the noise is returned.
+            Rounded up; that the total is kept is verified exactly, in rational arithmetic.
         """
         names = tuple(bounds)
         if set(protection) != set(names):

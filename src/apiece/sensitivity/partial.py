@@ -74,9 +74,8 @@ def partial_sensitivity(function: RecordFunction, *records: Any) -> PartialSensi
     ∇s = H(x)∇f(x)/‖∇f(x)‖₂. `partial_sensitivity(ModelLoss(model, loss_fn), inputs, targets)`:
     s(x) = ‖∇_θ ℓ(θ; x, y)‖₂, the norm that DP-SGD clips; ∇ over the entries of x.
 
-    Where s(x) = 0 the answer is 0 and `zero` is True. The result describes these records and is as
-    private as they are: parameters of a release must not be derived from it unless the records are
-    public (`Query.design`).
+    Where s(x) = 0 the answer is 0 and `zero` is True. The result is as private as the records:
+    parameters of a release must not be derived from it unless they are public (`Query.design`).
 
     Args:
         function: A `Query`, a `ModelLoss`, or anything with a method `differentiate`.
@@ -108,14 +107,12 @@ def partial_sensitivity(function: RecordFunction, *records: Any) -> PartialSensi
 def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: float) -> Floats:
     """Return each record's Rényi loss ρᵢ = α sᵢ²/(2S²) in one Gaussian release.
 
-    The loss is of the release for these very records: it holds while the order and the noise were
-    fixed beforehand, and it is itself data about people.
+    It holds while the order and the noise were fixed beforehand, and is itself data about people.
 
     Args:
-        sensitivities: sᵢ ≥ 0, finite, (n,). `query.contributions(records)`, |f(xᵢ)|, gives the loss
-            against the record leaving a sum; `partial.norms` gives, for a model's unclipped
-            gradient sum, the same, and for a query (Mueller et al. 2021, §5.1) the loss per squared
-            unit of a small change of the record's attributes.
+        sensitivities: sᵢ ≥ 0, finite, (n,). `query.contributions(records)` gives the loss against
+            the record leaving a sum, `partial.norms` the same for a model's unclipped gradients,
+            and for a query the loss per squared unit of a small change of attributes.
         order: α > 1.
         noise_stddev: S, on the sum.
 
@@ -182,8 +179,7 @@ def loss_shares(
     """Return each attribute's share in the privacy loss of each group of records.
 
     Every record's loss is proportional to sᵢ²; it is divided among the record's attributes by
-    `partial.fractions`, and summed over the group. Records whose norm is 0, or does not move with
-    any attribute, add nothing.
+    `partial.fractions`, and summed over the group.
 
     Args:
         partial: The partial sensitivities of n records.

@@ -276,8 +276,7 @@ class Query:
 
         It is the most that f changes per unit of Euclidean change in a record's attributes. With
         noise N(0, S²), two records at distance r in the ranges are told apart with Rényi divergence
-        of order α at most α (r·L)²/(2S²), for L = `bounds.upper` (the ranges are convex, so the
-        mean value theorem holds on them).
+        of order α at most α (r·L)²/(2S²), for L = `bounds.upper`.
         """
         squared = maximise(
             norm_objective(self.gradient, self.hessian, list(self.symbols.values())),
@@ -315,8 +314,7 @@ class Query:
     def design(self, count: int) -> Floats:
         """Return `count` records spread evenly over the ranges, shape (count, d); public.
 
-        Weights and noise may depend on partial sensitivities at these, because they depend on
-        nothing but the declared ranges.
+        Weights and noise may depend on these: they depend on nothing but the declared ranges.
 
         Args:
             count: How many.

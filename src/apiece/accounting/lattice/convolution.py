@@ -325,10 +325,11 @@ def rare_losses(
         return None
     slack = max(lattice.rounding for lattice, _ in (*lattices, *(below or ()))) + 16 * UNIT
     kinds = [Jumps(*lattice.jump, times, _log_body(lattice, rate)) for lattice, times in lattices]
-    inside = (
-        max(1 - sum(times * lattice.outside_p for lattice, times in lattices), 0.0),
-        max(1 - sum(times * lattice.outside_q for lattice, times in lattices), 0.0),
+    out_p, out_q = (
+        sum(times * getattr(lattice, name) for lattice, times in lattices)
+        for name in ("outside_p", "outside_q")
     )
+    inside = max(1 - out_p, 0.0), max(1 - out_q, 0.0)
     under = None if below is None else [Jumps(*low.jump, times, 0.0) for low, times in below]
     return remainder(kinds, rate, slack, inside=inside, below=under)
 

@@ -163,7 +163,11 @@ def _masses(
         most = abs(log_moment) + float(np.abs(tilt * loss).max())
         relative = max(relative, rounding + 8 * UNIT * most)
         if tilt in (tilts[0], tilts[-1]):
-            lost += min(_WRAP * _stands_for(log_moment, tilt, loss), 1.0)
+            # the most P- or Q-mass that a unit of tilted mass beyond the losses stands for: above
+            # them for a tilt over 1, below them for one under 0, where that falls with the distance
+            end = float(loss[-1] if tilt > 1 else loss[0])
+            stands = log_moment + max((1 - tilt) * end, -tilt * end)
+            lost += min(_WRAP * math.exp(min(stands, 700.0)), 1.0)
     mass = np.maximum(mass + error if upper else mass - error, 0.0)
     return loss[mass > 0], mass[mass > 0], relative, lost
 
@@ -175,13 +179,6 @@ def _window(parts: Sequence[Direction], step: float, tilts: Floats) -> tuple[int
         for tilt in tilts
     ]
     return min(low for low, _ in ends), max(high for _, high in ends)
-
-
-def _stands_for(log_moment: float, tilt: float, loss: Floats) -> float:
-    """Return the most P- or Q-mass that a unit of tilted mass beyond the losses stands for."""
-    # Above them for a tilt over 1, below them for one under 0, where that falls with the distance.
-    end = float(loss[-1] if tilt > 1 else loss[0])
-    return math.exp(min(log_moment + max((1 - tilt) * end, -tilt * end), 700.0))
 
 
 _SECOND_CHANCE = 3.0  # times the gap wanted, up to which refining is given a second chance
@@ -235,33 +232,29 @@ def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Preci
     """Compose both lattice pairs in both directions."""
     # In the add direction from below only where that can matter: where its upper bound is somewhere
     # above the lower bound of the remove direction.
+    every = list(zip(leaves, settings.windows, strict=True))
     cells = max(
         (log_ratio(w.high, p.probability) - log_ratio(w.low, p.probability)) / settings.step
-        for (p, _), w in zip(leaves, settings.windows, strict=True)
+        for (p, _), w in every
     )
     if cells > 2 * accuracy.points:
         raise TooLongError(cells / accuracy.points)
     if len(leaves) == 1:
         settings = settings._replace(step=aligned(leaves[0][0], settings.windows[0], settings.step))
-    pairs = [
-        (discretise(pair, window, settings.step), times)
-        for (pair, times), window in zip(leaves, settings.windows, strict=True)
-    ]
+    pairs = [(discretise(pair, w, settings.step), times) for (pair, times), w in every]
     lows, highs = ([(both[end], times) for both, times in pairs] for end in (0, 1))
     rare = rare_losses(highs, settings.rate, lows)
     above: list[Line] = []
     below: list[Line] = []
     for reverse, options in settings.directions(accuracy, jumps=rare is not None):
-        upper = [side(high, times, reverse=reverse) for (_, high), times in pairs]
-        outside = sum(
-            times * (high.outside_q if reverse else high.outside_p) for (_, high), times in pairs
-        )
+        upper = [side(high, times, reverse=reverse) for high, times in highs]
+        outside = sum(n * (high.outside_q if reverse else high.outside_p) for high, n in highs)
         certain = told_apart(leaves, reverse=reverse)
         outside += certain.upper
         above.append(above_line(tail(upper, *options), outside, rare, reverse=reverse))
         if reverse and (above[1].epsilon(deltas, -1.0) <= below[0].epsilon(deltas, 0.0)).all():
             break
-        lower = [side(low, times, reverse=reverse) for (low, _), times in pairs]
+        lower = [side(low, times, reverse=reverse) for low, times in lows]
         rarely = None if reverse else rare
         below.append(below_line(tail(lower, *options), certain.lower, rarely))
     return Attempt(tuple(above), tuple(below))
@@ -369,18 +362,14 @@ class Composition:
 
     def _region(self, mark: int, spacing: float) -> Attempts:
         if (spacing, mark) not in self._attempts:
-            reach = _FIRST + spacing * (mark + np.linspace(-0.5, 0.5, 9))
-            finer = spacing < _SPACING
-            accuracy = (
-                replace(self.accuracy, points=2 * self.accuracy.points) if finer else self.accuracy
-            )
+            deltas = np.exp(-((_FIRST + spacing * (mark + np.linspace(-0.5, 0.5, 9))) ** 2) / 2)
+            accuracy = self.accuracy
+            if spacing < _SPACING:
+                accuracy = replace(accuracy, points=2 * accuracy.points)
             try:
-                made: Attempts | RangeError = refined(
-                    self.leaves, np.exp(-(reach**2) / 2), accuracy
-                )
+                self._attempts[spacing, mark] = refined(self.leaves, deltas, accuracy)
             except RangeError as error:
-                made = error
-            self._attempts[spacing, mark] = made
+                self._attempts[spacing, mark] = error
         kept = self._attempts[spacing, mark]
         if isinstance(kept, RangeError):
             raise kept.with_traceback(None)
