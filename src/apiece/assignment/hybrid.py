@@ -15,9 +15,8 @@ from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.divergence import excesses
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.sample import Sample
-from apiece.assignment.scale import Scale
+from apiece.assignment.scale import Scale, scaled
 from apiece.assignment.solve import (
-    ROUND,
     Follow,
     crossing,
     few_groups,
@@ -93,10 +92,7 @@ class Hybrid(Strategy):
             end = Scale() if (bound <= 0).all() else Sample()
             return replace(end.plan(request), strategy=self.name)
         few_groups(request, self.name)
-        q, z = _joint_rates(request, bound)
-        # As in Scale: c_g = S/z_g with mean c̄.
-        stddev = request.clip_norm / float(request.share @ (1 / z))
-        return request.one_stage(self.name, stddev, q, stddev / z * ROUND)
+        return scaled(request, self.name, *_joint_rates(request, bound))
 
 
 def _joint_rates(request: Request, bound: Floats) -> tuple[Floats, Floats]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy.typing as npt
+
+from apiece._types import Floats
 from apiece.assignment.levels import many, noise_levels
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.solve import ROUND, noise
@@ -40,6 +43,11 @@ class Scale(Strategy):
             z = noise_levels(request, q)
         else:
             z = noise(request, request.target, request.groups.delta, q)
-        # c_g = S/z_g with mean c̄: S is c̄ times the harmonic mean of z.
-        stddev = request.clip_norm / float(request.share @ (1 / z))
-        return request.one_stage(self.name, stddev, q, stddev / z * ROUND)
+        return scaled(request, self.name, q, z)
+
+
+def scaled(request: Request, name: str, q: npt.ArrayLike, z: Floats) -> Plan:
+    """Return the plan of rates q and noise multipliers z with the mean clip norm asked."""
+    # c_g = S/z_g with mean c̄: S is c̄ times the harmonic mean of z.
+    stddev = request.clip_norm / float(request.share @ (1 / z))
+    return request.one_stage(name, stddev, q, stddev / z * ROUND)

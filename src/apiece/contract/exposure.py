@@ -164,8 +164,9 @@ def risk_table(
             if progress is not None:
                 progress(i * columns.size + j + 1, rows.size * columns.size)
     alone = Budgets.from_groups([("victim", victim_epsilon, 1.0)], size, delta)
-    baseline, axes = _risk(plan_for(alone))[0], (rows, columns, *np.moveaxis(cells, 2, 0))
-    return RiskTable(float(victim_epsilon), float(delta), scheme.name, *axes, baseline)
+    of = float(victim_epsilon), float(delta), scheme.name, rows, columns
+    advantage, forward, backward = np.moveaxis(cells, 2, 0)
+    return RiskTable(*of, advantage, forward, backward, _risk(plan_for(alone))[0])
 
 
 def _risk(plan: BoundPlan) -> tuple[float, ...]:

@@ -35,7 +35,6 @@ from apiece.plan.parts import (
     Numbers,
     Stage,
     frozen,
-    groups_of,
     mechanism_of,
     steps_of,
 )
@@ -157,7 +156,13 @@ class Plan(Numbers):
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The groups, in the order of every per-group array; of any number of stages."""
-        return groups_of(self)
+        own = self.budget_groups
+        bounds = [None] * len(own) if own.excess is None else own.excess.tolist()
+        asked = (own.name.tolist(), own.records.tolist(), own.epsilon.tolist(), own.delta.tolist())
+        return tuple(
+            Group(*each, tuple(stage.of(g) for stage in self.stages))
+            for g, each in enumerate(zip(*asked, bounds, strict=True))
+        )
 
     def mechanism_for(self, group: int | str) -> Mechanism:
         """Return what is done to a record of `group`, all stages together.

@@ -379,14 +379,3 @@ def own_reference(plan: Numbers) -> Reference:
     records = int((asked if asked.size else groups.records).sum())
     joined = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
     return Reference(min(1.0, joined / steps_of(plan) / records), steps_of(plan))
-
-
-def groups_of(plan: Numbers) -> tuple[Group, ...]:
-    """Return the groups with what each stage does to them; see `Plan.groups`."""
-    own = plan.budget_groups
-    bounds = [None] * len(own) if own.excess is None else own.excess.tolist()
-    asked = (own.name.tolist(), own.records.tolist(), own.epsilon.tolist(), own.delta.tolist())
-    return tuple(
-        Group(*each, tuple(stage.of(g) for stage in plan.stages))
-        for g, each in enumerate(zip(*asked, bounds, strict=True))
-    )
