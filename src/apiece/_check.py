@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,12 @@ def count(name: str, value: Any, *, least: int = 1) -> int:
     if not whole >= least:
         raise InputError(f"{name} = {value!r}: must be at least {least}; give a larger number")
     return whole
+
+
+def put(value: object, **checks: Callable[[str, Any], object]) -> None:
+    """Put into each of these fields of a frozen dataclass what its check returns."""
+    for name, check in checks.items():
+        object.__setattr__(value, name, check(name, getattr(value, name)))
 
 
 def positive_array(

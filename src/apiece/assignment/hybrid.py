@@ -74,8 +74,7 @@ class Hybrid(Strategy):
 
     def __post_init__(self) -> None:
         if self.excess is not None:
-            bound = _check.probability("excess", self.excess)
-            object.__setattr__(self, "excess", bound)
+            _check.put(self, excess=_check.probability)
 
     def plan(self, request: Request) -> Plan:
         """Return the plan with a rate and a clip norm a group."""

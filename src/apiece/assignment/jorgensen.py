@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -61,9 +62,8 @@ class JorgensenSampling(Strategy):
 
     def __post_init__(self) -> None:
         if self.threshold is not None:
-            tau = _check.positive("threshold", self.threshold, error=BudgetError)
-            object.__setattr__(self, "threshold", tau)
-        object.__setattr__(self, "loss", check_loss("loss", self.loss))
+            _check.put(self, threshold=partial(_check.positive, error=BudgetError))
+        _check.put(self, loss=check_loss)
 
     def plan(self, request: Request) -> Plan:
         """Return the plan of one stage with a participation a group."""

@@ -46,10 +46,8 @@ class Request:
     back: Floats | float = 0.0
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "steps", _check.count("steps", self.steps))
-        for name in ("expected_batch_size", "clip_norm"):
-            put(self, name, _check.positive(name, getattr(self, name)))
+        _check.put(self, steps=_check.count, expected_batch_size=_check.positive)
+        _check.put(self, clip_norm=_check.positive)
         if self.method not in BATCH_METHODS:
             raise unknown("method", self.method, BATCH_METHODS)
         if not self.expected_batch_size <= self.records:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -92,10 +93,8 @@ class Rounds(Strategy):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "rounds", _check.count("rounds", self.rounds))
-        put(self, "loss", check_loss("loss", self.loss))
-        put(self, "seed", _check.count("seed", self.seed, least=0))
+        whole = partial(_check.count, least=0)
+        _check.put(self, rounds=_check.count, loss=check_loss, seed=whole)
         for option, known in (("pace", PACES), ("combine", COMBINE), ("charging", CHARGING)):
             if getattr(self, option) not in known:
                 raise unknown(option, getattr(self, option), known)

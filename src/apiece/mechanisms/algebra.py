@@ -61,7 +61,7 @@ class Sampled:
                 f"Sampled(Sampled(…, {self.mechanism.probability!r}), {self.probability!r}): one "
                 "coin amplifies once; if the coins are independent, multiply their probabilities"
             )
-        object.__setattr__(self, "probability", _check.probability("probability", self.probability))
+        _check.put(self, probability=_check.probability)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Repeated:
 
     def __post_init__(self) -> None:
         require_mechanism("Repeated", self.mechanism)
-        object.__setattr__(self, "times", _check.count("times", self.times))
+        _check.put(self, times=_check.count)
 
 
 @dataclass(frozen=True, slots=True, init=False)

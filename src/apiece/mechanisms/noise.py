@@ -34,8 +34,7 @@ class Gaussian:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        z = _check.positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", z)
+        _check.put(self, noise_multiplier=_check.positive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,7 @@ class Laplace:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        z = _check.positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", z)
+        _check.put(self, noise_multiplier=_check.positive)
 
 
 _MOST = 10**6
@@ -92,15 +90,13 @@ class DiscreteLaplace:
     sensitivity: int = 1
 
     def __post_init__(self) -> None:
-        scale = _check.positive("scale", self.scale)
-        sensitivity = _check.count("sensitivity", self.sensitivity)
+        _check.put(self, scale=_check.positive, sensitivity=_check.count)
+        scale, sensitivity = self.scale, self.sensitivity
         if not (sensitivity <= _MOST and sensitivity / scale <= _LARGEST_LOSS):
             raise RangeError(
                 f"sensitivity = {sensitivity} at scale = {scale:g}: past the numerical range; must "
                 f"be at most {_MOST} and {_LARGEST_LOSS:g} times the scale; use more noise"
             )
-        object.__setattr__(self, "scale", scale)
-        object.__setattr__(self, "sensitivity", sensitivity)
 
     def atoms(self) -> Atoms:
         """Return the pair of the world with the record and the world without.
@@ -149,16 +145,14 @@ class DiscreteGaussian:
     sensitivity: int = 1
 
     def __post_init__(self) -> None:
-        scale = _check.positive("scale", self.scale)
-        sensitivity = _check.count("sensitivity", self.sensitivity)
+        _check.put(self, scale=_check.positive, sensitivity=_check.count)
+        scale, sensitivity = self.scale, self.sensitivity
         reach = _REACH * scale + sensitivity + 1
         if not (reach <= _MOST and reach * sensitivity / scale**2 <= _LARGEST_LOSS):
             raise RangeError(
                 f"scale = {scale:g} at sensitivity = {sensitivity}: past the numerical range; the "
                 f"noise may span {_MOST} numbers and losses up to {_LARGEST_LOSS:g}"
             )
-        object.__setattr__(self, "scale", scale)
-        object.__setattr__(self, "sensitivity", sensitivity)
 
     def atoms(self) -> Atoms:
         """Return the pair of the world with the record and the world without, cut in the tails.

@@ -124,7 +124,7 @@ class Upsample(Voters):
     name: ClassVar[str] = "upsample"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base", _check.count("base", self.base))
+        _check.put(self, base=_check.count)
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
         """Return one pool, in which records of larger budgets have more teachers."""

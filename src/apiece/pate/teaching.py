@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -53,12 +53,9 @@ class Lessons:
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        for name in ("steps", "batch_size"):
-            put(self, name, _check.count(name, getattr(self, name)))
-        for name in ("learning_rate", "clip_norm"):
-            put(self, name, _check.positive(name, getattr(self, name)))
-        put(self, "momentum", _check.probability("momentum", self.momentum, high_open=True))
+        _check.put(self, steps=_check.count, batch_size=_check.count)
+        _check.put(self, learning_rate=_check.positive, clip_norm=_check.positive)
+        _check.put(self, momentum=partial(_check.probability, high_open=True))
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step.

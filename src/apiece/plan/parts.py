@@ -6,6 +6,7 @@ import itertools
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,8 @@ class Reference:
     steps: int
 
     def __post_init__(self) -> None:
-        q = _check.probability("sampling_probability", self.sampling_probability, low_open=True)
-        object.__setattr__(self, "sampling_probability", q)
-        object.__setattr__(self, "steps", _check.count("steps", self.steps))
+        rate = partial(_check.probability, low_open=True)
+        _check.put(self, sampling_probability=rate, steps=_check.count)
 
     def mechanism(self, noise_multiplier: float) -> Mechanism:
         """Return the uniform mechanism with this noise.
@@ -108,14 +108,25 @@ class Stage:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "steps", _check.count("steps", self.steps))
-        for name in ("expected_batch_size", "noise_stddev", "weight"):
-            put(self, name, _check.positive(name, getattr(self, name)))
-        put(self, "clip_norm", _check.positive_array("clip_norm", self.clip_norm))
-        put(self, "sampling_probability", _chances("sampling_probability", self))
+        numbers = dict.fromkeys(("expected_batch_size", "noise_stddev", "weight"), _check.positive)
+        _check.put(self, steps=_check.count, **numbers, clip_norm=_check.positive_array)
+        _check.put(self, sampling_probability=self._chances)
         if self.participation is not None:
-            put(self, "participation", _chances("participation", self))
+            _check.put(self, participation=self._chances)
+
+    def _chances(self, name: str, values: object) -> Floats:
+        array: Floats = np.array(values, dtype=np.float64)
+        if array.shape != self.clip_norm.shape or array.ndim != 1 or array.size == 0:
+            raise InputError(
+                f"{name}: shape {array.shape}, clip_norm has {self.clip_norm.shape}; give one "
+                "entry a budget group to both"
+            )
+        good = (array >= 0) & (array <= 1)
+        if not good.all():
+            where = int(np.flatnonzero(~good)[0])
+            raise InputError(f"{name}[{where}] = {float(array[where])!r}: must be in [0, 1]")
+        array.flags.writeable = False
+        return array
 
     def mechanism(self, group: int) -> Mechanism | None:
         """Return what this stage does to a record of `group`; None where it takes no part.
@@ -143,21 +154,6 @@ class Stage:
         """Return each group's chance that a record of it is in a given batch."""
         joins = 1.0 if self.participation is None else self.participation
         return np.asarray(self.sampling_probability * joins)
-
-
-def _chances(name: str, stage: Stage) -> Floats:
-    array: npt.NDArray[Any] = np.array(getattr(stage, name), dtype=np.float64)
-    if array.shape != stage.clip_norm.shape or array.ndim != 1 or array.size == 0:
-        raise InputError(
-            f"{name}: shape {array.shape}, clip_norm has {stage.clip_norm.shape}; give one entry "
-            "a budget group to both"
-        )
-    good = (array >= 0) & (array <= 1)
-    if not good.all():
-        where = int(np.flatnonzero(~good)[0])
-        raise InputError(f"{name}[{where}] = {float(array[where])!r}: must be in [0, 1]")
-    array.flags.writeable = False
-    return array
 
 
 @dataclass(frozen=True, slots=True)
