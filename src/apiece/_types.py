@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+Reals: TypeAlias = npt.NDArray[np.floating[Any]]
+"""Floats of any width, as numpy types what it computes of numbers."""
 Integers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Ids: TypeAlias = npt.NDArray[Any]

@@ -21,9 +21,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from apiece._types import Bounds, Floats
+from apiece._types import Bounds, Floats, Reals
 from apiece.numerics.rounding import UNIT
 
 MARGIN = 1.02
@@ -51,7 +50,7 @@ class Remainder(NamedTuple):
     rate: Number
     log_fall: Number
 
-    def bounds(self, epsilon: npt.NDArray[np.floating[Any]], *, reverse: bool) -> Bounds:
+    def bounds(self, epsilon: Reals, *, reverse: bool) -> Bounds:
         """Bound what all this adds to δ(ε); the upper bound is convex in e^ε where below P(J)."""
         slack = 8 * UNIT
         with np.errstate(over="ignore", invalid="ignore"):
@@ -156,7 +155,7 @@ class Points(NamedTuple):
         return np.asarray(self.times * (top + np.log(total)))
 
 
-def log_conversion(excess: Any) -> Any:
+def log_conversion(excess: Number) -> Number:
     """Return log max over ℓ of e^{−λℓ}(e^ℓ − 1), λ = 1 + excess: from moments to δ."""
     # So δ(ε) ≤ E_Q[r^λ]·e^{this − (λ − 1)ε}.
     return excess * np.log1p(-1 / (1 + excess)) - np.log1p(excess)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any
+from typing import TypeAlias
 
 from apiece import _check
 from apiece._text import count_up
@@ -25,6 +25,8 @@ from apiece.errors import BudgetError, InputError
 from apiece.plan import BoundPlan, Reference
 from apiece.plan.verification import excess_of
 
+Offer: TypeAlias = tuple[str, float, float]  # name, epsilon, expected share
+Population: TypeAlias = tuple[int | None, Budgets, tuple[str, ...]]
 MOST = 6  # budgets on offer; people choose among few
 
 
@@ -197,7 +199,7 @@ def choices(
     return Choices(*known, tuple(outcomes))
 
 
-def _checked(offered: Sequence[tuple[str, float, float]], records: int) -> list[Any]:
+def _checked(offered: Sequence[Offer], records: int) -> list[Offer]:
     """Return the budgets on offer, strictest first."""
     rows = sorted(
         (
@@ -216,12 +218,10 @@ def _checked(offered: Sequence[tuple[str, float, float]], records: int) -> list[
     return rows
 
 
-def _populations(
-    rows: list[Any], records: int, delta: float
-) -> list[tuple[int | None, Budgets, tuple[str, ...]]]:
+def _populations(rows: list[Offer], records: int, delta: float) -> list[Population]:
     """Return (what the others choose, budgets, whose outcome to read) of every population."""
     expected = Budgets.from_groups(rows, records, delta)
-    populations: list[Any] = [(None, expected, tuple(name for name, _, _ in rows))]
+    populations: list[Population] = [(None, expected, tuple(name for name, _, _ in rows))]
     for others, (name, epsilon, _) in enumerate(rows):
         for one, asks, _ in rows:
             groups = [(name, epsilon, records)]

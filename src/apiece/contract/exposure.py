@@ -182,7 +182,7 @@ CAPS, CHOICES = 5, 9  # how many of them are tried
 
 def budget_manipulation(
     budgets: Budgets,
-    target: Any,
+    target: object,
     *,
     decoys: Sequence[float] | None = None,
     strategy: Strategy | str | None = None,
@@ -235,7 +235,7 @@ def budget_manipulation(
 
 def collusion(
     budgets: Budgets,
-    target: Any,
+    target: object,
     *,
     shares: Sequence[float],
     epsilons: Sequence[float] | None = None,
@@ -295,7 +295,7 @@ def collusion(
     return _exposures(budgets, at, asked, strategy, settings)
 
 
-def _position(budgets: Budgets, target: Any) -> int:
+def _position(budgets: Budgets, target: object) -> int:
     """Return where the record with this id stands."""
     if len(budgets) < 2:
         raise DataError("budgets: 1 record; an attack needs others beside the target")

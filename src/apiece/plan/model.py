@@ -339,7 +339,7 @@ class Plan(Numbers):
         return json.dumps(self.to_dict(), allow_nan=False, indent=indent)
 
     @classmethod
-    def from_dict(cls, data: Any) -> Plan:
+    def from_dict(cls, data: object) -> Plan:
         """Return the plan that `to_dict` described, without its records; see `bind`.
 
         Nothing that follows from the parameters is believed: totals and quotients must agree with

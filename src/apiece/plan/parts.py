@@ -341,7 +341,9 @@ class Numbers:
                 )
 
 
-def frozen(name: str, values: Any, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def frozen(
+    name: str, values: npt.ArrayLike, dtype: npt.DTypeLike, shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
     """Return `values` as a read-only array; raise `InputError` for another shape."""
     array = np.asarray(values, dtype=dtype)
     if array.shape != shape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -157,7 +157,7 @@ def _stage_columns(stage: Stage) -> dict[str, Floats]:
     return columns
 
 
-def _rows(columns: dict[str, list[Any]]) -> list[Json]:
+def _rows(columns: Mapping[str, Sequence[object]]) -> list[Json]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -193,7 +193,7 @@ _GROUP_OPTIONAL = _typed(excess_bound=float, spent_share=float, saturated=bool)
 _GROUP_OPTIONAL |= dict.fromkeys(_MEASURES, _json.maybe(_json.number))
 
 
-def _columns(groups: object, single: bool) -> dict[str, list[Any]]:
+def _columns(groups: object, single: bool) -> Json:
     """Return each field of the groups as a column; all groups must have the same fields."""
     readers = _GROUP | (_GROUP_SINGLE if single else {})
     kind = {"participation": float} if single else {"worst_path": tuple[bool, ...]}
@@ -245,7 +245,7 @@ def read(data: object) -> tuple[Json, Claims]:
     return arguments, told
 
 
-def _array(values: list[Any] | None) -> npt.NDArray[Any] | None:
+def _array(values: list[object] | None) -> npt.NDArray[Any] | None:
     try:
         return None if values is None else np.array(values)
     except ValueError:

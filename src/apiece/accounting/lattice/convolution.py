@@ -19,13 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
-from apiece._types import Bounds, Floats
+from apiece._types import Bounds, Floats, Reals
 from apiece.accounting.bounds import tightest
 from apiece.accounting.lattice.discretise import Lattice
 from apiece.accounting.truncation import Jumps, Remainder, log_conversion, remainder
@@ -125,7 +125,7 @@ def _inner(first: Floats, second: Floats) -> float:
     return float(np.einsum("i,i->", first, second))
 
 
-def _cumulants(weight: Floats, rates: npt.NDArray[np.floating[Any]]) -> Floats:
+def _cumulants(weight: Floats, rates: Reals) -> Floats:
     """Return log Σ w_k e^{θk} and log Σ w_k e^{−θk} at rates θ, each twice the one before."""
     index = np.arange(weight.size)
     out = np.full((2, rates.size), np.inf)
@@ -226,9 +226,7 @@ def tail(
     return Tail(start + step * skip, step, scale * value, error, exponent)
 
 
-def _undo(
-    weight: Floats, step: float, tilt: float, position: npt.NDArray[np.floating[Any]]
-) -> Floats:
+def _undo(weight: Floats, step: float, tilt: float, position: Reals) -> Floats:
     """Return D_j = Σ_{i>j} p_i·(1 − e^{x_j − x_i}), p_i = w_i·e^{(1−λ)x_i}, x = step·position."""
     # By D_j = e^{−h}·D_{j+1} + (1 − e^{−h})·Σ_{i>j} p_i, where nothing cancels, solved in blocks
     # over which e^{−hj} keeps within range.

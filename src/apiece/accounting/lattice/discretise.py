@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats
+from apiece._types import Floats, Reals
 from apiece.accounting.exact import log_ratio
 from apiece.accounting.lattice.pairs import AtomsPair, Pair, Window
 from apiece.numerics.rounding import UNIT
@@ -114,7 +114,7 @@ def jump(pair: Pair, window: Window) -> Jump:
     return Jump((1 - q) * q_mass + q * p_mass, q_mass, log_ratio(window.high, q))
 
 
-def inner(rho: float, offsets: npt.NDArray[np.floating[Any]], probability: float) -> Floats:
+def inner(rho: float, offsets: Reals, probability: float) -> Floats:
     """Return the ρ whose log-ratios lie `offsets` ≥ 0 above that of `rho`."""
     if probability == 1:
         return np.asarray(rho + offsets, dtype=np.float64)
@@ -242,7 +242,7 @@ def _gathered(pair: Pair, window: Window, goal: float) -> tuple[float, float] | 
         low, high = (low, middle) if mean > goal else (middle, high)
 
 
-def _mirror(share: npt.NDArray[np.floating[Any]], step: float) -> Floats:
+def _mirror(share: Reals, step: float) -> Floats:
     """Return how far above its cell's lower end the mirrored mean lies, in log-ratio."""
     return np.asarray(np.log1p((1 - share) * math.expm1(step)), dtype=np.float64)
 
