@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece._files import EXPORT
+from apiece._json import loads
 from apiece._text import plain, shown
 from apiece.cli._command import (
     DIALECT,
@@ -405,17 +406,73 @@ def _left_text(counts: Json) -> list[str]:
 )
 @click.argument("url")
 @click.argument("person")
+@option("--head", type=PATH, help="Published head: print the receipt with its proofs, as JSON.")
 @option("--json")
-def receipt(url: str, person: str, as_json: bool) -> None:
+def receipt(url: str, person: str, head: Path | None, as_json: bool) -> None:
     """Say what PERSON's account was charged, by which analyses: a receipt for that person.
 
-    It is data about a person. All charges together keep the person's budget.
+    It is data about a person. All charges together keep the person's budget. With --head it can be
+    checked without the ledger: apiece ledger check.
     """
     from apiece.ledger import receipt as receipt_of
 
     ledger = _open(url, create=False)
+    if head is not None:
+        echo(json.dumps(ledger.prove(account_of(ledger, person), _document(head, "--head"))))
+        return
     found = receipt_of(ledger, account_of(ledger, person))
     _emit(as_json, found.to_dict(), receipt_text(found))
+
+
+def _document(path: Path, what: str) -> Json:
+    """Return the JSON object in a file."""
+    found = loads(read_text(path), what)
+    if not isinstance(found, dict):
+        raise DataError(f"{what} {path}: no JSON object; give what apiece wrote")
+    return found
+
+
+@command.command(
+    short_help="Publish the head of the history.",
+    epilog="""
+\b
+Examples:
+  apiece ledger head people.db > head-1.json
+  apiece ledger head people.db --since head-1.json > head-2.json
+""",
+)
+@url_argument
+@option("--since", type=PATH, help="Head published before: prove that this one goes on from it.")
+@option("--json")
+def head(url: str, since: Path | None, as_json: bool) -> None:
+    """Print the head of the history, as JSON, for everybody to keep: it tells nothing of anybody.
+
+    It binds all entries and everyone's account, in two Merkle trees as of RFC 6962.
+    """
+    before = None if since is None else _document(since, "--since")
+    echo(json.dumps(_open(url, create=False).publish(before)))
+
+
+@command.command(
+    short_help="Check a receipt against a published head.",
+    epilog="Example: apiece ledger check receipt.json head-2.json",
+)
+@click.argument("receipt", type=PATH)
+@click.argument("head", type=PATH)
+@option("--json")
+def check(receipt: Path, head: Path, as_json: bool) -> None:
+    """Check RECEIPT against HEAD, without the ledger; exit 1 and name what does not hold.
+
+    RECEIPT is of `apiece ledger receipt --head`. HEAD is the same head, or a later one that was
+    published --since it.
+    """
+    from apiece.ledger import check_receipt
+
+    found = check_receipt(_document(receipt, "RECEIPT"), _document(head, "HEAD"))
+    lines = [*(f"PROBLEM {each}" for each in found), "does not hold" if found else "ok"]
+    _emit(as_json, {"ok": not found, "problems": found}, "\n".join(map(plain, lines)))
+    if found:
+        click.get_current_context().exit(1)
 
 
 def account_of(ledger: Ledger, person: str) -> int | str:

@@ -17,6 +17,7 @@ from apiece.ledger.plans import (
     reserve_plan,
     training_costs,
 )
+from apiece.ledger.proofs import check_receipt
 from apiece.ledger.reports import Lineage, Receipt, receipt, standing
 from apiece.ledger.scopes import Policy
 from apiece.ledger.verify import LedgerVerification
@@ -30,6 +31,7 @@ __all__ = [
     "Policy",
     "Receipt",
     "account_shares",
+    "check_receipt",
     "migrate_ledger",
     "plan_costs",
     "receipt",

@@ -91,8 +91,8 @@ def state_root(connection: sa.Connection, salt: bytes, *, scoped: bool = True) -
     for table in (PEOPLE, BALANCE):
         rows = connection.execute(sa.select(table.c.block, table.c.digest).order_by(table.c.block))
         roots.append(root(salt, ((int(block), bytes(digest)) for block, digest in rows)))
-    rows = sa.select(SCOPE.c.scope, SCOPE.c.block, SCOPE.c.digest)
-    scopes = connection.execute(rows).all() if scoped else []
+    every = sa.select(SCOPE.c.scope, SCOPE.c.block, SCOPE.c.digest)
+    scopes = connection.execute(every).all() if scoped else []
     if scopes:  # sorted here: databases sort texts in several ways
         named = sorted((str(key), int(block), bytes(digest)) for key, block, digest in scopes)
         parts = ((f"{key} {block}".encode(), digest) for key, block, digest in named)
@@ -242,6 +242,14 @@ class Trail:
             connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all()
         ):
             yield self._checked(row, number), self.digests[number]
+
+    def leaves(self, connection: sa.Connection) -> Iterator[bytes]:
+        """Yield what a published head binds of each entry, oldest first, checked again."""
+        for number, row in enumerate(
+            connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all()
+        ):
+            self._checked(row, number)
+            yield f"{row.body}\n{bytes(row.payload_root).hex()}".encode()
 
     def array_digests(self, connection: sa.Connection, number: int) -> dict[int, bytes]:
         """Return the digests of the packed arrays of an entry that was met, all checked again."""

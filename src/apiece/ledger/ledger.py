@@ -23,6 +23,7 @@ from apiece.ledger.chain import Entry, Head, check_id, check_terms, checked_json
 from apiece.ledger.charging import Demand, reserve_all, reserve_listed, reserved, share_out
 from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.database import make_engine, name, sqlite_file
+from apiece.ledger.proofs import checked_head, proved, published
 from apiece.ledger.reports import Lineage, receipts
 from apiece.ledger.scopes import Policy, Scope, account_of, checked_scope
 from apiece.ledger.store import LedgerStore
@@ -616,6 +617,46 @@ class Ledger:
                     packed, terms = people[block]
                     own = accounts.padded(spent.get(block), terms.size)
                     yield codec.unpack_ids(packed, terms.size), terms, own
+
+    def publish(self, since: Json | None = None) -> Json:
+        """Return the head of the history for everybody to keep; it tells nothing of anybody.
+
+        Args:
+            since: A head that was published before, from which the new one proves to go on.
+
+        Returns:
+            The number of entries, and the roots of two Merkle trees: of all entries, and of
+            everyone's account after them.
+
+        Raises:
+            InputError: For a head that is not an earlier one of this ledger.
+        """
+        with self.store.reading() as reading:
+            return published(self.store, reading, reading.last.number + 1, since)
+
+    def prove(self, person: int | str, head: Json) -> Json:
+        """Return a person's receipt with proofs, for `check_receipt`. Data about a person.
+
+        Args:
+            person: Their id.
+            head: One that was published.
+
+        Raises:
+            DataError: For a person who had no account then.
+            InputError: For a head that is not this ledger's.
+
+        Example:
+            >>> import tempfile
+            >>> from apiece.ledger import check_receipt
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], 1.0, 1e-6)
+            ...     _ = ledger.reserve("q", ["ann"], norms=1.0, noise_stddev=30.0)
+            ...     head = ledger.publish()
+            ...     check_receipt(ledger.prove("ann", head), head)
+            []
+        """
+        with self.store.reading() as reading:
+            return proved(self.store, reading, person, checked_head(head))
 
     def verify(self, head: Head | None = None) -> LedgerVerification:
         """Recompute every digest, and every balance from the history.

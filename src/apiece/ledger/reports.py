@@ -201,8 +201,8 @@ def receipts(store: LedgerStore, reading: Reading, ids: Ids) -> list[Receipt]:
     for person, place in zip(ids.tolist(), places.tolist(), strict=True):
         block, at = divmod(place, BLOCK)
         charged, gone, spent = list[tuple[Json, Integers]](), None, {"": _FREE}
-        for body, stored in entries:
-            mask, rest = stored.get(block, (np.zeros(0, bool), b""))
+        for body, own_blocks in entries:
+            mask, rest = own_blocks.get(block, (np.zeros(0, bool), b""))
             if not (at < mask.size and mask[at]):
                 continue
             if body["kind"] == "withdraw":

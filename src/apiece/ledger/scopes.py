@@ -63,7 +63,7 @@ def part(limits: Integers, share: int) -> Integers:
 
 def beyond(spent: Integers, own: Integers) -> Integers:
     """Return what is spent beyond one's own share."""
-    return np.maximum(spent - own, 0)
+    return np.asarray(np.maximum(spent - own, 0))
 
 
 @dataclass(frozen=True, slots=True)

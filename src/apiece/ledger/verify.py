@@ -16,7 +16,7 @@ from apiece._types import Integers, Json, Mask
 from apiece.errors import InputError, StateError
 from apiece.ledger import codec
 from apiece.ledger.accounts import PERSONS, Stored, balances_of, padded
-from apiece.ledger.chain import Head, state_root
+from apiece.ledger.chain import Head, Trail, state_root
 from apiece.ledger.codec import BLOCK, TERMS, entry_digest, payload_root
 from apiece.ledger.database import transaction
 from apiece.ledger.schema import (
@@ -281,9 +281,36 @@ def _compare(connection: sa.Connection, salt: bytes, fold: _Fold) -> int:
     return sum(sizes)
 
 
-def _apply(connection: sa.Connection, part: Sequence[int], fold: _Fold) -> None:
-    """Fold what the entries say about some blocks, oldest first."""
+def folded(
+    trail: Trail, connection: sa.Connection, size: int
+) -> Iterator[tuple[_FoldedBlock, Mask]]:
+    """Yield each block of people as it was after so many entries, and who had withdrawn.
+
+    Raises `StateError` where the arrays are not those of the entries.
+    """
+    fold, people = _Fold(), 0
+    for body, _ in trail.bodies(connection):
+        if body["number"] < size:
+            trail.array_digests(connection, body["number"])
+            fold.meet(body["number"], body)
+            people = body["people"]
+    blocks = range(-(-people // BLOCK))
+    for start in range(0, len(blocks), SPAN):
+        fold.blocks, fold.waiting = {}, list(fold.policies)
+        _apply(connection, blocks[start : start + SPAN], fold, size)
+        for block, own in fold.blocks.items():
+            yield own, fold.withdrawn.get(block, np.zeros(BLOCK, bool))[: own.ids.size]
+    if fold.problems:
+        raise StateError(f"ledger: {fold.problems[0]}; run `apiece ledger verify`")
+
+
+def _apply(
+    connection: sa.Connection, part: Sequence[int], fold: _Fold, before: int | None = None
+) -> None:
+    """Fold what the entries say about some blocks, oldest first; those before one, or all."""
     for row in _between(connection, PAYLOAD, part, PAYLOAD.c.number):
+        if before is not None and row.number >= before:
+            break
         try:
             fold.share_out(row.number)
             fold.apply(row.number, row.block, bytes(row.data))
