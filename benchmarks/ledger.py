@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import tempfile
 import time
 from pathlib import Path
@@ -58,12 +59,37 @@ def measure(url: str, people: int, repeats: int) -> dict[str, float]:
         times.append(found["reserve"])
         timed("commit", lambda k=k: ledger.commit(f"a{k}", k))
     found["reserve"] = float(np.median(times))
+    found |= scoped(ledger, timed, ids, norms)
     fresh = Ledger.open(url)
+    fresh = fresh.within({"querier": "asker0", "purpose": "care"})
     timed("reserve in a new process", lambda: fresh.reserve("fresh", ids, norms, 20.0))
     verified = timed("verify", fresh.verify)
+    found["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if not verified.ok or admitted.size != people:
         raise SystemExit("the ledger did not hold")
     return found
+
+
+POLICY = (
+    "version = 1\n"
+    + "".join(f"[querier.asker{k}]\nsure = 0.05\nquota = 0.4\n" for k in range(10))
+    + "[purpose.care]\nquota = 0.8\n"
+)
+
+
+def scoped(ledger: Any, timed: Any, ids: Any, norms: Any) -> dict[str, float]:
+    """Let ten askers charge everyone in their scopes, one after another."""
+    timed("policy of ten askers", lambda: ledger.set_policy(POLICY))
+    times = []
+    for k in range(10):
+        own = ledger.within({"querier": f"asker{k}", "purpose": "care"})
+        start = time.perf_counter()
+        own.reserve(f"s{k}", ids, norms, 20.0)
+        times.append(time.perf_counter() - start)
+    timed("withdraw 100", lambda: ledger.withdraw(ids[:100]))
+    head = timed("publish a head", ledger.publish)
+    timed("prove a receipt", lambda: ledger.prove(int(ids[500]), head))
+    return {"reserve in scopes": float(np.median(times))}
 
 
 def main() -> None:

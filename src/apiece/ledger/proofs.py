@@ -225,9 +225,9 @@ def _since(head: Json, before: Json) -> list[str]:
     own = head.get("since", {})
     if _bare(own, "proof") != before:
         return ["head: neither the receipt's nor one that goes on from it"]
-    ends = [bytes.fromhex(each) for each in (own["root"], head["root"])]
+    old, new = bytes.fromhex(own["root"]), bytes.fromhex(head["root"])
     proof = [bytes.fromhex(each) for each in own["proof"]]
-    if not consistent(own["size"], head["size"], *ends, proof):
+    if not consistent(own["size"], head["size"], old, new, proof):
         return ["head: its history is not the receipt's, gone on with"]
     return []
 
