@@ -234,7 +234,7 @@ def to_bytes(model: TabularModel, form: str = TABULAR) -> bytes:
 
     form: `HEAD` of a network on features of images, which no columns tell.
     """
-    widths = [m.out_features for m in model.network if isinstance(m, nn.Linear)]
+    widths = [int(m.out_features) for m in model.network if isinstance(m, nn.Linear)]
     content = {
         "format": form,
         "hidden": widths[:-1] if form == TABULAR else [],
