@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, Context
 
 # Controls, formats (which turn the direction of writing), surrogates, private use, separators.
@@ -96,6 +97,19 @@ def guess(
         f"{guessing(people, members)} at most {right:,}{alone}; who has not seen the result, about "
         f"{blind:,}."
     )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table: plain cells, the first column to the left, the rest right.
+
+    >>> aligned([["a", "10"], ["bc", "1"]])
+    ['a   10', 'bc   1']
+    """
+    cells = [[plain(cell) for cell in row] for row in rows]
+    first, *rest = (max(map(len, column)) for column in zip(*cells, strict=True))
+    return [
+        "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], rest)]).rstrip() for row in cells
+    ]
 
 
 def figure_text(text: object) -> str:

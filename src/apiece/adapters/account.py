@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from apiece._text import rounded_up
+from apiece._text import aligned, rounded_up
 from apiece._types import Ids, Integers
 from apiece.accounting import privacy_curve
 from apiece.errors import StateError
@@ -170,9 +170,8 @@ class Account:
             [s.name, f"{s.epsilon:g}", str(s.fits), rounded_up(s.epsilon_spent), f"{s.delta:g}"]
             for s in self.together()
         ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
-        return "\n".join([f"{len(self)} fits; if all that comes of them is released:", *lines])
+        first = f"{len(self)} fits; if all that comes of them is released:"
+        return "\n".join([first, *aligned(rows)])
 
     def __sklearn_clone__(self) -> Account:
         """Return this account: the clones of an estimator share it."""

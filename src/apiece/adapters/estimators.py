@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
@@ -162,7 +161,7 @@ class _Tabular(_Private):
                 bounds; a `ValueError`, as scikit-learn's own are.
             InfeasibleError: Where no plan meets the request.
         """
-        begun, target = time.monotonic(), self._target()
+        target = self._target()
         frame = frame_of(self, X, reset=True)
         ids = ids_of(people, len(frame))
         budgets = self._budgets(epsilon, delta, ids, len(frame))
@@ -190,7 +189,6 @@ class _Tabular(_Private):
             },
             settings={"momentum": 0.0, "steps": int(self.steps), "clip_norm": float(self.clip_norm),
                       "learning_rate": float(self.learning_rate), **settings},
-            begun=begun,
             seed=seed,
             columns=declared_columns(self.columns, list(frame.columns)),
             hidden=tuple(map(int, self.hidden)),
@@ -550,11 +548,14 @@ class PrivateImageClassifier(_Classifies):
                 out of bounds; a `ValueError`, as scikit-learn's own are.
             InfeasibleError: Where no plan meets the request.
         """
-        begun, recipe, classes = time.monotonic(), self._recipe(), declared_classes(self.classes)
+        recipe, classes = self._recipe(), declared_classes(self.classes)
         codes = codes_of(X, y, classes)
         self.classes_ = classes
         plan = recipe.plan(self._budgets(epsilon, delta, None, codes.size), self.strategy)
-        features, seed = recipe.features(X, cache=self.cache), seed_of(self.random_state)
+        features, seed = (
+            recipe.features(np.asarray(X), cache=self.cache),
+            seed_of(self.random_state),
+        )
         self.network_ = recipe.train(
             plan, features, torch.from_numpy(codes), classes.size, seed=seed
         )
@@ -569,7 +570,6 @@ class PrivateImageClassifier(_Classifies):
                 "clip_norm": recipe.clip_norm, "learning_rate": recipe.learning_rate,
                 "momentum": recipe.momentum,
             },
-            begun=begun,
             seed=seed,
             hidden=(),
             recipe=recipe.to_dict(),
@@ -585,4 +585,4 @@ class PrivateImageClassifier(_Classifies):
         return RECIPES[self.recipe]
 
     def _outputs(self, X: object) -> torch.Tensor:
-        return outputs_of(self.network_, self._recipe().features(X, cache=self.cache))
+        return outputs_of(self.network_, self._recipe().features(np.asarray(X), cache=self.cache))

@@ -223,7 +223,7 @@ class Papers(BaseEstimator):
         return model
 
     def _note_run(
-        self, *, facts: Json, settings: Mapping[str, float], begun: float, seed: int | None,
+        self, *, facts: Json, settings: Mapping[str, float], seed: int | None,
         **how: Any,
     ) -> None:  # fmt: skip
         """Note what was run, when the fit is done: see `Run`."""
@@ -231,7 +231,7 @@ class Papers(BaseEstimator):
         columns = how.pop("columns", {})
         declared = Schema("fit", columns)
         labels = np.asarray(getattr(self, "classes_", ())).tolist()
-        seeds, seconds = None if seed is None else (seed,), round(time.monotonic() - begun, 2)
+        seeds = None if seed is None else (seed,)
         self.run_ = Run(
             version=__version__,
             name=type(self).__name__,
@@ -253,7 +253,8 @@ class Papers(BaseEstimator):
             analysis=None,
             no_limit_cap=None,
             seed=seed,
-            strategies=(Trained(plan.strategy, plan, settings, seeds, (), seconds),),
+            # Without its time, which could tell of rows to who gets the estimator.
+            strategies=(Trained(plan.strategy, plan, settings, seeds, (), 0.0),),
             models=1,
             totals=(),
             finished=time.strftime("%Y-%m-%d", time.gmtime()),

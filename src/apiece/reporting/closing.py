@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from apiece._text import per_cent, plain, rounded_up
+from apiece._text import aligned, per_cent, rounded_up
 from apiece.plan.parts import UNSPENT
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def closing_table(run: Run) -> str:
     for g, group in enumerate(groups[:MOST_GROUPS]):
         spent = [spent_text(s.promises[g]) for s in strategies]
         rows.append([f"  {group.name}", str(group.records), f"{group.epsilon:g}", *spent])
-    lines = _aligned(rows)
+    lines = aligned(rows)
     if len(groups) > MOST_GROUPS:
         lines.append(f"  … and {len(groups) - MOST_GROUPS} more groups, in plan.json")
     return "\n".join([*lines, "", *_remarks(run)])
@@ -135,15 +135,3 @@ def _remarks(run: Run) -> list[str]:
     lines.append(f"{release_title(run.release)}:")
     lines += [f"  [{check.verdict}] {check.name}: {check.says}" for check in run.release.checks]
     return lines
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    rows = [[plain(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
