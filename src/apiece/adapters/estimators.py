@@ -552,10 +552,8 @@ class PrivateImageClassifier(_Classifies):
         codes = codes_of(X, y, classes)
         self.classes_ = classes
         plan = recipe.plan(self._budgets(epsilon, delta, None, codes.size), self.strategy)
-        features, seed = (
-            recipe.features(np.asarray(X), cache=self.cache),
-            seed_of(self.random_state),
-        )
+        features = recipe.features(np.asarray(X), cache=self.cache)
+        seed = seed_of(self.random_state)
         self.network_ = recipe.train(
             plan, features, torch.from_numpy(codes), classes.size, seed=seed
         )
