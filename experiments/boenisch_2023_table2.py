@@ -249,5 +249,5 @@ EXPERIMENT = Experiment(
     tables=tables,
     notes=notes,
     seeds=10,
-    needs=lambda data: None if (data / "mnist").is_dir() else f"no folder mnist in {data}",
+    needs=("mnist",),
 )

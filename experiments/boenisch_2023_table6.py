@@ -6,7 +6,6 @@ From plans alone, by RDP as published and by PLD, whose smaller noise keeps the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from boenisch_2023_table2 import DATA, DELTA, SHARES
@@ -106,10 +105,6 @@ def tables(done: Sequence[Done]) -> list[Table]:
     ]  # fmt: skip
 
 
-def needs(data: Path) -> None:
-    """Nothing: no data is read."""
-
-
 EXPERIMENT = Experiment(
     name="boenisch-2023-table6",
     paper="Boenisch et al. 2023",
@@ -123,5 +118,4 @@ EXPERIMENT = Experiment(
         "within .01 of ε. The published row of Scale on MNIST does not fit its own settings."
     ),
     seeds=1,
-    needs=needs,
 )

@@ -8,7 +8,6 @@ PLD. Settings that a caption does not name are those of Figure 3: 50,000 records
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -151,10 +150,6 @@ def tables(done: Sequence[Done]) -> list[Table]:
     return found
 
 
-def needs(data: Path) -> None:
-    """Nothing: no data is read."""
-
-
 EXPERIMENT = Experiment(
     name="kaiser-2026-theory",
     paper="Kaiser et al. 2026",
@@ -170,5 +165,4 @@ EXPERIMENT = Experiment(
         "with those of Figure 3, as here, advantages are lower than published."
     ),
     seeds=1,
-    needs=needs,
 )

@@ -328,5 +328,5 @@ EXPERIMENT = Experiment(
     units=units,
     run=run,
     tables=tables,
-    needs=lambda data: None if (data / "mnist").is_dir() else f"no folder mnist in {data}",
+    needs=("mnist",),
 )

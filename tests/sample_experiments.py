@@ -28,7 +28,7 @@ EXPERIMENT = Experiment(
     ],
     notes=lambda done: f"{len(done)} halves.",
     seeds=3,
-    needs=lambda data: None if (data / "there").is_dir() else f"no folder there in {data}",
+    needs=("there",),
 )
 '''
 

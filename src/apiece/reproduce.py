@@ -7,6 +7,7 @@ results is made from them alone.
 
 from __future__ import annotations
 
+import ast
 import datetime
 import importlib.util
 import json
@@ -14,7 +15,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ class Experiment:
         tables: Takes what is done; returns the tables, with the published figures beside.
         notes: Takes what is done; returns paragraphs in Markdown.
         seeds: How many are run where none is asked for.
-        needs: Takes the folder of data; returns what is missing there, or None.
+        needs: Folders of data that it reads.
 
     Raises:
         InputError: For a name that no command line takes.
@@ -163,7 +164,7 @@ class Experiment:
     tables: Callable[[Sequence[Done]], Sequence[Table]]
     notes: Callable[[Sequence[Done]], str] = field(default=lambda done: "")
     seeds: int = 5
-    needs: Callable[[Path], str | None] = field(default=lambda data: None)
+    needs: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.name or set(self.name) - set("abcdefghijklmnopqrstuvwxyz0123456789-"):
@@ -181,6 +182,11 @@ class Experiment:
         """
         number = self.seeds if seeds is None else _check.count("seeds", seeds)
         return self.units(number, _check.probability("scale", scale, low_open=True))
+
+
+def lacking(needs: Sequence[str], data: Path) -> str | None:
+    """Return what is missing in the folder of data sets, or None."""
+    return next((f"no folder {n} in {data}" for n in needs if not (data / n).is_dir()), None)
 
 
 def key(unit: Unit) -> str:
@@ -209,6 +215,31 @@ def find(folder: Path) -> dict[str, Path]:
             "`experiments` --experiments names"
         )
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What an experiment's file says of it as literals, which are read without running it."""
+
+    name: str
+    paper: str
+    shows: str
+    cost: str
+    needs: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, path: Path) -> Outline:
+        """Return the outline in a file; raise `DataError` where it is no literal."""
+        try:
+            lines = ast.parse(path.read_text(encoding="utf-8")).body
+            made = next(line.value for line in lines if ast.unparse(line).startswith(MARK))
+            words = {word.arg: word.value for word in made.keywords if word.arg in cls.__slots__}
+            return cls(**{name: ast.literal_eval(value) for name, value in words.items()})
+        except (SyntaxError, ValueError, TypeError) as error:
+            raise DataError(
+                f"{path}: its experiment's {', '.join(cls.__slots__)} are no literals ({error}); "
+                "write them out"
+            ) from None
 
 
 def load(folder: Path, name: str) -> Experiment:
@@ -347,7 +378,7 @@ def run(
         ...     [one.result for one in run(half, half.wanted(2, 1.0), Store(Path(folder)), place)]
         [0.0, 0.5]
     """
-    lacks = experiment.needs(place.data)
+    lacks = lacking(experiment.needs, place.data)
     if lacks is not None:
         raise DataError(f"{experiment.name}: {lacks}")
     for unit in list(units) if again else missing(units, store.load(experiment.name)):
@@ -437,11 +468,6 @@ def spread(values: Sequence[float], *, digits: int = 2) -> str:
         return "–"
     text = f"{statistics.fmean(values):.{digits}f}"
     return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.{digits}f}"
-
-
-def page(results: Iterable[tuple[Experiment, Sequence[Done]]]) -> str:
-    """Return the page in Markdown: each experiment with what is done of it, in order."""
-    return HEAD + "".join(section(experiment, done) for experiment, done in results)
 
 
 def section(experiment: Experiment, done: Sequence[Done]) -> str:

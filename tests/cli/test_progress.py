@@ -1,13 +1,15 @@
 """A bar that fits 80 columns, shown only where somebody watches."""
 
+import json
 import re
 import sys
+import time
 from typing import Any
 
 import pytest
 
-from apiece.cli import _command
-from apiece.cli._command import Bar
+from apiece.cli import _command, run
+from apiece.cli._command import Bar, echo
 
 
 @pytest.mark.parametrize("columns", [80, 100])
@@ -33,4 +35,30 @@ def test_nobody_watches(capsys: pytest.CaptureFixture[str], monkeypatch: Any) ->
     monkeypatch.setattr(_command, "PATIENCE", 0.0)
     with Bar(1) as bar:
         bar.advance("plans")
+        time.sleep(0.05)
+    assert run(ACCOUNT) == 0
     assert capsys.readouterr().err == ""
+
+
+ACCOUNT = ["account", "--noise-multiplier", "1", "--steps", "99", "--delta", "1e-5"]
+
+
+def test_every_command_has_a_bar_which_what_it_prints_takes_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the first step, too; and what is printed is printed alone."""
+    monkeypatch.setattr(_command, "PATIENCE", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run([*ACCOUNT, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["delta"] == 1e-5
+    assert "account" in captured.err
+    with Bar(None, "work") as bar:
+        time.sleep(0.2)
+        echo("told")
+        assert bar._shown is None
+    captured = capsys.readouterr()
+    assert captured.out == "told\n"
+    assert "work" in captured.err
+    assert Bar.innermost is None

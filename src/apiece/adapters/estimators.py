@@ -5,11 +5,10 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -37,15 +36,16 @@ from apiece.budgets.groups import doubts
 from apiece.datasets import Numeric
 from apiece.datasets.encode import encode
 from apiece.errors import InputError, UnsupportedError, unknown
-from apiece.jobs.model import Amount, Classes, Target, build
 from apiece.jobs.people import Records
-from apiece.jobs.running import student
 from apiece.jobs.trained import Promise, promises_of
-from apiece.pate import Lessons, plan_votes
+from apiece.pate import plan_votes
 from apiece.plan import BoundPlan
-from apiece.recipes import RECIPES, Recipe, outputs_of
-from apiece.training.randomness import Streams
-from apiece.training.trainer import fit_by_sgd
+
+if TYPE_CHECKING:
+    import torch
+
+    from apiece.jobs.model import Amount, Classes, Target
+    from apiece.recipes import Recipe
 
 METHODS = ("dp-sgd", "pate")
 _OF_PATE = ("public", "teachers", "threshold")
@@ -174,12 +174,12 @@ class _Tabular(_Private):
             warnings.warn(doubt, UserWarning, stacklevel=2)
         features = training_features(frame, columns)
         rows = Records(features, np.arange(len(frame)), ids).without_faulty()
-        records = Records(rows.features, targets.numpy()[rows.labels], rows.person)
+        records = Records(rows.features, targets[rows.labels], rows.person)
         seed = seed_of(self.random_state)
         settings = self._train(budgets, columns, target, records, seed)
-        span = (
-            (target.declared.lower, target.declared.upper) if isinstance(target, Amount) else None
-        )
+        span = None
+        if isinstance(self, PrivateRegressor):
+            span = (self.target.lower, self.target.upper)
         whole = None if ids is None else "all"
         self._note_run(
             facts={
@@ -201,6 +201,12 @@ class _Tabular(_Private):
         self, budgets: Budgets, columns: Columns, target: Target, rows: Records, seed: int | None
     ) -> dict[str, float]:
         """Return the settings of the training that no field holds, after training by DP-SGD."""
+        import torch
+
+        from apiece.jobs.model import build
+        from apiece.training.randomness import Streams
+        from apiece.training.trainer import fit_by_sgd
+
         size = len(budgets)
         batch = min(size, 2048) if self.batch_size is None else self.batch_size
         plan = assign(
@@ -242,11 +248,13 @@ class _Tabular(_Private):
         if self.account is not None:
             self.account.note(plan, named=plan.unit == "person")
 
-    @torch.no_grad()
     def _outputs(self, X: object) -> torch.Tensor:
+        import torch
+
         frame = frame_of(self, X, reset=False)
         features = features_of(frame, declared(self.columns, list(frame.columns)))
-        outputs: torch.Tensor = self.network_(torch.from_numpy(features))
+        with torch.no_grad():
+            outputs: torch.Tensor = self.network_(torch.from_numpy(features))
         return outputs
 
     @abstractmethod
@@ -254,7 +262,7 @@ class _Tabular(_Private):
         """Return what is predicted, as declared."""
 
     @abstractmethod
-    def _encoded(self, X: object, y: object) -> torch.Tensor:
+    def _encoded(self, X: object, y: object) -> npt.NDArray[Any]:
         """Return the targets of the rows, checked."""
 
     def _check_method(self) -> None:
@@ -338,13 +346,15 @@ class PrivateClassifier(_Classifies, _Tabular):
     semi_supervised: bool = False
 
     def _target(self) -> Classes:
+        from apiece.jobs.model import Classes
+
         return Classes(tuple(declared_classes(self.classes).tolist()))
 
-    def _encoded(self, X: object, y: object) -> torch.Tensor:
+    def _encoded(self, X: object, y: object) -> npt.NDArray[Any]:
         classes = declared_classes(self.classes)
         codes = codes_of(X, y, classes)
         self.classes_ = classes
-        return torch.from_numpy(codes)
+        return codes
 
     def _check_method(self) -> None:
         if self.method not in METHODS:
@@ -370,6 +380,9 @@ class PrivateClassifier(_Classifies, _Tabular):
         """Return as DP-SGD does, after training by it or a student by PATE."""
         if self.method == "dp-sgd":
             return super()._train(budgets, columns, target, rows, seed)
+        from apiece.jobs.running import student
+        from apiece.pate import Lessons
+
         assert self.teachers is not None  # checked before
         votes = plan_votes(
             budgets,
@@ -458,14 +471,16 @@ class PrivateRegressor(RegressorMixin, _Tabular):
                 f"target = {self.target!r}: the range of y is not read from it, where one person's "
                 "value could be seen: declare target=Numeric(lower, upper)"
             )
+        from apiece.jobs.model import Amount
+
         return Amount(self.target)
 
-    def _encoded(self, X: object, y: object) -> torch.Tensor:
+    def _encoded(self, X: object, y: object) -> npt.NDArray[Any]:
         values = column_or_1d(y, warn=True, dtype=np.float64)
         check_consistent_length(X, values)
         if not np.isfinite(values).all():
             raise InputError("y: contains NaN or infinity; leave these rows out")
-        return self._target().encoded(values)
+        return self._target().encoded(values).numpy()
 
     def predict(self, X: object) -> npt.NDArray[np.float64]:
         """Return a number in the declared range for each row.
@@ -548,6 +563,8 @@ class PrivateImageClassifier(_Classifies):
                 out of bounds; a `ValueError`, as scikit-learn's own are.
             InfeasibleError: Where no plan meets the request.
         """
+        import torch
+
         recipe, classes = self._recipe(), declared_classes(self.classes)
         codes = codes_of(X, y, classes)
         self.classes_ = classes
@@ -576,6 +593,8 @@ class PrivateImageClassifier(_Classifies):
         return self
 
     def _recipe(self) -> Recipe:
+        from apiece.recipes import RECIPES, Recipe
+
         if isinstance(self.recipe, Recipe):
             return self.recipe
         if self.recipe not in RECIPES:
@@ -583,4 +602,6 @@ class PrivateImageClassifier(_Classifies):
         return RECIPES[self.recipe]
 
     def _outputs(self, X: object) -> torch.Tensor:
+        from apiece.recipes import outputs_of
+
         return outputs_of(self.network_, self._recipe().features(np.asarray(X), cache=self.cache))

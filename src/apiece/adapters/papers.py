@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -27,18 +26,8 @@ from apiece.budgets.levels import Levels, Offered
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import InputError, StateError
 from apiece.jobs.config import RunSettings
-from apiece.jobs.model import (
-    HEAD,
-    TABULAR,
-    TabularModel,
-    load_model,
-    readable,
-    stored_state,
-    to_bytes,
-)
 from apiece.jobs.prepared import RunFolder, refuse_used
 from apiece.jobs.results import METRICS, MODEL, PLAN, REPORT, STATEMENT, Run, statement_of
-from apiece.jobs.running import versions
 from apiece.jobs.statement import Bound, weights_digest
 from apiece.jobs.trained import (
     Asked,
@@ -49,12 +38,12 @@ from apiece.jobs.trained import (
     errors_of,
     levels_of,
 )
-from apiece.recipes import Recipe
-from apiece.recipes.heads import HEADS
-from apiece.reporting import Report, report
 
 if TYPE_CHECKING:
+    import torch
+
     from apiece.plan import Plan
+    from apiece.reporting import Report
 
 
 class Said(TypedDict, total=False):
@@ -106,6 +95,8 @@ class Papers(BaseEstimator):
             As `apiece.report`. Accuracy on held-out rows has no noise, and no ε covers it: it is
             in the internal edition alone.
         """
+        from apiece.reporting import report
+
         return report(self._told(X, y, people, said), edition=edition)
 
     def described(self) -> Run:
@@ -160,6 +151,9 @@ class Papers(BaseEstimator):
             DataError: For a folder that is used or cannot be written to.
             InputError: As `report`.
         """
+        from apiece.jobs.model import HEAD, TABULAR, TabularModel, to_bytes
+        from apiece.reporting import report
+
         run = self._told(X, y, people, said)
         refuse_used(Path(folder))
         told, facts = statement_of(run), run.data
@@ -186,6 +180,12 @@ class Papers(BaseEstimator):
                 the statement is bound to. Who can write all of them can make others that agree.
             InputError: For the folder of another estimator.
         """
+        import torch
+
+        from apiece.jobs.model import load_model, readable, stored_state
+        from apiece.recipes import Recipe
+        from apiece.recipes.heads import HEADS
+
         run = Run.load(folder)
         if run.estimator is None or run.estimator["name"] != cls.__name__:
             of = "apiece train" if run.estimator is None else run.estimator["name"]
@@ -227,6 +227,8 @@ class Papers(BaseEstimator):
         **how: Any,
     ) -> None:  # fmt: skip
         """Note what was run, when the fit is done: see `Run`."""
+        from apiece.jobs.running import versions
+
         plan, state = self.plan_, self.network_.state_dict()
         columns = how.pop("columns", {})
         declared = Schema("fit", columns)

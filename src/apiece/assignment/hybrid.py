@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
@@ -191,6 +190,8 @@ class Intervals:
         groups, start = self._request.groups, math.log(self._request.mean_probability)
         away, place = np.log(q) - start, np.log(groups.epsilon)
         # Alike are groups on one side of q̄ with the same δ and bound; ε orders them.
+        from scipy.interpolate import PchipInterpolator
+
         keys = np.stack([np.sign(away), groups.delta, self._bound, place])
         order = np.lexsort(keys[::-1])
         order = order[some_groups[order]]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.interpolate import PchipInterpolator
 
 from apiece import accounting
 from apiece._types import Floats, Integers
@@ -80,6 +79,8 @@ def _some_first(
     if some.size < 3 or not (solved > 0).all():
         return solve(*_all(epsilon))
     # Guesses alone are interpolated: what is returned is solved for and safe.
+    from scipy.interpolate import PchipInterpolator
+
     curve = PchipInterpolator(np.log(epsilon[some]), np.log(solved))
     return solve(np.arange(epsilon.size), np.exp(curve(np.log(epsilon))))
 

@@ -12,7 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from threading import Lock, Timer
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import click
 
@@ -21,6 +22,8 @@ from apiece._text import plain, plain_lines
 from apiece.errors import DataError, InputError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from apiece._types import Flags
     from apiece.datasets.tables import Dialect
 
@@ -72,7 +75,8 @@ class Command(click.Command):
             for kind, value in given:
                 if isinstance(kind, Output) and kind.kind is not None and value is not None:
                     check_output(value, kind.kind)
-            return super().invoke(ctx)
+            with Bar(None, ctx.command_path):
+                return super().invoke(ctx)
 
 
 class CommandGroup(click.Group):
@@ -263,6 +267,8 @@ def read_text(path: Path) -> str:
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text as `click.echo` does; control characters in it are shown, not obeyed."""
+    if Bar.innermost is not None:
+        Bar.innermost.hide()
     click.echo(plain_lines(text), err=err, nl=nl)
 
 
@@ -303,46 +309,73 @@ LONGEST = 40  # characters beside the bar, so that all fits 80
 
 
 class Bar:
-    """A progress bar on stderr: on a terminal alone, and after `PATIENCE` seconds of work."""
+    """A progress bar on stderr: on a terminal alone, and after `PATIENCE` seconds of work.
 
-    def __init__(self, total: int, *, done: int = 0, quiet: bool = False) -> None:
-        self.total, self.done = total, done
-        self._watched = sys.stderr.isatty() and not quiet
-        self._begun = time.monotonic()
-        self._shown: Any = None
-        self._task: Any = None
+    total: how many steps; None where nobody knows, and something moves. text: beside the bar. One
+    bar is on the terminal at a time, the innermost; what is printed takes it away until a step.
+    """
+
+    innermost: ClassVar[Bar | None] = None
+
+    def __init__(self, total: int | None, text: str = "", *, done: int = 0) -> None:
+        self.total, self.text, self.done = total, text, done
+        self._begun, self._watched = time.monotonic(), sys.stderr.isatty()
+        self._shown: Progress | None = None
+        self._lock, self._timer = Lock(), Timer(PATIENCE, self._show)
+        self._outer: Bar | None = None
 
     def advance(self, text: str | Callable[[], str]) -> None:
         """Count one step. text: beside the bar; a function is called only if it is shown."""
         self.done += 1
-        if self._shown is None:
-            if not self._watched or time.monotonic() - self._begun < PATIENCE:
-                return
-            self._open()
-        from rich.markup import escape
+        if self._watched and time.monotonic() - self._begun >= PATIENCE:
+            self.text = text if isinstance(text, str) else text()
+            self._show()
 
-        said = plain(text if isinstance(text, str) else text())
-        said = escape(said if len(said) <= LONGEST else said[: LONGEST - 1] + "…")
-        self._shown.update(self._task, completed=self.done, description=said)
-
-    def _open(self) -> None:
+    def _show(self) -> None:
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
-        self._shown = Progress(
-            "{task.description}",
-            BarColumn(bar_width=20),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._shown.add_task("", total=self.total)
-        self._shown.start()
+        said = plain(self.text)
+        said = escape(said if len(said) <= LONGEST else said[: LONGEST - 1] + "…")
+        with self._lock:
+            if Bar.innermost is not self:
+                return
+            if self._shown is None:
+                self._shown = Progress(
+                    "{task.description}",
+                    BarColumn(bar_width=20),
+                    TaskProgressColumn(),
+                    TimeRemainingColumn(),
+                    console=Console(stderr=True),
+                    transient=True,
+                    redirect_stdout=False,
+                    redirect_stderr=False,
+                )
+                self._shown.add_task(said, total=self.total)
+                self._shown.start()
+            self._shown.update(
+                self._shown.task_ids[0], total=self.total, completed=self.done, description=said
+            )
+
+    def hide(self) -> None:
+        """Take the bar away, until the next step."""
+        self._timer.cancel()
+        with self._lock:
+            shown, self._shown = self._shown, None
+        if shown is not None:
+            shown.stop()
 
     def __enter__(self) -> Self:
+        self._outer, Bar.innermost = Bar.innermost, self
+        if self._outer is not None:
+            self._outer.hide()
+        if self._watched:
+            self._timer.daemon = True
+            self._timer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._shown is not None:
-            self._shown.stop()
+        with self._lock:
+            Bar.innermost = self._outer
+        self.hide()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,20 +74,24 @@ def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> Non
         run_one(name, data, out, flags)
         return
     from apiece._files import Kind, write
-    from apiece.reproduce import Store, find, load, page, state
+    from apiece.reproduce import HEAD, Outline, Store, find, lacking, load, section, state
 
     store, folder = Store(out), flags["experiments"]
-    every = [(load(folder, each), store.load(each)) for each in find(folder)]
+    files = find(folder)
     if as_page:
-        kind = Kind("the page of results", (".md",), b"# The papers' tables and figures")
-        write(PAGE, page(every), kind)
+        kind, text = Kind("the page of results", (".md",), HEAD.splitlines()[0].encode()), HEAD
+        with Bar(len(files)) as bar:
+            for each in files:
+                text += section(load(folder, each), store.load(each))
+                bar.advance(each)
+        write(PAGE, text, kind)
         echo(f"{PAGE}")
         return
-    rows = [
-        {name: getattr(experiment, name) for name in ("name", "paper", "shows", "cost")}
-        | {"state": state(done, experiment.needs(data))}
-        for experiment, done in every
-    ]
+    rows = []
+    for outline in map(Outline.of, files.values()):
+        row = asdict(outline)
+        lacks = lacking(row.pop("needs"), data)
+        rows.append(row | {"state": state(store.load(outline.name), lacks)})
     if flags["as_json"]:
         echo(json.dumps({"experiments": rows}, allow_nan=False))
         return
@@ -104,7 +109,7 @@ def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
     store, place = Store(out), Place(data, flags["work"] / name)
     again = not flags["resume"]
     left = wanted if again else missing(wanted, store.load(name))
-    with Bar(len(left), quiet=flags["as_json"]) as bar:
+    with Bar(len(left)) as bar:
 
         def watch(unit: Unit) -> None:
             bar.advance(lambda: ", ".join(f"{value}" for value in unit.values()))

@@ -116,7 +116,7 @@ def command(
     from apiece.reporting.closing import closing_table
 
     begun = time.monotonic()
-    found = _run(prepared, out, quiet=as_json)
+    found = _run(prepared, out)
     report(found).save(out / REPORT)
     if as_json:
         echo(found.to_json())
@@ -127,7 +127,7 @@ def command(
         echo(f"Open the report: {out / REPORT}")
 
 
-def _run(prepared: Prepared, out: Path, *, quiet: bool) -> Run:
+def _run(prepared: Prepared, out: Path) -> Run:
     """Run the job with a bar on the terminal, and say each doubt once training has begun."""
     from apiece.jobs import run
 
@@ -139,7 +139,7 @@ def _run(prepared: Prepared, out: Path, *, quiet: bool) -> Run:
         while doubts:
             echo(doubts.pop(0), err=True)
 
-    with Bar(prepared.steps, done=prepared.unfinished.made(), quiet=quiet) as bar:
+    with Bar(prepared.steps, done=prepared.unfinished.made()) as bar:
 
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
             tell()

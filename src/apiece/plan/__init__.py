@@ -1,8 +1,13 @@
 """Plan: the one object that the engine runs and the accountant reads."""
 
-from apiece.plan.model import BoundPlan, Plan
+from typing import TYPE_CHECKING
+
+from apiece import _lazy
 from apiece.plan.parts import Group, Reference, Schedule, Stage
-from apiece.plan.verification import Verification
+
+if TYPE_CHECKING:
+    from apiece.plan.model import BoundPlan, Plan
+    from apiece.plan.verification import Verification
 
 __all__ = [
     "BoundPlan",
@@ -13,3 +18,6 @@ __all__ = [
     "Stage",
     "Verification",
 ]
+__getattr__ = _lazy.names_of(
+    __name__, {"model": ("BoundPlan", "Plan"), "verification": ("Verification",)}
+)
