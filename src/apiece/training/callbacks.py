@@ -174,11 +174,7 @@ class ProgressBar:
 
 
 def describe(spent: Spent) -> str:
-    """Return one group's spending in few words, with three digits, rounded up.
-
-    >>> describe(Spent("strict", 1.0, 0.25011))
-    'ε 0.251 of 1 (strict)'
-    """
+    """Return one group's spending in few words, with three digits, rounded up."""
     unit = 10.0 ** (math.floor(math.log10(spent.spent)) - 2) if spent.spent > 0 else 1.0
     rounded = math.ceil(spent.spent / unit) * unit
     return f"ε {rounded:.3g} of {spent.asked:g} ({spent.group})"

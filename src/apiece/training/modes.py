@@ -78,13 +78,6 @@ def called_with(
 
     As torch's `functional_call`, which leaves its values behind in a module that has two names.
     values: by the names of `named_parameters`; what has none here keeps its own.
-
-    >>> layer = nn.Linear(1, 1, bias=False)
-    >>> model = nn.Sequential(layer, layer)
-    >>> called_with(model, {"0.weight": torch.full((1, 1), 3.0)}, torch.ones(1)).item()
-    9.0
-    >>> model[0].weight is layer.weight
-    True
     """
     names = {id(p): name for name, p in model.named_parameters() if name in values}
     everywhere = {

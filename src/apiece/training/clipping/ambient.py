@@ -17,22 +17,7 @@ States = list[tuple[torch.Generator, torch.Tensor]]
 
 @contextlib.contextmanager
 def model_randomness(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
-    """Yield with torch's generators seeded, and leave them as they were.
-
-    The generators of the CPU and of every device start from the step's own seed, so that a step is
-    repeated exactly after a resume.
-
-    Args:
-        seed: Of the step.
-        devices: Where the model's parameters are.
-
-    Example:
-        >>> with model_randomness(0, []):
-        ...     one = torch.rand(2)
-        >>> with model_randomness(0, []):
-        ...     bool((torch.rand(2) == one).all())
-        True
-    """
+    """Yield with torch's generators seeded, so that a step repeats exactly; then put them back."""
     with trial(devices):
         for generator in _generators(devices):
             generator.manual_seed(seed)

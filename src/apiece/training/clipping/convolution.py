@@ -24,11 +24,7 @@ from apiece.training.clipping.contributions import (
 
 _CELLS = 1 << 18  # entries of patches at a time: they stay in the second-level cache
 _GRADIENTS = 1 << 19  # entries of per-record gradients at a time from a grouped convolution
-_CONVOLVE: dict[int, Any] = {
-    3: nn.functional.conv1d,
-    4: nn.functional.conv2d,
-    5: nn.functional.conv3d,
-}  # by how many dimensions a batch has
+_CONVOLVE: list[Any] = [nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d]
 _FEW_PLACES = 0.5  # of the gradients' multiplications, below which Gram matrices are quicker
 _LANES = 8  # channels a group below which oneDNN's blocked layouts are mostly padding
 
@@ -173,7 +169,7 @@ class Convolution(Contribution):
         The step between its entries is the layer's stride, and it moves by the layer's dilation.
         """
         inputs, outputs, conv = self.inputs[start:end], self.outputs[start:end], self.kernel
-        result: torch.Tensor = _CONVOLVE[outputs.dim()](
+        result: torch.Tensor = _CONVOLVE[outputs.dim() - 3](
             inputs.reshape(1, -1, *inputs.shape[2:]),
             outputs.reshape(-1, 1, *outputs.shape[2:]),
             None,

@@ -127,15 +127,7 @@ def refused(proof: Proof) -> UnsupportedError:
 
 
 def proof_of(model: nn.Module) -> Proof | None:
-    """Return what was proved last of a model; None before its first batch.
-
-    Args:
-        model: Whose batches were clipped, but by method="alone".
-
-    Example:
-        >>> proof_of(nn.Linear(2, 1)) is None
-        True
-    """
+    """Return what was proved last of a model; None before its first batch, and by "alone"."""
     known = _known.get(model)
     return None if not known else list(known.values())[-1].engine.proof
 

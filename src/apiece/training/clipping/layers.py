@@ -218,49 +218,31 @@ def _convolution_backward(call: Call) -> Given:
     return _sums(_batched(call, layout, "input", len(call.argument("stride")) + 2), 2)
 
 
+_POOLS = """
+    max_pool{0}d_with_indices avg_pool{0}d _adaptive_avg_pool{0}d adaptive_max_pool{0}d
+    max_pool{0}d_with_indices_backward avg_pool{0}d_backward _adaptive_avg_pool{0}d_backward
+    adaptive_max_pool{0}d_backward
+"""
+_PLANAR = {  # by how many axes a batch has
+    3: """
+       upsample_linear1d upsample_nearest1d avg_pool1d adaptive_max_pool1d max_pool1d
+       adaptive_avg_pool1d col2im
+       """,
+    4: """
+       upsample_nearest2d upsample_bilinear2d upsample_bicubic2d im2col _upsample_bilinear2d_aa
+       _upsample_nearest_exact2d _upsample_bicubic2d_aa
+       """ + _POOLS.format(2),
+    5: "upsample_nearest3d upsample_trilinear3d" + _POOLS.format(3),
+}  # fmt: skip
+
+
 def _planar(rank: int, call: Call) -> Given:
     name = "self" if isinstance(call.argument("self"), fx.Node) else "input"
-    return _batched(call, _first(call, name), name, rank)
+    return _batched(call, _first(call, "grad_output", name, "indices"), name, rank)
 
 
-def _pooled_backward(rank: int, call: Call) -> Given:
-    return _batched(call, _first(call, "grad_output", "self", "indices"), "self", rank)
-
-
-# By how many axes a batch has.
-for _rank, _names, _backward in (
-    (
-        3,
-        """
-        upsample_linear1d upsample_nearest1d avg_pool1d adaptive_max_pool1d max_pool1d
-        adaptive_avg_pool1d col2im
-        """,
-        "",
-    ),
-    (
-        4,
-        """
-        max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d
-        upsample_nearest2d upsample_bilinear2d upsample_bicubic2d im2col _upsample_bilinear2d_aa
-        _upsample_nearest_exact2d _upsample_bicubic2d_aa
-        """,
-        """
-        max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward
-        adaptive_max_pool2d_backward
-        """,
-    ),
-    (
-        5,
-        """
-        max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d
-        upsample_nearest3d upsample_trilinear3d
-        """,
-        "max_pool3d_with_indices_backward avg_pool3d_backward _adaptive_avg_pool3d_backward "
-        "adaptive_max_pool3d_backward",
-    ),
-):
+for _rank, _names in _PLANAR.items():
     rule(_names)(functools.partial(_planar, _rank))
-    rule(_backward)(functools.partial(_pooled_backward, _rank))
 
 
 @rule(

@@ -264,15 +264,7 @@ def add_up(parts: Iterable[ClippedSum]) -> ClippedSum:
 
 
 def slack(dtype: torch.dtype) -> float:
-    """Return the relative room left under every bound for round-off.
-
-    Args:
-        dtype: The type that norms are computed in.
-
-    Example:
-        >>> slack(torch.float32) == 2.0**-17
-        True
-    """
+    """Return the relative room under every bound for round-off of norms in this type."""
     return 2.0**-40 if dtype == torch.float64 else 2.0**-17
 
 

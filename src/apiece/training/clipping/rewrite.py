@@ -35,7 +35,6 @@ from apiece.training.clipping.capture import (
 from apiece.training.clipping.contributions import (
     Contribution,
     Outer,
-    Products,
     Rows,
     join,
     lookups,
@@ -52,6 +51,7 @@ from apiece.training.clipping.table import (
     Sizes,
     Summed,
     Unproved,
+    layout_and_tensor,
     name_of,
     words,
 )
@@ -165,7 +165,7 @@ class Program:
         """Return a weighted sum of leaves as the parameter's gradient."""
         for step in self.parts[name].chain:
             total = step.applied(total)
-        return total if total.shape == like.shape else total.reshape(like.shape)
+        return total.reshape(like.shape).contiguous()
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
@@ -249,18 +249,14 @@ def _spare(node: fx.Node) -> None:
 class _Writer:
     proved: Proved
     sizes: Sizes
-    known: dict[tuple[fx.Node, bool], Leaf] = field(default_factory=dict)
+    known: dict[fx.Node, Leaf] = field(default_factory=dict)
 
     def part(self, gradient: fx.Node) -> Part:
         """Return what a parameter's gradient is made of."""
         terms = self._terms(gradient)
         if terms is None or len({tuple(step.kind for step in chain) for _, chain in terms}) > 1:
             return self._mapped(gradient)
-        chain = _shortened(terms[0][1])
-        turned = [step.name for step in chain] == ["t"]
-        if turned and all(name_of(node) == "mm" for node, _ in terms):
-            return Part(tuple(self.leaf(node, turned=True) for node, _ in terms), ())
-        return Part(tuple(self.leaf(node) for node, _ in terms), chain)
+        return Part(tuple(self.leaf(node) for node, _ in terms), _shortened(terms[0][1]))
 
     def _terms(self, node: object) -> list[tuple[fx.Node, tuple[Step, ...]]] | None:
         """Return the leaves that a gradient is the sum of, each with the isometries on its way.
@@ -316,18 +312,16 @@ class _Writer:
 
         return Part(tuple(map(self.leaf, leaves)), (), through, tuple(shared))
 
-    def leaf(self, node: fx.Node, *, turned: bool = False) -> Leaf:
-        """Return a leaf's rule; `turned` gives the transpose of a product."""
-        key = node, turned
-        if key not in self.known:
+    def leaf(self, node: fx.Node) -> Leaf:
+        """Return a leaf's rule."""
+        if node not in self.known:
             source, index = node, 0
             if node.target is operator.getitem:
                 source, index = node.args  # type: ignore[assignment]
             call = Call(source, self.proved.layouts, self.sizes)
             rule = LEAVES.get(call.name)
-            result = (None if rule is None else rule(call, index)) or _by_vmap(call, index)
-            self.known[key] = _turned(result) if turned else result
-        return self.known[key]
+            self.known[node] = (rule and rule(call, index)) or _by_vmap(call, index)
+        return self.known[node]
 
 
 def _shortened(chain: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -343,21 +337,6 @@ def _shortened(chain: tuple[Step, ...]) -> tuple[Step, ...]:
     if result and result[-1].name in _VIEWS:
         result.pop()  # the end is given the parameter's shape
     return tuple(result)
-
-
-def _turned(leaf: Leaf) -> Leaf:
-    """Return a product's leaf with the transpose of its gradients."""
-
-    def make(given: Tensors, size: int) -> Contribution:
-        match leaf.make(given, size):
-            case Outer(left, right):
-                return Outer(right, left)
-            case Products(left, right):
-                return Products(right, left)
-            case part:
-                return Rows(part.per_record().mT)
-
-    return Leaf(leaf.operands, make)
 
 
 # ---------------------------------------------------------------- leaves, operator by operator
@@ -377,8 +356,7 @@ def by_record(tensor: torch.Tensor, layout: Records, size: int) -> torch.Tensor:
 
 
 def _along(call: Call, name: str) -> tuple[fx.Node, Records]:
-    node = call.argument(name)
-    layout = call.of(node)
+    node, layout = layout_and_tensor(call, name)
     assert isinstance(layout, Records)
     return node, layout
 
@@ -409,9 +387,8 @@ def _sum(call: Call, _index: int) -> Leaf | None:
 
     def make(given: Tensors, size: int) -> Contribution:
         rows = by_record(given[0], layout, size)
-        total = rows.sum([1, *others]) if others else (
-            rows.squeeze(1) if rows.shape[1] == 1 else rows.sum(1)
-        )  # fmt: skip
+        alone = rows.shape[1] == 1 and not others
+        total = rows.squeeze(1) if alone else rows.sum([1, *others])
         return Rows(total.reshape(size, *shape))
 
     return Leaf((node,), make)
@@ -451,8 +428,6 @@ def _embedding(call: Call, _index: int) -> Leaf | None:
 
 def _bags(call: Call, _index: int) -> Leaf | None:
     gradient, indices = call.argument("grad"), call.argument("indices")
-    layout = call.of(indices)
-    assert isinstance(layout, Records)
     count, padding = int(call.argument("num_weights")), int(call.argument("padding_idx"))
     mean, weights = call.argument("mode") == 1, call.argument("per_sample_weights")
     nodes = (gradient, indices, *((weights,) if isinstance(weights, fx.Node) else ()))
@@ -483,8 +458,7 @@ def _normalised(
     last: how many axes a parameter has; None for one along the channels, the second axis.
     """
     nodes = tuple(call.argument(name) for name in names.split())
-    layout = call.of(nodes[0])
-    assert isinstance(layout, Records)
+    _, layout = _along(call, names.split()[0])
 
     def make(given: Tensors, size: int) -> Contribution:
         values = given[0] if index == 2 else given[0] * normal(*given[1:])

@@ -59,28 +59,40 @@ class Padded(rnn.PackedSequence):
         return (self.lengths > step).unsqueeze(1)
 
 
-def packed(given: Tensor, lengths: object, batch_first: bool, _sorted: bool) -> Padded:
-    """Return what stands for `pack_padded_sequence`."""
+def packed(
+    input: Tensor,  # noqa: A002
+    lengths: object,
+    batch_first: bool = False,
+    enforce_sorted: bool = True,
+) -> Padded:
+    """Return what stands for `pack_padded_sequence`; the records keep their own order."""
     if not isinstance(lengths, Tensor):
         raise Unwritten("lengths are given as numbers, one for each record; give a tensor of them")
-    of_records = given if batch_first else given.transpose(0, 1)
-    return Padded(of_records, lengths.to(given.device, torch.int64))
+    of_records = input if batch_first else input.transpose(0, 1)
+    return Padded(of_records, lengths.to(input.device, torch.int64))
 
 
 def padded(
-    given: Padded, batch_first: bool, value: float, total: int | None
+    sequence: Padded,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    total_length: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return what stands for `pad_packed_sequence`: as long as what was packed, or `total`."""
-    length = given.padded.shape[1]
-    if total is not None and total < length:
-        raise Unwritten(f"total_length={total} is less than the {length} that were packed")
-    there = torch.arange(length, device=given.padded.device) < given.lengths.unsqueeze(1)
-    there = there.reshape(*there.shape, *(1 for _ in given.padded.shape[2:]))
-    result = torch.where(there, given.padded, value)
-    if total is not None and total > length:
-        more = [0, 0] * (result.dim() - 2) + [0, total - length]
-        result = nn.functional.pad(result, more, value=value)
-    return (result if batch_first else result.transpose(0, 1)), given.lengths
+    """Return what stands for `pad_packed_sequence`: as long as what was packed, or `total_length`.
+
+    Beyond a record's length there is nothing but `padding_value`.
+    """
+    given, lengths = sequence.padded, sequence.lengths
+    more = 0 if total_length is None else total_length - given.shape[1]
+    if more < 0:
+        raise Unwritten(f"total_length={total_length} is less than the {given.shape[1]} packed")
+    there = torch.arange(given.shape[1], device=given.device) < lengths.unsqueeze(1)
+    there = there.reshape(*there.shape, *(1 for _ in given.shape[2:]))
+    result = torch.where(there, given, padding_value)
+    if more:
+        sides = [0, 0] * (result.dim() - 2) + [0, more]
+        result = nn.functional.pad(result, sides, value=padding_value)
+    return (result if batch_first else result.transpose(0, 1)), lengths
 
 
 # ---------------------------------------------------------------- recurrent layers
@@ -152,22 +164,12 @@ def _cell(mode: str, given: Tensor, of_state: Tensor, states: States) -> States:
 # ---------------------------------------------------------------- in place of torch's
 
 
-def _pack(
-    input: Tensor,  # noqa: A002
-    lengths: object,
-    batch_first: bool = False,
-    enforce_sorted: bool = True,
-) -> object:
-    return vars(pack_padded_sequence)["instead"](input, lengths, batch_first, enforce_sorted)
+def _pack(*args: Any, **kwargs: Any) -> object:
+    return vars(pack_padded_sequence)["instead"](*args, **kwargs)
 
 
-def _pad(
-    sequence: rnn.PackedSequence,
-    batch_first: bool = False,
-    padding_value: float = 0.0,
-    total_length: int | None = None,
-) -> object:
-    return vars(pad_packed_sequence)["instead"](sequence, batch_first, padding_value, total_length)
+def _pad(*args: Any, **kwargs: Any) -> object:
+    return vars(pad_packed_sequence)["instead"](*args, **kwargs)
 
 
 def _instead(function: Any, stand_in: Callable[..., Any]) -> Callable[..., Any]:
@@ -176,8 +178,8 @@ def _instead(function: Any, stand_in: Callable[..., Any]) -> Callable[..., Any]:
         function.__code__, function.__globals__, function.__name__, function.__defaults__
     )
 
-    def call(*args: Any) -> Any:
-        return (stand_in if getattr(_OPEN, "yes", False) else kept)(*args)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (stand_in if getattr(_OPEN, "yes", False) else kept)(*args, **kwargs)
 
     return call
 
