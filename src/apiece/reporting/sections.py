@@ -441,7 +441,7 @@ def cards(subject: Subject, edition: str) -> list[tuple[str, str]]:
     first = f"{sum(g.records for g in groups):,}", f"{declared.unit}s in the plan"
     if run is not None and (told := held_out(run)):
         at = [each.strategy for each in run.strategies].index(run.strategy)
-        name, texts = told[-1]
+        name, texts = told[-1 if run.data.classes else 0]
         first = (texts[at], f"{name}, on people who were held out")
         if texts[at] == "not tested":
             first = f"{run.data.training_records:,}", f"{declared.unit}s it learned from"
@@ -452,12 +452,14 @@ def cards(subject: Subject, edition: str) -> list[tuple[str, str]]:
             span([g.epsilon_spent for g in groups], rounded_up),
             f"ε spent, at most; asked was {span([g.epsilon for g in groups], shown)}",
         ),
-        (span(rights, "{:,}".format), MADE) if rights else (str(len(groups)), "budget groups"),
+        (span(rights, "{:,}".format), MADE if run else f"{RIGHT}By this plan")
+        if rights
+        else (str(len(groups)), "budget groups"),
     ]
 
 
 RIGHT = "of 1,000 people like you an attacker guesses right, at most; 500 by a coin. "
-ALONE, MADE = RIGHT + "By ε and δ alone", RIGHT + "As this model was made"
+ALONE, MADE = RIGHT + "By ε and δ alone", RIGHT + "As it was made"
 
 
 def span(values: Sequence[float], text: Callable[[float], str]) -> str:
@@ -487,7 +489,8 @@ def _declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
         yield str(declared.models or 1), "models"
     else:
         settings = declared.settings[str(declared.strategy)]
-        yield str(declared.models or 1), "models trained"
+        number = declared.models if declared.models else settings["clip_norm"]
+        yield f"{number:,g}", "models trained" if declared.models else "mean clip norm"
         yield f"{settings['steps']:,g}", "steps of training"
     yield f"1 {declared.unit}", "is protected: whether it took part"
 
