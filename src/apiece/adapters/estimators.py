@@ -14,7 +14,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from apiece import _check
-from apiece._types import Ids
+from apiece._types import Ids, Json
 from apiece.adapters.account import Account
 from apiece.adapters.fitting import (
     Columns,
@@ -177,15 +177,15 @@ class _Tabular(_Private):
         records = Records(rows.features, targets[rows.labels], rows.person)
         seed = seed_of(self.random_state)
         settings = self._train(budgets, columns, target, records, seed)
-        span = None
-        if isinstance(self, PrivateRegressor):
-            span = (self.target.lower, self.target.upper)
+        span: Json = {}
+        if isinstance(own := getattr(self, "target", None), Numeric):
+            span = {"target_range": (own.lower, own.upper), "target_scale": own.scale}
         whole = None if ids is None else "all"
         self._note_run(
             facts={
                 "label": str(getattr(y, "name", None) or "y"),
                 "features": int(features.shape[1]),
-                "target_range": span,
+                **span,
             },
             settings={"momentum": 0.0, "steps": int(self.steps), "clip_norm": float(self.clip_norm),
                       "learning_rate": float(self.learning_rate), **settings},

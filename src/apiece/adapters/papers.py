@@ -23,7 +23,7 @@ from apiece._types import Json
 from apiece._version import __version__
 from apiece.adapters.fitting import codes_of, ids_of
 from apiece.budgets.levels import Levels, Offered
-from apiece.datasets import Categorical, Numeric, Schema
+from apiece.datasets import Categorical, Schema
 from apiece.errors import InputError, StateError
 from apiece.jobs.config import RunSettings
 from apiece.jobs.prepared import RunFolder, refuse_used
@@ -67,6 +67,7 @@ class Papers(BaseEstimator):
     network_: torch.nn.Module
     run_: Run
     account: Any = None
+    target: Any = None
     levels: Offered | None = None
 
     def report(
@@ -157,7 +158,7 @@ class Papers(BaseEstimator):
         run = self._told(X, y, people, said)
         refuse_used(Path(folder))
         told, facts = statement_of(run), run.data
-        target = Categorical(facts.classes) if facts.classes else Numeric(*facts.target_range or ())
+        target = Categorical(facts.classes) if facts.classes else self.target
         columns = Schema.from_dict({"columns": facts.columns}, "").columns if facts.columns else {}
         model = TabularModel(self.network_, dict(columns), facts.label, target, told)  # type: ignore[arg-type]
         place = RunFolder(Path(folder))

@@ -347,6 +347,7 @@ def _statement(content: Json, target: Categorical | Numeric, path: Path) -> Json
         require_same_digest(content["label"], data["label"], "label", where)
         require_same_digest(classes, data["classes"], "classes", where)
         require_same_digest(span, data["range"], "range", where)
+        require_same_digest(getattr(target, "scale", None), data["scale"], "scale", where)
         require_same_digest(content["columns"], data["columns"], "columns", where)
         require_same_digest(content["hidden"], found["mechanism"]["hidden"], "hidden", where)
     beside = path.with_name("statement.json")

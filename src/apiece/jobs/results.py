@@ -548,6 +548,7 @@ def statement_of(run: Run) -> Json:
             "label": data.label,
             "classes": list(data.classes),
             "range": None if data.target_range is None else list(data.target_range),
+            "scale": None if data.target_range is None else data.target_scale,
             "schema": data.schema,
             "columns": {name: dict(column) for name, column in data.columns.items()},
         },

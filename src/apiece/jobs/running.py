@@ -438,6 +438,7 @@ def _facts(prepared: Prepared, held_out: Predictions | None) -> Facts:
         label=people.label,
         classes=people.classes,
         target_range=None if number is None else (number.lower, number.upper),
+        target_scale="linear" if number is None else number.scale,
         schema=people.schema.name,
         features=int(people.train.features.shape[1]),
         unit=data.unit,

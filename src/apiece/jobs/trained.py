@@ -55,6 +55,7 @@ Proportion = Annotated[float, _json.share]
 Range = Annotated[tuple[float, float], _range]
 Seed = Annotated[int, _json.whole(2**128)]
 Tuned = Annotated[Mapping[str, float], _settings]
+TargetScale = Annotated[str, _json.one_of("linear", "log")]
 Unit = Annotated[str, _json.one_of("record", "person")]
 Asked = Mapping[str, float] | Sequence[tuple[float, float]] | str
 Planned = Annotated[Plan, lambda value, where: Plan.from_dict(value)]
@@ -222,13 +223,13 @@ class Facts:
     """The table and its schema: public, but for `commonest_class_share` and `fingerprints`.
 
     source: the file, or the name of a packaged table. label: the column that is predicted. classes:
-    its values; none where a number is predicted, of which `target_range` is declared. schema: its
-    name. features: how many inputs the model has. commonest_class_share: of the held-out people,
-    None without any. simulated_budgets: whether they were drawn for want of a column. unit: of what
-    training_records and test_records are the numbers; how many rows persons have is private and in
-    no fact. columns: the features' declared columns, as in the schema's file. fingerprints: SHA-256
-    of each file that was read, by its name: whoever guesses a whole file can confirm the guess by
-    it, so that it is as private as the data.
+    its values; none where a number is predicted, of which `target_range` and `target_scale` are
+    declared. schema: its name. features: how many inputs the model has. commonest_class_share: of
+    the held-out people, None without any. simulated_budgets: whether they were drawn for want of a
+    column. unit: of what training_records and test_records are the numbers; how many rows persons
+    have is private and in no fact. columns: the features' declared columns, as in the schema's
+    file. fingerprints: SHA-256 of each file that was read, by its name: whoever guesses a whole
+    file can confirm the guess by it, so that it is as private as the data.
     """
 
     source: str
@@ -243,6 +244,7 @@ class Facts:
     simulated_budgets: bool
     unit: Unit = "record"
     target_range: Range | None = None
+    target_scale: TargetScale = "linear"
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
 

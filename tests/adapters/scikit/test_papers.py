@@ -1,6 +1,7 @@
 """Papers of estimators: a report, a statement, and a folder that is checked when it is read."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from apiece.jobs import Run, load_model, statement_schema
 from apiece.recipes import Recipe
 from apiece.sklearn import (
     Account,
+    Numeric,
     PrivateClassifier,
     PrivateImageClassifier,
     PrivateRegressor,
@@ -37,9 +39,14 @@ def fitted() -> PrivateClassifier:
     return classifier(random_state=None).fit(features(), LABELS, epsilon=EPSILON)
 
 
+@pytest.fixture(scope="module")
+def saved(fitted: PrivateClassifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fitted.save(tmp_path_factory.mktemp("saved") / "kept", features(), LABELS, **SAID)
+
+
 @pytest.fixture
-def folder(fitted: PrivateClassifier, tmp_path: Path) -> Path:
-    return fitted.save(tmp_path / "kept", features(), LABELS, **SAID)
+def folder(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "kept"))
 
 
 def test_a_report_has_accuracy_and_checklist(fitted: PrivateClassifier) -> None:
@@ -95,7 +102,8 @@ def test_of_persons_with_columns_left_out(tmp_path: Path) -> None:
 
 def test_of_a_number_and_of_images(tmp_path: Path) -> None:
     pay, recipe = people()["pay"], Recipe(transform="leaf-patches", groups=32, epochs=1.0)
-    model = regressor().fit(features(), pay, epsilon=2.0)
+    model = regressor().set_params(target=Numeric(1, 300, scale="log"))
+    model.fit(features(), pay, epsilon=2.0)
     again = PrivateRegressor.load(model.save(tmp_path / "number", features(), pay))
     assert (again.predict(features()) == model.predict(features())).all()
     assert "mean absolute error" in again.report().html
