@@ -12,7 +12,7 @@ from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, Policy, codec, schema
 from apiece.ledger import scopes as scopes_module
-from apiece.ledger.scopes import Ceiling, read_scope
+from apiece.ledger.scopes import WHOLE, Ceiling, read_scope
 
 from .tables import another_process
 
@@ -62,10 +62,10 @@ class Model:
             for name, key in ((asker, asker), (scope["purpose"], scope["purpose"])):
                 own = {**policy.quotas["querier"], **policy.quotas["purpose"]}[name]
                 key = f"{key}@{month}" if own.renews else key
-                can &= self.of(key, person)[k] + more <= Fraction(own.most, 10**6) * limit
+                can &= self.of(key, person)[k] + more <= Fraction(own.most, WHOLE) * limit
             kept = 0
             for name, sure in policy.sure.items():
-                left = int(Fraction(sure, 10**6) * limit) - self.of(name, person)[k]
+                left = int(Fraction(sure, WHOLE) * limit) - self.of(name, person)[k]
                 kept += max(left - (more if name == asker else 0), 0)
             can &= self.of("", person)[k] + more + kept <= limit
         if can:
@@ -153,9 +153,9 @@ def test_an_honest_asker_gets_its_share_whatever_others_do(ledger_url: str) -> N
 
 
 BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "no pool": lambda m: m.setattr(Policy, "pool", property(lambda self: 10**6)),
+    "no pool": lambda m: m.setattr(Policy, "pool", property(lambda self: WHOLE)),
     "each Sybil its own": lambda m: m.setattr(
-        Policy, "ceilings", lambda self, scope, at: [Ceiling("", 10**6)]),
+        Policy, "ceilings", lambda self, scope, at: [Ceiling("", WHOLE)]),
     "the share of the pool": lambda m: m.setattr(
         scopes_module, "part", lambda limits, share: limits),
 }  # fmt: skip

@@ -197,7 +197,11 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
     document = {"version": found.version, "unit": found.unit, "every": found.every} | {
         "quotas": {
             kind: {
-                name: {"quota": q.most / WHOLE, "sure": q.sure / WHOLE, "renews": q.renews}
+                name: {
+                    "quota": round(q.most / WHOLE, 6),
+                    "sure": round(q.sure / WHOLE, 6),
+                    "renews": q.renews,
+                }
                 for name, q in own.items()
             }
             for kind, own in found.quotas.items()
@@ -207,7 +211,7 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
     rows = [["scope", "at most", "sure of", "renews"]]
     for kind, own in found.quotas.items():
         for name, q in own.items():
-            shares = [percent(share / WHOLE) for share in (q.most, q.sure)]
+            shares = [percent(round(share / WHOLE, 5)) for share in (q.most, q.sure)]
             rows.append([f"{kind} {name}", *shares, "yes" if q.renews else ""])
     lines = [f"policy {found.version}" if found.version else "no policy: accounts are all there is"]
     lines += [*(columns(rows) if found.quotas else []), found.protects]

@@ -21,7 +21,7 @@ from apiece.ledger.chain import Trail
 from apiece.ledger.codec import BLOCK, keyed
 from apiece.ledger.scopes import accounts_of
 from apiece.ledger.store import LedgerStore, Reading
-from apiece.ledger.verify import folded
+from apiece.ledger.verify import accounts_after
 
 HEAD: Final = "apiece-head/1"
 RECEIPT: Final = "apiece-receipt/1"
@@ -122,20 +122,18 @@ def consistent(
     return last == 0 and old == before and new == after
 
 
-def _account(salt: bytes, person: int | str, own: Sequence[object]) -> bytes:
-    """Return an account's leaf: nonce, id, and what is told of it."""
-    nonce = keyed(salt, b"account", repr(person).encode()).hex()
-    return json.dumps([nonce, person, *own], separators=(",", ":")).encode()
-
-
 def _accounts(trail: Trail, connection: sa.Connection, size: int) -> Iterator[bytes]:
-    """Yield everyone's leaf, as their accounts were after so many entries."""
-    for own, gone in folded(trail, connection, size):
-        whole = {key: pairs.tolist() for key, pairs in own.spent.items() if key[:1] in ("", "@")}
-        rows = zip(own.ids.tolist(), own.terms.tolist(), gone.tolist(), strict=True)
-        for at, (person, terms, left) in enumerate(rows):
-            spent = {key: pairs[at] for key, pairs in whole.items() if at < len(pairs)}
-            yield _account(trail.salt, person, [*terms, left, spent])
+    """Yield everyone's leaf after so many entries: nonce, id, terms, withdrawn, what was spent."""
+    key = keyed(trail.salt, b"account")
+    for ids, terms, spent, gone in accounts_after(trail, connection, size):
+        whole = {k: pairs.tolist() for k, pairs in spent.items() if k[:1] in ("", "@")}
+        rows = zip(ids.tolist(), terms.tolist(), gone.tolist(), strict=True)
+        for at, (person, own, left) in enumerate(rows):
+            name = str(person) if isinstance(person, int) else json.dumps(person)
+            nonce = hashlib.blake2b(name.encode(), key=key, digest_size=32).hexdigest()
+            paid = [f'"{k}":{pairs[at]}' for k, pairs in whole.items() if at < len(pairs)]
+            numbers = f"{own[0]!r},{own[1]!r},{own[2]},{own[3]},{int(left)},{{{','.join(paid)}}}"
+            yield f'["{nonce}",{name},{numbers}]'.encode()
 
 
 def checked_head(head: Json) -> Json:

@@ -21,7 +21,7 @@ from apiece.errors import InputError
 
 Scope: TypeAlias = Mapping[str, str | Sequence[str]]
 
-WHOLE: Final = 1_000_000  # shares are in millionths, so that they are exact
+WHOLE: Final = 2**20  # shares are whole numbers of this, so that parts of accounts are exact
 DIMENSIONS: Final[tuple[str, ...]] = ("querier", "purpose", "source")
 POOL: Final = "pool"
 _NAME: Final = re.compile(r"[\w][\w .:/-]{0,63}")
@@ -35,7 +35,7 @@ _PERIODS: Final = {
 
 
 class Ceiling(NamedTuple):
-    """What a charge may bring one balance to: a share of each account, in millionths.
+    """What a charge may bring one balance to: a share of each account, of `WHOLE`.
 
     own: (scope, share) of the asker's sure share, where only what exceeds it counts here.
     """
@@ -49,7 +49,7 @@ ACCOUNT: Final = (Ceiling("", WHOLE),)
 
 
 class Quota(NamedTuple):
-    """What one name may spend of each account, and is sure of, in millionths."""
+    """What one name may spend of each account, and is sure of, of `WHOLE`."""
 
     most: int = WHOLE
     sure: int = 0
@@ -58,7 +58,7 @@ class Quota(NamedTuple):
 
 def part(limits: Integers, share: int) -> Integers:
     """Return shares of accounts in whole units, rounded down."""
-    return np.asarray(limits // WHOLE * share + limits % WHOLE * share // WHOLE)
+    return np.asarray((limits >> 20) * share + ((limits & WHOLE - 1) * share >> 20))
 
 
 def beyond(spent: Integers, own: Integers) -> Integers:

@@ -15,7 +15,15 @@ from sqlalchemy.exc import DBAPIError
 from apiece._types import Integers, Json, Mask
 from apiece.errors import InputError, StateError
 from apiece.ledger import codec
-from apiece.ledger.accounts import PERSONS, Stored, balances_of, padded
+from apiece.ledger.accounts import (
+    PERSONS,
+    Stored,
+    balances_of,
+    padded,
+    read_people,
+    read_spent,
+    scopes_of,
+)
 from apiece.ledger.chain import Head, Trail, state_root
 from apiece.ledger.codec import BLOCK, TERMS, entry_digest, payload_root
 from apiece.ledger.database import transaction
@@ -27,12 +35,13 @@ from apiece.ledger.schema import (
     PEOPLE,
     SCOPE,
     VERSION,
+    chunks,
     meta,
     pages,
     payloads,
     strangers,
 )
-from apiece.ledger.scopes import ACCOUNT, NO_POLICY, Ceiling, Policy, beyond, pools
+from apiece.ledger.scopes import ACCOUNT, NO_POLICY, WHOLE, Ceiling, Policy, beyond, pools
 from apiece.ledger.scopes import part as share_of
 
 SPAN: Final = 256  # blocks folded at a time: a million people
@@ -162,20 +171,27 @@ class _Fold:
         gone = self.withdrawn.get(block)
         if gone is not None and (gone[: mask.size] & mask).any():
             self.problems.append(f"entry {number}: someone in block {block} had withdrawn")
-        everyone = mask.size == len(own.limits) and mask.all()
-        at = slice(None) if everyone else np.flatnonzero(mask)
-        limits, taken = own.limits[at], {}
+        people = len(own.limits)
+        who = np.zeros(people, dtype=bool)
+        who[: mask.size] = mask
+        full = charges
+        if not who.all():  # nothing of the others
+            full = codec.nothing(people)
+            full[who] = charges
+        taken = {}
         for key, share, sure in self.ceilings[number]:
-            own.spent[key] = padded(own.spent.get(key), len(own.limits))
-            taken[key] = charges
+            own.spent[key] = padded(own.spent.get(key), people)
+            taken[key] = full
             if sure is not None:
-                before, least = own.spent[sure[0]][at], share_of(limits, sure[1])
-                taken[key] = beyond(before + charges, least) - beyond(before, least)
-            if (own.spent[key][at] + taken[key] > share_of(limits, share)).any():
-                over = f"scope {key!r}" if key else "budget"
-                self.problems.append(f"entry {number}: someone in block {block} is over {over}")
+                before, least = own.spent[sure[0]], share_of(own.limits, sure[1])
+                taken[key] = beyond(before + full, least) - beyond(before, least)
+            most = own.limits if share == WHOLE else share_of(own.limits, share)
+            over = own.spent[key] + taken[key] > most
+            if over.any() and (over.any(axis=1) & who).any():
+                limit = f"scope {key!r}" if key else "budget"
+                self.problems.append(f"entry {number}: someone in block {block} is over {limit}")
         for key, amount in taken.items():
-            own.spent[key][at] += amount
+            own.spent[key] += amount
 
 
 def verify(
@@ -281,25 +297,38 @@ def _compare(connection: sa.Connection, salt: bytes, fold: _Fold) -> int:
     return sum(sizes)
 
 
-def folded(
+def accounts_after(
     trail: Trail, connection: sa.Connection, size: int
-) -> Iterator[tuple[_FoldedBlock, Mask]]:
-    """Yield each block of people as it was after so many entries, and who had withdrawn.
+) -> Iterator[tuple[codec.Ids, codec.Terms, dict[str, Integers], Mask]]:
+    """Yield ids, terms, spending and who had withdrawn after so many entries, block by block.
 
     Raises `StateError` where the arrays are not those of the entries.
     """
-    fold, people = _Fold(), 0
+    if size == len(trail.digests):  # as it is now, by the checked tables
+        whole = [key for key in scopes_of(connection) if key[:1] in ("", "@")]
+        for blocks in chunks(range(-(-trail.people // BLOCK))):
+            people = read_people(connection, trail.salt, blocks)
+            spent = {key: read_spent(connection, trail.salt, blocks, key) for key in whole}
+            for block in blocks:
+                packed, terms = people[block]
+                several = {key: each[block] for key, each in spent.items() if block in each}
+                places = block * BLOCK + np.arange(terms.size)
+                gone = codec.among(places, trail.withdrawn)
+                yield codec.unpack_ids(packed, terms.size), terms, several, gone
+        return
+    fold, last = _Fold(), 0
     for body, _ in trail.bodies(connection):
         if body["number"] < size:
             trail.array_digests(connection, body["number"])
             fold.meet(body["number"], body)
-            people = body["people"]
-    blocks = range(-(-people // BLOCK))
+            last = body["people"]
+    blocks = range(-(-last // BLOCK))
     for start in range(0, len(blocks), SPAN):
         fold.blocks, fold.waiting = {}, list(fold.policies)
         _apply(connection, blocks[start : start + SPAN], fold, size)
         for block, own in fold.blocks.items():
-            yield own, fold.withdrawn.get(block, np.zeros(BLOCK, bool))[: own.ids.size]
+            gone = fold.withdrawn.get(block, np.zeros(BLOCK, bool))[: own.ids.size]
+            yield own.ids, own.terms, own.spent, gone
     if fold.problems:
         raise StateError(f"ledger: {fold.problems[0]}; run `apiece ledger verify`")
 
