@@ -1,12 +1,16 @@
 """The site: each page is in its navigation, each public name in its API reference."""
 
 import importlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import apiece
+from browser import needs_browser, opened
 
 ROOT = Path(__file__).parents[1]
 NAVIGATION = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().split("\nnav:")[1])
@@ -47,3 +51,31 @@ def test_nothing_is_fetched_from_elsewhere() -> None:
     assert "\n  font: false\n" in settings
     assert "strict: true" in settings
     assert not re.findall(r"https?://", settings + (ROOT / "docs/_site/site.css").read_text())
+
+
+TOLD = """<script>addEventListener("load", () => parent.postMessage(Math.max(
+document.documentElement.scrollWidth, ...[...document.querySelectorAll("table:not([class])")].map(
+table => table.scrollWidth + table.getBoundingClientRect().left)), "*"))</script>"""
+FRAME = """<iframe src="PAGE" style="width:390px;height:3000px"></iframe><p></p><script>
+addEventListener("message", told => document.querySelector("p").textContent = told.data)</script>"""
+
+
+def width_on_a_phone(page: Path, more: str = "") -> float:
+    """Return how wide a page and its widest table are on a screen of 390 pixels."""
+    page.with_name("told.html").write_text(page.read_text() + more + TOLD)
+    frame = page.with_name("frame.html")
+    frame.write_text(FRAME.replace("PAGE", "told.html"))
+    shown, _ = opened(frame)
+    return float(re.findall(r"<p>([\d.]+)</p>", shown)[0])
+
+
+@needs_browser
+@pytest.mark.slow
+def test_home_is_whole_on_a_phone(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    words = ["-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, check=True)
+    assert width_on_a_phone(tmp_path / "index.html") <= 390
+    wide = '<div style="width:600px">wide</div>'
+    assert width_on_a_phone(tmp_path / "index.html", wide) > 390
