@@ -46,7 +46,8 @@ def blocks(page: Path, language: str) -> list[str]:
 def commands_of(block: str) -> list[str]:
     """Return the commands of a block of a shell, each on one line, without its comment."""
     lines = block.replace("\\\n", " ").splitlines()
-    return [re.sub(r"\s+#.*", "", line.removeprefix("$ ")) for line in lines if line.strip()]
+    shown = [line.removeprefix("$ ") for line in lines if line.strip()]
+    return [re.sub(r"\s+(#|> ).*", "", line) for line in shown]
 
 
 def commands() -> list[str]:
@@ -86,8 +87,10 @@ def test_code_fits_its_column(page: Path) -> None:
 def put_files(page: str, folder: Path) -> None:
     """Put what a reader brings to a page into a folder."""
     if page == "main-job":
-        rows = [f"p{k // 3},{1 + k // 3 % 2},{'train' if k // 3 % 4 else 'test'},{k % 80},{k % 80 // 40}"
-                for k in range(6000)]  # fmt: skip
+        rows = [
+            f"p{k // 3},{1 + k // 3 % 2},{['test', 'train'][k // 3 % 4 > 0]},{k % 80},{k % 80 // 40}"
+            for k in range(6000)
+        ]
         head = "patient,consent,part,age,readmitted"
         (folder / "visits.csv").write_text("\n".join([head, *rows]))
         (folder / "schema.toml").write_text(
