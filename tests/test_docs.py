@@ -87,10 +87,8 @@ def test_code_fits_its_column(page: Path) -> None:
 def put_files(page: str, folder: Path) -> None:
     """Put what a reader brings to a page into a folder."""
     if page == "main-job":
-        rows = [
-            f"p{k // 3},{1 + k // 3 % 2},{['test', 'train'][k // 3 % 4 > 0]},{k % 80},{k % 80 // 40}"
-            for k in range(6000)
-        ]
+        people = [(f"p{n},{1 + n % 2},{'train' if n % 4 else 'test'}", n) for n in range(2000)]
+        rows = [f"{who},{a},{a // 40}" for who, n in people for a in (n % 80, 7 * n % 80)]
         head = "patient,consent,part,age,readmitted"
         (folder / "visits.csv").write_text("\n".join([head, *rows]))
         (folder / "schema.toml").write_text(
