@@ -217,6 +217,7 @@ def compare(
         objection = plan.objections[0] if plan.objections else None
         noise = noise_over_signal(plan)
         rows.append(Compared(plan.strategy, noise, None, unspent, excess, objection))
+    # Uniform is what there is without individual budgets.
     base = next((row.noise_over_signal for row in rows if row.strategy == "uniform"), None)
     return tuple(
         row
@@ -266,6 +267,7 @@ def _kept(request: Request, strategy: Strategy) -> Plan:
         if (spent <= plan.budget_groups.epsilon).all():
             notes = (*_bounds_ignored(plan), *unspent_notes(plan))
             return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
+        # Solvers round, and two routes of the accountant may differ: aim lower, and again.
         request = request.lower(spent, attempt)
     plan.verify().require()
     return plan

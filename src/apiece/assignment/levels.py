@@ -52,6 +52,7 @@ class Population:
 
     def summary(self) -> Population:
         """Return the means of the budgets in cells of a fine grid, to search with."""
+        # log q and log z are nearly lines in these, so that means of a cell stand for its members.
         x, y = np.log(self.epsilon), _reach(self.delta)
         cell = np.zeros(x.size, dtype=np.int64)
         for values, count in ((x, CELLS[0]), (y, CELLS[1])):
@@ -124,6 +125,7 @@ def extremes(request: Request, probability: float) -> tuple[float, float]:
 
 def _spent(request: Request, mechanisms: Mechanisms, x: Floats, delta: Floats) -> Floats:
     """Return ε at each x (rows) and δ (columns)."""
+    # Equal mechanisms lie side by side, so that one curve answers for all δ.
     z, q = (np.repeat(values, delta.size) for values in mechanisms(x))
     spent = upper_epsilons(
         noise_multiplier=z,
@@ -201,6 +203,7 @@ class Ladder:
 
     def _rungs(self) -> Floats:
         """Return values of x between which log ε moves by at most STEP, at any δ."""
+        # The steepest δ decides each rung: all others then move by less.
         fine = np.linspace(self.nodes[0], self.nodes[-1], 4 * FINE)
         height = np.zeros(fine.size)
         for j in range(self.deltas.size):

@@ -221,6 +221,7 @@ def _of_owners(ownership: Ownership, budgets: Budgets) -> Integers:
 
 def _asked_by_rows(ownership: Ownership, rows: Integers, aims: Floats, delta: Floats) -> Budgets:
     """Return the budgets of the selected rows: the least of their owners' aims."""
+    # With the least δ of all owners too, a row keeps what each of them allows.
     epsilon, least = np.full(ownership.rows, np.inf), np.full(ownership.rows, np.inf)
     np.minimum.at(epsilon, ownership.row, aims[ownership.owner])
     np.minimum.at(least, ownership.row, delta[ownership.owner])
@@ -239,6 +240,8 @@ def _one_of(epsilon: float, delta: float, many: int, rate: float, steps: int) ->
     if many <= 1:
         return epsilon
 
+    # All rows join and are clipped alike, which is not what the plan will do: the plan is verified
+    # owner by owner, and this is where its search starts.
     def within(z: Floats) -> Mask:
         step = MixtureOfGaussians.of_rows(float(z), [1.0] * many, [rate] * many)
         assert step is not None
@@ -259,6 +262,7 @@ def _together(plan: BoundPlan, groups: Integers) -> Mechanism:
             f"strategy {plan.strategy}: tosses a coin before a stage, which is not accounted for "
             "several rows of one owner; take one row an owner, or another strategy"
         )
+    # By Kahane's inequality rows that point one way are the worst: their norms add up.
     parts: list[Mechanism] = []
     for stage in plan.stages:
         clips, q = stage.clip_norm[held].tolist(), stage.sampling_probability[held].tolist()

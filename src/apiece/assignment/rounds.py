@@ -209,6 +209,8 @@ def _with_least_noise(plan: Plan, target: Floats) -> Plan:
         stages = (replace(s, noise_stddev=s.noise_stddev * factor) for s in plan.stages)
         return replace(plan, stages=tuple(stages))
 
+    # The group that binds is solved for alone. If another one binds at what was found, it is that
+    # one's turn: each group can be the next only once.
     factor = 1.0
     for _ in range(len(plan.budget_groups) + 1):
         lowered = scaled(factor)
@@ -254,6 +256,7 @@ def _published(strategy: Rounds, request: Request) -> BoundPlan:
         rounds.append((tau, steps, joined))
         remaining = np.where(joined, np.maximum(remaining - tau, 0.0), remaining)
     # A group of the plan is a budget group and the rounds that its records joined.
+    # Whoever has other coins has another mechanism, however equal the budgets.
     key = np.stack([request.budgets.group_index, *(joined for *_, joined in rounds)], axis=1)
     patterns, place, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
     stages = []
@@ -317,6 +320,7 @@ def _worst_path(request: Request, stages: list[Stage], taus: list[float], group:
         mechanism = Composed(*(part for part in parts if part is not None))
         return float(privacy_curve(mechanism, method=method).epsilon(delta).upper)
 
+    # Rényi divergence is quick and never below: a path whose bound is below the best is not tried.
     bounds = sorted(((cost(path, "rdp"), path) for path in maximal), reverse=True)
     if request.method == "rdp":
         return bounds[0][1]

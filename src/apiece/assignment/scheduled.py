@@ -71,6 +71,7 @@ def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = No
         )
     how = steps, factors, plan.method
     levels = np.array([_multiplier(q, z, e, d, *how) for q, z, e, d in distinct.tolist()])
+    # The mean clip norm stays while each group's own moves: budgets feel uneven noise differently.
     multiplier = levels[group.reshape(-1)]  # where the factor is 1
     share = plan.budget_groups.records / plan.records
     # The mean clip norm stays: S = c̄ / mean(1/z).

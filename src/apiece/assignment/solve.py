@@ -95,6 +95,7 @@ def require_rates(request: Request, rate: Floats, multiplier: float) -> None:
     if (rate > 0).all():
         return
     groups, g = request.groups, int(np.flatnonzero(~(rate > 0))[0])
+    # The ε at a rate of next to nothing: what even the rarest of steps spends at this noise.
     least = accounting.epsilons(
         noise_multiplier=multiplier,
         sampling_probability=1e-12,
@@ -116,6 +117,7 @@ def strictest(epsilon: Floats, delta: Floats) -> npt.NDArray[np.int64]:
     >>> strictest(np.array([1.0, 2.0, 3.0]), np.array([1e-5, 1e-6, 1e-6])).tolist()
     [0, 1]
     """
+    # In the order of ε a budget is on the front if its δ is below all before it.
     order = np.lexsort((delta, epsilon))
     least = np.minimum.accumulate(delta[order])
     first = np.ones(order.size, dtype=bool)
@@ -132,6 +134,7 @@ def uniform_noise(
     request: Request, epsilon: Floats, delta: Floats, probability: float, of: str = "strictest"
 ) -> float:
     """Return the least noise multiplier that keeps all of these budgets, or (loosest) one."""
+    # ε and δ fall with the noise: who asks less of both decides, and one curve a corner is enough.
     front = (strictest if of == "strictest" else loosest)(epsilon, delta)
     needed = noise(request, epsilon[front], delta[front], probability)
     return float(needed.max() if of == "strictest" else needed.min())
@@ -148,6 +151,7 @@ def level_noise(request: Request, level: str | float, epsilon: Floats) -> float:
 def harmonic_noise(request: Request) -> float:
     """Return the harmonic mean of the groups' own noise multipliers, from a few of them."""
     groups, q = request.groups, request.mean_probability
+    # 1/z is nearly a line in ε: five groups tell the others', well enough to start a search from.
     some = np.unique(np.linspace(0, len(groups) - 1, 5).astype(int))
     z = noise(request, request.target[some], groups.delta[some], q)
     order = np.argsort(request.target[some], kind="stable")

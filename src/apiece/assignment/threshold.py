@@ -65,6 +65,7 @@ class Threshold(Strategy):
         levels = levels[enough >= request.expected_batch_size]
         solved: dict[int, tuple[float, Floats]] = {}
         low, high = 0, levels.size - 1
+        # z(τ) falls with a looser budget and rises with the rate of fewer records: mostly a valley.
         while True:
             for at in np.unique(np.linspace(low, high, CANDIDATES).astype(int)).tolist():
                 if at not in solved:
