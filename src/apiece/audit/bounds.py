@@ -235,9 +235,8 @@ def lower_bound(
 ) -> LowerBound:
     """Return a lower bound on ε: if the mechanism is (ε, δ)-DP, then `result.epsilon` ≤ ε.
 
-    The error is shared by all tests, and by TPR and FPR (for "gdp": one joint test of both). Scores
-    without signal give 0 with probability at least `confidence`; at most log(n) can be shown with n
-    scores.
+    The error is shared by all tests, and by TPR and FPR (for "gdp": one joint test of both). At
+    most log(n) can be shown with n scores.
 
     Args:
         scores_in: Independent scores of models trained with the target; higher says member.
@@ -246,8 +245,7 @@ def lower_bound(
         confidence: In (0, 1).
         method: "clopper-pearson" or "gdp".
         threshold: "bonferroni" certifies order statistics of all scores together, "split" picks on
-            one half and certifies on the other, a number is used as it is and must not come from
-            these scores.
+            one half and certifies on the other, a number must not come from these scores.
 
     Raises:
         DataError: For NaN or no scores.
@@ -255,9 +253,8 @@ def lower_bound(
         OptionError: For an unknown method.
 
     Guarantee:
-        The statement fails with probability at most 1 − confidence over the scores, for every (ε,
-        δ)-DP mechanism with method "clopper-pearson", and for every mechanism whose trade-off is
-        Gaussian with method "gdp" (tighter for DP-SGD, an assumption all the same).
+        Fails with probability at most 1 − confidence over the scores, for every (ε, δ)-DP mechanism
+        with method "clopper-pearson", for every one whose trade-off is Gaussian with "gdp".
 
     References:
         Jagielski, Ullman, Oprea 2020 (Clopper–Pearson); Nasr et al. 2023 (GDP).
@@ -356,7 +353,7 @@ def one_run(
     """Return a lower bound on ε from one run: if it is (ε, δ)-DP, then `result.epsilon` ≤ ε.
 
     The higher half of the guesses say "in", the lower half "out", the middle abstains. Equal scores
-    are ordered at random, so that the order of the arrays carries no information.
+    are ordered at random.
 
     Args:
         scores: One a canary; higher says included.
@@ -364,8 +361,8 @@ def one_run(
         delta: In [0, 1).
         confidence: In (0, 1).
         method: "dp" assumes nothing further; "gdp" that the trade-off is Gaussian.
-        guesses: How many, chosen in advance; by default all, half, a quarter… of the canaries are
-            tried, each at its share of the error.
+        guesses: How many, chosen in advance; None tries all, half, a quarter… of the canaries, each
+            at its share of the error.
 
     Raises:
         DataError: For NaN, differing lengths, or `included` that is not of truth values.
@@ -427,8 +424,8 @@ def one_run_by_group(
         DataError: As `one_run`, and for another number of groups.
 
     Guarantee:
-        All the bounds hold together with the stated confidence, as `one_run`'s does: each of G
-        groups has 1/G of the error, so looking for the group that leaks most is paid for.
+        All the bounds hold together with the stated confidence: each of G groups has 1/G of the
+        error.
 
     Example:
         >>> coins = np.random.default_rng(0).random(2000) < 0.5

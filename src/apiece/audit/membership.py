@@ -257,8 +257,8 @@ def rmia(
 ) -> Floats:
     """Return RMIA's score for each record: the share of the population that it beats by `gamma`.
 
-    A record's ratio is p(x|target)/p(x), p(x) averaged over the reference models. Its score is the
-    share of population records z, which no model was trained on, with ratio(x)/ratio(z) ≥ gamma.
+    A record's ratio is p(x|target)/p(x), p(x) averaged over the reference models; a population
+    record z, which no model was trained on, is beaten where ratio(x)/ratio(z) ≥ gamma.
 
     Args:
         target: (n,), confidences φ of the target model.
@@ -272,8 +272,7 @@ def rmia(
 
     Raises:
         DataError: For shapes that do not fit or NaN.
-        InputError: Where a record has no model of a world that is needed, or numbers are out of
-            bounds.
+        InputError: Where a world has no model of a record, or numbers are out of bounds.
         OptionError: For an unknown variant.
 
     References:

@@ -267,15 +267,13 @@ def train_shadows(
 ) -> ShadowScores:
     """Return the confidences of all models of `job` on all records of its pool.
 
-    Where records are persons, a person's confidence is the mean over all of their rows. The result
-    does not depend on who trains a block, when, or after how many interruptions.
+    Where records are persons, a person's confidence is the mean over all of their rows.
 
     Args:
         job: What is trained.
-        folder: Where each finished block is written, whole or not at all; started again, only what
-            is missing is trained.
-        mapper: Who trains the blocks: `serially`, `processes(n)`, or `apiece.adapters.cluster()`
-            for many machines.
+        folder: Where each finished block is written; started again, only what is missing is
+            trained, and the result is the same.
+        mapper: Who trains the blocks: `serially`, `processes(n)`, or `apiece.adapters.cluster()`.
         progress: Called with (blocks done, blocks in all).
 
     Raises:

@@ -102,8 +102,7 @@ def check_half_full(included: Mask, groups: Array) -> None:
 def one_plan(*plans: Plan) -> Plan:
     """Return the plan that all worlds of an audit share.
 
-    A plan made again without the target differs in its rates and noise, so it shows by itself
-    whether the target took part, whatever is trained with it.
+    A plan made again without the target shows by itself whether the target took part.
 
     Args:
         *plans: Of each world.
