@@ -1,6 +1,7 @@
 """Checks at the door: what is in bounds comes back in one form; NaN and the like never pass."""
 
 import math
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
@@ -89,3 +90,18 @@ def test_positive_array_is_a_fresh_read_only_copy() -> None:
 def test_record_ids_refuses(ids: object, words: str) -> None:
     with pytest.raises(DataError, match=words):
         _check.record_ids("ids", ids)  # type: ignore[arg-type]
+
+
+def test_fields_of_a_frozen_value_are_replaced_by_what_their_checks_return() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Pair:
+        first: float
+        second: int
+
+        def __post_init__(self) -> None:
+            _check.put(self, first=_check.positive, second=_check.count)
+
+    made = Pair(1, 2.0)  # type: ignore[arg-type]
+    assert [type(made.first), type(made.second)] == [float, int]
+    with pytest.raises(InputError, match="second = 0"):
+        Pair(1.0, 0)
