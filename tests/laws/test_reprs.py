@@ -36,7 +36,7 @@ HOLDS = {
     "queries.table.Table": "database",
     "queries.table.DuckDBContributions": "cursor",
     "queries.spark.SparkTable": "spark folder",
-    "queries.spark.SparkContributions": "spark found",
+    "queries.spark.SparkContributions": "spark rows",
     "assignment.levels.Population": "epsilon delta share",
     "assignment.owners.OwnedPlan": "rows ownership budgets",
     "audit.bounds.LowerBound": "threshold",

@@ -82,7 +82,7 @@ def shares(table: Any, text: str, grid: float) -> list[tuple[Any, ...]]:
     """Everybody's contributions."""
     with table.contributions(resolve(parse(text), table.schema), grid) as held:
         if isinstance(table, spark.SparkTable):
-            return sorted((p, c, *map(int, ks)) for p, c, *ks in held.found.collect())
+            return sorted((p, c, *map(int, ks)) for p, c, *ks in held.rows.collect())
         found = held.cursor.execute("FROM contributions").fetchall()
         return sorted((table.people[p], c, *ks) for p, c, *ks in found)
 

@@ -100,12 +100,9 @@ def _moment(question: Question, sums: Floats, stddev: float) -> Floats:
 def _regression(question: Question, sums: Floats, stddev: float) -> Floats:
     """Return least squares from noisy second moments; eigenvalues are kept above the noise."""
     names = ["", *question.query.columns]
-    at = {m: i for i, m in enumerate(moment_names(question.query))}
-    index = np.empty((len(names), len(names)), dtype=int)
-    for i, a in enumerate(names):
-        for j, b in enumerate(names):
-            key = tuple(n for n in (a, b) if n)
-            index[i, j] = at[key] if key in at else at[key[::-1]]
+    at, span = moment_names(question.query), range(len(names))
+    pairs = [[sorted((i, j)) for j in span] for i in span]
+    index = [[at.index(tuple(names[k] for k in pair if k)) for pair in row] for row in pairs]
     regressors = [0, *range(2, len(names))]
     moments = sums[:, index]
     values, vectors = np.linalg.eigh(moments[:, regressors][:, :, regressors])

@@ -266,17 +266,19 @@ class Law:
 
 def falls(missed: Sequence[int], rate: decimal.Decimal) -> list[int]:
     """Return e^(−rate·m) for each m, in units of 2^−256: of each bit of m a factor, multiplied."""
-    bits, unit = 2 * WEIGHT_BITS, decimal.Decimal(2) ** (2 * WEIGHT_BITS)
-    factors = [
-        int(_EXACT.multiply(_EXACT.exp(-_EXACT.multiply(rate, decimal.Decimal(2**k))), unit))
-        for k in range(max(missed).bit_length())
-    ]
+    bits = 2 * WEIGHT_BITS  # of factors: 60 squares leave them right to 2^−300, in proportion
+    one = 1 << bits
+    # A plain "-rate" would be rounded to the 28 digits of whoever calls.
+    factors = [int(_EXACT.multiply(_EXACT.exp(_EXACT.minus(rate)), decimal.Decimal(one)))]
+    for _ in range(max(missed).bit_length()):
+        factors.append(factors[-1] ** 2 >> bits)
     result = []
     for each in missed:
-        product = 1 << bits
-        for k, factor in enumerate(factors):
-            if each >> k & 1:
-                product = product * factor >> bits
+        product = one
+        while each:
+            low = each & -each
+            product = product * factors[low.bit_length() - 1] >> bits
+            each ^= low
         result.append(product >> WEIGHT_BITS)
     return result
 

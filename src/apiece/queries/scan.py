@@ -37,9 +37,7 @@ from apiece.queries.schema import Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Texts: TypeAlias = (
-    "pa.ChunkedArray"  # an Arrow array of text in chunks: a tenth of what Python's texts take
-)
+Texts: TypeAlias = "pa.ChunkedArray"  # of text: a tenth of what Python's texts take
 Sums = dict[int, list[int]]  # cell → sums in grid steps
 _HALF: Final = 2**53  # of a sum of squares, that both halves are exact as doubles
 _LIKE: Final = {
@@ -57,6 +55,12 @@ class Measure:
     stored: str
     low: float
     high: float
+
+    @classmethod
+    def of(cls, name: str, schema: Schema) -> Measure:
+        """Return a column with the bounds that are declared of it."""
+        low, high = schema.bounds_of(name)
+        return cls(name, schema.stored(name, "numeric"), low, high)
 
     @property
     def middle(self) -> float:
@@ -114,6 +118,7 @@ class Question:
     where: Condition | None  # over stored columns, with literals of their kinds
     group: str | None  # SQL: the number of a row's declared group
     groups: tuple[Json, ...]  # column → declared value; one without any where nothing is grouped
+    grid: Grid | None  # of what is drawn by the exponential mechanism
     persons: bool
     rows: int
     terms: Json = field(repr=False)  # query, schema and source, as a ledger compares them
@@ -124,19 +129,9 @@ class Question:
         return len(self.groups), self.size, len(self.columns)
 
     @property
-    def ranked(self) -> bool:
-        """Whether the answer is drawn by the exponential mechanism."""
-        return self.query.aggregate in ("quantile", "interval")
-
-    @property
     def counted(self) -> str:
         """Return what the answer is of: "persons" where each counts once, or "rows"."""
         return "persons" if self.persons or self.rows == 1 else "rows"
-
-    def grid(self) -> Grid:
-        """Return the grid of a quantile."""
-        (column,) = self.measures
-        return Grid.between(column.low, column.high, len(self.groups), log=self.query.log)
 
 
 def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
@@ -147,9 +142,9 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
     person brings. None depends on a row.
     """
     counts, persons = query.aggregate == "count", query.counted == "persons"
-    measures = () if counts else tuple(_measure(name, schema) for name in query.columns)
-    needed = [schema.stored(c, schema.kind_of(c)) for c in query.columns if counts]
-    needed += [each.stored for each in measures]
+    kinds = [schema.kind_of(column) if counts else "numeric" for column in query.columns]
+    measures = () if counts else tuple(Measure.of(column, schema) for column in query.columns)
+    needed = [schema.stored(*each) for each in zip(query.columns, kinds, strict=True)]
     declared = product(*(schema.groups_of(column) for column in query.by))
     groups = tuple(dict(zip(query.by, values, strict=True)) for values in declared)
     rows = 1 if persons and not query.by else schema.rows_per_person
@@ -163,7 +158,10 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
     for column in query.by:
         number = schema.stored_group(column)
         group = f"({group} * {len(schema.groups_of(column))} + {number})" if group else number
-    columns, cells, norm, size = _features(query, measures, len(groups))
+    grid = None
+    if query.aggregate in ("quantile", "interval"):
+        grid = Grid.between(measures[0].low, measures[0].high, len(groups), log=query.log)
+    columns, cells, norm, size = _features(query, measures, grid)
     return Question(
         query=query,
         measures=measures,
@@ -175,21 +173,19 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
         where=None if query.where is None else resolved(query.where, schema),
         group=group,
         groups=groups,
+        grid=grid,
         persons=persons,
         rows=min(rows, len(groups)) if persons else rows,
         terms={"query": query.text, "schema": asdict(schema), "source": source},
     )
 
 
-def _measure(name: str, schema: Schema) -> Measure:
-    low, high = schema.bounds_of(name)
-    return Measure(name, schema.stored(name, "numeric"), low, high)
-
-
 def _features(
-    query: ParsedQuery, measures: tuple[Measure, ...], groups: int
+    query: ParsedQuery, measures: tuple[Measure, ...], grid: Grid | None
 ) -> tuple[tuple[str, ...], tuple[str, ...], float, int]:
     """Return what a row adds and to which cells, its norm, and the number of cells."""
+    if grid is not None:
+        return ("1.0",), (measures[0].point(grid),), 1.0, grid.size
     match query.aggregate:
         case "count":
             return ("1.0",), ("0",), 1.0, 1
@@ -199,9 +195,6 @@ def _features(
         case "histogram":
             bins = int(query.numbers[0]) if query.numbers else 10
             return ("1.0",), (measures[0].position(bins),), 1.0, bins
-        case "quantile" | "interval":
-            grid = Grid.between(measures[0].low, measures[0].high, groups, log=query.log)
-            return ("1.0",), (measures[0].point(grid),), 1.0, grid.size
     moments, values = moment_names(query), {each.name: each.scaled for each in measures}
     sql = tuple(" * ".join(f"({values[c]})" for c in names) or "1.0" for names in moments)
     # Every coordinate is at most 1, and the first is 1.

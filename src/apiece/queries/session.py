@@ -24,7 +24,7 @@ from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import BITS, Bits, rounded_gaussians, rounded_laplaces
-from apiece.queries.quantiles import Part, draws, told
+from apiece.queries.quantiles import Grid, Part, draws, told
 from apiece.queries.scan import Question, Registered, Sums, Texts, resolve
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
@@ -174,7 +174,7 @@ class Session:
         name = str(uuid.uuid4()) if analysis_id is None else analysis_id
         question = resolve(query, self.schema, self._table.fingerprint)
         _require_size(question)
-        noise = _noise(question, epsilon, 0.0 if question.ranked else delta)
+        noise = _noise(question, epsilon, 0.0 if question.grid else delta)
         asked = _Asked(question, epsilon, delta, name, *noise)
         if self.ledger is None:
             return self._answer(asked)
@@ -184,7 +184,8 @@ class Session:
 
     def _answer(self, asked: _Asked) -> Answer:
         sums = self._sums(asked)
-        made = self._drawn(asked, sums) if asked.question.ranked else self._estimated(asked, sums)
+        grid = asked.question.grid
+        made = self._estimated(asked, sums) if grid is None else self._drawn(asked, grid, sums)
         return Answer(
             query=asked.question.query.text,
             analysis_id=asked.analysis_id,
@@ -214,9 +215,9 @@ class Session:
             for values in np.array(noisy).reshape(shape)
         ]
 
-    def _drawn(self, asked: _Asked, sums: Sums) -> list[Json]:
+    def _drawn(self, asked: _Asked, grid: Grid, sums: Sums) -> list[Json]:
         """Return each group's quantiles, drawn by the exponential mechanism."""
-        question, grid = asked.question, asked.question.grid()
+        question = asked.question
         cells = np.array(sorted(sums), dtype=np.int64)
         rows = np.array([sums[cell][0] for cell in cells.tolist()], dtype=np.int64)
         ends = np.searchsorted(cells, np.arange(len(question.groups) + 1) * question.size)
@@ -295,16 +296,16 @@ class _Asked:
     @property
     def pure(self) -> bool:
         """Whether the promise has no δ: Laplace noise, or the exponential mechanism."""
-        return self.question.ranked or self.delta == 0
+        return self.question.grid is not None or self.delta == 0
 
     @property
     def grid(self) -> float:
         """Return a step of the sums, in units of the features: whole rows where they are ranked."""
-        return 1.0 if self.question.ranked else math.ldexp(self.scale, -BITS)
+        return 1.0 if self.question.grid else math.ldexp(self.scale, -BITS)
 
     def mu(self, norms: Floats) -> Floats:
         """Return the μ that a pure answer costs those who add so much."""
-        if not self.question.ranked:
+        if self.question.grid is None:
             return gaussian_of_laplace(norms / self.scale)
         times = draws(self.question.query)
         one = gaussian_of_bounded_range(norms * (self.epsilon / (self.question.rows * times)))
@@ -313,7 +314,7 @@ class _Asked:
     def guarantee(self, ledger: Ledger | None) -> str:
         """Return the promise as a sentence."""
         how = f"exact {'Laplace' if self.pure else 'Gaussian'} noise, rounded to a grid"
-        if self.question.ranked:
+        if self.question.grid:
             how = "an exact exponential mechanism"
         whose = "this query alone"
         if ledger is not None:

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_TYPES: Final = {"double": "DOUBLE", "text": "STRING", "whole": "BIGINT"}
+_TYPES: Final = {  # of Spark and of Arrow
+    "double": ("DOUBLE", "float64"),
+    "text": ("STRING", "string"),
+    "whole": ("BIGINT", "int64"),
+}
 Batches: TypeAlias = "Iterator[pa.RecordBatch]"
 Part = tuple[str, int, int, int]  # of a source: a file, its size and time, and a row group
 
@@ -68,15 +72,15 @@ class SparkContributions:
     """
 
     spark: SparkSession = field(repr=False)
-    found: DataFrame = field(repr=False)
+    rows: DataFrame = field(repr=False)
     width: int
     _people: scan.Texts = field(default=None, init=False, repr=False)
 
     def norms(self, power: int) -> tuple[scan.Texts, Floats]:
         """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up."""
-        self.found.persist()
+        self.rows.persist()
         sql = scan.powers_sql(self.width, power, SPARK)
-        squares = self.spark.sql(f"SELECT * FROM ({sql}) AS found ORDER BY person").toArrow()
+        squares = self.spark.sql(f"SELECT * FROM ({sql}) AS each ORDER BY person").toArrow()
         self._people = squares.column("person")
         return self._people, scan.norms(squares, power)
 
@@ -218,9 +222,9 @@ def _digest(spark: SparkSession, parts: Sequence[Part]) -> str:
 
 def _freeze(spark: SparkSession, parts: Sequence[Part], schema: Schema, folder: Path) -> None:
     """Write the rows, each read by itself, those of each person in their order."""
-    columns = {name: _TYPES[kind] for name, kind in reading.types(schema).items()}
+    columns = reading.types(schema)
     names = ", ".join(columns)
-    declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    declared = ", ".join(f"{name} {_TYPES[kind][0]}" for name, kind in columns.items())
     given = spark.createDataFrame(
         spark.sparkContext.parallelize(list(parts), len(parts)),
         "file STRING, size BIGINT, time BIGINT, part INT",
@@ -240,14 +244,14 @@ def _freeze(spark: SparkSession, parts: Sequence[Part], schema: Schema, folder: 
 def _reader(schema: Schema) -> Callable[[Batches], Batches]:
     """Return what a worker runs: row groups in, typed rows out."""
     wanted = list(dict.fromkeys(column for column, _ in schema.readings))
-    types = {"double": "float64", "text": "string", "whole": "int64"}
-    names = {"person": "string"}
-    names |= {name: types[kind] for name, kind in reading.types(schema).items()} | {"tie": "int64"}
+    names = {"person": "text"} | reading.types(schema) | {"tie": "whole"}
 
     def read(batches: Batches) -> Batches:
         import pyarrow as pa
 
-        target = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in names.items()])
+        target = pa.schema(
+            [(name, pa.type_for_alias(_TYPES[kind][1])) for name, kind in names.items()]
+        )
         for part in (row for batch in batches for row in batch.to_pylist()):
             columns = sources.row_group(
                 Path(part["file"]), part["part"], wanted, (part["size"], part["time"])
