@@ -49,7 +49,7 @@ class Market:
     def ask(self, who: str, share: float) -> int:
         """Return how many could pay, which the adversary would not be told."""
         self.asked += 1
-        costs = Costs.fixed(self.limits * share * codec.UNIT * (1 - 1e-9))
+        costs = Costs.fixed(self.limits * share * codec.UNIT * (1 - 1e-8))
         name = f"{who} {self.asked}"
         return self.ledger.reserve_costs(name, IDS, costs, scope={"querier": who}).size
 

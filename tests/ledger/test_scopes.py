@@ -123,7 +123,7 @@ def test_a_ledger_keeps_every_promise_of_its_policy(
 def spend(ledger: Ledger, asker: str, share: float, name: str) -> bool:
     """Take a share of everyone's account for an asker; return whether anybody could pay."""
     limits = ledger.balances(IDS)[0][:, 0]
-    costs = Costs.fixed(limits * share * codec.UNIT * (1 - 1e-9))
+    costs = Costs.fixed(limits * share * codec.UNIT * (1 - 1e-8))
     return ledger.reserve_costs(name, IDS, costs, scope={"querier": asker}).size > 0
 
 

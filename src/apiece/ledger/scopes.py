@@ -21,7 +21,7 @@ from apiece.errors import InputError
 
 Scope: TypeAlias = Mapping[str, str | Sequence[str]]
 
-WHOLE: Final = 2**20  # shares are whole numbers of this, so that parts of accounts are exact
+WHOLE: Final = 2**30  # shares are whole numbers of this, so that parts of accounts are exact
 DIMENSIONS: Final[tuple[str, ...]] = ("querier", "purpose", "source")
 POOL: Final = "pool"
 _NAME: Final = re.compile(r"[\w][\w .:/-]{0,63}")
@@ -58,7 +58,7 @@ class Quota(NamedTuple):
 
 def part(limits: Integers, share: int) -> Integers:
     """Return shares of accounts in whole units, rounded down."""
-    return np.asarray((limits >> 20) * share + ((limits & WHOLE - 1) * share >> 20))
+    return np.asarray((limits >> 30) * share + ((limits & (WHOLE - 1)) * share >> 30))
 
 
 def beyond(spent: Integers, own: Integers) -> Integers:
