@@ -312,11 +312,7 @@ def _norms(held: Sequence[Contribution | Joined], bounds: torch.Tensor) -> torch
 def _side_by_side(
     named: Mapping[str, Contribution],
 ) -> tuple[dict[str, Contribution], dict[str, torch.Size]]:
-    """Return the contributions with the small ones as one, and the shapes of those.
-
-    Biases, scales and shifts are most of a network's parameters by number, and none of its
-    arithmetic.
-    """
+    """Return the contributions with biases, scales and shifts as one, and the shapes of those."""
     rows = {name: part.gradients for name, part in named.items() if isinstance(part, Rows)}
     lefts = {id(part.left) for part in named.values() if isinstance(part, Outer)}  # norms are known
     small = {name: each for name, each in rows.items()

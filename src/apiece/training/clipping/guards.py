@@ -21,10 +21,7 @@ _SUSPECTS = (
 
 
 def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return every module with its path, parents first, each once.
-
-    What `named_modules` gives, in a fraction of its time: it is asked for at every step.
-    """
+    """Return what `named_modules` gives, in a fraction of its time: every step asks for it."""
     result: list[tuple[str, nn.Module]] = []
     seen: set[int] = set()
 
@@ -172,10 +169,7 @@ def told_of_checkpoints() -> Iterator[None]:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the module inside DistributedDataParallel and torch.compile's wrapper.
-
-    The one's reduction is not used, and what the other compiled is run by whoever calls it.
-    """
+    """Return the module inside DistributedDataParallel and torch.compile's wrapper."""
     while True:
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module

@@ -169,10 +169,7 @@ class Joined:
         return squares.new_zeros(persons).index_add_(0, whose, squares)
 
     def _sums(self, part: Contribution) -> Iterator[torch.Tensor]:
-        """Yield the squared norms of the persons' gradients, made one after another.
-
-        What a piece leaves of its last person goes on.
-        """
+        """Yield the persons' squared norms, piece by piece; what is left of the last goes on."""
         owner = self.persons.owner
         begin, last, rest = 0, -1, owner.new_empty(0)
         for rows in _pieces(part):

@@ -78,10 +78,7 @@ def padded(
     padding_value: float = 0.0,
     total_length: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return what stands for `pad_packed_sequence`: as long as what was packed, or `total_length`.
-
-    Beyond a record's length there is nothing but `padding_value`.
-    """
+    """Return what stands for `pad_packed_sequence`: as long as what was packed, or as asked."""
     given, lengths = sequence.padded, sequence.lengths
     more = 0 if total_length is None else total_length - given.shape[1]
     if more < 0:

@@ -145,10 +145,7 @@ def viewed(layout: Records, old: Shape, new: Shape, sizes: Sizes) -> Records:
 
 
 def name_of(node: fx.Node) -> str:
-    """Return an operator's name: ATen's without the overload, others' with their library in front.
-
-    So a library's own "relu" is not taken for ATen's.
-    """
+    """Return an operator's name, without the overload; a library's own "relu" has its in front."""
     return operator_name(node.target)
 
 
