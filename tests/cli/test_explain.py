@@ -148,11 +148,13 @@ def test_the_flags_of_an_offer(
 
     monkeypatch.setattr(contract, "choices", choices)
     path = tmp_path / "choose.html"
-    assert cli.run(["explain", *OFFER, "--page", str(path)]) == 0
-    assert asked == [
-        [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)],
-        {"records": 100, "delta": 1e-5, "steps": 5, "expected_batch_size": 10.0, "bound": 0.02},
-    ]
+    for offer in (OFFER, ["--levels", "weak=3,strict=1", *OFFER[2:]]):
+        asked.clear()
+        assert cli.run(["explain", *offer, "--page", str(path)]) == 0
+        assert asked == [
+            [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)],
+            {"records": 100, "delta": 1e-5, "steps": 5, "expected_batch_size": 10.0, "bound": 0.02},
+        ]
     assert path.read_text().startswith("<!doctype html>")
     assert str(path) in capsys.readouterr().out
 
@@ -161,6 +163,7 @@ def test_the_flags_of_an_offer(
     ("flags", "message"),
     [
         (OFFER, "--page: missing"),
+        ([*OFFER, "--levels", "low=1", "--page", "a.html"], "in place of --groups"),
         ([*OFFER[2:], "--page", "a.html"], "--groups: missing"),
         ([*OFFER[:-2], "--page", "a.html"], "--excess: missing"),
         ([*OFFER, "--page", "a.html", "--epsilon", "1"], "--epsilon"),

@@ -200,6 +200,11 @@ LOG = SCHEMA.replace("lower = 0\nupper = 100", 'lower = -5\nupper = 100\nscale =
 LABEL_UP = SCHEMA.replace('["no", "yes"]', '["No", "Yes"]')
 JSON_DATA = {"written": lambda f: {"people.json": f.to_json(orient="records").encode()}}
 
+
+def in_words(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(budget=np.resize(["low", "high"], len(frame)))
+
+
 TRAIN_DATA = [
     # Budgets
     Mistake("percent", "train", ("warning", "25", "divide by 100"), status=0,
@@ -221,6 +226,14 @@ TRAIN_DATA = [
             mend={"table": lambda f: f.drop(7)}),
     Mistake("not a number", "train", ("row 8 = 'nan'", "empty"), table=cell("budget", "nan")),
     Mistake("a word", "train", ("row 8 = 'much'", "not a number"), table=cell("budget", "much")),
+    Mistake("words", "train", ("declare the words", "--levels low=1,high=8"), table=in_words,
+            mend={"add": "--levels low=1,high=2"}),
+    Mistake("a word that is no level", "train", ("1 of 200 rows", "1 of them empty", "low, high"),
+            table=lambda f: cell("budget", "")(in_words(f)), add="--levels low=1,high=2",
+            mend={"table": in_words}),
+    Mistake("levels without numbers", "train", ("'low' is not name=epsilon", "low=1,high=8"),
+            table=in_words, add="--levels low,high", mend={"add": "--levels low=1,high=2"}),
+    Mistake("a level by its old name", "train", ("--level:", "write --levels"), add="--level 1"),
     Mistake("a percent sign", "train", ("row 8 = '50%'", "plain number"),
             table=cell("budget", "50%"), mend={"table": cell("budget", "0.5")}),
     Mistake("a decimal comma", "train", ("row 8 = '1,5'", "--decimal ,"),
@@ -423,6 +436,9 @@ OTHERS = [
     Mistake("budgets twice", "plan", ("given twice", "drop --groups"), add="--data people.csv"),
     Mistake("option without value", "plan", ("'noise'", "name=value"), add="--option noise"),
     Mistake("a plan that is none", "", ("not JSON", "to_json"), add="plan --from people.csv"),
+    Mistake("plan: words", "plan --data", ("declare the words",), table=in_words,
+            mend={"add": "--levels low=1,high=2"}),
+    Mistake("plan: levels of no table", "plan", ("--levels", "leave it out"), add="--levels low=1"),
     Mistake("plan: no limit", "plan --data", ("'no limit'", "--no-limit-cap 8"),
             table=cell("budget", "no limit"), mend={"add": "--no-limit-cap 8"}),
     Mistake("plan: decimal commas", "plan --data", ("--separator ';'",), written=european,
@@ -464,6 +480,9 @@ OTHERS = [
     Mistake("attack: a seed that draws nobody", "attack", ("--seed", "--shares"), add="--seed 3",
             mend={"add": "--seed 3 --shares 0.5"}),
     Mistake("attack: a bound for none", "attack", ("--excess", "hybrid"), add="--excess 0.1"),
+    Mistake("ledger: words", "ledger init", ("1 of 200 rows", "'high' is the nearest"),
+            table=lambda f: cell("budget", "hihg")(in_words(f)), add="--levels low=1,high=2",
+            mend={"table": in_words}),
     Mistake("ledger: no limit", "ledger init", ("'no limit'", "--no-limit-cap 8"),
             table=cell("budget", "no limit"), mend={"add": "--no-limit-cap 8"}),
     Mistake("ledger: decimal commas", "ledger init", ("--separator ';'",), written=european,

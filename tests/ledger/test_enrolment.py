@@ -34,6 +34,18 @@ def test_budgets_change_but_not_below_what_is_spent(ledger_url: str) -> None:
     assert ledger.verify().ok
 
 
+def test_words_of_consent_open_accounts(ledger_url: str) -> None:
+    ledger, form = Ledger.open(ledger_url), {"low": 1.0, "high": 8.0}
+    ledger.enroll([1, 2, 3], ["high", "low", "high"], 1e-6, levels=form)
+    as_numbers = [float(gaussian_budget(epsilon, 1e-6, 1e-7)) for epsilon in (8.0, 1.0, 8.0)]
+    assert ledger.remaining([1, 2, 3]).tolist() == pytest.approx(as_numbers)
+    with pytest.raises(BudgetError, match="1 of 2 rows name no declared level"):
+        ledger.enroll([4, 5], ["low", "much"], 1e-6, levels=form)
+    with pytest.raises(BudgetError, match="declare what they stand for"):
+        ledger.enroll([4], ["low"], 1e-6)
+    assert ledger.people == 3
+
+
 def test_who_comes_later_is_put_behind_the_others(tables: sa.Connection) -> None:
     """A block that has room is filled up; what is there stays as it is."""
     directory, ids = Directory(SALT), np.arange(100, 100 + codec.BLOCK + 2)

@@ -184,3 +184,14 @@ def _pairs(offered: Offered) -> list[tuple[str, object]]:
 def levels_of(offered: Offered | None) -> Levels | None:
     """Return the levels on offer, or None where none were declared."""
     return offered if offered is None or isinstance(offered, Levels) else Levels(offered)
+
+
+def epsilons_of(epsilon: npt.ArrayLike, levels: Offered | None) -> npt.ArrayLike:
+    """Return ε as it is, or where levels were declared that of its words."""
+    if levels is not None:
+        return Levels(levels).epsilons(epsilon)
+    if any(isinstance(each, str) for each in np.asarray(epsilon).flat[:1]):
+        raise BudgetError(
+            "epsilon: words; declare what they stand for, as in levels={'low': 1, 'high': 8}"
+        )
+    return epsilon

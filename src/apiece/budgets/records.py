@@ -13,7 +13,7 @@ from apiece import _check
 from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.budgets.frames import budget_columns, ids_column, read_frame
 from apiece.budgets.groups import BudgetGroups, excess_array, names_of
-from apiece.budgets.levels import Levels, Offered, levels_of
+from apiece.budgets.levels import Levels, Offered, epsilons_of, levels_of
 from apiece.budgets.units import Units
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
@@ -128,15 +128,11 @@ class Budgets:
         labels: npt.ArrayLike | None = None,
         levels: Offered | None = None,
     ) -> None:
+        epsilon = epsilons_of(epsilon, levels)
         if levels is not None:
             if labels is not None:
                 raise InputError("labels, levels: both given; levels are the labels")
-            epsilon = Levels(levels).epsilons(epsilon)
             labels = Levels(levels).names_of(epsilon)
-        elif any(isinstance(each, str) for each in np.asarray(epsilon).flat[:1]):
-            raise BudgetError(
-                "epsilon: words; declare what they stand for, as in levels={'low': 1, 'high': 8}"
-            )
         columns: dict[str, Ids | Floats] = {
             "epsilon": _check.positive_array("epsilon", epsilon, error=BudgetError),
             "delta": _check.positive_array("delta", delta, below=1.0, error=BudgetError),

@@ -53,6 +53,7 @@ OFFER = ("page", "groups", "records", "delta", "batch_size", "steps", "excess")
 @option("--figure")
 @option("--page", type=Output(PAGE), help="Write the contributor's page here; with --groups.")
 @option("--groups", help="Budgets on offer, as name:epsilon:share,… with expected shares.")
+@option("--levels", help="In place of --groups, as low=1,high=8: as many people for each.")
 @option("--records", help="Expected number of people; with --groups.")
 @option("--batch-size", help="Expected batch size; with --groups.")
 @option("--steps", help="Number of model updates; with --groups.")
@@ -70,8 +71,9 @@ def command(
     With --groups and --page it writes one HTML file for those who are asked: they choose a budget
     and see what it means, as others choose and the strategy has it. Planning takes a minute.
     """
-    if flags["page"] is not None or flags["groups"] is not None:
-        _page(flags | {"--consent": consent or None, "--figure": figure}, as_json)
+    levels = flags.pop("levels")
+    if levels is not None or flags["page"] is not None or flags["groups"] is not None:
+        _page(flags | {"--consent": consent or None, "--figure": figure}, levels, as_json)
         return
     if purpose is not None and not consent:
         raise InputError("--purpose: a part of the form; give --consent too, or leave it out")
@@ -103,12 +105,19 @@ def _only(flags: Flags, *names: str) -> Flags:
     return {name: flags[name] for name in names}
 
 
-def _page(flags: Flags, as_json: bool) -> None:
+def _page(flags: Flags, levels: str | None, as_json: bool) -> None:
     """Write the contributor's page."""
+    from apiece.budgets import Levels
     from apiece.contract import choices
     from apiece.reporting.pages import contributor_page
 
     asked = _only(flags, *OFFER)
+    if levels is not None:
+        if asked["groups"] is not None:
+            raise InputError("--levels: stands in place of --groups; give one of the two")
+        offered = Levels(levels)
+        named = zip(offered.titles, offered.values(), strict=True)
+        asked["groups"] = [(name, epsilon, 1 / len(offered)) for name, epsilon in named]
     for name, value in asked.items():
         if value is None:
             raise InputError(f"{flag_of(name)}: missing; --page needs it")
@@ -120,7 +129,7 @@ def _page(flags: Flags, as_json: bool) -> None:
             bar.advance("plans")
 
         found = choices(
-            groups_from(asked["groups"]),
+            groups_from(asked["groups"]) if levels is None else asked["groups"],
             records=asked["records"],
             delta=asked["delta"],
             steps=asked["steps"],

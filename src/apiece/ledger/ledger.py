@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from apiece import _check
 from apiece._types import Floats, Integers, Json, Mask
+from apiece.budgets.levels import Offered, epsilons_of
 from apiece.errors import AnalysisError, InputError, StateError, unknown
 from apiece.filters import Costs
 from apiece.ledger import accounts, chain, codec, schema, store
@@ -115,16 +116,18 @@ class Ledger:
         delta: Any,
         *,
         slack: Any = None,
+        levels: Offered | None = None,
         anchor: str | os.PathLike[str] | None = None,
     ) -> Ledger:
         """Return a new ledger with these people's accounts: both, or no ledger is left behind.
 
         Args:
             url: As of `open`.
-            ids: As of `enroll`, and so epsilon, delta and slack.
+            ids: As of `enroll`, and so epsilon, delta, slack and levels.
             epsilon: One entry a person, or a scalar.
             delta: The same.
             slack: The same, or None.
+            levels: What epsilon's words stand for.
             anchor: As of `open`.
 
         Raises:
@@ -134,7 +137,7 @@ class Ledger:
         engine = make_engine(url)
         kept = Anchor.of(anchor, sqlite_file(engine))
         ids = codec.checked_ids(ids)
-        terms = codec.terms(ids, epsilon, delta, slack)
+        terms = codec.terms(ids, epsilons_of(epsilon, levels), delta, slack)
         last = None
         if not store.is_there(engine):
             kept.require_none(name(engine))
@@ -201,7 +204,15 @@ class Ledger:
             writing.last = chain.append(at, trail.salt, last, body, [])
         return policy
 
-    def enroll(self, ids: Any, epsilon: Any, delta: Any, *, slack: Any = None) -> int:
+    def enroll(
+        self,
+        ids: Any,
+        epsilon: Any,
+        delta: Any,
+        *,
+        slack: Any = None,
+        levels: Offered | None = None,
+    ) -> int:
         """Open accounts, or change the budgets of open ones; the same terms again change nothing.
 
         Args:
@@ -212,17 +223,19 @@ class Ledger:
                 sampled batches; the budget is made from the rest. More of it suits trainings in
                 which a record joins few steps: see `account_shares`. One, or one a person. By
                 default a tenth, and whoever has an account with this ε and δ keeps it as it is.
+            levels: What people could choose, as {"low": 1, "high": 8}, where epsilon has these
+                names.
 
         Returns:
             How many accounts are new.
 
         Raises:
-            BudgetError: For a budget lower than what the person has spent; then nothing at all is
-                changed.
+            BudgetError: For a budget lower than what the person has spent, and words that are no
+                declared level; then nothing at all is changed.
             DataError: For ids that repeat or are of another kind.
         """
         ids = codec.checked_ids(ids)
-        terms = codec.terms(ids, epsilon, delta, slack)
+        terms = codec.terms(ids, epsilons_of(epsilon, levels), delta, slack)
         with self.store.writing() as writing:
             places = self.store.directory(writing).find(ids)
             known, at, salt = places >= 0, writing.connection, self.store.salt
