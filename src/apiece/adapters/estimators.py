@@ -33,6 +33,7 @@ from apiece.adapters.papers import Papers
 from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.budgets.groups import doubts
+from apiece.budgets.levels import Offered
 from apiece.datasets import Numeric
 from apiece.datasets.encode import encode
 from apiece.errors import InputError, UnsupportedError, unknown
@@ -51,28 +52,22 @@ METHODS = ("dp-sgd", "pate")
 _OF_PATE = ("public", "teachers", "threshold")
 
 
-class _Planned(Papers):
-    """An estimator that is fitted under a plan."""
+@dataclass(eq=False, repr=False)
+class _Private(Papers):
+    """What all estimators here share; their parameters are the fields."""
 
-    columns: Any  # of tables
+    _: KW_ONLY
+    epsilon: float | str | None = None
+    delta: float = 1e-5
+    levels: Offered | None = None
+    strategy: Any = "sample"
+    random_state: Any = None
 
     @property
     def promises_(self) -> tuple[Promise, ...]:
         """What each budget group asked for, and what the fit spends of it, rounded up."""
         check_is_fitted(self)
         return promises_of(self.plan_)
-
-
-@dataclass(eq=False, repr=False)
-class _Private(_Planned):
-    """What all estimators here share; their parameters are the fields."""
-
-    _: KW_ONLY
-    epsilon: float | None = None
-    delta: float = 1e-5
-    levels: Any = None
-    strategy: Any = "sample"
-    random_state: Any = None
 
     def _budgets(
         self, epsilon: npt.ArrayLike | None, delta: npt.ArrayLike | None, ids: Ids | None, rows: int

@@ -153,7 +153,9 @@ def _filled(cells: pd.Series[Any], what: str, remedy: str) -> npt.NDArray[np.str
                 f"{what}, row {padded[0] + 1}: blanks around the id ({len(padded)} such rows); "
                 "remove them, so that it is the id that accounts and other tables have"
             )
-    elif _all_whole(given):
+    elif all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in given) or all(
+        isinstance(v, float) and v.is_integer() and abs(v) < 2**53 for v in given
+    ):
         given = [f"{int(v)}" for v in given]
     else:
         raise DataError(
@@ -161,13 +163,6 @@ def _filled(cells: pd.Series[Any], what: str, remedy: str) -> npt.NDArray[np.str
             "below 2**53; convert the column"
         )
     return _check.ids(what, given)
-
-
-def _all_whole(given: list[Any]) -> bool:
-    """Whether all are whole numbers of one kind, as which each of them is one text."""
-    if all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in given):
-        return True
-    return all(isinstance(v, float) and v.is_integer() and abs(v) < 2**53 for v in given)
 
 
 def _why(cell: str, role: str, decimal: str) -> str:

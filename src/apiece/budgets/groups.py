@@ -60,15 +60,14 @@ class BudgetGroups:
         if self.excess is not None:
             put(self, "excess", excess_array(self.excess))
         for name, dtype in (("records", np.int64), ("name", str)):
-            array: npt.NDArray[Any] = np.array(getattr(self, name), dtype=dtype)
+            array = np.array(getattr(self, name), dtype=dtype)
             array.flags.writeable = False
             put(self, name, array)
-        columns: list[npt.NDArray[Any]] = [self.epsilon, self.delta, self.records, self.name]
-        columns += [] if self.excess is None else [self.excess]
-        if self.epsilon.size == 0 or any(c.shape != (self.epsilon.size,) for c in columns):
+        columns = (self.epsilon, self.delta, self.records, self.name, self.excess)
+        shapes = [column.shape for column in columns if column is not None]
+        if self.epsilon.size == 0 or any(shape != self.epsilon.shape for shape in shapes):
             raise BudgetError(
-                f"groups: columns of shapes {[c.shape for c in columns]}; give each one entry a "
-                "group, at least one"
+                f"groups: columns of shapes {shapes}; give each one entry a group, at least one"
             )
         if not (self.records > 0).all():
             empty = self.name[self.records <= 0][0]
@@ -302,11 +301,23 @@ def doubts(groups: BudgetGroups) -> list[str]:
 
     Only what a plan shows as well is looked at: the groups, their budgets and sizes.
     """
-    return [*doubts_of_values(groups), *_doubts_of_sizes(groups)]
+    notes, records = doubts_of_values(groups), int(groups.records.sum())
+    if records < FEW_RECORDS:
+        notes.append(
+            f"{records} records: noise that hides one of so few hides what they have in common; "
+            f"expect nothing useful of fewer than {FEW_RECORDS}"
+        )
+    if small := int((groups.records < SMALL_GROUP).sum()):
+        notes.append(
+            f"{small} of {len(groups)} groups have fewer than {SMALL_GROUP} records, the smallest "
+            f"{int(groups.records.min())}: plan and report name their budgets, which tells who "
+            "they are; round budgets down to fewer distinct values"
+        )
+    return notes
 
 
 def doubts_of_values(groups: BudgetGroups) -> list[str]:
-    """Return those of `doubts` that are about the largest ε and δ, not about sizes of groups."""
+    """Return those of `doubts` that are about the largest ε and δ."""
     largest, delta = refuse_absurd(float(groups.epsilon.max())), float(groups.delta.max())
     records = int(groups.records.sum())
     notes = []
@@ -320,24 +331,6 @@ def doubts_of_values(groups: BudgetGroups) -> list[str]:
             f"delta = {delta:g} is at least 1/n = {1 / records:.3g} for n = {records} records: "
             "publishing one person in n at random would keep it; give "
             f"{10 ** math.floor(math.log10(0.1 / records)):g} or less"
-        )
-    return notes
-
-
-def _doubts_of_sizes(groups: BudgetGroups) -> list[str]:
-    records, smallest = int(groups.records.sum()), int(groups.records.min())
-    notes = []
-    if records < FEW_RECORDS:
-        notes.append(
-            f"{records} records: noise that hides one of so few hides what they have in common; "
-            f"expect nothing useful of fewer than {FEW_RECORDS}"
-        )
-    if smallest < SMALL_GROUP:
-        small = int((groups.records < SMALL_GROUP).sum())
-        notes.append(
-            f"{small} of {len(groups)} groups have fewer than {SMALL_GROUP} records, the smallest "
-            f"{smallest}: plan and report name their budgets, which tells who they are; round "
-            "budgets down to fewer distinct values"
         )
     return notes
 

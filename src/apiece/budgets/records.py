@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -143,7 +143,13 @@ class Budgets:
             columns["ids"] = _check.record_ids("ids", ids)
         if labels is not None:
             columns["labels"] = np.array(labels)
-        size = _common_length(columns)
+        if any(c.ndim > 1 for c in columns.values()):
+            raise BudgetError("budgets: arrays must be one-dimensional, one entry a record")
+        sizes = {name: c.size for name, c in columns.items() if c.ndim}
+        if len(set(sizes.values())) > 1 or 0 in sizes.values():
+            shown = ", ".join(f"{name} has {many}" for name, many in sizes.items())
+            raise BudgetError(f"budgets: {shown}; give every array the same length, at least 1")
+        size = max(sizes.values(), default=1)
         for name, values in columns.items():
             full = values if values.shape == (size,) else np.broadcast_to(values, size)
             full.flags.writeable = False
@@ -423,18 +429,6 @@ class Budgets:
         )
         names = None if units is None else units.ids
         return cls(**asked, ids=names if ids is None else ids_column(table, ids))
-
-
-def _common_length(columns: Mapping[str, Ids | Floats]) -> int:
-    sizes = {name: c.size for name, c in columns.items() if c.ndim}
-    if any(c.ndim > 1 for c in columns.values()):
-        raise BudgetError("budgets: arrays must be one-dimensional, one entry a record")
-    if not sizes:
-        return 1
-    if len(set(sizes.values())) > 1 or 0 in sizes.values():
-        shown = ", ".join(f"{name} has {size}" for name, size in sizes.items())
-        raise BudgetError(f"budgets: {shown}; give every array the same length, at least 1")
-    return next(iter(sizes.values()))
 
 
 def _apportion(names: list[str], shares: Floats, size: int) -> Integers:

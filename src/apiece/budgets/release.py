@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -234,7 +233,7 @@ def release_rows_per_person(
 
 
 def _levels(
-    levels: npt.ArrayLike, delta: npt.ArrayLike, excess: Any
+    levels: npt.ArrayLike, delta: npt.ArrayLike, excess: npt.ArrayLike | None
 ) -> tuple[Floats, Floats, Floats | None]:
     """Return the levels' ε, δ and Δ̄ in order; nothing in it knows the records."""
     epsilon = np.atleast_1d(_check.positive_array("levels", levels, error=BudgetError))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Integers, Mask
+from apiece._types import Floats, Ids, Integers, Mask
 from apiece.budgets.frames import person_column
 from apiece.errors import DataError, InputError
 
@@ -38,7 +38,7 @@ class Units:
         (['ann', 'bob'], [1.0, 2.0])
     """
 
-    ids: npt.NDArray[Any]
+    ids: Ids
     owner: Integers
     most: int | None = None
 
@@ -228,7 +228,7 @@ class Units:
         return values
 
 
-def _positions(ids: npt.NDArray[Any], people: npt.NDArray[Any]) -> Integers:
+def _positions(ids: Ids, people: Ids) -> Integers:
     """Return where in `ids` each row's unit stands."""
     if people.dtype.kind != ids.dtype.kind:
         raise DataError(
@@ -281,12 +281,12 @@ class Ownership:
         [0, 2]
     """
 
-    ids: npt.NDArray[Any] = field(repr=False)
+    ids: Ids = field(repr=False)
     rows: int
     row: Integers = field(repr=False)
     owner: Integers = field(repr=False)
 
-    def __init__(self, owners: Iterable[Iterable[Any]]) -> None:
+    def __init__(self, owners: Iterable[Iterable[object]]) -> None:
         lists = [list(row) for row in owners]
         sizes = np.array([len(row) for row in lists], dtype=np.int64)
         if not sizes.size or not sizes.all():
@@ -325,7 +325,7 @@ class Ownership:
         graph._keep(rows.astype(np.int64), owners, size)
         return graph
 
-    def _keep(self, row: Integers, owner: npt.NDArray[Any], rows: int) -> None:
+    def _keep(self, row: Integers, owner: Ids, rows: int) -> None:
         ids, position = np.unique(owner, return_inverse=True)
         pairs = np.unique(row * ids.size + position)
         put = object.__setattr__
@@ -359,7 +359,15 @@ class Ownership:
             >>> Ownership([[1, 2], [1], [1], [2]]).select([2, 1]).tolist()
             [1, 2, 3]
         """
-        left = self._limits(limit)
+        left = np.asarray(limit)
+        if left.dtype.kind not in "iu" or (left < 0).any():
+            raise InputError(f"limit = {limit!r}: must be whole numbers of at least 0")
+        if left.shape not in ((), self.ids.shape):
+            raise InputError(
+                f"limit: shape {left.shape}, but there are {self.ids.size} owners; give one "
+                "number, or one for each owner"
+            )
+        left = np.broadcast_to(left, self.ids.shape).astype(np.int64)
         needed = np.bincount(self.row, minlength=self.rows)
         chosen: Mask = np.zeros(self.rows, dtype=bool)
         row, owner = self._without(self.row, self.owner, left == 0)
@@ -384,17 +392,6 @@ class Ownership:
         mask = np.zeros(self.rows, dtype=bool)
         mask[np.asarray(selected, dtype=np.int64)] = True
         return np.bincount(self.owner[mask[self.row]], minlength=self.ids.size)
-
-    def _limits(self, limit: npt.ArrayLike) -> Integers:
-        limits = np.asarray(limit)
-        if limits.dtype.kind not in "iu" or (limits < 0).any():
-            raise InputError(f"limit = {limit!r}: must be whole numbers of at least 0")
-        if limits.shape not in ((), (self.ids.size,)):
-            raise InputError(
-                f"limit: shape {limits.shape}, but there are {self.ids.size} owners; give one "
-                "number, or one for each owner"
-            )
-        return np.broadcast_to(limits, (self.ids.size,)).astype(np.int64)
 
     def _without(self, row: Integers, owner: Integers, full: Mask) -> tuple[Integers, Integers]:
         """Return the edges of the rows none of whose owners is full."""

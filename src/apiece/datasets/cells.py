@@ -175,57 +175,36 @@ class Date:
     @property
     def days(self) -> tuple[float, float]:
         """The ends, in days since 1970."""
-        return _days(_at(self.lower)), _days(_at(self.upper))
+        return _days(self.lower, ""), _days(self.upper, "")
 
 
-def days_of(cells: pd.Series[Any], kind: Date, texts: list[str]) -> Floats:
+def days_of(cells: pd.Series[Any], kind: Date, texts: Sequence[str]) -> Floats:
     """Return cells in days since 1970, NaN for what is no date in the declared format."""
-    import pandas as pd
-
-    if pd.api.types.is_datetime64_any_dtype(cells):
-        known: dict[Any, float] = {}
-        return np.array([_known(cell, known) for cell in cells.tolist()], dtype=np.float64)
-    read: dict[str, float] = {}
-    values = [
-        _of_date(cell) if isinstance(cell, datetime.date) else _of_text(text, kind.format, read)
+    given = [
+        cell if isinstance(cell, datetime.date) else text
         for cell, text in zip(cells.tolist(), texts, strict=True)
     ]
-    return np.array(values, dtype=np.float64)
+    known = {each: _days(each, kind.format) for each in dict.fromkeys(given)}
+    return np.array([known[each] for each in given], dtype=np.float64)
 
 
-def _known(cell: Any, read: dict[Any, float]) -> float:
-    if cell not in read:
-        read[cell] = _of_date(cell)
-    return read[cell]
-
-
-def _of_date(cell: Any) -> float:
-    """Return the days of a date or a time; NaN for pandas' "not a time"."""
-    if cell != cell:
-        return math.nan
-    return _days(cell if isinstance(cell, datetime.datetime) else _at(cell))
-
-
-def _of_text(text: str, form: str, read: dict[str, float]) -> float:
-    if text not in read:
+def _days(value: datetime.date | str, form: str) -> float:
+    """Return a date, a time or a text in days since 1970."""
+    if isinstance(value, str):
         try:
-            read[text] = _days(datetime.datetime.strptime(text, form))
+            return _days(datetime.datetime.strptime(value, form), form)
         except (ValueError, OverflowError):
-            read[text] = math.nan
-    return read[text]
+            return math.nan
+    if value != value:  # pandas' "not a time"
+        return math.nan
+    if not isinstance(value, datetime.datetime):
+        value = datetime.datetime(value.year, value.month, value.day)
+    if value.tzinfo is not None:
+        value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+    return (value - _EPOCH) / datetime.timedelta(days=1)
 
 
-def _days(time: datetime.datetime) -> float:
-    if time.tzinfo is not None:
-        time = time.astimezone(datetime.UTC).replace(tzinfo=None)
-    return (time - _EPOCH) / datetime.timedelta(days=1)
-
-
-def _at(day: datetime.date) -> datetime.datetime:
-    return datetime.datetime(day.year, day.month, day.day)
-
-
-def _date(end: str, value: Any) -> datetime.date:
+def _date(end: str, value: object) -> datetime.date:
     if isinstance(value, str):
         try:
             return datetime.date.fromisoformat(value)
@@ -236,7 +215,7 @@ def _date(end: str, value: Any) -> datetime.date:
     raise DataError(f"{end} = {value!r}: is no date; give one as in {end} = 1900-01-31")
 
 
-def _format(value: Any) -> str:
+def _format(value: object) -> str:
     if not isinstance(value, str) or "%Y" not in value.replace("%%", ""):
         raise DataError(
             f'format = {value!r}: must have a year of four digits, %Y, as in format = "%d.%m.%Y"'
