@@ -186,7 +186,10 @@ def test_names_go_through_a_plan_and_its_json() -> None:
 def test_levels_survive_a_config_and_a_run_folder_s(levels: object, tmp_path: Path) -> None:
     import tomli_w
 
-    sections = {"data": {"source": "a.csv"}, "budgets": {"epsilon": "consent", "levels": levels}}
+    sections = {
+        "data": {"source": "a.csv"},
+        "budgets": {"epsilon": "consent", "delta": 1e-5, "levels": levels},
+    }
     job = job_from_dict(sections, name="j", changes={})
     (tmp_path / "j.toml").write_text(tomli_w.dumps(job.to_dict()))
     again = read_job(tmp_path / "j.toml")

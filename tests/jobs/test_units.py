@@ -28,13 +28,13 @@ def data(**more: str) -> Data:
 def test_a_budget_that_was_not_on_offer_is_refused() -> None:
     units = read_units(visits(), data())
     everyone = np.ones(300, dtype=bool)
-    offered = BudgetColumns(epsilon="consent", levels=(8.0, 1, 2, 16))  # 16 nobody took
+    offered = BudgetColumns(epsilon="consent", delta=1e-5, levels=(8.0, 1, 2, 16))  # 16 nobody took
     assert list(offered.levels.values()) == [1.0, 2.0, 8.0, 16.0]  # type: ignore[union-attr]
     found = budgets(units, offered, everyone)
     assert found.groups.name.tolist() == ["ε = 1", "ε = 2", "ε = 8"]
     said = rf"column 'consent': \d+ of {len(visits())} rows name no declared level; declared: 1, 2;"
     with pytest.raises(BudgetError, match=said):
-        budgets(units, BudgetColumns(epsilon="consent", levels=(1.0, 2.0)), everyone)
+        budgets(units, BudgetColumns(epsilon="consent", delta=1e-5, levels=(1.0, 2.0)), everyone)
 
 
 def test_the_budgets_of_persons_are_in_the_order_of_their_ids() -> None:
