@@ -56,8 +56,8 @@ def connect(
     """
     import duckdb
 
-    config = _LOCKED if threads is None else {**_LOCKED, "threads": threads}
-    database = duckdb.connect(":memory:", config=config)
+    config: dict[str, str | bool | int | float | list[str]] = dict(_LOCKED)
+    database = duckdb.connect(":memory:", config=config | ({"threads": threads} if threads else {}))
     if memory < _bytes(database):
         database.execute(f"SET memory_limit = '{memory}B'")
     if _UNBOUNDED in database.execute("FROM duckdb_optimizers()").fetchall():

@@ -336,8 +336,15 @@ class Contributions(Protocol):
 class Registered(Protocol):
     """A table that some engine has registered; another fingerprint is another table."""
 
-    schema: Schema
-    fingerprint: str
+    @property
+    def schema(self) -> Schema:
+        """What was declared."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the digest of what was read."""
+        ...
 
     def contributions(
         self, question: Question, grid: float
