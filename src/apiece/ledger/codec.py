@@ -156,6 +156,8 @@ def unpack_charges(data: bytes) -> tuple[Mask, Integers]:
 
 def among(places: Integers, some: Integers) -> Mask:
     """Return which places are among some others, which are sorted."""
+    if not some.size:
+        return np.zeros(places.shape, dtype=bool)
     at = np.searchsorted(some, places)
     return np.asarray(np.append(some, -1)[at] == places)
 
