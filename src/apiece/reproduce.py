@@ -231,10 +231,15 @@ class Outline:
     def of(cls, path: Path) -> Outline:
         """Return the outline in a file; raise `DataError` where it is no literal."""
         try:
-            lines = ast.parse(path.read_text(encoding="utf-8")).body
-            made = next(line.value for line in lines if ast.unparse(line).startswith(MARK))
-            words = {word.arg: word.value for word in made.keywords if word.arg in cls.__slots__}
-            return cls(**{name: ast.literal_eval(value) for name, value in words.items()})
+            calls = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            made = next(
+                c
+                for c in calls
+                if isinstance(c, ast.Call) and f"EXPERIMENT = {ast.unparse(c.func)}(" == MARK
+            )
+            words = {str(word.arg): word.value for word in made.keywords}
+            own = [name for name in cls.__slots__ if name in words]
+            return cls(**{name: ast.literal_eval(words[name]) for name in own})
         except (SyntaxError, ValueError, TypeError) as error:
             raise DataError(
                 f"{path}: its experiment's {', '.join(cls.__slots__)} are no literals ({error}); "

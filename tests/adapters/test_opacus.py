@@ -1,5 +1,7 @@
 """What Opacus takes or gives, trained at individual budgets; Opacus itself where installed."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,26 @@ def wanted(model, data):
 
 def equal(model, wanted):
     assert all(torch.equal(value, wanted[name]) for name, value in model.state_dict().items())
+
+
+def test_persons_with_several_records(model, data):
+    """The plan is the persons', and each step draws persons with all their records."""
+    people = np.arange(N) % 20
+    budgets = Budgets(np.where(np.arange(20) < 5, 0.5, 3.0), 1e-3, ids=np.arange(20))
+    other = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    other.load_state_dict(model.state_dict())
+    asked = ASKED | {"budgets": budgets, "rows_per_person": 2, "people": people}
+    trainer = individual(model, sgd(model), loader(data), nn.CrossEntropyLoss(), **asked)
+    trainer.fit()
+    assert trainer.plan.unit == "person"
+    plan = assign(budgets, Scale(), steps=10, expected_batch_size=4, clip_norm=0.7)
+    plan = dataclasses.replace(plan, unit="person")
+    own = {"people": people, "rows_per_person": 2, "seed": 0}
+    Trainer(other, sgd(other), nn.CrossEntropyLoss(reduction="none"), plan, data, **own).fit()
+    equal(model, other.state_dict())
+    asked["budgets"] = Budgets(np.full(20, 1.0), 1e-3)
+    with pytest.raises(InputError, match=r"ids=\.\.\."):
+        individual(model, sgd(model), loader(data), nn.CrossEntropyLoss(), **asked)
 
 
 def test_a_plain_triple(model, data, wanted):

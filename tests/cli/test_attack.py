@@ -5,9 +5,7 @@ import json
 import pytest
 
 from apiece.cli import run as main
-from apiece.cli.attack import command as attack_command
 
-from .audits import call
 from .options import instead
 
 ATTACK = [
@@ -16,15 +14,21 @@ ATTACK = [
 ]
 
 
-def test_attack_prints_the_exposures() -> None:
-    document = json.loads(call(attack_command, *ATTACK, "--json"))
+def test_attack_prints_the_exposures(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        assert main([*words]) == 0
+        return capsys.readouterr().out
+
+    text = said("attack", *ATTACK, "--json")
+    assert said("risk", "--each", *ATTACK, "--json") == text, "one command by two names"
+    document = json.loads(text)
     assert document["attack"] == "budget manipulation"
     assert [row["others"] for row in document["rows"]] == ["as asked", "at most 1", "at most 4"]
     for row in document["rows"]:
         assert row["epsilon_spent"] <= 8 * (1 + 1e-9)
         assert 0 < row["advantage"] < 1
-    assert "as asked" in call(attack_command, *ATTACK)
-    shares = json.loads(call(attack_command, *ATTACK, "--shares", "0.5,1", "--json"))
+    assert "as asked" in said("attack", *ATTACK)
+    shares = json.loads(said("attack", *ATTACK, "--shares", "0.5,1", "--json"))
     assert shares["attack"] == "collusion"
     assert len(shares["rows"]) == 5
 
@@ -39,6 +43,7 @@ def test_attack_prints_the_exposures() -> None:
         (["--records", "1"], "--records"),
         (["--strategy", "hybrid"], "--excess: missing"),
         (["--excess", "0.02"], "--excess: scale keeps no bound"),
+        (["--method", "rdp"], "--method: is not of --each"),
     ],
 )
 def test_attack_mistakes(change: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,17 +16,20 @@ from apiece.cli.audit import command as audit_command
 
 from .audits import call, canaries, write
 
+DELTA = ("--delta", "1e-5")
+
 
 def test_two_worlds(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     ins, outs = generator.normal(3, 1, 300), generator.normal(size=300)
     files = [
+        *DELTA,
         "--scores-in",
         write(tmp_path / "in", ins),
         "--scores-out",
         write(tmp_path / "out", outs),
     ]
-    document = json.loads(call(audit_command, *files, "--delta", "1e-5", "--json"))
+    document = json.loads(call(audit_command, *files, "--json"))
     for found, method in zip(document["lower_bounds"], ("clopper-pearson", "gdp"), strict=True):
         assert found == audit.lower_bound(ins, outs, delta=1e-5, method=method).to_dict()
     assert "epsilon >=" in call(audit_command, *files)
@@ -34,7 +37,9 @@ def test_two_worlds(tmp_path: Path) -> None:
 
 def test_canaries_by_group(tmp_path: Path) -> None:
     file = canaries(tmp_path / "c.csv")
-    document = json.loads(call(audit_command, "--canaries", file, "--group", "who", "--json"))
+    document = json.loads(
+        call(audit_command, *DELTA, "--canaries", file, "--group", "who", "--json")
+    )
     groups = document["lower_bounds_by_group"]
     assert groups["weak"][0]["epsilon"] > 1
     assert groups["strict"][0]["epsilon"] == 0
@@ -50,9 +55,15 @@ def test_coins_are_joined_by_id(tmp_path: Path) -> None:
     frame[["person", "score"]].to_csv(tmp_path / "scores.csv", index=False)
     mixed = frame[["person", "included", "who"]].sample(frac=1, random_state=0)
     mixed.to_csv(tmp_path / "coins.csv", index=False)
-    files = ["--canaries", str(tmp_path / "scores.csv"), "--coins", str(tmp_path / "coins.csv")]
+    files = [
+        *DELTA,
+        "--canaries",
+        str(tmp_path / "scores.csv"),
+        "--coins",
+        str(tmp_path / "coins.csv"),
+    ]
     joined = call(audit_command, *files, "--ids", "person", "--group", "who", "--json")
-    assert joined == call(audit_command, "--canaries", whole, "--group", "who", "--json")
+    assert joined == call(audit_command, *DELTA, "--canaries", whole, "--group", "who", "--json")
     assert "weak: epsilon >= " in call(audit_command, *files, "--ids", "person", "--group", "who")
 
 
@@ -60,8 +71,14 @@ def test_one_of_the_files_may_be_parquet_beside_a_csv_file_of_another_kind(tmp_p
     frame = pd.read_csv(canaries(tmp_path / "c.csv")).assign(id=lambda f: f.index + 7)
     frame[["id", "score"]].to_csv(tmp_path / "scores.csv", index=False, sep=";")
     frame.drop(columns="score").to_parquet(tmp_path / "coins.parquet")
-    files = ["--canaries", str(tmp_path / "scores.csv"), "--coins", str(tmp_path / "coins.parquet")]
-    whole = call(audit_command, "--canaries", str(tmp_path / "c.csv"), "--json")
+    files = [
+        *DELTA,
+        "--canaries",
+        str(tmp_path / "scores.csv"),
+        "--coins",
+        str(tmp_path / "coins.parquet"),
+    ]
+    whole = call(audit_command, *DELTA, "--canaries", str(tmp_path / "c.csv"), "--json")
     assert call(audit_command, *files, "--separator", ";", "--json") == whole
 
 
@@ -74,7 +91,7 @@ def test_ids_that_differ_in_blanks_are_not_merged(
     for name in ("scores.parquet", "coins.parquet"):
         change = {"b": "a "} if name == padded else {}
         table.replace({"who": change}).to_parquet(tmp_path / name)
-    files = ["--canaries", str(tmp_path / "scores.parquet")]
+    files = [*DELTA, "--canaries", str(tmp_path / "scores.parquet")]
     files += ["--coins", str(tmp_path / "coins.parquet")]
     assert main(["audit", *files, key, "who"]) == 2
     assert "blanks around the id" in capsys.readouterr().err
@@ -91,8 +108,14 @@ def rows_of_canaries(folder: Path) -> tuple[list[str], list[str]]:
     rows.to_csv(folder / "rows.csv", index=False)
     rows[["person", "score"]].to_csv(folder / "scores.csv", index=False)
     frame.sample(frac=1, random_state=1).to_csv(folder / "coins.csv", index=False)
-    whole = ["--canaries", str(folder / "rows.csv")]
-    return whole, ["--canaries", str(folder / "scores.csv"), "--coins", str(folder / "coins.csv")]
+    whole = [*DELTA, "--canaries", str(folder / "rows.csv")]
+    return whole, [
+        *DELTA,
+        "--canaries",
+        str(folder / "scores.csv"),
+        "--coins",
+        str(folder / "coins.csv"),
+    ]
 
 
 def test_canaries_may_be_persons_with_many_rows(tmp_path: Path) -> None:
@@ -101,7 +124,7 @@ def test_canaries_may_be_persons_with_many_rows(tmp_path: Path) -> None:
         found = json.loads(said)
         assert found.pop("unit") == "person"
         expected = call(
-            audit_command, "--canaries", str(tmp_path / "c.csv"), "--group", "who", "--json"
+            audit_command, *DELTA, "--canaries", str(tmp_path / "c.csv"), "--group", "who", "--json"
         )
         assert found["lower_bounds"] == json.loads(expected)["lower_bounds"]
         assert found["lower_bounds_by_group"] == json.loads(expected)["lower_bounds_by_group"]
@@ -131,7 +154,7 @@ def test_canaries_that_are_no_persons(
         "who": ["a"] * 3,
     }
     pd.DataFrame({**table, **change}).to_csv(tmp_path / "c.csv", index=False)
-    words = ["--canaries", str(tmp_path / "c.csv"), "--person", "person", "--group", "who"]
+    words = [*DELTA, "--canaries", str(tmp_path / "c.csv"), "--person", "person", "--group", "who"]
     assert main(["audit", *words]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
@@ -145,7 +168,7 @@ def test_torch_model(tmp_path: Path) -> None:
     torch.export.save(program, tmp_path / "m.pt2")
     generator, arguments = (
         np.random.default_rng(4),
-        ["--trust-model", "--model", str(tmp_path / "m.pt2")],
+        [*DELTA, "--trust-model", "--model", str(tmp_path / "m.pt2")],
     )
     for name in ("members", "others"):
         inputs, targets = generator.normal(size=(60, 4)), generator.integers(0, 3, 60)

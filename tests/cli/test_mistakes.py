@@ -72,7 +72,7 @@ COMMANDS = {
     "attack": f"attack --records 500 --epsilon 2 --delta 1e-5 {PLAN} --others 1 --strategy scale",
     "ledger init": f"ledger init sqlite:///l.db {DATA} --person person --delta 1e-4",
     "schema": "schema people.csv --label answer",
-    "audit": "audit --canaries scores.csv",
+    "audit": "audit --canaries scores.csv --delta 1e-5",
     "query": "query people.parquet count(persons) --person person --epsilon 1 --delta 1e-6",
     "sensitivity": "sensitivity a**2 --range a=1:2",
     "": "",

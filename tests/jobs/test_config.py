@@ -153,7 +153,6 @@ def test_every_flag_is_a_setting_and_says_its_default(capsys: Any) -> None:
         assert (flag in said) == (how.help is not None), name
     for words in (
         "[default: 512; 32",
-        "[default: 1e-5]",
         "[default: sample; weight",
         "[default: 0.2]",
     ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import math
 from functools import partial
 from typing import Any
 
@@ -56,7 +55,7 @@ class PrivateTrainer(transformers.Trainer):
     Guarantee:
         That of `apiece.Trainer`. What is logged of training is public: planned spending, learning
         rate and time; no loss and no gradient norm, which are computed from records. The training
-        loss that is returned is NaN.
+        loss that is returned is None.
 
     Example:
         >>> def train(model, arguments, plan, texts, collator):
@@ -148,7 +147,7 @@ class PrivateTrainer(transformers.Trainer):
         if self._private is not None:
             self._private.trainer.fit(0)
         told = {k: v for k, v in result.metrics.items() if k != "train_loss"}
-        return result._replace(training_loss=math.nan, metrics=told)
+        return result._replace(training_loss=None, metrics=told)
 
 
 def _check(args: Any, plan: Plan, options: dict[str, Any]) -> None:

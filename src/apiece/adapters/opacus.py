@@ -6,8 +6,10 @@ Opacus itself is not needed: what it wraps is unwrapped here, by the names that 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -29,29 +31,33 @@ def individual(
     epochs: int,
     max_grad_norm: float,
     strategy: Strategy | str | None = None,
+    people: npt.ArrayLike | None = None,
     **options: Any,
 ) -> Trainer:
     """Return a trainer of individual budgets for what `PrivacyEngine.make_private` takes or gives.
 
-    It takes epochs · len(data_loader) steps with n / len(data_loader) records expected in each, as
-    Opacus does, by Poisson sampling of its own at each record's rate. Noise is the plan's.
+    It takes epochs · len(data_loader) steps with n / len(data_loader) records, or with people that
+    share of the persons, expected in each, as Opacus does, by Poisson sampling of its own at each
+    one's rate. Noise is the plan's.
 
     Args:
         module: Plain, or in Opacus' `GradSampleModule`, which is taken off for good.
         optimizer: Plain, or in Opacus' `DPOptimizer`, whose clipping and noise are not used.
         data_loader: Of a map-style dataset; how many batches it has says the expected batch size.
         criterion: One loss a record; losses of torch that average or add up are taken apart.
-        budgets: One a record, in the order of the dataset.
+        budgets: One a record, in the order of the dataset; with people one a person, by `ids`.
         epochs: From 1 on.
         max_grad_norm: The mean clipping norm of the plan.
         strategy: Of `assign`; `Scale()` where None.
-        **options: Of `Trainer`.
+        people: (n,) Whose each record is; None where each is its own.
+        **options: Of `Trainer`, such as rows_per_person.
 
     Returns:
         A `Trainer`, with its plan as `.plan`; `.fit()` runs it.
 
     Raises:
-        InputError: For budgets of another number of records; what `assign` and `Trainer` raise.
+        InputError: For budgets of another number of records, or with people of persons without
+            ids; what `assign` and `Trainer` raise.
         DataError: For a data loader that draws some records oftener than others, or leaves some
             out, and for records that cannot be read by position.
         StateError: For an optimizer that made steps: no plan covers what it has learned.
@@ -80,18 +86,25 @@ def individual(
     if not hasattr(records, "__len__"):
         raise DataError("data_loader: its dataset has no length; give a map-style one")
     steps = _check.count("epochs", epochs) * len(data_loader)
-    if len(records) != len(budgets):
+    if people is None and len(records) != len(budgets):
         raise InputError(
             f"budgets: {len(budgets)} of them for a dataset of {len(records)} records; give one a "
-            "record, in the order of the dataset"
+            "record, in the order of the dataset, or people= where a person has several"
+        )
+    if people is not None and budgets.ids is None:
+        raise InputError(
+            "budgets: without ids nobody knows whose each is; make them of persons, with "
+            "Budgets(..., ids=...) or Budgets.from_frame(..., person=...)"
         )
     plan = assign(
         budgets,
         Scale() if strategy is None else strategy,
         steps=steps,
-        expected_batch_size=len(records) / len(data_loader),
+        expected_batch_size=len(budgets) / len(data_loader),
         clip_norm=max_grad_norm,
     )
+    if people is not None:
+        plan, options = replace(plan, unit="person"), options | {"people": people}
     plain = _module_of(module)
     return Trainer(
         plain, _optimizer_of(optimizer), _per_record(criterion), plan, data_loader, **options

@@ -96,7 +96,8 @@ def _texts(value: object) -> Iterator[str]:
 
 def files_of(text: str) -> list[Path]:
     """Return the files that a text may name: itself, and that of an SQLite address."""
-    found = [Path(text)] if text else []
+    # Beside an SQLite file, which an address may name by its path alone, lies its head file.
+    found = [Path(text), Path(os.path.realpath(text) + ".head")] if text else []
     if "://" in text:
         from apiece.ledger.database import database_files
 
@@ -131,6 +132,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "--person": {"help": "Column of persons' ids. A person may have several rows."},
     "--levels": {"help": "Words of the budget column, as low=1,medium=3,high=8."},
     "--no-limit-cap": {"type": float, "help": "The ε to use where a budget is 'no limit' or inf."},
+    "--delta": {"help": "δ of the guarantee; needed unless what is read states it."},
     "--batch-size": {"type": float, "help": "Expected batch size."},
     "--steps": {"type": int, "help": "Number of model updates."},
     "--clip-norm": {"type": float, "default": 1.0, "help": "Mean clip norm."},
@@ -202,6 +204,17 @@ def dialect_from(flags: Flags) -> Dialect:
     from apiece.datasets.tables import Dialect
 
     return Dialect(**{name: flags[name] for name in DIALECT if flags[name] is not None})
+
+
+def needed_delta(given: T | None, own: T | None = None) -> T:
+    """Return δ as it is given, else as what was read states it; it has no default anywhere."""
+    delta = own if given is None else given
+    if delta is None:
+        raise InputError(
+            "--delta: missing; an epsilon is a guarantee only with its delta; give one far below "
+            "1 over the number of people, as 1e-6"
+        )
+    return delta
 
 
 def groups_from(text: str) -> list[tuple[str, float, float]]:

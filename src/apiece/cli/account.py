@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from apiece._text import plain
-from apiece.cli._command import Bar, Command, echo, option, read_text, renamed
+from apiece.cli._command import (
+    Bar,
+    Command,
+    echo,
+    needed_delta,
+    option,
+    read_text,
+    renamed,
+)
 from apiece.errors import ApieceError, InputError
 
 if TYPE_CHECKING:
@@ -45,7 +53,7 @@ class Case:
 @option("--noise-multiplier", type=float, help="Noise standard deviation over clip norm.")
 @option("--sampling-probability", type=float, help="Chance of joining a step.  [default: 1]")
 @option("--steps", help="Number of steps.  [default: 1]")
-@option("--delta", type=float, help="δ of the guarantee; a plan's groups have their own.")
+@option("--delta", type=float)
 @option("--method", default="pld", help="Accounting method: pld, rdp, gdp or best.")
 @option("--figure", help="Draw the curves here (.png, .svg or .pdf).")
 @renamed("--plot", "--figure")
@@ -116,7 +124,7 @@ def _from_flags(
     if probability is not None and probability != 1:
         step = Sampled(step, _check.probability("--sampling-probability", probability))
     times = 1 if steps is None else _check.count("--steps", steps)
-    return Case(step if times == 1 else Repeated(step, times), _needed(delta))
+    return Case(step if times == 1 else Repeated(step, times), needed_delta(delta))
 
 
 def _from_json(text: str, delta: float | None) -> tuple[list[Case], bool]:
@@ -125,10 +133,10 @@ def _from_json(text: str, delta: float | None) -> tuple[list[Case], bool]:
 
     data = _json.loads(text, "stdin")
     if not isinstance(data, list):
-        return [Case(from_dict(data), _needed(delta))], False
+        return [Case(from_dict(data), needed_delta(delta))], False
     if not data:
         raise InputError("stdin: an empty list; give at least one mechanism")
-    cases, one = [], _needed(delta)
+    cases, one = [], needed_delta(delta)
     for number, item in enumerate(data):
         try:
             cases.append(Case(from_dict(item), one))
@@ -151,12 +159,6 @@ def _from_plan(path: Path, delta: float | None) -> list[Case]:
         )
         for g in range(len(budgets))
     ]
-
-
-def _needed(delta: float | None) -> float:
-    if delta is None:
-        raise InputError("--delta: missing; an epsilon is a guarantee only with its delta")
-    return delta
 
 
 def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve, Json]:

@@ -23,6 +23,7 @@ from apiece.cli._command import (
     Output,
     dialect_from,
     echo,
+    needed_delta,
     option,
     read_text,
     renamed,
@@ -40,11 +41,13 @@ if TYPE_CHECKING:
 EXAMPLE = """
 \b
 Examples:
-  apiece audit run runs/first --delta 1e-5
+  apiece audit run runs/first
   apiece audit lira runs/first --models 64 --processes 2 --out audits/first
-  apiece audit model --model model.pt2 --trust-model --members train.npz --others test.npz
+  apiece audit model --model model.pt2 --trust-model --members train.npz \\
+                     --others test.npz --delta 1e-5
   apiece audit worlds --scores-in with.txt --scores-out without.txt --plan a.json --json
-  apiece audit canaries --canaries scores.csv --coins coins.csv --ids person --group consent
+  apiece audit canaries --canaries scores.csv --coins coins.csv --ids person \\
+                        --group consent --delta 1e-5
   apiece audit shadows --shadows audits/first/scores.npz
 """
 FEW_MODELS = 32  # from here on the AUC of scores without signal is within 0.005 of 1/2
@@ -116,7 +119,7 @@ def command() -> None:
     """
 
 
-_delta = option("--delta", type=float, default=1e-5, help="δ of the bounds.")
+_delta = option("--delta", type=float)
 _confidence = option("--confidence", type=float, default=0.95, help="Confidence of the bounds.")
 _seed = option("--seed", type=int, default=0, help="Seed of the audit.")
 _variant = option("--variant", default="online", help="Variant of LiRA: online or offline.")
@@ -146,17 +149,15 @@ def audit(name: str, short_help: str) -> Decorator:
 @_seed
 @_delta
 @_confidence
-def of_run(run: Path, delta: float, confidence: float, seed: int) -> Findings:
+def of_run(run: Path, delta: float | None, confidence: float, seed: int) -> Findings:
     """Audit the model in a run folder by its loss on those trained on and those held out."""
     import numpy as np
 
-    from apiece.audit.findings import ModelScores, audit_scores
-    from apiece.audit.membership import roc
-    from apiece.audit.stacked_training import model_confidences
-    from apiece.jobs import load_model
     from apiece.jobs.people import read_people
 
     job = _job_of(run)
+    own = job.budgets.delta
+    delta = needed_delta(delta, None if isinstance(own, str) else own)
     if job.run.seed is None and job.data.split_column is None:
         raise InputError(
             f"{run}: secret coins decided who was trained on, and a release does not keep them, so "
@@ -164,6 +165,11 @@ def of_run(run: Path, delta: float, confidence: float, seed: int) -> Findings:
             "with --seed"
         )
     people = _of_classes(read_people(job))
+    from apiece.audit.findings import ModelScores, audit_scores
+    from apiece.audit.membership import roc
+    from apiece.audit.stacked_training import model_confidences
+    from apiece.jobs import load_model
+
     network = load_model(run / "model.pt").network
 
     def side(records: Records, groups: Any = None) -> ModelScores:
@@ -241,10 +247,11 @@ def _shadow_job(run: Path, models: int, seed: int) -> ShadowJob:
     """Return the shadow models of a run's table; what is wrong is found before training."""
     import numpy as np
 
-    from apiece.audit.shadows import half_plan, table_job
     from apiece.jobs.people import read_people
 
     job = _job_of(run)
+    from apiece.audit.shadows import half_plan, table_job
+
     training, coins = job.training_of(job.training.strategy), job.run.seed
     people = _of_classes(read_people(job, seed if coins is None else coins))
     rows, whole, person = ~people.train.faulty, people.budgets, people.train.person
@@ -332,7 +339,7 @@ def of_model(
     others: Path | None,
     *,
     trusted: bool,
-    delta: float,
+    delta: float | None,
     confidence: float,
     seed: int,
 ) -> Findings:
@@ -341,21 +348,24 @@ def of_model(
 
     from apiece.audit.findings import ModelScores, audit_scores
     from apiece.audit.records import read_arrays
-    from apiece.audit.stacked_training import exported_model, model_confidences
 
     if members is None or others is None:
         raise InputError("--members, --others: missing; give the records trained on, and others")
-    network, sides = exported_model(model, trusted=trusted), []
-    for path in (members, others):
-        arrays = read_arrays(path)
+    given = [read_arrays(path) for path in (members, others)]
+    for path, arrays in zip((members, others), given, strict=True):
         if not {"inputs", "targets"} <= set(arrays):
             raise DataError(f"{path}: has {sorted(arrays)}; give arrays inputs and targets")
+    from apiece.audit.stacked_training import exported_model, model_confidences
+
+    network, sides = exported_model(model, trusted=trusted), []
+    for arrays in given:
         inputs = arrays["inputs"].astype(np.float32)
         found = model_confidences(network, inputs, arrays["targets"])
         sides.append(
             ModelScores.of(found, groups=arrays.get("groups"), people=arrays.get("people"))
         )
     generator = np.random.default_rng(seed)
+    delta = needed_delta(delta)
     return audit_scores(*sides, delta=delta, confidence=confidence, generator=generator)
 
 
@@ -370,7 +380,7 @@ def of_two_worlds(
     scores_out: Path | None,
     plans: tuple[Path, ...],
     *,
-    delta: float,
+    delta: float | None,
     confidence: float,
 ) -> Findings:
     """Bound ε from the scores of models trained with and without one record."""
@@ -380,9 +390,12 @@ def of_two_worlds(
     if scores_in is None or scores_out is None:
         missing = "in" if scores_in is None else "out"
         raise InputError(f"--scores-{missing}: missing; give both files of scores")
-    if plans:
-        one_plan(*(Plan.from_json(read_text(path)) for path in plans))
+    read = [Plan.from_json(read_text(path)) for path in plans]
+    if read:
+        one_plan(*read)
+    stated = {float(each) for plan in read for each in plan.budget_groups.delta}
     ins, outs = _numbers(scores_in), _numbers(scores_out)
+    delta = needed_delta(delta, stated.pop() if len(stated) == 1 else None)
     bounds = tuple(
         lower_bound(ins, outs, delta=delta, confidence=confidence, method=method)
         for method in ("clopper-pearson", "gdp")
@@ -453,7 +466,7 @@ class Canaries:
 @table_options
 @_delta
 @_confidence
-def of_canaries(delta: float, confidence: float, **flags: Any) -> Findings:
+def of_canaries(delta: float | None, confidence: float, **flags: Any) -> Findings:
     """Bound ε from one run, on records or persons that were included by fair coins."""
     import numpy as np
 
@@ -462,7 +475,7 @@ def of_canaries(delta: float, confidence: float, **flags: Any) -> Findings:
     dialect = dialect_from({name: flags.pop(name) for name in DIALECT})
     given = Canaries(**flags, dialect=dialect)
     scores, truth, names = _canaries(given)
-    asked: Any = {"delta": delta, "confidence": confidence}
+    asked: Any = {"delta": needed_delta(delta), "confidence": confidence}
     methods = ("dp", "gdp")
     by_group, groups = {}, np.full(scores.size, "all") if names is None else names
     if names is not None:

@@ -18,6 +18,7 @@ from apiece.cli._command import (
     echo,
     flag_of,
     groups_from,
+    needed_delta,
     option,
     read_text,
 )
@@ -44,7 +45,7 @@ OFFER = ("page", "groups", "records", "delta", "batch_size", "steps", "excess")
     cls=Command, short_help="What a budget promises a person, in frequencies.", epilog=EXAMPLE
 )
 @option("--epsilon", type=float, help="ε of the budget.")
-@option("--delta", type=float, help="δ of the budget.")
+@option("--delta", type=float)
 @option("--mechanism", help="Mechanism that is run, as JSON; see apiece account --help.")
 @option("--plan", type=PATH, help="JSON file of the plan that is run; with --group.")
 @option("--group", help="Group of --plan whose budget is explained.")
@@ -159,8 +160,7 @@ def _explanation(
         return _of_plan(plan, group)
     if group is not None:
         raise InputError("--group: of --plan; give the plan's file, or leave it out")
-    if delta is None:
-        raise InputError("--delta: missing; an epsilon is a guarantee only with its delta")
+    delta = needed_delta(delta)
     if mechanism is None:
         if epsilon is None:
             raise InputError("--epsilon: missing; give it, --mechanism, or --plan and --group")

@@ -23,6 +23,7 @@ from apiece.cli._command import (
     dialect_from,
     echo,
     gone,
+    needed_delta,
     option,
     read_text,
     refuse_given,
@@ -114,12 +115,12 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     if data is None:
         refuse_given(flags, "of a table of people; give --data too")
     else:
-        if None in (flags["person"], flags["epsilon"], flags["delta"]):
+        if None in (flags["person"], flags["epsilon"]):
             raise InputError("--data: needs --person, --epsilon and --delta beside it")
         budgets = Budgets.from_frame(
             data,
             epsilon=flags["epsilon"],
-            delta=flags["delta"],
+            delta=needed_delta(flags["delta"]),
             person=flags["person"],
             levels=flags["levels"],
             no_limit_cap=cap,

@@ -24,6 +24,7 @@ from apiece.cli._command import (
     echo,
     flag_of,
     groups_from,
+    needed_delta,
     once,
     option,
     parse_option,
@@ -149,7 +150,8 @@ def _asked(flags: Flags) -> tuple[Budgets, Any, Flags]:
     from apiece.budgets.groups import refuse_absurd
 
     options = once("--option", map(parse_option, flags["option"]))
-    for name in ("delta", "batch_size", "steps"):
+    flags["delta"] = needed_delta(flags["delta"])
+    for name in ("batch_size", "steps"):
         if flags[name] is None:
             raise InputError(f"{flag_of(name)}: missing; give it, or --from a plan")
     budgets = budgets_from(flags)

@@ -15,7 +15,7 @@ import click
 
 from apiece._files import Kind, append
 from apiece._text import plain
-from apiece.cli._command import Command, Output, Scratch, echo, once, option
+from apiece.cli._command import Command, Output, Scratch, echo, needed_delta, once, option
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ Example:
 @option(
     "--delta",
     type=float,
-    required=True,
     help="δ of the query; 0 for Laplace noise on a count, sum or histogram.",
 )
 @option("--ledger", "url", help="Ledger to charge: sqlite:///file.db or postgresql://…")
@@ -131,7 +130,7 @@ def command(
         answer = Session(table, schema, ledger, log=log).ask(
             query,
             epsilon=flags["epsilon"],
-            delta=flags["delta"],
+            delta=needed_delta(flags["delta"]),
             analysis_id=flags["analysis"],
         )
     echo(json.dumps(answer.to_dict()) if as_json else _table(answer.to_dict()))

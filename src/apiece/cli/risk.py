@@ -1,4 +1,7 @@
-"""apiece risk: how others' budgets move a victim's risk, before anything is trained."""
+"""apiece risk: how others' budgets move a target's risk, before anything is trained.
+
+`apiece attack` is the same command with a row for each population, as of `--each`.
+"""
 
 from __future__ import annotations
 
@@ -8,50 +11,105 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece._text import aligned
-from apiece.cli._command import Bar, Command, echo, numbers_from, once, option, parse_option, warn
+from apiece.cli._command import (
+    Bar,
+    Command,
+    columns,
+    echo,
+    needed_delta,
+    numbers_from,
+    once,
+    option,
+    parse_option,
+    refuse_given,
+    warn,
+)
+from apiece.errors import InputError
 
 if TYPE_CHECKING:
+    from apiece._types import Flags, Json
     from apiece.contract.exposure import RiskTable
 
 EXAMPLE = """
 \b
-Example:
+Examples:
   apiece risk --records 50000 --epsilon 8 --delta 1e-5 --batch-size 128 --steps 1953 \\
               --others 2,8,32 --shares 0.2,0.8 --figure risk.png
+  apiece risk --each --records 50000 --epsilon 8 --delta 1e-12 --others 2,4 \\
+              --batch-size 128 --steps 1953 --strategy sample
+  apiece attack --records 50000 --epsilon 8 --delta 1e-12 --others 2 --shares 0.2,0.8 \\
+                --batch-size 128 --steps 1953 --strategy sample --json
 """
+HEADS = {
+    "others": "others",
+    "epsilon_spent": "ε\nspent",
+    "advantage": "advantage",
+    "excess": "excess",
+    "sampling_probability": "chance\nto join",
+    "noise_multiplier": "noise\nover clip",
+}
 
 
 @click.command(
     cls=Command, short_help="A target's risk as the others' choices vary.", epilog=EXAMPLE
 )
+@option("--each", is_flag=True, help="Print a row for each population, as apiece attack does.")
 @option("--records", required=True)
-@option("--epsilon", type=float, required=True, help="ε of the victim.")
-@option("--delta", type=float, required=True, help="δ of everyone.")
+@option("--epsilon", type=float, required=True, help="ε of the target.")
+@option("--delta", type=float)
+@option("--others", default="1,2,4,8,16,32", help="ε of the others, as 2,8,32.")
+@option("--shares", help="Shares of the others that ask for it.  [default: 0.2,0.4,0.6,0.8]")
 @option("--batch-size", required=True)
 @option("--steps", required=True)
-@option("--others", default="1,2,4,8,16,32", help="ε of the others, as 2,8,32.")
-@option("--shares", default="0.2,0.4,0.6,0.8", help="Shares of the others, as 0.2,0.8.")
 @option("--strategy")
 @option("--option")
 @option("--method", default="pld", help="Accounting method: pld or rdp.")
 @option("--figure")
+@option("--clip-norm", help="Mean clip norm; with --each.")
+@option("--excess", help="Bound Δ̄ on everyone's excess risk; with --each and hybrid.")
+@option("--seed", type=int, default=0, help="Seed that draws who colludes; with --each.")
 @option("--json")
-def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
-    """Show a victim's advantage and Δ, from plans alone, as the others' choices vary."""
+def command(each: bool, as_json: bool, figure: Path | None, **flags: Any) -> None:
+    """Show a target's advantage and Δ, from plans alone, as the others' choices vary.
+
+    With --each, or as apiece attack, a row for each population: the others who do not turn to
+    --others ask for the target's ε, and without --shares all of them turn. Nobody breaks a promise:
+    the target is charged at most its own (ε, δ) in every row. The advantage is the largest
+    TPR − FPR of any membership test, the excess the Δ-divergence from what a uniform plan with the
+    same (ε, δ) would allow.
+    """
+    from apiece.budgets.groups import refuse_absurd
+
+    each = each or click.get_current_context().info_name == "attack"
+    beside = ("option", "method", "figure") if each else ("clip_norm", "excess", "seed")
+    refuse_given(beside, "is not of --each or attack" if each else "goes with --each; add that")
+    flags["delta"] = needed_delta(flags["delta"])
+    others = numbers_from("--others", flags["others"])
+    for epsilon in (flags["epsilon"], *others):
+        refuse_absurd(epsilon)
+    shares = None if flags["shares"] is None else numbers_from("--shares", flags["shares"])
+    if each:
+        document = _populations(others, shares, flags)
+        echo(json.dumps(document) if as_json else rows_of(document))
+        return
+    table = _table(others, shares or [0.2, 0.4, 0.6, 0.8], flags)
+    if figure is not None:
+        from apiece.reporting import save
+        from apiece.reporting.plots import risk_map
+
+        save(risk_map(table), figure)
+    echo(json.dumps(table.to_dict(), allow_nan=False) if as_json else text_of(table))
+
+
+def _table(others: list[float], shares: list[float], flags: Flags) -> RiskTable:
     import numpy as np
 
     from apiece.assignment.front import strategy_named
     from apiece.budgets import Budgets
-    from apiece.budgets.groups import doubts_of_values, refuse_absurd
+    from apiece.budgets.groups import doubts_of_values
     from apiece.contract.exposure import risk_table
 
     options = once("--option", map(parse_option, flags["option"]))
-    others = numbers_from("--others", flags["others"])
-    for epsilon in (flags["epsilon"], *others):
-        refuse_absurd(epsilon)
-    shares = numbers_from("--shares", flags["shares"])
-    strategy = strategy_named(flags["strategy"], **options)
     with Bar(len(shares) * len(others)) as bar:
         table = risk_table(
             records=flags["records"],
@@ -61,18 +119,68 @@ def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
             epsilons=others,
             steps=flags["steps"],
             expected_batch_size=flags["batch_size"],
-            strategy=strategy,
+            strategy=strategy_named(flags["strategy"], **options),
             method=flags["method"],
             progress=lambda *_: bar.advance("plans"),
         )
     alike = Budgets(np.full(flags["records"], flags["epsilon"]), flags["delta"])
     warn(doubts_of_values(alike.groups))
-    if figure is not None:
-        from apiece.reporting import save
-        from apiece.reporting.plots import risk_map
+    return table
 
-        save(risk_map(table), figure)
-    echo(json.dumps(table.to_dict(), allow_nan=False) if as_json else text_of(table))
+
+def _populations(others: list[float], shares: list[float] | None, flags: Flags) -> Json:
+    """Return the target's risk in each population: all others move, or some of them."""
+    import numpy as np
+
+    from apiece import _check
+    from apiece.assignment.front import strategy_named
+    from apiece.budgets import Budgets
+    from apiece.budgets.groups import doubts_of_values
+    from apiece.contract import budget_manipulation, collusion
+
+    if shares is None:
+        refuse_given(["seed"], "draws who colludes; give --shares too, or leave it out")
+    size = _check.count("--records", flags["records"], least=2)
+    keeps = flags["strategy"].lower() == "hybrid"
+    if keeps and flags["excess"] is None:
+        raise InputError("--excess: missing; hybrid keeps a bound Δ̄ on the excess, as 0.02")
+    if flags["excess"] is not None and not keeps:
+        raise InputError(
+            f"--excess: {flags['strategy']} keeps no bound on the excess; leave it out, or give "
+            "--strategy hybrid"
+        )
+    budgets = Budgets(np.full(size, flags["epsilon"]), flags["delta"], excess=flags["excess"])
+    warn(doubts_of_values(budgets.groups))
+    run = {
+        "strategy": strategy_named(flags["strategy"]),
+        "steps": flags["steps"],
+        "expected_batch_size": flags["batch_size"],
+        "clip_norm": flags["clip_norm"],
+    }
+    if shares is None:
+        rows = budget_manipulation(budgets, 0, decoys=others, **run)
+    else:
+        generator = np.random.default_rng(flags["seed"])
+        rows = collusion(budgets, 0, epsilons=others, shares=shares, generator=generator, **run)
+    return {
+        "attack": "budget manipulation" if shares is None else "collusion",
+        **{name: flags[name] for name in ("strategy", "records", "epsilon", "delta")},
+        "relation": rows[0].plan.relation,
+        "rows": [row.to_dict() for row in rows],
+    }
+
+
+def rows_of(document: Json) -> str:
+    """Return the populations as a table for people."""
+    head = (
+        f"{document['attack']}, {document['strategy']}: the target of {document['records']} asks "
+        f"ε = {document['epsilon']:g} at δ = {document['delta']:g}"
+    )
+    rows = [
+        [row[n] if isinstance(row[n], str) else f"{row[n]:.4g}" for n in HEADS]
+        for row in document["rows"]
+    ]
+    return "\n".join([head, "", *columns([list(HEADS.values()), *rows])])
 
 
 def text_of(table: RiskTable) -> str:
@@ -82,11 +190,16 @@ def text_of(table: RiskTable) -> str:
         [f"{share:g}", *(f"{_up(a)} ({_up(d)})" for a, d in zip(*pair, strict=True))]
         for share, *pair in zip(table.shares, table.advantage, table.forward, strict=True)
     ]
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in [head, *rows]
+    ]
     first = (
         f"{table.strategy}: advantage of an attacker on a record with epsilon = "
         f"{table.victim_epsilon:g}, delta = {table.delta:g}, and forward excess (in brackets)"
     )
-    return "\n".join([first, *aligned([head, *rows]), f"all alike: {_up(table.baseline)}"])
+    return "\n".join([first, *lines, f"all alike: {_up(table.baseline)}"])
 
 
 def _up(value: float) -> str:

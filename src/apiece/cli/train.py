@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece._json import read_toml
 from apiece.cli import Interrupted
 from apiece.cli._command import (
     NUMBER_OR_NAME,
@@ -16,6 +17,7 @@ from apiece.cli._command import (
     Command,
     echo,
     flag_of,
+    needed_delta,
     number_or_name,
     option,
     renamed,
@@ -225,6 +227,10 @@ def job_from_flags(config: Path | None, compare: bool, flags: Flags) -> Job:
         own = [changes["strategy"]] if "strategy" in changes else []
         changes["strategies"] = list(dict.fromkeys([*beside, *own]))
         changes.setdefault("seeds", 3)
-    if config is not None:
-        return read_job(config, changes)
-    return job_from_dict({}, name=Path(changes.get("source", "run")).stem, changes=changes)
+    if config is None:
+        job = job_from_dict({}, name=Path(changes.get("source", "run")).stem, changes=changes)
+        stated = {}
+    else:
+        job, stated = read_job(config, changes), read_toml(config, "config").get("budgets", {})
+    needed_delta(changes.get("delta", stated.get("delta")))
+    return job

@@ -176,7 +176,7 @@ class BudgetColumns:
     epsilon: str | None = setting("Column of each record's ε.")
     delta: float | str = setting(
         "One δ for all, or the column of each record's δ.",
-        read=delta_or_column, value=1e-5, default="1e-5",
+        read=delta_or_column, value=1e-5, default="",
     )  # fmt: skip
     groups: tuple[Share, ...] = setting(read=shares, value=())
     no_limit_cap: float | None = setting("The ε to use where a budget is 'no limit' or inf.")
