@@ -56,8 +56,8 @@ def individual(
         A `Trainer`, with its plan as `.plan`; `.fit()` runs it.
 
     Raises:
-        InputError: For budgets of another number of records, or with people of persons without
-            ids; what `assign` and `Trainer` raise.
+        InputError: For budgets of another number of records; what `assign` and `Trainer` raise,
+            such as for people who are not those of the budgets.
         DataError: For a data loader that draws some records oftener than others, or leaves some
             out, and for records that cannot be read by position.
         StateError: For an optimizer that made steps: no plan covers what it has learned.
@@ -90,11 +90,6 @@ def individual(
         raise InputError(
             f"budgets: {len(budgets)} of them for a dataset of {len(records)} records; give one a "
             "record, in the order of the dataset, or people= where a person has several"
-        )
-    if people is not None and budgets.ids is None:
-        raise InputError(
-            "budgets: without ids nobody knows whose each is; make them of persons, with "
-            "Budgets(..., ids=...) or Budgets.from_frame(..., person=...)"
         )
     plan = assign(
         budgets,
