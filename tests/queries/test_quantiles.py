@@ -1,5 +1,6 @@
 """Quantiles: drawn by an exact exponential mechanism whose range is what is charged."""
 
+import dataclasses
 import decimal
 import functools
 import itertools
@@ -237,7 +238,7 @@ def test_a_score_that_counts_the_rows_is_caught(monkeypatch: pytest.MonkeyPatch)
 
     def broken(part: Part, target: int, most: int, slices: int) -> Iterator[quantiles.Stretch]:
         for each in real(part, target, most, slices):
-            yield each._replace(missed=each.missed * (1 + part.rows % 2))
+            yield dataclasses.replace(each, missed=each.missed * (1 + part.rows % 2))
 
     monkeypatch.setattr(quantiles, "stretches", broken)
     assert widest(0.5, ETA) > ETA + 0.1

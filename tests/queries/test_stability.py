@@ -21,6 +21,7 @@ import pytest
 from random_worlds import COLUMNS, HEADER, SCHEMA, UNCLEAR, query, world
 
 from apiece.errors import ApieceError, DataError
+from apiece.ledger.scopes import Policy
 from apiece.queries import Session, Table, reading, register, scan, session
 from apiece.queries.grammar import parse
 from apiece.queries.scan import DUCKDB, resolve
@@ -36,6 +37,7 @@ class Everyone:
     people: list[str]
     norms: dict[str, float] = field(default_factory=dict)
     id_kind = "text"
+    policy = Policy()
 
     def status(self, _analysis: str, _terms: Any) -> str:
         return "unknown"

@@ -168,7 +168,8 @@ class Part:
         )
 
 
-class Stretch(NamedTuple):
+@dataclass(frozen=True, slots=True, repr=False)
+class Stretch:
     """Places that score alike: points, or slices of one point. missed: in 2^−30 rows."""
 
     first: int
