@@ -448,7 +448,7 @@ def test_a_release_goes_on_with_the_same_people_and_no_others(
 
     table()
     settings = {"source": str(tmp_path / "people.csv"), "label": "answer", "epsilon": "budget"}
-    settings |= {"schema": str(tmp_path / "schema.toml"), "strategy": "uniform"}
+    settings |= {"schema": str(tmp_path / "schema.toml"), "strategy": "uniform", "delta": 1e-3}
     job = job_from_flags(None, False, settings | {"batch_size": 20.0, "steps": 3})
     out = tmp_path / "run"
     first = prepare(job, out=out)

@@ -71,6 +71,8 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (Comparison, {"settings": {"scale": {"hidden": [3]}}}, "unknown name 'hidden'"),
     (Comparison, {"settings": {"scale": {"steps": 0}}}, "steps = 0"),
     (RunSettings, {"seed": -1}, "seed = -1"),
+    (RunSettings, {"valid_until": "31.12.2030"}, "must be a day, as 2026-01-31"),
+    (RunSettings, {"scope": "querier"}, "scope"),
     (RunSettings, {"ledger": "sqlite:///l.db"}, "give --ledger URL and --analysis NAME"),
     (RunSettings, {"ledger": "sqlite:///l.db", "analysis": "m", "seed": 0}, "leave the seed out"),
 ]
@@ -87,7 +89,7 @@ def test_a_bad_setting_is_refused_in_one_line(part: Any, values: Any, words: str
 def test_every_setting_that_has_bounds_is_tried() -> None:
     """A setting that takes more than a text is among the bad ones above."""
     tried = {name for _, values, _ in BAD for name in values}
-    texts = {"label", "schema", "split", "ids", "out", "learning_rate_schedule"}
+    texts = {"label", "schema", "split", "ids", "out", "controller", "contact", "learning_rate_schedule"}
     texts |= {"clip_norm", "learning_rate"}  # as batch_size
     assert {n for p in PARTS.values() for n, _ in settings_of(p)} <= tried | texts
 

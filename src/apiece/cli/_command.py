@@ -322,7 +322,7 @@ LONGEST = 40  # characters beside the bar, so that all fits 80
 
 
 class Bar:
-    """A progress bar on stderr: on a terminal alone, and after `PATIENCE` seconds of work.
+    """A progress bar on stderr: on a terminal alone, without --json, after `PATIENCE` seconds.
 
     total: how many steps; None where nobody knows, and something moves. text: beside the bar. One
     bar is on the terminal at a time, the innermost; what is printed takes it away until a step.
@@ -332,7 +332,9 @@ class Bar:
 
     def __init__(self, total: int | None, text: str = "", *, done: int = 0) -> None:
         self.total, self.text, self.done = total, text, done
-        self._begun, self._watched = time.monotonic(), sys.stderr.isatty()
+        context = click.get_current_context(silent=True)
+        for_machines = context is not None and context.params.get("as_json", False)
+        self._begun, self._watched = time.monotonic(), sys.stderr.isatty() and not for_machines
         self._shown: Progress | None = None
         self._lock, self._timer = Lock(), Timer(PATIENCE, self._show)
         self._outer: Bar | None = None

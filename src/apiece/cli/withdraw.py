@@ -44,7 +44,8 @@ def command(ledger: str, person: str, as_json: bool) -> None:
     told = f"ε = {shown(found.told)} at δ = {shown(found.delta)}"
     said = [
         f"{plain(person)} withdrew on {found.withdrawn}.",
-        "From now on no answer, no batch of a training and no scan uses this person's rows.",
+        "From now on no answer and no batch of a training that charges this ledger has this "
+        "person's rows in it. A query still reads them, to leave them out; an audit asks no ledger.",
         f"All that was charged together tells about this person at most {told}; the budget was "
         f"ε = {shown(found.epsilon)}.",
         *CANNOT,
