@@ -53,7 +53,7 @@ class Bound:
 
     weights: str
     config: str | None
-    salt: str
+    salt: str = field(repr=False)  # a secret
     head: str | None
 
     def __post_init__(self) -> None:
