@@ -89,7 +89,16 @@ def test_a_bad_setting_is_refused_in_one_line(part: Any, values: Any, words: str
 def test_every_setting_that_has_bounds_is_tried() -> None:
     """A setting that takes more than a text is among the bad ones above."""
     tried = {name for _, values, _ in BAD for name in values}
-    texts = {"label", "schema", "split", "ids", "out", "controller", "contact", "learning_rate_schedule"}
+    texts = {
+        "label",
+        "schema",
+        "split",
+        "ids",
+        "out",
+        "controller",
+        "contact",
+        "learning_rate_schedule",
+    }
     texts |= {"clip_norm", "learning_rate"}  # as batch_size
     assert {n for p in PARTS.values() for n, _ in settings_of(p)} <= tried | texts
 

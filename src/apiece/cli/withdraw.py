@@ -45,7 +45,7 @@ def command(ledger: str, person: str, as_json: bool) -> None:
     said = [
         f"{plain(person)} withdrew on {found.withdrawn}.",
         "From now on no answer and no batch of a training that charges this ledger has this "
-        "person's rows in it. A query still reads them, to leave them out; an audit asks no ledger.",
+        "person's rows in it. A query still reads them, to leave them out; an audit asks none.",
         f"All that was charged together tells about this person at most {told}; the budget was "
         f"ε = {shown(found.epsilon)}.",
         *CANNOT,

@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
