@@ -49,18 +49,14 @@ def test_mistakes_are_told_without_a_look_at_rows(capsys: Any) -> None:
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert len(lines) == 5
-    for line, words in zip(
-        lines,
-        [
-            "declares 'city', which is not in the table; it has 'City'",
-            "not used: 'consent'",
-            "declares 'who' as a feature, but it is the skipped column",
-            "'Bonn' and 'bonn' differ in case alone",
-            "'NA' looks like a marker",
-        ],
-        strict=True,
+    for words in (
+        "declares 'city', which is not in the table; it has 'City'",
+        "not used: 'consent'",
+        "declares 'who' as a feature, but it is the skipped column",
+        "'Bonn' and 'bonn' differ in case alone",
+        "'NA' looks like a marker",
     ):
-        assert words in line
+        assert sum(words in line for line in lines) == 1
 
 
 def test_one_json_document(capsys: Any) -> None:
@@ -95,9 +91,10 @@ def test_what_cannot_be_checked_is_refused(words: list[str], message: str, capsy
     assert not Path("t.toml").exists()
 
 
-def test_the_template_is_written_as_before(capsys: Any) -> None:
-    status, out, _ = asked(capsys, "--skip", "who")
+@pytest.mark.parametrize("flag", ["--skip", "--person", "--ids", "--epsilon"])
+def test_the_template_has_features_and_the_label(flag: str, capsys: Any) -> None:
+    status, out, _ = asked(capsys, flag, "who")
     assert status == 0
     assert "[columns.age]" in out
     assert "[columns.who]" not in out
-    assert out.count('missing = [""]') == 3 + 1  # and the line that explains it
+    assert out.count('missing = true') == 3 + 1  # and the line that explains it

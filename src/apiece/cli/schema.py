@@ -15,8 +15,8 @@ from apiece.errors import InputError
 EXAMPLE = """
 \b
 Examples:
-  apiece schema people.csv --label income --skip consent_epsilon --out people.toml
-  apiece schema people.csv --label income --skip consent_epsilon --check people.toml
+  apiece schema people.csv --label income --epsilon consent_epsilon --out people.toml
+  apiece schema people.csv --label income --epsilon consent_epsilon --check people.toml
 """
 
 
@@ -28,8 +28,11 @@ Examples:
 @option(
     "--skip",
     multiple=True,
-    help="Column that is no feature (budget, id, split); repeatable.",
+    help="Column that is no feature; repeatable.",
 )
+@option("--person", help="Column of persons' ids, which is no feature.")
+@option("--ids", help="Column of record ids, which is no feature.")
+@option("--epsilon", help="Column of budgets, which is no feature.")
 @table_options
 @option(
     "--check",
@@ -43,6 +46,9 @@ def command(
     data: Path,
     label: str,
     skip: tuple[str, ...],
+    person: str | None,
+    ids: str | None,
+    epsilon: str | None,
     check: Path | None,
     as_json: bool,
     out: Path | None,
@@ -70,6 +76,7 @@ def command(
         _put(schema_text(str(data)), out)
         return
     header = read_header(data, dialect_from(written))
+    skip += tuple(name for name in (person, ids, epsilon) if name is not None)
     for name in (label, *skip):
         require(name, list(header), "label" if name == label else "skipped")
     if check is None:
