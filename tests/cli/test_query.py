@@ -169,7 +169,7 @@ def test_a_nan_contributes_nothing_and_pays_nothing(tmp_path: Path) -> None:
 def test_an_answer_says_what_it_counts(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--person", "id", "--values", "region=n,s", "--bounds", "income=0:200000", *COST]
     assert run(["query", table, "count(persons)", *words]) == 0
-    assert "counted: persons, at most 1 of a person" in capsys.readouterr().out
+    assert "counted: persons, each once" in capsys.readouterr().out
     words += ["--rows-per-person", "3"]
     assert run(["query", table, "count(rows) by region", *words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

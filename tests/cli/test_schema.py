@@ -97,4 +97,4 @@ def test_the_template_has_features_and_the_label(flag: str, capsys: Any) -> None
     assert status == 0
     assert "[columns.age]" in out
     assert "[columns.who]" not in out
-    assert out.count('missing = true') == 3 + 1  # and the line that explains it
+    assert out.count("missing = true") == 3 + 1  # and the line that explains it

@@ -81,6 +81,10 @@ def command(
     if consent and as_json:
         raise InputError("--consent: is in what --json prints; leave one of them out")
     found = _explanation(**_only(flags, *BUDGET))
+    if consent and flags["plan"] is not None:  # a plan's own curve tells how many chose what
+        from apiece.contract import explain
+
+        found = explain(found.epsilon, found.delta)
     if figure is not None:
         from apiece.reporting import promise, save
 

@@ -133,7 +133,8 @@ def command(
             delta=needed_delta(flags["delta"]),
             analysis_id=flags["analysis"],
         )
-    echo(json.dumps(answer.to_dict()) if as_json else _table(answer.to_dict()))
+    told = answer.to_dict()
+    echo(json.dumps(told) if as_json else _table(told, ledger=ledger is not None))
 
 
 @contextmanager
@@ -204,7 +205,7 @@ def _log(path: Path | None) -> Log:
     return lambda message: append(path, json.dumps(message, ensure_ascii=True), _LOG)
 
 
-def _table(answer: Json) -> str:
+def _table(answer: Json, *, ledger: bool) -> str:
     from apiece.queries.estimates import FIELDS
 
     lines = []
@@ -218,9 +219,13 @@ def _table(answer: Json) -> str:
                 text += "  [{:.6g}, {:.6g}]".format(*cell["interval"])
             lines.append("  ".join([*labels, *([name] if name else []), text]))
     most = answer["rows_per_person"]
-    lines.append(f"counted: {answer['counted']}, at most {most} of a person")
-    lines.append(f"intervals and rows: with {answer['confidence']:.0%}, of the noise alone")
-    lines.append("left out: what is not of its declared kind, and people without account or budget")
+    each = f"at most {most} of a person"
+    if answer["counted"] == "persons":
+        each = "each once" if most in (None, 1) else f"each in at most {most} groups"
+    lines.append(f"counted: {answer['counted']}, {each}")
+    lines.append(f"intervals: with {answer['confidence']:.0%}, of the noise alone")
+    whose = ", and whose account is missing or has too little left" if ledger else ""
+    lines.append(f"left out: cells that are not of their declared kind{whose}")
     lines.append(f"guarantee: {answer['guarantee']}")
     return "\n".join(map(plain, lines))
 

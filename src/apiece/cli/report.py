@@ -92,8 +92,8 @@ def command(
     if kind != "page":
         if levels or edition != EDITIONS[0] or not source.is_dir():
             raise InputError(
-                f"--as {kind}: is of a run folder, and one for everyone; leave out --edition and "
-                "--levels"
+                f"--as {kind}: is of a run folder, and one for everyone; leave out --edition, and "
+                "--levels, which a training declares (train --levels, or save(levels=…) in Python)"
             )
         told = _papers(source, kind, out)
     else:

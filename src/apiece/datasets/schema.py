@@ -363,6 +363,14 @@ def lint(
 ) -> list[str]:
     """Return what looks like a mistake, one line each."""
     notes = [*_of_names(schema, names, taken)]
+    notes += [
+        f"column {name!r} looks like an id, and each row is protected by itself; pass --person "
+        f"{name} where a person has several rows, or --ids {name}"
+        for name in names
+        if _LIKE_IDS.search(name)
+        and name not in taken
+        and isinstance(schema.columns.get(name, Skip()), Skip)
+    ]
     for name, kind in schema.columns.items():
         if isinstance(kind, Skip) or taken.get(name) == "label":
             continue

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from apiece._types import Floats, Json, Mask
-from apiece.errors import InputError
+from apiece.errors import InputError, unknown
 from apiece.queries.grammar import (
     Combined,
     Compare,
@@ -226,6 +226,11 @@ def resolved(condition: Condition, schema: Schema) -> Condition:
     column, kind = condition.column, schema.kind_of(condition.column)
     if isinstance(condition, Compare):
         literals = tuple(_literal(column, kind, value) for value in condition.literals)
+        declared = schema.groups.get(column)
+        if declared is not None and column not in schema.kinds:
+            for value in condition.literals:
+                if value not in declared:
+                    raise unknown(f"value of {column!r}", value, declared)
         condition = replace(condition, literals=literals)
     return replace(condition, column=schema.stored(column, kind))
 

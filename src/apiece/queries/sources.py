@@ -237,7 +237,10 @@ def _parquet(
 def _csv(file: BufferedReader, path: Path, wanted: Sequence[str], log: Log) -> Iterator[Columns]:
     import pyarrow as pa
 
-    names = header_cells(file.readline())
+    try:
+        names = header_cells(file.readline())
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
     _named(path, names, wanted)
     empty = pa.schema([(name, pa.large_string()) for name in wanted]).empty_table()
     rows = max(1, CELLS // len(wanted))

@@ -217,9 +217,10 @@ class NoiseAlone:
             self._told = True
             named = ", ".join(still[:3]) + (", …" if len(still) > 3 else "")
             warnings.warn(
-                f"model: until step {step} nothing but noise has moved {named} ({len(still)} of "
-                f"{len(self._entries)} trained); look whether a gradient reaches them (a frozen "
-                "head or a scale of zero, something detached, a learning rate far too large)",
+                f"model: until step {step} what moved {named} cannot be told from noise "
+                f"({len(still)} of {len(self._entries)} trained): budgets too small for so few "
+                "records, or no gradient reaches them (a frozen head or a scale of zero, something "
+                "detached, a learning rate far too large)",
                 IdleParameterWarning,
                 stacklevel=5,
             )
