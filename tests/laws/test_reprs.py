@@ -31,7 +31,7 @@ MARK = "7310429"  # a number that nothing else prints
 HOLDS = {
     "adapters.account._Fit": "ids group_index",
     "ledger.chain.Trail": "salt digests reserved committed withdrawn",
-    "queries.quantiles.Part": "points counts first last",
+    "queries.quantiles.Segment": "points counts first last",
     "queries.quantiles.Stretch": "first last part parts missed",
     "queries.quantiles.Law": "grid places falls weights",
     "queries.table.Table": "database",
@@ -62,7 +62,7 @@ HOLDS = {
     "ledger.reports.PaidCharge": "at share slack digest",
     "ledger.reports.Receipt": "person epsilon delta charges spent slack repeats told withdrawn",
     "ledger.reports.Lineage": "receipts",
-    "ledger.charging.Bounds": "withdrawn",
+    "ledger.charging.Ceilings": "withdrawn",
     "ledger.verify.LedgerVerification": "problems",
     "ledger.verify._Fold": "kinds reserved committed blocks problems withdrawn",
     "ledger.verify._FoldedBlock": "ids terms spent",

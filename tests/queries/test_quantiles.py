@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 
 from apiece.accounting import gaussian_of_bounded_range
 from apiece.queries import quantiles
-from apiece.queries.quantiles import Grid, Law, Part
+from apiece.queries.quantiles import Grid, Law, Segment
 
 LEVELS = [0.05, 0.25, 0.5, 0.9]
 SMALL = Grid.of(-3, 16, 0)  # from −3 to 12
 TINY = Grid.of(0, 5, 0)
 ETA = 1.3
 Chances = dict[tuple[tuple[int, int], ...], float]
-Ask = Callable[[Part], object]
+Ask = Callable[[Segment], object]
 
 
-def part_of(grid: Grid, values: list[int]) -> Part:
+def part_of(grid: Grid, values: list[int]) -> Segment:
     points, counts = np.unique(np.array(values, np.int64) - grid.first, return_counts=True)
-    return Part(points, counts, 0, grid.size - 1)
+    return Segment(points, counts, 0, grid.size - 1)
 
 
 def law_of(grid: Grid, values: list[int], level: float, eta: float, rows: int) -> Law:
@@ -56,7 +56,7 @@ def places_of(law: Law) -> Iterator[tuple[tuple[int, int], float]]:
                 yield (point, part), math.log(law.grid.prior(point, point) * fall) - whole
 
 
-def joint(ask: Ask, part: Part) -> Chances:
+def joint(ask: Ask, part: Segment) -> Chances:
     """Return the logarithm of the chance of all that is drawn in an answer, by trying it all."""
     found: Chances = {}
 
@@ -179,7 +179,7 @@ def test_rows_of_a_person_on_both_sides_of_a_tree_are_charged_once(
 
 
 def test_an_interval_has_the_range_that_is_charged() -> None:
-    def asked(part: Part) -> object:
+    def asked(part: Segment) -> object:
         return quantiles.interval(TINY, part, 0.4, ETA, 1, lambda _: 0)
 
     found = max(float(np.ptp(a - b)) for a, b in pairs(asked, most=2))
@@ -191,19 +191,19 @@ def test_an_interval_has_the_range_that_is_charged() -> None:
 @pytest.mark.parametrize("fault", ["both sides", "uncharged depth", "wrong part"])
 def test_faults_of_a_tree_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantiles, "SLICES", 2)
-    real, asked = Part.divided, tree((0.25, 0.5, 0.75), eta=4.0)
+    real, asked = Segment.divided, tree((0.25, 0.5, 0.75), eta=4.0)
     if fault == "uncharged depth":
         asked = tree((0.25, 0.5, 0.75), eta=8.0)
     elif fault == "both sides":  # each side depends on how many rows the other has
 
-        def broken(part: Part, point: int, at: int) -> tuple[Part, Part]:
+        def broken(part: Segment, point: int, at: int) -> tuple[Segment, Segment]:
             left, right = real(part, point, at)
             return left.with_rows(point, 3 * right.rows), right.with_rows(point, 3 * left.rows)
 
-        monkeypatch.setattr(Part, "divided", broken)
+        monkeypatch.setattr(Segment, "divided", broken)
     else:  # where a row falls depends on how many there are
         monkeypatch.setattr(
-            Part, "divided", lambda part, point, at: real(part, point, (at + part.rows) % 2)
+            Segment, "divided", lambda part, point, at: real(part, point, (at + part.rows) % 2)
         )
     assert largest_loss(asked) > 4.1
 
@@ -236,7 +236,7 @@ def test_a_score_that_counts_the_rows_is_caught(monkeypatch: pytest.MonkeyPatch)
     """With the level's share of a count that is private, a row moves every score by more."""
     real = quantiles.stretches
 
-    def broken(part: Part, target: int, most: int, slices: int) -> Iterator[quantiles.Stretch]:
+    def broken(part: Segment, target: int, most: int, slices: int) -> Iterator[quantiles.Stretch]:
         for each in real(part, target, most, slices):
             yield dataclasses.replace(each, missed=each.missed * (1 + part.rows % 2))
 
@@ -350,7 +350,7 @@ def test_levels_of_a_tree_are_in_order_and_near_their_quantiles(count: int) -> N
     grid, rng = Grid.between(0, 100), np.random.default_rng(0)
     values = np.where(rng.random(40_000) < 0.5, 40, np.rint(rng.uniform(0, 100, 40_000)))
     part = part_of(Grid.of(0, 1, 0), (values * 10**-grid.exponent).astype(int).tolist())
-    part = Part(part.points, part.counts, 0, grid.size - 1)
+    part = Segment(part.points, part.counts, 0, grid.size - 1)
     levels = [(k + 1) / (count + 1) for k in range(count)]
     drawn = quantiles.quantiles(grid, part, levels, 1.0, 1, random.Random(2).getrandbits)
     assert drawn == sorted(drawn)

@@ -74,7 +74,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Ceilings:
     """What charges have to stay under, and the places of those who are in none any more."""
 
     ceilings: Sequence[Ceiling] = ACCOUNT
@@ -86,7 +86,7 @@ def charge(
     salt: bytes,
     ordinals: Integers,
     asked: Demand,
-    bounds: Bounds = Bounds(),
+    bounds: Ceilings = Ceilings(),
 ) -> tuple[Mask, list[tuple[int, bytes]]]:
     """Charge each account that can bear it in all scopes; return whose could, and the record."""
     groups = codec.by_block(ordinals)
@@ -159,7 +159,7 @@ def charge_listed(
     ordinals: Integers,
     asked: Demand,
     admitted: Mask,
-    bounds: Bounds,
+    bounds: Ceilings,
 ) -> Record:
     """Charge these people as the record is read; `admitted` says afterwards who could pay."""
     for groups in chunks(codec.by_block(ordinals)):
@@ -227,7 +227,7 @@ class Everyone:
     salt: bytes = field(repr=False)
     people: int
     losses: Losses = field(repr=False)
-    bounds: Bounds = field(default=Bounds(), repr=False)
+    bounds: Ceilings = field(default=Ceilings(), repr=False)
     paid: int = field(default=0, init=False, repr=False)
     _asked: Any = field(default=None, init=False, repr=False)
 
@@ -296,7 +296,7 @@ def reserve_listed(
             check_request(analysis_id, entry, request)
         return replay(connection, trail, number, ordinals, asked), last
     admitted, at = np.zeros(ordinals.size, dtype=bool), trail.now()
-    bounds = Bounds(trail.policy.ceilings(about.get("scope"), at), trail.withdrawn)
+    bounds = Ceilings(trail.policy.ceilings(about.get("scope"), at), trail.withdrawn)
     record = charge_listed(connection, salt, ordinals, asked, admitted, bounds)
     body = {"kind": "reserve", "analysis": analysis_id, "request": request, "at": at, **about}
     return admitted, chain.append(connection, salt, last, body, record)
@@ -316,7 +316,7 @@ def reserve_all(
         everyone = Everyone(trail.salt, int(entry["people"]), losses)
         return everyone.replay(connection, trail, analysis_id, number, entry), last
     at = trail.now()
-    bounds = Bounds(trail.policy.ceilings(about.get("scope"), at), trail.withdrawn)
+    bounds = Ceilings(trail.policy.ceilings(about.get("scope"), at), trail.withdrawn)
     everyone = Everyone(trail.salt, last.people, losses, bounds)
     arrays = chain.write_arrays(connection, trail.salt, last, everyone.charge(connection))
     body = {"kind": "reserve", "analysis": analysis_id, "request": everyone.request, "at": at}

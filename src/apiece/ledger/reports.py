@@ -26,7 +26,7 @@ _WORDS: Final = (
 )  # fmt: skip
 
 
-class Kept(Protocol):
+class KeptAccounts(Protocol):
     """A ledger, as far as reports read it."""
 
     @property
@@ -151,7 +151,7 @@ class Lineage:
         ]
 
 
-def receipt(ledger: Kept, person: int | str) -> Receipt:
+def receipt(ledger: KeptAccounts, person: int | str) -> Receipt:
     """Return what one person's account was charged, by which analyses. Data about a person.
 
     Args:
@@ -272,7 +272,7 @@ def _shares(pair: Integers, limits: Integers) -> tuple[float, float]:
 SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.1, 0.01)  # of an account, at least which are left
 
 
-def standing(ledger: Kept) -> dict[str, Integers]:
+def standing(ledger: KeptAccounts) -> dict[str, Integers]:
     """Return how many accounts have at least each of `SHARES` left, for two kinds of analyses.
 
     "queries" is about the budget alone, which is what Gaussian sums take; "trainings" about the

@@ -135,7 +135,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Part:
+class Segment:
     """Some of a table's rows: `counts` on `points`, in order, of those from `first` to `last`."""
 
     points: Ints
@@ -148,14 +148,14 @@ class Part:
         """Return how many rows there are."""
         return int(self.counts.sum())
 
-    def with_rows(self, point: int, count: int) -> Part:
+    def with_rows(self, point: int, count: int) -> Segment:
         """Return the part with more rows on one of its points."""
         points, place = np.unique(np.append(self.points, point), return_inverse=True)
         counts = np.zeros(points.size, np.int64)
         np.add.at(counts, place, np.append(self.counts, count))
-        return Part(points, counts, self.first, self.last)
+        return Segment(points, counts, self.first, self.last)
 
-    def divided(self, point: int, part: int) -> tuple[Part, Part]:
+    def divided(self, point: int, part: int) -> tuple[Segment, Segment]:
         """Return the rows up to a slice of a point, and those beyond it."""
         at = self.counts * (self.points < point)
         here = self.points == point
@@ -163,7 +163,7 @@ class Part:
         ends = (self.first, point), (point, self.last)
         sides = (at, self.counts - at)
         return tuple(  # type: ignore[return-value]
-            Part(self.points[side > 0], side[side > 0], *end)
+            Segment(self.points[side > 0], side[side > 0], *end)
             for side, end in zip(sides, ends, strict=True)
         )
 
@@ -179,7 +179,7 @@ class Stretch:
     missed: int
 
 
-def stretches(part: Part, target: int, most: int, slices: int) -> Iterator[Stretch]:
+def stretches(part: Segment, target: int, most: int, slices: int) -> Iterator[Stretch]:
     """Yield all places of a part, in order; `target` is the quantile's rank in 2^−30 rows.
 
     What misses it by `most` or more is one stretch on each side.
@@ -242,7 +242,9 @@ class Law:
     weights: list[int]
 
     @classmethod
-    def of(cls, grid: Grid, part: Part, target: int, rate: decimal.Decimal, slices: int = 1) -> Law:
+    def of(
+        cls, grid: Grid, part: Segment, target: int, rate: decimal.Decimal, slices: int = 1
+    ) -> Law:
         """Return that of a target in 2^−30 rows; a miss of one weighs e^−rate."""
         most = int(_EXACT.divide(decimal.Decimal(FURTHEST), rate)) + 1
         places = list(stretches(part, target, most, slices))
@@ -302,7 +304,7 @@ def draws(query: ParsedQuery) -> int:
 
 
 def quantiles(
-    grid: Grid, part: Part, levels: Sequence[float], eta: float, rows: int, bits: Bits
+    grid: Grid, part: Segment, levels: Sequence[float], eta: float, rows: int, bits: Bits
 ) -> list[int]:
     """Return a drawn point for each level.
 
@@ -318,7 +320,7 @@ def quantiles(
     each = eta / len(levels).bit_length() * (1 - 2.0**-50)
     drawn = [0] * len(levels)
 
-    def answer(part: Part, begin: int, end: int, low: float, high: float) -> None:
+    def answer(part: Segment, begin: int, end: int, low: float, high: float) -> None:
         if begin == end:
             return
         middle = (begin + end) // 2
@@ -336,7 +338,7 @@ def quantiles(
 
 
 def interval(
-    grid: Grid, part: Part, level: float, eta: float, rows: int, bits: Bits
+    grid: Grid, part: Segment, level: float, eta: float, rows: int, bits: Bits
 ) -> tuple[int, int, int]:
     """Return the ends of an interval that covers a quantile, and a point in it: three draws.
 
@@ -363,7 +365,7 @@ def rank_margin(grid: Grid, level: float, eta: float, rows: int, confidence: flo
     return 2 * most / eta * (-math.log(grid.least) - math.log(1 - confidence))
 
 
-def told(grid: Grid, part: Part, query: ParsedQuery, eta: float, rows: int, bits: Bits) -> Json:
+def told(grid: Grid, part: Segment, query: ParsedQuery, eta: float, rows: int, bits: Bits) -> Json:
     """Return what an answer says of one group's quantiles."""
     levels, given = query.numbers, {"resolution": grid.value(1) - grid.value(0)}
     if query.aggregate == "interval":

@@ -24,7 +24,7 @@ from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import BITS, Bits, rounded_gaussians, rounded_laplaces
-from apiece.queries.quantiles import Grid, Part, draws, told
+from apiece.queries.quantiles import Grid, Segment, draws, told
 from apiece.queries.scan import Question, Registered, Sums, Texts, resolve
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
@@ -224,7 +224,9 @@ class Session:
         return [
             told(
                 grid,
-                Part(cells[begin:end] - number * question.size, rows[begin:end], 0, grid.size - 1),
+                Segment(
+                    cells[begin:end] - number * question.size, rows[begin:end], 0, grid.size - 1
+                ),
                 question.query,
                 asked.epsilon,
                 question.rows,
