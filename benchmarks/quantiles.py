@@ -72,7 +72,7 @@ def apiece(
     grid = quantiles.Grid.between(low, high, log=log)
     steps = (np.clip(values, low, high) - grid.value(0)) * 10.0**-grid.exponent
     places = np.clip(np.rint(steps), 0, grid.size - 1).astype(np.int64)
-    part = quantiles.Part(*np.unique(places, return_counts=True), 0, grid.size - 1)
+    part = quantiles.Segment(*np.unique(places, return_counts=True), 0, grid.size - 1)
     rate = quantiles.rate_of(level, eta, 1)
     law = quantiles.Law.of(grid, part, quantiles.whole(level) * part.rows, rate)
     return lambda: grid.value(law.draw(secrets.randbits)[0])

@@ -32,7 +32,7 @@ from apiece.queries import Schema, Session, Table, register, session
 from apiece.queries.estimates import estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import rounded_gaussians
-from apiece.queries.quantiles import Grid, Part, told
+from apiece.queries.quantiles import Grid, Segment, told
 from apiece.queries.scan import resolve
 from apiece.queries.schema import LARGEST
 
@@ -314,7 +314,7 @@ def test_a_quantile_of_any_counts_can_be_recorded(
     points = st.integers(0, grid.size - 1)
     counts = data.draw(st.dictionaries(points, st.integers(1, 10**5), max_size=5))
     cells = np.array(sorted(counts), np.int64)
-    part = Part(cells, np.array([counts[at] for at in cells], np.int64), 0, grid.size - 1)
+    part = Segment(cells, np.array([counts[at] for at in cells], np.int64), 0, grid.size - 1)
     for text in ("median(x)", "interval(x, 0.3)", "quantile(x, .1, .2, .7)"):
         drawn = told(grid, part, parse(text), eta, 3, secrets.randbits)
         for each in drawn.get("quantiles", {"": drawn}).values():
