@@ -126,11 +126,22 @@ class TestWithTransformers:
             {"gradient_accumulation_steps": 2},
             {"label_smoothing_factor": 0.1},
             {"neftune_noise_alpha": 1.0},
+            {"load_best_model_at_end": True, "save_strategy": "no"},
         ],
     )
     def test_what_has_no_meaning_is_refused(self, given):
         with pytest.raises(UnsupportedError, match=next(iter(given))):
             self.private(self.model(), arguments=self.arguments(**given))
+
+    def test_a_rate_that_follows_exact_losses_is_refused(self):
+        rate = torch.optim.lr_scheduler.ReduceLROnPlateau
+        arguments = self.arguments(lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="steps")
+        with pytest.raises(UnsupportedError, match="follows an evaluation"):
+            self.private(self.model(), arguments=arguments, eval_dataset=Texts())
+        model = self.model()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(UnsupportedError, match="follows an evaluation"):
+            self.private(model, optimizers=(sgd, rate(sgd)))
 
     def test_a_model_without_a_known_loss(self):
         with pytest.raises(InputError, match="one loss a record"):

@@ -17,6 +17,7 @@ from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import Plan
 from apiece.training import PlannedSpending, public_numbers
 from apiece.training import Trainer as Engine
+from apiece.training.updates import needed_by
 
 try:
     import transformers
@@ -152,6 +153,13 @@ class PrivateTrainer(transformers.Trainer):
 
 def _check(args: Any, plan: Plan, options: dict[str, Any]) -> None:
     """Raise for what would not be what it says."""
+    scheduler = (options.get("optimizers") or (None, None))[1]
+    kind = str(args.lr_scheduler_type).lower()
+    if "plateau" in kind or (scheduler is not None and needed_by(scheduler)):
+        raise UnsupportedError(
+            "args: a learning rate that follows an evaluation has figures about records in it that "
+            "no noise is on; give lr_scheduler_type='linear' or another that follows the step"
+        )
     if plan.learning_rate is not None:
         raise InputError(
             "plan: it has a learning-rate schedule, and args another; make the plan without one"
@@ -164,6 +172,7 @@ def _check(args: Any, plan: Plan, options: dict[str, Any]) -> None:
         "several processes": args.world_size > 1,
         "compute_loss_func": options.get("compute_loss_func") is not None,
         "resume_from_checkpoint": bool(args.resume_from_checkpoint),
+        "load_best_model_at_end": bool(args.load_best_model_at_end),
     }
     for name in (name for name, is_set in given.items() if is_set):
         raise UnsupportedError(

@@ -43,6 +43,12 @@ class Seen(dict[int, tuple[int | str, object]]):
 
     known = depth = 0
 
+    def copy(self) -> Seen:
+        """Return the same, for a walk of its own."""
+        made = Seen(self)
+        made.known, made.depth = self.known, self.depth
+        return made
+
 
 def identity_of(value: object, key: bytes, *, model: nn.Module) -> str:
     """Return a keyed digest of what a loss or a model is made of: code, settings, tensors.
@@ -98,8 +104,10 @@ def _parts(value: object, seen: Seen) -> Iterator[bytes]:
 
 def _container(value: Any, seen: Seen) -> Iterator[bytes]:
     yield f"{type(value).__name__} {len(value)}".encode()
-    if isinstance(value, set | frozenset):  # in another order in each process
-        yield from sorted(b"".join(_parts(item, Seen())) for item in value)
+    if isinstance(value, set | frozenset):
+        # In another order in each process, so no item knows of the others, but all of what is
+        # around them: an object may hold the set that it is in.
+        yield from sorted(b"".join(_parts(item, seen.copy())) for item in value)
         return
     mapping = isinstance(value, Mapping)
     for item in value.items() if mapping else value:

@@ -64,13 +64,13 @@ class Updates:
                 "optimizer: SparseAdam takes sparse gradients only, and noise makes every entry "
                 "of them; use Adam"
             )
-        if needed := _needed(optimizer):
+        if needed := needed_by(optimizer):
             raise UnsupportedError(
                 f"optimizer: {type(optimizer).__name__}.step needs {needed[0]!r}, and would see "
                 "the loss and gradients without clipping or noise; use a first-order optimizer, "
                 "such as SGD, Adam, AdamW or Adagrad"
             )
-        if scheduler is not None and (needed := _needed(scheduler)):
+        if scheduler is not None and (needed := needed_by(scheduler)):
             raise UnsupportedError(
                 f"scheduler: {type(scheduler).__name__}.step needs {needed[0]!r}, a figure about "
                 "the records that no noise is on; use one that follows the number of the step"
@@ -151,7 +151,7 @@ class Updates:
         self._first = list(state["learning_rates"])
 
 
-def _needed(stepper: object) -> list[str]:
+def needed_by(stepper: object) -> list[str]:
     """Return the names of the arguments that its method `step` cannot be called without."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     # of the class, because torch's schedulers put a wrapper over the optimizer's own method
