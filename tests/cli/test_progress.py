@@ -53,6 +53,10 @@ def test_every_command_has_a_bar_which_what_it_prints_takes_away(
     assert run([*ACCOUNT, "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["delta"] == 1e-5
+    assert captured.err == ""
+    assert run(ACCOUNT) == 0
+    captured = capsys.readouterr()
+    assert "epsilon" in captured.out
     assert "account" in captured.err
     with Bar(None, "work") as bar:
         time.sleep(0.2)
