@@ -230,7 +230,7 @@ def resolved(condition: Condition, schema: Schema) -> Condition:
         if declared is not None and column not in schema.kinds:
             for value in condition.literals:
                 if value not in declared:
-                    raise unknown(f"value of {column!r}", value, declared)
+                    raise unknown(f"value of {column!r}", value, [*map(str, declared)])
         condition = replace(condition, literals=literals)
     return replace(condition, column=schema.stored(column, kind))
 
