@@ -1,0 +1,139 @@
+"""Thirteen kinds of bugs that others' libraries had: none here, and each is seen when planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apiece.datasets.encode import encode
+from apiece.jobs.people import read_people
+from apiece.pate.asking import ask
+from apiece.queries.scan import Measure, contributions_sql
+from apiece.queries.session import Session
+from apiece.training.clipping.engine import _finite_alone
+from apiece.training.clipping.records import clip_factors
+from apiece.training.loop import Loop
+from planted import plant
+
+from . import worlds
+from .tape import Leak, replayed
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*records. noise that hides")
+Make = Callable[[Path], worlds.World]
+WORLDS: dict[str, Make] = {
+    **{s: (lambda _, s=s: worlds.trained(s)) for s in ("sample", "scale", "threshold", "rounds")},
+    "persons": lambda _: worlds.trained("sample", persons=True),
+    "filter": lambda _: worlds.filtered(),
+    "estimator": lambda _: worlds.fitted(),
+    "votes": lambda _: worlds.taught(),
+    "job": lambda folder: worlds.job(folder, "scale"),
+    "job of persons": lambda folder: worlds.job(folder, "sample", person="who", rows_per_person=2),
+    **{text: (lambda _, text=text: worlds.asked(text)) for text in worlds.QUESTIONS},
+}  # fmt: skip
+
+
+def check(monkeypatch: pytest.MonkeyPatch, world: worlds.World) -> list[float]:
+    """Replay a world on all its neighbours; return how far the first mechanism's input moved."""
+    most = []
+    for there in world.there:
+        out, moves = replayed(monkeypatch, world.run, world.here, there)
+        world.check(out, moves)
+        most.append(max(moves))
+    return most
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_what_comes_out_is_made_of_noisy_values_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = check(monkeypatch, WORLDS[name](tmp_path))
+    assert max(moved) > 0, "the neighbours' difference reached no mechanism: nothing was checked"
+
+
+# ---------------------------------------------------------------- planted: 13 kinds, 12 libraries
+
+
+def _source(target: Any, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda monkeypatch: plant(monkeypatch, target, old, new)
+
+
+def _unclamped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Measure, "clamped", property(lambda self: self.stored))
+    monkeypatch.setattr(
+        Measure, "scaled",
+        property(lambda self: f"(({self.stored} - {self.middle}) / {self.half})"),
+    )  # fmt: skip
+
+
+# library: kind of bug; what is planted here; the world that must see it
+PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
+    "Opacus: the divisor is how many took part": (
+        _source(Loop._released, "draw.expected_batch_size", "float((clipped.norms > 0).sum() + 1)"),
+        "sample",
+    ),
+    "Opacus: NaN is not clipped": (
+        _source(_finite_alone, "~torch.isfinite(norms)", "torch.zeros_like(norms).bool()"), "sample",
+    ),
+    "Diffprivlib: classes are those that occur": (
+        _source(
+            read_people, "target = schema.target(label)",
+            "target = Categorical(tuple(sorted(set(frame[label]))))",
+        ),
+        "job",
+    ),
+    "Diffprivlib: bounds are those that occur": (
+        _source(
+            encode, "scaled = scale(values, number)",
+            "scaled = scale(values, Numeric(float(np.nanmin(values)), float(np.nanmax(values))))",
+        ),
+        "estimator",
+    ),
+    "SmartNoise: the sum is of values that were not clipped": (
+        _source(clip_factors, "return factors", "return torch.ones_like(norms); factors"), "sample",
+    ),
+    "SmartNoise: a query's values are not clamped": (_unclamped, "sum(x)"),
+    "Synthcity: how many rows cannot be read is told": (
+        _source(read_people, "private = of_rows(", "public += of_rows("), "job",
+    ),
+    "Synthcity: noise of 0 for one setting": (
+        _source(Loop._released, "draw.noise_stddev", "draw.noise_stddev * (draw.stage > 0)"),
+        "scale",
+    ),
+    "Synthcity: gaps are filled by the mean of the rows": (
+        _source(
+            encode, "features[faulty] = np.nan",
+            "features[faulty] = np.nanmean(features[~faulty], axis=0)",
+        ),
+        "job",
+    ),
+    "dpmm: groups are those that occur": (
+        _source(
+            Session._estimated, "for values in np.array(noisy).reshape(shape)",
+            "for values in np.array([r if g in sums else [0.0] for g, r in enumerate(noisy)])"
+            ".reshape(shape)",
+        ),
+        "count() by city",
+    ),
+    "dpmm: a person counts with all rows": (
+        _source(contributions_sql, "nth <= {question.rows}", "nth <= 99"), "count()",
+    ),
+    "mbi: questions are chosen by the votes without noise": (
+        _source(ask, "counts = counted(votes(block), weights, classes)",
+                "counts = counted(votes(block), weights, classes); "
+                "counts = counts[counts.max(axis=1) > .7 * weights.sum()]; at = block.stop"),
+        "votes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_bugs_of_other_libraries_are_seen_when_planted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, world = PLANTS[name]
+    put(monkeypatch)
+    with pytest.raises(Leak):
+        check(monkeypatch, WORLDS[world](tmp_path))
