@@ -142,22 +142,21 @@ def _estimate(tape: Tape, real: Any) -> Any:
     return estimate
 
 
-def _quantile(tape: Tape, real: Any) -> Any:
+def _quantiles(tape: Tape, real: Any) -> Any:
     """Of an exponential mechanism: how many rows there are, in units of what a person may bring."""
 
-    def quantile(grid: Any, counts: Any, level: Any, epsilon: float, rows: int, *more: Any) -> Any:
-        exact = np.array([float(sum(counts.values()))])
+    def told(grid: Any, part: Any, query: Any, eta: float, rows: int, bits: Any) -> Any:
         return tape.take(
-            "quantile", (grid, level, epsilon, rows), exact, rows / epsilon,
-            lambda: real(grid, counts, level, epsilon, rows, *more),
+            "quantiles", (query.text, eta, rows), np.array([float(part.rows)]), rows / eta,
+            lambda: real(grid, part, query, eta, rows, bits),
         )  # fmt: skip
 
-    return quantile
+    return told
 
 
 MECHANISMS = [
     (randomness.add_noise, _add_noise), (asking.answered, _answered),
-    (estimates.estimate, _estimate), (quantiles.quantile, _quantile),
+    (estimates.estimate, _estimate), (quantiles.told, _quantiles),
 ]  # fmt: skip
 
 

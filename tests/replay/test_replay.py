@@ -13,7 +13,7 @@ from apiece.jobs.people import read_people
 from apiece.pate.asking import ask
 from apiece.queries.scan import Measure, contributions_sql
 from apiece.queries.session import Session
-from apiece.training.clipping.engine import _finite_alone
+from apiece.training.clipping.engine import _summed
 from apiece.training.clipping.records import clip_factors
 from apiece.training.loop import Loop
 from planted import plant
@@ -75,7 +75,7 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
         "sample",
     ),
     "Opacus: NaN is not clipped": (
-        _source(_finite_alone, "~torch.isfinite(norms)", "torch.zeros_like(norms).bool()"), "sample",
+        _source(_summed, "held = finite(held, norms)", "held = dict(held)"), "sample",
     ),
     "Diffprivlib: classes are those that occur": (
         _source(
@@ -86,8 +86,8 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     ),
     "Diffprivlib: bounds are those that occur": (
         _source(
-            encode, "scaled = scale(values, number)",
-            "scaled = scale(values, Numeric(float(np.nanmin(values)), float(np.nanmax(values))))",
+            encode, "scale(values, number)",
+            "scale(values, Numeric(float(np.nanmin(values)), float(np.nanmax(values))))",
         ),
         "estimator",
     ),
