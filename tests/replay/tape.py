@@ -26,7 +26,7 @@ from apiece.training import randomness
 RELATIVE = 1e-6  # single precision sums, added up in another order
 
 
-class Leak(AssertionError):
+class Leak(AssertionError):  # noqa: N818 - an outcome
     """Something that is not a mechanism's input differs between two neighbours."""
 
 

@@ -159,7 +159,8 @@ def job(folder: Path, strategy: str, **more: Any) -> World:
         settings = {
             "source": str(out / "people.csv"), "schema": str(out / "schema.toml"),
             "label": "answer", "epsilon": "budget", "delta": 1e-3, "split": "part",
-            "steps": 2, "batch_size": 8 if "person" in more else 24, "strategy": strategy, "seed": 0, **more,
+            "steps": 2, "batch_size": 8 if "person" in more else 24, "strategy": strategy,
+            "seed": 0, **more,
         }  # fmt: skip
         prepared = prepare(job_from_dict({}, name="small", changes=settings), out=out / "run")
         found = run(prepared, out=out / "run", watch=lambda *_: None)
@@ -185,7 +186,7 @@ def _reach(plan: Any) -> float:
 
 
 def _said(path: Path) -> dict[str, Any]:
-    """Return a statement without what it is bound to: digests under a salt that it does not have."""
+    """Return a statement but for what it is bound to: digests under a salt that it lacks."""
     said = json.loads(path.read_text())
     return {name: value for name, value in said.items() if name not in ("bound_to", "digest")}
 
