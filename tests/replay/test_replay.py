@@ -112,7 +112,7 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "dpmm: groups are those that occur": (
         _source(
             Session._estimated, "for values in np.array(noisy).reshape(shape)",
-            "for values in np.array([r if g in sums else [0.0] for g, r in enumerate(noisy)])"
+            "for values in np.array([r if g in sums else [np.inf] for g, r in enumerate(noisy)])"
             ".reshape(shape)",
         ),
         "count() by city",
@@ -121,9 +121,11 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
         _source(contributions_sql, "nth <= {question.rows}", "nth <= 99"), "count()",
     ),
     "mbi: questions are chosen by the votes without noise": (
-        _source(ask, "counts = counted(votes(block), weights, classes)",
-                "counts = counted(votes(block), weights, classes); "
-                "counts = counts[counts.max(axis=1) > .7 * weights.sum()]; at = block.stop"),
+        _source(
+            ask, "counts = counted(votes(block), weights, classes)",
+            "counts = counted(votes(block), weights, classes); "
+            "counts = counts * (counts.max(axis=1, keepdims=True) % (.1 * weights.sum()) < .05 * weights.sum())",
+        ),
         "votes",
     ),
 }  # fmt: skip
