@@ -53,7 +53,7 @@ def test_what_comes_out_is_made_of_noisy_values_alone(
     assert max(moved) > 0, "the neighbours' difference reached no mechanism: nothing was checked"
 
 
-# ---------------------------------------------------------------- planted: twelve bugs, of seven libraries
+# ------------------------------------------------ planted: twelve bugs, of seven libraries
 
 
 def _source(target: Any, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
