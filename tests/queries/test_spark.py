@@ -195,7 +195,7 @@ def _greatest(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "first"),
     [
-        (_quoting, ["count() where city = '\\Bonn'"]),
+        (_quoting, ["count() where source = '\\a'"]),
         (_rounding, ["sum(x)", "mean(x)"]),
         (_greatest, ["sum(x)"]),
         (_order, ["mean(x)", 'covariance(x, "y ""z""")']),
