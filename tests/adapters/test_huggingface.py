@@ -142,6 +142,11 @@ class TestWithTransformers:
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         with pytest.raises(UnsupportedError, match="follows an evaluation"):
             self.private(model, optimizers=(sgd, rate(sgd)))
+        stop = self.hf.EarlyStoppingCallback(early_stopping_patience=1)
+        with pytest.raises(UnsupportedError, match="early stopping"):
+            self.private(self.model(), callbacks=[stop])
+        with pytest.raises(UnsupportedError, match="early stopping"):
+            self.private(self.model()).add_callback(self.hf.EarlyStoppingCallback)
 
     def test_a_model_without_a_known_loss(self):
         with pytest.raises(InputError, match="one loss a record"):

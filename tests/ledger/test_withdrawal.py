@@ -9,7 +9,7 @@ import torch
 
 from apiece.assignment import Rounds, Sample, Strategy, assign
 from apiece.budgets import Budgets
-from apiece.errors import BudgetError, DataError
+from apiece.errors import BudgetError, DataError, StateError
 from apiece.filters import Costs
 from apiece.jobs.running import charge_training
 from apiece.ledger import Ledger, LedgerFilter, codec, receipt
@@ -144,6 +144,29 @@ def test_a_resumed_training_leaves_them_out_at_its_next_step(tmp_path: Path) -> 
     assert not {3, 40} & set(data.read)
     assert {5, 41} <= set(data.read)
     charge.release(again.model.state_dict())
+
+
+def test_no_step_is_made_again_without_somebody_under_the_same_noise(tmp_path: Path) -> None:
+    """Killed after a checkpoint, then somebody withdraws: two sums under one noise would tell."""
+    plan = assign(
+        Budgets([2.0] * 60, 1e-5), Sample(), steps=12, expected_batch_size=30, clip_norm=1.0
+    )
+    gone, data = np.zeros(60, dtype=bool), (torch.arange(120.0).view(60, 2), torch.ones(60))
+
+    def made(make, *more, **options):
+        model = torch.nn.Linear(2, 1)
+        sgd = torch.optim.SGD(model.parameters(), 0.1)
+        loss = lambda out, y: (out[:, 0] - y).square()  # noqa: E731
+        return make(*more, model, sgd, loss, plan, data, withdrawn=lambda: gone, **options)
+
+    first = made(Trainer, checkpoint=tmp_path / "run", save_every=100, seed=None)
+    for _ in range(5):
+        first.step()
+    again = made(Trainer.resume, tmp_path / "run")  # nobody left: the same steps are made again
+    again.step()
+    gone[:30] = True
+    with pytest.raises(StateError, match="somebody has withdrawn"):
+        made(Trainer.resume, tmp_path / "run").fit()
 
 
 def test_a_session_that_runs_leaves_them_out_of_its_next_answer(tmp_path: Path) -> None:

@@ -108,6 +108,15 @@ class PrivateTrainer(transformers.Trainer):
         self.optimizer = self._private
         return self.optimizer
 
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback, as `transformers.Trainer` does.
+
+        Raises:
+            UnsupportedError: For early stopping: when it stops tells of losses without noise.
+        """
+        _refuse_stopping(callback)
+        super().add_callback(callback)
+
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return an epoch's steps, empty: the records are drawn in the step."""
         return DataLoader([{}] * steps_an_epoch(self._plan), batch_size=None)  # type: ignore[arg-type]
@@ -151,6 +160,15 @@ class PrivateTrainer(transformers.Trainer):
         return result._replace(training_loss=None, metrics=told)
 
 
+def _refuse_stopping(callback: Any) -> None:
+    kind = callback if isinstance(callback, type) else type(callback)
+    if issubclass(kind, transformers.EarlyStoppingCallback):
+        raise UnsupportedError(
+            "callbacks: early stopping follows an evaluation, whose figures have no noise; give "
+            "the plan the steps that are to be made"
+        )
+
+
 def _check(args: Any, plan: Plan, options: dict[str, Any]) -> None:
     """Raise for what would not be what it says."""
     scheduler = (options.get("optimizers") or (None, None))[1]
@@ -160,6 +178,8 @@ def _check(args: Any, plan: Plan, options: dict[str, Any]) -> None:
             "args: a learning rate that follows an evaluation has figures about records in it that "
             "no noise is on; give lr_scheduler_type='linear' or another that follows the step"
         )
+    for callback in options.get("callbacks") or ():
+        _refuse_stopping(callback)
     if plan.learning_rate is not None:
         raise InputError(
             "plan: it has a learning-rate schedule, and args another; make the plan without one"

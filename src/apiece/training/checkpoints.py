@@ -212,7 +212,8 @@ class Journal:
                 raise StateError(
                     f"{self.path}: step {step} was made before and now comes out differently; to "
                     "release both would give the noise away: resume with the same code, data, "
-                    "precision, physical batch size and number of threads, or start the run afresh"
+                    "precision, physical batch size and number of threads, or start the run afresh "
+                    "(as where somebody has withdrawn since)"
                 )
             os.pwrite(self._descriptor, new, step * _DIGEST)
         finally:

@@ -72,7 +72,8 @@ class Trainer(Uncopied):
             the others are in no batch, and nothing else of the plan changes.
         withdrawn: Asked before each step, also of a run that is resumed: a mask of the records that
             have left since, such as `TrainingCharge.withdrawn`. They are in no further batch. The
-            draws of all others stay the same to the bit.
+            draws of all others stay the same to the bit. A step that was made before a kill is not
+            made again without them: its two sums under one noise would tell them, so it is refused.
         people: (n,) The id of each row's person, where the plan's records are persons with any
             number of rows, in any order; None where each row is a record.
         rows_per_person: The most rows that a person brings to a step, by coins of that person
