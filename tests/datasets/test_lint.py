@@ -18,7 +18,7 @@ def test_nothing_is_said_of_sound_schemas() -> None:
     assert said(SOUND, e="epsilon") == []
     for name in PACKAGED:
         table, label = load(name), PACKAGED[name].label
-        taken = {label: "label", "split": "split"}
+        taken = {label: "label", "split": "split", "ID": "ids"}
         assert lint(packaged(name), list(table.columns), taken=taken, records=len(table)) == []
 
 
