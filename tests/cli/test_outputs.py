@@ -40,6 +40,10 @@ ASKED = {
     "ledger export paid --out": (
         "ledger export l.db --table paid --analysis first --out OUT", ("l.db",),
     ),
+    "ledger enroll --out": (
+        "ledger enroll sqlite:///l.db --consents c.csv --mapping m.toml --delta 1e-5 --out OUT",
+        ("l.db", "c.csv", "m.toml"),
+    ),
     "query --steward-log": (
         "query t.csv count(persons) --person id --epsilon 1 --delta 1e-5 --ledger sqlite:///l.db "
         "--steward-log OUT", ("t.csv", "l.db"),
@@ -66,6 +70,9 @@ def made(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> Path:
     (folder / "s.toml").write_text(SCHEMA)
     (folder / "job.toml").write_text("[run]\nseed = 0\n")
     (folder / "plan.json").write_text(PLAN.to_json(indent=2))
+    (folder / "c.csv").write_text("who,level\np1,low\n")
+    columns = 'columns = { person = "who", level = "level" }'
+    (folder / "m.toml").write_text(f'source = "csv"\nlevels = {{ low = 9 }}\n{columns}\n')
     ledger = Ledger.open(f"sqlite:///{folder}/l.db")
     ledger.enroll([f"p{i}" for i in range(60)], 8.0, 1e-5)
     ledger.reserve("first", ["p7"], 1.0, 9.0)

@@ -1,5 +1,7 @@
 """What each record asked for: ε_i, δ_i and, where given, a bound Δ̄_i on the excess risk."""
 
+from apiece.budgets.consent_files import read_consents
+from apiece.budgets.consents import ConsentMapping, ConsentRecords, Standing
 from apiece.budgets.groups import BudgetGroups, BudgetLevels
 from apiece.budgets.levels import Levels
 from apiece.budgets.records import Budgets
@@ -11,9 +13,13 @@ __all__ = [
     "BudgetHistogram",
     "BudgetLevels",
     "Budgets",
+    "ConsentMapping",
+    "ConsentRecords",
     "Levels",
     "Ownership",
+    "Standing",
     "Units",
+    "read_consents",
     "release_histogram",
     "release_rows_per_person",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +156,60 @@ def _made(
         Ledger.make(url, *people, slack=share)
         return len(budgets)
     return ledger.enroll(*people, slack=share)
+
+
+@command.command(
+    short_help="Open accounts as people consent.",
+    epilog="""
+\b
+Example:
+  apiece ledger enroll people.db --consents bundle.json --mapping consents.toml --delta 1e-6
+""",
+)
+@url_argument
+@option("--consents", type=PATH, required=True, help="FHIR Bundle, CSV with dates, or DPV records.")
+@option("--mapping", type=PATH, required=True, help="TOML file: what their codes stand for.")
+@option("--delta", type=float, required=True, help="δ of everybody.")
+@option("--on", help="Day of which it holds, as 2026-05-01.  [default: today, in UTC]")
+@option("--leave-out", is_flag=True, help="Leave out people whose consents are not understood.")
+@option("--slack", type=float, help="Share of δ to keep for what is no Gaussian.  [default: 0.1]")
+@option("--scope", help="Who permits this alone is in --out, as querier=clinic,purpose=care.")
+@option("--out", type=Output(EXPORT), help="Parquet file of those who permit: person, epsilon.")
+@option("--json")
+def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any) -> None:
+    """Open or change accounts as all these consents say; from now on no charge goes beyond them.
+
+    Levels become budgets. Whoever does not permit a scope, or whose consent has ended, is charged
+    nothing there. Whoever has an account and no consent in force is charged nothing. Run it again
+    as consents change. --out is for `apiece train --people`. It is data about people.
+    """
+    from apiece.budgets import ConsentMapping, read_consents
+    from apiece.ledger import enroll_consents
+    from apiece.ledger.accounts import write_parquet
+    from apiece.ledger.consenting import permitting
+    from apiece.ledger.scopes import read_scope
+
+    if flags["scope"] is not None and flags["out"] is None:
+        raise InputError("--scope: says who is in --out; give that too")
+    found = read_consents(consents, ConsentMapping.from_toml(read_text(mapping)))
+    standing = found.on(_day(flags["on"]), leave_out=flags["leave_out"])
+    scope = {} if flags["scope"] is None else read_scope(flags["scope"])
+    ledger = _open(url)
+    new = enroll_consents(ledger, standing, flags["delta"], slack=flags["slack"])
+    if flags["out"] is not None:
+        write_parquet([permitting(standing, scope)], flags["out"], [*ledger.store.files, consents])
+    document = {"enrolled": new, "on": standing.day.isoformat(), "aside": dict(standing.aside)}
+    aside = "".join(f"; {n} consents of {why} say nothing" for why, n in standing.aside.items())
+    _emit(
+        as_json, document, plain(f"ledger with {new} people enrolled, as of {standing.day}{aside}")
+    )
+
+
+def _day(text: str | None) -> date | None:
+    try:
+        return None if text is None else date.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"--on: {text!r} is no day; write it as 2026-05-01") from None
 
 
 @command.command(

@@ -463,18 +463,18 @@ class TrainingCharge:
     analysis_id: str
     included: Mask = field(repr=False)
     ids: npt.NDArray[Any] = field(repr=False)
-    _seen: tuple[float, int, Mask] = field(init=False, repr=False)
+    _seen: tuple[float, tuple[int, int], Mask] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._seen = (-1.0, -1, np.zeros(self.included.size, dtype=bool))
+        self._seen = (-1.0, (-1, 0), np.zeros(self.included.size, dtype=bool))
 
     def withdrawn(self) -> Mask:
         """Return who has withdrawn by now, for `Trainer(withdrawn=)`; it looks once a second."""
-        looked, head, mask = self._seen
-        if time.monotonic() - looked >= 1 or head < 0:
-            number = self.ledger.head().number
-            mask = mask if number == head else self.ledger.withdrawn(self.ids)
-            self._seen = (time.monotonic(), number, mask)
+        looked, seen, mask = self._seen
+        if time.monotonic() - looked >= 1 or looked < 0:
+            now = (self.ledger.head().number, time.gmtime().tm_yday)  # consents end with a day
+            mask = mask if now == seen else self.ledger.withdrawn(self.ids)
+            self._seen = (time.monotonic(), now, mask)
         return mask
 
     def release(self, state: Mapping[str, torch.Tensor]) -> str:

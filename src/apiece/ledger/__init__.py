@@ -8,6 +8,7 @@ except ModuleNotFoundError as error:
     raise lacking(error.name) from None
 
 from apiece.ledger.chain import Head
+from apiece.ledger.consenting import enroll_consents
 from apiece.ledger.ledger import Ledger, LedgerFilter
 from apiece.ledger.migrating import migrate_ledger
 from apiece.ledger.plans import (
@@ -32,6 +33,7 @@ __all__ = [
     "Receipt",
     "account_shares",
     "check_receipt",
+    "enroll_consents",
     "migrate_ledger",
     "plan_costs",
     "receipt",

@@ -198,10 +198,12 @@ def amend(
     terms: Terms,
     origin: Origin,
     keep: bool = False,
+    lower: list[Integers] | None = None,
 ) -> Last:
     """Change the terms of people who have accounts; return the head after it.
 
-    keep: whose ε and δ are the same, whatever their slack.
+    keep: whose ε and δ are the same, whatever their slack. lower: to note, and to leave as they
+    are, those of `ids` who have spent more than their new limit; otherwise that is refused.
     """
     groups = by_block(ordinals)
     blocks = [block for block, _ in groups]
@@ -227,7 +229,12 @@ def amend(
             )
         at = ordinals[changed] % BLOCK
         most = np.max([padded(each.get(block), old.size)[at] for each in several], axis=0)
-        _refuse_lower(ids[changed], limits(terms[changed]), most)
+        if lower is None:
+            _refuse_lower(ids[changed], limits(terms[changed]), most)
+        else:
+            low = (limits(terms[changed]) < most).any(axis=1)
+            lower.append(changed[low])
+            changed, at = changed[~low], at[~low]
         new, mask = old.copy(), np.zeros(old.size, dtype=bool)
         new[at], mask[at] = terms[changed], True
         rows.append((block, packed, new))

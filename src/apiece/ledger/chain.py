@@ -30,6 +30,7 @@ from apiece.ledger.codec import (
     root,
     unpack_mask,
 )
+from apiece.ledger.permits import Permits
 from apiece.ledger.schema import (
     BALANCE,
     CHUNK,
@@ -42,7 +43,7 @@ from apiece.ledger.schema import (
     payloads,
     refuse_strangers,
 )
-from apiece.ledger.scopes import NO_POLICY, Policy
+from apiece.ledger.scopes import NO_POLICY, Policy, Scope
 
 REMEDY = "nothing was charged; run `apiece ledger verify` and restore a backup"
 
@@ -175,7 +176,7 @@ NEWEST = (
     "nothing was charged; put the newest copy of the ledger back: what it has and this one lacks "
     "was charged"
 )
-KINDS = ("init", "enroll", "amend", "reserve", "commit", "policy", "withdraw")
+KINDS = ("init", "enroll", "amend", "reserve", "commit", "policy", "withdraw", "consent")
 
 
 @dataclass(slots=True)
@@ -191,6 +192,15 @@ class Trail:
     at: str = ""  # of the latest entry by its clock
     policy: Policy = NO_POLICY
     withdrawn: Integers = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    permits: Permits | None = field(default=None, repr=False)
+
+    def out(self, scope: Scope, at: str | None = None) -> Integers:
+        """Return the places of all who take no part in a scope: withdrawn, or without consent."""
+        if self.permits is None:
+            return self.withdrawn
+        barred = ~self.permits.hold(scope, at or self.now(), self.people)
+        barred[self.withdrawn] = True
+        return np.flatnonzero(barred)
 
     def now(self) -> str:
         """Return the time, and never one before the latest entry's: no period comes again."""
@@ -304,6 +314,9 @@ class Trail:
             which[analysis] = number
         if kind == "policy":
             self.policy = Policy.from_toml(body["policy"])
+        elif kind == "consent":
+            stored = self.arrays(connection, number, self.array_digests(connection, number))
+            self.permits = Permits.read(body, stored, people)
         elif kind == "withdraw":
             stored = self.arrays(connection, number, self.array_digests(connection, number))
             places = [b * BLOCK + np.flatnonzero(unpack_mask(d)[0]) for b, d in stored.items()]

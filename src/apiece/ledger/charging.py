@@ -18,7 +18,7 @@ from apiece.ledger import accounts, chain, codec
 from apiece.ledger.chain import Last, Trail, check_terms
 from apiece.ledger.codec import BLOCK, Ids, begin
 from apiece.ledger.schema import chunks
-from apiece.ledger.scopes import ACCOUNT, WHOLE, Ceiling, Policy, beyond, pools
+from apiece.ledger.scopes import ACCOUNT, WHOLE, Ceiling, Policy, Scope, beyond, pools
 from apiece.ledger.scopes import part as share_of
 
 Record = Iterator[tuple[int, bytes]]  # what each block was charged
@@ -75,10 +75,15 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What charges have to stay under, and the places of those who are in none any more."""
+    """What charges have to stay under, and the places of those who take no part."""
 
     ceilings: Sequence[Ceiling] = ACCOUNT
-    withdrawn: Integers = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    out: Integers = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+
+
+def bounds_of(trail: Trail, scope: Scope, at: str) -> Ceilings:
+    """Return what a charge in a scope has to stay under at a time."""
+    return Ceilings(trail.policy.ceilings(scope, at), trail.out(scope, at))
 
 
 def charge(
@@ -103,7 +108,7 @@ def charge(
         terms, part, at = people[block][1], _run(part), _run(ordinals[part] % BLOCK)
         limits = codec.limits(terms)[at]
         charges = asked[part].chosen(limits)
-        can = ~codec.among(ordinals[part], bounds.withdrawn)
+        can = ~codec.among(ordinals[part], bounds.out)
         spent, taken = {}, {}
         for key, share, own in bounds.ceilings:
             spent[key] = accounts.padded(balances[key].get(block), terms.size)
@@ -169,11 +174,16 @@ def charge_listed(
 
 
 def replay(
-    connection: sa.Connection, trail: Trail, number: int, ordinals: Integers, asked: Demand
+    connection: sa.Connection,
+    trail: Trail,
+    number: int,
+    ordinals: Integers,
+    asked: Demand,
+    entry: Json,
 ) -> Mask:
     """Return whom an earlier reservation charged at least one pair of what is asked of them.
 
-    What it left is checked first. Whoever has withdrawn since is not returned.
+    What it left is checked first. Whoever has withdrawn since, or permits it no more, is left out.
 
     Each one's place in the result follows from their own charges alone: nobody who was enrolled
     since then, or contributes more, changes what is found of the others.
@@ -191,7 +201,7 @@ def replay(
             most[: mask.size][mask] = charged
             paid = most[ordinals[part] % BLOCK][:, None]
             admitted[part] = (asked[part].each() <= paid).all(axis=2).any(axis=1)
-    return admitted & ~codec.among(ordinals, trail.withdrawn)
+    return admitted & ~codec.among(ordinals, trail.out(entry.get("scope", {})))
 
 
 def reserved(
@@ -263,13 +273,13 @@ class Everyone:
         for _ in self.charges(connection):
             pass
         check_request(analysis_id, entry, self.request)
-        paid = 0
+        paid, out = 0, trail.out(entry.get("scope", {}))
         digests = trail.array_digests(connection, number)
         for blocks in chunks(list(digests)):
             some = {block: digests[block] for block in blocks}
             for block, data in trail.arrays(connection, number, some).items():
                 places = block * BLOCK + np.flatnonzero(codec.unpack_charges(data)[0])
-                paid += int((~codec.among(places, trail.withdrawn)).sum())
+                paid += int((~codec.among(places, out)).sum())
         return paid
 
     @property
@@ -294,9 +304,9 @@ def reserve_listed(
         number, entry = reserved(connection, trail, analysis_id, about)
         if "terms" not in about:
             check_request(analysis_id, entry, request)
-        return replay(connection, trail, number, ordinals, asked), last
+        return replay(connection, trail, number, ordinals, asked, entry), last
     admitted, at = np.zeros(ordinals.size, dtype=bool), trail.now()
-    bounds = Ceilings(trail.policy.ceilings(about.get("scope"), at), trail.withdrawn)
+    bounds = bounds_of(trail, about.get("scope", {}), at)
     record = charge_listed(connection, salt, ordinals, asked, admitted, bounds)
     body = {"kind": "reserve", "analysis": analysis_id, "request": request, "at": at, **about}
     return admitted, chain.append(connection, salt, last, body, record)
@@ -316,7 +326,7 @@ def reserve_all(
         everyone = Everyone(trail.salt, int(entry["people"]), losses)
         return everyone.replay(connection, trail, analysis_id, number, entry), last
     at = trail.now()
-    bounds = Ceilings(trail.policy.ceilings(about.get("scope"), at), trail.withdrawn)
+    bounds = bounds_of(trail, about.get("scope", {}), at)
     everyone = Everyone(trail.salt, last.people, losses, bounds)
     arrays = chain.write_arrays(connection, trail.salt, last, everyone.charge(connection))
     body = {"kind": "reserve", "analysis": analysis_id, "request": everyone.request, "at": at}

@@ -292,7 +292,9 @@ class Ledger:
             return Lineage(tuple(receipts(self.store, reading, ids)), head)
 
     def withdrawn(self, ids: Any) -> Mask:
-        """Return which of these persons withdrew; whoever has no account did not.
+        """Return which of these persons withdrew, or do not permit this scope now.
+
+        Whoever has no account did not withdraw.
 
         Args:
             ids: Of any persons.
@@ -302,7 +304,7 @@ class Ledger:
             if self.store.directory(reading).kind is None:
                 return np.zeros(ids.size, dtype=bool)
             places = self.store.directory(reading).find(ids)
-            return codec.among(places, self.store.trail.withdrawn)
+            return (places >= 0) & codec.among(places, self.store.trail.out(self.scope))
 
     def reserve(
         self,
@@ -434,8 +436,8 @@ class Ledger:
     def admitted(self, analysis_id: str, *, withdrawn: bool = False) -> Iterator[Ids]:
         """Yield the ids of those who paid for an analysis, up to 4,096 at a time.
 
-        In the order of enrolment, whoever was asked, but for those who have withdrawn since. Data
-        about people.
+        In the order of enrolment, whoever was asked, but for those who have withdrawn since, or
+        permit it no more. Data about people.
 
         Args:
             analysis_id: Of a reserved or committed analysis.
@@ -450,15 +452,17 @@ class Ledger:
             self.store.trail.require(analysis_id)
             number = self.store.trail.reserved[analysis_id]
             digests = self.store.trail.array_digests(reading.connection, number)
+            entry = self.store.trail.body(reading.connection, number)
         for blocks in schema.chunks(sorted(digests)):
             with self.store.reading() as reading:
                 some = {block: digests[block] for block in blocks}
                 stored = self.store.trail.arrays(reading.connection, number, some)
                 people = accounts.read_people(reading.connection, self.store.salt, blocks)
+                out = self.store.trail.out(entry.get("scope", {}))
             for block in blocks:
                 mask, _ = codec.unpack_charges(stored[block])
                 places = block * BLOCK + np.arange(mask.size)
-                mask &= withdrawn | ~codec.among(places, self.store.trail.withdrawn)
+                mask &= withdrawn | ~codec.among(places, out)
                 packed, terms = people[block]
                 yield codec.unpack_ids(packed, terms.size)[: mask.size][mask]
 
@@ -570,7 +574,7 @@ class Ledger:
             places = self.store.directory(reading).numbers(ids)
             key = account_of(trail.policy, self.scope, trail.now())
             spent, limits = accounts.read_balances(reading.connection, trail.salt, places, key)
-        gone = codec.among(places, trail.withdrawn)
+        gone = codec.among(places, trail.out(self.scope))
         limits[gone] = spent[gone]
         return limits, spent
 
@@ -592,7 +596,9 @@ class Ledger:
             return self.store.directory(reading).kind
 
     def enrolled(self, ids: Any) -> Mask:
-        """Return which of these persons have an account and did not withdraw. Data about people.
+        """Return which of these persons have an account, did not withdraw, and permit this scope.
+
+        Data about people.
 
         Args:
             ids: Of any persons.
@@ -603,7 +609,7 @@ class Ledger:
             if directory.kind is None:
                 return np.zeros(ids.size, dtype=bool)
             places = directory.find(ids)
-            return (places >= 0) & ~codec.among(places, self.store.trail.withdrawn)
+            return (places >= 0) & ~codec.among(places, self.store.trail.out(self.scope))
 
     def history(self) -> Iterator[Entry]:
         """Yield the entries, oldest first; they hold nothing about a single person."""

@@ -27,6 +27,7 @@ from apiece.ledger.accounts import (
 from apiece.ledger.chain import Head, Trail, state_root
 from apiece.ledger.codec import BLOCK, TERMS, entry_digest, payload_root
 from apiece.ledger.database import transaction
+from apiece.ledger.permits import Permits
 from apiece.ledger.schema import (
     BALANCE,
     ENTRY,
@@ -97,6 +98,9 @@ class _Fold:
     waiting: list[int] = field(default_factory=list)  # entries with policies, to be applied
     ceilings: dict[int, list[Ceiling]] = field(default_factory=dict)
     withdrawn: dict[int, Mask] = field(default_factory=dict)
+    consents: dict[int, Json] = field(default_factory=dict)  # by entry
+    permits: dict[int, Permits] = field(default_factory=dict)  # by block
+    scopes: dict[int, tuple[Json, str]] = field(default_factory=dict)
     reserved: set[str] = field(default_factory=set)
     committed: set[str] = field(default_factory=set)
     blocks: dict[int, _FoldedBlock] = field(default_factory=dict)
@@ -108,6 +112,8 @@ class _Fold:
         match kind:
             case "enroll" | "amend" | "init" | "withdraw":
                 pass
+            case "consent":
+                self.consents[number] = body
             case "policy":
                 after, before = Policy.from_toml(body["policy"]), self.policy
                 if after.version <= before.version or (after.unit != before.unit and self.reserved):
@@ -119,6 +125,7 @@ class _Fold:
                         f"entry {number}: analysis {body['analysis']!r} is reserved twice"
                     )
                 self.reserved.add(body["analysis"])
+                self.scopes[number] = (body.get("scope", {}), body["at"])
                 try:
                     self.ceilings[number] = self.policy.ceilings(body.get("scope"), body["at"])
                 except InputError as error:
@@ -153,6 +160,8 @@ class _Fold:
             case "withdraw":
                 mask = codec.unpack_mask(data)[0]
                 self.withdrawn.setdefault(block, np.zeros(BLOCK, bool))[: mask.size] |= mask
+            case "consent":
+                self.permits[block] = Permits.read(self.consents[number], {0: data}, BLOCK)
             case "reserve":
                 self._charge(number, block, data)
 
@@ -171,6 +180,11 @@ class _Fold:
         gone = self.withdrawn.get(block)
         if gone is not None and (gone[: mask.size] & mask).any():
             self.problems.append(f"entry {number}: someone in block {block} had withdrawn")
+        if any(each < number for each in self.consents):
+            said = self.permits.get(block)
+            scope, at = self.scopes[number]
+            if (mask if said is None else mask & ~said.hold(scope, at, mask.size)).any():
+                self.problems.append(f"entry {number}: someone in block {block} did not permit it")
         people = len(own.limits)
         who = np.zeros(people, dtype=bool)
         who[: mask.size] = mask
