@@ -29,6 +29,11 @@ MARK = "7310429"  # a number that nothing else prints
 
 # What holds something of a person, or a secret, and in which fields.
 HOLDS = {
+    "budgets.consents.ConsentRecords": "rules odd aside",
+    "budgets.consents.Rule": "permit level queriers purposes sure maybe exceptions",
+    "budgets.consents.Standing": "ids epsilon until allowed aside",
+    "budgets.consents._Held": "level until allowed odd",
+    "ledger.permits.Permits": "until allowed",
     "adapters.account._Fit": "ids group_index",
     "ledger.chain.Trail": "salt digests reserved committed withdrawn",
     "queries.quantiles.Segment": "points counts first last",
@@ -224,6 +229,8 @@ PUBLIC = [
     "audit.findings.Difference",
     "audit.findings.Rise",
     "audit.findings.Trend",
+    "budgets.consents.ConsentMapping",
+    "budgets.consents.Meaning",
     "budgets.release.BudgetHistogram",
     "cli.audit.Canaries",
     "cli.account.Case",

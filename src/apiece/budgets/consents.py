@@ -40,7 +40,7 @@ class Meaning(NamedTuple):
     purpose: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Rule:
     """One decision of one person.
 
@@ -50,7 +50,7 @@ class Rule:
     """
 
     permit: bool
-    level: float = field(default=0.0, repr=False)
+    level: float = 0.0
     queriers: Names = None
     purposes: Names = None
     sure: Days = ALWAYS
@@ -146,7 +146,11 @@ class ConsentMapping:
         return cls(source, levels, whole, codes, decisions, own["about"], columns, provisions)
 
     def names(self, kind: str) -> tuple[str, ...]:
-        """Return all that codes stand for of a kind ("querier", "purpose"), and `OTHERS`."""
+        """Return all that codes stand for of a kind, and `OTHERS`.
+
+        Args:
+            kind: "querier" or "purpose".
+        """
         named = {getattr(meaning, kind) for meaning in self.codes.values()} - {None}
         return (*sorted(named), OTHERS)
 
@@ -163,9 +167,18 @@ class Standing:
         ids: (people,) Of those who permit anything.
         epsilon: (people,) Of each, the strictest of all levels that hold.
         until: (people,) The last day on which it is surely still so, as `date.toordinal`.
-        queriers: Names, the last of which stands for all others; so purposes.
+        queriers: Names, the last of which stands for all others.
+        purposes: The same.
         allowed: (people, queriers, purposes) What each permits.
         aside: How many consents say nothing, by why.
+
+    Example:
+        >>> one = np.ones(1)
+        >>> allowed = np.array([[[True, False]]])
+        >>> standing = Standing(date(2026, 5, 1), np.array(["ann"]), one, one, ("*",),
+        ...                     ("research", "*"), allowed)
+        >>> standing.permits({"purpose": "research"}).tolist(), standing.permits({}).tolist()
+        ([True], [False])
     """
 
     day: date
@@ -208,6 +221,14 @@ class ConsentRecords:
     Args:
         mapping: What codes stand for.
         what: Where they are from, in messages.
+        rules: By person.
+        odd: By person, "" where it is not known, the kind of each that was not understood.
+        aside: How many say nothing, by why.
+
+    Example:
+        >>> mapping = ConsentMapping.from_toml("source = 'dpv'\\nlevels = { low = 1 }")
+        >>> ConsentRecords(mapping, rules={"ann": [Rule(True, 1.0)]}).on().epsilon.tolist()
+        [1.0]
     """
 
     mapping: ConsentMapping
@@ -272,7 +293,8 @@ class ConsentRecords:
         )
 
 
-class _Held(NamedTuple):
+@dataclass(frozen=True, slots=True, repr=False)
+class _Held:
     """What one person's rules come to on a day."""
 
     level: float

@@ -64,7 +64,9 @@ def enroll_consents(
         ['bob']
     """
     ids = _as_ids(ledger, standing.ids)
-    terms = codec.terms(ids, standing.epsilon, np.full(ids.size, delta), slack)
+    terms = np.zeros(0, codec.TERMS)
+    if ids.size:
+        terms = codec.terms(ids, standing.epsilon, delta, slack)
     store = ledger.store
     with store.writing() as writing:
         at, salt, lower = writing.connection, store.salt, list[Integers]()
