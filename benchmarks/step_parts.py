@@ -59,7 +59,7 @@ def places(run: Trainer) -> dict[str, tuple[Any, str]]:
         "draw": (held.sampler, "draw"),
         "fetch": (type(held.sums.source), "fetch"),
         "clip and sum": (sums, "clip_and_sum"),
-        "noise": (loop, "add_noise"),
+        "noise": (loop, "noisy_mean"),
         "update": (held.updates, "apply"),
         "whole step": (run, "step"),
     }

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from apiece.training import ChaCha20Stream, ClippedSum, add_noise
-from apiece.training.randomness import normalise
+from apiece.training.randomness import noisy_mean
 
 ONE = torch.ones(1)
 
@@ -84,8 +84,12 @@ def test_without_noise_nothing_is_added_and_without_parameters_nothing_is_drawn(
     assert stream.bits(1) == GENERATORS["chacha"]().bits(1)
 
 
-def test_normalise_divides_each_by_the_expected_size():
-    noisy = {"w": torch.tensor([8.0, -2.0]), "v": torch.tensor(1.0)}
-    normalise(noisy, 4.0)
-    assert noisy["w"].tolist() == [2.0, -0.5]
-    assert float(noisy["v"]) == 0.25
+@pytest.mark.parametrize("stddev", [0.0, 1.0])
+def test_a_mean_is_the_noisy_sum_over_the_expected_size(stddev):
+    sums = {"w": torch.tensor([8.0, -2.0]), "v": torch.tensor(1.0, dtype=torch.float64)}
+    total = ClippedSum(sums, ONE, ONE, ONE)
+    mean = noisy_mean(total, stddev, 4.0, generator=GENERATORS["chacha"]())
+    noisy = add_noise(total, stddev, generator=GENERATORS["chacha"]())
+    for name, value in noisy.items():
+        assert torch.equal(mean[name], value / 4)
+        assert mean[name].dtype == sums[name].dtype

@@ -28,7 +28,7 @@ from apiece.adapters.federation import Federation, charge, plan_federation
 from apiece.errors import InputError, StateError
 from apiece.training import ChaCha20Stream, ClippedSum, add_noise, clip_and_sum
 from apiece.training.checkpoints import write_atomically
-from apiece.training.randomness import normalise
+from apiece.training.randomness import noisy_mean
 
 __all__ = [
     "FederatedClient",
@@ -144,8 +144,8 @@ class FederatedStrategy(Strategy):
         sums = {n: torch.from_numpy(t) for n, t in zip(names, total, strict=True)}
         bound = torch.tensor([self.federation.clip_norm])
         stddev = 0.0 if self.least is not None else self.federation.noise_stddev
-        noisy = add_noise(ClippedSum(sums, bound, bound, bound), stddev, generator=ChaCha20Stream())
-        normalise(noisy, self.federation.expected_batch_size)
+        clipped, size = ClippedSum(sums, bound, bound, bound), self.federation.expected_batch_size
+        noisy = noisy_mean(clipped, stddev, size, generator=ChaCha20Stream())
         return [noisy[name].numpy() for name in names]
 
     def _shown(self) -> Any:

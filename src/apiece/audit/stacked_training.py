@@ -20,9 +20,8 @@ from apiece.audit.records import Array
 from apiece.budgets import Units
 from apiece.errors import DataError, InputError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
-from apiece.training import add_noise
 from apiece.training.modes import evaluating
-from apiece.training.randomness import normalise
+from apiece.training.randomness import noisy_mean
 from apiece.training.stacked import SUMS, StackedModel
 from apiece.training.sums import bring
 
@@ -262,9 +261,8 @@ def noisy_gradient(
     clips = torch.from_numpy(bounds).to(device=device, dtype=inputs.dtype)
     owner = None if step.owner is None else torch.from_numpy(step.owner).to(device)
     clipped = model.clipped_sum(flat, inputs[rows], targets[rows], clips, owner)
-    noisy = add_noise(clipped, stage.noise_stddev, generator=generator)
-    normalise(noisy, stage.expected_batch_size)
-    return noisy[SUMS]
+    size = stage.expected_batch_size
+    return noisy_mean(clipped, stage.noise_stddev, size, generator=generator)[SUMS]
 
 
 def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tensor) -> Floats:

@@ -18,7 +18,7 @@ from apiece.training.batches import Draw, Sampler
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.clipping import ClippedSum, guards
 from apiece.training.processes import Processes
-from apiece.training.randomness import Randomness, Uncopied, add_noise, normalise
+from apiece.training.randomness import Randomness, Uncopied, noisy_mean
 from apiece.training.sums import Sums
 from apiece.training.updates import Restarts, Unfreezing, Updates
 
@@ -117,9 +117,9 @@ class Loop(Uncopied):
         noisy = total.gradients
         if self.processes.adds_noise:
             generator = self.streams.noise(self.step_number)
-            noisy = add_noise(total, draw.noise_stddev, generator=generator)
+            mean = draw.expected_batch_size
+            noisy = noisy_mean(total, draw.noise_stddev, mean, generator=generator)
         update = self.processes.share(noisy)
-        normalise(update, draw.expected_batch_size)
         if self.journal is not None:
             noted = self.processes.noted(update)
             if self.processes.rank == 0:

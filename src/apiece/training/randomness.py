@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -320,6 +319,16 @@ def add_noise(
         >>> add_noise(total, 2.0, generator=torch.Generator().manual_seed(0))["w"].shape
         torch.Size([3])
     """
+    return noisy_mean(clipped, noise_stddev, 1.0, generator=generator)
+
+
+def noisy_mean(
+    clipped: ClippedSum, noise_stddev: float, divisor: float, *, generator: Generator
+) -> dict[str, torch.Tensor]:
+    """Return `add_noise`'s sum over `divisor`: what an optimizer is given.
+
+    The divisor is the plan's and never the realised batch's: how many took part would show.
+    """
     if not isinstance(clipped, ClippedSum):
         raise InputError(
             f"clipped: a {type(clipped).__name__}; noise goes only on the ClippedSum that "
@@ -330,26 +339,23 @@ def add_noise(
         raise InputError(f"noise_stddev = {stddev!r}: must be at least 0")
     sums = clipped.gradients
     if stddev == 0 or not sums:
-        return dict(sums)
+        return {name: total / divisor for name, total in sums.items()}
     totals = list(sums.values())
     sizes = [total.numel() for total in totals]
     flat = normals(generator, sum(sizes), totals[0].device).mul_(stddev)
-
-    def split(values: torch.Tensor) -> list[torch.Tensor]:
-        parts = zip(values.split_with_sizes(sizes), totals, strict=True)
-        return [part.view(total.shape) for part, total in parts]
-
-    if any(guards.is_sharded(total) for total in totals):  # of the same noise in every process
-        pairs = zip(split(flat), totals, strict=True)
-        noisy = [part_of(one, total).add_(total) for one, total in pairs]
-        for one in noisy:
-            _to_grid(one, stddev)
-    else:
-        torch._foreach_add_(split(flat), totals)
+    kinds = {total.dtype for total in totals}
+    whole = len(kinds) == 1 and not any(map(guards.is_sharded, totals))
+    if whole:  # one operator for all: of a small model's step the calls are what costs
+        flat.add_(torch.cat([total.reshape(-1) for total in totals]))
         _to_grid(flat, stddev)
-        kinds = {total.dtype for total in totals}
-        noisy = split(flat.to(kinds.pop()) if len(kinds) == 1 else flat)
-    return {n: one.to(total.dtype) for (n, total), one in zip(sums.items(), noisy, strict=True)}
+        flat = flat.to(totals[0].dtype).div_(divisor)
+    noisy = [one.view(t.shape) for one, t in zip(flat.split_with_sizes(sizes), totals, strict=True)]
+    if not whole:  # what is sharded gets its part of the same noise in every process
+        for k, total in enumerate(totals):
+            one = part_of(noisy[k], total).add_(total)
+            _to_grid(one, stddev)
+            noisy[k] = one.to(total.dtype).div_(divisor)
+    return dict(zip(sums, noisy, strict=True))
 
 
 def _to_grid(values: torch.Tensor, stddev: float) -> None:
@@ -372,12 +378,3 @@ def part_of(whole: torch.Tensor, like: Any) -> torch.Tensor:
     everywhere = DTensor.from_local(whole, like.device_mesh, every, run_check=False)
     part: torch.Tensor = everywhere.redistribute(placements=like.placements)
     return part
-
-
-def normalise(noisy: Mapping[str, torch.Tensor], expected_batch_size: float) -> None:
-    """Divide a noisy sum by the expected batch size, in place: what an optimizer is given.
-
-    The divisor is the plan's and never the realised batch's: how many took part would show.
-    """
-    for value in noisy.values():
-        value.div_(expected_batch_size)

@@ -23,10 +23,14 @@ class Dispatched(TorchDispatchMode):
 
 def _given() -> dict[str, tuple[object, ...]]:
     a, b, row = torch.rand(3, 3), torch.randn(2, 3, 3), torch.randn(3)
-    one = dict.fromkeys(["t", "relu", "tanh", "sigmoid", "exp", "rsqrt", "neg", "clone"], (a,))
-    two = dict.fromkeys(["mm", "add", "sub", "mul", "div"], (a, a))
+    one = dict.fromkeys(
+        ["t", "relu", "tanh", "sigmoid", "exp", "rsqrt", "neg", "clone", "sqrt", "sqrt_"], (a,)
+    )
+    two = dict.fromkeys(["add", "sub", "mul", "div", "add_", "mul_", "div_"], (a, row))
     image, kernel = torch.randn(2, 4, 5, 5), torch.randn(4, 2, 3, 3)
     return one | two | {
+        "mm": (a, a), "pow_": (a, 2), "clamp_": (a, None, 0.5), "nan_to_num_": (a, 0.0),
+        "squeeze_": (b[:1], 0), "stack": ([a, a],), "linalg_vector_norm": (a, 2, [1]),
         "bmm": (b, b), "addmm": (row, a, a), "baddbmm": (b, b, b), "pow": (a, 2),
         "where": (a > 0, a, a), "sum": (b, [1], True), "mean": (b, [-1], True), "cat": ([a, a], 1),
         "transpose": (b, 0, 1), "permute": (b, [2, 0, 1]), "unsqueeze": (a, 1),
@@ -45,15 +49,16 @@ def test_a_call_past_the_dispatcher_s_search_is_of_the_operator_that_was_proved(
     target, graph = getattr(getattr(torch.ops.aten, name), overload), fx.Graph()
     given = _given()[name]
     tensors = [t for t in given if isinstance(t, torch.Tensor)]
-    if name == "cat":
+    if name in ("cat", "stack"):
         tensors = list(given[0])  # type: ignore[call-overload]
     held = {id(t): graph.placeholder(f"x{k}") for k, t in enumerate(tensors)}
     args = fx.node.map_aggregate(given, lambda one: held.get(id(one), one))
     graph.output(graph.call_function(target, args))
     run = rewrite._function(graph)
     with torch.no_grad(), Dispatched() as mode:
-        result = run(None, *tensors)
-    assert mode.seen == [target]
+        result = run(None, *(t.clone() for t in tensors))
+    assert mode.seen[-1:] == [target]
+    assert all(seen is torch.ops.aten.clone.default for seen in mode.seen[:-1])
     wanted = target(*given)
     pairs = zip(result, wanted, strict=True) if isinstance(wanted, tuple) else [(result, wanted)]
     assert all(torch.equal(one, other) for one, other in pairs)

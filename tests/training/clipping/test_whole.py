@@ -1,4 +1,4 @@
-"""Compiled sums: what the engine gives, whoever is in the batch, and never more than the bounds."""
+"""A batch as one graph: to the bit what the engine gives, and compiled nearly so."""
 
 import shutil
 
@@ -9,8 +9,9 @@ from torch import nn
 from apiece import Budgets, Scale, Trainer, assign
 from apiece.errors import StateError, UnsupportedError
 from apiece.training import clip_and_sum
+from apiece.training.clipping import engine
 
-pytestmark = pytest.mark.skipif(
+by_a_compiler = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"
 )
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -40,11 +41,40 @@ def batch(size):
     return x, torch.arange(size) % 3, torch.linspace(0.1, 2, size, dtype=torch.float64)
 
 
+@pytest.mark.parametrize("make", [mlp, Sequence], ids=["mlp", "transformer"])
+def test_a_form_that_comes_often_is_written_out_to_the_bit(monkeypatch, make):
+    monkeypatch.setattr(engine, "_AGAIN", 3)
+    monkeypatch.setattr(engine, "_FEW", 10_000)
+    model, found = make(), []  # which drops values
+    for _ in range(6):
+        for size, bad in [(3, 0), (6, 0), (60, 0), (60, torch.nan)]:
+            (x, y, bounds), people = batch(size), torch.arange(size)
+            x[2] += bad
+            torch.manual_seed(5)
+            total = clip_and_sum(model, LOSS, x, y, bounds, people=people)
+            people[-1] = 0  # a person with two rows
+            torch.manual_seed(5)
+            joined = clip_and_sum(model, LOSS, x, y, bounds[1:], people=people)
+            sums = [*total.gradients.values(), *joined.gradients.values()]
+            found.append([*sums, total.losses, total.norms, joined.norms])
+    assert any(seen.engine.whole for seen in engine._known[model].values())
+    for k, some in enumerate(found[4:], 4):
+        same = zip(some, found[k % 4], strict=True)
+        assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in same)
+
+
+@pytest.fixture(scope="module")
+def settled():
+    """Return a model that is compiled once for all tests."""
+    return mlp().eval()
+
+
+@by_a_compiler
 @pytest.mark.parametrize(
-    "make", [mlp, pytest.param(Sequence, marks=pytest.mark.slow)], ids=["mlp", "transformer"]
+    "make", [None, pytest.param(Sequence, marks=pytest.mark.slow)], ids=["mlp", "transformer"]
 )
-def test_what_is_compiled_gives_what_the_engine_gives(make):
-    model = make().eval()
+def test_what_is_compiled_gives_what_the_engine_gives(settled, make):
+    model = make().eval() if make else settled
     for size in (3, 6, 60):
         x, y, bounds = batch(size)
         one = clip_and_sum(model, LOSS, x, y, bounds, compiled=True)
@@ -58,20 +88,22 @@ def test_what_is_compiled_gives_what_the_engine_gives(make):
 SLOW = pytest.mark.slow
 
 
+@by_a_compiler
 @pytest.mark.parametrize(
     "scale", [1.0, pytest.param(1e-4, marks=SLOW), pytest.param(1e4, marks=SLOW)]
 )
-def test_no_share_is_above_its_bound(scale):
-    model = mlp().eval()
+def test_no_share_is_above_its_bound(settled, scale):
     x, y, _ = batch(8)
     for record in range(4):
         same = x[record].expand(8, -1) * scale
-        total = clip_and_sum(model, LOSS, same, y[record].expand(8), 0.01, compiled=True)
+        total = clip_and_sum(settled, LOSS, same, y[record].expand(8), 0.01, compiled=True)
         squares = [g.to(torch.float64).square().sum() for g in total.gradients.values()]
         assert float(sum(squares).sqrt()) <= 8 * 0.01
 
 
-@pytest.mark.parametrize("bad", [float("nan"), pytest.param(float("inf"), marks=SLOW)])
+@by_a_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_record_that_is_not_finite_changes_no_other_share(bad):
     model = mlp()  # which drops values: the others' masks stay
     x, y, bounds = batch(30)
@@ -87,6 +119,7 @@ def test_a_record_that_is_not_finite_changes_no_other_share(bad):
         torch.testing.assert_close(totals[1].gradients[name], total, rtol=1e-4, atol=1e-5)
 
 
+@by_a_compiler
 @pytest.mark.slow
 def test_draws_are_the_seed_s():
     model, (x, y, bounds) = mlp(), batch(30)
@@ -109,6 +142,7 @@ def test_what_cannot_be_compiled_is_refused_with_the_remedy():
         clip_and_sum(mlp(), LOSS, x, y, bounds, method="alone", compiled=True)
 
 
+@by_a_compiler
 @pytest.mark.slow
 def test_a_run_resumes_to_the_bit_and_only_as_it_began(tmp_path):
     budgets = Budgets([1.0] * 40 + [3.0] * 40, 1e-3)

@@ -40,6 +40,8 @@ _EACH = 1 << 16  # and as many for each operator, whose call costs the same for 
 _GRAPHS = 16  # of one model that are kept
 _SMALL = 1 << 12  # entries of one record's gradient, above which a copy costs more than a call
 _ALL = ""  # the name of what stands side by side
+_AGAIN = 128  # batches of one form, after which a small graph pays for being written out whole
+_FEW = 200  # operators of a small graph: calls between them cost as much as they do
 Named = dict[str, torch.Tensor]
 Held = dict[str, Contribution | Joined]
 
@@ -71,7 +73,7 @@ class Engine:
     """How batches of one form are clipped: by a program where one was proved.
 
     names: of the model's tensors that the program takes. most: how many records it takes at a time
-    on a processor. whole: the program and all that follows it, compiled, where that was asked for.
+    on a processor. whole: the program and all that follows it as one graph, where there is one.
     """
 
     proof: Proof
@@ -89,6 +91,7 @@ class _Seen:
     loss_fn: object
     watch: Watch
     engine: Engine
+    batches: int = 0
 
 
 _known: weakref.WeakKeyDictionary[nn.Module, dict[object, _Seen]] = weakref.WeakKeyDictionary()
@@ -102,6 +105,10 @@ def engine_for(batch: Batch, *, compiled: bool = False) -> Engine:
     known = _known.setdefault(batch.model, {})
     for seen in known.values():
         if seen.loss_fn is batch.loss_fn and seen.form == form and seen.watch.unchanged():
+            seen.batches += batch.owner is None
+            if seen.batches == _AGAIN and _is_small(seen.engine):
+                with contextlib.suppress(UnsupportedError):
+                    seen.engine = replace(seen.engine, whole=_whole(seen.engine, batch, compiled))
             return seen.engine
     watch = Watch(batch.model, batch.loss_fn)
     key = form, watch.key
@@ -110,7 +117,7 @@ def engine_for(batch: Batch, *, compiled: bool = False) -> Engine:
     else:
         engine, watch = _proved(batch), Watch(batch.model, batch.loss_fn)
     if compiled and engine.program is not None and engine.whole is None:
-        engine = replace(engine, whole=_whole(engine, batch))
+        engine = replace(engine, whole=_whole(engine, batch, compiled))
     known.pop(key, None)
     if len(known) >= _GRAPHS:
         del known[next(iter(known))]
@@ -360,16 +367,17 @@ def clip_one(gradients: Named, losses: torch.Tensor, clip_norms: torch.Tensor) -
     return ClippedSum(sums, norms, losses.detach(), clip_norms)
 
 
-# ---------------------------------------------------------------- compiled
+# ---------------------------------------------------------------- as one graph
 
 
 def _at_once(engine: Engine, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, Named] | None:
-    """Return losses, norms and sums by one compiled graph; None where none is, or applies.
+    """Return losses, norms and sums by one graph; None where none is, or applies.
 
-    That is where a record is not finite, and for few records, or more than a part of a batch has.
+    That is where a record is not finite, where rows are clipped by person, and for few records, or
+    more than a part of a batch has.
     """
     whole, program = engine.whole, engine.program
-    if whole is None or program is None or not whole.takes(len(batch)):
+    if whole is None or program is None or not whole.takes(len(batch)) or batch.owner is not None:
         return None
     device = batch.clip_norms.device
     before = states([device]) if program.draws else []
@@ -381,9 +389,13 @@ def _at_once(engine: Engine, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, 
     return None
 
 
-def _whole(engine: Engine, batch: Batch) -> Whole:
-    """Return the sum of batches like this one as one compiled graph."""
-    from apiece.training.clipping.rewrite import compiled
+def _is_small(engine: Engine) -> bool:
+    return engine.whole is None and engine.program is not None and engine.program.calls <= _FEW
+
+
+def _whole(engine: Engine, batch: Batch, compiled: bool) -> Whole:
+    """Return the sum of batches like this one as one graph; without a compiler to the bit."""
+    from apiece.training.clipping.rewrite import as_whole
 
     program = engine.program
     assert program is not None
@@ -401,4 +413,4 @@ def _whole(engine: Engine, batch: Batch) -> Whole:
 
     given = arguments_of(engine, batch)
     along = [True, *(False for _ in engine.names), *(True for _ in given[len(engine.names) :])]
-    return compiled(clipped, [batch.clip_norms, *given], along, engine.most)
+    return as_whole(clipped, [batch.clip_norms, *given], along, engine.most, compiled)

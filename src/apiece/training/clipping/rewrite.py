@@ -140,6 +140,11 @@ class Program:
         """Return whether the graph draws random numbers."""
         return any(name_of(node) in RANDOM for node in self.module.graph.nodes)
 
+    @property
+    def calls(self) -> int:
+        """How many operators the graph has."""
+        return sum(node.op == "call_function" for node in self.module.graph.nodes)
+
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
         """Return losses and operands."""
         losses, *operands = self._function(self.module, *tensors)
@@ -179,7 +184,9 @@ _BOUND = words(
     """
     t.default mm.default bmm.default addmm.default baddbmm.default relu.default tanh.default
     sigmoid.default exp.default rsqrt.default neg.default add.Tensor sub.Tensor mul.Tensor
-    div.Tensor pow.Tensor_Scalar where.self sum.dim_IntList mean.dim cat.default clone.default
+    div.Tensor sqrt.default add_.Tensor mul_.Tensor div_.Tensor pow_.Scalar sqrt_.default
+    clamp_.default nan_to_num_.default squeeze_.dim stack.default linalg_vector_norm.default
+    pow.Tensor_Scalar where.self sum.dim_IntList mean.dim cat.default clone.default
     transpose.int permute.default unsqueeze.default squeeze.dim select.int view.default
     expand.default embedding.default convolution.default native_layer_norm.default
     native_group_norm.default _softmax.default _log_softmax.default
@@ -199,7 +206,9 @@ def _function(graph: fx.Graph) -> Callable[..., Tensors]:
         key = f"{library}_{name}_{overload}"
         names[key] = getattr(packet, overload)._op
         if library == "aten" and f"{name}.{overload}" in _BOUND:
-            names[key] = getattr(torch, name, None) or getattr(torch.Tensor, name)
+            places = (torch.linalg,) if name.startswith("linalg_") else (torch, torch.Tensor)
+            own = (getattr(place, name.removeprefix("linalg_"), None) for place in places)
+            names[key] = next(f for f in own if f is not None)
         return f"{key}("
 
     exec(re.sub(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)\(", bound, code.src), names)
@@ -585,7 +594,7 @@ def _by_vmap(call: Call, index: int) -> Leaf:
     return Leaf(tuple(nodes), make)
 
 
-# ---------------------------------------------------------------- compiled
+# ---------------------------------------------------------------- as one graph
 
 _PRIMES = (37, 67, 131, 257, 521, 1031, 2053, 4099)
 Clipped = Callable[..., list[torch.Tensor]]
@@ -593,7 +602,7 @@ Clipped = Callable[..., list[torch.Tensor]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """One compiled graph for batches of `OTHERWISE` to `most` records.
+    """One graph for batches of `OTHERWISE` to `most` records.
 
     run: takes what the traced function takes, and gives what it gives.
     """
@@ -606,8 +615,10 @@ class Whole:
         return OTHERWISE <= size <= self.most
 
 
-def compiled(clipped: Clipped, given: Tensors, along: Sequence[bool], most: int) -> Whole:
-    """Return a function of a batch as one graph, compiled by inductor.
+def as_whole(
+    clipped: Clipped, given: Tensors, along: Sequence[bool], most: int, compiled: bool
+) -> Whole:
+    """Return a function of a batch as one graph, perhaps compiled by inductor.
 
     It is traced with few records and with as many as a part of a batch ever has. Where both do the
     same, the graph is one for any number, and is compiled once. What it does must not follow from
@@ -615,15 +626,8 @@ def compiled(clipped: Clipped, given: Tensors, along: Sequence[bool], most: int)
     Raises `UnsupportedError` where it is another one for another number of records, or there is no
     C++ compiler.
     """
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
-        raise UnsupportedError(
-            "compiled: no C++ compiler is found; install g++ or set CXX, or leave it out"
-        ) from None
+    if compiled:
+        _find_compiler()
     size = next((prime for prime in _PRIMES if prime >= most), _PRIMES[-1])
     try:
         graph, other = _traced(clipped, given, along, [size, OTHERWISE])
@@ -635,6 +639,8 @@ def compiled(clipped: Clipped, given: Tensors, along: Sequence[bool], most: int)
         ) from None
     tidy(graph)
     for_any_size(graph, Sizes(size), next(iter(graph.graph.nodes)))
+    if not compiled:
+        return Whole(functools.partial(_function(graph.graph), graph), size)
     graph.recompile()
     fast = torch.compile(graph, dynamic=True, fullgraph=True)
 
@@ -652,6 +658,18 @@ def compiled(clipped: Clipped, given: Tensors, along: Sequence[bool], most: int)
     with trial([given[0].device]), torch.no_grad():
         run(*first)
     return Whole(run, size)
+
+
+def _find_compiler() -> None:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        raise UnsupportedError(
+            "compiled: no C++ compiler is found; install g++ or set CXX, or leave it out"
+        ) from None
 
 
 def _traced(
