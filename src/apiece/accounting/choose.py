@@ -48,8 +48,9 @@ from apiece.accounting.curve import PrivacyCurve, short
 from apiece.accounting.exact import GaussianProfile, OneStep, PureProfile, enumerated, pure
 from apiece.accounting.lattice.profile import composition
 from apiece.accounting.renyi import renyi
+from apiece.accounting.selection import SelectedProfile
 from apiece.errors import ApieceError, InputError, RangeError, UnsupportedError, unknown
-from apiece.mechanisms import Gaussian, Laplace, Mechanism, Repeated, Sampled, flatten
+from apiece.mechanisms import Gaussian, Laplace, Mechanism, Repeated, Sampled, Selected, flatten
 from apiece.mechanisms.algebra import NormalForm, require_mechanism
 
 
@@ -78,6 +79,14 @@ def _sampled_gaussians(steps: NormalForm, accuracy: Precision) -> Profile | None
     match steps:
         case ((Sampled(Gaussian(z), q), times),) if times >= FEWEST:
             return SampledGaussians(z, q, times, accuracy)
+    return None
+
+
+def _selected(steps: NormalForm, accuracy: Precision) -> Profile | None:
+    """Return the profile of the best of a random number of runs, from the tight ones of a run."""
+    match steps:
+        case ((Selected(mechanisms, runs), 1),):
+            return SelectedProfile.of([choose(m, "pld", accuracy) for m in mechanisms], runs)
     return None
 
 
@@ -124,6 +133,10 @@ TABLE = (
     Row(
         "contour integral", _TIGHT, _sampled_gaussians, False,
         "sampled Gaussian steps of one kind, quickest and closest",
+    ),
+    Row(
+        "private selection", _TIGHT, _selected, False,
+        "the best of a random number of runs, from the profile of one",
     ),
     Row(
         "loss lattice", _TIGHT, composition, False,

@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Bounds, Floats
+from apiece.accounting.selection import divergences
 from apiece.errors import InputError, UnsupportedError
-from apiece.mechanisms import Atoms, Gaussian, Laplace, Mechanism, Sampled, flatten
+from apiece.mechanisms import Atoms, Gaussian, Laplace, Mechanism, Sampled, Selected, flatten
 from apiece.mechanisms.algebra import NormalForm, atoms_of
 
 _ROUND_UP = 1 + 1e-11
@@ -275,6 +277,10 @@ def _step(step: Mechanism, orders: Floats) -> Floats:
             return sampled_gaussian(noise_multiplier, probability, orders)
         case Sampled(Laplace(noise_multiplier), probability):
             return sampled_laplace(noise_multiplier, probability, orders)
+        case Selected(mechanisms, runs):
+            steps = [flatten(mechanism) for mechanism in mechanisms]
+            each = [partial(_total, one) for one in steps]
+            return divergences(each, [renyi(one) for one in steps], runs, orders)
         case _ if (atoms := atoms_of(step)) is not None and not atoms.outside_p:
             return discrete(atoms, orders)
         case _:
@@ -304,6 +310,8 @@ def _largest_order(step: Mechanism) -> float:
             return max(70 * max(z, 1.0), -z * math.log(q))
         case Sampled(Gaussian(z), q):
             return max(12 * z, -z * z * math.log(q))
+        case Selected(mechanisms):
+            return max(_largest_order(one) for part in mechanisms for one, _ in flatten(part))
         case _ if (atoms := atoms_of(step)) is not None:
             largest = float(np.abs(atoms.log_ratio).max(initial=0.0))
             return 70 / min(max(largest, 1e-6), 1.0)

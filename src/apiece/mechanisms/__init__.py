@@ -1,9 +1,18 @@
 """What is done to one record: small frozen values that accountants, planners and reports read."""
 
-from apiece.mechanisms.algebra import Composed, Mechanism, Repeated, Sampled, flatten, from_json
+from apiece.mechanisms.algebra import (
+    Composed,
+    Mechanism,
+    Repeated,
+    Sampled,
+    Selected,
+    flatten,
+    from_json,
+)
 from apiece.mechanisms.atoms import Atoms, Finite
 from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
+from apiece.mechanisms.runs import Runs
 
 __all__ = [
     "Atoms",
@@ -16,7 +25,9 @@ __all__ = [
     "Mechanism",
     "MixtureOfGaussians",
     "Repeated",
+    "Runs",
     "Sampled",
+    "Selected",
     "flatten",
     "from_json",
 ]

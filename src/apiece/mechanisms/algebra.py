@@ -19,6 +19,7 @@ from apiece.errors import InputError, RangeError, unknown
 from apiece.mechanisms.atoms import Atoms, Finite, behind_coin
 from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
+from apiece.mechanisms.runs import Runs
 
 # A new mechanism is a file beside this one and a name in this line.
 Primitive: TypeAlias = (
@@ -114,7 +115,44 @@ class Composed:
         return f"Composed({', '.join(map(repr, self.mechanisms))})"
 
 
-Mechanism: TypeAlias = Primitive | Sampled | Repeated | Composed
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The best output of a random number of runs, by a score that is part of each output.
+
+    Each run draws one of `mechanisms` at random, by chances that are public, and runs it; which one
+    is part of its output. Only the best output is released: not how many runs there were, nor any
+    other output or score. A score that is computed from records must be released by the mechanism
+    itself, with noise.
+
+    Args:
+        mechanisms: What a run may be; one where all runs are alike.
+        runs: The law of their number.
+
+    Raises:
+        InputError: Where there is none, or a part is no mechanism.
+
+    References:
+        Liu and Talwar 2019; Papernot and Steinke 2022.
+
+    Example:
+        >>> Selected((Gaussian(4.0),), Runs(10))
+        Selected(mechanisms=(Gaussian(noise_multiplier=4.0),), runs=Runs(mean=10.0, shape=1.0))
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+    runs: Runs
+
+    def __post_init__(self) -> None:
+        for mechanism in self.mechanisms:
+            require_mechanism("Selected", mechanism)
+        if not self.mechanisms or not isinstance(self.runs, Runs):
+            raise InputError(
+                "Selected: give a tuple of mechanisms and Runs(mean), such as "
+                "Selected((Gaussian(4.0),), Runs(10))"
+            )
+
+
+Mechanism: TypeAlias = Primitive | Sampled | Repeated | Composed | Selected
 
 
 def require_mechanism(where: str, value: object) -> None:
@@ -223,6 +261,8 @@ def to_dict(mechanism: Mechanism) -> Json:
 def _plain(value: Any) -> object:
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
+    if isinstance(value, Runs):
+        return {"mean": value.mean, "shape": value.shape}
     return to_dict(value) if type(value) in _NAMES else value
 
 
@@ -237,14 +277,22 @@ def from_dict(data: object) -> Mechanism:
     wanted = {field.name for field in fields(kind)}
     if not isinstance(given, dict) or set(given) != wanted:
         raise InputError(f"mechanism {name}: {given!r} must have just {sorted(wanted)}")
-    if kind is Composed:
+    if kind is Composed or kind is Selected:
         parts = given["mechanisms"]
         if not isinstance(parts, list):
-            raise InputError("mechanism composed: 'mechanisms' must be a list")
-        return Composed(*map(from_dict, parts))
+            raise InputError(f"mechanism {name}: 'mechanisms' must be a list")
+        read = tuple(map(from_dict, parts))
+        return Composed(*read) if kind is Composed else Selected(read, read_runs(given["runs"]))
     inner = {key: from_dict(value) for key, value in given.items() if key == "mechanism"}
     made: Mechanism = kind(**(given | inner))
     return made
+
+
+def read_runs(value: object) -> Runs:
+    """Return the law of a number of runs in JSON types."""
+    if not isinstance(value, dict) or set(value) != {"mean", "shape"}:
+        raise InputError(f"runs: {value!r} must have just mean and shape")
+    return Runs(**value)
 
 
 def to_json(mechanism: Mechanism) -> str:

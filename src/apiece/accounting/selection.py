@@ -1,0 +1,131 @@
+"""Selection: what the best of a random number of runs costs, from the profile of one run.
+
+Write q, q′ for the densities of one run's output in two neighbouring worlds, F(y) for the chance
+of an output that is no better than y, and f(t) = E[t^K]. Outputs are ordered by their scores, ties
+by a coin, so that F is continuous. The best of K runs has the density A = q·f′(F): the best is y
+where one run is y and the K − 1 others are no better.
+
+Let G(u) be the greatest power of a test with u false positives. "Better than y" is a test, so that
+u = 1 − F(y) and u′ = 1 − F′(y) have u′ ≤ G(u) ≤ a·u + b on every line (a, b) = (e^x, δ(x)), for
+any real x. With h(u) = log f′(1) − log f′(1 − u), which grows with u, A and A′ have
+
+    f′(F)/f′(F′) = e^{h(u′) − h(u)} ≤ e^{C(v)} for u ≤ v,   C(v) = sup_{u ≤ v} h(G(u)) − h(u).
+
+**Hockey-stick.** (A − e^ε·A′)₊ ≤ f′(F)·(q − e^{ε − C(u)}·q′)₊ at each y. As f′(F) is f′(0) and
+the integral of f″ up to F, and C does not fall with v,
+
+    δ_A(ε) ≤ f′(0)·δ(ε − C(1)) + ∫ f″(1 − v)·min(δ(ε − C(v)), v) dv,
+
+since outputs with u ≤ v have chance v, and what (q − e^x·q′)₊ is over any outputs is at most δ(x).
+On a grid of v each factor is taken at the end where it is larger, so that a sum replaces the
+integral. With one v and one line this is Theorem 6 of Koskela, Redberg and Wang 2024.
+
+**Rényi.** E_{A′}[(A/A′)^α] ≤ e^{(α−1)·D_α}·sup_u f′(1 − u)^α·f′(1 − G(u))^{1−α}. With lines from
+Rényi divergences this is Theorems 2 and 6 of Papernot and Steinke 2022.
+
+**Suprema.** On one line h(a·u + b) − h(u) is monotone in u for both laws, and the Rényi exponent
+rises and then falls; so both have closed forms. For any one line they are upper bounds, and the
+least over lines is taken.
+
+**Several mechanisms.** Where each run draws one of several at random and says which, both worlds'
+outputs are mixtures with the same weights: δ and the moments of a run are at most the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from apiece._types import Bounds, Floats
+from apiece.accounting.bounds import Inverted, Profile, ascending
+from apiece.mechanisms import Runs
+
+_UP = 1 + 1e-9  # covers the rounding of a few operations, and of E[K] by its rate
+_NODES = np.concatenate(([0.0], np.geomspace(1e-4, 60.0, 900)))
+_NOTHING = 1e-25  # a δ from which on no larger ε is looked at
+_LEVELS = np.concatenate((np.geomspace(1.0, 1e-12, 240), [0.0]))
+
+
+def _lines(nodes: Floats, delta: Floats) -> tuple[Floats, Floats]:
+    """Return (a, b) of lines above the greatest power of one run, from its δ at nodes ≥ 0."""
+    # By the mirrored test, G(u) ≤ 1 − e^{−x}(1 − δ(x) − u); and G is at most 1.
+    slope = np.concatenate((np.exp(nodes), np.exp(-nodes), [0.0]))
+    offset = np.concatenate((delta, 1 - np.exp(-nodes) * (1 - delta), [1.0]))
+    return slope, np.minimum(offset * _UP, 1.0)
+
+
+def _followed(profile: Profile) -> tuple[Floats, Floats]:
+    """Return nodes of ε, and δ there from above, up to where nothing is left of it."""
+    nodes, bounds = ascending(
+        profile.delta, _NODES, lambda _, delta: float(delta.upper[-1]) <= _NOTHING
+    )
+    return nodes, bounds.upper
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedProfile(Inverted):
+    """An upper bound on the profile of the best of some runs, by hockey-sticks; the lower is 0."""
+
+    nodes: Floats  # 0 and rising
+    base: Floats  # δ of one run there, from above
+    shift: Floats  # C(v) at each level v
+    weight: Floats  # f′(0), then what f′ rises by between levels
+
+    @classmethod
+    def of(cls, profiles: Sequence[Profile], runs: Runs) -> SelectedProfile:
+        """Return the bound for runs whose profile is one of these."""
+        parts = [_followed(profile) for profile in profiles]
+        nodes = max((each[0] for each in parts), key=len)
+        # Beyond where a profile was followed it is at most what it was there.
+        base = np.max([np.interp(nodes, *each) for each in parts], axis=0)
+        slope, offset = _lines(nodes, base)
+        at_end = runs.decay(slope * _LEVELS[:, None] + offset) - runs.decay(_LEVELS)[:, None]
+        shift = np.maximum(at_end, runs.decay(offset)).min(axis=1)
+        density = runs.mean * np.exp(-runs.decay(_LEVELS))
+        weight = np.concatenate((density[:1], np.maximum(np.diff(density), 0.0)))
+        shift = np.concatenate((shift[:1], shift[:-1]))  # at the upper end of each layer
+        return cls(nodes, base, shift * _UP + 1e-12, weight * _UP)
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Bound δ(ε)."""
+        upper = np.empty(epsilon.shape)
+        cap = np.concatenate(([1.0], _LEVELS[:-1]))
+        for start in range(0, epsilon.size, 1000):
+            part = epsilon[start : start + 1000, None]
+            upper[start : start + 1000] = (
+                np.minimum(self._one(part - self.shift), cap) @ self.weight
+            )
+        return Bounds(np.zeros(epsilon.shape), np.minimum(upper * _UP, 1.0))
+
+    def _one(self, x: Floats) -> Floats:
+        """Return an upper bound on δ of one run, at any real x."""
+        # Convex and falling: below its chords, and past the last node below its value there.
+        size = np.abs(x)
+        there = np.interp(size, self.nodes, self.base)
+        return np.where(x >= 0, there, -np.expm1(-size) + np.exp(-size) * there)
+
+
+def divergences(
+    renyi: Sequence[Callable[[Floats], Floats]],
+    profiles: Sequence[Profile],
+    runs: Runs,
+    orders: Floats,
+) -> Floats:
+    """Return upper bounds on Rényi divergences of the best of some runs, from those of one run."""
+    nodes = _NODES[::15]  # fewer: each is a search over orders
+    slope, offset = _lines(nodes, np.max([p.delta(nodes).upper for p in profiles], axis=0))
+    one = np.max([divergence(orders) for divergence in renyi], axis=0)
+    more = np.empty(orders.shape)
+    for place, alpha in np.ndenumerate(orders):
+        ends = np.stack([np.zeros(slope.shape), np.ones(slope.shape)])
+        if runs.shape is not None:  # where the exponent is stationary, if within [0, 1]
+            rise = (alpha - 1) * slope - alpha * (1 + runs.rate * offset)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                between = np.nan_to_num(rise / (runs.rate * slope))
+            ends = np.concatenate([ends, np.clip(between, 0.0, 1.0)[None]])
+        exponent = (alpha - 1) * runs.decay(slope * ends + offset) - alpha * runs.decay(ends)
+        more[place] = float(exponent.max(axis=0).min())
+    return np.asarray((one + (math.log(runs.mean) + more) / (orders - 1)) * _UP)

@@ -1,0 +1,130 @@
+"""Runs: the law of how often a mechanism is run before the best of its outputs is released."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from apiece import _check
+from apiece._types import Floats
+from apiece.errors import InputError
+
+MOST_RUNS = 10_000
+_BEFORE_ZERO = -1 + 1e-3  # shapes from here on: nearer to −1 the mean hardly moves with the rate
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """A random number K ≥ 1 of runs: truncated negative binomial, or truncated Poisson.
+
+    With f(t) = E[t^K] and u in [0, 1], f′(1 − u) = E[K]·(1 + ru)^{−(shape + 1)}, and
+    E[K]·e^{−ru} for Poisson; `rate` is r, which follows from the mean. Shape 1 is the geometric
+    law, shape 0 the logarithmic one. A larger shape is more concentrated about the mean, and costs
+    more privacy.
+
+    Attributes:
+        mean: E[K], above 1, at most 10,000.
+        shape: η, at least −0.999; None for Poisson, the limit of large shapes.
+
+    Raises:
+        InputError: For values out of bounds.
+
+    References:
+        Papernot and Steinke 2022, Definition 1; Liu and Talwar 2019.
+
+    Example:
+        >>> geometric = Runs(40)
+        >>> round(geometric.rate, 6), round(geometric.chance_of_top(0.05), 2)
+        (39.0, 0.68)
+        >>> round(Runs(40, shape=0).chance_of_top(0.05), 2), round(Runs(40, None).law(40)[39], 3)
+        (0.46, 0.063)
+    """
+
+    mean: float
+    shape: float | None = 1.0
+    rate: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check.put(self, mean=_check.positive)
+        if not 1 < self.mean <= MOST_RUNS:
+            raise InputError(
+                f"mean = {self.mean:g} runs: must be above 1 and at most {MOST_RUNS:g}; one run "
+                "needs no selection"
+            )
+        if self.shape is not None:
+            _check.put(self, shape=_check.finite)
+            if not _BEFORE_ZERO <= self.shape <= 1000:
+                raise InputError(
+                    f"shape = {self.shape:g}: must be from {_BEFORE_ZERO:g} to 1000, or None "
+                    "for Poisson"
+                )
+        low, high = 0.0, 2.0  # E[K] grows with r from 1 on
+        while _mean(high, self.shape) < self.mean:
+            high *= 2
+        while low < (middle := (low + high) / 2) < high:
+            low, high = (middle, high) if _mean(middle, self.shape) < self.mean else (low, middle)
+        object.__setattr__(self, "rate", low)
+
+    def decay(self, u: Floats) -> Floats:
+        """Return log(f′(1)/f′(1 − u)) for u ≥ 0: 0 at 0, growing and concave.
+
+        Args:
+            u: How far below the best outputs, as a chance.
+        """
+        if self.shape is None:
+            return np.asarray(self.rate * u)
+        return np.asarray((self.shape + 1) * np.log1p(self.rate * u))
+
+    def law(self, most: int) -> Floats:
+        """Return P(K = 1), …, P(K = most).
+
+        Args:
+            most: At least 1.
+        """
+        k, r = np.arange(1, most), self.rate
+        if self.shape is None:
+            first, ratio = r / math.expm1(r) if r < 700 else r * math.exp(-r), r / (k + 1)
+        else:
+            share = r / (1 + r)  # 1 − γ
+            first = self.mean * (1 + r) ** -(self.shape + 1)
+            ratio = share * (k + self.shape) / (k + 1)
+        return np.asarray(first * np.concatenate(([1.0], np.cumprod(ratio))))
+
+    def chance_of_top(self, share: float) -> float:
+        """Return 1 − f(1 − share): the chance that a run is among the best `share` of all.
+
+        Args:
+            share: In (0, 1).
+        """
+        share = _check.probability("share", share, low_open=True, high_open=True)
+        r, eta = self.rate, self.shape
+        if eta is None:
+            return math.expm1(-r * share) / math.expm1(-r)
+        whole, left = math.log1p(r), math.log1p(r) - math.log1p(r * share)
+        if eta == 0:
+            return 1 - left / whole
+        # f(1 − s) = ((1 + rs)^{−η}·(1 + r)^η − 1)/((1 + r)^η − 1)
+        return 1 - math.expm1(eta * left) / math.expm1(eta * whole)
+
+    def draw(self, uniform: Callable[[], float]) -> int:
+        """Return a number of runs, which stays secret.
+
+        Args:
+            uniform: Returns a number in [0, 1), from the operating system for a release.
+        """
+        most, left = 64, uniform()
+        while not (reached := self.law(most).cumsum())[-1] > left and most < 100 * MOST_RUNS:
+            most *= 4
+        return min(int(np.searchsorted(reached, left, side="right")) + 1, most)
+
+
+def _mean(rate: float, shape: float | None) -> float:
+    """Return E[K] of a rate r = (1 − γ)/γ: η·r/(1 − (1 + r)^{−η}), and its limits."""
+    if shape is None:
+        return -rate / math.expm1(-rate)
+    if shape == 0:
+        return rate / math.log1p(rate)
+    return shape * rate / -math.expm1(-shape * math.log1p(rate))
