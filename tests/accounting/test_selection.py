@@ -9,7 +9,6 @@ from scipy.stats import norm
 
 from apiece import Gaussian, Repeated, Sampled, privacy_curve
 from apiece.accounting.renyi import delta_at, divergence
-from apiece.accounting.selection import SelectedProfile
 from apiece.errors import InputError
 from apiece.mechanisms import Composed, Finite, Runs, Selected, from_json
 from apiece.mechanisms.algebra import to_json
