@@ -39,8 +39,8 @@ class Runs:
         >>> geometric = Runs(40)
         >>> round(geometric.rate, 6), round(geometric.chance_of_top(0.05), 2)
         (39.0, 0.68)
-        >>> round(Runs(40, shape=0).chance_of_top(0.05), 2), round(Runs(40, None).chance_of_top(0.05), 2)
-        (0.46, 0.86)
+        >>> [round(Runs(40, shape).chance_of_top(0.05), 2) for shape in (0, 1, None)]
+        [0.46, 0.68, 0.86]
     """
 
     mean: float
