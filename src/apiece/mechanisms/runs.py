@@ -98,6 +98,9 @@ class Runs:
 
         Args:
             share: In (0, 1).
+
+        Raises:
+            InputError: For other shares.
         """
         share = _check.probability("share", share, low_open=True, high_open=True)
         r, eta = self.rate, self.shape
