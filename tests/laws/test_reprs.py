@@ -67,7 +67,7 @@ HOLDS = {
     "ledger.reports.PaidCharge": "at share slack digest",
     "ledger.reports.Receipt": "person epsilon delta charges spent slack repeats told withdrawn",
     "ledger.reports.Lineage": "receipts",
-    "ledger.charging.Ceilings": "withdrawn",
+    "ledger.charging.Ceilings": "out",
     "ledger.verify.LedgerVerification": "problems",
     "ledger.verify._Fold": "kinds reserved committed blocks problems withdrawn",
     "ledger.verify._FoldedBlock": "ids terms spent",
