@@ -1,4 +1,4 @@
-"""Boenisch et al. 2023, Tables 2, 7 and 12, Figure 1: accuracy by strategy, at its own settings.
+"""Boenisch et al. 2023, Tables 7 and 12, Figure 1: accuracy by strategy, at its own settings.
 
 Figure 1 is accuracy over training, of MNIST: with both shares, and with 3 for all ("uniform 3"),
 which nobody who asked for 1 or 2 gets.
@@ -42,7 +42,7 @@ DATA = {
              "mean": (0.43768212, 0.44376972, 0.47280444),
              "std": (0.19803013, 0.20101563, 0.19703615)},
 }  # fmt: skip
-PUBLISHED = {  # Table 7; mean and standard deviation over ten seeds; on MNIST also Table 2
+PUBLISHED = {  # Table 7; mean and standard deviation over ten seeds; on MNIST Table 2 has the same
     ("mnist", "34/43/23"): {"uniform": "96.75 ± 0.15", "sample": "97.81 ± 0.09",
                             "scale": "97.78 ± 0.08", "threshold 2": "97.6", "sequential": "97.4"},
     ("mnist", "54/37/9"): {"uniform": "96.75 ± 0.15", "sample": "97.6 ± 0.11",
@@ -182,67 +182,58 @@ def tables(done: Sequence[Done]) -> list[Table]:
         cells = [published.get(s, "–") for s in STRATEGIES]
         rows.append([name, shares, "published, ten seeds, RDP", *cells])
         kinds = {
-            (-one.unit.get("scale", 1), one.unit["variant"], one.unit["method"])
+            (one.unit["variant"], one.unit["method"])
             for one in done
             if (one.unit["data"], one.unit["shares"]) == (name, shares)
         }
-        for part, variant, method in sorted(kinds):
+        for variant, method in sorted(kinds):
             about = {"data": name, "shares": shares, "variant": variant, "method": method}
-            small = None if part == -1 else -part
-            cells = [counted(found(done, **about, strategy=s, scale=small)) for s in STRATEGIES]
-            label = f"{variant}, {method.upper()}" + f", {-part:g} of the steps" * (part > -1)
-            rows.append([name, shares, label, *cells])
-        if not kinds:
-            rows.append([name, shares, "not run", *("–" for _ in STRATEGIES)])
-    head = ["data", "budgets 1/2/3 at", "setting", *STRATEGIES]
+            cells = [counted(found(done, **about, strategy=s)) for s in STRATEGIES]
+            rows.append([name, shares, f"{variant}, {method.upper()}", *cells])
     curves = [
-        [str(unit["data"]), unit["shares"], unit["strategy"], f"{unit.get('scale', 1):g}",
+        [str(unit["data"]), unit["shares"], unit["strategy"],
          ", ".join(f"{step}: {value:.1f}" for step, value in one.result["curve"])]
         for one in done for unit in [one.unit] if one.result.get("curve") and unit["seed"] == 0
     ]  # fmt: skip
-    made = [Table(head, rows, "Test accuracy in %, ± standard deviation over seeds (how many)")]
-    if curves:
-        head = ["data", "budgets 1/2/3 at", "strategy", "of the steps", "accuracy by step"]
-        made.append(Table(head, curves, "Figure 1: accuracy over training, first seed"))
-    return made
+    return [
+        Table(["data", "budgets 1/2/3 at", "setting", *STRATEGIES], rows,
+              "Test accuracy in %, ± standard deviation over seeds (how many)"),
+        Table(["data", "budgets 1/2/3 at", "strategy", "accuracy by step"], curves,
+              "Figure 1: accuracy over training, first seed"),
+    ]  # fmt: skip
 
 
 def counted(values: list[float]) -> str:
     return f"{spread(values)} ({len(values)})" if values else "–"
 
 
-def gain(done: Sequence[Done], **about: Any) -> str | None:
-    """What Sample gains over Uniform, seed by seed."""
-    pair = [
-        {one.unit["seed"]: one.result["accuracy"] for one in done
-         if all(one.unit.get(k) == v for k, v in {"scale": None, **about, "strategy": s}.items())}
-        for s in ("sample", "uniform")
-    ]  # fmt: skip
-    both = sorted(set(pair[0]) & set(pair[1]))
-    return signed([pair[0][s] - pair[1][s] for s in both]) if both else None
-
-
 def notes(done: Sequence[Done]) -> str:
     lines = []
     for variant in (OLDER, AUTHORS):
-        for scale in sorted({one.unit.get("scale") or 1 for one in done}, reverse=True):
-            small = None if scale == 1 else scale
-            said = gain(done, data="mnist", shares="34/43/23", variant=variant, method="rdp",
-                        scale=small)  # fmt: skip
-            if said:
-                part = "" if scale == 1 else f", {scale:g} of the steps"
-                lines.append(f"{variant}{part}: {said}")
-    if not lines:
-        return ""
-    text = "Sample over Uniform on MNIST by RDP, points with 95 % interval, paired by seed: "
-    text += "; ".join(lines) + ". Published: +1.06 of means."
-    return text
+        pair = [
+            {one.unit["seed"]: one.result["accuracy"] for one in done
+             if one.unit["variant"] == variant and one.unit["method"] == "rdp"
+             and one.unit["strategy"] == s}
+            for s in ("sample", "uniform")
+        ]  # fmt: skip
+        both = sorted(set(pair[0]) & set(pair[1]))
+        lines.append(f"{variant}: {signed([pair[0][s] - pair[1][s] for s in both])}")
+    return (
+        "The published gain of Sample over Uniform on MNIST, 1.06 points, is not reproduced. Ours, "
+        f"by RDP and paired by seed: {'; '.join(lines)}. Uniform is better than "
+        "published in all of them. The constants and the padding of the paper's public code do not "
+        "make it weaker; what does was not found, and the search is given up: the paper names "
+        "nothing else. Five seeds of MNIST at full length take five to six hours on a thread of "
+        "its own and were not run; each training is a unit with checkpoints, so that `--only "
+        "data=mnist` goes on where it stopped. Table 2 has the other data sets at settings of "
+        "their own for each strategy (CIFAR-10: 57.86 with Sample, 58.03 with Scale)."
+    )
 
 
 EXPERIMENT = Experiment(
     name="boenisch-2023-table2",
     paper="Boenisch et al. 2023",
-    shows="Tables 2, 7 and 12, Figure 1: accuracy by strategy",
+    shows="Tables 7 and 12, Figure 1: accuracy by strategy",
     cost="7 minutes a training of MNIST on a thread of its own, 2 hours one of CIFAR-10",
     units=units,
     run=run,
@@ -250,4 +241,5 @@ EXPERIMENT = Experiment(
     notes=notes,
     seeds=10,
     needs=("mnist",),
+    open="MNIST with five seeds: 5 to 6 hours; CIFAR-10: 2 hours a training; SVHN: no copy here",
 )

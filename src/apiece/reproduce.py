@@ -139,9 +139,13 @@ class Experiment:
             the order of running. What a scale changes is part of a unit.
         run: Takes a unit and a place; returns its result.
         tables: Takes what is done; returns the tables, with the published figures beside.
+        after: Takes what is done, the number of seeds and the scale; returns the units that read
+            the test part, at settings that trials on held-out records chose; None where `units`
+            are no such trials.
         notes: Takes what is done; returns paragraphs in Markdown.
         seeds: How many are run where none is asked for.
         needs: Folders of data that it reads.
+        open: What of the paper no stored run covers, and why.
 
     Raises:
         InputError: For a name that no command line takes.
@@ -162,9 +166,11 @@ class Experiment:
     units: Callable[[int, float], Sequence[Unit]]
     run: Callable[[Unit, Place], Any]
     tables: Callable[[Sequence[Done]], Sequence[Table]]
+    after: Callable[[Sequence[Done], int, float], Sequence[Unit]] | None = None
     notes: Callable[[Sequence[Done]], str] = field(default=lambda done: "")
     seeds: int = 5
     needs: Sequence[str] = ()
+    open: str = ""
 
     def __post_init__(self) -> None:
         if not self.name or set(self.name) - set("abcdefghijklmnopqrstuvwxyz0123456789-"):
@@ -226,6 +232,7 @@ class Outline:
     shows: str
     cost: str
     needs: Sequence[str] = ()
+    open: str = ""
 
     @classmethod
     def of(cls, path: Path) -> Outline:
@@ -415,6 +422,8 @@ def machine() -> str:
 def interval(values: Sequence[float], *, digits: int = 2) -> str:
     """Return the mean, half the width of its 95 % interval by Student's t, and how many values.
 
+    Of two values there is no interval: it would be wider than what it is about.
+
     Args:
         values: One a seed.
         digits: After the point.
@@ -426,7 +435,7 @@ def interval(values: Sequence[float], *, digits: int = 2) -> str:
     if not values:
         return "–"
     text = f"{statistics.fmean(values):.{digits}f}"
-    if len(values) > 1:
+    if len(values) > 2:
         text += f" ± {reach(values):.{digits}f}"
     return f"{text} ({len(values)})"
 
@@ -439,8 +448,8 @@ def signed(values: Sequence[float], *, digits: int = 2) -> str:
         digits: After the point.
 
     Example:
-        >>> signed([0.25, 0.75])
-        '+0.50 ± 3.18 (2)'
+        >>> signed([0.25, 0.5, 0.75])
+        '+0.50 ± 0.62 (3)'
     """
     text = interval(values, digits=digits)
     return text if text[:1] in "-–" else f"+{text}"
@@ -506,7 +515,7 @@ def provenance(done: Sequence[Done]) -> str:
     """
     clock = [one.seconds for one in done if one.seconds is not None]
     days = sorted({one.date for one in done if one.date})
-    parts = [_units(done)]
+    parts = [f"{len(done)} unit{'s' * (len(done) > 1)}"]
     if clock:
         of = "" if len(clock) == len(done) else f" of {len(clock)} of them"
         parts.append(f"{sum(clock) / 60:.1f} minutes in all{of}")
@@ -516,15 +525,11 @@ def provenance(done: Sequence[Done]) -> str:
     return ", ".join([*parts, *([f"on: {machines}"] if machines else [])]) + "."
 
 
-def _units(done: Sequence[Done]) -> str:
-    return f"{len(done)} unit{'s' * (len(done) > 1)}"
-
-
 def state(done: Sequence[Done], lacks: str | None) -> str:
-    """Return in a few words how far an experiment is. lacks: what data is missing, or None.
+    """Return how far an experiment is, and on what. lacks: what data is missing, or None.
 
     >>> state([], None), state([Done({}, 1, None, "", "")], "no folder svhn")
     ('not run', '1 unit; no folder svhn')
     """
-    text = _units(done) if done else "not run"
+    text = provenance(done).rstrip(".") if done else "not run"
     return text if lacks is None else f"{text}; {lacks}"

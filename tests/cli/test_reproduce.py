@@ -27,6 +27,35 @@ def test_it_runs_once_and_goes_on(there: Path, capsys: pytest.CaptureFixture[str
     assert (there / "runs/reproduce/half-a-number/log").read_text() == "0 1 2 1 "
 
 
+TUNED = """
+from apiece.reproduce import Experiment
+
+EXPERIMENT = Experiment(
+    name="tuned", paper="Nobody", shows="Table 1", cost="nothing", open="all of it",
+    units=lambda seeds, scale: [{"strategy": s, "held out": True} for s in "ab"],
+    run=lambda unit, place: 1,
+    after=lambda done, seeds, scale: [
+        {"strategy": one.unit["strategy"], "seed": k} for one in done for k in range(seeds)
+    ],
+    tables=lambda done: [],
+)
+"""
+
+
+def test_the_test_part_is_read_after_the_trials_or_not_at_all(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (there / "experiments/tuned.py").write_text(TUNED)
+    line = ["reproduce", "tuned", "--seeds", "2", "--json"]
+    assert run([*line, "--held-out"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["units"]) == 2
+    assert run([*line, "--only", "strategy=a"]) == 0
+    units = [one["unit"] for one in json.loads(capsys.readouterr().out)["units"]]
+    assert units[2:] == [{"strategy": "a", "seed": 0}, {"strategy": "a", "seed": 1}]
+    assert run(["reproduce", "--list"]) == 0
+    assert "open: all of it" in capsys.readouterr().out
+
+
 def test_it_lists(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["reproduce", "--list", "--data", "data"]) == 0
     text = capsys.readouterr().out
@@ -61,6 +90,7 @@ def test_an_interrupted_run_says_how_far(there: Path, capsys: pytest.CaptureFixt
         (["half-a-number", "--scale", "2"], "scale"),
         (["half-a-number", "--only", "sed=1"], "--only"),
         (["half-a-number", "--only", "seed=9"], "--only"),
+        (["half-a-number", "--held-out"], "no trials"),
         (["half-a-number", "--data", "elsewhere"], "no folder there"),
         (["--list", "--experiments", "elsewhere"], "repository"),
     ],

@@ -14,8 +14,9 @@ def test_intervals_are_student_s() -> None:
     assert spread(values, digits=1) == f"3.5 ± {np.std(values, ddof=1):.1f}"
 
 
-def test_one_value_has_no_interval_and_none_no_number() -> None:
+def test_two_values_have_no_interval_and_none_no_number() -> None:
     assert interval([2.0]) == "2.00 (1)"
+    assert interval([1.0, 3.0]) == "2.00 (2)"
     assert spread([2.0]) == "2.00"
     assert interval([]) == spread([]) == signed([]) == "–"
 

@@ -17,14 +17,14 @@ from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from apiece._types import Flags
-    from apiece.reproduce import Unit
+    from apiece.reproduce import Done, Unit
 
 EXAMPLE = """
 \b
 Examples:
   apiece reproduce --list
   apiece reproduce boenisch-2023-table2 --seeds 3
-  apiece reproduce recipes --only strategy=sample --scale 0.1
+  apiece reproduce recipes --held-out
   apiece reproduce --page
 """
 PAGE = Path("docs") / "results" / "papers.md"
@@ -41,6 +41,7 @@ PAGE = Path("docs") / "results" / "papers.md"
 @option(
     "--only", multiple=True, metavar="KEY=VALUE", help="Run the units that have it; repeatable."
 )
+@option("--held-out", is_flag=True, help="Only choose settings; leave the test part unread.")
 @option(
     "--resume/--again",
     default=True,
@@ -98,6 +99,7 @@ def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> Non
     for row in rows:
         echo(f"{row['name']}\n  {row['paper']}: {row['shows']}")
         echo(f"  cost: {row['cost']}\n  state: {row['state']}")
+        echo(f"  open: {row['open']}\n" * bool(row["open"]), nl=False)
 
 
 def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
@@ -105,22 +107,31 @@ def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
     from apiece.reproduce import Place, Store, load, missing, run
 
     experiment = load(flags["experiments"], name)
-    wanted = chosen(experiment.wanted(flags["seeds"], flags["scale"]), flags["only"])
+    if flags["held_out"] and experiment.after is None:
+        raise OptionError(f"--held-out: {name} has no trials on held-out records; leave it out")
     store, place = Store(out), Place(data, flags["work"] / name)
     again = not flags["resume"]
-    left = wanted if again else missing(wanted, store.load(name))
-    with Bar(len(left)) as bar:
+    wanted = chosen(experiment.wanted(flags["seeds"], flags["scale"]), flags["only"])
 
-        def watch(unit: Unit) -> None:
-            bar.advance(lambda: ", ".join(f"{value}" for value in unit.values()))
+    def run_all(units: Sequence[Unit]) -> Sequence[Done]:
+        left = units if again else missing(units, store.load(name))
+        with Bar(len(left)) as bar:
 
-        try:
-            done = run(experiment, wanted, store, place, again=again, watch=watch)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"interrupted after {bar.done} of {bar.total} units, which are in "
-                f"{store.path(name)}; the same command goes on"
-            ) from None
+            def watch(unit: Unit) -> None:
+                bar.advance(lambda: ", ".join(f"{value}" for value in unit.values()))
+
+            try:
+                return run(experiment, units, store, place, again=again, watch=watch)
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"interrupted after {bar.done} of {bar.total} units, which are in "
+                    f"{store.path(name)}; the same command goes on"
+                ) from None
+
+    done = run_all(wanted)
+    if experiment.after is not None and not flags["held_out"]:
+        then = experiment.after(done, flags["seeds"] or experiment.seeds, flags["scale"])
+        done = run_all(matching(then, flags["only"]))
     if flags["as_json"]:
         units = [{"unit": one.unit, "result": one.result, "seconds": one.seconds} for one in done]
         echo(json.dumps({"experiment": name, "units": units}, allow_nan=False))
@@ -130,15 +141,21 @@ def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
         echo("\n".join(columns([table.head, *table.rows], width=120)) + "\n")
 
 
-def chosen(units: Sequence[Unit], only: tuple[str, ...]) -> list[Unit]:
+def chosen(units: Sequence[Unit], only: Sequence[str]) -> list[Unit]:
     """Return the units that have all values of --only."""
     found = list(units)
     for text in only:
-        slot, equals, value = text.partition("=")
+        slot, equals, _ = text.partition("=")
         if not equals or not any(slot in unit for unit in found):
             known = sorted({key for unit in found for key in unit})
             raise OptionError(f"--only {text}: give KEY=VALUE, KEY one of {', '.join(known)}")
-        found = [unit for unit in found if str(unit.get(slot)) == value]
+        found = matching(found, [text])
         if not found:
             raise OptionError(f"--only {text}: no unit has it")
     return found
+
+
+def matching(units: Sequence[Unit], only: Sequence[str]) -> list[Unit]:
+    """Return the units that have all these values, KEY=VALUE."""
+    pairs = [text.partition("=")[::2] for text in only]
+    return [unit for unit in units if all(str(unit.get(k)) == v for k, v in pairs)]
