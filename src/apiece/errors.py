@@ -27,7 +27,8 @@ Messages are one line: what, where, the value, the bound, the remedy.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 
 
 class ApieceError(Exception):
@@ -100,6 +101,29 @@ class StateError(ApieceError):
 
 class AnalysisError(InputError, StateError):
     """An analysis id is unknown to the ledger, used up, or stands for something else."""
+
+
+ON_COMMAND_LINE: ContextVar[bool] = ContextVar("on the command line", default=False)
+_HOLDERS = dict.fromkeys(("separator", "decimal", "encoding"), "dialect=Dialect({})")
+
+
+def as_given(name: str, value: object = None, *, flag: str | None = None) -> str:
+    """Return how the reader of a message gives a parameter: in Python, or as an option.
+
+    The command line sets `ON_COMMAND_LINE`; nothing else does. flag: the option as it is written,
+    where name and value do not make it.
+
+    >>> as_given("no_limit_cap", 8), as_given("levels", {"low": 1, "high": 8}), as_given("ids")
+    ('no_limit_cap=8', "levels={'low': 1, 'high': 8}", 'ids')
+    """
+    if not ON_COMMAND_LINE.get():
+        text = name if value is None else f"{name}={value!r}"
+        return text if value is None else _HOLDERS.get(name, "{}").format(text)
+    if flag is not None:
+        return flag
+    if isinstance(value, Mapping):
+        value = ",".join(f"{key}={each}" for key, each in value.items())
+    return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> OptionError:

@@ -1,5 +1,8 @@
 """The door of assignment: settings, names, verification."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,7 +19,7 @@ from apiece.assignment import (
 from apiece.assignment.front import strategy_named
 from apiece.budgets import Budgets
 from apiece.contract import enforce
-from apiece.errors import InputError, OptionError
+from apiece.errors import InputError, OptionError, VerificationError
 from apiece.plan import Plan
 
 BUDGETS = Budgets.from_groups([("strict", 1.0, 0.4), ("weak", 3.0, 0.6)], 100, 1e-5)
@@ -90,3 +93,54 @@ def test_what_the_contract_took_is_not_said_to_pay_no_heed() -> None:
     plan = enforce(Budgets(EPSILON, 1e-4, excess=0.9), **FEW)  # type: ignore[arg-type]
     assert plan.strategy == "sample"
     assert len(plan.notes) == 1
+
+
+class Own:
+    """A strategy of a user's own, that does what it is told."""
+
+    name = "own"
+
+    def __init__(self, plan: Any) -> None:
+        self.plan = plan
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (lambda request: None, "returned a NoneType; return a Plan"),
+        (lambda request: request.one_stage("own", 50.0, [0.1] * 3), r"shape \(3,\); give one"),
+        (lambda request: request.one_stage("own", 50.0, [0.1]), r"shape \(1,\); give one"),
+        (lambda request: request.one_stage("own", 50.0, [0.1, np.nan]), "NaN or infinite"),
+        (lambda request: request.one_stage("own", np.nan, 0.1), "noise_stddev = nan"),
+        (lambda request: request.one_stage("own", 50.0, [0.1, 1.2]), r"= 1.2: must be in \[0, 1\]"),
+        (lambda request: request.one_stage("own", 50.0, 0.1, [1.0, -1]), r"clip_norm\[1\] = -1"),
+        (lambda request: request.one_stage("own", 50.0, 0.0), "0 in every group; give some"),
+        (lambda request: 1 / 0, r"raised ZeroDivisionError \(division by zero\); mend"),
+        (lambda: None, "raised TypeError"),
+        (
+            lambda request: Scale().plan(replace(request, steps=4)),
+            "4 steps and 2 groups, not",
+        ),
+    ],
+)
+def test_mistakes_in_a_strategy_of_ones_own_are_named(plan: Any, says: str) -> None:
+    with pytest.raises(InputError, match=rf"^strategy own: .*{says}") as caught:
+        assign(BUDGETS, Own(plan), **GOOD)
+    assert "\n" not in str(caught.value)
+
+
+def test_noise_that_is_too_low_is_the_strategys_and_not_the_budgets() -> None:
+    with pytest.raises(VerificationError, match=r"^strategy own: .* find its noise for request"):
+        assign(BUDGETS, Own(lambda request: request.one_stage("own", 0.5, 0.1)), **GOOD)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [
+        (Scale, r"a class; give an instance, as Scale\(\)"),
+        (None, "a NoneType; give one of uni"),
+    ],
+)
+def test_what_is_no_strategy(strategy: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        assign(BUDGETS, strategy, **GOOD)

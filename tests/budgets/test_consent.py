@@ -116,7 +116,7 @@ def test_words_that_are_not_declared_are_counted_and_not_shown() -> None:
     )
     with pytest.raises(BudgetError, match="high, of which 'medium' is the nearest; mend"):
         read("low", "mediun", "mediun", "much")
-    with pytest.raises(BudgetError, match=r"declare the words on the consent form, as in --levels"):
+    with pytest.raises(BudgetError, match=r"the words on the consent form, as in levels={'low'"):
         Budgets.from_frame(forms("low"), epsilon="consent", delta=1e-5)
     with pytest.raises(BudgetError, match="epsilon: 1 of 2 rows name no declared level"):
         Budgets(["low", "much"], 1e-5, levels=FORM)

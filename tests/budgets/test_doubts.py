@@ -41,7 +41,7 @@ def test_what_promises_nothing_is_refused(epsilon: float) -> None:
         lambda: refuse_absurd(epsilon),
         lambda: doubts(Budgets([1.0, epsilon], 1e-5).groups),
     ):
-        with pytest.raises(BudgetError, match="--no-limit-cap 8"):
+        with pytest.raises(BudgetError, match="no_limit_cap=8"):
             check()
 
 

@@ -100,7 +100,12 @@ def test_mistakes(
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [([], "strict, weak"), (["--group", "other"], "other"), (["--epsilon", "1"], "--plan")],
+    [
+        ([], "strict, weak"),
+        (["--group", "other"], "other"),
+        (["--epsilon", "1"], "--plan"),
+        (["--group", "weaks"], "the plan has no 'weaks'; give one of strict"),
+    ],
 )
 def test_mistakes_with_a_plan(
     plan: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]

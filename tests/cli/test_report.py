@@ -1,7 +1,9 @@
 """apiece report: a run folder or a plan becomes one file, whole; bad input is one line."""
 
 import json
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,10 @@ import pandas as pd
 import pytest
 
 from apiece import cli
+from apiece.errors import OptionError, StateError
+from apiece.jobs import Run, load_model, read_job
+from apiece.jobs.prepared import RunFolder
+from apiece.reporting import completing
 from sample_runs import sample_plan
 from sample_tables import X_AND_Y as SCHEMA
 
@@ -44,8 +50,6 @@ def test_both_editions_are_written(folder: Path, capsys: Any) -> None:
 
 
 def test_a_statement_for_people_and_machines(folder: Path, tmp_path: Path, capsys: Any) -> None:
-    from apiece.jobs import load_model
-
     trained = (folder / "statement.json").read_text()
     assert cli.run(["report", str(folder), "--as", "statement"]) == 0
     assert "statement.pdf" in capsys.readouterr().out
@@ -104,19 +108,24 @@ def test_a_plan(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["{none}"], "is no run folder; for the page of a plan give --out FILE"),
-        (["{none}", "--out", "{out}"], "is no run folder, it has no metrics.json"),
+        (["{none}"], "is not there; give a run folder, as runs/first"),
+        (["{text}"], "is no run folder; for the page of a plan give --out FILE"),
+        (["{run}/metrics.json"], "is a file of a run; give its folder, "),
+        (["{run}", "--contact", "a", "--levels", "a=1"], "a run has those of its config"),
+        (["{run}", "--valid-until", "2020-01-01"], "is past; give a day from 20"),
+        (["{run}", "--valid-until", "1.1.2030"], "must be a day, as 2026-01-31"),
+        (["{plan}", "--contact", "a", "--out", "{out}"], "--contact: is of a run folder"),
         (["{empty}"], "is no run folder, it has no metrics.json"),
         (["{text}", "--out", "{out}"], "not JSON"),
         (["{run}", "--edition", "pubic"], "must be internal or public"),
         (["{run}", "--levels", "1:1e-3", "--out", "{out}"], "a run has those of its config"),
         (["{run}", "--levels", "one", "--out", "{out}"], "a run has those of its config"),
-        (["{run}", "--levels", "1:2:3", "--out", "{out}"], "or ε:δ, as 1:1e-5"),
+        (["{plan}", "--levels", "1:2:3", "--out", "{out}"], "or ε:δ, as 1:1e-5"),
         (["{plan}", "--levels", "1:1e-3", "--out", "{out}"], "is none of them"),
         (["{run}", "--out", "{text}/x.html"], "cannot be written"),
         (["{plan}", "--as", "statement", "--out", "{out}"], "--as statement: is of a run folder"),
         (["{run}", "--as", "statement", "--edition", "public"], "leave out --edition"),
-        (["{none}", "--as", "statement", "--out", "{out}"], "is of a run folder"),
+        (["{none}", "--as", "statement", "--out", "{out}"], "is not there"),
         (["{empty}", "--as", "statement"], "it has no metrics.json"),
         (["{run}", "--as", "statement", "--out", "{text}"], "cannot be written"),
         (["{run}", "--as", "pdf"], "must be page, statement, registry, card, cyclonedx"),
@@ -139,3 +148,62 @@ def test_mistakes(words: list[str], says: str, folder: Path, tmp_path: Path, cap
     assert said.err.count("\n") == 1
     assert said.out == ""
     assert sorted(tmp_path.iterdir()) == before
+
+
+WORDS = ["--controller", "County Hospital", "--contact", "a@b.org", "--valid-until", "2099-12-31"]
+
+
+def test_papers_are_completed_after_a_training(folder: Path, tmp_path: Path) -> None:
+    """The four words change, wherever they stand; weights, plan, promises and figures do not."""
+    own = Path(shutil.copytree(folder, tmp_path / "run"))
+    assert cli.run(["report", str(own), "--as", "statement", *WORDS]) == 0
+    before, after = Run.load(folder), Run.load(own)
+    assert (after.purpose, after.controller, after.contact, after.valid_until) == (
+        "to see", "County Hospital", "a@b.org", "2099-12-31"
+    )  # fmt: skip
+    words = dict.fromkeys(("controller", "contact", "valid_until", "bound"))
+    assert replace(after, **words).to_dict() == replace(before, **words).to_dict()
+    assert after.bound is not None
+    assert before.bound is not None
+    assert after.bound == replace(before.bound, config=after.bound.config)
+    assert (own / "plan.json").read_bytes() == (folder / "plan.json").read_bytes()
+    old, new = (json.loads((place / "statement.json").read_text()) for place in (folder, own))
+    differ = {name for name in old if old[name] != new[name]}
+    assert differ == {"controller", "contact", "valid_until", "bound_to", "digest"}
+    assert load_model(own / "model.pt").statement == new
+    assert read_job(own / "config.toml").run.controller == "County Hospital"
+    assert "County Hospital" in (own / "report.html").read_text()
+    assert b"apiece statement" in (own / "statement.pdf").read_bytes()
+
+
+@pytest.mark.parametrize("stop", ["rename", "metrics.json", "statement.json", "model.pt", "rmtree"])
+def test_completing_that_is_stopped_leaves_the_old_or_is_ended(
+    stop: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(shutil.copytree(folder, tmp_path / "run"))
+    write, place = RunFolder.write, completing.shutil
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def cut(self: RunFolder, name: str, content: str | bytes) -> None:
+        stopped() if self.path == own and name == stop else write(self, name, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "write", cut)
+        if stop in ("rename", "rmtree"):
+            patched.setattr(Path if stop == "rename" else place, stop, stopped)
+        assert cli.run(["report", str(own), *WORDS]) == 130
+    if stop == "rename":
+        assert Run.load(own).controller is None
+        return
+    with pytest.raises(StateError, match="completing its papers was interrupted; apiece report"):
+        Run.load(own)
+    assert cli.run(["report", str(own)]) == 0
+    assert Run.load(own).controller == "County Hospital"
+    assert not (own / "papers.ready").exists()
+
+
+def test_a_word_that_there_is_not_names_the_nearest(folder: Path) -> None:
+    with pytest.raises(OptionError, match="'contrller'; did you mean 'controller'"):
+        completing.complete_papers(folder, contrller="x")

@@ -1,5 +1,8 @@
 """Opening accounts, and changing their terms: never below what is spent."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -22,7 +25,7 @@ def test_budgets_change_but_not_below_what_is_spent(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     ledger.enroll([1, 2], 1.0, 1e-6)
     ledger.reserve("q", [1], 1.0, 5.0)
-    with pytest.raises(BudgetError, match=r"person 1.*0\.04"):
+    with pytest.raises(BudgetError, match=r"person 1: epsilon = 0\.1 at delta = 1e-06 is below"):
         ledger.enroll([3, 2, 1], [1.0, 0.5, 0.1], 1e-6)
     with pytest.raises(DataError, match="no account"):
         ledger.spent([3])  # nothing of the refused call was kept
@@ -69,7 +72,7 @@ def test_only_what_differs_is_changed_and_recorded(tables: sa.Connection) -> Non
     last = add(tables, SALT, START, ids, terms(5, 5, 5))
     accounts.write_spent(tables, SALT, [(0, pairs(4, 4, 4))])
     assert amend(tables, SALT, last, ids, places, terms(5, 5, 5), NONE) is last
-    with pytest.raises(BudgetError, match="person 9: the new budget"):
+    with pytest.raises(BudgetError, match="person 9: epsilon = 1 at"):
         amend(tables, SALT, last, ids, places, terms(6, 4, 3), NONE)
     assert accounts.read_balances(tables, SALT, places)[1].tolist() == pairs(5, 5, 5).tolist()
     after = amend(tables, SALT, last, ids, places, terms(5, 4, 8), NONE)
@@ -101,3 +104,16 @@ def test_the_share_of_the_slack_is_everyone_s_own(ledger_url: str) -> None:
         with pytest.raises((BudgetError, InputError), match="slack"):
             ledger.enroll([4], 1.0, 1e-5, slack=bad)
     assert ledger.verify().ok
+
+
+def test_a_budget_below_what_is_spent_is_told_in_epsilon(tmp_path: Path) -> None:
+    """The epsilon that is named is the least that can be given, to its six digits."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll(["ann"], 1.0, 1e-5)
+    ledger.reserve_costs("t", ["ann"], Costs.fixed([0.02], 0.0))
+    with pytest.raises(BudgetError, match=r"epsilon = 0\.01 at delta = 1e-05 is below") as e:
+        ledger.enroll(["ann"], 0.01, 1e-5)
+    least = float(re.search(r"spent, epsilon = ([\d.]+);", str(e.value))[1])  # type: ignore[index]
+    with pytest.raises(BudgetError, match=f"spent, epsilon = {least}; .*: give at least that"):
+        ledger.enroll(["ann"], least * (1 - 1e-5), 1e-5)
+    ledger.enroll(["ann"], least, 1e-5)

@@ -25,7 +25,7 @@ from apiece.adapters.fitting import codes_of, ids_of
 from apiece.budgets.levels import Levels, Offered
 from apiece.datasets import Categorical, Schema
 from apiece.errors import InputError, StateError
-from apiece.jobs.config import RunSettings
+from apiece.jobs.config import read_words
 from apiece.jobs.prepared import RunFolder, refuse_used
 from apiece.jobs.results import METRICS, MODEL, PLAN, REPORT, STATEMENT, Run, statement_of
 from apiece.jobs.statement import Bound, weights_digest
@@ -37,6 +37,7 @@ from apiece.jobs.trained import (
     accuracies,
     errors_of,
     levels_of,
+    named_by,
 )
 
 if TYPE_CHECKING:
@@ -278,7 +279,8 @@ class Papers(BaseEstimator):
         """Return the run with what the steward says, and with figures of held-out rows, if any."""
         check_is_fitted(self)
         run = self.run_
-        words = {name: value for name, value in said.items() if name != "levels"}
+        given = {name: value for name, value in said.items() if name != "levels"}
+        words = read_words(given, "levels")
         if run.bound is None or weights_digest(self.network_.state_dict()) != run.bound.weights:
             raise StateError(
                 "network_: was changed after fit; its papers are of another: fit again"
@@ -286,13 +288,14 @@ class Papers(BaseEstimator):
         one_delta = np.unique(run.kept.plan.budget_groups.delta).size == 1
         own = Levels(self.levels) if self.levels and one_delta else ()
         levels = levels_of(said.get("levels", own), run.kept.plan)
-        checked = RunSettings(**words)  # type: ignore[arg-type]
         fits = run.models if self.account is None else max(run.models, len(self.account))
+        kept = replace(run.kept, plan=named_by(levels, run.kept.plan))
         run = replace(
             run,
+            strategies=(kept,),
             levels=levels or run.levels,
             models=fits,
-            **{name: getattr(checked, name) for name in words},
+            **words,  # type: ignore[arg-type]
         )
         return run if X is None else self._tested(run, X, y, people)
 

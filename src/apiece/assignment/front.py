@@ -20,7 +20,15 @@ from apiece.assignment.sequential import Sequential
 from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
 from apiece.budgets import BudgetLevels, Budgets
-from apiece.errors import InfeasibleError, InputError, RangeError, UnsupportedError, unknown
+from apiece.errors import (
+    InfeasibleError,
+    InputError,
+    OptionError,
+    RangeError,
+    UnsupportedError,
+    VerificationError,
+    unknown,
+)
 from apiece.plan import BoundPlan, Plan
 from apiece.plan.parts import UNSPENT
 
@@ -71,7 +79,7 @@ def assign(
             values).
 
     Raises:
-        InputError: For settings out of bounds.
+        InputError: For settings out of bounds, and a strategy of one's own that goes wrong.
         OptionError: For an unknown strategy.
         InfeasibleError: Where no plan meets the request, or it is past the numerical range.
         VerificationError: Where lower aims did not help.
@@ -244,16 +252,53 @@ def noise_over_signal(plan: Plan) -> float:
 def _given(strategy: Strategy | str) -> Strategy:
     if isinstance(strategy, str):
         return strategy_named(strategy)
-    if not hasattr(strategy, "plan") or isinstance(strategy, type):
-        raise unknown("strategy", strategy, STRATEGIES)
+    if isinstance(strategy, type):
+        raise OptionError(f"strategy: a class; give an instance, as {strategy.__name__}()")
+    if not callable(getattr(strategy, "plan", None)) or not hasattr(strategy, "name"):
+        raise OptionError(
+            f"strategy: a {type(strategy).__name__}; give one of {', '.join(STRATEGIES)}, or a "
+            "value with a name and a method plan(request)"
+        )
     return strategy
+
+
+def _planned(strategy: Strategy, request: Request) -> Plan:
+    """Return what a strategy plans; where a user's own goes wrong, say so by its name."""
+    if type(strategy) in STRATEGIES.values():
+        return strategy.plan(request)
+    own = f"strategy {strategy.name}:"
+    try:
+        plan: object = strategy.plan(request)
+    except (InfeasibleError, RangeError, UnsupportedError):
+        raise
+    except InputError as error:
+        raise InputError(f"{own} {error}") from error
+    except Exception as error:  # whatever a user's code raises
+        said = " ".join(str(error).split()) or "no message"
+        raise InputError(
+            f"{own} its method plan raised {type(error).__name__} ({said}); mend the method"
+        ) from error
+    if not isinstance(plan, Plan):
+        raise InputError(
+            f"{own} its method plan returned a {type(plan).__name__}; return a Plan, as "
+            "request.one_stage(…) makes it"
+        )
+    groups = request.groups
+    same = isinstance(plan, BoundPlan) or plan.budget_groups.same_as(groups)
+    if not (same and plan.steps == request.steps):
+        raise InputError(
+            f"{own} its plan has {plan.steps} steps and {len(plan.budget_groups)} groups, not the "
+            f"{request.steps} and {len(groups)} of the request, or other budgets; make it by "
+            "request.one_stage(…) or request.plan(…)"
+        )
+    return plan
 
 
 def _kept(request: Request, strategy: Strategy) -> Plan:
     """Return the strategy's plan, verified; with groups aimed lower that spent too much."""
     for attempt in range(ATTEMPTS):
         try:
-            plan, budgets = strategy.plan(request), request.budgets
+            plan, budgets = _planned(strategy, request), request.budgets
             # No record is in a group that asks more than it allows, or the plan cannot be bound.
             if isinstance(budgets, Budgets) and isinstance(plan, BoundPlan):
                 plan = replace(plan, consents=plan.consents.narrowed(budgets))
@@ -269,7 +314,13 @@ def _kept(request: Request, strategy: Strategy) -> Plan:
             return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
         # Solvers round, and two routes of the accountant may differ: aim lower, and again.
         request = request.lower(spent, attempt)
-    plan.verify().require()
+    try:
+        plan.verify().require()
+    except VerificationError as error:
+        raise VerificationError(
+            f"strategy {strategy.name}: {str(error).partition(';')[0]}, however low it is aimed; "
+            "find its noise for request.target, which is what it is aimed at, or add noise"
+        ) from None
     return plan
 
 

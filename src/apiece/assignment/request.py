@@ -118,10 +118,11 @@ class Request:
             objections: Why the plan is not for release.
         """
         size, asked = len(self.groups), self.expected_batch_size
-        q = np.broadcast_to(np.asarray(sampling_probability, np.float64), size).copy()
-        total = float(q @ self.groups.records)
+        q = _each("sampling_probability", sampling_probability, size)
+        if not (total := float(q @ self.groups.records)) > 0:
+            raise InputError("sampling_probability: 0 in every group; give some a chance above 0")
         batch = asked if abs(total - asked) <= 1e-9 * asked else total
-        clips = np.broadcast_to(self.clip_norm if clip_norm is None else clip_norm, size)
+        clips = _each("clip_norm", self.clip_norm if clip_norm is None else clip_norm, size)
         stage = Stage(self.steps, batch, noise_stddev, q, clips)
         return self.plan(strategy, (stage,), objections=objections)
 
@@ -151,6 +152,19 @@ class Request:
             combine=combine,
             reference=self.reference,
         )
+
+
+def _each(name: str, given: npt.ArrayLike, groups: int) -> Floats:
+    """Return one number a group; a single one is each group's."""
+    numbers = np.asarray(given, np.float64)
+    if numbers.shape not in ((), (groups,)):
+        raise InputError(
+            f"{name}: shape {numbers.shape}; give one number a budget group, of which there are "
+            f"{groups}, or a single one"
+        )
+    if not np.isfinite(numbers).all():
+        raise InputError(f"{name}: NaN or infinite for a group; give finite numbers")
+    return np.array(np.broadcast_to(numbers, groups))
 
 
 class Strategy(Protocol):

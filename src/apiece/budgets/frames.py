@@ -17,13 +17,16 @@ from apiece.budgets.levels import NO_LIMIT, Levels
 from apiece.datasets import read_table
 from apiece.datasets.cells import Texts, as_number, as_numbers, column, texts
 from apiece.datasets.tables import PLAIN, Dialect
-from apiece.errors import BudgetError, DataError
+from apiece.errors import BudgetError, DataError, as_given
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Once: TypeAlias = Callable[[Floats, str], Floats]
-_UNLIMITED = "no limit is no epsilon; name the number it is read as, as in --no-limit-cap 8"
+
+
+def _unlimited() -> str:
+    return f"no limit is no epsilon; give what it is read as, as in {as_given('no_limit_cap', 8)}"
 
 
 def read_frame(frame: object, dialect: Dialect = PLAIN) -> pd.DataFrame:
@@ -104,7 +107,7 @@ def _numbers(
         if no_limit_cap is not None:
             values[free] = _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)
         elif free.any():
-            raise refusal(free, _UNLIMITED)
+            raise refusal(free, _unlimited())
     if (bad := np.isnan(values)).any():
         raise refusal(bad, _why(str(cells[bad][0]), role, decimal))
     closed = role == "excess"
@@ -120,16 +123,15 @@ def capped(epsilon: float, no_limit_cap: float | None) -> float:
     if epsilon != math.inf:
         return epsilon
     if no_limit_cap is None:
-        raise BudgetError(f"epsilon = inf: {_UNLIMITED}")
+        raise BudgetError(f"epsilon = inf: {_unlimited()}")
     return _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)
 
 
 def ids_column(table: pd.DataFrame, name: str) -> Ids:
     """Return a column of ids: whole numbers where they are stored as such, else texts."""
     cells = column(table, name, "ids")
-    filled = _filled(
-        cells, f"ids column {name!r}", "give every record its person's id, or leave --ids out"
-    )
+    remedy = f"give every record its person's id, or leave {as_given('ids')} out"
+    filled = _filled(cells, f"ids column {name!r}", remedy)
     whole = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in cells)
     return _check.record_ids(f"ids column {name!r}", cells.tolist() if whole else filled)
 
@@ -169,15 +171,16 @@ def _why(cell: str, role: str, decimal: str) -> str:
     """Return what is wrong with a cell that is no number, and what to do."""
     if cell == "" or cell.lower() == "nan":
         return "empty; give every record a positive number, or drop it"
+    comma = as_given("decimal", ",")
     if decimal == "." and not math.isnan(as_number(cell, ",")):
-        return "not a number; if the comma is the decimal mark, pass --decimal ,"
+        return f"not a number; if the comma is the decimal mark, pass {comma}"
     if decimal == "," and not math.isnan(as_number(cell)):
-        return "not a number under --decimal ,; leave that out where the point is the mark"
+        return f"not a number under {comma}; leave that out where the point is the mark"
     if cell.endswith("%"):
         return "not a number; an epsilon or delta is no share, write it as a plain number"
     if role == "epsilon":
         return (
-            "not a number; give numbers, or declare the words on the consent form, as in --levels "
-            "low=1,high=8"
+            "not a number; give numbers, or declare the words on the consent form, as in "
+            + as_given("levels", {"low": 1, "high": 8})
         )
     return "not a number; give every record a positive number"

@@ -16,7 +16,7 @@ from apiece import _check
 from apiece._types import Floats, Integers
 from apiece.budgets.frames import budget_columns
 from apiece.budgets.levels import Offered, levels_of
-from apiece.errors import BudgetError, DataError
+from apiece.errors import BudgetError, DataError, as_given
 
 NAMED = 1000  # more groups than this are numbered, not named by their budgets
 ROWS = 2**20  # of a file, read together
@@ -291,7 +291,8 @@ def refuse_absurd(epsilon: float) -> float:
     if ABSURD < epsilon < math.inf:
         raise BudgetError(
             f"epsilon = {epsilon:g}: above {ABSURD:g} it promises nothing; where people set no "
-            "limit, write inf and name the number that it is read as, as in --no-limit-cap 8"
+            "limit, write inf and name the number that it is read as, as in "
+            + as_given("no_limit_cap", 8)
         )
     return epsilon
 

@@ -17,7 +17,7 @@ from apiece import __version__
 from apiece._lazy import lacking
 from apiece._text import plain
 from apiece.cli._command import echo
-from apiece.errors import ApieceError, InputError, unknown
+from apiece.errors import ON_COMMAND_LINE, ApieceError, InputError, unknown
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
@@ -96,6 +96,7 @@ def run(arguments: Sequence[str]) -> int:
 
     What apiece raises on purpose is one line on stderr; 130 after Ctrl-C.
     """
+    told = ON_COMMAND_LINE.set(True)
     name = " ".join(["apiece", *[a for a in arguments[:1] if not a.startswith("-")]])
     try:
         result = group.main(args=list(arguments), prog_name="apiece", standalone_mode=False)
@@ -115,6 +116,8 @@ def run(arguments: Sequence[str]) -> int:
         message, status = str(lacking(error.name)), 1
     else:
         return result if isinstance(result, int) and not isinstance(result, bool) else 0
+    finally:
+        ON_COMMAND_LINE.reset(told)
     echo(plain(f"{name}: {' '.join(message.split())}"), err=True)
     return status
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from apiece._types import Flags
     from apiece.datasets.tables import Dialect
+    from apiece.plan import Plan
 
 T = TypeVar("T")
 Decorator = Callable[[Any], Any]
@@ -270,12 +271,30 @@ def once(flag: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     return found
 
 
+def read_plan(path: Path) -> Plan:
+    """Return the plan in a file; raise `DataError` where there is none."""
+    from apiece.plan import Plan
+
+    text = read_text(path)
+    try:
+        return Plan.from_json(text)
+    except InputError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
 def read_text(path: Path) -> str:
     """Return the text of a file; raise `DataError` where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); give a readable file") from None
+    except IsADirectoryError:
+        plan = path / "plan.json"
+        raise DataError(
+            f"{path}: is a folder; give {plan if plan.is_file() else 'a file'}"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); give a file") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: is no text in UTF-8; give a JSON file") from None
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:

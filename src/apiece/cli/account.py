@@ -17,7 +17,7 @@ from apiece.cli._command import (
     echo,
     needed_delta,
     option,
-    read_text,
+    read_plan,
     renamed,
 )
 from apiece.errors import ApieceError, InputError
@@ -146,9 +146,8 @@ def _from_json(text: str, delta: float | None) -> tuple[list[Case], bool]:
 
 
 def _from_plan(path: Path, delta: float | None) -> list[Case]:
-    from apiece.plan import Plan
 
-    plan = Plan.from_json(read_text(path))
+    plan = read_plan(path)
     budgets = plan.budget_groups
     return [
         Case(

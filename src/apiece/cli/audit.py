@@ -25,6 +25,7 @@ from apiece.cli._command import (
     echo,
     needed_delta,
     option,
+    read_plan,
     read_text,
     renamed,
     table_options,
@@ -385,12 +386,11 @@ def of_two_worlds(
 ) -> Findings:
     """Bound ε from the scores of models trained with and without one record."""
     from apiece.audit import Findings, lower_bound, one_plan
-    from apiece.plan import Plan
 
     if scores_in is None or scores_out is None:
         missing = "in" if scores_in is None else "out"
         raise InputError(f"--scores-{missing}: missing; give both files of scores")
-    read = [Plan.from_json(read_text(path)) for path in plans]
+    read = [read_plan(path) for path in plans]
     if read:
         one_plan(*read)
     stated = {float(each) for plan in read for each in plan.budget_groups.delta}

@@ -20,7 +20,7 @@ from apiece.cli._command import (
     groups_from,
     needed_delta,
     option,
-    read_text,
+    read_plan,
 )
 from apiece.errors import InputError
 
@@ -180,18 +180,18 @@ def _explanation(
 
 def _of_plan(path: Path, group: str | None) -> Explanation:
     from apiece.contract import explain
-    from apiece.plan import Plan
 
-    plan = Plan.from_json(read_text(path))
+    plan = read_plan(path)
     plan.require()
     names = [str(name) for name in plan.budget_groups.name]
-    if group is None:
+    # A level whose name is its number: "1" of a group "ε = 1" or, without levels, "epsilon=1".
+    at = [k for k, name in enumerate(names) if name in (group, f"ε = {group}", f"epsilon={group}")]
+    if len(at) != 1:
         some = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
-        raise InputError(f"--group: missing; the plan has {some}")
-    curve = plan.curve(group, method="pld")
-    at = names.index(group)
-    budget = plan.budget_groups
-    return explain(float(budget.epsilon[at]), float(budget.delta[at]), curve=curve)
+        what = "missing" if group is None else f"the plan has no {group!r}"
+        raise InputError(f"--group: {what}; give one of {some}")
+    curve, budget = plan.curve(at[0], method="pld"), plan.budget_groups
+    return explain(float(budget.epsilon[at[0]]), float(budget.delta[at[0]]), curve=curve)
 
 
 def text(found: Explanation) -> str:

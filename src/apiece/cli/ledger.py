@@ -26,6 +26,7 @@ from apiece.cli._command import (
     gone,
     needed_delta,
     option,
+    read_plan,
     read_text,
     refuse_given,
     renamed,
@@ -141,14 +142,13 @@ def _made(
 ) -> int:
     """Make the ledger if there is none; return how many people were enrolled."""
     from apiece.ledger import Ledger, account_shares
-    from apiece.plan import Plan
 
     if budgets is None:
         _open(url)
         return 0
     share: Any = slack
     if like is not None:
-        share = account_shares(Plan.from_json(read_text(like)), budgets.epsilon, times=times)
+        share = account_shares(read_plan(like), budgets.epsilon, times=times)
     people = (budgets.ids, budgets.epsilon, budgets.delta)
     try:
         ledger = _open(url, create=False)

@@ -28,7 +28,7 @@ from apiece.cli._command import (
     once,
     option,
     parse_option,
-    read_text,
+    read_plan,
     refuse_given,
     table_options,
     warn,
@@ -107,11 +107,10 @@ def command(
     if parameters is not None or classes is not None:
         raise InputError("--parameters, --classes: are for --compare; add it, or leave them out")
     from apiece.budgets.groups import doubts
-    from apiece.plan import Plan
 
     if source is not None:
         refuse_given(flags, "a plan that is read with --from has its own; leave it out")
-        plan = Plan.from_json(read_text(source))
+        plan = read_plan(source)
     else:
         plan = _assign(flags)
         warn(doubts(plan.budget_groups))

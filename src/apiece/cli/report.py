@@ -12,7 +12,17 @@ import click
 from apiece._files import PAGE, Kind, check_output, write
 from apiece._text import plain
 from apiece._types import Json
-from apiece.cli._command import PATH, Command, Output, echo, option, read_text, renamed
+from apiece.cli._command import (
+    PATH,
+    Command,
+    Output,
+    echo,
+    flag_of,
+    option,
+    read_plan,
+    read_text,
+    renamed,
+)
 from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -26,6 +36,7 @@ Examples:
   apiece report runs/first --edition public --out public.html
   apiece report runs/first --as statement
   apiece report runs/first --as card --out README.md
+  apiece report runs/first --controller "County Hospital" --contact privacy@example.org
   apiece report plan.json --edition public --levels low=1,high=8 --out plan.html
 """
 NAMES = {"internal": "report.html", "public": "report-public.html"}
@@ -67,6 +78,10 @@ PAPERS = {
 @option(
     "--out", type=Output(None), help="File; of a statement also a folder.  [default: in SOURCE]"
 )
+@option("--purpose", help="What the model is for: this and what follows go into all papers.")
+@option("--controller", help="Who answers for the data.")
+@option("--contact", help="Whom to ask, such as an address.")
+@option("--valid-until", help="Last day of the statement's validity, as 2030-12-31.")
 @option("--json")
 def command(
     source: Path,
@@ -75,11 +90,13 @@ def command(
     kind: str,
     out: Path | None,
     as_json: bool,
+    **said: str | None,
 ) -> None:
     """Write the page of SOURCE, a run folder or a plan's JSON, as one HTML file that loads nothing.
 
     With --as it writes another paper of a run, made from its statement alone. A run folder is read
-    as Run.load does: what can be computed again is, and must agree.
+    as Run.load does: what can be computed again is, and must agree. With --controller and its like
+    the folder's papers are completed first: what was promised and measured stays.
     """
     from apiece.reporting.sections import EDITIONS
 
@@ -87,33 +104,54 @@ def command(
         raise OptionError(f"--edition = {edition!r}: must be {' or '.join(EDITIONS)}")
     if kind not in ("page", *PAPERS):
         raise OptionError(f"--as = {kind!r}: must be page, {', '.join(PAPERS)}")
-    if out is None and not source.is_dir():
-        raise InputError(f"{source}: is no run folder; for the page of a plan give --out FILE")
+    _refuse_other(source, out)
+    words = {name: value for name, value in said.items() if value is not None}
+    if levels and source.is_dir():
+        raise InputError("--levels: are for the page of a plan; a run has those of its config")
+    if words and not source.is_dir():
+        raise InputError(
+            f"{flag_of(min(words))}: is of a run folder; {source} is none; leave it out"
+        )
     if kind != "page":
         if levels or edition != EDITIONS[0] or not source.is_dir():
             raise InputError(
                 f"--as {kind}: is of a run folder, and one for everyone; leave out --edition, and "
                 "--levels, which a training declares (train --levels, or save(levels=…) in Python)"
             )
-        told = _papers(source, kind, out)
+        told = _papers(source, kind, out, words)
     else:
         path = source / NAMES[edition] if out is None else out
-        told = _page(source, edition, levels, path)
+        told = _page(source, edition, levels, path, words)
     files = [plain(value) for name, value in told.items() if name != "edition"]
     echo(json.dumps(told) if as_json else f"Open {' and '.join(files)}")
 
 
-def _page(source: Path, edition: str, levels: str | None, out: Path) -> dict[str, str]:
+def _refuse_other(source: Path, out: Path | None) -> None:
+    """Raise `InputError` for a source that is not there, or is a file of a run."""
+    if not source.exists():
+        raise InputError(
+            f"{source}: is not there; give a run folder, as runs/first, or a plan's JSON"
+        )
+    if source.is_dir():
+        return
+    if source.name != "plan.json" and (source.parent / "metrics.json").is_file():
+        raise InputError(f"{source}: is a file of a run; give its folder, {source.parent}")
+    if out is None:
+        raise InputError(f"{source}: is no run folder; for the page of a plan give --out FILE")
+
+
+def _page(
+    source: Path, edition: str, levels: str | None, out: Path, words: dict[str, str]
+) -> dict[str, str]:
     from apiece.reporting import report
 
     check_output(out, PAGE)
-    page = report(read(source), edition=edition, levels=_levels(levels))
+    page = report(read(source, words), edition=edition, levels=_levels(levels))
     return {"edition": edition, "report": str(page.save(out))}
 
 
-def _papers(source: Path, kind: str, out: Path | None) -> dict[str, str]:
+def _papers(source: Path, kind: str, out: Path | None, words: dict[str, str]) -> dict[str, str]:
     """Write the papers of a kind, after all of them were made."""
-    from apiece.jobs import Run
     from apiece.jobs.results import STATEMENT
     from apiece.reporting.papers import card, cyclonedx, registry, statement_pdf
 
@@ -133,7 +171,7 @@ def _papers(source: Path, kind: str, out: Path | None) -> dict[str, str]:
         files = {name: (out, files[name][1])}
     for path, how in files.values():
         check_output(path, how)
-    Run.load(source)  # which holds the statement against everything else in the folder
+    read(source, words)  # which holds the statement against everything else in the folder
     said = json.loads(read_text(source / STATEMENT))
     made = {name: makers[name](said) for name in files}
     for name, (path, how) in files.items():
@@ -141,14 +179,14 @@ def _papers(source: Path, kind: str, out: Path | None) -> dict[str, str]:
     return {name: str(path) for name, (path, _) in files.items()}
 
 
-def read(source: Path) -> Run | Plan:
-    """Return the run of a folder, or the plan in a file; raise `InputError` for what is neither."""
-    from apiece.jobs import Run
-    from apiece.plan import Plan
+def read(source: Path, words: dict[str, str]) -> Run | Plan:
+    """Return the run of a folder, its papers completed, or the plan in a file."""
 
     if source.is_file():
-        return Plan.from_json(read_text(source))
-    return Run.load(source)
+        return read_plan(source)
+    from apiece.reporting.completing import complete_papers
+
+    return complete_papers(source, **words)
 
 
 def _levels(text: str | None) -> str | list[tuple[float, float]]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apiece.errors import DataError
+from apiece.errors import DataError, as_given
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -318,7 +318,8 @@ def _undecoded(path: Path, encoding: str, *, wide: bool = False) -> str:
     if other == encoding:
         other = "utf-8"
     return (
-        f"{where}: is not {encoding}; declare what it is, as with --encoding {other} "
+        f"{where}: is not {encoding}; declare what it is, as in "
+        f"{as_given('encoding', other)} "
         f'(in a config: encoding = "{other}" under [data]), or save it as UTF-8'
     )
 
@@ -340,5 +341,6 @@ def _check_separated(path: Path, names: list[str], separator: str) -> None:
         name = "tab" if others[0] == "\t" else others[0]
         raise DataError(
             f"{path}: its header is one column, in which {name!r} stands; if that separates the "
-            f"columns, pass --separator {name!r} (in a config: separator = {name!r} under [data])"
+            f"columns, pass {as_given('separator', name)} (in a config: separator = {name!r} under "
+            "[data])"
         )

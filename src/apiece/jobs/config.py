@@ -70,6 +70,7 @@ from apiece.jobs.settings import (
     listed,
     method_name,
     natural,
+    refuse_past,
     rows_or_all,
     schedule,
     setting,
@@ -335,6 +336,21 @@ class RunSettings:
 
 # What the steward says of a model, in the words of the steward.
 SAID = ("purpose", "controller", "contact", "valid_until")
+
+
+def read_words(said: Mapping[str, object], *others: str) -> dict[str, str]:
+    """Return what the steward says now, checked; `others` are names that are known too.
+
+    Raises `InputError` for a name that is none of `SAID`, and for a day that is past.
+    """
+    for name in said:
+        if name not in SAID:
+            raise unknown("argument", name, (*SAID, *others))
+    checked = RunSettings(**said)  # type: ignore[arg-type]
+    refuse_past("valid_until", checked.valid_until)
+    return {name: getattr(checked, name) for name in said}
+
+
 PARTS = {
     "data": Data,
     "budgets": BudgetColumns,

@@ -252,6 +252,15 @@ def to_bytes(model: TabularModel, form: str = TABULAR) -> bytes:
     return buffer.getvalue()
 
 
+def restated(path: Path, statement: Json) -> bytes:
+    """Return the content of a run's `model.pt` with another statement about the same model."""
+    with readable(path):
+        content = torch.load(path, weights_only=True, map_location="cpu")
+    buffer = io.BytesIO()
+    torch.save(content | {"statement": json.dumps(statement)}, buffer)
+    return buffer.getvalue()
+
+
 def load_model(path: str | Path) -> TabularModel:
     """Return the model in a run's `model.pt`.
 

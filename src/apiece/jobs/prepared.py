@@ -16,6 +16,7 @@ from apiece.budgets.groups import cap_note
 from apiece.errors import DataError, StateError, UnsupportedError
 from apiece.jobs.config import Job, read_job
 from apiece.jobs.people import People, read_people
+from apiece.jobs.settings import refuse_past
 from apiece.pate import VotePlan, plan_votes
 from apiece.plan import BoundPlan
 
@@ -67,7 +68,7 @@ def refuse_used(path: Path) -> None:
     """Raise `DataError` if `path` is a file, or a folder with something in it."""
     if not _is_free(path):
         raise DataError(
-            f"out = {path}: exists and is not empty; it is left untouched, choose another --out"
+            f"out = {path}: exists and is not empty; it is left untouched, choose another folder"
         )
 
 
@@ -228,6 +229,7 @@ def prepare(job: Job, *, out: Path) -> Prepared:
         True
     """
     refuse_used(out)
+    refuse_past("valid_until", job.run.valid_until)
     return _prepare(job, Unfinished.fresh(job, out), resumed=False)
 
 

@@ -46,6 +46,7 @@ from apiece.plan import Plan
 CONFIG, PLAN, METRICS, MODEL, REPORT, STATEMENT = (
     "config.toml", "plan.json", "metrics.json", "model.pt", "report.html", "statement.json",
 )  # fmt: skip
+COMPLETED = "papers.ready"  # holds papers completed later, until they are in their places
 _TOTALS = 12  # groups for which the cost of all models together is stated
 _REMEDY = "give a folder as apiece train wrote it"
 
@@ -209,8 +210,12 @@ class Run:
                     f"{folder}"
                 )
             raise DataError(
-                f"{folder}: is no run folder, it has no {METRICS}; give the folder that "
-                "apiece train wrote"
+                f"{folder}: is no run folder, it has no {METRICS}; give a folder that apiece train "
+                "wrote or an estimator saved"
+            )
+        if (folder / COMPLETED).is_dir():
+            raise StateError(
+                f"{folder}: completing its papers was interrupted; apiece report {folder} ends it"
             )
         where = str(folder / METRICS)
         data = _read(folder / METRICS)

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
-from datetime import date
+from datetime import UTC, date, datetime
 from types import NoneType
 from typing import Any, ClassVar, Protocol, get_args, get_origin
 
@@ -108,6 +108,15 @@ def day(name: str, value: object) -> str:
         if (found := text(name, value)) == date.fromisoformat(found).isoformat():
             return found
     raise InputError(f"{name} = {value!r}: must be a day, as 2026-01-31")
+
+
+def refuse_past(name: str, value: str | None) -> None:
+    """Raise `InputError` for a day before today, by universal time."""
+    today = datetime.now(UTC).date().isoformat()
+    if value is not None and value < today:
+        raise InputError(
+            f"{name} = {value!r}: is past; give a day from {today} on, or leave it out"
+        )
 
 
 def yes_or_no(name: str, value: object) -> bool:

@@ -23,7 +23,7 @@ from apiece.budgets import Levels
 from apiece.budgets.groups import LARGE, SMALL_GROUP, cap_note
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import Pate, Training
-from apiece.jobs.settings import settings_of
+from apiece.jobs.settings import listed, settings_of
 from apiece.plan import Plan
 
 NORMAL = 1.959964  # of a 95 % interval
@@ -57,7 +57,7 @@ Seed = Annotated[int, _json.whole(2**128)]
 Tuned = Annotated[Mapping[str, float], _settings]
 TargetScale = Annotated[str, _json.one_of("linear", "log")]
 Unit = Annotated[str, _json.one_of("record", "person")]
-Asked = Mapping[str, float] | Sequence[tuple[float, float]] | str
+Asked = Mapping[str, float] | Sequence[float] | Sequence[tuple[float, float]] | str
 Planned = Annotated[Plan, lambda value, where: Plan.from_dict(value)]
 
 
@@ -259,19 +259,26 @@ class Level:
 
 
 def levels_of(levels: Asked, plan: Plan) -> tuple[Level, ...]:
-    """Return the budgets that people of a plan could choose from: by name, or pairs (ε, δ).
+    """Return the budgets that people of a plan could choose from: names, numbers, or pairs (ε, δ).
 
     Raises `InputError` where a group's budget is none of them.
     """
     groups = plan.budget_groups
-    if isinstance(levels, Mapping | str):
+    levels = levels if isinstance(levels, Mapping | str) else listed("levels", levels)
+    if isinstance(levels, Mapping | str) or (levels and np.ndim(levels[0]) == 0):
         named, deltas = Levels(levels), set(groups.delta.tolist())
         if len(deltas) > 1:
             raise InputError(f"levels: the plan has {len(deltas)} values of δ; give pairs (ε, δ)")
         told = zip(named.titles, named.values(), strict=True)
         offered = tuple(Level(name, e, d) for name, e in told for d in deltas)
     else:
-        offered = tuple(Level(f"ε = {e:g}", float(e), float(d)) for e, d in levels)
+        try:
+            pairs = [(float(e), float(d)) for e, d in levels]
+        except (TypeError, ValueError):
+            raise InputError(
+                f"levels = {levels!r}: give names, as {{'low': 1, 'high': 8}}, or pairs (ε, δ)"
+            ) from None
+        offered = tuple(Level(f"ε = {e:g}", e, d) for e, d in pairs)
     known = {(level.epsilon, level.delta) for level in offered}
     for pair in zip(groups.epsilon.tolist(), groups.delta.tolist(), strict=True):
         if levels and pair not in known:
@@ -280,6 +287,16 @@ def levels_of(levels: Asked, plan: Plan) -> tuple[Level, ...]:
                 "give every budget that people could choose"
             )
     return offered
+
+
+def named_by(levels: tuple[Level, ...], plan: Plan) -> Plan:
+    """Return a plan whose groups have the names of the levels that they are, where each is one."""
+    names = {(level.epsilon, level.delta): level.name for level in levels}
+    groups = plan.budget_groups
+    pairs = list(zip(groups.epsilon.tolist(), groups.delta.tolist(), strict=True))
+    if len(set(pairs)) < len(pairs) or not names.keys() >= set(pairs):
+        return plan
+    return plan.renamed([names[pair] for pair in pairs])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from apiece._files import EXPORT, writing
+from apiece._text import rounded_up
 from apiece._types import Integers
 from apiece.errors import BudgetError, DataError, StateError
 from apiece.ledger import chain
@@ -35,6 +36,7 @@ from apiece.ledger.codec import (
     unpack_pairs,
 )
 from apiece.ledger.schema import BALANCE, PEOPLE, SCOPE, chunks, pages
+from apiece.numerics.gaussian import gaussian_epsilon_above
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -230,7 +232,7 @@ def amend(
         at = ordinals[changed] % BLOCK
         most = np.max([padded(each.get(block), old.size)[at] for each in several], axis=0)
         if lower is None:
-            _refuse_lower(ids[changed], limits(terms[changed]), most)
+            _refuse_lower(ids[changed], terms[changed], most)
         else:
             low = (limits(terms[changed]) < most).any(axis=1)
             lower.append(changed[low])
@@ -276,16 +278,24 @@ def add(
     return chain.append(connection, salt, after, {"kind": "enroll"}, payloads)
 
 
-def _refuse_lower(ids: Ids, limit: Integers, spent: Integers) -> None:
+def _refuse_lower(ids: Ids, terms: Terms, spent: Integers) -> None:
     """Raise `BudgetError` for a limit below what is spent."""
-    low = np.argwhere(limit < spent)
-    if low.size:
-        i, kind = low[0]
-        name, unit = (("budget", UNIT), ("slack", SLACK_UNIT))[kind]
-        raise BudgetError(
-            f"person {ids[i].item()!r}: the new {name}, {limit[i, kind] * unit:.6g}, is below "
-            f"what is spent, {spent[i, kind] * unit:.6g}; what was released cannot be taken back"
+    low = np.argwhere(limits(terms) < spent)
+    if not low.size:
+        return
+    i, of_slack = low[0]
+    who, delta, slack = ids[i].item(), float(terms["delta"][i]), terms["slack"][i] * SLACK_UNIT
+    told = f"the new slack, {slack:.6g}, is below what is spent, {spent[i, 1] * SLACK_UNIT:.6g}"
+    remedy = "keep delta, or give a larger one"
+    if not of_slack:
+        rest = np.array([(delta - slack) / (1 - slack)])
+        least = gaussian_epsilon_above(np.sqrt(spent[i, :1] * UNIT), rest)[0]
+        told = (
+            f"epsilon = {terms['epsilon'][i]:g} at delta = {delta:g} is below what is spent, "
+            f"epsilon = {rounded_up(least, 6)}"
         )
+        remedy = "give at least that"
+    raise BudgetError(f"person {who!r}: {told}; what was released cannot be taken back: {remedy}")
 
 
 def write_parquet(parts: Iterable[pa.Table], path: str | Path, inputs: Iterable[Path]) -> int:

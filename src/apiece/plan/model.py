@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from html import escape
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -177,6 +177,24 @@ class Plan(Numbers):
         """
         return mechanism_of(self, self._position(group))
 
+    def renamed(self, names: Sequence[str]) -> Self:
+        """Return the same plan with other names of its groups, in its notes too.
+
+        Args:
+            names: One a group, each once.
+
+        Raises:
+            BudgetError: For a name that is given twice.
+        """
+        groups, notes = self.budget_groups, self.notes
+        for old, new in zip(groups.name.tolist(), names, strict=True):
+            notes = tuple(note.replace(f"group {old} ", f"group {new} ") for note in notes)
+        made = replace(self, budget_groups=replace(groups, name=np.array(names)), notes=notes)
+        for name in ("epsilon_spent", "measures"):
+            if name in self.__dict__:
+                made.__dict__[name] = self.__dict__[name]
+        return made
+
     def curve(self, group: int | str, *, method: str | None = None) -> PrivacyCurve:
         """Return the privacy curve of a record of `group`.
 
@@ -319,11 +337,14 @@ class Plan(Numbers):
         if isinstance(group, str):
             places = np.flatnonzero(self.budget_groups.name == group)
             if places.size != 1:
-                raise InputError(f"group {group!r}: {places.size} such groups in the plan")
+                names = ", ".join(map(str, self.budget_groups.name[:8]))
+                raise InputError(f"group {group!r}: the plan has none; give one of {names}")
             return int(places[0])
         position = _check.count("group", group, least=0)
         if not position < len(self.budget_groups):
-            raise InputError(f"group = {group}: the plan has {len(self.budget_groups)} groups")
+            raise InputError(
+                f"group = {group}: the plan has {len(self.budget_groups)}; count from 0"
+            )
         return position
 
     def to_dict(self) -> Json:

@@ -124,7 +124,9 @@ class Stage:
         good = (array >= 0) & (array <= 1)
         if not good.all():
             where = int(np.flatnonzero(~good)[0])
-            raise InputError(f"{name}[{where}] = {float(array[where])!r}: must be in [0, 1]")
+            raise InputError(
+                f"{name}[{where}] = {float(array[where])!r}: must be in [0, 1]; give a probability"
+            )
         array.flags.writeable = False
         return array
 

@@ -107,7 +107,7 @@ class Verification:
             raise VerificationError(
                 f"plan: group {self.name[g]} spends epsilon = {self.epsilon_spent[g]:.6g} at "
                 f"delta = {self.delta[g]:g}, more than the {self.epsilon[g]:.6g} it asked "
-                f"{broken}; make the plan anew, or raise this budget"
+                f"{broken}; make the plan anew from these budgets"
             )
         if self.bound is not None and self.forward is not None:
             beyond = np.where(self.bound < 1, self.forward - self.bound, -np.inf)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from apiece._types import Floats, Json, Mask
-from apiece.errors import InputError, unknown
+from apiece.errors import InputError, as_given, unknown
 from apiece.queries.grammar import (
     Combined,
     Compare,
@@ -151,7 +151,7 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
     if rows is None:
         raise InputError(
             "rows_per_person: missing; say how many rows a person brings at most "
-            "(--rows-per-person 5): a public number, never one counted in the rows; "
+            f"({as_given('rows_per_person', 5)}): a public number, never one counted in the rows; "
             "count(persons) needs none"
         )
     group = None

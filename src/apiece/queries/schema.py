@@ -10,7 +10,7 @@ import numpy as np
 
 from apiece import _check
 from apiece.datasets.blocks import UNREADABLE
-from apiece.errors import DataError, InputError, unknown
+from apiece.errors import DataError, InputError, as_given, unknown
 from apiece.queries.sources import text_of
 
 KINDS: Final = ("numeric", "text", "date")
@@ -86,8 +86,9 @@ class Schema:
         """
         if column not in self.bounds:
             raise DataError(
-                f"column {column!r}: no declared bounds; declare them (--bounds {column}=LOW:HIGH) "
-                "from what is known without looking at the data"
+                f"column {column!r}: no declared bounds; declare them from what is known without "
+                "looking at the data, as in "
+                + as_given("bounds", {column: (0, 100)}, flag=f"--bounds {column}=0:100")
             )
         return self.bounds[column]
 
@@ -102,7 +103,8 @@ class Schema:
         """
         if column not in self.groups:
             raise DataError(
-                f"column {column!r}: no declared groups; declare them (--values {column}=A,B,…)"
+                f"column {column!r}: no declared groups; declare them, as in "
+                + as_given("groups", {column: ["A", "B"]}, flag=f"--values {column}=A,B")
             )
         return tuple(self.groups[column])
 
@@ -122,8 +124,9 @@ class Schema:
         if column in self.groups or column == self.person:
             return "text"
         raise DataError(
-            f"column {column!r}: no declared kind; declare it (--kind {column}=numeric, text or "
-            "date), its bounds or its groups"
+            f"column {column!r}: no declared kind; declare numeric, text or date, as in "
+            f"{as_given('kinds', {column: 'text'}, flag=f'--kind {column}=text')}, or its bounds "
+            "or groups"
         )
 
     @property

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
-from apiece.errors import ApieceError, DataError
+from apiece.errors import ApieceError, DataError, as_given
 from apiece.queries import reading, scan, sources
 from apiece.queries.scan import DUCKDB, Question
 from apiece.queries.schema import Schema
@@ -185,7 +185,7 @@ def guarded(source: object, log: Log) -> Iterator[None]:
         log(f"source {sources.short(source)}: refused: {type(error).__name__}: {error}")
         raise DataError(
             f"source {sources.short(source)}: cannot be registered; the reason is in the "
-            "steward's log (log=, or --steward-log FILE)"
+            f"steward's log ({as_given('log', flag='--steward-log FILE')})"
         ) from None
 
 

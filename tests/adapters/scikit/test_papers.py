@@ -15,6 +15,7 @@ import apiece
 from apiece.errors import DataError, InputError, StateError
 from apiece.jobs import Run, load_model, statement_schema
 from apiece.recipes import Recipe
+from apiece.reporting.completing import complete_papers
 from apiece.sklearn import (
     Account,
     Numeric,
@@ -188,3 +189,40 @@ def test_weights_that_were_changed_after_the_fit_have_no_papers() -> None:
     for papers in (model.statement, model.report, lambda: apiece.report(model)):
         with pytest.raises(StateError, match="changed after fit"):
             papers()
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"contrller": "x"}, "'contrller'; did you mean 'controller'"),
+        ({"level": LEVELS}, "'level'; did you mean 'levels'"),
+        ({"levels": [1, 4]}, "epsilon, delta = 3, .* of a group is none of them"),
+        ({"levels": [(1,)]}, "give names, as {'low': 1, 'high': 8}, or pairs"),
+        ({"levels": 3}, "levels = 3: must be a list"),
+        ({"valid_until": "2020-01-01"}, "is past; give a day from 20"),
+        ({"contact": 3}, "contact = 3: must be a text"),
+    ],
+)
+def test_what_the_steward_says_is_checked(
+    said: Any, says: str, fitted: PrivateClassifier, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=says):
+        fitted.save(tmp_path / "kept", **said)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_levels_that_are_said_later_name_the_groups(
+    fitted: PrivateClassifier, folder: Path
+) -> None:
+    """In plan, report and statement; and numbers are their own names."""
+    assert "epsilon=1" not in (folder / "report.html").read_text()
+    assert [group.name for group in Run.load(folder).kept.plan.groups] == ["low", "high"]
+    assert fitted.plan_.groups[0].name == "epsilon=1"
+    assert fitted.statement(levels=[1, 3])["guarantee"]["levels"][1]["name"] == "ε = 3"
+
+
+def test_papers_of_a_saved_estimator_are_completed(folder: Path) -> None:
+    before = (folder / "plan.json").read_bytes()
+    assert complete_papers(folder, contact="new@example.org").contact == "new@example.org"
+    assert PrivateClassifier.load(folder).statement()["contact"] == "new@example.org"
+    assert (folder / "plan.json").read_bytes() == before
