@@ -116,6 +116,9 @@ class Request:
             sampling_probability: Each group's, or one for all.
             clip_norm: Likewise; None for the mean one.
             objections: Why the plan is not for release.
+
+        Raises:
+            InputError: For arrays of another length, and values out of bounds.
         """
         size, asked = len(self.groups), self.expected_batch_size
         q = _each("sampling_probability", sampling_probability, size)
