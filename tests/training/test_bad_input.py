@@ -161,3 +161,58 @@ def test_a_plan_from_released_counts_takes_the_records_that_it_found():
     run(data=(INPUTS[2:], TARGETS[2:]), the_plan=found)
     with pytest.raises(InputError, match="30 records, but the plan is for 28"):
         run(the_plan=found)
+
+
+class Words(nn.Module):
+    def __init__(self, bags):
+        super().__init__()
+        self.table = (nn.EmbeddingBag if bags else nn.Embedding)(7, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.table(x).reshape(len(x), -1, 4).mean(1))
+
+
+def picked(outputs, targets):
+    return -outputs.log_softmax(1).gather(1, targets.unsqueeze(1)).squeeze(1)
+
+
+def shifted(outputs, targets):
+    return LOSS(outputs, targets - 1)
+
+
+WORDS = torch.arange(2 * N).view(N, 2) % 7
+OUTSIDE = {
+    "a label": (INPUTS, TARGETS, LOSS, r"targets: values outside 0 to 1, or -100"),
+    "a label that is picked": (INPUTS, TARGETS, picked, "targets: values outside 0 to 1,"),
+    "a label that is computed": (INPUTS, TARGETS + 1, shifted, "inputs, targets: a label or an"),
+    "a token": (WORDS, TARGETS, LOSS, "inputs: values outside 0 to 6, which is what embedding"),
+    "a token of a bag": (WORDS, TARGETS, LOSS, "inputs: values outside 0 to 6, which is what _emb"),
+}
+
+
+@pytest.mark.parametrize("case", OUTSIDE)
+@pytest.mark.parametrize("method", ["auto", "alone"])
+def test_a_value_beyond_the_classes_or_the_table_is_refused_untold(case, method):
+    inputs, targets, loss, message = OUTSIDE[case]
+    inputs, targets = inputs.clone(), targets.clone()
+    (inputs if "token" in case else targets)[3] = 9173
+    model = Words("bag" in case) if "token" in case else nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [p.detach().clone() for p in model.parameters()]
+    trainer = Trainer(model, optimizer, loss, plan(), (inputs, targets), seed=0, method=method)
+    with pytest.raises(DataError, match=message if method == "auto" else "inputs, targets") as told:
+        trainer.fit()
+    assert "9173" not in str(told.value)
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_label_that_is_to_be_ignored_is_none_of_the_classes():
+    run(data=(INPUTS, TARGETS.index_fill(0, torch.tensor([3]), -100)))
+
+
+def test_a_bad_label_of_a_record_not_drawn_is_found_before_the_first_release():
+    targets, few = TARGETS.clone(), np.zeros(N, dtype=bool)
+    targets[3], few[:2] = 2, True
+    with pytest.raises(DataError, match="targets: values outside 0 to 1"):
+        run(data=(INPUTS, targets), included=few)

@@ -25,9 +25,9 @@ from apiece.errors import InputError, StateError
 from apiece.training.clipping import ClippedSum, Proof, clip_and_sum, guards
 from apiece.training.clipping.ambient import model_randomness
 from apiece.training.clipping.engine import proof_of
-from apiece.training.clipping.front import empty_sum
+from apiece.training.clipping.front import check_values, empty_sum
 from apiece.training.clipping.records import LossFunction
-from apiece.training.sources import Source
+from apiece.training.sources import Source, Tensors
 
 
 class Sums:
@@ -53,6 +53,8 @@ class Sums:
         guards.check_modules(model)
         self._width, self._method, self._compiled = width, method, compiled
         self._people = people
+        in_memory = isinstance(source, Tensors) and method != "alone" and not compiled
+        self._rows = source if in_memory else None  # whose labels are yet to be looked at
 
     def take_parameters(self) -> None:
         """Take the parameters that are trainable now for those to sum over."""
@@ -100,6 +102,10 @@ class Sums:
         summed: list[Integers] = []
         with model_randomness(seed, (p.device for p in self.parameters.values())):
             for places, inputs, targets, owner in self._batches(records, width, seed):
+                if isinstance(self._rows, Tensors):  # before anything is released
+                    every = self._rows.inputs, self._rows.targets
+                    check_values(self.model, self.loss_fn, (inputs, targets), every)
+                    self._rows = None
                 clipped = clip_and_sum(
                     self.model,
                     self.loss_fn,

@@ -32,6 +32,7 @@ from apiece.training.clipping.records import Batch, ClippedSum, add_up, clip_fac
 from apiece.training.clipping.watch import Watch
 
 if TYPE_CHECKING:
+    from apiece.training.clipping.ranges import Range
     from apiece.training.clipping.rewrite import Program, Whole
 
 _CACHE = 1 << 23  # values that a part of a batch may leave behind on a processor
@@ -74,6 +75,7 @@ class Engine:
 
     names: of the model's tensors that the program takes. most: how many records it takes at a time
     on a processor. whole: the program and all that follows it as one graph, where there is one.
+    ranges: of the labels and indices among the records' tensors.
     """
 
     proof: Proof
@@ -81,6 +83,7 @@ class Engine:
     names: tuple[str, ...] = ()
     most: int = sys.maxsize
     whole: Whole | None = None
+    ranges: tuple[Range, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +146,7 @@ def _proved(batch: Batch) -> Engine:
     # tracing takes half a second to import, and is of no use to who only plans
     from apiece.training.clipping import capture
     from apiece.training.clipping.proof import prove
+    from apiece.training.clipping.ranges import ranges
     from apiece.training.clipping.rewrite import rewrite
     from apiece.training.clipping.table import Unproved
 
@@ -153,6 +157,7 @@ def _proved(batch: Batch) -> Engine:
         losses, gradients = result.results
         proved = prove(result.module.graph, result.records, result.sizes, losses, gradients)
         nodes = sum(node.op == "call_function" for node in result.module.graph.nodes)
+        taken = ranges(result)
         program = rewrite(result, proved)
     except (capture.Uncaptured, Unproved) as error:
         return Engine(Proof(False, {}, str(error)), None)
@@ -181,7 +186,8 @@ def _proved(batch: Batch) -> Engine:
             stacklevel=5,
         )
     proof = Proof(True, dict(sorted(proved.operators.items())), idle=idle)
-    return Engine(proof, program, result.names, max(2, room // each) if on_cpu else sys.maxsize)
+    most = max(2, room // each) if on_cpu else sys.maxsize
+    return Engine(proof, program, result.names, most, ranges=taken)
 
 
 # ---------------------------------------------------------------- a batch

@@ -90,7 +90,8 @@ def clip_and_sum(
 
     Raises:
         InputError: For a loss that was reduced, wrong shapes, bounds below 1e-12 or infinite, a
-            model without trainable parameters.
+            model without trainable parameters. `DataError` for labels beyond the classes or indices
+            beyond a table, and nothing of which they are.
         UnsupportedError: For batch norm in training mode and other layers that always mix records;
             with method="proved" for a model that is not proved; with compiled=True for one that
             cannot be compiled; and for one that can neither be proved nor copied.
@@ -126,7 +127,7 @@ def clip_and_sum(
         inputs, targets = records.select(inputs, order), records.select(targets, order)
     batch = Batch(inner, parameters, loss_fn, inputs, targets, clip_norms, owner)
     width = size if physical_batch_size is None else physical_batch_size
-    with guards.told_of_checkpoints():
+    with guards.told():
         total = empty_sum(parameters) if size == 0 else _by(method, batch, width, compiled)
     if order is not None:
         total = replace(
@@ -135,6 +136,25 @@ def clip_and_sum(
     if inner is not model:  # names are those that `model` has for what it wraps
         total = replace(total, gradients={_WRAPPED + n: g for n, g in total.gradients.items()})
     return total
+
+
+def check_values(
+    model: nn.Module, loss_fn: LossFunction, some: tuple[Tree, Tree], every: tuple[Tree, Tree]
+) -> None:
+    """Raise `DataError` for labels or indices of `every` that the graph does not take.
+
+    some: a batch, by which the graph is captured. Of what is not proved nothing is known.
+    """
+    inner = guards.inner(model)
+    parameters = guards.fit_parameters(inner)
+    device = next(iter(parameters.values())).device
+    bounds = torch.ones(records.count(*some), dtype=torch.float64, device=device)
+    with guards.told():
+        taken = engine_for(Batch(inner, parameters, loss_fn, *some, bounds)).ranges
+    if taken:
+        from apiece.training.clipping.ranges import check  # slow to import, and there by now
+
+        check(taken, records.leaves(list(every)), len(records.leaves(every[0])))
 
 
 def units_of(people: ArrayLike | torch.Tensor, size: int) -> Units | None:

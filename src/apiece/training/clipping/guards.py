@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 import torch
 from torch import nn
 
-from apiece.errors import InputError, UnsupportedError
+from apiece.errors import DataError, InputError, UnsupportedError
 
 LEAST_BOUND = 1e-12  # far above where squares in single precision underflow, and norms with them
 _REAL = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_OUTSIDE = re.compile(r"out of (bounds|range)|not in the valid range|smaller than num_classes")
 _SUSPECTS = (
     nn.modules.batchnorm._BatchNorm,
     nn.modules.instancenorm._InstanceNorm,
@@ -155,11 +157,20 @@ def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) ->
 
 
 @contextlib.contextmanager
-def told_of_checkpoints() -> Iterator[None]:
-    """Raise `UnsupportedError` where a forward pass is kept by a backward of its own."""
+def told() -> Iterator[None]:
+    """Raise in our words what torch raises of a batch: `DataError` for an index out of bounds.
+
+    `UnsupportedError` where a forward pass is kept by a backward of its own. Torch's messages name
+    the value, which is a record's.
+    """
     try:
         yield
-    except RuntimeError as error:
+    except (IndexError, RuntimeError) as error:
+        if _OUTSIDE.search(str(error)):
+            raise DataError(
+                "inputs, targets: a label or an index is beyond the classes or the rows of a "
+                "table; correct the data, or give the model as many"
+            ) from None
         if "use_reentrant=True" not in str(error):
             raise
         raise UnsupportedError(
