@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats
+from apiece._types import AnyArray, Floats
 from apiece.errors import DataError, InputError
 
 
@@ -103,7 +103,7 @@ def positive_array(
     return array
 
 
-def ids(name: str, values: Any, *, error: type[InputError] = DataError) -> npt.NDArray[Any]:
+def ids(name: str, values: Any, *, error: type[InputError] = DataError) -> AnyArray:
     """Return ids as a flat array of 64-bit integers or of texts, in which no two have become one.
 
     numpy's texts lose NULs at their end, and its arrays of several kinds turn 1, "1", 1.0 and True
@@ -145,7 +145,7 @@ def _surrogates(texts: npt.NDArray[np.str_]) -> bool:
     return bool(((characters >= 0xD800) & (characters < 0xE000)).any())
 
 
-def record_ids(name: str, values: Any) -> npt.NDArray[Any]:
+def record_ids(name: str, values: Any) -> AnyArray:
     """Return `ids` read-only if there is at least one and none twice."""
     array = ids(name, values).copy()
     if array.size == 0:

@@ -12,7 +12,8 @@ Reals: TypeAlias = npt.NDArray[np.floating[Any]]
 """Floats of any width, as numpy types what it computes of numbers."""
 Integers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
-Ids: TypeAlias = npt.NDArray[Any]
+AnyArray: TypeAlias = npt.NDArray[Any]
+Ids: TypeAlias = AnyArray
 """Ids of records or persons: whole numbers, or texts."""
 Json: TypeAlias = dict[str, Any]
 """An object of a JSON document, as it is written or was read."""

@@ -14,7 +14,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from apiece import _check
-from apiece._types import Ids, Json
+from apiece._types import AnyArray, Ids, Json
 from apiece.adapters.account import Account
 from apiece.adapters.fitting import (
     Columns,
@@ -89,7 +89,7 @@ class _Private(Papers):
 class _Classifies(ClassifierMixin, _Private):
     """What classifiers share: the likeliest of the declared classes."""
 
-    classes_: npt.NDArray[Any]
+    classes_: AnyArray
 
     def predict_proba(self, X: object) -> npt.NDArray[np.float64]:
         """Return a probability for each row and class, in the order of `classes_`.
@@ -103,7 +103,7 @@ class _Classifies(ClassifierMixin, _Private):
         check_is_fitted(self)
         return np.asarray(self._outputs(X).double().softmax(dim=1).numpy())
 
-    def predict(self, X: object) -> npt.NDArray[Any]:
+    def predict(self, X: object) -> AnyArray:
         """Return the likeliest class of each row.
 
         Args:
@@ -257,7 +257,7 @@ class _Tabular(_Private):
         """Return what is predicted, as declared."""
 
     @abstractmethod
-    def _encoded(self, X: object, y: object) -> npt.NDArray[Any]:
+    def _encoded(self, X: object, y: object) -> AnyArray:
         """Return the targets of the rows, checked."""
 
     def _check_method(self) -> None:
@@ -345,7 +345,7 @@ class PrivateClassifier(_Classifies, _Tabular):
 
         return Classes(tuple(declared_classes(self.classes).tolist()))
 
-    def _encoded(self, X: object, y: object) -> npt.NDArray[Any]:
+    def _encoded(self, X: object, y: object) -> AnyArray:
         classes = declared_classes(self.classes)
         codes = codes_of(X, y, classes)
         self.classes_ = classes
@@ -470,7 +470,7 @@ class PrivateRegressor(RegressorMixin, _Tabular):
 
         return Amount(self.target)
 
-    def _encoded(self, X: object, y: object) -> npt.NDArray[Any]:
+    def _encoded(self, X: object, y: object) -> AnyArray:
         values = column_or_1d(y, warn=True, dtype=np.float64)
         check_consistent_length(X, values)
         if not np.isfinite(values).all():

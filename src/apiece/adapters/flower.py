@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from flwr.client import NumPyClient
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import Strategy
 from torch import nn
 
-from apiece._types import Integers, Mask
+from apiece._types import AnyArray, Integers, Mask
 from apiece.adapters.federation import Federation, charge, plan_federation
 from apiece.errors import InputError, StateError
 from apiece.training import ChaCha20Stream, ClippedSum, add_noise, clip_and_sum
@@ -38,7 +37,7 @@ __all__ = [
     "plan_federation",
 ]
 
-Array = npt.NDArray[Any]  # a parameter, or a sum of its gradients
+Array = AnyArray  # a parameter, or a sum of its gradients
 
 
 class FederatedStrategy(Strategy):

@@ -9,17 +9,16 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
 from apiece._files import Kind, write
-from apiece._types import Floats, Integers, Mask
+from apiece._types import AnyArray, Floats, Integers, Mask
 from apiece.errors import DataError
 
-Array = npt.NDArray[Any]  # ids, groups and what else differs in type
+Array = AnyArray  # ids, groups and what else differs in type
 _MARK = b"apiece arrays"
 _ARRAYS = Kind("a file of scores", (".npz",), _MARK)
 

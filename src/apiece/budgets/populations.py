@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import AnyArray
 from apiece.budgets.records import Budgets
 from apiece.errors import BudgetError
 
@@ -75,7 +75,7 @@ def exponential_skew(
 
 
 def per_class(
-    labels: Sequence[Any] | npt.NDArray[Any], epsilons: Mapping[Any, float], delta: float
+    labels: Sequence[Any] | AnyArray, epsilons: Mapping[Any, float], delta: float
 ) -> Budgets:
     """Return budgets that depend on each record's class, as in Boenisch et al. 2023 Table 9.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Ids, Integers, Mask
+from apiece._types import AnyArray, Floats, Ids, Integers, Mask
 from apiece.budgets.frames import person_column
 from apiece.errors import DataError, InputError
 
@@ -167,7 +167,7 @@ class Units:
         sums = np.add.reduceat(given[..., self.rows], self.starts[:-1], axis=-1)
         return np.asarray(sums / self.counts)
 
-    def once(self, values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+    def once(self, values: npt.ArrayLike, what: str) -> AnyArray:
         """Return what each unit has, (…, U), from what each of its rows says.
 
         Args:
@@ -219,7 +219,7 @@ class Units:
                 "out, so that plans count those who are there"
             )
 
-    def _by_row(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _by_row(self, values: AnyArray) -> AnyArray:
         if values.shape[-1:] != self.owner.shape:
             raise DataError(
                 f"people: {self.owner.size} ids for values of shape {values.shape}; give the id of "

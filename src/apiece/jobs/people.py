@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats, Mask
+from apiece._types import AnyArray, Floats, Mask
 from apiece.budgets import Budgets
 from apiece.budgets.frames import budget_columns, capped, ids_column
 from apiece.budgets.groups import doubts as budget_doubts
@@ -57,7 +57,7 @@ class Records:
     """
 
     features: npt.NDArray[np.float32]
-    labels: npt.NDArray[Any]
+    labels: AnyArray
     person: npt.NDArray[np.str_] | None = None
 
     @property
@@ -150,7 +150,7 @@ def read_people(job: Job, coins: int | None = None) -> People:
         )
     columns = schema.features(but=set(taken))
     refuse_too_wide(columns, len(frame))
-    labels: npt.NDArray[Any] = (
+    labels: AnyArray = (
         encode_numbers(frame, label, decimal=dialect.decimal)
         if isinstance(target, Numeric)
         else encode_labels(frame, label, target.values)
@@ -284,7 +284,7 @@ class Roster:
         """Return the person of each of these rows; None where each row is a record."""
         return None if self.units is None else self.units.ids[self.units.owner[rows]]
 
-    def once(self, values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
+    def once(self, values: AnyArray, what: str) -> AnyArray:
         """Return what each unit has, (U,), from what each row of `table` says."""
         return values if self.stated is None else self.stated.once(values, what)
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from apiece._json import read_toml
-from apiece._types import Mask
+from apiece._types import AnyArray, Mask
 from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
 from apiece.errors import AnalysisError, InputError, StateError
@@ -462,7 +462,7 @@ class TrainingCharge:
     ledger: Ledger
     analysis_id: str
     included: Mask = field(repr=False)
-    ids: npt.NDArray[Any] = field(repr=False)
+    ids: AnyArray = field(repr=False)
     _seen: tuple[float, tuple[int, int], Mask] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

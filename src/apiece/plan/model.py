@@ -15,11 +15,10 @@ from html import escape
 from typing import Any, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece import _check, _json
 from apiece._text import per_cent, plain, rounded_up
-from apiece._types import Floats, Integers, Json
+from apiece._types import AnyArray, Floats, Integers, Json
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.slack import GaussianSummary, gaussian_summary
 from apiece.budgets import BudgetHistogram, Budgets
@@ -444,7 +443,7 @@ class BoundPlan(Plan):
                 )
 
     @property
-    def ids(self) -> npt.NDArray[Any]:
+    def ids(self) -> AnyArray:
         """Each record's id, in the order of `group_index`."""
         return self.consents.ids
 

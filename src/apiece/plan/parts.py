@@ -7,13 +7,12 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Mask
+from apiece._types import AnyArray, Floats, Mask
 from apiece.budgets import BudgetGroups
 from apiece.errors import InputError, unknown
 from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
@@ -345,7 +344,7 @@ class Numbers:
 
 def frozen(
     name: str, values: npt.ArrayLike, dtype: npt.DTypeLike, shape: tuple[int, ...]
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """Return `values` as a read-only array; raise `InputError` for another shape."""
     array = np.asarray(values, dtype=dtype)
     if array.shape != shape:

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece import _json
-from apiece._types import Floats, Json
+from apiece._types import AnyArray, Floats, Json
 from apiece.accounting.bounds import within_range
 from apiece.budgets import BudgetGroups
 from apiece.errors import DataError
@@ -245,7 +244,7 @@ def read(data: object) -> tuple[Json, Claims]:
     return arguments, told
 
 
-def _array(values: list[object] | None) -> npt.NDArray[Any] | None:
+def _array(values: list[object] | None) -> AnyArray | None:
     try:
         return None if values is None else np.array(values)
     except ValueError:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import accounting
-from apiece._types import Floats, Integers
+from apiece._types import AnyArray, Floats, Integers
 from apiece.accounting import Bounds, Excess, PrivacyCurve, privacy_curve
 from apiece.accounting.batch import upper_epsilons
 from apiece.accounting.divergence import excesses
@@ -80,7 +80,7 @@ class Verification:
         [True, True]
     """
 
-    name: npt.NDArray[Any]
+    name: AnyArray
     epsilon: Floats
     delta: Floats
     epsilon_spent: Floats
@@ -272,7 +272,7 @@ def amplified(epsilon: Floats, joins: Floats) -> Floats:
 
 def _distinct(plan: Numbers) -> list[npt.NDArray[np.intp]]:
     """Return the groups that share a mechanism, for each distinct one."""
-    columns: list[npt.NDArray[Any] | None] = []
+    columns: list[AnyArray | None] = []
     for stage in plan.stages:
         columns += [stage.sampling_probability, stage.clip_norm, stage.participation]
     columns += [] if plan.worst_paths is None else list(plan.worst_paths.T)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats
+from apiece._types import AnyArray, Floats
 from apiece.errors import DataError, InputError, unknown
 from apiece.filters import GaussianFilter
 
@@ -174,7 +174,7 @@ class LossShares:
 
 
 def loss_shares(
-    partial: PartialSensitivity, groups: Sequence[Hashable] | npt.NDArray[Any] | None = None
+    partial: PartialSensitivity, groups: Sequence[Hashable] | AnyArray | None = None
 ) -> LossShares:
     """Return each attribute's share in the privacy loss of each group of records.
 
@@ -229,7 +229,7 @@ class Exhaustion:
         ([12], ('income',))
     """
 
-    ids: npt.NDArray[Any] = field(repr=False)
+    ids: AnyArray = field(repr=False)
     answers: npt.NDArray[np.int64] = field(repr=False)
     attributes: tuple[Hashable, ...] = field(repr=False)
 
@@ -244,7 +244,7 @@ def exhaustion(
     delta: npt.ArrayLike,
     noise_stddev: float,
     clip_norm: float | None = None,
-    ids: Sequence[Hashable] | npt.NDArray[Any] | None = None,
+    ids: Sequence[Hashable] | AnyArray | None = None,
 ) -> Exhaustion:
     """Return who runs out first when the same Gaussian release is repeated, and because of what.
 

@@ -27,7 +27,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from apiece._types import Integers
+from apiece._types import AnyArray, Integers
 from apiece.errors import DataError, StewardWarning
 from apiece.training.clipping import records
 from apiece.training.clipping.ambient import model_randomness
@@ -335,7 +335,7 @@ class ParquetShards:
             items |= zip(places.tolist(), pairs, strict=True)
         return [items[place] for place in range(wanted.size)]
 
-    def column(self, name: str) -> npt.NDArray[Any]:
+    def column(self, name: str) -> AnyArray:
         """Return one column of all records, for `Trainer(people=…)`; it must fit in memory.
 
         Args:
@@ -356,7 +356,7 @@ class ParquetShards:
         table = table.take(pa.array(rows))
         x = np.stack([_floats(table.column(name)) for name in self.inputs], axis=1)
         target = table.column(self.target)
-        y: npt.NDArray[Any] = _floats(target)
+        y: AnyArray = _floats(target)
         x[~np.isfinite(y)] = np.nan
         if pa.types.is_integer(target.type):
             y = target.fill_null(0).to_numpy().astype(np.int64)

@@ -11,7 +11,6 @@ import hashlib
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import nn
 
-from apiece._types import Floats, Integers
+from apiece._types import AnyArray, Floats, Integers
 from apiece.budgets import Units
 from apiece.errors import InputError, StateError
 from apiece.training.clipping import ClippedSum, Proof, clip_and_sum, guards
@@ -204,7 +203,7 @@ def _coins(key: bytes, persons: Integers, ranks: Integers) -> npt.NDArray[np.uin
 
 def units_of(
     people: npt.ArrayLike | None,
-    ids: npt.NDArray[Any],
+    ids: AnyArray,
     source: Source,
     rows_per_person: int | None,
     unit: str = "record",
