@@ -27,7 +27,7 @@ def _number(name: str, value: Any, error: type[InputError]) -> float:
         raise error(f"{name} = {value!r}: not a number; give a number") from None
 
 
-def positive(name: str, value: Any, *, error: type[InputError] = InputError) -> float:
+def positive(name: str, value: object, *, error: type[InputError] = InputError) -> float:
     """Return `value` as a float if 0 < value < ∞.
 
     >>> positive("clip_norm", 1)
@@ -39,7 +39,7 @@ def positive(name: str, value: Any, *, error: type[InputError] = InputError) -> 
     return number
 
 
-def finite(name: str, value: Any, *, error: type[InputError] = InputError) -> float:
+def finite(name: str, value: object, *, error: type[InputError] = InputError) -> float:
     """Return `value` as a float if it is neither NaN nor infinite."""
     number = _number(name, value, error)
     if not math.isfinite(number):
@@ -47,7 +47,9 @@ def finite(name: str, value: Any, *, error: type[InputError] = InputError) -> fl
     return number
 
 
-def probability(name: str, value: Any, *, low_open: bool = False, high_open: bool = False) -> float:
+def probability(
+    name: str, value: object, *, low_open: bool = False, high_open: bool = False
+) -> float:
     """Return `value` as a float if 0 ≤ value ≤ 1; either end can be excluded."""
     number = _number(name, value, InputError)
     above = number > 0 if low_open else number >= 0
@@ -75,14 +77,14 @@ def count(name: str, value: Any, *, least: int = 1) -> int:
     return whole
 
 
-def put(value: object, **checks: Callable[[str, Any], object]) -> None:
+def put(value: object, **checks: Callable[..., object]) -> None:
     """Put into each of these fields of a frozen dataclass what its check returns."""
     for name, check in checks.items():
         object.__setattr__(value, name, check(name, getattr(value, name)))
 
 
 def positive_array(
-    name: str, values: Any, *, below: float = math.inf, error: type[InputError] = InputError
+    name: str, values: object, *, below: float = math.inf, error: type[InputError] = InputError
 ) -> Floats:
     """Return `values` as a read-only float array if every entry lies in (0, below).
 
@@ -145,7 +147,7 @@ def _surrogates(texts: npt.NDArray[np.str_]) -> bool:
     return bool(((characters >= 0xD800) & (characters < 0xE000)).any())
 
 
-def record_ids(name: str, values: Any) -> AnyArray:
+def record_ids(name: str, values: object) -> AnyArray:
     """Return `ids` read-only if there is at least one and none twice."""
     array = ids(name, values).copy()
     if array.size == 0:

@@ -61,7 +61,7 @@ def _refuse_zeros(value: object) -> None:
                 _refuse_zeros(part)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> Json:
+def _once(pairs: list[tuple[str, object]]) -> Json:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]

@@ -85,7 +85,7 @@ class Done:
     """
 
     unit: Unit
-    result: Any
+    result: object
     seconds: float | None
     machine: str
     date: str
@@ -164,7 +164,7 @@ class Experiment:
     shows: str
     cost: str
     units: Callable[[int, float], Sequence[Unit]]
-    run: Callable[[Unit, Place], Any]
+    run: Callable[[Unit, Place], object]
     tables: Callable[[Sequence[Done]], Sequence[Table]]
     after: Callable[[Sequence[Done], int, float], Sequence[Unit]] | None = None
     notes: Callable[[Sequence[Done]], str] = field(default=lambda done: "")

@@ -170,7 +170,7 @@ class PrivacyCurve:
         only = Evaluation(type(self.profile).__name__, why, self.profile)
         return Evaluations((only,), lambda bounds: np.zeros(bounds.upper.shape, dtype=bool))
 
-    def _asked(self, ask: Callable[[Floats], Any], values: Floats) -> Any:
+    def _asked(self, ask: Callable[[Floats], object], values: Floats) -> Any:
         """Return what a profile answers; raise `RangeError` where its arithmetic fails."""
         if not values.size:
             return values if isinstance(ask, partial) else Bounds(values, values)

@@ -50,7 +50,7 @@ class PrivateModule(LightningModule):
         self._step = PrivateStep(trainer)
         self._spending = PlannedSpending(trainer.plan)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Return the model's outputs."""
         return self.model(*args, **kwargs)
 

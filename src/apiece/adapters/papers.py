@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -67,8 +67,8 @@ class Papers(BaseEstimator):
     plan_: Plan
     network_: torch.nn.Module
     run_: Run
-    account: Any = None
-    target: Any = None
+    account: Sequence[Plan] | None = None
+    target: object = None
     levels: Offered | None = None
 
     def report(

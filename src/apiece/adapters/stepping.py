@@ -122,7 +122,7 @@ _LOSSES: dict[str, Loss] = {
 }
 
 
-def loss_of(model: Any) -> Loss:
+def loss_of(model: object) -> Loss:
     """Return the loss of one record that a model's own loss averages.
 
     Raises `InputError` for models whose loss is of another kind.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -75,7 +74,7 @@ def exponential_skew(
 
 
 def per_class(
-    labels: Sequence[Any] | AnyArray, epsilons: Mapping[Any, float], delta: float
+    labels: Sequence[object] | AnyArray, epsilons: Mapping[object, float], delta: float
 ) -> Budgets:
     """Return budgets that depend on each record's class, as in Boenisch et al. 2023 Table 9.
 

@@ -125,7 +125,7 @@ NUMBER_OR_NAME = click.types.FuncParamType(number_or_name)
 NUMBER_OR_NAME.name = "text"  # as the help calls it
 
 # Options of several commands, each in one wording: what `click.option` takes beside the flag.
-SHARED: dict[str, dict[str, Any]] = {
+SHARED: dict[str, Flags] = {
     "--json": {"is_flag": True, "help": "Print one JSON document."},
     "--records": {"type": int, "help": "Number of records."},
     "--groups": {"help": "Budget groups, as name:epsilon:share,…; shares sum to 1, or are counts."},
@@ -160,7 +160,7 @@ def option(flag: str, *more: str, **how: Any) -> Decorator:
     return click.option(flag, *names, **({"show_default": True} if shown else {}) | how)
 
 
-def table_options(command: Any) -> Any:
+def table_options(command: object) -> Any:
     """Add the options that say how a CSV file is written."""
     for name in reversed(DIALECT):
         command = option(f"--{name}")(command)

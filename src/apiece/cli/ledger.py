@@ -146,7 +146,7 @@ def _made(
     if budgets is None:
         _open(url)
         return 0
-    share: Any = slack
+    share: object = slack
     if like is not None:
         share = account_shares(read_plan(like), budgets.epsilon, times=times)
     people = (budgets.ids, budgets.epsilon, budgets.delta)

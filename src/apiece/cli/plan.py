@@ -96,7 +96,7 @@ def command(
     parameters: int | None,
     classes: int | None,
     gaussian: bool,
-    **flags: Any,
+    **flags: object,
 ) -> None:
     """Turn budgets into a verified plan: rates, clip norms and noise that keep each promise."""
     if compared:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -52,7 +51,7 @@ def command(
     check: Path | None,
     as_json: bool,
     out: Path | None,
-    **written: Any,
+    **written: object,
 ) -> None:
     """Write a public-schema template for the table DATA, to be filled in by you.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -71,7 +71,7 @@ def setting_options() -> list[click.Parameter]:
         default = how.value if how.default is None else how.default
         shown = f"{default:g}" if isinstance(default, int | float) else default
         text = f"{how.help}  [default: {shown}]" if shown else how.help
-        kind: Any = {object: NUMBER_OR_NAME, Levels: str}.get(how.kind, how.kind)
+        kind: object = {object: NUMBER_OR_NAME, Levels: str}.get(how.kind, how.kind)
         names = [flag_of(how.flag or name), name]
         options.append(click.Option(names, type=kind, multiple=how.repeatable, help=text))
     return options
@@ -97,7 +97,7 @@ def setting_options() -> list[click.Parameter]:
 @renamed("--level", "--levels")
 @option("--json", help="Print the metrics as one JSON document.")
 def command(
-    config: Path | None, as_json: bool, compare: bool, resume: Path | None, **flags: Any
+    config: Path | None, as_json: bool, compare: bool, resume: Path | None, **flags: object
 ) -> None:
     """Train on a table of people, each at their own privacy budget.
 

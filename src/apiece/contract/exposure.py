@@ -186,7 +186,7 @@ def budget_manipulation(
     *,
     decoys: Sequence[float] | None = None,
     strategy: Strategy | str | None = None,
-    **settings: Any,
+    **settings: object,
 ) -> list[Exposure]:
     """Return the target's exposure when all others are given smaller budgets than they asked.
 
@@ -241,7 +241,7 @@ def collusion(
     epsilons: Sequence[float] | None = None,
     strategy: Strategy | str | None = None,
     generator: np.random.Generator | None = None,
-    **settings: Any,
+    **settings: object,
 ) -> list[Exposure]:
     """Return the target's exposure when a share of the others ask for the same ε together.
 

@@ -209,7 +209,7 @@ def _column(lines: _Lines, rows: Integers, place: int, width: int) -> Any:
     return _large_string(offsets, text, missing)
 
 
-def _large_string(offsets: Integers, text: Bytes, present: Any) -> Any:
+def _large_string(offsets: Integers, text: Bytes, present: object) -> Any:
     import pyarrow as pa
 
     buffers = [present, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(text)]

@@ -84,7 +84,11 @@ PLAIN = Dialect()
 
 
 _PARQUET = (".parquet", ".pq")
-_PACKED: dict[str, Any] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
+_PACKED: dict[str, Any] = {
+    ".gz": gzip.GzipFile,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+}
 _UNPACKING = (OSError, EOFError, lzma.LZMAError, zlib.error)
 BLOCK = 1 << 22  # letters that are read at a time
 _SHEET = 'save the sheet as "CSV UTF-8" and pass that file'

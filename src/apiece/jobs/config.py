@@ -52,7 +52,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from apiece._json import plain, read_toml
-from apiece._types import Json
+from apiece._types import Flags, Json
 from apiece.budgets.levels import Levels, Offered
 from apiece.datasets import PACKAGED
 from apiece.datasets.tables import PLAIN, Dialect, is_parquet
@@ -200,7 +200,7 @@ class BudgetColumns:
             )
 
 
-_DEFAULTS: dict[str, dict[str, Any]] = {
+_DEFAULTS: dict[str, Flags] = {
     "dp-sgd": {"strategy": "sample", "batch_size": 512.0},
     "pate": {"strategy": "weight", "batch_size": 32.0},
 }
@@ -287,7 +287,7 @@ class Comparison:
     seeds: int = setting(
         "Number of models to train for each strategy.", value=1, default="1, with --compare 3"
     )
-    settings: Mapping[str, Mapping[str, Any]] = setting(read=settings_by_strategy, factory=dict)
+    settings: Mapping[str, Flags] = setting(read=settings_by_strategy, factory=dict)
 
     def __post_init__(self) -> None:
         check(self)
@@ -541,7 +541,7 @@ def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, A
     return Job(**parts | {"compare": replace(parts["compare"], settings=own)}, name=name)
 
 
-def read_job(path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
+def read_job(path: str | Path, changes: Mapping[str, object] | None = None) -> Job:
     """Return the job in a TOML file.
 
     Args:

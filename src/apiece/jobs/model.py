@@ -182,7 +182,7 @@ class TabularModel:
     columns: dict[str, Feature]
     label: str
     target: Categorical | Numeric
-    statement: Mapping[str, Any] | None = None
+    statement: Mapping[str, object] | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -499,7 +499,7 @@ def charge_training(
     analysis_id: str,
     plan: Plan,
     *others: Plan,
-    terms: Any = None,
+    terms: object = None,
     resumed: bool = False,
 ) -> TrainingCharge:
     """Charge everyone in the plan for all of it, durably, and return who may take part.

@@ -19,7 +19,7 @@ Reader = Callable[[str, object], Any]
 class JobSection(Protocol):
     """A dataclass whose fields are settings."""
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Setting:
     read: Reader
     kind: type
     repeatable: bool
-    value: Any = None
+    value: object = None
     help: str | None = None
     flag: str | None = None
     default: str | None = None
@@ -48,11 +48,11 @@ def setting(
     help_: str | None = None,
     *,
     read: Reader | None = None,
-    value: Any = None,
-    factory: Callable[[], Any] | None = None,
+    value: object = None,
+    factory: Callable[[], object] | None = None,
     required: bool = False,
     secret: bool = False,
-    **how: Any,
+    **how: object,
 ) -> Any:
     """Return the dataclass field of a setting, which is read by its type or as `read` does.
 

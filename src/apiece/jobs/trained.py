@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -245,7 +245,7 @@ class Facts:
     unit: Unit = "record"
     target_range: Range | None = None
     target_scale: TargetScale = "linear"
-    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    columns: Mapping[str, Mapping[str, object]] = field(default_factory=dict, repr=False)
     fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 

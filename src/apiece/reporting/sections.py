@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from apiece._text import rounded_up, shown
 from apiece._types import Json
@@ -69,7 +69,7 @@ class Declared:
     classes: tuple[str, ...] = ()
     target_range: tuple[float, float] | None = None
     schema: str | None = None
-    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    columns: Mapping[str, Json] = field(default_factory=dict)
     unit: str = "record"
     relation: str = RELATION
     strategy: str | None = None  # of the model that is kept, or of the plan
@@ -312,7 +312,7 @@ def audit(subject: Subject) -> Json:
     return {"findings": subject.findings, "figure": figures.rocs(subject.findings.rocs)}
 
 
-_KINDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+_KINDS: dict[str, Callable[[Json], str]] = {
     "numeric": lambda c: (
         f"number from {c['lower']:g} to {c['upper']:g}"
         + (", on a logarithmic scale" if c.get("scale") == "log" else "")
@@ -371,7 +371,7 @@ class ReportSection:
     title: str
     of: tuple[str, ...]
     reads: str
-    tell: Callable[[Any], Json | None]
+    tell: Callable[..., Json | None]
     instead: bool = False
 
 

@@ -152,7 +152,7 @@ _sinh = _increasing(lambda x: (iv.exp(x) - iv.exp(-x)) / 2)
 _cosh_of_positive = _increasing(lambda x: (iv.exp(x) + iv.exp(-x)) / 2)
 _tanh = _increasing(lambda x: 1 - 2 / (iv.exp(2 * x) + 1))
 
-_ELEMENTARY: dict[Any, Callable[[Interval], Interval]] = {
+_ELEMENTARY: dict[object, Callable[[Interval], Interval]] = {
     sympy.exp: iv.exp,
     sympy.log: _log,
     sympy.sin: iv.sin,

@@ -15,7 +15,6 @@ import ast
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import sympy
 
@@ -109,7 +108,7 @@ class _Builder:
         raise self._error(node, "is not understood; use numbers, attributes, + - * / ** and calls")
 
     def _number(self, node: ast.Constant) -> sympy.Expr:
-        value: Any = node.value
+        value: object = node.value
         if type(value) is int:
             if value.bit_length() > 1024:
                 raise self._error(node, "is too large; write it as a decimal below 1e308")

@@ -67,7 +67,7 @@ class RecordFunction(Protocol):
         ...
 
 
-def partial_sensitivity(function: RecordFunction, *records: Any) -> PartialSensitivity:
+def partial_sensitivity(function: RecordFunction, *records: object) -> PartialSensitivity:
     """Return, for every record x, the gradient ∇ₓ s(x) of its own sensitivity s(x).
 
     `partial_sensitivity(Query(...), records)`: s(x) = ‖∇f(x)‖₂ for f over named attributes, so that

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -233,7 +233,7 @@ class TensorBoard:
             ) from None
         self._every = _check.count("every", every)
         self._spending = PlannedSpending(plan)
-        self._writer: Any = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(str(folder))
 
     def __call__(self, progress: Progress) -> None:
         """Write one entry, if it is time for one."""

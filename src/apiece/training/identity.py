@@ -126,7 +126,7 @@ def _array(value: Any, seen: Seen) -> Iterator[bytes]:
         yield value.tobytes()
 
 
-def _object(value: Any, seen: Seen) -> Iterator[bytes]:
+def _object(value: object, seen: Seen) -> Iterator[bytes]:
     """Yield what makes a function, a class, or what has attributes what it is."""
     if isinstance(value, functools.partial):
         yield from _parts((value.func, value.args, value.keywords), seen)
@@ -155,7 +155,7 @@ def _slots(one: type) -> tuple[str, ...]:
     return (named,) if isinstance(named, str) else tuple(named)
 
 
-def _of_library(value: Any) -> bool:
+def _of_library(value: object) -> bool:
     """Return whether a class or function comes with Python or an installed library."""
     module = sys.modules.get(value.__module__)
     if module is None or value.__module__ == "__main__":

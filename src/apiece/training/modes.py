@@ -72,7 +72,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def called_with(
-    model: nn.Module, values: Mapping[str, torch.Tensor], *args: Any, **kwargs: Any
+    model: nn.Module, values: Mapping[str, torch.Tensor], *args: object, **kwargs: object
 ) -> Any:
     """Return model(*args, **kwargs) with `values` in the place of its parameters, and leave it be.
 

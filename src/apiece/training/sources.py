@@ -100,7 +100,7 @@ class Items:
     the same shapes go together. None for torch's own, which makes one shape of all.
     """
 
-    dataset: Dataset[Any]
+    dataset: Dataset[object]
     size: int
     collate: Callable[[list[object]], object] | None = None
 
@@ -304,7 +304,7 @@ class ParquetShards:
             raise DataError(f"{folder}: no *.parquet files in it")
         sizes: list[int] = []
         self._groups: list[tuple[int, int]] = []
-        self._footers: dict[Path, Any] = {}  # so that each is read once
+        self._footers: dict[Path, object] = {}  # so that each is read once
         for number, path in enumerate(self.files):
             file = self._open(path)
             self._footers[path] = file.metadata

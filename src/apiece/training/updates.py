@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -186,7 +186,7 @@ class OutputAverage(nn.Module):
         share = torch.tensor(weights, dtype=torch.float64)
         self.register_buffer("weights", share / share.sum())
 
-    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def forward(self, *args: object, **kwargs: object) -> torch.Tensor:
         """Return the average of the models' outputs, which must be tensors.
 
         Args:

@@ -166,7 +166,7 @@ class Contour:
         return Bounds(np.fmin(below, self.most), np.fmin(above, self.most))
 
 
-def _picked(value: Any, some: Places | slice) -> Any:
+def _picked(value: object, some: Places | slice) -> Any:
     """Return some rows of an array, or of each in a tuple; what is no array as it is."""
     if isinstance(value, np.ndarray):
         return value[some]
