@@ -131,7 +131,7 @@ def reader_of(kind: Any) -> Reader[object]:
         return lambda value, where: fields(value, where, dict.fromkeys(_keys(value), part))
     if dataclasses.is_dataclass(kind):
         return _made(kind, readers_of(kind))  # type: ignore[arg-type]
-    return {str: text, bool: flag, int: whole(10**12), float: number, Any: as_is}[kind]
+    return {str: text, bool: flag, int: whole(10**12), float: number, object: as_is}[kind]
 
 
 def _keys(value: object) -> tuple[str, ...]:

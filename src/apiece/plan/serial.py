@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -181,7 +181,7 @@ _STAGE = _object(
     _typed(participation=_COLUMN),
 )
 _TOP = _typed(strategy=str, relation=str, method=str, counts=str, steps=_STEPS, clip_norm=float)
-_TOP |= _typed(releasable=bool, objections=_TEXTS, notes=_TEXTS, groups=Any)
+_TOP |= _typed(releasable=bool, objections=_TEXTS, notes=_TEXTS, groups=object)
 _TOP["reference"] = _object(_typed(sampling_probability=float, steps=_STEPS))
 _TOP_OPTIONAL = _ONE_STAGE | _typed(combine=str, unit=str, learning_rate=Schedule)
 _TOP_OPTIONAL["stages"] = _json.listed(_STAGE)
