@@ -1,18 +1,21 @@
-"""Quantiles beside what a user would pick instead: mean error of each on five tables.
+"""Quantiles beside what a user would pick instead: expected error of each on five tables.
 
     pip install opendp && python benchmarks/quantiles.py --out benchmarks/results/quantiles.json
 
 Contenders, all (ε, 0)-DP for one row more or less: apiece's exact exponential mechanism on a
-decimal grid, plain and with `log`; the same on the gaps between values (Smith 2011), in floating
-point; a tree of Laplace counts with ten levels, made consistent (Hay et al. 2010); OpenDP's
-`make_private_quantile` on 1,025 and on 16,385 candidates.
+decimal grid, plain and with `log`; the same on the gaps between values (Smith 2011); a tree of
+Laplace counts with ten levels, made consistent (Hay et al. 2010); OpenDP's `make_private_quantile`
+on 1,025 and on 16,385 candidates.
 
-The error is |answer − quantile|, in the column's units. Whose candidates lie next to a quantile is
-luck, so the declared bounds are drawn anew for each of `--bounds` worlds, the same for all (and the
-incomes with them). In each world there are `--draws` answers of OpenDP and ten times as many of the
-others, which are quick. The least of several noisy means is
-too small, so the best of the others is chosen on one half of the worlds and compared on the other,
-and the other way round; the interval of the ratio is from 400 draws of worlds (bootstrap).
+The error is |answer − quantile|, in the column's units, and its expectation is computed from the
+law of the answer; the tree's is the mean of `--draws` answers. OpenDP draws by exponential noise:
+candidate r wins with chance p_r·∫∏(1 − p_s·t)dt over the other s, p_s = e^(−score/scale), for its
+own scale. `--check` compares the laws of the library's own answers with these.
+
+Whose candidates lie next to a quantile is luck, so the declared bounds are drawn anew for each of
+`--bounds` worlds, the same for all (and the incomes with them). The best of the others is chosen on
+one half of the worlds and compared on the other, and the other way round; the interval of the ratio
+is from 400 draws of worlds (bootstrap).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import secrets
+import platform
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +32,6 @@ import numpy as np
 
 from apiece.queries import quantiles
 
-Draw = Callable[[], float]
 Errors = dict[str, np.ndarray]  # contender → the mean error in each world
 SEED = np.random.default_rng(2026)
 BOUNDS = {  # that somebody might declare
@@ -39,7 +41,6 @@ BOUNDS = {  # that somebody might declare
     "bills of Credit default": (-1e6, 1e6),
     "log-normal incomes, 5,000": (0.0, 1e6),
 }
-QUICK = 10  # times as many draws of what is quick to draw
 OURS = ("apiece", "apiece, log")
 
 
@@ -66,35 +67,51 @@ def worlds(name: str, real: Path, count: int) -> list[tuple[np.ndarray, float, f
     return found
 
 
+def quantile(values: np.ndarray, level: float) -> float:
+    return float(np.quantile(values, level, method="inverted_cdf"))
+
+
 def apiece(
     values: np.ndarray, low: float, high: float, level: float, eta: float, *, log: bool = False
-) -> Draw:
+) -> float:
     grid = quantiles.Grid.between(low, high, log=log)
-    steps = (np.clip(values, low, high) - grid.value(0)) * 10.0**-grid.exponent
-    places = np.clip(np.rint(steps), 0, grid.size - 1).astype(np.int64)
-    part = quantiles.Segment(*np.unique(places, return_counts=True), 0, grid.size - 1)
-    rate = quantiles.rate_of(level, eta, 1)
-    law = quantiles.Law.of(grid, part, quantiles.whole(level) * part.rows, rate)
-    return lambda: grid.value(law.draw(secrets.randbits)[0])
+    unit, size = 10.0**grid.exponent, grid.size
+    at = np.clip(np.rint((np.clip(values, low, high) - grid.value(0)) / unit), 0, size - 1)
+    part = quantiles.Segment(*np.unique(at.astype(np.int64), return_counts=True), 0, size - 1)
+    target = quantiles.whole(level) * part.rows
+    law = quantiles.Law.of(grid, part, target, quantiles.rate_of(level, eta, 1))
+    first, last = (
+        grid.first + np.array([getattr(place, end) for place in law.places])
+        for end in ("first", "last")
+    )
+    fall, truth = np.array([float(each) for each in law.falls]), quantile(values, level) / unit
+    mass = error = 0.0
+    for step, lowest, highest, share in grid.pieces:
+        begin, end = -(-np.maximum(first, lowest) // step), np.minimum(last, highest) // step
+        count, aim = np.maximum(end - begin + 1, 0), truth / step
+        cut = np.clip(np.floor(aim), begin - 1, end)  # multiples up to the quantile, and beyond
+        below = (cut - begin + 1) * (aim - (begin + cut) / 2)
+        above = (end - cut) * ((cut + 1 + end) / 2 - aim)
+        mass += float(share) * float((count * fall).sum())
+        error += float(share) * float((np.where(count, below + above, 0) * step * fall).sum())
+    return error / mass * unit
 
 
-def gaps(values: np.ndarray, low: float, high: float, level: float, eta: float) -> Draw:
+def gaps(values: np.ndarray, low: float, high: float, level: float, eta: float) -> float:
     ends = np.concatenate([[low], np.sort(np.clip(values, low, high)), [high]])
-    rank = np.arange(ends.size - 1)
+    rank, width, truth = np.arange(ends.size - 1), np.diff(ends), quantile(values, level)
     score = -np.abs(rank - level * values.size) / (2 * max(level, 1 - level))
-    with np.errstate(divide="ignore"):
-        logs = np.log(np.diff(ends)) + eta * score
+    some = width > 0
+    logs = np.log(width[some]) + eta * score[some]
     chance = np.exp(logs - logs.max())
-    chance /= chance.sum()
-
-    def draw() -> float:
-        at = SEED.choice(chance.size, p=chance)
-        return float(SEED.uniform(ends[at], ends[at + 1]))
-
-    return draw
+    near, far = ends[:-1][some] - truth, ends[1:][some] - truth
+    errors = (far * np.abs(far) - near * np.abs(near)) / (2 * width[some])
+    return float(chance @ np.abs(errors) / chance.sum())
 
 
-def tree(values: np.ndarray, low: float, high: float, level: float, eta: float) -> Draw:
+def tree(
+    values: np.ndarray, low: float, high: float, level: float, eta: float, draws: int
+) -> float:
     levels, size = 10, 2**10
     unit = (np.clip(values, low, high) - low) / (high - low)
     leaves = np.bincount(np.minimum((unit * size).astype(int), size - 1), minlength=size)
@@ -115,37 +132,74 @@ def tree(values: np.ndarray, low: float, high: float, level: float, eta: float) 
         at = np.searchsorted(ranks, level * ranks[-1])
         return low + (high - low) * (min(int(at), size - 1) + 0.5) / size
 
-    return draw
+    truth = quantile(values, level)
+    return statistics.fmean(abs(draw() - truth) for _ in range(draws))
 
 
 SCALES: dict[tuple[float, float], float] = {}
 
 
-def opendp(
-    values: np.ndarray, low: float, high: float, level: float, eta: float, candidates: int = 1025
-) -> Draw:
+def library(candidates: list[float], level: float, eta: float) -> tuple[object, float]:
+    """Return OpenDP's mechanism, and the scale with which it keeps ε."""
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.symmetric_distance()
 
-    def made(scale: float, count: int = candidates) -> object:
-        among = np.linspace(low, high, count).tolist()
+    def made(scale: float, among: list[float]) -> object:
         return dp.m.make_private_quantile(*space, dp.max_divergence(), among, level, scale)
 
     if (level, eta) not in SCALES:  # which does not depend on the candidates
-        found = dp.binary_search_param(lambda scale: made(scale, 3), d_in=1, d_out=eta, T=float)
+        few = candidates[:3]
+        found = dp.binary_search_param(lambda s: made(s, few), d_in=1, d_out=eta, T=float)
         SCALES[level, eta] = found
-    mechanism, held = made(SCALES[level, eta]), np.clip(values, low, high).tolist()
-    return lambda: float(mechanism(held))
+    return made(SCALES[level, eta], candidates), SCALES[level, eta]
 
 
-def contenders() -> dict[str, Callable[..., Draw]]:
-    names: dict[str, Callable[..., Draw]] = {
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(12)
+ENDS = np.concatenate([[0.0], np.geomspace(1e-9, 1.0, 60)])
+HALF = np.diff(ENDS)[:, None] / 2
+TIMES, SHARES = (ENDS[:-1, None] + HALF * (1 + NODES)).ravel(), (HALF * WEIGHTS).ravel()
+
+
+def opendp(
+    values: np.ndarray, low: float, high: float, level: float, eta: float, candidates: int = 1025
+) -> float:
+    among = np.linspace(low, high, candidates)
+    scale, held = library(among.tolist(), level, eta)[1], np.sort(np.clip(values, low, high))
+    below = np.searchsorted(held, among, "left")
+    score = np.abs(below - level * (below + held.size - np.searchsorted(held, among, "right")))
+    share, member, count = np.unique(
+        np.exp((score.min() - score) / scale), return_inverse=True, return_counts=True
+    )
+    logs = np.zeros(TIMES.size)
+    for start in range(0, share.size, 500):
+        part = slice(start, start + 500)
+        logs += (count[part, None] * np.log1p(-share[part, None] * TIMES)).sum(0)
+    wins = np.array([p * float(SHARES @ np.exp(logs - np.log1p(-p * TIMES))) for p in share])
+    assert abs(float(count @ wins) - 1) < 1e-9
+    return float(wins[member] @ np.abs(among - quantile(values, level)))
+
+
+def checked(real: Path, draws: int) -> list[dict[str, float | str]]:
+    """Return how far the mean of the library's own answers is from its law, in standard errors."""
+    rows: list[dict[str, float | str]] = []
+    for table, eta in (("ages of Adult, 600 people", 0.1), ("credits of German", 0.3)):
+        for values, low, high in worlds(table, real, 3):
+            mechanism, _ = library(np.linspace(low, high, 1025).tolist(), 0.1, eta)
+            held, truth = np.clip(values, low, high).tolist(), quantile(values, 0.1)
+            drawn = np.array([abs(float(mechanism(held)) - truth) for _ in range(draws)])
+            law, error = opendp(values, low, high, 0.1, eta), float(drawn.std() / draws**0.5)
+            rows.append({"table": table, "law": law, "mean": float(drawn.mean()), "error": error})
+    return rows
+
+
+def contenders(draws: int) -> dict[str, Callable[..., float]]:
+    names: dict[str, Callable[..., float]] = {
         "apiece": apiece,
         "apiece, log": lambda *a: apiece(*a, log=True),
         "gaps": gaps,
-        "tree": tree,
+        "tree": lambda *a: tree(*a, draws),
     }
     if importlib.util.find_spec("opendp"):
         names["opendp"] = opendp
@@ -171,18 +225,10 @@ def measure(
     rows: list[dict[str, object]] = []
     tried = worlds(table, real, count)
     for level in levels:
-        truths = [float(np.quantile(v, level, method="inverted_cdf")) for v, _, _ in tried]
         for eta in (0.1, 0.3, 1.0):
             errors = {
-                name: np.array(
-                    [
-                        statistics.fmean(abs(draw() - truth) for _ in range(times))
-                        for (values, low, high), truth in zip(tried, truths, strict=True)
-                        for draw in [make(values, low, high, level, eta)]
-                        for times in [draws if "opendp" in name else QUICK * draws]
-                    ]
-                )
-                for name, make in contenders().items()
+                name: np.array([error(*world, level, eta) for world in tried])
+                for name, error in contenders(draws).items()
             }
             row: dict[str, object] = {"table": table, "level": level, "epsilon": eta}
             row |= {"worlds": count, "draws": draws}
@@ -206,8 +252,9 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draws", type=int, default=25, help="in each world")
-    parser.add_argument("--bounds", type=int, default=16, help="worlds")
+    parser.add_argument("--draws", type=int, default=40, help="of the tree, in each world")
+    parser.add_argument("--check", type=int, default=300, help="draws of the library's own")
+    parser.add_argument("--bounds", type=int, default=24, help="worlds")
     parser.add_argument("--table", choices=BOUNDS, action="append")
     parser.add_argument("--level", type=float, action="append")
     parser.add_argument("--tables", type=Path, default=Path("src/apiece/datasets/data"))
@@ -219,7 +266,9 @@ def main() -> None:
             table, given.tables, given.bounds, given.draws, given.level or [0.1, 0.5, 0.9]
         )
     ]
-    text = json.dumps({"rows": rows}, indent=1)
+    ours = checked(given.tables, given.check) if importlib.util.find_spec("opendp") else []
+    told = {"machine": platform.processor() or platform.machine(), "opendp drawn": ours}
+    text = json.dumps(told | {"rows": rows}, indent=1)
     print(text) if given.out is None else given.out.write_text(text + "\n")
 
 

@@ -280,14 +280,14 @@ def test_slices_cover_the_ranks_of_a_point_and_divide_its_rows(
     assert abs(left.rows - 15) <= 1 + 20 / min(slices, 20)
 
 
-def test_half_the_prior_is_on_the_finest_grid_and_whole_numbers_are_on_another() -> None:
+def test_a_quarter_of_the_prior_is_on_coarse_grids_and_whole_numbers_are_on_one() -> None:
     grid = Grid.between(0, 120)
     whole = grid.prior(0, grid.size - 1)
     step = 10**-grid.exponent  # points a unit
     on_ones = sum(grid.prior(t, t) for t in range(0, 120 * step + 1, step))
-    assert 1 / 8 < on_ones / whole < 1.2 / 8
+    assert 1 / 16 < on_ones / whole < 1.2 / 16
     one_year = grid.prior(39 * step + 1, 40 * step - 1)
-    assert 0.1 < grid.prior(40 * step, 40 * step) / one_year < 10
+    assert 0.05 < grid.prior(40 * step, 40 * step) / one_year < 10
     assert grid.value(0) == 0
     assert grid.value(grid.size - 1) == 120
     log = Grid.between(0, 120, log=True)

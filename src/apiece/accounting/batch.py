@@ -15,7 +15,7 @@ from apiece._types import Bounds, Floats
 from apiece.accounting.arrays import broadcast, distinct
 from apiece.accounting.choose import bounds_of, require_batch, upper_bounds_of
 from apiece.errors import InfeasibleError, RangeError
-from apiece.numerics.gaussian import gaussian_mu_below
+from apiece.numerics.gaussian import gaussian_mu_about
 from apiece.numerics.roots import Places, log_room, safe_ends
 
 _LEFT = 9e-4  # of log ε, that may be left of a budget: below it a search is done
@@ -253,7 +253,7 @@ def _log_noise(epsilon: Floats, delta: Floats, q: Floats, steps: Floats) -> Floa
     with np.errstate(all="ignore"):
         many = np.log1p((_mu(epsilon, delta) / q) ** 2 / steps) / 2
         once = np.clip(delta / (q * steps), 1e-300, 0.5)
-        one = np.log(gaussian_mu_below(np.log1p(np.expm1(epsilon) / q), once))
+        one = np.log(gaussian_mu_about(np.log1p(np.expm1(epsilon) / q), once))
         return np.asarray(-np.fmin(0.5 * np.log(2 * many), one))
 
 

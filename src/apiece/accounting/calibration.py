@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from scipy.special import ndtri
 
 from apiece import _check
 from apiece.accounting.choose import privacy_curve
@@ -22,6 +21,7 @@ from apiece.accounting.divergence import excess
 from apiece.accounting.exact import mu
 from apiece.errors import InfeasibleError, InputError, RangeError
 from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
+from apiece.numerics.normal import quantile
 from apiece.numerics.roots import log_room, safe_end
 
 _ROUNDS, _NODES = 5, 12  # of the search for the ε that bounds a power best
@@ -314,9 +314,9 @@ def _guess(budget: Budget, z: float | None, q: float | None, steps: int | None) 
     """Return about the logarithm of the noise or rate sought, by the law of many small losses."""
     match budget:
         case AdvantageBudget(limit):
-            mu = 2 * float(ndtri((1 + limit) / 2))
+            mu = 2 * float(quantile((1 + limit) / 2))
         case PowerBudget(limit, rate):
-            mu = float(ndtri(limit) - ndtri(rate))
+            mu = float(quantile(limit) - quantile(rate))
         case _:
             return 0.0
     # In the limit the losses are those of a Gaussian with μ² = q²·T·(e^{1/z²} − 1).

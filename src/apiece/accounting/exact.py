@@ -23,7 +23,7 @@ from apiece.mechanisms.algebra import NormalForm, atoms_of
 from apiece.numerics.gaussian import gaussian_profile
 from apiece.numerics.rounding import UNIT, after_coin
 
-_ROUNDING = 2.0**-49  # eight units in the last place: erfcx, ndtr and exp are good to a few
+_ROUNDING = 2.0**-49  # eight units in the last place: mills and exp are good to a few
 _ULPS = 2.0**-50  # what a few operations on an argument can move it, relative to its terms
 _FAR = 1e300  # beyond it 1 is nothing beside (e^ε − 1)/q
 _SMALLEST = 1e-300  # below it the exponential loses digits; an upper bound never goes under it

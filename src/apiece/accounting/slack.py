@@ -25,6 +25,7 @@ from apiece.accounting.exact import pure
 from apiece.errors import InputError, RangeError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled, flatten
 from apiece.numerics.gaussian import gaussian_delta
+from apiece.numerics.normal import log_tail, place_of_tail, tail
 from apiece.numerics.roots import geometric, narrowed
 from apiece.numerics.rounding import UNIT
 
@@ -96,16 +97,14 @@ def _checked_epsilon(name: str, epsilon: npt.ArrayLike) -> Floats:
     return eps
 
 
-def _of_tail(epsilon: Floats, log_tail: Floats) -> Floats:
+def _of_tail(epsilon: Floats, log_mass: Floats) -> Floats:
     """Return μ with Φ(−μ/2) at most such a tail, rounded up; 0 where ε is."""
-    from scipy.special import log_ndtr, ndtri_exp
-
     with np.errstate(all="ignore"):
         # The quantile is good to a few units only: it is widened until it is seen to be past.
-        tail = log_tail * (1 + 8 * UNIT) - 8 * UNIT
-        half = -ndtri_exp(tail)
+        mass = log_mass * (1 + 8 * UNIT) - 8 * UNIT
+        half = place_of_tail(mass)
         for _ in range(4):
-            late = log_ndtr(-half) > tail - 16 * UNIT * np.abs(tail)
+            late = log_tail(half) > mass - 16 * UNIT * np.abs(mass)
             half = np.where(late, half * (1 + 2.0**-44) + 2.0**-50, half)
     return np.asarray(np.where(epsilon == 0, 0.0, 2 * half * (1 + 4 * UNIT)))
 
@@ -244,8 +243,6 @@ def _least(slacks: Floats, looks: _Looks) -> Floats:
 
 def _between(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
     """Return in which intervals δ is surely at most s + (1−s)·G: (slacks, intervals)."""
-    from scipy.special import log_ndtr, ndtr, ndtri_exp
-
     # In t = e^ε the chord of δ and the line s + (1−s)·(Φ(μ−c) − t·Φ(−c)) are both straight, so the
     # line is above the chord between two nodes if it is at both.
     (left, right), (high, low) = (
@@ -255,9 +252,10 @@ def _between(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
     with np.errstate(all="ignore"):
         # The test whose line is parallel to the chord, if it touches G inside the interval.
         width = np.log(-np.expm1(left - right)) + right  # of the interval, as log(t' − t)
-        parallel = -ndtri_exp(np.minimum(np.log(high - low) - width - np.log1p(-slack), -1e-300))
+        slope = np.log(high - low) - width - np.log1p(-slack)
+        parallel = place_of_tail(np.minimum(slope, -1e-300))
         cut = np.clip(parallel, left / mu + mu / 2, right / mu + mu / 2)
-        told, log_other = ndtr(mu - cut), log_ndtr(-cut)
+        told, log_other = tail(cut - mu), log_tail(cut)
         good = np.ones(cut.shape, dtype=bool)
         for epsilon, delta in ((left, high), (right, low)):
             other = np.exp(epsilon + log_other)

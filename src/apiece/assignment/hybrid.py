@@ -190,8 +190,6 @@ class Intervals:
         groups, start = self._request.groups, math.log(self._request.mean_probability)
         away, place = np.log(q) - start, np.log(groups.epsilon)
         # Alike are groups on one side of q̄ with the same δ and bound; ε orders them.
-        from scipy.interpolate import PchipInterpolator
-
         keys = np.stack([np.sign(away), groups.delta, self._bound, place])
         order = np.lexsort(keys[::-1])
         order = order[some_groups[order]]
@@ -205,6 +203,8 @@ class Intervals:
             reach = np.where(far, np.log(limits) - start, reach)
             near = np.flatnonzero(far | (away[some] / reach > NEARLY))
             if size > SAMPLED and far.any() and near.size > np.ptp(near) > 1:
+                from scipy.interpolate import PchipInterpolator
+
                 ends, curve = place[some[near]], PchipInterpolator(place[some[near]], reach[near])
                 inner = alike[(place[alike] >= ends[0]) & (place[alike] <= ends[-1])]
                 about[inner] = np.exp(start + (1 - PRECISION) * curve(place[inner]))

@@ -22,11 +22,13 @@ from apiece.budgets import Budgets
 from apiece.budgets.groups import refuse_absurd
 from apiece.contract.explain import PEOPLE, Explanation, explain
 from apiece.errors import BudgetError, InputError
+from apiece.mechanisms import Mechanism
 from apiece.plan import BoundPlan, Reference
 from apiece.plan.verification import excess_of
 
 Offer: TypeAlias = tuple[str, float, float]  # name, epsilon, expected share
 Population: TypeAlias = tuple[int | None, Budgets, tuple[str, ...]]
+_Told: TypeAlias = tuple[Mechanism, float]  # what is run, and the ε of who is asked
 MOST = 6  # budgets on offer; people choose among few
 
 
@@ -179,12 +181,13 @@ def choices(
     promises = tuple(explain(epsilon, delta) for _, epsilon, _ in rows)
     names = tuple(name for name, _, _ in rows)
     asked = _populations(rows, records, delta)
-    outcomes = []
+    outcomes: list[Outcome] = []
+    told: dict[_Told, tuple[float, Explanation]] = {}
     for number, (scheme, (others, budgets, whose)) in enumerate(product(schemes, asked)):
         plan = assign(
             budgets, scheme, steps=steps, expected_batch_size=expected_batch_size, clip_norm=1.0
         )
-        outcomes += [_outcome(plan, name, names.index(name), others) for name in whose]
+        outcomes += [_outcome(plan, name, names.index(name), others, told) for name in whose]
         if progress is not None:
             progress(number + 1, len(schemes) * len(asked))
     reference = Reference(expected_batch_size / records, steps)
@@ -231,15 +234,24 @@ def _populations(rows: list[Offer], records: int, delta: float) -> list[Populati
     return populations
 
 
-def _outcome(plan: BoundPlan, name: str, budget: int, others: int | None) -> Outcome:
-    """Return what a person of the group called `name` faces."""
+def _outcome(
+    plan: BoundPlan,
+    name: str,
+    budget: int,
+    others: int | None,
+    told: dict[_Told, tuple[float, Explanation]],
+) -> Outcome:
+    """Return what a person of the group called `name` faces; equal mechanisms are told of once."""
     groups = plan.budget_groups
     group = [str(each) for each in groups.name].index(name)
     epsilon, delta = float(groups.epsilon[group]), float(groups.delta[group])
-    curve, spent = plan.curve(group, method="pld"), float(plan.epsilon_spent[group])
-    excess = float(excess_of(plan, group, curve).forward.upper)
-    told = explain(epsilon, delta, curve=curve)
-    return Outcome(budget, plan.strategy, others, spent, excess, told)
+    mechanism = plan.mechanism_for(group)
+    if (mechanism, epsilon) not in told:
+        curve = plan.curve(group, method="pld")
+        excess = float(excess_of(plan, group, curve).forward.upper)
+        told[mechanism, epsilon] = excess, explain(epsilon, delta, curve=curve)
+    spent = float(plan.epsilon_spent[group])
+    return Outcome(budget, plan.strategy, others, spent, *told[mechanism, epsilon])
 
 
 def _right_in(reference: Reference, epsilon: float, delta: float) -> float:

@@ -93,7 +93,7 @@ def promised_right(epsilon: float, delta: float) -> int:
 
 def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencies:
     """Return what a curve allows an attacker, as counts of people."""
-    least = partial(_least, curve, epsilon, delta)
+    least = partial(_least, curve, _profile(curve, epsilon, delta))
     odds = _largest_odds(curve, epsilon, delta)
     often = _SPARE * delta
     return Frequencies(
@@ -123,13 +123,21 @@ def _belief(odds: float, prior: float) -> float:
     return prior * math.exp(odds) / (1 - prior + prior * math.exp(odds))
 
 
+def _profile(curve: PrivacyCurve, epsilon: float, delta: float) -> tuple[Floats, Floats]:
+    """Return places x, evenly spaced and ε itself, and δ at each."""
+    nodes = np.append(np.linspace(0.0, max(2 * epsilon, 15.0), 400), epsilon)
+    return nodes, np.append(curve.delta(nodes[:-1]).upper, delta)
+
+
 def _least(
-    curve: PrivacyCurve, epsilon: float, delta: float, bound: Callable[[Floats, Floats], Floats]
+    curve: PrivacyCurve,
+    profile: tuple[Floats, Floats],
+    bound: Callable[[Floats, Floats], Floats],
 ) -> float:
     """Return the least of a bound that holds for each x with δ(x), looked for twice."""
-    nodes = np.append(np.linspace(0.0, max(2 * epsilon, 15.0), 400), epsilon)
+    nodes, deltas = profile
     with np.errstate(over="ignore"):
-        rough = bound(nodes, np.append(curve.delta(nodes[:-1]).upper, delta))
+        rough = bound(nodes, deltas)
         at, spacing = nodes[int(rough.argmin())], nodes[1]
         fine = np.linspace(max(at - spacing, 0.0), at + spacing, 129)
         return float(min(rough.min(), bound(fine, np.asarray(curve.delta(fine).upper)).min()))

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Bounds, Floats, Mask
+from apiece.numerics.normal import density, mills, quantile
 from apiece.numerics.roots import geometric, narrowed
 
-_ROUNDING: Final = 2.0**-49  # eight units in the last place: erfcx, ndtr, exp are good to a few
+_ROUNDING: Final = 2.0**-49  # eight units in the last place: mills and exp are good to a few
 _ULP: Final = 2.0**-52
 _FARTHEST: Final = 1e100  # argument of a normal tail, which is 0 or 1 long before
 _SMALLEST: Final = 1e-300  # below it the exponential loses digits; an upper bound stays above it
@@ -38,9 +39,9 @@ def gaussian_profile(half: npt.ArrayLike, centre: npt.ArrayLike, epsilon: Floats
     half = np.minimum(half, _FARTHEST)
     centre = np.clip(centre, -_FARTHEST, _FARTHEST)
     a, b = centre - half, centre + half
-    density = np.exp(-0.5 * a * a) / math.sqrt(2 * math.pi)
+    at = density(a)
     # For x ≥ 0 the tail Φ(−x) is φ(x)·R(x), else 1 − φ(x)·R(−x); and e^ε·φ(b) = φ(a).
-    near, far = density * _mills(np.abs(a)), density * _mills(np.abs(b))
+    near, far = at * mills(np.abs([a, b]))
     first = np.where(a >= 0, near, 1 - near)
     second = far
     if np.any(b < 0):
@@ -93,7 +94,7 @@ def gaussian_mu_below(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     # Ends: δ(0) < μ; Φ(−ε/μ) is 0 where ε/μ is huge; and δ is 1 where μ is far above √ε.
     inside = np.maximum(delta, epsilon * 1e-87)
     outside = _TOP * (1 + np.sqrt(epsilon))
-    near = _newton(epsilon, delta)
+    near = gaussian_mu_about(epsilon, delta)
     below, above = near * (1 - _NEAR), near * (1 + _NEAR)
     inside = np.where(safe(below), np.maximum(below, inside), inside)
     outside = np.where(safe(above), outside, above)
@@ -101,11 +102,9 @@ def gaussian_mu_below(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     return np.asarray(mu * (1 - 4 * _ULP))
 
 
-def _newton(epsilon: Floats, delta: Floats) -> Floats:
+def gaussian_mu_about(epsilon: Floats, delta: Floats) -> Floats:
     """Return nearly the μ of (ε, δ), from below: log δ is concave in log μ, and ∂δ/∂μ = φ(a)."""
-    from scipy.special import ndtri
-
-    t = -ndtri(delta)
+    t = -quantile(delta)
     root = np.sqrt(t * t + 2 * epsilon)
     # where the first tail alone is δ, without cancellation
     mu = np.where(t > 0, 2 * epsilon / (root + np.abs(t)), root + np.abs(t))
@@ -127,10 +126,3 @@ def _shift(mu: npt.ArrayLike, delta: npt.ArrayLike) -> tuple[Floats, Floats, Flo
 def _enough(mu: Floats, delta: Floats) -> Floats:
     """Return an ε that is enough: the first normal tail alone is then at most δ/2."""
     return np.asarray(mu * (mu / 2 + np.sqrt(2 * np.log(1 / delta)) + 1e-12))
-
-
-def _mills(x: Floats) -> Floats:
-    """Return R(x) for x ≥ 0."""
-    from scipy.special import erfcx
-
-    return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)))

@@ -13,9 +13,9 @@ ones from the rows on its left and the upper ones from those on its right, so th
 slice of its rows: slice j of S covers their ranks from ⌊c·j/S⌋ to ⌊c·(j+1)/S⌋, at least one of
 them, and ⌊c·(j+1)/S⌋ of the c rows go to the left. One row more is one row more on one side alone.
 
-The prior is public. Half of it is even on the finest grid, and half on coarser ones, of steps 10,
-100, … times as large: data that are whole numbers sit on points that a coarse grid holds. With
-`log`, numbers of few digits near zero weigh more.
+The prior is public. Three quarters of it are even on the finest grid, the rest on coarser ones, of
+steps 10, 100, … times as large: data that are whole numbers sit on points that a coarse grid holds.
+With `log`, numbers of few digits near zero weigh more.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Grid:
         last = first + size - 1
         steps = [10**k for k in range(max(len(str(size)) - 2, 1))]
         windows = [
-            (step, first, last, max(len(steps) - 1, 1) if step == 1 else 1) for step in steps
+            (step, first, last, 3 * max(len(steps) - 1, 1) if step == 1 else 1) for step in steps
         ]
         if log:
             reach = [(step, step * DIGITS) for step in steps]

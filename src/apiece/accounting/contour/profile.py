@@ -18,13 +18,13 @@ from itertools import product
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from scipy.special import ndtri_exp
 
 from apiece._types import Bounds, Floats, Mask
 from apiece.accounting.arrays import Places, runs
 from apiece.accounting.bounds import DEFAULT, Precision, nothing_known, tightest
 from apiece.accounting.contour.integral import Aim, Contour, contour
 from apiece.accounting.contour.moments import OUTSIDE, cut, nodes_needed, whole
+from apiece.numerics.normal import place_of_tail
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
 _COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640)  # of nodes
@@ -268,7 +268,7 @@ def _needed(mechanism: Floats, delta: Floats, attempt: int) -> Places:
 
 def _window(times: Floats, delta: Floats) -> Floats:
     """Return how many standard deviations windows reach."""
-    return np.asarray(-ndtri_exp(np.log(OUTSIDE * delta / times)))
+    return np.asarray(place_of_tail(np.log(OUTSIDE * delta / times)))
 
 
 def _sides(columns: Floats, count: int, attempt: int, accuracy: Precision) -> Sides:

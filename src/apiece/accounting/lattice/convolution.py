@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
 
 from apiece._types import Bounds, Floats, Reals
 from apiece.accounting.bounds import tightest
@@ -161,6 +160,22 @@ def _power(base: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.compl
         base = base * base
 
 
+def quick_length(least: int) -> int:
+    """Return the least number that is not below and has no prime factor above 5.
+
+    >>> quick_length(1001), quick_length(1)
+    (1024, 1)
+    """
+    best, fives = 1 << (least - 1).bit_length(), 1
+    while fives < best:
+        odd = fives
+        while odd < best:
+            best = min(best, odd << (-(-least // odd) - 1).bit_length())
+            odd *= 3
+        fives *= 5
+    return best
+
+
 def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tuple[Floats, float]:
     """Return the cyclic composition of all parts and a bound on the error of each entry."""
     unit = 8 * UNIT * math.log2(size)
@@ -168,7 +183,7 @@ def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tup
     spread = []
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
         folded = _fold(weight, size)
-        powered = _power(fft.rfft(folded), part.times)
+        powered = _power(np.fft.rfft(folded), part.times)
         product = powered if product is None else product * powered
         spread.append(unit * float(np.linalg.norm(folded)))
     assert product is not None
@@ -182,7 +197,7 @@ def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tup
         others = energy + size * 2.0 ** -min(part.times, 1000) if part.times > 1 else float(size)
         others = min(others * slack, size * slack)
         error += part.times * norm * math.sqrt(others / size)
-    result = fft.irfft(product, size)
+    result = np.fft.irfft(product, size)
     error += 8 * times * UNIT * energy / size + unit * float(np.linalg.norm(result))
     return result, error
 
@@ -209,7 +224,7 @@ def tail(
     high = max(high, math.ceil((until - sum(p.times * p.offset for p in parts)) / step) + 2)
     if high - low >= points:
         raise TooLongError((high - low + 1) / points)
-    size = fft.next_fast_len(max(high - low, 1) + 1, real=True)
+    size = quick_length(max(high - low, 1) + 1)
     weight, noise = convolve(tilted, parts, size)
     weight = np.roll(weight, -(low % size))
     start = step * low + sum(part.times * part.offset for part in parts)

@@ -14,11 +14,11 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.polynomial import chebyshev
-from scipy.special import logsumexp, ndtr, ndtri_exp
 
 from apiece._types import Bounds, Floats
 from apiece.errors import RangeError
 from apiece.mechanisms import Atoms, MixtureOfGaussians
+from apiece.numerics.normal import place_of_tail, tail
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
 _LEAST_NOISE, _MOST_NOISE = 1e-6, 1e12
@@ -96,7 +96,7 @@ class GaussianPair:
                 f"noise_multiplier = {z!r}: past the numerical range; give one in "
                 f"[{_LEAST_NOISE:g}, {_MOST_NOISE:g}]"
             )
-        reach = -float(ndtri_exp(math.log(max(tail, _LEAST_TAIL))))
+        reach = float(place_of_tail(math.log(max(tail, _LEAST_TAIL))))
         low, high = (-z * reach - 0.5) / z**2, (z * reach + 0.5) / z**2
         if not high <= LARGEST_LOG_RATIO:
             raise RangeError(
@@ -255,10 +255,9 @@ def normal_masses(edges: Floats) -> Floats:
     narrow = width < NARROW
     if narrow.all():
         return _quadrature(edges[:-1], width)
-    mirrored = -np.abs(edges)
-    tail = ndtr(mirrored)
+    beyond = tail(np.abs(edges))
     crosses = (edges[:-1] < 0) & (edges[1:] > 0)
-    mass = np.where(crosses, 1 - tail[:-1] - tail[1:], np.abs(np.diff(tail)))
+    mass = np.where(crosses, 1 - beyond[:-1] - beyond[1:], np.abs(np.diff(beyond)))
     if narrow.any():
         mass[narrow] = _quadrature(edges[:-1][narrow], width[narrow])
     return mass
@@ -306,7 +305,8 @@ class Series:
         width = min(1.0, 2 / top)
         centre = -_END + width * (np.arange(math.ceil((2 * _END + top) / width)) + 0.5)
         exponent = log_chances - shifts**2 / 2 + np.multiply.outer(centre, shifts)
-        middle = np.asarray(logsumexp(exponent, axis=1))
+        top = exponent.max(axis=1)
+        middle = top + np.log(np.exp(exponent - top[:, None]).sum(axis=1))
         nodes = chebyshev.chebpts1(_COUNT)
         nearby = np.exp(np.multiply.outer(shifts, nodes * width / 2))
         values = np.exp(exponent - middle[:, None]) @ nearby
@@ -346,7 +346,7 @@ class MixturePair:
 
     def window(self, tail: float) -> Window:
         """Cut where each normal has at most `tail` left beyond."""
-        reach = -float(ndtri_exp(math.log(max(tail, _LEAST_TAIL))))
+        reach = float(place_of_tail(math.log(max(tail, _LEAST_TAIL))))
         ends = np.array([-reach, float(self.shifts[-1]) + reach])
         low, high = self.series.ratio(ends)[0].tolist()
         if not high <= LARGEST_LOG_RATIO:

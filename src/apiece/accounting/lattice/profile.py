@@ -13,7 +13,6 @@ from functools import lru_cache
 from operator import attrgetter
 
 import numpy as np
-from scipy import fft
 
 from apiece._types import Bounds, Floats
 from apiece.accounting.bounds import DEFAULT, Precision, nothing_known, tightest
@@ -29,6 +28,7 @@ from apiece.accounting.lattice.convolution import (
     below_line,
     convolve,
     moment,
+    quick_length,
     rare_losses,
     reach,
     side,
@@ -144,7 +144,7 @@ def _masses(
     """Return the composition's losses, their Q-masses less (or with) their absolute errors, the
     relative error that is left, and a bound on the P- and on the Q-mass beyond the losses."""
     low, high = _window(parts, step, tilts)
-    size = fft.next_fast_len(high - low + 1, real=True)
+    size = quick_length(high - low + 1)
     start = sum(p.times * p.offset for p in parts)
     loss = np.asarray(start + step * np.arange(low, high + 1), dtype=np.float64)
     mass, error = np.zeros(loss.size), np.full(loss.size, np.inf)
