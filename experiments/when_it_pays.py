@@ -67,10 +67,7 @@ def rows_of(data: Path, name: str) -> tuple[Rows, Rows]:
     if name in PICTURES:
         parts = []
         for split, most in (("train", max(SIZES)), ("test", 10**4)):
-            if name == "cifar10-jpeg":
-                there = cifar_parquet(data / name / f"{split}.parquet")
-            else:
-                there = idx_folder(data / name, split)
+            there = images_of(data, name, split)
             chosen = pick.permutation(len(there))[:most]
             few = Images(there.pixels[chosen], there.labels[chosen])
             grey = torch.from_numpy(few.scaled()).mean(dim=1, keepdim=True)
@@ -88,6 +85,12 @@ def rows_of(data: Path, name: str) -> tuple[Rows, Rows]:
     order = torch.from_numpy(pick.permutation(len(y)))
     train, test = order[~held[order]], order[held[order]]
     return (x[train], y[train]), (x[test], y[test])
+
+
+def images_of(data: Path, name: str, split: str) -> Images:
+    if name == "cifar10-jpeg":
+        return cifar_parquet(data / name / f"{split}.parquet")
+    return idx_folder(data / name, split)
 
 
 def table(name: str, pick: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor, Any]:
@@ -145,7 +148,7 @@ def train(
     for step in range(stage.steps):
         at = torch.from_numpy(np.flatnonzero(shuffle.random(len(y)) < chance))
         few = x[at]
-        outputs = torch.einsum("bd,sdk->sbk", few, weights[0])
+        outputs = side_by_side(few, weights[0])
         below = few.expand(many, -1, -1)
         if model == "hidden":
             below = torch.cat([outputs.tanh(), torch.ones(many, len(at), 1)], dim=2)
@@ -158,9 +161,10 @@ def train(
         else:
             size = size * squares[at]
         factor = (norms[:, None] * clip[at] / size.sqrt().clamp_min(1e-9)).clamp_max(1.0)[..., None]
-        sums = [below.mT @ (factor * residual)]
         if model == "hidden":
-            sums.insert(0, torch.einsum("bd,sbk->sdk", few, factor * inner))
+            sums = [summed(few, factor * inner), below.mT @ (factor * residual)]
+        else:
+            sums = [summed(few, factor * residual)]
         pace = rates / norms / stage.expected_batch_size * (1 - step / stage.steps)
         for weight, total in zip(weights, sums, strict=True):
             noise = torch.randn(total.shape, generator=draws) * float(stage.noise_stddev)
@@ -168,14 +172,53 @@ def train(
     return weights
 
 
+def side_by_side(few: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return (settings, records, k) from (records, d) and (settings, d, k), by one product."""
+    outputs = few @ weights.movedim(1, 0).flatten(1)
+    return outputs.view(len(few), *weights.shape[::2]).movedim(1, 0)
+
+
+def summed(few: torch.Tensor, inner: torch.Tensor) -> torch.Tensor:
+    """Return each setting's sum of outer products, (settings, d, k), by one product."""
+    sums = few.T @ inner.movedim(0, 1).flatten(1)
+    return sums.view(-1, len(inner), inner.shape[2]).movedim(1, 0)
+
+
 def accuracies(weights: Sequence[torch.Tensor], rows: Rows) -> torch.Tensor:
     """Return the accuracy of each setting's model in per cent."""
     x, y = rows
-    outputs = torch.einsum("bd,sdk->sbk", x, weights[0])
+    outputs = side_by_side(x, weights[0])
     if len(weights) > 1:
         ones = torch.ones(*outputs.shape[:2], 1)
         outputs = torch.cat([outputs.tanh(), ones], dim=2) @ weights[1]
     return 100 * (outputs.argmax(dim=2) == y).double().mean(dim=1)
+
+
+def tuned(
+    rows: Rows, classes: int, plan: Callable[[int, int], BoundPlan], lengths: Sequence[int],
+    settings: Sequence[tuple[float, float]], splits: int, model: str = "linear",
+) -> list[tuple[float, int, tuple[float, float]]]:  # fmt: skip
+    """Return the accuracy on held-out fifths, steps and setting of each trial, the longest first.
+
+    plan: takes a number of records and of steps.
+    """
+    x, y = rows
+    found = []
+    for steps in sorted(lengths, reverse=True):
+        scores = torch.zeros(len(settings), dtype=torch.float64)
+        for split in range(splits):
+            order = torch.from_numpy(np.random.default_rng([split, 2]).permutation(len(y)))
+            held, kept = order[: len(y) // 5], order[len(y) // 5 :]
+            weights = train((x[kept], y[kept]), classes, plan(len(kept), steps), settings,
+                            1000 + split, model)  # fmt: skip
+            scores += accuracies(weights, (x[held], y[held])) / splits
+        found += [(float(s), steps, each) for s, each in zip(scores, settings, strict=True)]
+    return found
+
+
+def best(trials: Sequence[Any]) -> Any:
+    """Return the first of the trials that did best on the held-out records."""
+    return max(trials, key=lambda trial: float(trial[0]))
 
 
 def run(unit: Unit, place: Place) -> dict[str, Any]:
@@ -192,18 +235,8 @@ def run(unit: Unit, place: Place) -> dict[str, Any]:
             strict = round(size * unit["share"])
             return plan_of(name, strict, size - strict, pair, steps)
 
-        tried = []
-        for steps in STEPS:
-            scores = torch.zeros(len(SETTINGS), dtype=torch.float64)
-            for split in range(SPLITS):
-                order = torch.from_numpy(np.random.default_rng([split, 2]).permutation(len(y)))
-                held, kept = order[: len(y) // 5], order[len(y) // 5 :]
-                weights = train((x[kept], y[kept]), classes, plan(len(kept), steps), SETTINGS,
-                                1000 + split, unit["model"])  # fmt: skip
-                scores += accuracies(weights, (x[held], y[held])) / SPLITS
-            best = int(scores.argmax())
-            tried.append((float(scores[best]), steps, SETTINGS[best]))
-        score, steps, setting = max(tried)
+        tried = tuned((x, y), classes, plan, STEPS, SETTINGS, SPLITS, unit["model"])
+        score, steps, setting = best(tried)
         whole = plan(len(y), steps)
         accuracy = [
             float(accuracies(train((x, y), classes, whole, [setting], s, unit["model"]), test))
