@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from copy import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import sqlalchemy as sa
 
 from apiece import _check
-from apiece._types import Floats, Integers, Json, Mask
+from apiece._types import Floats, Json, Mask
 from apiece.budgets.levels import Offered, epsilons_of
-from apiece.errors import AnalysisError, InputError, StateError, unknown
+from apiece.errors import InputError, StateError
 from apiece.filters import Costs
-from apiece.ledger import accounts, chain, codec, schema, store
+from apiece.ledger import accounts, chain, codec, store
 from apiece.ledger.anchor import Anchor, Heads
-from apiece.ledger.chain import Entry, Head, check_id, check_terms, checked_json, terms_of
+from apiece.ledger.chain import Head, check_id, checked_json
 from apiece.ledger.charging import Demand, reserve_all, reserve_listed, reserved, share_out
 from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.database import make_engine, name, sqlite_file
-from apiece.ledger.proofs import checked_head, proved, published
+from apiece.ledger.reading import LedgerReader
 from apiece.ledger.reports import Lineage, receipts
-from apiece.ledger.scopes import Policy, Scope, account_of, checked_scope
-from apiece.ledger.store import LedgerStore
-from apiece.ledger.verify import LedgerVerification
+from apiece.ledger.scopes import Policy, Scope
 
 
-class Ledger:
+class Ledger(LedgerReader):
     """Durable accounts of privacy loss, charged before anything is released.
 
     Make one with `Ledger.open(url)`. `reserve` charges, in one transaction, all who can pay, and
@@ -65,10 +60,6 @@ class Ledger:
         ...     ledger.commit("mean age", 41.5), paying.tolist()
         (41.5, ['bob'])
     """
-
-    def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
-        self.engine, self.store = engine, LedgerStore(engine, anchor)
-        self.scope: Json = {}
 
     def __repr__(self) -> str:
         return f"Ledger.open({name(self.engine)!r})"
@@ -146,27 +137,6 @@ class Ledger:
             raise StateError(f"ledger {name(engine)}: exists already; open it, and enroll people")
         kept.keep(last, Heads({}, {}))
         return cls(engine, kept)
-
-    def within(self, scope: Scope) -> Ledger:
-        """Return this ledger for one asker: what it charges is in a scope.
-
-        Give it to a `Session`, a training or a `LedgerFilter`.
-
-        Args:
-            scope: As of `reserve`.
-
-        Raises:
-            InputError: For what is no scope.
-        """
-        result = copy(self)
-        result.scope = checked_scope(scope)
-        return result
-
-    @property
-    def policy(self) -> Policy:
-        """The policy of scopes that holds; of version 0 where there is none."""
-        with self.store.reading():
-            return self.store.trail.policy
 
     def set_policy(self, text: str) -> Policy:
         """Let a policy of scopes hold from now on; the one that holds already changes nothing.
@@ -290,21 +260,6 @@ class Ledger:
         with self.store.reading() as reading:
             head = Head(reading.last.number, reading.last.digest.hex())
             return Lineage(tuple(receipts(self.store, reading, ids)), head)
-
-    def withdrawn(self, ids: Any) -> Mask:
-        """Return which of these persons withdrew, or do not permit this scope now.
-
-        Whoever has no account did not withdraw.
-
-        Args:
-            ids: Of any persons.
-        """
-        ids = codec.checked_ids(ids, least=0)
-        with self.store.reading() as reading:
-            if self.store.directory(reading).kind is None:
-                return np.zeros(ids.size, dtype=bool)
-            places = self.store.directory(reading).find(ids)
-            return (places >= 0) & codec.among(places, self.store.trail.out(self.scope))
 
     def reserve(
         self,
@@ -433,39 +388,6 @@ class Ledger:
             paid, writing.last = reserve_all(at, trail, last, analysis_id, losses, about)
         return paid
 
-    def admitted(self, analysis_id: str, *, withdrawn: bool = False) -> Iterator[Ids]:
-        """Yield the ids of those who paid for an analysis, up to 4,096 at a time.
-
-        In the order of enrolment, whoever was asked, but for those who have withdrawn since, or
-        permit it no more. Data about people.
-
-        Args:
-            analysis_id: Of a reserved or committed analysis.
-            withdrawn: Whether these are among them, for what has to know who was there at first.
-
-        Raises:
-            AnalysisError: Where nothing was reserved under this id.
-            StateError: Where what was stored is damaged.
-        """
-        check_id(analysis_id)
-        with self.store.reading() as reading:
-            self.store.trail.require(analysis_id)
-            number = self.store.trail.reserved[analysis_id]
-            digests = self.store.trail.array_digests(reading.connection, number)
-            entry = self.store.trail.body(reading.connection, number)
-        for blocks in schema.chunks(sorted(digests)):
-            with self.store.reading() as reading:
-                some = {block: digests[block] for block in blocks}
-                stored = self.store.trail.arrays(reading.connection, number, some)
-                people = accounts.read_people(reading.connection, self.store.salt, blocks)
-                out = self.store.trail.out(entry.get("scope", {}))
-            for block in blocks:
-                mask, _ = codec.unpack_charges(stored[block])
-                places = block * BLOCK + np.arange(mask.size)
-                mask &= withdrawn | ~codec.among(places, out)
-                packed, terms = people[block]
-                yield codec.unpack_ids(packed, terms.size)[: mask.size][mask]
-
     def commit(self, analysis_id: str, result: Any = None) -> Any:
         """Record that the analysis is being released; return the result to release.
 
@@ -493,246 +415,6 @@ class Ledger:
             body = {"kind": "commit", "analysis": analysis_id, "result": result}
             writing.last = chain.append(writing.connection, self.store.salt, writing.last, body, [])
         return result
-
-    def status(self, analysis_id: str, terms: Any = None, scope: Scope | None = None) -> str:
-        """Return "unknown", "reserved" or "committed".
-
-        Args:
-            analysis_id: Of any analysis.
-            terms: As of `reserve`, to be compared before anything private is read; None compares
-                nothing.
-            scope: As of `reserve`, compared with the terms.
-
-        Raises:
-            AnalysisError: Where the analysis was reserved under other terms, or under none.
-        """
-        check_id(analysis_id)
-        about = self._about(terms, scope)
-        with self.store.reading() as reading:
-            number = self.store.trail.reserved.get(analysis_id)
-            if number is None:
-                return "unknown"
-            if terms is not None:
-                entry = self.store.trail.body(reading.connection, number)
-                check_terms(analysis_id, entry, about)
-            return "committed" if analysis_id in self.store.trail.committed else "reserved"
-
-    def result(self, analysis_id: str) -> Any:
-        """Return the result that was committed.
-
-        Args:
-            analysis_id: Of a committed analysis.
-
-        Raises:
-            AnalysisError: Where there is none.
-        """
-        check_id(analysis_id)
-        with self.store.reading() as reading:
-            self.store.trail.require(analysis_id)
-            number = self.store.trail.committed.get(analysis_id)
-            if number is None:
-                raise AnalysisError(f"analysis {analysis_id!r}: reserved, but not committed")
-            return self.store.trail.body(reading.connection, number)["result"]
-
-    def spent(self, ids: Any) -> Floats:
-        """Return the μ² that each person has spent. Data about people.
-
-        Args:
-            ids: Of persons with accounts.
-        """
-        return np.asarray(self.balances(ids)[1][:, 0] * codec.UNIT)
-
-    def remaining(self, ids: Any) -> Floats:
-        """Return the μ² that is left of each person's budget. Data about people.
-
-        Args:
-            ids: Of persons with accounts.
-        """
-        limit, spent = self.balances(ids)
-        return np.asarray((limit - spent)[:, 0] * codec.UNIT)
-
-    def remaining_slack(self, ids: Any) -> Floats:
-        """Return what is left of each person's slack. Data about people.
-
-        Args:
-            ids: Of persons with accounts.
-        """
-        limit, spent = self.balances(ids)
-        return np.asarray((limit - spent)[:, 1] * codec.SLACK_UNIT)
-
-    def balances(self, ids: Any) -> tuple[Integers, Integers]:
-        """Return the limits of accounts and what is spent, (people, 2) whole units of μ² and slack.
-
-        Data about people.
-
-        Args:
-            ids: Of persons with accounts.
-        """
-        ids = codec.checked_ids(ids)
-        trail = self.store.trail
-        with self.store.reading() as reading:
-            places = self.store.directory(reading).numbers(ids)
-            key = account_of(trail.policy, self.scope, trail.now())
-            spent, limits = accounts.read_balances(reading.connection, trail.salt, places, key)
-        gone = codec.among(places, trail.out(self.scope))
-        limits[gone] = spent[gone]
-        return limits, spent
-
-    def head(self) -> Head:
-        """Return the last entry's number and digest. Keep them elsewhere: see `verify`."""
-        with self.store.reading() as reading:
-            return Head(reading.last.number, reading.last.digest.hex())
-
-    @property
-    def people(self) -> int:
-        """Return how many people have accounts."""
-        with self.store.reading() as reading:
-            return reading.last.people
-
-    @property
-    def id_kind(self) -> str | None:
-        """Of the people's ids: "integer", "text", or None while nobody is enrolled."""
-        with self.store.reading() as reading:
-            return self.store.directory(reading).kind
-
-    def enrolled(self, ids: Any) -> Mask:
-        """Return which of these persons have an account, did not withdraw, and permit this scope.
-
-        Data about people.
-
-        Args:
-            ids: Of any persons.
-        """
-        ids = codec.checked_ids(ids, least=0)
-        with self.store.reading() as reading:
-            directory = self.store.directory(reading)
-            if directory.kind is None:
-                return np.zeros(ids.size, dtype=bool)
-            places = directory.find(ids)
-            return (places >= 0) & ~codec.among(places, self.store.trail.out(self.scope))
-
-    def history(self) -> Iterator[Entry]:
-        """Yield the entries, oldest first; they hold nothing about a single person."""
-        with self.store.reading() as reading:
-            bodies = list(self.store.trail.bodies(reading.connection))
-        for body, digest in bodies:
-            yield Entry(
-                body["number"], body["kind"], body["at"], body.get("analysis"), digest.hex()
-            )
-
-    def account_blocks(self) -> Iterator[tuple[Ids, codec.Terms, Integers]]:
-        """Yield everyone's ids, terms and spending in units, some thousands at a time.
-
-        All as they are at one moment: the ledger is being read until the last is yielded, and who
-        would write to it (on SQLite) or use this object (in another thread) waits for that.
-        """
-        trail = self.store.trail
-        with self.store.reading() as reading:
-            key = account_of(trail.policy, self.scope, trail.now())
-            for blocks in schema.chunks(range(-(-reading.last.people // BLOCK))):
-                people = accounts.read_people(reading.connection, trail.salt, blocks)
-                spent = accounts.read_spent(reading.connection, trail.salt, blocks, key)
-                for block in blocks:
-                    packed, terms = people[block]
-                    own = accounts.padded(spent.get(block), terms.size)
-                    yield codec.unpack_ids(packed, terms.size), terms, own
-
-    def publish(self, since: Json | None = None) -> Json:
-        """Return the head of the history for everybody to keep; it tells nothing of anybody.
-
-        Args:
-            since: A head that was published before, from which the new one proves to go on.
-
-        Returns:
-            The number of entries, and the roots of two Merkle trees: of all entries, and of
-            everyone's account after them.
-
-        Raises:
-            InputError: For a head that is not an earlier one of this ledger.
-        """
-        with self.store.reading() as reading:
-            return published(self.store, reading, reading.last.number + 1, since)
-
-    def prove(self, person: int | str, head: Json) -> Json:
-        """Return a person's receipt with proofs, for `check_receipt`. Data about a person.
-
-        Args:
-            person: Their id.
-            head: One that was published.
-
-        Raises:
-            DataError: For a person who had no account then.
-            InputError: For a head that is not this ledger's.
-
-        Example:
-            >>> import tempfile
-            >>> from apiece.ledger import check_receipt
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], 1.0, 1e-6)
-            ...     _ = ledger.reserve("q", ["ann"], norms=1.0, noise_stddev=30.0)
-            ...     head = ledger.publish()
-            ...     check_receipt(ledger.prove("ann", head), head)
-            []
-        """
-        with self.store.reading() as reading:
-            return proved(self.store, reading, person, checked_head(head))
-
-    def verify(self, head: Head | None = None) -> LedgerVerification:
-        """Recompute every digest, and every balance from the history.
-
-        Args:
-            head: One that was kept elsewhere. A history that was cut short or rewritten together
-                with all its digests, with the head file and the anchor too, is told from a true one
-                by it alone.
-
-        Returns:
-            What was found; damage is a problem in it, not an exception.
-
-        Raises:
-            StateError: Where the head file, the anchor, this process's memory and `head` contradict
-                each other.
-        """
-        return self.store.verify(head)
-
-    def export(
-        self, path: str | Path, table: str = "accounts", *, analysis_id: str | None = None
-    ) -> int:
-        """Return how many rows were written to a Parquet file, whole or not at all.
-
-        Args:
-            path: A .parquet file. Only an earlier export is replaced.
-            table: "accounts" (id, epsilon, delta, of μ² and slack the limit and what is spent: data
-                about people), "history" (number, kind, at, analysis, digest: nothing about a
-                single person), or "paid" (the ids of those who paid for an analysis: data about
-                people).
-            analysis_id: For "paid": of which analysis.
-
-        Raises:
-            OptionError: For another table.
-            InputError: For "paid" without an analysis, and an analysis without it.
-            AnalysisError: Where nothing was reserved under this id.
-            DataError: Where the file cannot be written, or would take the place of something else.
-        """
-        if table not in accounts.TABLES:
-            raise unknown("table", table, accounts.TABLES)
-        if (table == "paid") != (analysis_id is not None):
-            raise InputError(
-                f"table = {table!r}: 'paid' is of one analysis, and nothing else is; name it, or "
-                "leave it out"
-            )
-        parts: Iterable[Any]
-        if analysis_id is not None:
-            parts = accounts.paid_rows(self.admitted(analysis_id))
-        elif table == "accounts":
-            parts = accounts.account_rows(self.account_blocks())
-        else:
-            parts = [accounts.history_rows(self.history())]
-        return accounts.write_parquet(parts, path, self.store.files)
-
-    def _about(self, terms: Any, scope: Scope | None) -> Json:
-        """Return what a reservation's entry holds of its terms and scope."""
-        kept = self.scope if scope is None else checked_scope(scope)
-        return terms_of(self.store.salt, terms) | ({"scope": kept} if kept else {})
 
     def _reserve(self, analysis_id: str, ids: Ids, asked: Demand, about: Json) -> Ids:
         check_id(analysis_id)
