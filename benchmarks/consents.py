@@ -1,4 +1,4 @@
-"""Enrolling people from a table of consents, and charging as they permit: seconds of processor time.
+"""Enrolling people from a table of consents and charging as they permit: processor seconds.
 
 python benchmarks/consents.py --people 1000000 --out benchmarks/results/consents.json
 """
