@@ -1,5 +1,16 @@
-"""`python -m apiece` is `apiece`."""
+"""`apiece`, and `python -m apiece`: Ctrl-C is as quiet while modules are imported as later."""
 
-from apiece import cli
+import os
+import signal
 
-cli.main()
+
+def main() -> None:
+    """Run the command line."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from apiece import cli
+
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ import click
 from apiece import __version__
 from apiece._lazy import lacking
 from apiece._text import plain
-from apiece.cli._command import echo
+from apiece.cli._command import Answer, echo
 from apiece.errors import ON_COMMAND_LINE, ApieceError, InputError, unknown
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
@@ -94,8 +95,9 @@ def group(ctx: click.Context) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit status: 0, 2 on bad input, 1 on any other failure.
 
-    What apiece raises on purpose is one line on stderr; 130 after Ctrl-C.
+    What apiece raises on purpose is one line on stderr; 130 after Ctrl-C, with nothing on stdout.
     """
+    Answer.begun = Answer.interrupted = False
     told = ON_COMMAND_LINE.set(True)
     name = " ".join(["apiece", *[a for a in arguments[:1] if not a.startswith("-")]])
     try:
@@ -118,10 +120,23 @@ def run(arguments: Sequence[str]) -> int:
         return result if isinstance(result, int) and not isinstance(result, bool) else 0
     finally:
         ON_COMMAND_LINE.reset(told)
+    if Answer.interrupted and status != INTERRUPTED:  # a library made another error of it
+        message, status = "interrupted", INTERRUPTED
+    Answer.begun = True  # a second Ctrl-C adds nothing
     echo(plain(f"{name}: {' '.join(message.split())}"), err=True)
     return status
 
 
 def main() -> None:
     """Run the command line and leave with its exit status."""
-    sys.exit(run(sys.argv[1:]))
+    signal.signal(signal.SIGINT, _pressed)
+    status = run(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a handler of Python's own is gone at its end
+    sys.exit(status)
+
+
+def _pressed(*_: object) -> None:
+    """Take a Ctrl-C: an answer that has begun to be printed is printed whole, with status 0."""
+    if not Answer.begun:
+        Answer.interrupted = True
+        raise KeyboardInterrupt

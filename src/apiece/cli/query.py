@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import pairwise
@@ -15,8 +17,9 @@ import click
 
 from apiece._files import Kind, append
 from apiece._text import plain
-from apiece.cli._command import Command, Output, Scratch, echo, needed_delta, once, option
-from apiece.errors import InputError
+from apiece.cli import Interrupted
+from apiece.cli._command import Answer, Command, Output, Scratch, echo, needed_delta, once, option
+from apiece.errors import ApieceError, InputError
 
 if TYPE_CHECKING:
     from apiece._types import Flags, Json
@@ -126,13 +129,18 @@ def command(
         ledger = ledger.within(read_scope(flags["scope"]))
     log = _log(steward_log)
     how: Flags = {"log": log, "fingerprint": flags["sha256"]}
-    with _registered(source, schema, engine, memory, workspace, how) as table:
-        answer = Session(table, schema, ledger, log=log).ask(
-            query,
-            epsilon=flags["epsilon"],
-            delta=needed_delta(flags["delta"]),
-            analysis_id=flags["analysis"],
-        )
+    delta, name = needed_delta(flags["delta"]), flags["analysis"]
+    name = str(uuid.uuid4()) if name is None else name
+    try:
+        with _registered(source, schema, engine, memory, workspace, how) as table:
+            session = Session(table, schema, ledger, log=log)
+            answer = session.ask(query, epsilon=flags["epsilon"], delta=delta, analysis_id=name)
+    except (KeyboardInterrupt, ApieceError) as error:
+        if not (Answer.interrupted or isinstance(error, KeyboardInterrupt)):
+            raise
+        again = f"; people may be charged: --analysis {shlex.quote(name)} asks again for no more"
+        said = "interrupted, and nothing is answered" + again * (ledger is not None)
+        raise Interrupted(said) from None
     told = answer.to_dict()
     echo(json.dumps(told) if as_json else _table(told, ledger=ledger is not None))
 
