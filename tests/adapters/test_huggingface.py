@@ -1,5 +1,6 @@
 """Hugging Face's Trainer runs a plan's steps, bit for bit; runs where transformers is installed."""
 
+import dataclasses
 import importlib
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+import apiece
 from apiece import Budgets, Sample, Trainer, assign
 from apiece.errors import InputError, StateError, UnsupportedError
 
@@ -127,11 +129,45 @@ class TestWithTransformers:
             {"label_smoothing_factor": 0.1},
             {"neftune_noise_alpha": 1.0},
             {"load_best_model_at_end": True, "save_strategy": "no"},
+            {"max_steps": 7},
+            {"num_train_epochs": 5},
+            {"max_grad_norm": 0.5},
+            {"data_seed": 3},
+            {"skip_memory_metrics": False},
+            {"torch_empty_cache_steps": 3},
+            {"dataloader_drop_last": True},
+            {"ignore_data_skip": True},
+            {"ddp_timeout": 60},
+            {"debug": "underflow_overflow"},
         ],
     )
     def test_what_has_no_meaning_is_refused(self, given):
         with pytest.raises(UnsupportedError, match=next(iter(given))):
             self.private(self.model(), arguments=self.arguments(**given))
+
+    def test_every_argument_is_honoured_or_refused_with_a_remedy(self):
+        """A table of all fields: a new one of Hugging Face's has to be put into it."""
+        module = self.module
+        names = {field.name for field in dataclasses.fields(self.hf.TrainingArguments)}
+        assert not module.HONOURED & module.REFUSED.keys()
+        assert names <= module.HONOURED | module.REFUSED.keys()
+
+    def test_an_argument_that_nobody_knows_is_refused(self):
+        @dataclasses.dataclass
+        class Newer(self.hf.TrainingArguments):
+            tempo: int = 1
+
+        given = {"use_cpu": True, "report_to": []}
+        with pytest.raises(UnsupportedError, match=r"tempo = 2 .* apiece does not know it"):
+            self.private(self.model(), arguments=Newer(str(self.folder), tempo=2, **given))
+        self.private(self.model(), arguments=Newer(str(self.folder), **given))
+
+    def test_the_steps_of_the_plan_may_be_said(self):
+        assert self.private(self.model(), arguments=self.arguments(max_steps=5)).args.max_steps == 5
+
+    def test_a_trainer_is_no_run_to_report(self):
+        with pytest.raises(InputError, match=r"give its plan, as apiece.report\(trainer.plan\)"):
+            apiece.report(self.private(self.model()))
 
     def test_a_rate_that_follows_exact_losses_is_refused(self):
         rate = torch.optim.lr_scheduler.ReduceLROnPlateau

@@ -100,7 +100,10 @@ class Federation:
             InputError: Without a client_clip.
         """
         if self.client_clip is None:
-            raise InputError("client_epsilon: no client_clip bounds what a client adds; give one")
+            raise InputError(
+                "client_epsilon: no client_clip bounds what a client adds; give plan_federation "
+                "client_clip="
+            )
         one = Sampled(Gaussian(self.noise_stddev / self.client_clip), self.client_probability)
         return float(privacy_curve(Repeated(one, self.rounds)).epsilon(delta).upper)
 
@@ -149,7 +152,9 @@ def plan_federation(
     delta = _check.probability("delta", delta, low_open=True, high_open=True)
     multiplier = _check.positive("noise_multiplier", noise_multiplier)
     if len(records) != len(epsilon) or not len(epsilon):
-        raise InputError(f"records: {len(records)} counts for {len(epsilon)} levels; one a level")
+        raise InputError(
+            f"records: {len(records)} counts for {len(epsilon)} levels; give one a level"
+        )
     rates = []
     for asked in epsilon:
         rate = _rate(

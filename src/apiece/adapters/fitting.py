@@ -65,7 +65,9 @@ def frame_of(estimator: BaseEstimator, X: object, *, reset: bool) -> pd.DataFram
         X = X.to_pandas()
     if isinstance(X, pd.DataFrame):
         if len(X) == 0:
-            raise DataError("X: Found array with 0 sample(s); a minimum of 1 is required")
+            raise DataError(
+                "X: Found array with 0 sample(s); a minimum of 1 is required: give rows"
+            )
         validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X.set_axis([str(name) for name in X.columns], axis="columns")
     array = validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False)

@@ -93,7 +93,8 @@ class FederatedStrategy(Strategy):
         """
         if not self.begun < self.federation.rounds:
             raise StateError(
-                f"federation: its {self.federation.rounds} rounds are begun; to go on, plan more"
+                f"federation: its {self.federation.rounds} rounds are begun; to go on, give "
+                "plan_federation more rounds="
             )
         self.begun += 1
         self._note()
@@ -165,7 +166,7 @@ class FederatedStrategy(Strategy):
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(
                 f"{journal}: cannot be read ({type(error).__name__}); how many rounds were "
-                "begun is not known, so the federation cannot go on"
+                "begun is not known; restore it, or plan a new federation"
             ) from None
         shapes = [p.shape for p in self.current]
         if [a.shape for a in arrays] != shapes or not 0 <= released <= begun:
@@ -214,10 +215,12 @@ class FederatedClient(NumPyClient):
         if included is not None:
             mask = np.asarray(included)
             if mask.dtype != np.bool_ or mask.shape != rates.shape:
-                raise InputError(f"included: {mask.size} for {rates.size} records; one a record")
+                raise InputError(
+                    f"included: {mask.size} for {rates.size} records; give one a record"
+                )
             rates = np.where(mask, rates, 0.0)
         if rates.shape != (len(data[0]),) or len(data[0]) != len(data[1]):
-            raise InputError(f"levels: {rates.size} for {len(data[0])} records; one a record")
+            raise InputError(f"levels: {rates.size} for {len(data[0])} records; give one a record")
         if least is not None and not least >= 1:
             raise InputError(f"least = {least}: give at least 1 client")
         self.model, self.loss_fn, self.data = model, loss_fn, data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -25,13 +26,67 @@ except ModuleNotFoundError as error:
     raise lacking(error.name) from None
 
 
+# What `TrainingArguments` has and private steps keep: evaluation, optimizer, logs, saved models.
+_KEPT = (
+    "output_dir per_device_train_batch_size per_device_eval_batch_size learning_rate "
+    "lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio optim optim_args "
+    "weight_decay adam_beta1 adam_beta2 adam_epsilon bf16 bf16_full_eval fp16_full_eval tf32 "
+    "use_cache use_cpu seed full_determinism logging_strategy logging_steps "
+    "logging_first_step log_on_each_node logging_dir log_level log_level_replica disable_tqdm "
+    "report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id "
+    "eval_strategy eval_steps eval_delay prediction_loss_only eval_on_start "
+    "eval_do_concat_batches eval_use_gather_object eval_accumulation_steps "
+    "include_for_metrics batch_eval_metrics save_only_model save_strategy save_steps "
+    "save_on_each_node save_total_limit save_safetensors enable_jit_checkpoint push_to_hub "
+    "hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision "
+    "metric_for_best_model greater_is_better dataloader_num_workers dataloader_pin_memory "
+    "dataloader_persistent_workers dataloader_prefetch_factor "
+    "dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names "
+    "do_train do_eval do_predict"
+)
+HONOURED = frozenset(_KEPT.split())
+_REMEDIES = {
+    "the plan says how many steps are made: leave it out, or give assign steps=": (
+        "max_steps num_train_epochs"
+    ),
+    "the plan says what a step is and whom it draws: leave it out, or plan another": (
+        "gradient_accumulation_steps auto_find_batch_size data_seed dataloader_drop_last "
+        "train_sampling_strategy group_by_length length_column_name average_tokens_across_devices"
+    ),
+    "the plan bounds each record's gradient: leave it out, or give assign clip_norm=": (
+        "max_grad_norm"
+    ),
+    "a loss of your own goes into loss_fn=": "label_smoothing_factor neftune_noise_alpha",
+    "give bf16=True in its place": "fp16 fp16_opt_level half_precision_backend",
+    "a private run goes on from its own folder: give checkpoint= and Trainer.resume": (
+        "resume_from_checkpoint ignore_data_skip restore_callback_states_from_checkpoint"
+    ),
+    "it follows figures about records that no noise is on: leave it out": (
+        "load_best_model_at_end debug include_num_input_tokens_seen skip_memory_metrics "
+        "logging_nan_inf_filter"
+    ),
+    "the steps run in one process: leave it out, or train by apiece.Trainer under torchrun": (
+        "accelerator_config parallelism_config ddp_find_unused_parameters ddp_bucket_cap_mb "
+        "ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout fsdp fsdp_config deepspeed "
+        "local_rank"
+    ),
+    "the model runs as the engine captured it: leave it out": (
+        "torch_compile torch_compile_backend torch_compile_mode use_liger_kernel "
+        "liger_kernel_config torch_empty_cache_steps optim_target_modules gradient_checkpointing "
+        "gradient_checkpointing_kwargs activation_checkpointing activation_checkpointing_kwargs"
+    ),
+}
+REFUSED = {name: why for why, names in _REMEDIES.items() for name in names.split()}
+
+
 class PrivateTrainer(transformers.Trainer):
     """`transformers.Trainer` whose steps are those of an apiece `Trainer` under a plan.
 
     Optimizer, learning rates, evaluation, callbacks, logging and saved models are Hugging Face's,
-    by `args`; who takes part in a step, clipping, noise and the number of steps are the plan's, so
-    that batch size, epochs and `max_grad_norm` of `args` have no say (the batch size is how many
-    records are in memory at a time). `bf16=True` runs the steps under autocast.
+    by `args`; who takes part in a step, clipping, noise and the number of steps are the plan's. The
+    training batch size of `args` is how many records are in memory at a time; what else would say
+    what a step is, as epochs and `max_grad_norm`, is refused if it is given. `bf16=True` runs the
+    steps under autocast.
 
     Args:
         model: A module whose outputs have `.logits`, with PEFT's adapters or without.
@@ -50,8 +105,9 @@ class PrivateTrainer(transformers.Trainer):
         InputError: For a plan with a learning-rate schedule, which `args` gives here; for a model
             whose loss is not known, without `loss_fn`.
         StateError: For `resume_from_checkpoint`: a private run goes on from its own folder only.
-        UnsupportedError: For gradient accumulation, fp16, `compute_loss_func`, label smoothing,
-            NEFTune's noise and several processes.
+        UnsupportedError: For arguments that are not `HONOURED`, where they are not the defaults,
+            as gradient accumulation, epochs, fp16 and label smoothing; for `compute_loss_func` and
+            several processes.
 
     Guarantee:
         That of `apiece.Trainer`. What is logged of training is public: planned spending, learning
@@ -82,7 +138,7 @@ class PrivateTrainer(transformers.Trainer):
         bf16 = args.bf16
         args.max_steps, args.max_grad_norm, args.bf16 = plan.steps, 0.0, False
         super().__init__(model, args, **options)
-        self._plan, self._loss = plan, loss_fn or loss_of(model)
+        self.plan, self._loss = plan, loss_fn or loss_of(model)
         self._engine = partial(
             Engine,
             seed=private_seed,
@@ -103,7 +159,7 @@ class PrivateTrainer(transformers.Trainer):
             own = super().create_optimizer() if model is None else super().create_optimizer(model)
             loader = self._get_dataloader(self.train_dataset, "Training", batch_size=1)
             records = DataLoader(loader.dataset, collate_fn=loader.collate_fn)
-            engine = self._engine(self.model, own, self._loss, self._plan, records)
+            engine = self._engine(self.model, own, self._loss, self.plan, records)
             self._private = PrivateStep(engine, around=self._around)
         self.optimizer = self._private
         return self.optimizer
@@ -119,7 +175,7 @@ class PrivateTrainer(transformers.Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return an epoch's steps, empty: the records are drawn in the step."""
-        return DataLoader([{}] * steps_an_epoch(self._plan), batch_size=None)  # type: ignore[arg-type]
+        return DataLoader([{}] * steps_an_epoch(self.plan), batch_size=None)  # type: ignore[arg-type]
 
     def training_step(self, model: torch.nn.Module, *_: object, **__: object) -> torch.Tensor:
         """Leave the step to the optimizer; return no loss."""
@@ -184,18 +240,27 @@ def _check(args: Any, plan: Plan, options: dict[str, Any]) -> None:
         raise InputError(
             "plan: it has a learning-rate schedule, and args another; make the plan without one"
         )
+    _refuse_ignored(args, plan)
     given = {
-        "gradient_accumulation_steps": args.gradient_accumulation_steps != 1,
-        "fp16": bool(args.fp16),
-        "label_smoothing_factor": bool(args.label_smoothing_factor),
-        "neftune_noise_alpha": bool(getattr(args, "neftune_noise_alpha", None)),
         "several processes": args.world_size > 1,
         "compute_loss_func": options.get("compute_loss_func") is not None,
-        "resume_from_checkpoint": bool(args.resume_from_checkpoint),
-        "load_best_model_at_end": bool(args.load_best_model_at_end),
+        "save_strategy = 'best'": str(args.save_strategy).endswith(("best", "BEST")),
     }
     for name in (name for name, is_set in given.items() if is_set):
         raise UnsupportedError(
-            f"args: {name} has no meaning in private steps; leave it out (the plan says what a "
-            "step is; a loss of your own goes into loss_fn, bf16=True in place of fp16)"
+            f"args: {name} has no meaning in private steps; leave it out (a loss of your own goes "
+            "into loss_fn)"
         )
+
+
+def _refuse_ignored(args: Any, plan: Plan) -> None:
+    """Raise `UnsupportedError` for an argument that is given and would have no say."""
+    usual = transformers.TrainingArguments("tmp_trainer", use_cpu=args.use_cpu)
+    for field in fields(args):
+        name, value = field.name, getattr(args, field.name)
+        if name in HONOURED or value == getattr(usual, name, field.default):
+            continue
+        if name == "max_steps" and value == plan.steps:
+            continue
+        why = REFUSED.get(name, "apiece does not know it: leave it out")
+        raise UnsupportedError(f"args: {name} = {value!r} has no say in private steps; {why}")

@@ -191,7 +191,8 @@ class Papers(BaseEstimator):
         run = Run.load(folder)
         if run.estimator is None or run.estimator["name"] != cls.__name__:
             of = "apiece train" if run.estimator is None else run.estimator["name"]
-            raise InputError(f"{folder}: is of {of}, and not of {cls.__name__}")
+            how = "apiece.jobs.load_model" if run.estimator is None else f"{of}.load"
+            raise InputError(f"{folder}: is of {of}, and not of {cls.__name__}; read it by {how}")
         own, kept = run.estimator, run.kept
         columns = Schema.from_dict({"columns": own["columns"]}, str(folder)).columns if own[
             "columns"] else None  # fmt: skip

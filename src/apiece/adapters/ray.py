@@ -75,7 +75,9 @@ def _connect(ray: Any, address: str | None) -> None:
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=False)
     except (ConnectionError, SystemExit) as error:  # Ray ends the process where "auto" is dead
-        raise StateError(f"ray: no cluster answers at {address} ({error})") from None
+        raise StateError(
+            f"ray: no cluster answers at {address} ({error}); start one, or give its address"
+        ) from None
 
 
 def _knock(address: str) -> None:

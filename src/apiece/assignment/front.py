@@ -51,6 +51,10 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 KEEP_BOUNDS = (Uniform.name, Scale.name, Hybrid.name)  # of Δ̄, whatever the others ask
 ATTEMPTS = 12  # each aims twice as far below as the one before
+LEFT_UNSPENT = (
+    "a level may leave budget unspent: where its noise or chance is held by a stricter level or by "
+    "a bound on the excess, or is already the most that the strategy can use"
+)
 NAMED = 64  # groups with a note of their own
 
 
@@ -350,7 +354,7 @@ def unspent_notes(plan: Plan) -> list[str]:
             f"{below.size - NAMED} more groups spend {per_cent(share[below[NAMED]])} to "
             f"{per_cent(share[below[-1]])} of what they asked: see plan.spent_share"
         )
-    return notes
+    return [*notes, LEFT_UNSPENT] if notes else []
 
 
 def out_of_range(strategy: Strategy, request: Request, reason: str) -> str:

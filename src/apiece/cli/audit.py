@@ -228,7 +228,7 @@ def of_shadow_run(variant: str, out: Path | None, **asked: Any) -> Findings:
     models = _check.count("models", asked["models"], least=LEAST_MODELS)
     processes = _check.count("processes", asked["processes"])
     if asked["ray"] and processes > 1:
-        raise InputError("--processes: are of this machine; with --cluster Ray decides")
+        raise InputError("--processes: with --cluster Ray decides; leave it out")
     if asked["address"] is not None and not asked["ray"]:
         raise InputError("--address: is of a Ray cluster; add --cluster to train there")
     if variant not in VARIANTS:
@@ -409,7 +409,7 @@ def _numbers(path: Path) -> list[float]:
         try:
             found.append(float(line))
         except ValueError:
-            raise DataError(f"{path}, entry {at} = {line!r}: not a number") from None
+            raise DataError(f"{path}, entry {at} = {line!r}: give one number a line") from None
     return found
 
 

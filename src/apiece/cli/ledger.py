@@ -429,7 +429,8 @@ def status(
         found = ledger.status(analysis)
         if found == "unknown":
             raise AnalysisError(
-                f"--analysis {analysis!r}: unknown to this ledger; see apiece ledger history"
+                f"--analysis {analysis!r}: unknown to this ledger; give one that apiece ledger "
+                "history lists"
             )
         document["analysis"] = {"id": analysis, "status": found}
         lines.append(f"analysis {analysis}: {document['analysis']['status']}")
@@ -542,8 +543,7 @@ def account_of(ledger: Ledger, person: str) -> int | str:
     whose = read_id(person, ledger.id_kind)
     if whose is None:
         raise DataError(
-            f"PERSON {person!r}: has no account; this ledger's ids are whole numbers, written as 7 "
-            "or -7"
+            f"PERSON {person!r}: has no account; this ledger's ids are whole numbers: write 7 or -7"
         )
     return whose
 
@@ -611,7 +611,7 @@ def verify(url: str, head: str | None, as_json: bool) -> None:
 
     kept = None if head is None else read_head(head)
     if head is not None and kept is None:
-        raise InputError(f"--head: {head!r} is not number:digest with 64 hexadecimal digits")
+        raise InputError(f"--head: {head!r} is no head; give what verify printed")
     found = _open(url, create=False).verify(kept)
     document = {
         "ok": found.ok,

@@ -225,12 +225,16 @@ def prospect(
     The individual strategy with the least noise counts, against the better of one budget for all.
     """
     less = {row.strategy: row.below_uniform or 0.0 for row in rows if row.objection is None}
-    best = max(less, key=lambda name: round(less[name], 2), default="uniform")
+    # As the table shows them: who is equal there is named together.
+    shown = {name: float(f"{times:.3g}") for name, times in less.items()}
+    tied = [name for name, times in shown.items() if times == max(shown.values())] or ["uniform"]
+    best, all_best = tied[0], " and ".join(tied)
     one = max(less.get("uniform", 0.0), less.get("threshold", 0.0))
     if less.get(best, 0.0) < 1.05 * one:
         told = "Nothing here: one budget for all has as little noise, within 5 %."
     elif noise is None:
-        told = f"{best} has the least noise; with --parameters this says what that has brought."
+        have = "have" if tied[1:] else "has"
+        told = f"{all_best} {have} the least noise; with --parameters this says what it brought."
     elif gain is None:
         told = f"Noise {noise:.2g} of the signal under uniform: nothing was measured there."
     else:

@@ -151,7 +151,7 @@ def chosen(units: Sequence[Unit], only: Sequence[str]) -> list[Unit]:
             raise OptionError(f"--only {text}: give KEY=VALUE, KEY one of {', '.join(known)}")
         found = matching(found, [text])
         if not found:
-            raise OptionError(f"--only {text}: no unit has it")
+            raise OptionError(f"--only {text}: no unit has it; give another value")
     return found
 
 

@@ -143,7 +143,7 @@ def _populations(others: list[float], shares: list[float] | None, flags: Flags) 
     size = _check.count("--records", flags["records"], least=2)
     keeps = flags["strategy"].lower() == "hybrid"
     if keeps and flags["excess"] is None:
-        raise InputError("--excess: missing; hybrid keeps a bound Δ̄ on the excess, as 0.02")
+        raise InputError("--excess: missing; give the bound Δ̄ that hybrid keeps, as 0.02")
     if flags["excess"] is not None and not keeps:
         raise InputError(
             f"--excess: {flags['strategy']} keeps no bound on the excess; leave it out, or give "

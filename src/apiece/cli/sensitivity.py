@@ -111,7 +111,7 @@ def _at(query: Query, text: str) -> Json:
     if unknown:
         raise AttributeRangeError(
             f"--at {text!r}: the query has no attribute {unknown[0]!r}; "
-            f"it has {', '.join(query.attributes)}"
+            f"give some of {', '.join(query.attributes)}"
         )
     from apiece.sensitivity import partial_sensitivity
 

@@ -35,7 +35,9 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DataError(f"out = {path}: cannot be made ({error.strerror})") from None
+            raise DataError(
+                f"out = {path}: cannot be made ({error.strerror}); give another"
+            ) from None
         self.path = path
         self._start = time.monotonic()
 

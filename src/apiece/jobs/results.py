@@ -309,10 +309,12 @@ def _run_of(top: Json, where: str) -> Run:
     )
     names = [found.strategy for found in strategies]
     if training["strategy"] not in names or len(set(names)) < len(names):
-        raise DataError(f"{where}: strategy {training['strategy']!r} is not among {names}, once")
+        raise DataError(
+            f"{where}: strategy {training['strategy']!r} is not among {names}, once; {_REMEDY}"
+        )
     repeats, rest = (models, 0) if top["estimator"] else divmod(models, len(names))
     if rest or not repeats > 0:
-        raise DataError(f"{where}: {models} models of {len(names)} strategies")
+        raise DataError(f"{where}: {models} models of {len(names)} strategies; {_REMEDY}")
     _require_fitting(strategies, top, 1 if top["estimator"] else repeats, where)
     return Run(
         version=top["apiece"],

@@ -72,7 +72,8 @@ class Interval:
     def __post_init__(self) -> None:
         if not self.lower <= self.value <= self.upper:
             raise DataError(
-                f"interval from {self.lower} to {self.upper}: does not hold its value {self.value}"
+                f"interval from {self.lower} to {self.upper}: does not hold its value "
+                f"{self.value}; give a folder as it was written"
             )
 
 

@@ -135,6 +135,11 @@ def subject_of(value: object, levels: Asked) -> Subject:
         return Subject(declared, {}, findings=value)
     if isinstance(value, Plan):
         return _of_plan(value, levels_of(levels, value))
+    if isinstance(getattr(value, "plan", None), Plan):
+        raise InputError(
+            f"report: a {type(value).__name__} is no finished run; give its plan, as "
+            "apiece.report(trainer.plan)"
+        )
     raise InputError(
         f"report: {type(value).__name__} is no plan, run, findings or fitted estimator; give one "
         "of these, such as Run.load(folder)"
