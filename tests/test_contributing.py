@@ -127,7 +127,7 @@ def test_a_mechanism(house: House) -> None:
         "from apiece.mechanisms.mixture import MixtureOfGaussians\n"
         "from apiece.mechanisms.flipped_bits import FlippedBits\n",
     )
-    house.change(algebra, "| MixtureOfGaussians\n", "| MixtureOfGaussians | FlippedBits\n")
+    house.change(algebra, "    | Laplace\n", "    | Laplace\n    | FlippedBits\n")
     asked = '[{"repeated": {"mechanism": {"flipped_bits": {"flip": 0.25}}, "times": 2}}]'
     told = json.loads(house.apiece("account", "-", "--delta", "0.01", "--json", given=asked))
     # by hand: two answers of three outcomes; δ(ε) of the largest losses, 4 log 3 and 2 log 3

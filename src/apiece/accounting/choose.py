@@ -46,11 +46,21 @@ from apiece.accounting.contour.profile import (
 )
 from apiece.accounting.curve import PrivacyCurve, short
 from apiece.accounting.exact import GaussianProfile, OneStep, PureProfile, enumerated, pure
+from apiece.accounting.lattice.allocation import AllocatedProfile
 from apiece.accounting.lattice.profile import composition
 from apiece.accounting.renyi import renyi
 from apiece.accounting.selection import SelectedProfile
 from apiece.errors import ApieceError, InputError, RangeError, UnsupportedError, unknown
-from apiece.mechanisms import Gaussian, Laplace, Mechanism, Repeated, Sampled, Selected, flatten
+from apiece.mechanisms import (
+    Allocated,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    Repeated,
+    Sampled,
+    Selected,
+    flatten,
+)
 from apiece.mechanisms.algebra import NormalForm, require_mechanism
 
 
@@ -87,6 +97,14 @@ def _selected(steps: NormalForm, accuracy: Precision) -> Profile | None:
     match steps:
         case ((Selected(mechanisms, runs), 1),):
             return SelectedProfile.of([choose(m, "pld", accuracy) for m in mechanisms], runs)
+    return None
+
+
+def _allocated(steps: NormalForm, accuracy: Precision) -> Profile | None:
+    """Return the profile of one Gaussian step of several, drawn at random."""
+    match steps:
+        case ((Allocated() as step, 1),):
+            return AllocatedProfile(step)
     return None
 
 
@@ -129,6 +147,10 @@ TABLE = (
     Row(
         "enumeration", _TIGHT, lambda steps, _: enumerated(steps), True,
         "discrete steps with few distinct losses are added up one by one",
+    ),
+    Row(
+        "random allocation", _TIGHT, _allocated, True,
+        "one step of several is a mean of lognormal ratios, doubled up on cells from both sides",
     ),
     Row(
         "contour integral", _TIGHT, _sampled_gaussians, False,

@@ -9,12 +9,14 @@ from apiece.mechanisms.algebra import (
     flatten,
     from_json,
 )
+from apiece.mechanisms.allocated import Allocated
 from apiece.mechanisms.atoms import Atoms, Finite
 from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 from apiece.mechanisms.runs import Runs
 
 __all__ = [
+    "Allocated",
     "Atoms",
     "Composed",
     "DiscreteGaussian",

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, get_args
 from apiece import _check, _json
 from apiece._types import Json
 from apiece.errors import InputError, RangeError, unknown
+from apiece.mechanisms.allocated import Allocated
 from apiece.mechanisms.atoms import Atoms, Finite, behind_coin
 from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
@@ -23,7 +24,13 @@ from apiece.mechanisms.runs import Runs
 
 # A new mechanism is a file beside this one and a name in this line.
 Primitive: TypeAlias = (
-    Gaussian | Laplace | DiscreteGaussian | DiscreteLaplace | Finite | MixtureOfGaussians
+    Gaussian
+    | Allocated
+    | Laplace
+    | DiscreteGaussian
+    | DiscreteLaplace
+    | Finite
+    | MixtureOfGaussians
 )
 
 
@@ -222,6 +229,8 @@ def _steps(mechanism: Mechanism, times: int) -> Iterator[tuple[Mechanism, int]]:
                 yield from _steps(inner, times)
             elif probability > 0 and (steps := flatten(inner)):
                 yield _sampled(steps, probability), times
+        case Allocated(z, 1):
+            yield Gaussian(z), times
         case _:
             yield mechanism, times
 

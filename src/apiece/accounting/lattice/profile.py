@@ -17,6 +17,7 @@ import numpy as np
 from apiece._types import Bounds, Floats
 from apiece.accounting.bounds import DEFAULT, Precision, nothing_known, tightest
 from apiece.accounting.exact import log_ratio
+from apiece.accounting.lattice.allocation import allocated_pair
 from apiece.accounting.lattice.convolution import (
     NEGLIGIBLE,
     Attempt,
@@ -58,7 +59,15 @@ from apiece.accounting.lattice.settings import (
     view,
 )
 from apiece.errors import RangeError, UnsupportedError
-from apiece.mechanisms import Gaussian, Laplace, Mechanism, MixtureOfGaussians, Sampled, flatten
+from apiece.mechanisms import (
+    Allocated,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    MixtureOfGaussians,
+    Sampled,
+    flatten,
+)
 from apiece.mechanisms.algebra import NormalForm, atoms_of
 from apiece.numerics.rounding import UNIT
 
@@ -290,6 +299,10 @@ def _pair(step: Mechanism, accuracy: Precision) -> Pair:
             return GaussianPair(z, q)
         case Sampled(Laplace(scale), q):
             return LaplacePair(scale, q)
+        case Allocated():
+            return allocated_pair(step)
+        case Sampled(Allocated() as inside, q):
+            return allocated_pair(inside, q)
         case MixtureOfGaussians():
             return mixture_pair(step)
         case Sampled(MixtureOfGaussians() as inside, q):
