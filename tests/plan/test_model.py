@@ -9,6 +9,7 @@ import pytest
 
 from apiece.assignment import (
     AdaPDP,
+    Allocate,
     Hybrid,
     JorgensenSampling,
     Request,
@@ -231,7 +232,8 @@ def test_a_strategy_of_ones_own_cannot_loosen_what_was_asked() -> None:
 PEOPLE = np.array([f"person {i:03}" for i in range(40)])
 ASKED = np.repeat([1.0, 3.0], [12, 28])
 STRATEGIES: list[Strategy] = [
-    Uniform(), Scale(), Sample(), Hybrid(1.0), Threshold(3.0), Sequential(), JorgensenSampling(3.0),
+    Uniform(), Scale(), Sample(), Allocate(), Hybrid(1.0), Threshold(3.0), Sequential(),
+    JorgensenSampling(3.0),
     Rounds(2), AdaPDP(1),
 ]  # fmt: skip
 

@@ -17,6 +17,7 @@ import torch
 from apiece.accounting import excess, noise_multipliers, privacy_curve
 from apiece.assignment import (
     AdaPDP,
+    Allocate,
     Hybrid,
     JorgensenSampling,
     Rounds,
@@ -41,6 +42,7 @@ STRATEGIES: dict[str, Strategy] = {
     "loosest": Uniform("loosest"),
     "scale": Scale(),
     "sample": Sample(),
+    "allocate": Allocate(),
     "sample strictest": Sample("strictest"),
     "hybrid": Hybrid(),
     "threshold": Threshold(3.0),

@@ -1,5 +1,6 @@
 """From budgets to plans: one file a strategy; `front` is the door."""
 
+from apiece.assignment.allocate import Allocate
 from apiece.assignment.front import STRATEGIES, Compared, assign, assign_levels, compare
 from apiece.assignment.gains import (
     MeasuredGain,
@@ -23,6 +24,7 @@ from apiece.assignment.uniform import Uniform
 __all__ = [
     "STRATEGIES",
     "AdaPDP",
+    "Allocate",
     "Compared",
     "Hybrid",
     "JorgensenSampling",

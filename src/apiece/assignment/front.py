@@ -10,6 +10,7 @@ import numpy as np
 
 from apiece._text import per_cent
 from apiece._types import Json
+from apiece.assignment.allocate import Allocate
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
 from apiece.assignment.request import Request, Strategy
@@ -38,6 +39,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         Uniform,
         Scale,
         Sample,
+        Allocate,
         Hybrid,
         Threshold,
         Sequential,

@@ -257,9 +257,10 @@ def _together(plan: BoundPlan, groups: Integers) -> Mechanism:
     held = groups[groups >= 0]
     if held.size == 1:
         return plan.mechanism_for(int(held[0]))
-    if plan.worst_paths is not None or any(s.participation is not None for s in plan.stages):
+    kept = any(s.participation is not None or s.times is not None for s in plan.stages)
+    if plan.worst_paths is not None or kept:
         raise UnsupportedError(
-            f"strategy {plan.strategy}: tosses a coin before a stage, which is not accounted for "
+            f"strategy {plan.strategy}: draws what holds for many steps, not accounted for "
             "several rows of one owner; take one row an owner, or another strategy"
         )
     # By Kahane's inequality rows that point one way are the worst: their norms add up.

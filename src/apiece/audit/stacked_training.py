@@ -212,6 +212,11 @@ def stage_rates(
     stage: Stage, groups: Integers, included: Mask, generator: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """Return sampling probabilities and clip norms, (K, n) each; 0 probability outside a world."""
+    if stage.times is not None:
+        raise UnsupportedError(
+            "strategy allocate: shadow models are trained on Poisson batches alone; audit a plan "
+            "of Sample with the same budgets"
+        )
     joined = included
     if stage.participation is not None:
         joined = included & (generator.random(included.shape) < stage.participation[groups])

@@ -23,6 +23,7 @@ from apiece.errors import DataError, StateError
 from apiece.jobs.config import SAID, TUNED, Job, read_job
 from apiece.jobs.settings import day
 from apiece.jobs.statement import (
+    ALLOCATED,
     COVERED,
     FORMAT,
     NOT_TRUSTED,
@@ -567,7 +568,7 @@ def statement_of(run: Run) -> Json:
 def _mechanism(run: Run) -> Json:
     return {
         "name": WORDS[run.method][0],
-        "sampling": WORDS[run.method][1],
+        "sampling": ALLOCATED if run.strategy == "allocate" else WORDS[run.method][1],
         "strategy": run.strategy,
         "settings": dict(run.kept.settings),
         "hidden": list(run.hidden),

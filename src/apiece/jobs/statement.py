@@ -172,6 +172,10 @@ COVERED = (
     "the parameters of the released model, the plan by which it was trained, and whatever is "
     "computed from them",
 )
+ALLOCATED = (
+    "random allocation: each unit takes part in exactly k of the steps, k its group's number, one "
+    "drawn in secret in each of k equal blocks"
+)
 # By method: what it is, how people come in, what an attacker may know, what is assumed of units.
 WORDS = {
     "dp-sgd": (

@@ -61,6 +61,7 @@ def plan_costs(plan: Plan) -> Costs:
             sampling_probability=most(stage.sampling_probability),
             clip_norm=most(stage.clip_norm),
             participation=most(stage.participation),
+            times=most(stage.times),
         )
         for stage in plan.stages
     ]

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import AnyArray, Floats, Mask
+from apiece._types import AnyArray, Floats, Integers, Mask
 from apiece.budgets import BudgetGroups
 from apiece.errors import InputError, unknown
-from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
+from apiece.mechanisms import Allocated, Composed, Gaussian, Mechanism, Repeated, Sampled
+from apiece.mechanisms.allocated import block_sizes
 
 RELATION = "add_remove"
 COMBINE = ("continue", "average")
@@ -30,6 +31,15 @@ def sampled_steps(noise_multiplier: float, probability: float, steps: int) -> Re
     """Return steps with Gaussian noise, each of which a record joins with this probability."""
     step = Gaussian(noise_multiplier)
     return Repeated(step if probability == 1 else Sampled(step, probability), steps)
+
+
+def allocated_steps(noise_multiplier: float, times: int, steps: int) -> Mechanism:
+    """Return steps with Gaussian noise, of which a record joins one in each of `times` blocks."""
+    blocks = [
+        Repeated(Allocated(noise_multiplier, size), count)
+        for size, count in block_sizes(times, steps)
+    ]
+    return blocks[0] if len(blocks) == 1 else Composed(*blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,9 @@ class Stage:
         clip_norm: The bound on a record's ℓ2 gradient norm.
         participation: Each record's chance of joining the stage at all, by one secret coin a stage;
             None where every record takes part.
+        times: In exactly how many of the steps each record takes part: one in each of so many
+            equal blocks, drawn uniformly. `sampling_probability` is then times/steps. None where a
+            coin decides in each step.
         weight: Of this stage's model, where outputs of the stages' models are averaged.
 
     Raises:
@@ -105,6 +118,7 @@ class Stage:
     clip_norm: Floats = field(repr=False)
     participation: Floats | None = field(default=None, repr=False)
     weight: float = 1.0
+    times: Integers | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         numbers = dict.fromkeys(("expected_batch_size", "noise_stddev", "weight"), _check.positive)
@@ -112,6 +126,21 @@ class Stage:
         _check.put(self, sampling_probability=self._chances)
         if self.participation is not None:
             _check.put(self, participation=self._chances)
+        if self.times is not None:
+            self._check_times(np.asarray(self.times))
+
+    def _check_times(self, times: AnyArray) -> None:
+        """Raise unless the numbers of steps are whole, and what the sampling probabilities say."""
+        shape = self.clip_norm.shape
+        whole = times.shape == shape and times.dtype.kind in "iu" and self.participation is None
+        if not (whole and ((times >= 0) & (times <= self.steps)).all()):
+            raise InputError(
+                f"times = {times.tolist()!r}: must be a whole number of steps a group, at most "
+                f"{self.steps}, in a stage without participation"
+            )
+        if not (np.abs(times / self.steps - self.sampling_probability) <= 1e-12).all():
+            raise InputError("times: over the steps they must be the sampling probabilities")
+        object.__setattr__(self, "times", frozen("times", times, np.int64, shape))
 
     def _chances(self, name: str, values: object) -> Floats:
         array: Floats = np.array(values, dtype=np.float64)
@@ -129,16 +158,22 @@ class Stage:
         array.flags.writeable = False
         return array
 
-    def mechanism(self, group: int) -> Mechanism | None:
+    def mechanism(self, group: int, steps: int | None = None) -> Mechanism | None:
         """Return what this stage does to a record of `group`; None where it takes no part.
 
         Args:
             group: A position.
+            steps: How many of its steps, from the first on; None for all. A block of allocated
+                steps that has begun counts in full.
         """
-        own = self.of(group)
+        own, first = self.of(group), self.steps if steps is None else steps
         if own.sampling_probability == 0 or own.participation == 0:
             return None
-        run = sampled_steps(own.noise_multiplier, own.sampling_probability, self.steps)
+        if self.times is not None:
+            times = int(self.times[group])
+            begun = -(-first * times // self.steps)
+            return allocated_steps(own.noise_multiplier, begun, begun * self.steps // times)
+        run = sampled_steps(own.noise_multiplier, own.sampling_probability, first)
         return run if own.participation == 1 else Sampled(run, own.participation)
 
     def of(self, group: int) -> GroupStage:
@@ -360,13 +395,16 @@ def steps_of(plan: Numbers) -> int:
     return sum(stage.steps for stage in plan.stages)
 
 
-def mechanism_of(plan: Numbers, group: int) -> Mechanism:
-    """Return what is done to a record of `group`; see `Plan.mechanism_for`."""
-    taken = list(plan.stages)
-    if plan.worst_paths is not None:
-        taken = [stage for s, stage in enumerate(plan.stages) if plan.worst_paths[group, s]]
-        taken = [replace(stage, participation=None) for stage in taken]
-    parts = [m for stage in taken if (m := stage.mechanism(group)) is not None]
+def mechanism_of(plan: Numbers, group: int, steps: int | None = None) -> Mechanism:
+    """Return what is done to a record of `group` in the first steps, or all; `mechanism_for`."""
+    left, taken = steps_of(plan) if steps is None else steps, list[tuple[Stage, int]]()
+    for s, stage in enumerate(plan.stages):
+        first, left = min(left, stage.steps), max(left - stage.steps, 0)
+        if first and plan.worst_paths is None:
+            taken.append((stage, first))
+        elif first and plan.worst_paths is not None and plan.worst_paths[group, s]:
+            taken.append((replace(stage, participation=None), first))
+    parts = [m for stage, first in taken if (m := stage.mechanism(group, first)) is not None]
     return parts[0] if len(parts) == 1 else Composed(*parts)
 
 

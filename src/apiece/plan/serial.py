@@ -149,10 +149,15 @@ def with_measures(plan: Numbers, measures: Measures) -> Json:
     return data
 
 
-def _stage_columns(stage: Stage) -> dict[str, Floats]:
-    columns = {"sampling_probability": stage.sampling_probability, "clip_norm": stage.clip_norm}
+def _stage_columns(stage: Stage) -> dict[str, AnyArray]:
+    columns: dict[str, AnyArray] = {
+        "sampling_probability": stage.sampling_probability,
+        "clip_norm": stage.clip_norm,
+    }
     if stage.participation is not None:
         columns["participation"] = stage.participation
+    if stage.times is not None:
+        columns["times"] = stage.times
     return columns
 
 
@@ -164,6 +169,7 @@ Readers = dict[str, _json.Reader[object]]
 _MEASURES = ("epsilon_spent", "advantage", "excess", "excess_forward", "excess_backward")
 _COLUMN, _TEXTS = tuple[float, ...], tuple[str, ...]
 _STEPS = Annotated[int, _json.whole(MOST_STEPS)]
+_TIMES = tuple[_STEPS, ...]
 
 
 def _typed(**kinds: object) -> Readers:
@@ -178,7 +184,7 @@ _ONE_STAGE = _typed(expected_batch_size=float, noise_stddev=float)
 _STAGE = _object(
     _ONE_STAGE
     | _typed(steps=_STEPS, weight=float, sampling_probability=_COLUMN, clip_norm=_COLUMN),
-    _typed(participation=_COLUMN),
+    _typed(participation=_COLUMN, times=_TIMES),
 )
 _TOP = _typed(strategy=str, relation=str, method=str, counts=str, steps=_STEPS, clip_norm=float)
 _TOP |= _typed(releasable=bool, objections=_TEXTS, notes=_TEXTS, groups=object)
@@ -195,7 +201,7 @@ _GROUP_OPTIONAL |= dict.fromkeys(_MEASURES, _json.maybe(_json.number))
 def _columns(groups: object, single: bool) -> Json:
     """Return each field of the groups as a column; all groups must have the same fields."""
     readers = _GROUP | (_GROUP_SINGLE if single else {})
-    kind = {"participation": float} if single else {"worst_path": tuple[bool, ...]}
+    kind = {"participation": float, "times": _STEPS} if single else {"worst_path": tuple[bool, ...]}
     more = _GROUP_OPTIONAL | _typed(**kind)
     rows = _json.listed(_json.as_is)(groups, "plan.groups")
     if not rows or any(not isinstance(row, dict) or row.keys() != rows[0].keys() for row in rows):
@@ -223,7 +229,7 @@ def read(data: object) -> tuple[Json, Claims]:
     columns = _columns(groups, single)
     stages = top.pop("stages", None)
     if stages is None:
-        of_groups = ("sampling_probability", "clip_norm", "participation")
+        of_groups = ("sampling_probability", "clip_norm", "participation", "times")
         shared = {name: top.pop(name) for name in _ONE_STAGE} | {"steps": top["steps"]}
         stages = [shared | {name: _array(columns.get(name)) for name in of_groups}]
     claims = {name: columns.get(name) for name in ("noise_multiplier", *_MEASURES)}

@@ -218,7 +218,9 @@ def spending(plan: Numbers, method: str) -> Floats:
         stage = plan.stages[0]
         if stage.participation is not None:
             return _spending_by_coin(plan, stage, stage.participation, method)
-        if len(distinct) >= QUICK:  # as good as the curves, in a fraction of the time
+        if (
+            len(distinct) >= QUICK and stage.times is None
+        ):  # as good as the curves, in a fraction of the time
             joins = stage.sampling_probability > 0
             spent[joins] = upper_epsilons(
                 noise_multiplier=stage.noise_stddev / stage.clip_norm[joins],

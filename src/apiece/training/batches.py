@@ -98,6 +98,39 @@ class PoissonSampler:
         return batch
 
 
+class AllocatedSampler:
+    """Who takes part in a step, for a stage in which each record joins a whole number of them.
+
+    The steps of a group with k fall into k blocks, as equal as can be; in each block every record
+    draws one step of its own. A block is drawn when a step of it is asked for first. stream: of
+    the group (from 0) and the number of the block's first step.
+    """
+
+    def __init__(
+        self, stage: Stage, group_index: Integers, stream: Callable[[int, int], Generator]
+    ) -> None:
+        assert stage.times is not None
+        self._steps, self._stream, self._times = stage.steps, stream, stage.times.tolist()
+        order = np.argsort(group_index, kind="stable")
+        ends = np.cumsum(np.bincount(group_index, minlength=len(self._times)))[:-1]
+        self._records = np.split(order, ends)
+        self._drawn: dict[int, tuple[int, Integers]] = {}
+
+    def draw(self, within: int) -> Integers:
+        """Return the positions of the records of a step of the stage, in increasing order."""
+        parts = [np.empty(0, dtype=np.int64)]
+        for group, (times, records) in enumerate(zip(self._times, self._records, strict=True)):
+            if times and records.size:
+                block = ((within + 1) * times - 1) // self._steps
+                start, end = (b * self._steps // times for b in (block, block + 1))
+                if self._drawn.get(group, (-1,))[0] != start:
+                    uniform = uniforms(self._stream(group, start), records.size)
+                    chosen = start + (uniform * (end - start)).astype(np.int64)
+                    self._drawn[group] = start, np.minimum(chosen, end - 1)
+                parts.append(records[self._drawn[group][1] == within])
+        return np.sort(np.concatenate(parts))
+
+
 def _buckets(positions: Positions, rates: Floats, group_index: Integers) -> list[Bucket]:
     """Return the records by their rates: a bucket a rate, or an octave where there are many."""
     distinct, rank_of_group = np.unique(rates, return_inverse=True)
@@ -160,7 +193,8 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
     Guarantee:
         In every step of a stage each record joins independently of all others with probability
         `stage.sampling_probability[group]`; with `participation`, only if the coin tossed for it
-        once at the start of the stage said so.
+        once at the start of the stage said so. In a stage with `times` each record joins, also
+        independently of all others, exactly one step of each of so many equal blocks.
 
     Example:
         >>> from apiece import Budgets, Sample, assign
@@ -172,6 +206,10 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
     """
     group_index = BoundPlan.of(plan).group_index
     for stage in plan.stages:
+        if stage.times is not None:
+            allocated = AllocatedSampler(stage, group_index, lambda group, start: generator)
+            yield from map(allocated.draw, range(stage.steps))
+            continue
         joined = participants(stage, group_index, generator)
         sampler = PoissonSampler(stage, group_index, joined=joined)
         for _ in range(stage.steps):
@@ -226,15 +264,34 @@ class PlannedSampler:
         number, within = stage_of(self._plan, step)
         stage, index = self._plan.stages[number], self._plan.group_index
         if self._entered != number:
-            joined = participants(stage, index, streams.participation(number))
-            joined &= self._included
-            self._poisson = PoissonSampler(stage, index, joined=joined, shard=self._shard)
+            self._enter(number, streams)
             self._entered = number
-        records = self._poisson.draw(streams.sampling(step, self._shard[0]))
+        if self._allocated is None:
+            records = self._poisson.draw(streams.sampling(step, self._shard[0]))
+        else:  # by a stream of the block's, so that a step can be drawn again alone
+            rank, world = self._shard
+            records = self._allocated.draw(within)
+            records = records[self._included[records] & (records % world == rank)]
         if self._withdrawn is not None:
             records = records[~self._withdrawn()[records]]
         bounds, size = stage.clip_norm[index[records]], stage.expected_batch_size
         return Draw(records, bounds, stage.noise_stddev, size, number, within)
+
+    def _enter(self, number: int, streams: Randomness) -> None:
+        """Make ready to draw steps of a stage."""
+        stage, index = self._plan.stages[number], self._plan.group_index
+        self._allocated: AllocatedSampler | None = None
+        if stage.times is not None:
+            groups = stage.times.size
+
+            def stream(group: int, start: int) -> Generator:
+                return streams.participation(number, 1 + start * groups + group)
+
+            self._allocated = AllocatedSampler(stage, index, stream)
+            return
+        joined = participants(stage, index, streams.participation(number))
+        joined &= self._included
+        self._poisson = PoissonSampler(stage, index, joined=joined, shard=self._shard)
 
 
 def stage_of(plan: Plan, step: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from apiece import _check
+from apiece.accounting import privacy_curve
 from apiece.errors import UnsupportedError
 from apiece.plan import Plan
+from apiece.plan.parts import mechanism_of
 from apiece.training.modes import evaluating
 
 if TYPE_CHECKING:
@@ -106,20 +108,14 @@ class PlannedSpending:
 
     def _compute(self, steps: int) -> tuple[Spent, ...]:
         """Return what the plan's first `steps` steps spend."""
-        stages, left = [], steps
-        for stage in self._plan.stages:
-            if left > 0:
-                stages.append(replace(stage, steps=min(left, stage.steps)))
-            left -= stage.steps
-        paths = self._plan.worst_paths
-        paths = None if paths is None else paths[:, : len(stages)]
-        first = replace(self._plan, stages=tuple(stages), worst_paths=paths) if steps else None
         asked = self._plan.budget_groups
         spent = []
         for g in self._groups:
             upper = 0.0
-            if first is not None:
-                upper = float(first.curve(g).epsilon(float(asked.delta[g])).upper)
+            if steps:
+                first = mechanism_of(self._plan, g, steps)
+                curve = privacy_curve(first, method=self._plan.method)
+                upper = float(curve.epsilon(float(asked.delta[g])).upper)
             spent.append(Spent(str(asked.name[g]), float(asked.epsilon[g]), upper))
         return tuple(spent)
 

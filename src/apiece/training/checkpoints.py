@@ -375,7 +375,7 @@ class Keeper:
                 f"same noise on other records; resume that one, or with {state['world']} processes"
             )
         began, step = f"the run's last number of processes, {state['world']}", int(state["step"])
-        if any(stage.participation is not None for stage in self._plan.stages):
+        if any(s.participation is not None or s.times is not None for s in self._plan.stages):
             raise StateError(
                 f"checkpoint: the plan's records take part in whole stages; resume with {began}"
             )

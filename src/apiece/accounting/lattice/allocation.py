@@ -3,7 +3,7 @@
 Under Q the ratio is M = (L₁ + … + L_n)/n with independent lognormal L = e^{N(−1/(2z²), 1/z²)}, and
 both directions are convex functions of it: E_Q(M − e^ε)₊ and E_Q(1 − e^ε·M)₊. So atoms that spread
 M without moving its mean bound δ(ε) from above, and atoms that contract it from below, under any
-composition (Blackwell; Strassen 1965).
+composition.
 
 M is built by doubling: a mean of 2m is a mean of two means of m. After each doubling the sums fall
 into cells; a cell is known by its mass and its mean, and goes to its two ends (spread) or to its

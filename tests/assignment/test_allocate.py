@@ -1,0 +1,136 @@
+"""Allocate: whole numbers of steps within every budget, and batches that keep them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from apiece import Budgets, Plan, assign
+from apiece.accounting import privacy_curve
+from apiece.assignment import Allocate
+from apiece.errors import InputError, UnsupportedError, VerificationError
+from apiece.plan import BoundPlan
+from apiece.plan.parts import allocated_steps, mechanism_of
+from apiece.training import poisson_batches
+from apiece.training.batches import PlannedSampler
+from apiece.training.randomness import Streams
+
+BUDGETS = Budgets.from_groups([("a", 1.0, 0.5), ("b", 2.5, 0.5)], 60, 1e-4)
+
+
+@pytest.fixture(scope="module")
+def plan() -> BoundPlan:
+    return assign(BUDGETS, "allocate", steps=23, expected_batch_size=12, clip_norm=1.0)
+
+
+def test_each_group_gets_the_most_whole_steps_that_its_budget_allows(plan: BoundPlan) -> None:
+    stage, times = plan.stages[0], plan.stages[0].times
+    assert plan.verify().ok
+    assert times is not None
+    assert times[0] < times[1]
+    for g, k in enumerate(times.tolist()):
+        more = privacy_curve(allocated_steps(stage.noise_stddev, k + 1, 23)).epsilon(1e-4)
+        assert more.upper > plan.budget_groups.epsilon[g]
+    assert sum("exactly" in note and "unspent" in note for note in plan.notes) == 2
+
+
+def test_every_record_joins_exactly_its_steps_one_in_each_block(plan: BoundPlan) -> None:
+    batches = list(poisson_batches(plan, generator=np.random.default_rng(3)))
+    joined = np.zeros((60, 23), dtype=int)
+    for step, batch in enumerate(batches):
+        joined[batch, step] += 1
+    times = plan.stages[0].times[plan.group_index]
+    assert (joined.sum(axis=1) == times).all()
+    assert joined.max() == 1
+    for record, k in enumerate(times):
+        edges = [b * 23 // k for b in range(k)]
+        assert (np.add.reduceat(joined[record], edges) == 1).all()
+
+
+def test_steps_are_uniform_and_independent(plan: BoundPlan) -> None:
+    generator, count = np.random.default_rng(11), 300
+    share = np.zeros((60, 23))
+    sizes = []
+    for _ in range(count):
+        for step, batch in enumerate(poisson_batches(plan, generator=generator)):
+            share[batch, step] += 1 / count
+            sizes.append(batch.size)
+    for g, k in enumerate(plan.stages[0].times.tolist()):
+        edges = np.append([b * 23 // k for b in range(k)], 23)
+        chance = np.repeat(1 / np.diff(edges), np.diff(edges))
+        of_group = share[plan.group_index == g].mean(axis=0)
+        error = np.sqrt(chance * (1 - chance) / (count * 30))
+        assert (np.abs(of_group - chance) <= 4.5 * error + 1e-12).all()
+    assert abs(np.mean(sizes) - plan.expected_batch_size) < 0.3
+    assert np.std(sizes) > 1  # sizes vary as those of Poisson batches do
+
+
+def test_a_step_is_drawn_again_alone_and_shards_make_the_whole(plan: BoundPlan) -> None:
+    streams, everyone = Streams.from_seed(5), np.ones(60, dtype=bool)
+    whole = PlannedSampler(plan, everyone)
+    every = [whole.draw(step, streams).records for step in range(23)]
+    for step in (17, 3, 22):
+        again = PlannedSampler(plan, everyone).draw(step, streams).records
+        assert np.array_equal(again, every[step])
+        parts = [PlannedSampler(plan, everyone, (r, 2)).draw(step, streams) for r in (0, 1)]
+        both = np.sort(np.concatenate([part.records for part in parts]))
+        assert np.array_equal(both, every[step])
+    left = everyone.copy()
+    left[7] = False  # the neighbour's draws are the same, but for the record that is not there
+    fewer = PlannedSampler(plan, left)
+    for step in range(23):
+        there = fewer.draw(step, streams).records
+        assert np.array_equal(there, every[step][every[step] != 7])
+
+
+def test_planned_spending_of_a_prefix_is_an_upper_bound_that_grows(plan: BoundPlan) -> None:
+    for g in (0, 1):
+        parts = [privacy_curve(mechanism_of(plan, g, n)).epsilon(1e-4) for n in (1, 8, 15, 23)]
+        ends = [bounds.upper for bounds in parts]
+        assert ends[-1] == pytest.approx(plan.epsilon_spent[g])
+        assert ends == sorted(ends)
+
+
+def test_json_keeps_the_numbers_and_what_is_not_so_is_refused(plan: BoundPlan) -> None:
+    data = plan.to_dict()
+    assert Plan.from_dict(data).to_dict() == data
+    data["groups"][0]["times"] += 1
+    with pytest.raises(InputError, match="times"):
+        Plan.from_dict(data)
+    stage = plan.stages[0]
+    with pytest.raises(InputError, match="whole number"):
+        replace(stage, times=np.array([1.5, 2.0]))
+    poisson = plan.to_dict()
+    for group in poisson["groups"]:
+        del group["times"]  # as coins it would cost another ε than is claimed
+    with pytest.raises((InputError, VerificationError)):
+        Plan.from_dict(poisson)
+    many = Budgets(np.linspace(1, 3, 60), 1e-4)
+    with pytest.raises(UnsupportedError, match="distinct budgets"):
+        assign(many, Allocate(), steps=10, expected_batch_size=12, clip_norm=1.0)
+
+
+def test_a_trainer_goes_on_to_the_bit(plan: BoundPlan, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from apiece.training import Trainer
+
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 3), torch.randint(0, 2, (60,))
+    data = torch.utils.data.TensorDataset(x, y)
+
+    def parts() -> tuple[torch.nn.Linear, torch.optim.Optimizer, torch.nn.Module]:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        return model, optimizer, torch.nn.CrossEntropyLoss(reduction="none")
+
+    one, other, again = parts(), parts(), parts()
+    Trainer(*one, plan, data, seed=4).fit()
+    stopped = Trainer(*other, plan, data, seed=4)
+    for _ in range(9):
+        stopped.step()
+    stopped.save(tmp_path / "there")
+    Trainer.resume(tmp_path / "there", *again, plan, data).fit()
+    assert torch.equal(one[0].weight, again[0].weight)
