@@ -101,9 +101,14 @@ def test_blocks_hold_a_simulation() -> None:
             assert abs(mean - curve.delta(epsilon).lower) <= 4.5 * error + 1e-5
 
 
-# From PLD_accounting 2.0 (Feldman and Shenfeld), gaussian_allocation_epsilon_range; see
-# benchmarks/results/allocate.json: z, T, k, δ, lower, upper.
-PEERS: list[tuple[float, int, int, float, float, float]] = []
+# z, T, k, δ, lower, upper: what gaussian_allocation_epsilon_range of PLD_accounting 2.0 says with
+# epsilon_accuracy = 0.02 (Feldman and Shenfeld 2026).
+PEERS = [
+    (3.0, 10, 1, 1e-5, 0.36978783980322916, 0.3795395328056032),
+    (2.0, 100, 1, 1e-5, 0.1693066074954241, 0.17794838700141352),
+    (1.0, 100, 1, 1e-5, 0.617226889419942, 0.6279225196500514),
+    (2.0, 100, 5, 1e-5, 0.9951689583486699, 1.0072749828875587),
+]
 
 
 @pytest.mark.parametrize(("z", "steps", "times", "delta", "low", "high"), PEERS)
@@ -112,9 +117,9 @@ def test_within_what_another_library_says(
 ) -> None:
     parts = [Repeated(Allocated(z, n), count) for n, count in block_sizes(times, steps)]
     own = privacy_curve(Composed(*parts)).epsilon(delta)
-    assert own.lower <= high
-    assert low <= own.upper
-    assert own.upper - own.lower <= 8e-3
+    assert low <= own.lower
+    assert own.upper <= high
+    assert own.upper - own.lower <= 4e-3
 
 
 def test_more_steps_never_cost_more_and_one_is_gaussian() -> None:
