@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Json
+from apiece._types import AnyArray, Floats, Json
 from apiece.errors import InputError
 from apiece.filters import Costs, costs_of
 from apiece.ledger import codec
@@ -51,7 +51,7 @@ def plan_costs(plan: Plan) -> Costs:
     order = np.argsort(plan.budget_groups.epsilon, kind="stable")
     parts = np.array_split(order, MOST)
 
-    def most(values: Floats | None) -> Any:  # a larger rate or bound is dominated by no smaller one
+    def most(values: AnyArray | None) -> Any:  # a larger rate or bound is dominated by no less
         return None if values is None else np.array([values[part].max() for part in parts])
 
     stages = [
