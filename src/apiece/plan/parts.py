@@ -97,10 +97,10 @@ class Stage:
         clip_norm: The bound on a record's ℓ2 gradient norm.
         participation: Each record's chance of joining the stage at all, by one secret coin a stage;
             None where every record takes part.
+        weight: Of this stage's model, where outputs of the stages' models are averaged.
         times: In exactly how many of the steps each record takes part: one in each of so many
             equal blocks, drawn uniformly. `sampling_probability` is then times/steps. None where a
             coin decides in each step.
-        weight: Of this stage's model, where outputs of the stages' models are averaged.
 
     Raises:
         InputError: For values out of bounds and for arrays of different lengths.
