@@ -41,12 +41,14 @@ def batch(size):
     return x, torch.arange(size) % 3, torch.linspace(0.1, 2, size, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("make", [mlp, Sequence], ids=["mlp", "transformer"])
+@pytest.mark.parametrize(
+    "make", [mlp, pytest.param(Sequence, marks=pytest.mark.slow)], ids=["mlp", "transformer"]
+)
 def test_a_form_that_comes_often_is_written_out_to_the_bit(monkeypatch, make):
     monkeypatch.setattr(engine, "_AGAIN", 3)
     monkeypatch.setattr(engine, "_FEW", 10_000)
     model, found = make(), []  # which drops values
-    for _ in range(6):
+    for _ in range(3):
         for size, bad in [(3, 0), (6, 0), (60, 0), (60, torch.nan)]:
             (x, y, bounds), people = batch(size), torch.arange(size)
             x[2] += bad

@@ -218,7 +218,7 @@ class ClippedSum:
     @property
     def rejected(self) -> int:
         """How many records were not finite and so contributed zero; a private count."""
-        return int((~torch.isfinite(self.norms)).sum())
+        return 0 if self.norms.sum().isfinite() else int((~torch.isfinite(self.norms)).sum())
 
     def __add__(self, other: ClippedSum) -> ClippedSum:
         """Return the sum over the records of both, which must be different records."""
