@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import io
 import json
 import re
 import runpy
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece import cli
+from apiece import Budgets, Scale, assign, cli
 from apiece.datasets import Schema
 
 ROOT = Path(__file__).parents[1]
@@ -27,9 +28,7 @@ PARSED = {
     "auditing": "64 shadow models, a cluster's scores",
     "ledger": "its trainings run in tests/cli/test_train_ledger.py",
     "pate": "the table of another page",
-    "queries": "a cluster of Spark",
     "epsilon": "a plan of another page",
-    "accounting": "a plan of another page, a pipe",
 }
 WIDTH = 88  # columns of code that fit a page beside both lists
 
@@ -95,6 +94,9 @@ def put_files(page: str, folder: Path) -> None:
             '[columns.age]\nkind = "numeric"\nlower = 0\nupper = 90\n'
             '[columns.readmitted]\nkind = "categorical"\nvalues = ["0", "1"]\n'
         )
+    if page == "accounting":
+        budgets, how = Budgets([2.0] * 60, 1e-5), {"steps": 2, "expected_batch_size": 6}
+        (folder / "plan.json").write_text(assign(budgets, Scale(), clip_norm=1.0, **how).to_json())
     if page == "scale":
         consent = np.random.default_rng(0).choice([1.0, 2.0, 4.0], 20_000)
         pd.DataFrame({"consent": consent}).to_parquet(folder / "people.parquet")
@@ -126,8 +128,10 @@ def test_a_page_runs_from_beginning_to_end(
             exec(compile(block, page.name, "exec"), names)
         elif language in SHELL and page.stem not in PARSED:
             for line in commands_of(block):
-                if line.startswith("apiece "):
-                    assert cli.run(shlex.split(line)[1:]) == 0, line
+                said, _, piped = line.rpartition(" | ")
+                if piped.startswith("apiece ") and "spark" not in line:
+                    monkeypatch.setattr("sys.stdin", io.StringIO(" ".join(shlex.split(said)[1:])))
+                    assert cli.run(shlex.split(piped)[1:]) == 0, line
 
 
 def test_index_and_readme_and_main_job_show_one_example() -> None:
