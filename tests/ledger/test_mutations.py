@@ -74,9 +74,9 @@ def test_the_untouched_ledger_passes_the_probes(world: World) -> None:
 
 
 def test_no_edit_buys_anything(world: World) -> None:
-    made, found = sweep(world, every=67)
+    made, found = sweep(world, every=67 if "sqlite" in world.url else 201)
     assert found == []
-    assert made > 10
+    assert made > 3
 
 
 @pytest.mark.parametrize(

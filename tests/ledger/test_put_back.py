@@ -260,7 +260,7 @@ def test_the_search_finds_a_planted_break(
 ) -> None:
     monkeypatch.setattr(*BREAKS[planted], raising=False)
     with pytest.raises(AssertionError):
-        search(tmp_path, range(100))
+        search(tmp_path, range(14, 100))  # the first that finds one is 16, or 20
 
 
 def charges(ledger: Ledger, count: int) -> int:

@@ -75,7 +75,7 @@ class Model:
         return can
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_ledger_keeps_every_promise_of_its_policy(
     seed: int, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,9 +87,9 @@ def trained(make):
 
 @pytest.mark.parametrize("run", [pytest.param(trained, marks=pytest.mark.slow), filtered])
 def test_trainers(run):
-    for name in list(HONEST)[::7]:
+    for name in list(HONEST)[::11]:
         run(HONEST[name])
-    for name in list(MIXING)[::7]:
+    for name in list(MIXING)[::11]:
         with contextlib.suppress(InputError, Refused):
             run(MIXING[name])
 

@@ -160,8 +160,15 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize("data", [{}, {"packaged": True}, {"simulated_budgets": True}], ids=str)
-@pytest.mark.parametrize("other", ASKED[1:], ids=["one", "alike", "three", "bounds"])
+@pytest.mark.parametrize(
+    ("other", "data"),
+    [
+        pytest.param(other, dict.fromkeys(names, True), marks=marks, id=f"{asked}-{names}")
+        for asked, other in zip(["one", "alike", "three", "bounds"], ASKED[1:], strict=True)
+        for names in ((), ("packaged",), ("simulated_budgets",))
+        for marks in [[pytest.mark.slow] if names and asked in ("one", "alike") else []]
+    ],
+)
 def test_private_budgets_are_on_no_public_page(other: Budgets, data: dict[str, bool]) -> None:
     """Of a plan, of a run and in its statement: without declared levels nothing follows from them.
 

@@ -36,10 +36,10 @@ def test_training_brings_views_of_an_image_together_and_spreads_the_others() -> 
     leaves = dead_leaves(64, 16, generator=source)
     pair = [view(leaves, source), view(leaves, source)]
     losses = []
-    for steps in (1, 40):
+    for steps in (1, 20):
         layers = trained(LeafNetwork(side=16, steps=steps, batch=32))
         losses.append(float(spread_loss(*(layers(x).mean(dim=(2, 3)) for x in pair))))
-    assert losses[1] < losses[0] - 0.2
+    assert losses[1] < losses[0] - 0.1
 
 
 def test_views_are_images_in_range_and_differ() -> None:

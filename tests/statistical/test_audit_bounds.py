@@ -105,7 +105,7 @@ def test_one_group_that_is_not_private_is_found(method: str) -> None:
 
 @pytest.mark.parametrize(("method", "threshold"), TWO_WORLDS)
 def test_bound_holds_for_a_gaussian_mechanism(method: str, threshold: str | float) -> None:
-    mu, runs = 1.0, 100
+    mu, runs = 1.0, 50
     truth = bounds.epsilon_from_mu(mu, DELTA)
     generator = np.random.default_rng(13)
     wrong, largest = 0, 0.0
@@ -122,7 +122,7 @@ def test_bound_holds_for_a_gaussian_mechanism(method: str, threshold: str | floa
 
 @pytest.mark.parametrize("method", ["dp", "gdp"])
 def test_one_run_holds_for_independent_gaussian_canaries(method: str) -> None:
-    mu, runs = 1.0, 60
+    mu, runs = 1.0, 30
     truth = bounds.epsilon_from_mu(mu, DELTA)
     generator = np.random.default_rng(14)
     found = []

@@ -273,8 +273,14 @@ def dropped(proved):
     return chain if proved else Wary()
 
 
-@pytest.mark.parametrize("proved", [True, False])
-@pytest.mark.parametrize("stop_at", [1, 4])
+@pytest.mark.parametrize(
+    ("stop_at", "proved"),
+    [
+        (1, True),
+        (4, False),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((4, True), (1, False))),
+    ],
+)
 def test_dropout_is_drawn_again_whatever_the_path(tmp_path, proved, stop_at):
     def trainer(make, *where, **options):
         model = dropped(proved)
