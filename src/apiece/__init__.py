@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from apiece.accounting import excess as excess
     from apiece.accounting import privacy_curve as privacy_curve
     from apiece.assignment import AdaPDP as AdaPDP
+    from apiece.assignment import Allocate as Allocate
     from apiece.assignment import Hybrid as Hybrid
     from apiece.assignment import JorgensenSampling as JorgensenSampling
     from apiece.assignment import Rounds as Rounds
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 # Loaded when first asked for, so that `import apiece` and the command line start at once.
 _NAMES = {
     "accounting": ("Bounds", "Excess", "PrivacyCurve", "calibrate", "excess", "privacy_curve"),
-    "assignment": ("AdaPDP", "Hybrid", "JorgensenSampling", "Rounds", "Sample", "Scale",
+    "assignment": ("AdaPDP", "Allocate", "Hybrid", "JorgensenSampling", "Rounds", "Sample", "Scale",
                    "Sequential", "Threshold", "Uniform", "assign"),
     "budgets": ("Budgets", "release_histogram"),
     "filters": ("GaussianFilter", "Odometer", "RenyiFilter"),
