@@ -90,7 +90,7 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (["no-such-run", "--out", "x"], "--out: goes with lira, not with run"),
         (
             ["no-such-run", "--models", "8", "--delta", "1e-3"],
-            "--delta: goes with run or model or worlds or canaries, not with lira",
+            "--delta: goes with run or model or worlds or anytime or canaries, not with lira",
         ),
         ([*WORLDS, "--coins", "{fewer}"], "goes with canaries, not with worlds"),
         (["--shadows", "{lopsided}"], "half full"),
@@ -154,3 +154,27 @@ def test_a_plain_verdict(epsilon: float, said: str) -> None:
     text = audit_text(audit.Findings(audit="x", bounds_by_group={"weak": (bound,)}))
     assert said in " ".join(text.split())
     assert "Verdict: nothing" in audit_text(audit.Findings(audit="x"))
+
+
+def test_pairs_are_read_until_a_claim_breaks(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    files = []
+    for side, shift in (("in", 4.0), ("out", 0.0)):
+        path = tmp_path / side
+        path.write_text("\n".join(map(str, generator.normal(shift, size=200))))
+        files += [f"--scores-{side}", str(path)]
+    given = [*files, "--delta", "1e-5", "--anytime"]
+    broken = call(audit_command, *given, "--epsilon", "1")
+    assert "all: (1, 1e-05)-DP is broken: evidence" in broken
+    assert "of at most 200 pairs" in broken
+    assert "Verdict: what is claimed of all is broken" in broken
+    assert "no claim is refuted" in call(audit_command, *given, "--epsilon", "30")
+    budgets = Budgets.from_groups([("a", 1.0, 0.5), ("b", 3.0, 0.5)], 40, 1e-5)
+    made = assign(budgets, "scale", steps=4, expected_batch_size=8, clip_norm=1.0)
+    (tmp_path / "plan.json").write_text(made.to_json())
+    of_plan = [*given, "--plan", str(tmp_path / "plan.json")]
+    assert "a: the plan's trade-off curve is broken" in call(
+        audit_command, *of_plan, "--group", "a"
+    )
+    for more in (given, of_plan, [*files, "--delta", "1e-5", "--epsilon", "1"]):
+        assert main(["audit", "worlds", *more]) == 2

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from apiece._types import Floats, Json
+from apiece.audit.anytime import Watched
 from apiece.audit.bounds import LowerBound, flat_scores, one_run
 from apiece.audit.membership import Roc, lira_each, loss_scores, privacy_scores, roc_by_group
 from apiece.audit.records import Array, ShadowScores
@@ -212,6 +213,7 @@ class Findings:
         privacy_score: Of each group.
         differences: Of each two groups.
         canaries: How many records or persons the bounds rest on.
+        watched: What an audit that may stop saw of each claim.
 
     Example:
         >>> Findings(audit="two worlds").to_dict()
@@ -231,6 +233,7 @@ class Findings:
     privacy_score: Mapping[str, GroupScores] = field(default_factory=dict)
     differences: tuple[GroupDifference, ...] = ()
     canaries: int | None = None
+    watched: tuple[Watched, ...] = ()
 
     def to_dict(self) -> Json:
         """Return the findings as JSON types, without what was not looked at."""
@@ -246,6 +249,7 @@ class Findings:
             "privacy_score": {n: asdict(own) for n, own in self.privacy_score.items()} or None,
             "differences": [each.to_dict() for each in self.differences] or None,
             "canaries": self.canaries,
+            "watched": [each.to_dict() for each in self.watched] or None,
         }
         return {name: value for name, value in parts.items() if value is not None}
 

@@ -33,7 +33,7 @@ from apiece.cli._command import (
 from apiece.errors import DataError, InputError, UnsupportedError, unknown
 
 if TYPE_CHECKING:
-    from apiece.audit import Findings, LowerBound, ShadowJob, ShadowScores
+    from apiece.audit import Findings, LowerBound, ShadowJob, ShadowScores, Stopped
     from apiece.audit.shadows import Mapper
     from apiece.datasets.tables import Dialect
     from apiece.jobs.config import Job
@@ -50,6 +50,7 @@ Examples:
   apiece audit canaries --canaries scores.csv --coins coins.csv --ids person \\
                         --group consent --delta 1e-5
   apiece audit shadows --shadows audits/first/scores.npz
+  apiece audit anytime runs/first --max-samples 2000
 """
 FEW_MODELS = 32  # from here on the AUC of scores without signal is within 0.005 of 1/2
 # What an audit is of, by the option that names it; without a sub-command it is told by these.
@@ -78,7 +79,8 @@ def _kind_of(args: list[str]) -> str:
     options = [word.partition("=")[0] for word in args if word.startswith("--")]
     given = list(dict.fromkeys(NAMED_BY[name] for name in options if name in NAMED_BY))
     if not given and args and not args[0].startswith("-"):
-        return "lira" if "--models" in options else "run"
+        kinds = {"--models": "lira", "--max-samples": "anytime"}
+        return next((kind for name, kind in kinds.items() if name in options), "run")
     if len(given) != 1:
         named = " and ".join(name for name in options if name in NAMED_BY) or "nothing"
         raise InputError(f"{named} given; name one of RUN, {', '.join(NAMED_BY)}")
@@ -123,6 +125,7 @@ def command() -> None:
 _delta = option("--delta", type=float)
 _confidence = option("--confidence", type=float, default=0.95, help="Confidence of the bounds.")
 _seed = option("--seed", type=int, default=0, help="Seed of the audit.")
+_most = option("--max-samples", type=int, default=2000, help="Pairs a group, at most.")
 _variant = option("--variant", default="online", help="Variant of LiRA: online or offline.")
 
 
@@ -374,6 +377,9 @@ def of_model(
 @option("--scores-in", type=PATH, help="Scores of models with the target, one a line.")
 @option("--scores-out", type=PATH, help="Scores of models without it, one a line.")
 @option("--plan", "plans", type=PATH, multiple=True, help="Plan of each world; they must agree.")
+@option("--anytime", is_flag=True, help="Read pairs until the claim of --epsilon or --plan breaks.")
+@option("--epsilon", type=float, help="ε that is claimed at δ; with --anytime.")
+@option("--group", help="Group of --plan whose curve is claimed; with --anytime.")
 @_delta
 @_confidence
 def of_two_worlds(
@@ -383,9 +389,12 @@ def of_two_worlds(
     *,
     delta: float | None,
     confidence: float,
+    anytime: bool,
+    epsilon: float | None,
+    group: str | None,
 ) -> Findings:
     """Bound ε from the scores of models trained with and without one record."""
-    from apiece.audit import Findings, lower_bound, one_plan
+    from apiece.audit import Claim, Findings, lower_bound, one_plan, sequential
 
     if scores_in is None or scores_out is None:
         missing = "in" if scores_in is None else "out"
@@ -396,11 +405,62 @@ def of_two_worlds(
     stated = {float(each) for plan in read for each in plan.budget_groups.delta}
     ins, outs = _numbers(scores_in), _numbers(scores_out)
     delta = needed_delta(delta, stated.pop() if len(stated) == 1 else None)
+    if anytime:
+        if epsilon is not None:
+            whose, claim = "all", Claim.budget(epsilon, delta)
+        elif read:
+            whose = group or str(read[0].budget_groups.name[0])
+            if group is None and len(read[0].budget_groups) > 1:
+                raise InputError("--group: missing; say whose claim in --plan is audited")
+            claim = Claim.curve(read[0].curve(whose), "the plan's trade-off curve")
+        else:
+            raise InputError("--anytime: no claim; give --epsilon, or --plan")
+        return _stopped(
+            "two worlds",
+            sequential(
+                [{whose: (ins, outs)}], {whose: claim}, confidence=confidence,
+                max_samples=max(len(ins), len(outs)), delta=delta,
+            ),
+        )  # fmt: skip
+    if epsilon is not None or group is not None:
+        raise InputError(f"--{'group' if epsilon is None else 'epsilon'}: goes with --anytime")
     bounds = tuple(
         lower_bound(ins, outs, delta=delta, confidence=confidence, method=method)
         for method in ("clopper-pearson", "gdp")
     )
     return Findings(audit="two worlds", bounds=bounds)
+
+
+def _stopped(audit: str, seen: Stopped) -> Findings:
+    from apiece.audit import Findings
+
+    bounds = {name: (bound,) for name, bound in seen.bounds.items()}
+    return Findings(audit=audit, watched=seen.watched, bounds_by_group=bounds)
+
+
+@audit("anytime", "The engine under a run's plan, until a claim breaks.")
+@click.argument("run", type=PATH)
+@_most
+@_seed
+@_delta
+@_confidence
+def of_engine(
+    run: Path, max_samples: int, seed: int, delta: float | None, confidence: float
+) -> Findings:
+    """Release steps of a run's plan with and without a canary, until a claim breaks."""
+    from apiece import _check
+    from apiece.audit import engine_rounds, sequential, step_claims
+
+    most = _check.count("max_samples", max_samples)
+    _job_of(run)  # the plan is what its statement is bound to
+    plan = read_plan(run / "plan.json")
+    needed = needed_delta(delta, float(plan.budget_groups.delta.max()))
+    seen = sequential(
+        engine_rounds(plan, seed=seed), step_claims(plan), confidence=confidence,
+        max_samples=most, delta=needed,
+    )  # fmt: skip
+    found = _stopped("steps of the engine, with a canary in each group and without", seen)
+    return replace(found, strategy=plan.strategy, steps=plan.steps)
 
 
 def _numbers(path: Path) -> list[float]:
@@ -562,6 +622,11 @@ def text(found: Findings) -> str:
     by_group = found.bounds_by_group or {}
     by = f", by {found.unit}" if found.unit else ""
     lines = [found.audit + (f": {found.attack}" if found.attack else "") + by]
+    lines += [
+        f"  {each.group}: {each.claim} {'is broken' if each.rejected else 'is not refuted'}: "
+        f"evidence {each.evidence:.4g} after {each.samples:,} of at most {each.most:,} pairs"
+        for each in found.watched
+    ]
     lines += map(_bound, found.bounds)
     lines += [_bound(bound, f"{name}: ") for name, each in by_group.items() for bound in each]
     lines += [
@@ -589,6 +654,14 @@ def text(found: Findings) -> str:
 
 def verdict(found: Findings) -> list[str]:
     """Return in plain words what the findings show, and what they do not."""
+    if found.watched:
+        broken = [each for each in found.watched if each.rejected]
+        if broken:
+            return [
+                f"Verdict: what is claimed of {', '.join(e.group for e in broken)} is broken, with "
+                f"{broken[0].confidence:.4g} confidence."
+            ]
+        return ["Verdict: no claim is refuted. That is no proof of it: other canaries may do so."]
     by_group = found.bounds_by_group or {}
     every = [("", bound) for bound in found.bounds]
     every += [(f" of {name}", bound) for name, each in by_group.items() for bound in each]
