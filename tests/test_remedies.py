@@ -87,7 +87,7 @@ def test_every_refusal_has_a_remedy() -> None:
     [
         ('raise InputError(f"levels: {a} for {b} records; one a record")', True),
         ('raise InputError("records: wrong")', True),
-        ('raise StateError(f"{path}: cannot be read ({error.strerror})")', True),
+        ('raise StateError(f"{path}: is damaged ({error.strerror})")', True),
         ('raise InputError(f"levels: {a} for {b} records; give one a record")', False),
         ('raise InputError("x = 3: must be in [0, 1]")', False),
     ],
