@@ -27,6 +27,7 @@ Messages are one line: what, where, the value, the bound, the remedy.
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 
@@ -123,7 +124,7 @@ def as_given(name: str, value: object = None, *, flag: str | None = None) -> str
         return flag
     if isinstance(value, Mapping):
         value = ",".join(f"{key}={each}" for key, each in value.items())
-    return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
+    return f"--{name.replace('_', '-')}" + ("" if value is None else f" {shlex.quote(str(value))}")
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> OptionError:

@@ -611,7 +611,7 @@ def verify(url: str, head: str | None, as_json: bool) -> None:
 
     kept = None if head is None else read_head(head)
     if head is not None and kept is None:
-        raise InputError(f"--head: {head!r} is no head; give what verify printed")
+        raise InputError(f"--head: {head!r} is no head; give number:digest, as verify printed it")
     found = _open(url, create=False).verify(kept)
     document = {
         "ok": found.ok,
