@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -14,7 +16,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from apiece import _check
-from apiece._types import AnyArray, Ids, Json
+from apiece._types import AnyArray, Floats, Ids, Json
 from apiece.adapters.account import Account
 from apiece.adapters.fitting import (
     Columns,
@@ -128,6 +130,7 @@ class _Tabular(_Private):
     hidden: Any = ()
     rows_per_person: int | None = None
     account: Any = None
+    search: Any = None
 
     __metadata_request__fit: ClassVar = {"epsilon": True, "delta": True, "people": True}
 
@@ -196,29 +199,56 @@ class _Tabular(_Private):
         self, budgets: Budgets, columns: Columns, target: Target, rows: Records, seed: int | None
     ) -> dict[str, float]:
         """Return the settings of the training that no field holds, after training by DP-SGD."""
+        size = len(budgets)
+        strategy = "sample" if self.strategy is None else self.strategy
+        unit = "record" if rows.person is None else "person"
+        own = {
+            "batch_size": float(min(size, 2048) if self.batch_size is None else self.batch_size),
+            "steps": self.steps,
+            "clip_norm": self.clip_norm,
+            "learning_rate": self.learning_rate,
+        }
+
+        def train(plan: BoundPlan, how: Mapping[str, float], seed: int | None) -> torch.nn.Module:
+            return self._descended(plan, how["learning_rate"], target, rows, seed)
+
+        if self.search is not None:
+            from apiece.jobs.search import Search, best_model
+
+            given = self.search if isinstance(self.search, Search) else Search(self.search)
+            network, plan, own = best_model(
+                given, budgets, strategy, own, train, partial(self._right, rows),
+                unit=unit, seed=seed, note=self._note,
+            )  # fmt: skip
+        else:
+            plan = assign(
+                budgets,
+                strategy,
+                steps=self.steps,
+                expected_batch_size=own["batch_size"],
+                clip_norm=self.clip_norm,
+            )
+            if plan.combine != "continue":
+                raise UnsupportedError(
+                    f"strategy {plan.strategy}: averages the outputs of {len(plan.stages)} models, "
+                    "and an estimator has one; choose sample, scale or hybrid"
+                )
+            plan = replace(plan, unit=unit)
+            self._note(plan)
+            network = train(plan, own, seed)
+        self.network_, self.plan_ = network, plan.public()
+        return own
+
+    def _descended(
+        self, plan: BoundPlan, rate: float, target: Target, rows: Records, seed: int | None
+    ) -> torch.nn.Module:
+        """Return a network that DP-SGD trained by a plan."""
         import torch
 
         from apiece.jobs.model import build
         from apiece.training.randomness import Streams
         from apiece.training.trainer import fit_by_sgd
 
-        size = len(budgets)
-        batch = min(size, 2048) if self.batch_size is None else self.batch_size
-        plan = assign(
-            budgets,
-            "sample" if self.strategy is None else self.strategy,
-            steps=self.steps,
-            expected_batch_size=batch,
-            clip_norm=self.clip_norm,
-        )
-        if plan.combine != "continue":
-            raise UnsupportedError(
-                f"strategy {plan.strategy}: averages the outputs of {len(plan.stages)} models, and "
-                "an estimator has one; choose sample, scale or hybrid"
-            )
-        if rows.person is not None:
-            plan = replace(plan, unit="person")
-        self._note(plan)
         network = build(
             rows.features.shape[1],
             target.outputs,
@@ -230,13 +260,28 @@ class _Tabular(_Private):
             target.loss,
             plan,
             (torch.from_numpy(rows.features), torch.from_numpy(rows.labels)),
-            learning_rate=self.learning_rate,
+            learning_rate=rate,
             seed=seed,
             people=rows.person,
             rows_per_person=self.rows_per_person,
         )
-        self.network_, self.plan_ = network, plan.public()
-        return {"batch_size": float(batch)}
+        return network
+
+    def _right(self, rows: Records, network: torch.nn.Module) -> Floats:
+        """Return how far a model gets each record, or person, right: a share of their rows."""
+        import torch
+
+        with torch.no_grad():
+            right = self._rightness(network(torch.from_numpy(rows.features)), rows.labels)
+        right[rows.faulty] = 0.0
+        if rows.person is None:
+            return right
+        unit = np.unique(rows.person, return_inverse=True)[1]
+        return np.asarray(np.bincount(unit, right) / np.bincount(unit))
+
+    @abstractmethod
+    def _rightness(self, outputs: torch.Tensor, labels: AnyArray) -> Floats:
+        """Return how far each row's outputs are right, from 0 to 1."""
 
     def _note(self, plan: BoundPlan) -> None:
         """Note a plan that is about to be run."""
@@ -298,6 +343,8 @@ class PrivateClassifier(_Classifies, _Tabular):
         hidden: Widths of hidden layers.
         rows_per_person: With people, the most rows that a person brings to a step; None for all.
         account: An `Account` that notes each fit, and those of clones.
+        search: Settings to choose among under the same promise: a `Search`, or a mapping as
+            {"learning_rate": [0.1, 1.0], "steps": [50, 200]} for 20 runs on average.
         method: "dp-sgd", or "pate": teachers on the rows, who vote on public rows with noise, and a
             student that learns from the answers.
         public: For PATE, rows that are public, with the columns of X and no labels: they are not
@@ -351,9 +398,14 @@ class PrivateClassifier(_Classifies, _Tabular):
         self.classes_ = classes
         return codes
 
+    def _rightness(self, outputs: torch.Tensor, labels: AnyArray) -> Floats:
+        return np.asarray(outputs.argmax(dim=1).numpy() == labels, dtype=np.float64)
+
     def _check_method(self) -> None:
         if self.method not in METHODS:
             raise unknown("method", self.method, METHODS)
+        if self.method == "pate" and self.search is not None:
+            raise InputError('search: is of DP-SGD; with method="pate" leave it out')
         given = [name for name in _OF_PATE if getattr(self, name) is not None]
         if self.method == "dp-sgd" and given:
             raise InputError(f'{given[0]}: is of PATE; give method="pate" too, or leave it out')
@@ -440,6 +492,8 @@ class PrivateRegressor(RegressorMixin, _Tabular):
         hidden: Widths of hidden layers.
         rows_per_person: With people, the most rows that a person brings to a step; None for all.
         account: An `Account` that notes each fit, and those of clones.
+        search: Settings to choose among under the same promise: a `Search`, or a mapping as
+            {"learning_rate": [0.1, 1.0], "steps": [50, 200]} for 20 runs on average.
 
     Attributes:
         plan_: The public plan that was run.
@@ -476,6 +530,10 @@ class PrivateRegressor(RegressorMixin, _Tabular):
         if not np.isfinite(values).all():
             raise InputError("y: contains NaN or infinity; leave these rows out")
         return self._target().encoded(values).numpy()
+
+    def _rightness(self, outputs: torch.Tensor, labels: AnyArray) -> Floats:
+        error = np.abs(outputs[:, 0].double().numpy().clip(-1, 1) - labels[:, 0])
+        return np.asarray(1 - error / 2)
 
     def predict(self, X: object) -> npt.NDArray[np.float64]:
         """Return a number in the declared range for each row.

@@ -19,6 +19,7 @@ from apiece.assignment.scale import Scale
 from apiece.assignment.scheduled import schedule_noise
 from apiece.assignment.sequential import Sequential
 from apiece.assignment.threshold import Threshold
+from apiece.assignment.tuned import assign_tuned
 from apiece.assignment.uniform import Uniform
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "assign",
     "assign_levels",
     "assign_owned",
+    "assign_tuned",
     "compare",
     "measured_gain",
     "predicted_gain",

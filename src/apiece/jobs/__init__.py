@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from apiece.jobs.prepared import Prepared, prepare, prepare_again
     from apiece.jobs.results import Run, statement_of
     from apiece.jobs.running import run
+    from apiece.jobs.search import Search
     from apiece.jobs.statement import statement_schema
 
 __all__ = [
     "Job",
     "Prepared",
     "Run",
+    "Search",
     "TabularModel",
     "job_from_dict",
     "load_model",
@@ -37,6 +39,7 @@ __getattr__ = _lazy.names_of(
         "prepared": ("Prepared", "prepare", "prepare_again"),
         "results": ("Run", "statement_of"),
         "running": ("run",),
+        "search": ("Search",),
         "statement": ("statement_schema",),
     },
 )

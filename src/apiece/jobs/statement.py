@@ -223,7 +223,7 @@ def guarantee(
     """Return what is promised of each declared level, and of the plan what may be told."""
     return {
         "definition": "individualized (epsilon, delta)-differential privacy: each has their own",
-        "of": "the release of one model, chosen without looking at others",
+        "of": _released(plan),
         "levels": [_level(plan if counts_are_public else None, each) for each in levels],
         "levels_declared": bool(levels),
         "no_limit_cap": no_limit_cap,
@@ -231,6 +231,16 @@ def guarantee(
         "upper bound recomputed from the plan's own numbers, is at most what was asked",
         "composition": _TOLD if counts_are_public else _WITHHELD,
     }
+
+
+def _released(plan: Plan) -> str:
+    """Return what is released under the promise."""
+    if plan.selection is None:
+        return "the release of one model, chosen without looking at others"
+    return (
+        "the release of one model, the best of a random number of runs, "
+        f"{plan.selection.runs.mean:g} on average; the promise holds with the choosing inside"
+    )
 
 
 def _level(plan: Plan | None, level: Level) -> Json:

@@ -46,7 +46,7 @@ def plan_costs(plan: Plan) -> Costs:
         [1.0, 3.0]
     """
     groups, delta = len(plan.budget_groups), plan.budget_groups.delta
-    if groups <= MOST or plan.worst_paths is not None:
+    if groups <= MOST or plan.worst_paths is not None or plan.selection is not None:
         return _costs([plan.mechanism_for(g) for g in range(groups)], delta)
     order = np.argsort(plan.budget_groups.epsilon, kind="stable")
     parts = np.array_split(order, MOST)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from apiece import _lazy
-from apiece.plan.parts import Group, Reference, Schedule, Stage
+from apiece.plan.parts import Group, Reference, Schedule, Selection, Stage
 
 if TYPE_CHECKING:
     from apiece.plan.model import BoundPlan, Plan
@@ -15,6 +15,7 @@ __all__ = [
     "Plan",
     "Reference",
     "Schedule",
+    "Selection",
     "Stage",
     "Verification",
 ]

@@ -15,7 +15,16 @@ from apiece import _check
 from apiece._types import AnyArray, Floats, Integers, Mask
 from apiece.budgets import BudgetGroups
 from apiece.errors import InputError, unknown
-from apiece.mechanisms import Allocated, Composed, Gaussian, Mechanism, Repeated, Sampled
+from apiece.mechanisms import (
+    Allocated,
+    Composed,
+    Gaussian,
+    Mechanism,
+    Repeated,
+    Runs,
+    Sampled,
+    Selected,
+)
 from apiece.mechanisms.allocated import block_sizes
 
 RELATION = "add_remove"
@@ -325,6 +334,47 @@ class Group:
         return values.pop()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """That a model is the best of a random number of runs: part of the promise of a plan.
+
+    A run draws its settings, trains by the plan's stage or one of `others`, and scores its model.
+
+    Attributes:
+        runs: The law of their number.
+        score_noise: Of the Gaussian noise on the number of records that a run's model gets right,
+            those that its stage samples; None where the score reads no record of the plan.
+        others: Stages that a run may train by in place of the plan's own.
+
+    Raises:
+        InputError: For a noise that is not above 0.
+
+    Example:
+        >>> Selection(Runs(40), 30.0).runs.mean
+        40.0
+    """
+
+    runs: Runs
+    score_noise: float | None
+    others: tuple[Stage, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.score_noise is not None:
+            _check.put(self, score_noise=_check.positive)
+
+    def of(self, own: Stage, group: int) -> Mechanism:
+        """Return what is done to a record of `group` by all runs together.
+
+        Args:
+            own: The plan's stage.
+            group: A position.
+        """
+        score = () if self.score_noise is None else (Gaussian(self.score_noise),)
+        runs = [stage.mechanism(group) for stage in (own, *self.others)]
+        each = [Composed() if run is None else Composed(run, *score) for run in runs]
+        return Selected(tuple(dict.fromkeys(each)), self.runs)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Numbers:
     """The public numbers of a `Plan`, where they are described, checked against one another."""
@@ -343,6 +393,7 @@ class Numbers:
     learning_rate: Schedule | None = None
     reference: Reference | None = None
     unit: str = "record"
+    selection: Selection | None = None
 
     def __post_init__(self) -> None:
         known = {"unit": UNITS, "relation": (RELATION,), "counts": COUNTS, "combine": COMBINE}
@@ -365,7 +416,10 @@ class Numbers:
         """Raise where the stages do not fit the groups, or a batch size its rates."""
         if not self.stages:
             raise InputError("plan: no stages; give at least one")
-        for s, stage in enumerate(self.stages):
+        others = () if self.selection is None else self.selection.others
+        if self.selection is not None and (len(self.stages) > 1 or self.worst_paths is not None):
+            raise InputError("selection: is among runs of one stage, without revealed coins")
+        for s, stage in enumerate((*self.stages, *others)):
             size, batch = len(self.budget_groups), stage.expected_batch_size
             if stage.clip_norm.shape != (size,):
                 raise InputError(f"stage {s}: arrays of {stage.clip_norm.size} for {size} groups")
@@ -397,6 +451,8 @@ def steps_of(plan: Numbers) -> int:
 
 def mechanism_of(plan: Numbers, group: int, steps: int | None = None) -> Mechanism:
     """Return what is done to a record of `group` in the first steps, or all; `mechanism_for`."""
+    if plan.selection is not None:  # all runs have been made by when anything is released
+        return plan.selection.of(plan.stages[0], group)
     left, taken = steps_of(plan) if steps is None else steps, list[tuple[Stage, int]]()
     for s, stage in enumerate(plan.stages):
         first, left = min(left, stage.steps), max(left - stage.steps, 0)

@@ -13,7 +13,17 @@ from apiece._types import AnyArray, Floats, Json
 from apiece.accounting.bounds import within_range
 from apiece.budgets import BudgetGroups
 from apiece.errors import DataError
-from apiece.plan.parts import UNSPENT, Numbers, Reference, Schedule, Stage, own_reference, steps_of
+from apiece.mechanisms.algebra import read_runs
+from apiece.plan.parts import (
+    UNSPENT,
+    Numbers,
+    Reference,
+    Schedule,
+    Selection,
+    Stage,
+    own_reference,
+    steps_of,
+)
 from apiece.plan.verification import MEASURED, Measures, strictest, verify
 
 # What two builds of one accountant may differ by: relative for ε, absolute for the others.
@@ -114,6 +124,12 @@ def parameters(plan: Numbers) -> Json:
         top["unit"] = plan.unit
     if plan.learning_rate is not None:
         top["learning_rate"] = _json.plain(plan.learning_rate)
+    if (selection := plan.selection) is not None:
+        top["selection"] = {
+            "runs": {"mean": selection.runs.mean, "shape": selection.runs.shape},
+            "score_noise": selection.score_noise,
+            "others": list(map(_stage_fields, selection.others)),
+        }
     budgets, stage = plan.budget_groups, plan.stages[0]
     columns = {name: getattr(budgets, name) for name in ("name", "records", "epsilon", "delta")}
     if budgets.excess is not None:
@@ -125,12 +141,7 @@ def parameters(plan: Numbers) -> Json:
         columns["noise_multiplier"] = stage.noise_stddev / stage.clip_norm
     else:
         top["combine"] = plan.combine
-        numbers = ("steps", "expected_batch_size", "noise_stddev", "weight")
-        top["stages"] = [
-            {name: getattr(stage, name) for name in numbers}
-            | {name: column.tolist() for name, column in _stage_columns(stage).items()}
-            for stage in plan.stages
-        ]
+        top["stages"] = list(map(_stage_fields, plan.stages))
     if plan.worst_paths is not None:
         columns["worst_path"] = plan.worst_paths
     return top | {"groups": _rows({name: column.tolist() for name, column in columns.items()})}
@@ -149,11 +160,22 @@ def with_measures(plan: Numbers, measures: Measures) -> Json:
     return data
 
 
+<<<<<<< HEAD
 def _stage_columns(stage: Stage) -> dict[str, AnyArray]:
     columns: dict[str, AnyArray] = {
         "sampling_probability": stage.sampling_probability,
         "clip_norm": stage.clip_norm,
     }
+=======
+def _stage_fields(stage: Stage) -> Json:
+    numbers = ("steps", "expected_batch_size", "noise_stddev", "weight")
+    columns = {name: column.tolist() for name, column in _stage_columns(stage).items()}
+    return {name: getattr(stage, name) for name in numbers} | columns
+
+
+def _stage_columns(stage: Stage) -> dict[str, Floats]:
+    columns = {"sampling_probability": stage.sampling_probability, "clip_norm": stage.clip_norm}
+>>>>>>> 1920545 (Settings chosen by a random number of runs under one promise: assign_tuned, Plan.selection, the estimators' search)
     if stage.participation is not None:
         columns["participation"] = stage.participation
     if stage.times is not None:
@@ -191,6 +213,20 @@ _TOP |= _typed(releasable=bool, objections=_TEXTS, notes=_TEXTS, groups=object)
 _TOP["reference"] = _object(_typed(sampling_probability=float, steps=_STEPS))
 _TOP_OPTIONAL = _ONE_STAGE | _typed(combine=str, unit=str, learning_rate=Schedule)
 _TOP_OPTIONAL["stages"] = _json.listed(_STAGE)
+
+
+def _selection(value: object, where: str) -> Selection:
+    kinds: Readers = {
+        "runs": lambda runs, _: read_runs(runs),
+        "score_noise": _json.maybe(_json.number),
+        "others": _json.listed(_STAGE),
+    }
+    read = _json.fields(value, where, kinds)
+    others = tuple(Stage(**stage) for stage in read["others"])
+    return Selection(read["runs"], read["score_noise"], others)
+
+
+_TOP_OPTIONAL["selection"] = _selection
 _GROUP = _typed(name=str, records=Annotated[int, _json.whole(MOST_RECORDS)], epsilon=float)
 _GROUP |= _typed(delta=float)
 _GROUP_SINGLE = _typed(sampling_probability=float, clip_norm=float, noise_multiplier=float)

@@ -214,7 +214,7 @@ def spending(plan: Numbers, method: str) -> Floats:
     """Return an upper bound on each group's ε at its own δ; equal mechanisms share a curve."""
     delta, spent = plan.budget_groups.delta, np.zeros(len(plan.budget_groups))
     distinct = _distinct(plan)
-    if len(plan.stages) == 1 and plan.worst_paths is None:
+    if len(plan.stages) == 1 and plan.worst_paths is None and plan.selection is None:
         stage = plan.stages[0]
         if stage.participation is not None:
             return _spending_by_coin(plan, stage, stage.participation, method)
@@ -275,7 +275,8 @@ def amplified(epsilon: Floats, joins: Floats) -> Floats:
 def _distinct(plan: Numbers) -> list[npt.NDArray[np.intp]]:
     """Return the groups that share a mechanism, for each distinct one."""
     columns: list[AnyArray | None] = []
-    for stage in plan.stages:
+    others = () if plan.selection is None else plan.selection.others
+    for stage in (*plan.stages, *others):
         columns += [stage.sampling_probability, stage.clip_norm, stage.participation]
     columns += [] if plan.worst_paths is None else list(plan.worst_paths.T)
     keys = np.stack([column for column in columns if column is not None])

@@ -1,0 +1,40 @@
+"""The estimators' search: settings chosen among random runs, under the promise of one fit."""
+
+import numpy as np
+import pytest
+
+from apiece.datasets import Numeric
+from apiece.errors import InputError
+from apiece.jobs import Search
+from apiece.sklearn import PrivateClassifier
+
+GENERATOR = np.random.default_rng(3)
+X = GENERATOR.uniform(size=(1500, 2))
+Y = np.where(X[:, 0] > 0.5, "high", "low")
+SPACE = {"learning_rate": (1e-6, 2.0)}
+
+
+def fitted(**how):
+    model = PrivateClassifier(
+        ["high", "low"], Numeric(0, 1), strategy="scale", steps=8, batch_size=1500,
+        delta=1e-4, random_state=1, **how,
+    )  # fmt: skip
+    return model.fit(X, Y, epsilon=np.repeat([2.0, 4.0], 750))
+
+
+def test_the_best_is_kept_within_everyones_budget():
+    model = fitted(search=Search(SPACE, runs=6))
+    assert model.score(X, Y) > 0.85
+    assert model.run_.kept.settings["learning_rate"] == 2.0
+    assert all(promise.epsilon_spent <= promise.epsilon for promise in model.promises_)
+    assert model.plan_.selection.runs.mean == 6
+    assert "best of a random number" in model.plan_.notes[-1]
+    assert model.plan_.noise_stddev > fitted().plan_.noise_stddev
+
+
+@pytest.mark.parametrize(
+    "space", [{}, {"hidden": [3]}, {"steps": []}, {"steps": [0]}, {"steps": 9}]
+)
+def test_bad_spaces_are_refused(space):
+    with pytest.raises(InputError):
+        Search(space)
