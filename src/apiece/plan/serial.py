@@ -160,22 +160,17 @@ def with_measures(plan: Numbers, measures: Measures) -> Json:
     return data
 
 
-<<<<<<< HEAD
-def _stage_columns(stage: Stage) -> dict[str, AnyArray]:
-    columns: dict[str, AnyArray] = {
-        "sampling_probability": stage.sampling_probability,
-        "clip_norm": stage.clip_norm,
-    }
-=======
 def _stage_fields(stage: Stage) -> Json:
     numbers = ("steps", "expected_batch_size", "noise_stddev", "weight")
     columns = {name: column.tolist() for name, column in _stage_columns(stage).items()}
     return {name: getattr(stage, name) for name in numbers} | columns
 
 
-def _stage_columns(stage: Stage) -> dict[str, Floats]:
-    columns = {"sampling_probability": stage.sampling_probability, "clip_norm": stage.clip_norm}
->>>>>>> 1920545 (Settings chosen by a random number of runs under one promise: assign_tuned, Plan.selection, the estimators' search)
+def _stage_columns(stage: Stage) -> dict[str, AnyArray]:
+    columns: dict[str, AnyArray] = {
+        "sampling_probability": stage.sampling_probability,
+        "clip_norm": stage.clip_norm,
+    }
     if stage.participation is not None:
         columns["participation"] = stage.participation
     if stage.times is not None:
