@@ -81,10 +81,10 @@ class Plan(Numbers):
             no privacy.
         reference: The uniform mechanism that the excess is measured against, by the batch size,
             records and steps that were requested; of a plan made by hand, if not given, by its own.
-        selection: That the model is the best of a random number of runs; None for one run. What is
-            promised then holds of all runs together, of which the best model alone is released.
         unit: Whose presence is hidden: "record", or "person" where each of the plan's records is a
             person with any number of rows. No number depends on it.
+        selection: That the model is the best of a random number of runs; None for one run. What is
+            promised then holds of all runs together, of which the best model alone is released.
 
     Raises:
         InputError: For parts that do not fit one another.
