@@ -39,11 +39,11 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_being_printed_is_printed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_command.Answer, "begun", False)
+    monkeypatch.setattr(_command.Printed, "begun", False)
     with pytest.raises(KeyboardInterrupt):
         cli._pressed()
-    assert _command.Answer.interrupted
-    monkeypatch.setattr(_command.Answer, "begun", True)
+    assert _command.Printed.interrupted
+    monkeypatch.setattr(_command.Printed, "begun", True)
     cli._pressed()
 
 

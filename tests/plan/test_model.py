@@ -170,7 +170,7 @@ def test_parts_that_do_not_fit_are_refused(plan: Plan) -> None:
 def test_unknown_group(plan: Plan) -> None:
     with pytest.raises(InputError, match="'medium'"):
         plan.mechanism_for("medium")
-    with pytest.raises(InputError, match="2 groups"):
+    with pytest.raises(InputError, match="the plan has 2"):
         plan.mechanism_for(2)
 
 

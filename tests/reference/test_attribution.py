@@ -1,8 +1,9 @@
 """The W3C's end-to-end cases for attribution, with a ledger as the keeper of every budget.
 
 `attribution.json` holds the cases, their source and licence. What matches an impression, and how
-credit is shared, is written here from the draft's words; each deduction is charged to a ledger, and
-what it admits is what enters a histogram. python tests/reference/test_attribution.py OUT.json
+credit is shared, is written here after the reference implementation; each deduction is charged to a
+ledger, and what it admits is what enters a histogram.
+python tests/reference/test_attribution.py OUT.json writes the report.
 """
 
 import itertools

@@ -17,7 +17,7 @@ import click
 from apiece import __version__
 from apiece._lazy import lacking
 from apiece._text import plain
-from apiece.cli._command import Answer, echo
+from apiece.cli._command import Printed, echo
 from apiece.errors import ON_COMMAND_LINE, ApieceError, InputError, unknown
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
@@ -97,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
 
     What apiece raises on purpose is one line on stderr; 130 after Ctrl-C, with nothing on stdout.
     """
-    Answer.begun = Answer.interrupted = False
+    Printed.begun = Printed.interrupted = False
     told = ON_COMMAND_LINE.set(True)
     name = " ".join(["apiece", *[a for a in arguments[:1] if not a.startswith("-")]])
     try:
@@ -120,9 +120,9 @@ def run(arguments: Sequence[str]) -> int:
         return result if isinstance(result, int) and not isinstance(result, bool) else 0
     finally:
         ON_COMMAND_LINE.reset(told)
-    if Answer.interrupted and status != INTERRUPTED:  # a library made another error of it
+    if Printed.interrupted and status != INTERRUPTED:  # a library made another error of it
         message, status = "interrupted", INTERRUPTED
-    Answer.begun = True  # a second Ctrl-C adds nothing
+    Printed.begun = True  # a second Ctrl-C adds nothing
     echo(plain(f"{name}: {' '.join(message.split())}"), err=True)
     return status
 
@@ -137,6 +137,6 @@ def main() -> None:
 
 def _pressed(*_: object) -> None:
     """Take a Ctrl-C: an answer that has begun to be printed is printed whole, with status 0."""
-    if not Answer.begun:
-        Answer.interrupted = True
+    if not Printed.begun:
+        Printed.interrupted = True
         raise KeyboardInterrupt

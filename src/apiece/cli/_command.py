@@ -297,7 +297,7 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}: is no text in UTF-8; give a JSON file") from None
 
 
-class Answer:
+class Printed:
     """How far the one command of this process is, for Ctrl-C: either the whole answer, or 130."""
 
     begun: ClassVar[bool] = False
@@ -308,7 +308,7 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text as `click.echo` does; control characters in it are shown, not obeyed."""
     if Bar.innermost is not None:
         Bar.innermost.hide()
-    Answer.begun = Answer.begun or not err
+    Printed.begun = Printed.begun or not err
     click.echo(plain_lines(text), err=err, nl=nl)
 
 

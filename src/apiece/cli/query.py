@@ -18,7 +18,7 @@ import click
 from apiece._files import Kind, append
 from apiece._text import plain
 from apiece.cli import Interrupted
-from apiece.cli._command import Answer, Command, Output, Scratch, echo, needed_delta, once, option
+from apiece.cli._command import Command, Output, Printed, Scratch, echo, needed_delta, once, option
 from apiece.errors import ApieceError, InputError
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def command(
             session = Session(table, schema, ledger, log=log)
             answer = session.ask(query, epsilon=flags["epsilon"], delta=delta, analysis_id=name)
     except (KeyboardInterrupt, ApieceError) as error:
-        if not (Answer.interrupted or isinstance(error, KeyboardInterrupt)):
+        if not (Printed.interrupted or isinstance(error, KeyboardInterrupt)):
             raise
         again = f"; people may be charged: --analysis {shlex.quote(name)} asks again for no more"
         said = "interrupted, and nothing is answered" + again * (ledger is not None)

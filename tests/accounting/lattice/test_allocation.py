@@ -72,9 +72,9 @@ def test_planted_faults_leave_the_quadrature_out(
     assert found == list(faults)
 
 
-def _without_tail(law: allocation.Law) -> allocation.Law:
+def _without_tail(law: allocation.Ratio) -> allocation.Ratio:
     keep = np.cumsum((law.ratio * law.mass)[::-1])[::-1] > 1e-4
-    return allocation.Law(law.ratio[keep], law.mass[keep], 0.0)
+    return allocation.Ratio(law.ratio[keep], law.mass[keep], 0.0)
 
 
 def test_each_direction_decides_somewhere() -> None:

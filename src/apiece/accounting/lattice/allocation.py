@@ -40,7 +40,7 @@ _LOWEST = 1e-3  # of a grid's unit, where its first cell ends at least
 _ROUNDING = 2 * _AT_ONCE * UNIT
 
 
-class Law(NamedTuple):
+class Ratio(NamedTuple):
     """Atoms of a likelihood ratio: ratios, Q-masses, and the P-mass at infinity."""
 
     ratio: Floats
@@ -48,7 +48,7 @@ class Law(NamedTuple):
     lost: float
 
 
-class Grid(NamedTuple):
+class GrowingCells(NamedTuple):
     """Cells whose ends, plus `shift`, grow by the factor e^step."""
 
     shift: float
@@ -56,7 +56,7 @@ class Grid(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def law(step: Allocated, *, upper: bool) -> Law:
+def law(step: Allocated, *, upper: bool) -> Ratio:
     """Return a law that the ratio of `step` contracts to, or (upper) that it spreads to."""
     z, n = step.noise_multiplier, step.steps
     if not (0.5 / z + _REACH) / z <= LARGEST_LOG_RATIO / 2:
@@ -71,27 +71,27 @@ def law(step: Allocated, *, upper: bool) -> Law:
     return total
 
 
-def _grid(z: float, m: int, n: int) -> Grid:
+def _grid(z: float, m: int, n: int) -> GrowingCells:
     """Return the cells for a mean of m on the way to n."""
     # Narrow beside the standard deviation near 1 and, for the sake of rare large ratios, beside
     # their distance. Widths matter to how close bounds are and not to whether they hold.
     with np.errstate(over="ignore"):
         spread = math.sqrt(float(np.expm1(1 / z**2)) / m)
     if n < _FEW:
-        return Grid(0.0, _WIDTH * math.sqrt(math.log1p(spread**2)))
+        return GrowingCells(0.0, _WIDTH * math.sqrt(math.log1p(spread**2)))
     width = _WIDTH * n**_GROWTH * spread
     unit = max(min(_SPAN * spread, 1.0), width / _RELATIVE)
-    return Grid(unit - 1, min(width / unit, _RELATIVE))
+    return GrowingCells(unit - 1, min(width / unit, _RELATIVE))
 
 
-def _coarse(z: float, m: int) -> Grid:
+def _coarse(z: float, m: int) -> GrowingCells:
     """Return the cells of a single ratio that is added to m others."""
     with np.errstate(over="ignore"):
         width = _WIDTH * math.sqrt(float(np.expm1(1 / z**2)) * m)
-    return Grid(max(width / (4 * _RELATIVE) - 1, 0.0), 4 * _RELATIVE)
+    return GrowingCells(max(width / (4 * _RELATIVE) - 1, 0.0), 4 * _RELATIVE)
 
 
-def _one(z: float, grid: Grid, upper: bool) -> Law:
+def _one(z: float, grid: GrowingCells, upper: bool) -> Ratio:
     """Return the law of a single lognormal ratio."""
     first, last = (np.exp(-0.5 / z**2 - _REACH / z), np.exp(0.5 / z**2 + _REACH / z))
     start, (shift, step) = float(first), grid
@@ -104,7 +104,7 @@ def _one(z: float, grid: Grid, upper: bool) -> Law:
     return _atoms(normal_masses(log + 0.5 / z), normal_masses(log - 0.5 / z), ends, upper, 0.0)
 
 
-def _mean(one: Law, a: int, other: Law, b: int, grid: Grid, upper: bool) -> Law:
+def _mean(one: Ratio, a: int, other: Ratio, b: int, grid: GrowingCells, upper: bool) -> Ratio:
     """Return the law of (a·M + b·M')/(a + b) for independent M and M', in the cells of a grid."""
     shift, step = grid
     left, right = one.ratio * (a / (a + b)) + shift, other.ratio * (b / (a + b))
@@ -130,16 +130,16 @@ def _mean(one: Law, a: int, other: Law, b: int, grid: Grid, upper: bool) -> Law:
     return _atoms(q, p, ends[first:last], upper, lost)
 
 
-def _atoms(q: Floats, p: Floats, ends: Floats, upper: bool, lost: float) -> Law:
+def _atoms(q: Floats, p: Floats, ends: Floats, upper: bool, lost: float) -> Ratio:
     """Return the law of cells by their Q- and P-masses: from 0 on, up to each end, and beyond."""
     if not upper:
-        return Law(*_merged(p[q > 0] / q[q > 0], q[q > 0]), lost)
+        return Ratio(*_merged(p[q > 0] / q[q > 0], q[q > 0]), lost)
     nodes = np.append(0.0, ends)
     high = np.clip((p[:-1] - nodes[:-1] * q[:-1]) / np.diff(nodes), 0.0, q[:-1])
     mass = np.append(q[:-1] - high, q[-1])
     mass[1:] += high
     beyond = max(float(p[-1] - nodes[-1] * q[-1]), 0.0) + 64 * UNIT * float(p[-1])
-    return Law(nodes[mass > 0], mass[mass > 0], lost + beyond)
+    return Ratio(nodes[mass > 0], mass[mass > 0], lost + beyond)
 
 
 def _merged(ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
