@@ -19,8 +19,9 @@ GRID = np.linspace(0.0, 6.0, 61)
 
 def generating(runs, most=5000):
     """f(t) = E[t^K], summed run number by run number."""
-    law = np.concatenate(([0.0], runs.law(most)))
-    return lambda t: np.polynomial.polynomial.polyval(np.asarray(t), law)
+    law = runs.law(most)
+    law, number = law[law > 0], np.arange(1, most + 1)[law > 0]
+    return lambda t: np.asarray(t)[..., None] ** number @ law
 
 
 def best_of(masses, f):

@@ -43,6 +43,7 @@ from apiece.jobs.statement import (
 from apiece.jobs.trained import Accuracies, Facts, Level, Release, Seed, Trained, checklist
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
+from apiece.plan.parts import runs_on_average
 
 CONFIG, PLAN, METRICS, MODEL, REPORT, STATEMENT = (
     "config.toml", "plan.json", "metrics.json", "model.pt", "report.html", "statement.json",
@@ -537,7 +538,10 @@ def statement_of(run: Run) -> Json:
         "mechanism": _mechanism(run),
         "covered": [*COVERED, WORDS[run.method][2]],
         "not_covered": list(not_covered(
-            models=run.models, charged=run.analysis is not None, method=run.method
+            models=run.models,
+            charged=run.analysis is not None,
+            method=run.method,
+            searched=runs_on_average(run.kept.plan) is not None,
         )),
         "trust": {
             "model": "central",
@@ -550,6 +554,7 @@ def statement_of(run: Run) -> Json:
                 key_kept=run.method != "pate" and run.estimator is None,
                 method=run.method,
                 unit=data.unit,
+                searched=runs_on_average(run.kept.plan) is not None,
             )
         ),
         "data": {
@@ -566,6 +571,7 @@ def statement_of(run: Run) -> Json:
 
 
 def _mechanism(run: Run) -> Json:
+    searched = runs_on_average(run.kept.plan)
     return {
         "name": WORDS[run.method][0],
         "sampling": ALLOCATED if run.strategy == "allocate" else WORDS[run.method][1],
@@ -576,5 +582,6 @@ def _mechanism(run: Run) -> Json:
         "accounting": run.kept.plan.method,
         "randomness": "operating system" if run.seed is None else "seed",
         "models_trained": run.models,
+        **({} if searched is None else {"runs_on_average": searched}),
         "ledger": run.analysis is not None,
     }

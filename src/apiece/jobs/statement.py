@@ -23,6 +23,7 @@ from apiece._types import Json
 from apiece.contract.explain import promised_right
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
+from apiece.plan.parts import runs_on_average
 
 if TYPE_CHECKING:
     import torch
@@ -223,7 +224,7 @@ def guarantee(
     """Return what is promised of each declared level, and of the plan what may be told."""
     return {
         "definition": "individualized (epsilon, delta)-differential privacy: each has their own",
-        "of": _released(plan),
+        "of": _released(runs_on_average(plan)),
         "levels": [_level(plan if counts_are_public else None, each) for each in levels],
         "levels_declared": bool(levels),
         "no_limit_cap": no_limit_cap,
@@ -233,13 +234,13 @@ def guarantee(
     }
 
 
-def _released(plan: Plan) -> str:
-    """Return what is released under the promise."""
-    if plan.selection is None:
+def _released(runs: float | None) -> str:
+    """Return what is released under the promise; runs: of a search, on average."""
+    if runs is None:
         return "the release of one model, chosen without looking at others"
     return (
-        "the release of one model, the best of a random number of runs, "
-        f"{plan.selection.runs.mean:g} on average; the promise holds with the choosing inside"
+        f"the release of one model, the best of a random number of runs, {runs:g} on average; "
+        "the promise holds with the choosing inside"
     )
 
 
@@ -262,7 +263,7 @@ def _level(plan: Plan | None, level: Level) -> Json:
     return said
 
 
-def not_covered(*, models: int, charged: bool, method: str) -> Iterator[str]:
+def not_covered(*, models: int, charged: bool, method: str, searched: bool) -> Iterator[str]:
     """Yield what no ε of a run covers."""
     yield (
         "accuracy and errors on held-out people, in metrics.json and the internal report: without "
@@ -279,7 +280,11 @@ def not_covered(*, models: int, charged: bool, method: str) -> Iterator[str]:
         if charged
         else "other results from the same people: they add up, and no ledger was charged"
     )
-    yield "settings that were tuned on these people, if they were"
+    if searched:
+        yield "any other run of the search: its model, its score, and how many runs there were"
+        yield "what else was tuned on these people, if it was: the search covers its own settings"
+    else:
+        yield "settings that were tuned on these people, if they were"
     yield "the number of people, and how many chose which budget: the plan takes them as public"
     yield "what is true of people in general, which a model tells of those who stay out too"
     if method == "pate":
@@ -288,7 +293,9 @@ def not_covered(*, models: int, charged: bool, method: str) -> Iterator[str]:
     yield "how long the training took and what memory it used, for who can watch the machine"
 
 
-def assumptions(*, seeded: bool, key_kept: bool, method: str, unit: str) -> Iterator[str]:
+def assumptions(
+    *, seeded: bool, key_kept: bool, method: str, unit: str, searched: bool
+) -> Iterator[str]:
     """Yield what must be so for the promises to hold. key_kept: on disk, while the run went on."""
     if not seeded:
         key = "deleted, and no backup of it is kept" if key_kept else "never written down"
@@ -299,7 +306,11 @@ def assumptions(*, seeded: bool, key_kept: bool, method: str, unit: str) -> Iter
             "model must not be released"
         )
     yield WORDS[method][3]
-    yield "ranges and categories come from a public schema, settings from no look at these people"
+    yield "ranges and categories come from a public schema, " + (
+        "and so do the values that the search chose among: from no look at these people"
+        if searched
+        else "settings from no look at these people"
+    )
     yield (
         "each person's rows carry that person's id"
         if unit == "person"

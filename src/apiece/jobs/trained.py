@@ -25,6 +25,7 @@ from apiece.errors import DataError, InputError
 from apiece.jobs.config import Pate, Training
 from apiece.jobs.settings import listed, settings_of
 from apiece.plan import Plan
+from apiece.plan.parts import runs_on_average
 
 NORMAL = 1.959964  # of a 95 % interval
 POINTS = 20  # of a learning curve
@@ -449,7 +450,7 @@ def checklist(
     """
     plan, groups = kept.plan, kept.plan.budget_groups
     records, delta, largest = plan.records, float(groups.delta.max()), float(groups.epsilon.max())
-    small = int((groups.records < SMALL_GROUP).sum())
+    runs, small = runs_on_average(plan), int((groups.records < SMALL_GROUP).sum())
     note = "" if no_limit_cap is None else f"; {cap_note(no_limit_cap)}"
     # What is looked at; whether it is amiss, and then the verdict and what is said; else what is.
     lines: list[tuple[str, bool, str, str, str]] = [
@@ -464,7 +465,8 @@ def checklist(
         ("largest ε", not largest <= LARGE, DECIDE,
          f"{largest:g}, above {LARGE:g}: a weak promise{note}", f"{largest:g}{note}"),
         ("number of models", models > 1, DECIDE,
-         f"{models} on the same people: release one chosen beforehand, or count them all", "1"),
+         f"{models} on the same people: release one chosen beforehand, or count them all",
+         "1" if runs is None else f"1, the best of a random number of runs, {runs:g} on average"),
         ("groups too small to name", small > 0, DECIDE,
          f"{small} of {groups.records.size} have fewer than {SMALL_GROUP} people: do not publish "
          "them", f"none; the smallest has {int(groups.records.min())} people"),

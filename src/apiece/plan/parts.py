@@ -449,6 +449,11 @@ def steps_of(plan: Numbers) -> int:
     return sum(stage.steps for stage in plan.stages)
 
 
+def runs_on_average(plan: Numbers) -> float | None:
+    """Return the mean number of runs whose best is released; None without a search."""
+    return None if plan.selection is None else plan.selection.runs.mean
+
+
 def mechanism_of(plan: Numbers, group: int, steps: int | None = None) -> Mechanism:
     """Return what is done to a record of `group` in the first steps, or all; `mechanism_for`."""
     if plan.selection is not None:  # all runs have been made by when anything is released

@@ -126,7 +126,7 @@ def _cards(document: FPDF, statement: Json, size: float) -> None:
     levels = statement["guarantee"]["levels"]
     mechanism = statement["mechanism"]
     numbers = [
-        (str(mechanism["models_trained"]), "models trained"),
+        _trained(mechanism),
         (f"{mechanism['settings']['steps']:,g}", "steps of training"),
         (f"1 {statement['unit_of_privacy']['unit']}", "is protected: whether it took part"),
     ]
@@ -217,6 +217,13 @@ def _table(
             table.row([_safe(document, cell) for cell in row])
 
 
+def _trained(mechanism: Json) -> tuple[str, str]:
+    """Return how many models were trained; of a search, whose number is secret, on average."""
+    if "runs_on_average" in mechanism:
+        return f"{mechanism['runs_on_average']:g}", "runs on average, the best is kept"
+    return str(mechanism["models_trained"]), "models trained"
+
+
 def _questions(statement: Json) -> Iterator[tuple[str, list[str]]]:
     promise, mechanism = statement["guarantee"], statement["mechanism"]
     trust, bound = statement["trust"], statement["bound_to"]
@@ -231,7 +238,7 @@ def _questions(statement: Json) -> Iterator[tuple[str, list[str]]]:
         [
             f"{mechanism['name']}. {mechanism['sampling']}. Strategy {mechanism['strategy']}, "
             f"accounting {mechanism['accounting']}, noise from the {mechanism['randomness']}; "
-            f"models trained: {mechanism['models_trained']}, "
+            f"{': '.join(_trained(mechanism)[::-1])}, "
             f"{'charged to a ledger' if mechanism['ledger'] else 'no ledger charged'}."
         ],
     )

@@ -22,7 +22,7 @@ from apiece.jobs.config import SAID
 from apiece.jobs.results import totalled
 from apiece.jobs.trained import Asked, levels_of, promises_of
 from apiece.plan import Plan
-from apiece.plan.parts import RELATION
+from apiece.plan.parts import RELATION, runs_on_average
 from apiece.reporting import figures
 from apiece.reporting.closing import gains, held_out, interval_text
 
@@ -76,6 +76,7 @@ class Declared:
     method: str = "dp-sgd"
     settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by strategy
     models: int | None = None
+    runs: float | None = None  # of a search, on average
     hidden: tuple[int, ...] = ()
     rows_per_person: int | str | None = None
     seeded: bool = False  # so that this is no release
@@ -159,6 +160,7 @@ def _of_run(run: Run) -> Subject:
         seeded=run.seed is not None,
         charged=run.analysis is not None,
         simulated=data.simulated_budgets,
+        runs=runs_on_average(run.kept.plan),
     )
     public = data.packaged and data.simulated_budgets
     opened = frozenset({"budgets", "held out", "members"} if public else ())
@@ -174,6 +176,7 @@ def _of_plan(plan: Plan, levels: tuple[Level, ...]) -> Subject:
         strategy=plan.strategy,
         settings={plan.strategy: {"steps": plan.reference.steps, "clip_norm": plan.clip_norm}},
         levels=levels,
+        runs=runs_on_average(plan),
     )
     opened = frozenset({"budgets"} if plan.counts == "released" else ())
     return Subject(declared, {plan.strategy: plan.public()}, open=opened)
@@ -494,8 +497,11 @@ def _declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
         yield str(declared.models or 1), "models"
     else:
         settings = declared.settings[str(declared.strategy)]
-        number = declared.models if declared.models else settings["clip_norm"]
-        yield f"{number:,g}", "models trained" if declared.models else "mean clip norm"
+        if declared.runs:
+            yield f"{declared.runs:,g}", "runs on average, of which the best is kept"
+        else:
+            number = declared.models if declared.models else settings["clip_norm"]
+            yield f"{number:,g}", "models trained" if declared.models else "mean clip norm"
         yield f"{settings['steps']:,g}", "steps of training"
     yield f"1 {declared.unit}", "is protected: whether it took part"
 

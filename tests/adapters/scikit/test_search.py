@@ -1,11 +1,15 @@
 """The estimators' search: settings chosen among random runs, under the promise of one fit."""
 
+import json
+
 import numpy as np
 import pytest
+from jsonschema import validate
 
+from apiece import report
 from apiece.datasets import Numeric
 from apiece.errors import InputError
-from apiece.jobs import Search
+from apiece.jobs import Search, statement_schema
 from apiece.sklearn import PrivateClassifier
 
 GENERATOR = np.random.default_rng(3)
@@ -22,14 +26,34 @@ def fitted(**how):
     return model.fit(X, Y, epsilon=np.repeat([2.0, 4.0], 750))
 
 
-def test_the_best_is_kept_within_everyones_budget():
-    model = fitted(search=Search(SPACE, runs=6))
+@pytest.fixture(scope="module")
+def model():
+    return fitted(search=Search(SPACE, runs=6))
+
+
+def test_the_best_is_kept_within_everyones_budget(model):
     assert model.score(X, Y) > 0.85
     assert model.run_.kept.settings["learning_rate"] == 2.0
     assert all(promise.epsilon_spent <= promise.epsilon for promise in model.promises_)
     assert model.plan_.selection.runs.mean == 6
     assert "best of a random number" in model.plan_.notes[-1]
     assert model.plan_.noise_stddev > fitted().plan_.noise_stddev
+
+
+def test_pages_say_that_the_choosing_is_inside(model):
+    said, plain = model.statement(), fitted().statement()
+    assert "6 on average; the promise holds with the choosing inside" in said["guarantee"]["of"]
+    assert said["mechanism"]["runs_on_average"] == 6
+    validate(said, statement_schema())
+    pages = [model.report(edition=edition).html for edition in ("internal", "public")]
+    pages.append(report(model.plan_).html)
+    for page in pages:
+        assert "best of a random number of runs, 6 on average" in " ".join(page.split())
+    words = json.dumps([said, pages])
+    for wrong in ("chosen without looking", "settings from no look", "models trained"):
+        assert wrong not in words
+    assert "chosen without looking" in plain["guarantee"]["of"]
+    assert "runs_on_average" not in plain["mechanism"]
 
 
 @pytest.mark.parametrize(
