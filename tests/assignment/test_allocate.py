@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from apiece import Budgets, Plan, assign
+from apiece import Budgets, Plan, assign, cli
 from apiece.accounting import privacy_curve
 from apiece.assignment import Allocate
+from apiece.contract import choices, explain
 from apiece.errors import InputError, UnsupportedError, VerificationError
 from apiece.plan import BoundPlan
 from apiece.plan.parts import allocated_steps, mechanism_of
+from apiece.reporting.pages import contributor_page
 from apiece.training import poisson_batches
 from apiece.training.batches import PlannedSampler
 from apiece.training.randomness import Streams
@@ -113,7 +117,7 @@ def test_json_keeps_the_numbers_and_what_is_not_so_is_refused(plan: BoundPlan) -
         assign(many, Allocate(), steps=10, expected_batch_size=12, clip_norm=1.0)
 
 
-def test_a_trainer_goes_on_to_the_bit(plan: BoundPlan, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_trainer_goes_on_to_the_bit(plan: BoundPlan, tmp_path: Path) -> None:
     from apiece.training import Trainer
 
     torch.manual_seed(0)
@@ -134,3 +138,30 @@ def test_a_trainer_goes_on_to_the_bit(plan: BoundPlan, tmp_path) -> None:  # typ
     stopped.save(tmp_path / "there")
     Trainer.resume(tmp_path / "there", *again, plan, data).fit()
     assert torch.equal(one[0].weight, again[0].weight)
+
+
+def test_contributors_are_told_in_how_many_steps(
+    plan: BoundPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    for name, k in zip("ab", plan.stages[0].times.tolist(), strict=True):
+        flags = ["--plan", str(tmp_path / "plan.json"), "--group", name, "--json"]
+        assert cli.run(["explain", *flags]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert f"takes part in exactly {k} of 23 steps, drawn at random." in found["consent"]
+        assert found["taking_part"] == [k, 23]
+    assert "exactly" not in explain(1.0, 1e-5).consent()
+    for wrong in ((10, 9), (0, 9)):
+        with pytest.raises(InputError, match="taking_part"):
+            explain(1.0, 1e-5, taking_part=wrong)
+    offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]
+    given = {"records": 40, "delta": 1e-3, "steps": 4, "expected_batch_size": 15, "bound": 0.1}
+    page = contributor_page(choices(offered, strategies=[Allocate()], **given)).html
+    assert "of 4 steps, drawn at random" in page
+    assert "whole number of steps" in page
+
+
+def test_a_batch_that_cannot_be_so_small_is_told() -> None:
+    plan = assign(BUDGETS, Allocate(), steps=4, expected_batch_size=3, clip_norm=1.0)
+    assert plan.expected_batch_size >= 15
+    assert any("batches of" in note and "not of 3" in note for note in plan.notes)

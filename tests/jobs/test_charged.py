@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from apiece.accounting import privacy_curve
 from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.errors import AnalysisError, DataError, InputError
 from apiece.jobs.running import charge_training
 from apiece.ledger import Ledger
+from apiece.ledger.plans import plan_costs
+from apiece.mechanisms import Gaussian
 from apiece.plan import BoundPlan
 
 WHO = ["ann", "bob", "cy", "dan"]
@@ -62,6 +65,36 @@ def test_who_cannot_pay_for_all_of_it_pays_nothing(tmp_path: Path) -> None:
     more = (account.spent(WHO) - once)[[0, 2, 3]]
     assert (more < once[[0, 2, 3]]).all()
     assert (more * 2 >= once[[0, 2, 3]]).all()  # two together cost no more than one after the other
+
+
+def test_exactly_k_of_t_steps_cost_what_draws_of_them_lose(tmp_path: Path) -> None:
+    """The oracle draws outputs, and knows nothing of our bounds."""
+    budgets = Budgets([1.0, 3.0, 1.0, 3.0], 1e-3, ids=WHO)
+    made = assign(budgets, "allocate", steps=6, expected_batch_size=2, clip_norm=1.0)
+    stage, account = made.stages[0], Ledger.open(f"{tmp_path}/p.db")
+    account.enroll(WHO, 90.0, 1e-3)
+    charge_training(account, "m", made).release({"w": torch.ones(2)})
+    spent = account.spent(WHO)
+    assert spent[1] > spent[0] > 0
+    assert spent[[0, 1]].tolist() == spent[[2, 3]].tolist()
+    asked, z, count = np.linspace(0, 3, 13), stage.noise_stddev, 100_000
+    rng = np.random.default_rng(8)
+    for g, k in enumerate(stage.times.tolist()):
+        loss = np.zeros(count)
+        for b in range(k):
+            size = (b + 1) * 6 // k - b * 6 // k
+            out = rng.normal(0, z, (count, size))
+            out[np.arange(count), rng.integers(size, size=count)] += 1
+            loss += np.log(np.exp((out - 0.5) / z**2).mean(axis=1))
+        each = np.maximum(1 - np.exp(asked[:, None] - loss), 0)
+        delta, error = each.mean(axis=1), each.std(axis=1) / np.sqrt(count)
+        squared, slack = (float(pair[g][0]) for pair in plan_costs(made).rows())
+        for share, enough in (
+            (1.0, True),
+            (0.7, False),
+        ):  # less than is charged would be too little
+            paid = privacy_curve(Gaussian(1 / np.sqrt(squared * share))).delta(asked).upper + slack
+            assert bool((delta - 4 * error <= paid).all()) is enough
 
 
 def test_who_is_asked_and_who_has_no_account(tmp_path: Path) -> None:

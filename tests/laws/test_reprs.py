@@ -215,6 +215,7 @@ PUBLIC = [
     "contract.explain.Explanation",
     "contract.explain.Frequencies",
     "assignment.front.Compared",
+    "assignment.allocate.Allocate",
     "assignment.hybrid.Hybrid",
     "assignment.jorgensen.JorgensenSampling",
     "assignment.levels.Ladder",

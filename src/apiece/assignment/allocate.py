@@ -20,6 +20,7 @@ from apiece.plan.parts import allocated_steps
 
 MOST_GROUPS = 40  # each takes some seconds
 _NEAR = 1e-3  # of log ε, that the least noise may leave unspent
+_LARGE = 1.25  # times the batch asked: said in a note
 _FAR = 2.0  # of log z: how far from Sample's noise it is sought
 
 
@@ -67,11 +68,11 @@ class Allocate(Strategy):
         batch, clips = float(q @ groups.records), np.full(len(groups), request.clip_norm)
         stage = Stage(steps, batch, z * request.clip_norm, q, clips, times=np.array(times))
         plan = request.plan(self.name, (stage,))
-        return _with_notes(plan)
+        return _with_notes(plan, request.expected_batch_size)
 
 
-def _with_notes(plan: Plan) -> Plan:
-    """Return the plan with a note for each group: its steps, and what they leave unspent."""
+def _with_notes(plan: Plan, asked: float) -> Plan:
+    """Return the plan with a note for each group, and one on a batch that is far from the asked."""
     times = plan.stages[0].times
     assert times is not None
     told = zip(plan.budget_groups.name, times.tolist(), plan.spent_share, strict=True)
@@ -80,6 +81,11 @@ def _with_notes(plan: Plan) -> Plan:
         f"{per_cent(max(1 - share, 0.0))} of its epsilon unspent"
         for name, k, share in told
     ]
+    if plan.expected_batch_size > _LARGE * asked:
+        notes.append(
+            f"batches of {plan.expected_batch_size:.4g} are expected, not of {asked:g}: nobody "
+            "takes part in less than one step; ask for more steps, or use Sample"
+        )
     return replace(plan, notes=(*plan.notes, *notes))
 
 

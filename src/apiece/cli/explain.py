@@ -180,6 +180,7 @@ def _explanation(
 
 def _of_plan(path: Path, group: str | None) -> Explanation:
     from apiece.contract import explain
+    from apiece.contract.explain import taking_part
 
     plan = read_plan(path)
     plan.require()
@@ -191,7 +192,8 @@ def _of_plan(path: Path, group: str | None) -> Explanation:
         what = "missing" if group is None else f"the plan has no {group!r}"
         raise InputError(f"--group: {what}; give one of {some}")
     curve, budget = plan.curve(at[0], method="pld"), plan.budget_groups
-    return explain(float(budget.epsilon[at[0]]), float(budget.delta[at[0]]), curve=curve)
+    epsilon, delta = float(budget.epsilon[at[0]]), float(budget.delta[at[0]])
+    return explain(epsilon, delta, curve=curve, taking_part=taking_part(plan, at[0]))
 
 
 def text(found: Explanation) -> str:

@@ -20,7 +20,7 @@ from apiece.accounting import noise_multipliers, privacy_curve
 from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.budgets.groups import refuse_absurd
-from apiece.contract.explain import PEOPLE, Explanation, explain
+from apiece.contract.explain import PEOPLE, Explanation, explain, taking_part
 from apiece.errors import BudgetError, InputError
 from apiece.mechanisms import Mechanism
 from apiece.plan import BoundPlan, Reference
@@ -249,7 +249,8 @@ def _outcome(
     if (mechanism, epsilon) not in told:
         curve = plan.curve(group, method="pld")
         excess = float(excess_of(plan, group, curve).forward.upper)
-        told[mechanism, epsilon] = excess, explain(epsilon, delta, curve=curve)
+        sure = taking_part(plan, group)
+        told[mechanism, epsilon] = excess, explain(epsilon, delta, curve=curve, taking_part=sure)
     spent = float(plan.epsilon_spent[group])
     return Outcome(budget, plan.strategy, others, spent, *told[mechanism, epsilon])
 

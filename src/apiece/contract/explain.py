@@ -17,6 +17,7 @@ from apiece.accounting.curve import RELATION
 from apiece.budgets.groups import refuse_absurd
 from apiece.errors import BudgetError
 from apiece.mechanisms import Finite
+from apiece.plan import Plan
 
 PEOPLE, CASES, CROWD = 1_000, 100_000, 1_000_000  # of how many the counts are
 ACCUSED, HARMED, FEW = 10, 100, 1_000  # so many without the record: see `Frequencies`
@@ -192,6 +193,7 @@ class Explanation:
         promised: The count `right` that (ε, δ) alone allows, where `frequencies` are of the
             mechanism that is run, which may allow less; else None.
         relation: Between the worlds that are compared.
+        taking_part: (k, T) where a person takes part in exactly k of T steps; else None.
 
     Guarantee:
         No count that an attacker reaches is below what the best attacker reaches on average.
@@ -207,6 +209,7 @@ they did is right about at most 732; who has not seen the result, about 500.
     frequencies: Frequencies
     promised: int | None = None
     relation: str = RELATION
+    taking_part: tuple[int, int] | None = None
 
     @property
     def tighter(self) -> bool:
@@ -215,7 +218,7 @@ they did is right about at most 732; who has not seen the result, about 500.
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """One for each count."""
+        """One for each count, and what is sure of how often a person takes part."""
         n = self.frequencies
         often = "" if n.surprise is None else f", except in at most 1 of {n.surprise:,} cases"
         rest = (
@@ -226,6 +229,12 @@ they did is right about at most 732; who has not seen the result, about 500.
                 "this promise may give you away altogether. The counts above include that.",
             )
         )
+        if self.taking_part is not None:
+            times, steps = self.taking_part
+            rest += (
+                f"Your record takes part in exactly {times:,} of {steps:,} steps, drawn at random. "
+                "Which ones stays secret, and the counts above rest on that.",
+            )
         return (
             guess(n.right, self.promised),
             f"An attacker who wrongly names {ACCUSED} of {PEOPLE:,} people who did not take part "
@@ -278,10 +287,24 @@ they did is right about at most 732; who has not seen the result, about 500.
             "frequencies": self.frequencies.to_dict(),
             "sentences": list(self.sentences),
             "limits": list(self.limits),
+            "taking_part": None if self.taking_part is None else list(self.taking_part),
         }
 
 
-def explain(epsilon: float, delta: float, *, curve: PrivacyCurve | None = None) -> Explanation:
+def taking_part(plan: Plan, group: int) -> tuple[int, int] | None:
+    """Return (k, T) where a group's records take part in exactly k of a plan's T steps."""
+    times = [stage.times for stage in plan.stages]
+    known = [int(each[group]) for each in times if each is not None]
+    return (sum(known), plan.steps) if len(known) == len(times) else None
+
+
+def explain(
+    epsilon: float,
+    delta: float,
+    *,
+    curve: PrivacyCurve | None = None,
+    taking_part: tuple[int, int] | None = None,
+) -> Explanation:
     """Return what a budget promises a person, as counts and in sentences.
 
     Without a curve the counts are exact for (ε, δ): the worst mechanism that keeps it reaches each.
@@ -290,6 +313,7 @@ def explain(epsilon: float, delta: float, *, curve: PrivacyCurve | None = None) 
         epsilon: Of the promise, above 0.
         delta: Of the promise, in [0, 1).
         curve: Of the mechanism that is run, which allows less than (ε, δ) does.
+        taking_part: (k, T) of a plan by `Allocate`, 1 <= k <= T: it is said in a sentence.
 
     Raises:
         InputError: For values out of bounds, and a curve that spends more than (ε, δ).
@@ -305,9 +329,12 @@ def explain(epsilon: float, delta: float, *, curve: PrivacyCurve | None = None) 
         >>> explain(1.0, 1e-5, curve=privacy_curve(Gaussian(4.0))).frequencies.right
         550
     """
+    if taking_part is not None:
+        _check.count("taking_part: k", taking_part[0], least=1)
+        _check.count("taking_part: T", taking_part[1], least=taking_part[0])
     if curve is None:
         counts = frequencies(promised_curve(epsilon, delta), epsilon, delta)
-        return Explanation(float(epsilon), float(delta), counts)
+        return Explanation(float(epsilon), float(delta), counts, taking_part=taking_part)
     alone = promised_right(epsilon, delta)
     spent = float(curve.epsilon(delta).upper)
     if not spent <= epsilon * (1 + 1e-9):
@@ -315,4 +342,5 @@ def explain(epsilon: float, delta: float, *, curve: PrivacyCurve | None = None) 
             f"curve: spends epsilon = {spent:g} at delta = {delta:g}, more than {epsilon:g}; "
             "explain it by what it spends"
         )
-    return Explanation(float(epsilon), float(delta), frequencies(curve, epsilon, delta), alone)
+    counts = frequencies(curve, epsilon, delta)
+    return Explanation(float(epsilon), float(delta), counts, alone, taking_part=taking_part)

@@ -50,6 +50,10 @@ _WAYS = {
         "As Sample, but what the others choose may make an attacker right about at most {most} "
         "more of 1,000 people than if everybody had your budget."
     ),
+    "allocate": (
+        "The smaller your budget, the less often your data are used: in a whole number of steps, "
+        "drawn at random. The number depends on what the others choose."
+    ),
 }
 
 
