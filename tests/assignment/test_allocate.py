@@ -154,10 +154,18 @@ def test_contributors_are_told_in_how_many_steps(
     for wrong in ((10, 9), (0, 9)):
         with pytest.raises(InputError, match="taking_part"):
             explain(1.0, 1e-5, taking_part=wrong)
+
+
+@pytest.mark.slow
+def test_the_contributors_page_tells_it() -> None:
     offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]
-    given = {"records": 40, "delta": 1e-3, "steps": 4, "expected_batch_size": 15, "bound": 0.1}
-    page = contributor_page(choices(offered, strategies=[Allocate()], **given)).html
-    assert "of 4 steps, drawn at random" in page
+    page = contributor_page(
+        choices(
+            offered, records=40, delta=1e-3, steps=2, expected_batch_size=30, bound=0.1,
+            strategies=[Allocate()],
+        )
+    ).html  # fmt: skip
+    assert "of 2 steps, drawn at random" in page
     assert "whole number of steps" in page
 
 

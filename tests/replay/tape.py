@@ -101,20 +101,20 @@ def _unmatched(first: np.ndarray, second: np.ndarray) -> int:
     return max(missed, len(rest))
 
 
-def _add_noise(tape: Tape, real: Any) -> Any:
-    def add_noise(clipped: Any, noise_stddev: float, *, generator: Any) -> Any:
+def _noisy_mean(tape: Tape, real: Any) -> Any:
+    def noisy_mean(clipped: Any, noise_stddev: float, divisor: float, *, generator: Any) -> Any:
         sums = clipped.gradients
         exact = torch.cat([value.double().flatten() for value in sums.values()]).numpy()
-        public = (noise_stddev, tuple((name, tuple(v.shape)) for name, v in sums.items()))
+        public = (noise_stddev, divisor, tuple((name, tuple(v.shape)) for name, v in sums.items()))
 
         def draw() -> dict[str, torch.Tensor]:
-            return real(clipped, noise_stddev, generator=generator)
+            return real(clipped, noise_stddev, divisor, generator=generator)
 
         norms = clipped.norms.detach().numpy()
         out = tape.take("gaussian sum", public, exact, float(noise_stddev), draw, norms)
         return {name: value.clone() for name, value in out.items()}
 
-    return add_noise
+    return noisy_mean
 
 
 def _answered(tape: Tape, real: Any) -> Any:
@@ -155,7 +155,7 @@ def _quantiles(tape: Tape, real: Any) -> Any:
 
 
 MECHANISMS = [
-    (randomness.add_noise, _add_noise), (asking.answered, _answered),
+    (randomness.noisy_mean, _noisy_mean), (asking.answered, _answered),
     (estimates.estimate, _estimate), (quantiles.told, _quantiles),
 ]  # fmt: skip
 

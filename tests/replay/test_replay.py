@@ -24,7 +24,8 @@ from .tape import Leak, replayed
 pytestmark = pytest.mark.filterwarnings("ignore:.*records. noise that hides")
 Make = Callable[[Path], worlds.World]
 WORLDS: dict[str, Make] = {
-    **{s: (lambda _, s=s: worlds.trained(s)) for s in ("sample", "scale", "threshold", "rounds", "allocate")},
+    **{s: (lambda _, s=s: worlds.trained(s))
+       for s in ("sample", "scale", "threshold", "rounds", "allocate")},
     "persons": lambda _: worlds.trained("sample", persons=True),
     "filter": lambda _: worlds.filtered(),
     "estimator": lambda _: worlds.fitted(),

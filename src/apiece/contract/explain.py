@@ -221,7 +221,7 @@ they did is right about at most 732; who has not seen the result, about 500.
         """One for each count, and what is sure of how often a person takes part."""
         n = self.frequencies
         often = "" if n.surprise is None else f", except in at most 1 of {n.surprise:,} cases"
-        rest = (
+        rest: tuple[str, ...] = (
             ()
             if self.tighter or self.delta == 0
             else (
