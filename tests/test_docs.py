@@ -27,9 +27,8 @@ SHELL = ("console", "bash", "")
 PARSED = {
     "auditing": "64 shadow models, a cluster's scores",
     "ledger": "its trainings run in tests/cli/test_train_ledger.py",
-    "pate": "the table of another page",
-    "epsilon": "a plan of another page",
 }
+LONG_PAGES = {"pate", "epsilon"}  # a hundred teachers; the choices of 50,000 people
 WIDTH = 88  # columns of code that fit a page beside both lists
 
 
@@ -97,6 +96,19 @@ def put_files(page: str, folder: Path) -> None:
     if page == "accounting":
         budgets, how = Budgets([2.0] * 60, 1e-5), {"steps": 2, "expected_batch_size": 6}
         (folder / "plan.json").write_text(assign(budgets, Scale(), clip_norm=1.0, **how).to_json())
+    if page == "epsilon":
+        budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], 60, 1e-5)
+        how = {"steps": 2, "expected_batch_size": 6, "clip_norm": 1.0}
+        (folder / "plan.json").write_text(assign(budgets, Scale(), **how).to_json())
+    if page == "pate":
+        rows = [f"{1 + n % 2},{n % 80},{n % 80 // 40}" for n in range(6000)]
+        head = "consent_epsilon,age,income"
+        (folder / "people.csv").write_text("\n".join([head, *rows]))
+        (folder / "open.csv").write_text("\n".join([head, *rows[:400]]))
+        (folder / "schema.toml").write_text(
+            '[columns.age]\nkind = "numeric"\nlower = 0\nupper = 90\n'
+            '[columns.income]\nkind = "categorical"\nvalues = ["0", "1"]\n'
+        )
     if page == "scale":
         consent = np.random.default_rng(0).choice([1.0, 2.0, 4.0], 20_000)
         pd.DataFrame({"consent": consent}).to_parquet(folder / "people.parquet")
@@ -104,8 +116,11 @@ def put_files(page: str, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [p for p in (ROOT / "README.md", *GUIDES) if fenced(p) and p.stem != "index"],
-    ids=lambda page: page.stem,
+    [
+        pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem in LONG_PAGES else [])
+        for p in (ROOT / "README.md", *GUIDES)
+        if fenced(p) and p.stem != "index"
+    ],
 )
 def test_a_page_runs_from_beginning_to_end(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
