@@ -20,7 +20,7 @@ LEVEL, NEEDED = 0.05, np.log(20)
 RATES, CLIPS = np.array([0.45, 0.6]), np.array([0.8, 2.0])
 GROUPS = Budgets.from_groups([("low", 1.0, 1), ("high", 2.0, 1)], 2, 1e-5)
 PLAN = Plan("audit", 1.0, GROUPS.groups, (Stage(9, float(RATES.sum()), 1.0, RATES, CLIPS),))
-add_noise, clip_and_sum, sampler = loop.add_noise, sums.clip_and_sum, batches.PoissonSampler
+noisy_mean, clip_and_sum, sampler = loop.noisy_mean, sums.clip_and_sum, batches.PoissonSampler
 
 
 def means(claim: Claim, *sides: np.ndarray) -> list[Fraction]:
@@ -92,6 +92,7 @@ def refused(claim: Claim, shift: float, runs: int, n: int) -> float:
     return float(np.mean(np.array(found) >= NEEDED))
 
 
+@pytest.mark.slow
 def test_a_true_claim_is_seldom_refused_at_any_look_and_a_false_one_is() -> None:
     claim, runs = CLAIMS[3], 80
     assert refused(claim, 1.0, runs, 40) <= LEVEL + 3 * (LEVEL * (1 - LEVEL) / runs) ** 0.5
@@ -120,6 +121,7 @@ def test_wealth_does_not_depend_on_how_pairs_arrive() -> None:
     assert parts.log_most == whole.log_most
 
 
+@pytest.mark.slow
 def test_the_bound_grows_with_pairs_and_stays_below_the_truth() -> None:
     ins, outs = gaussian(np.random.default_rng(5), 240, 1.0)
     found = [anytime_bound(ins[:n], outs[:n], delta=1e-5).epsilon for n in (60, 240)]
@@ -152,8 +154,8 @@ def test_groups_are_watched_together_and_the_broken_one_is_named() -> None:
         Claim.budget(-1.0, 0.0)
 
 
-def half_the_noise(clipped, noise_stddev, *, generator):
-    return add_noise(clipped, noise_stddev / 2, generator=generator)
+def half_the_noise(clipped, noise_stddev, divisor, *, generator):
+    return noisy_mean(clipped, noise_stddev / 2, divisor, generator=generator)
 
 
 def a_forgotten_clip(model, loss_fn, inputs, targets, bounds, **options):
@@ -167,7 +169,7 @@ def a_doubled_rate(stage, group_index, **options):
 
 FAULTS = {
     "a forgotten clip": (sums, "clip_and_sum", a_forgotten_clip),
-    "half the noise": (loop, "add_noise", half_the_noise),
+    "half the noise": (loop, "noisy_mean", half_the_noise),
     "a doubled rate": (batches, "PoissonSampler", a_doubled_rate),
 }
 

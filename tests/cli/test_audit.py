@@ -1,6 +1,8 @@
 """apiece audit: one line for every mistake, and what is given tells the kind."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,11 +10,14 @@ import pytest
 
 from apiece import audit
 from apiece.assignment import assign
+from apiece.audit.anytime import Watched
 from apiece.budgets import Budgets
 from apiece.cli import run as main
 from apiece.cli.audit import _kind_of
 from apiece.cli.audit import command as audit_command
 from apiece.cli.audit import text as audit_text
+from apiece.reporting import report
+from apiece.training import loop
 
 from .audits import call, canaries
 
@@ -178,3 +183,37 @@ def test_pairs_are_read_until_a_claim_breaks(tmp_path: Path) -> None:
     )
     for more in (given, of_plan, [*files, "--delta", "1e-5", "--epsilon", "1"]):
         assert main(["audit", "worlds", *more]) == 2
+
+
+def test_the_engine_under_a_run_is_audited_until_a_claim_breaks(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["audit", "anytime", str(run_folder)]
+    for more in (["--max-samples", "0"], ["--confidence", "2"], ["--seed", "x"]):
+        assert main([*words, *more]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+    assert main([*words, "--max-samples", "64"]) == 0
+    assert "Verdict: no claim is refuted" in capsys.readouterr().out
+    real = loop.noisy_mean
+
+    def half(clipped: Any, stddev: float, divisor: float, *, generator: Any) -> Any:
+        return real(clipped, stddev / 2, divisor, generator=generator)
+
+    monkeypatch.setattr(loop, "noisy_mean", half)
+    assert main([*words, "--max-samples", "1000", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    weak = document["watched"][1]
+    assert (weak["group"], weak["rejected"]) == ("epsilon=8", True)
+    assert weak["samples"] < 1000
+    watched = tuple(Watched(**each) for each in document["watched"])
+    page = report(audit.Findings(audit=document["audit"], watched=watched)).html
+    assert 'aria-label="Claims watched"' in page
+    assert ">broken<" in page
+
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "noisy_mean", pressed)
+    assert main(words) == 130
+    assert not capsys.readouterr().out

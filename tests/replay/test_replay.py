@@ -1,4 +1,4 @@
-"""Twelve bugs of the kinds that others' libraries had: none here, and each is seen when planted."""
+"""Thirteen bugs, twelve of kinds that others' libraries had: each is seen when planted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from apiece.datasets.encode import encode
+from apiece.filters.filter import Filter
 from apiece.jobs.people import read_people
 from apiece.pate.asking import ask
 from apiece.queries.scan import Measure, contributions_sql
@@ -28,6 +29,7 @@ WORLDS: dict[str, Make] = {
        for s in ("sample", "scale", "threshold", "rounds", "allocate")},
     "persons": lambda _: worlds.trained("sample", persons=True),
     "filter": lambda _: worlds.filtered(),
+    "whole filter": lambda _: worlds.filtered(20, whole=True),
     "estimator": lambda _: worlds.fitted(),
     "votes": lambda _: worlds.taught(),
     "job": lambda folder: worlds.job(folder, "scale"),
@@ -54,7 +56,7 @@ def test_what_comes_out_is_made_of_noisy_values_alone(
     assert max(moved) > 0, "the neighbours' difference reached no mechanism: nothing was checked"
 
 
-# ------------------------------------------------ planted: twelve bugs, of seven libraries
+# ------------------------------------- planted: thirteen bugs, twelve of seven libraries
 
 
 def _source(target: Any, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
@@ -120,6 +122,10 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     ),
     "dpmm: a person counts with all rows": (
         _source(contributions_sql, "nth <= {question.rows}", "nth <= 99"), "count()",
+    ),
+    "one budget is spent twice and more: what was spent is forgotten": (
+        _source(Filter.admit, "limit[part], total[part]", "limit[part], 0 * total[part]"),
+        "whole filter",
     ),
     "mbi: questions are chosen by the votes without noise": (
         _source(

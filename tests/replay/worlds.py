@@ -103,21 +103,33 @@ def trained(strategy: str, *, persons: bool = False) -> World:
     return World(go, None, list(HOSTILE), reach)
 
 
-def filtered() -> World:
-    """`FilteredTrainer`: others' charges and turns are the same, and one's own covers the move."""
+def filtered(steps: int = 6, *, whole: bool = False) -> World:
+    """`FilteredTrainer`: others' charges and turns are the same, and one's own covers the move.
+
+    whole: it is all moves together that somebody's whole budget must cover.
+    """
+    budgets, noise = np.where(np.arange(SIZE) % 3, 4.0, 1.0), 0.5 if whole else 2.0
 
     def go(value: float | None) -> dict[str, Any]:
         model = _network()
-        accounts = GaussianFilter(np.where(np.arange(SIZE) % 3, 4.0, 1.0), 1e-3)
+        accounts = GaussianFilter(budgets, 1e-3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         trainer = FilteredTrainer(
-            model, optimizer, LOSS, accounts, _data(value), clip_norm=0.5, noise_stddev=2.0, seed=3
+            model,
+            optimizer,
+            LOSS,
+            accounts,
+            _data(value),
+            clip_norm=0.5,
+            noise_stddev=noise,
+            seed=3,
         )
-        trainer.fit(6)
+        trainer.fit(steps)
         others = np.arange(SIZE) != SOMEBODY
         return {"weights": _weights(model), "spent": np.asarray(accounts.spent)[others]}
 
-    return World(go, None, list(HOSTILE), reach=0.5 / 2.0)
+    reach = float(GaussianFilter(budgets, 1e-3).limit[SOMEBODY] ** 0.5) if whole else 0.5 / noise
+    return World(go, None, list(HOSTILE), reach, once=whole)
 
 
 CELLS = [("1000", "yes"), ("nan", "no"), ("", "yes"), ("1e400", "yes")]

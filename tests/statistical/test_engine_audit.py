@@ -35,11 +35,11 @@ PLAN = Plan(
     GROUPS.groups,
     (Stage(STEPS, CANARIES * float(RATES.sum()), 1.0, RATES, CLIPS),),
 ).bind(GROUPS)
-add_noise, clip_and_sum, sampler = loop.add_noise, sums.clip_and_sum, batches.PoissonSampler
+noisy_mean, clip_and_sum, sampler = loop.noisy_mean, sums.clip_and_sum, batches.PoissonSampler
 
 
-def half_the_noise(clipped, noise_stddev, *, generator):
-    return add_noise(clipped, noise_stddev / 2, generator=generator)
+def half_the_noise(clipped, noise_stddev, divisor, *, generator):
+    return noisy_mean(clipped, noise_stddev / 2, divisor, generator=generator)
 
 
 def a_forgotten_clip(model, loss_fn, inputs, targets, bounds, **options):
@@ -57,7 +57,7 @@ def a_doubled_rate(stage, group_index, **options):
 
 # fault → (which part of the engine has it, the broken part, who is harmed by it)
 FAULTS = {
-    "half the noise": ((loop, "add_noise"), half_the_noise, (0, 1)),
+    "half the noise": ((loop, "noisy_mean"), half_the_noise, (0, 1)),
     "a forgotten clip": ((sums, "clip_and_sum"), a_forgotten_clip, (0, 1)),
     "a doubled rate": ((batches, "PoissonSampler"), a_doubled_rate, (0, 1)),
     "another group's clip norm": ((sums, "clip_and_sum"), another_group_s_clip_norm, (0,)),
