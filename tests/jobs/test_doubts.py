@@ -17,7 +17,9 @@ COLUMNS: dict[str, Feature] = {"x": Numeric(0, 9), "y": Categorical(("a", "b"))}
 
 def rows(x: list[str], y: list[str], **options: Any) -> list[str]:
     frame = pd.DataFrame({"x": x, "y": y})
-    return of_rows(frame, COLUMNS, encode(frame, COLUMNS), with_ids=options.get("with_ids", True))
+    return of_rows(
+        frame, COLUMNS, encode(frame, COLUMNS), ".", with_ids=options.get("with_ids", True)
+    )
 
 
 def test_nothing_is_said_of_sound_tables() -> None:
@@ -47,10 +49,21 @@ def test_gaps_that_are_not_declared_are_told_with_the_remedy() -> None:
     ]
 
 
+def test_a_decimal_comma_is_told_with_the_remedy() -> None:
+    comma = "1 of them with a comma: if it is the decimal mark, --decimal ,"
+    assert rows(["1", "1,5", "2", "none"], ["a"] * 4) == [
+        f"column 'x': 2 of 4 cells are no finite number, {comma}"
+    ]
+    assert rows(["1", "2"], ["a,b", "1,5"])[0].startswith("column 'y'")
+    frame = pd.DataFrame({"x": ["1", "1,5", "2", "none"], "y": ["a"] * 4})
+    found = of_rows(frame, COLUMNS, encode(frame, COLUMNS, decimal=","), ",", with_ids=True)
+    assert found == ["column 'x': 1 of 4 cells are no finite number"]
+
+
 def test_dates_are_told_as_dates() -> None:
     columns: dict[str, Feature] = {"born": Date("1900-01-01", "2020-01-01")}
     frame = pd.DataFrame({"born": ["1990-05-01", "01.05.1990"]})
-    assert of_rows(frame, columns, encode(frame, columns), with_ids=True) == [
+    assert of_rows(frame, columns, encode(frame, columns), ".", with_ids=True) == [
         "column 'born': 1 of 2 cells are no date"
     ]
     frame = pd.DataFrame({"born": ["01.05.1990"] * 2})

@@ -166,7 +166,7 @@ def read_people(job: Job, coins: int | None = None) -> People:
     public, private = budget_doubts(asked.groups), []
     if not data.packaged:
         public += lint(schema, list(frame.columns), taken=taken, records=len(asked))
-        private = of_rows(frame, columns, encoded, with_ids=units.ids is not None)
+        private = of_rows(frame, columns, encoded, dialect.decimal, with_ids=units.ids is not None)
     own = () if data.packaged else (data.source, data.people)
     files = [Path(path) for path in (*own, job.pate.public) if path is not None]
     people = People(
@@ -466,7 +466,7 @@ def refuse_unread(frame: pd.DataFrame, columns: Columns, encoded: Encoded, decim
 
 
 def of_rows(
-    frame: pd.DataFrame, columns: Columns, encoded: Encoded, *, with_ids: bool
+    frame: pd.DataFrame, columns: Columns, encoded: Encoded, decimal: str, *, with_ids: bool
 ) -> list[str]:
     """Return what looks like a mistake in the rows: data about people, one line each."""
     found, size = [], len(frame)
@@ -479,7 +479,12 @@ def of_rows(
             hint = f", {cased} of them but for their case" if cased else ""
         elif isinstance(kind, Date):
             what = "date"
-        empty = int((texts(column(frame, name, "feature")) == "").sum())
+        words = texts(column(frame, name, "feature"))
+        empty = int((words == "").sum())
+        if isinstance(kind, Numeric) and decimal == ".":
+            commas = sum(re.fullmatch(r"-?\d+,\d+", word) is not None for word in words)
+            if commas:
+                hint = f", {commas} of them with a comma: if it is the decimal mark, --decimal ,"
         if empty and "" not in markers(kind.missing):
             hint += f", {empty} of them empty: declare missing = true to learn from such rows"
         found.append(f"column {name!r}: {count} of {size} cells are no {what}{hint}")
