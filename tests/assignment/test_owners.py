@@ -83,5 +83,5 @@ def test_bad_input_is_refused_in_one_line() -> None:
         assign_owned(many, Budgets(np.linspace(1, 2, 600), 1e-4), "scale", **SETTINGS)
     with pytest.raises(InputError, match="owns no row"):
         assign_owned(graph, budgets, "uniform", **SETTINGS).mechanism_for(10**6)
-    with pytest.raises(UnsupportedError, match="coin"):
+    with pytest.raises(UnsupportedError, match="many steps"):
         assign_owned(graph, budgets, "jorgensen", limit=2, **SETTINGS)

@@ -346,7 +346,7 @@ TRAIN_DATA = [
             add="--separator ;", mend={"add": "--separator ; --decimal ,"}),
     Mistake("comma declared, points used", "train", ("1.5", "leave that out"), add="--decimal ,",
             mend={"add": ""}),
-    Mistake("tabs", "train", ("--separator 'tab'",),
+    Mistake("tabs", "train", ("--separator tab",),
             written=lambda f: {"people.csv": f.to_csv(index=False, sep="\t").encode()},
             mend={"add": "--separator tab"}),
     Mistake("latin-1", "train", ("line 2", "--encoding latin-1"), written=encoded("latin-1"),

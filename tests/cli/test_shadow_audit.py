@@ -68,7 +68,7 @@ def test_shadow_models_in_a_folder_that_is_of_no_use(
         (["--out", str(tmp_path / "file")], "file/job.json: cannot be written"),
         (["--variant", "onlin"], "did you mean 'online'"),
         (["--processes", "0"], "processes = 0"),
-        (["--processes", "2", "--cluster"], "--processes: are of this machine"),
+        (["--processes", "2", "--cluster"], "--processes: with --cluster Ray decides"),
         (["--address", "127.0.0.1:1"], "add --cluster to train there"),
     ):
         assert main(last([*arguments, str(mine), *changed])) == 2

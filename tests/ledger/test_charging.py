@@ -121,11 +121,11 @@ def test_an_earlier_charge_is_found_again_and_only_for_what_it_was(tables: sa.Co
         (np.array([2, 1]), [9, 0], [True, False]),  # who was not asked
         (np.array([7, 2, codec.BLOCK]), [0, 9, 0], [False, True, False]),  # who came later
     ):
-        found = replay(tables, trail, number, some, one(pairs(*charges)))
+        found = replay(tables, trail, number, some, one(pairs(*charges)), entry)
         assert found.tolist() == expected
     for menu, expected in (([(10, 0), (9, 0)], True), ([(10, 0), (9, 1)], False)):
         asked = Demand(np.array([menu]), np.zeros(1, np.int64))  # any pair that was paid will do
-        assert replay(tables, trail, number, places[:1], asked).tolist() == [expected]
+        assert replay(tables, trail, number, places[:1], asked, entry).tolist() == [expected]
     check_request("q", entry, "r")
     with pytest.raises(AnalysisError, match="reserved with other people or norms"):
         check_request("q", entry, "other")

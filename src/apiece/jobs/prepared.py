@@ -13,7 +13,7 @@ from pathlib import Path
 from apiece._files import Kind, append, write
 from apiece.assignment import assign, schedule_noise
 from apiece.budgets.groups import cap_note
-from apiece.errors import DataError, StateError, UnsupportedError
+from apiece.errors import DataError, StateError, UnsupportedError, as_given
 from apiece.jobs.config import Job, read_job
 from apiece.jobs.people import People, read_people
 from apiece.jobs.settings import refuse_past
@@ -70,7 +70,8 @@ def refuse_used(path: Path) -> None:
     """Raise `DataError` if `path` is a file, or a folder with something in it."""
     if not _is_free(path):
         raise DataError(
-            f"out = {path}: exists and is not empty; it is left untouched, choose another folder"
+            f"out = {path}: exists and is not empty; it is left untouched, give another folder as "
+            f"{as_given('out')}"
         )
 
 
