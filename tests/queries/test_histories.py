@@ -18,7 +18,7 @@ import pytest
 from histories import Ask, Train, history, problems
 
 from apiece.errors import AnalysisError
-from apiece.ledger import Ledger, charging, ledger
+from apiece.ledger import Ledger, charging, ledger, reading
 from apiece.ledger.codec import keyed
 from apiece.queries import schema
 
@@ -68,14 +68,16 @@ def _terms_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 def _contributions_are_compared_instead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger, "terms_of", lambda *_: {})
+    patch.setattr(reading, "terms_of", lambda *_: {})
 
 
 def _contributions_are_compared_too(patch: pytest.MonkeyPatch) -> None:
     real = charging.replay
 
-    def strict(connection: Any, trail: Any, number: int, ordinals: Any, charges: Any) -> Any:
-        found = real(connection, trail, number, ordinals, charges)
+    def strict(
+        connection: Any, trail: Any, number: int, ordinals: Any, charges: Any, entry: Any
+    ) -> Any:
+        found = real(connection, trail, number, ordinals, charges, entry)
         body = trail.body(connection, number)
         if body["request"] != keyed(trail.salt, ordinals.tobytes(), *charges.told()).hex():
             raise AnalysisError("reserved with other people or norms")

@@ -401,7 +401,7 @@ def test_without_rows_per_person_only_persons_can_be_counted(tmp_path: Path) -> 
     for frame in (visits(), visits().drop_duplicates("id")):
         asking = session(frame, schema=schema)
         for query in ("count()", "count(rows)", "count(persons) by ward", "mean(x)", "median(x)"):
-            with pytest.raises(InputError, match=r"^rows_per_person: missing; .*--rows-per-person"):
+            with pytest.raises(InputError, match=r"^rows_per_person: missing; .*rows_per_person=5"):
                 asking.ask(query, epsilon=1.0, delta=1e-6)
 
 

@@ -61,7 +61,7 @@ def test_the_sum_holds_exactly_the_active(monkeypatch: pytest.MonkeyPatch) -> No
     run = trainer(people, inputs, targets, noise_stddev=0.6 / limit**0.5, expected_batch_size=1.0)
     before = run.model.weight.detach().clone()
     monkeypatch.setattr(
-        "apiece.training.loop.add_noise", lambda total, *_, **__: dict(total.gradients)
+        "apiece.training.loop.noisy_mean", lambda total, *_, **__: dict(total.gradients)
     )
     run.step()
     assert run.active_records().tolist() == [True, True, False]
@@ -174,7 +174,7 @@ def test_nobody_gives_more_than_they_were_charged(
         sums.append(float(flat.norm()))
         return {name: torch.zeros_like(g) for name, g in total.gradients.items()}
 
-    monkeypatch.setattr("apiece.training.loop.add_noise", watch)
+    monkeypatch.setattr("apiece.training.loop.noisy_mean", watch)
     torch.manual_seed(0)
     model = Chancy(CHANCES[name])
     gave = 0
@@ -388,13 +388,13 @@ def uncovered(seeds: int, **more: object) -> int:
 def test_without_a_person_the_sum_moves_by_at_most_their_charge(
     more: dict[str, object], seeds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apiece.training.loop.add_noise", keep_sum)
+    monkeypatch.setattr("apiece.training.loop.noisy_mean", keep_sum)
     assert uncovered(seeds, **more) == 0
 
 
 def test_a_charge_that_forgets_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: charged for half of what the rows add up to, a sum is not covered."""
-    monkeypatch.setattr("apiece.training.loop.add_noise", keep_sum)
+    monkeypatch.setattr("apiece.training.loop.noisy_mean", keep_sum)
     monkeypatch.setattr(
         "apiece.training.filtered.charges_for", lambda total: charges_for(total) / 2
     )

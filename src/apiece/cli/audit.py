@@ -423,7 +423,9 @@ def of_two_worlds(
             ),
         )  # fmt: skip
     if epsilon is not None or group is not None:
-        raise InputError(f"--{'group' if epsilon is None else 'epsilon'}: goes with --anytime")
+        raise InputError(
+            f"--{'group' if epsilon is None else 'epsilon'}: goes with --anytime; add it"
+        )
     bounds = tuple(
         lower_bound(ins, outs, delta=delta, confidence=confidence, method=method)
         for method in ("clopper-pearson", "gdp")
