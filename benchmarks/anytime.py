@@ -169,5 +169,5 @@ if __name__ == "__main__":
         made = power(asked.runs or 80, asked.pairs or 2000, asked.only)
     stored = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     made["cases"] = stored.get(asked.part, {}).get("cases", {}) | made["cases"]
-    stored |= {asked.part: made, "machine": "AMD EPYC, 2 cores, loaded"}
+    stored |= {asked.part: made, "machine": "Intel Xeon, 2 cores, loaded"}
     RESULT.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
