@@ -63,6 +63,7 @@ def test_a_promise_of_three_costs_three(tmp_path: Path, strategy: object) -> Non
         assert ledger.verify().ok
 
 
+@pytest.mark.slow
 def test_a_rare_training_costs_its_promise_where_the_slack_suits_it(tmp_path: Path) -> None:
     """A record joins one to nine steps: with a tenth of δ as slack it costs up to a half more."""
     budgets = Budgets([0.15] * 5_000 + [1.4] * 5_000, 1e-5, ids=list(range(10_000)))

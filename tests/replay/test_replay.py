@@ -48,7 +48,12 @@ def check(monkeypatch: pytest.MonkeyPatch, world: worlds.World) -> list[float]:
     return most
 
 
-@pytest.mark.parametrize("name", WORLDS)
+LONG = {"threshold", "rounds", "job of persons"}  # their like run with every test
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in LONG else []) for n in WORLDS]
+)
 def test_what_comes_out_is_made_of_noisy_values_alone(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
