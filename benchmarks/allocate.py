@@ -13,7 +13,6 @@ learning picked for each on people held out; people and budgets of a seed are th
 from __future__ import annotations
 
 import json
-import platform
 import sys
 import time
 from pathlib import Path
@@ -29,6 +28,7 @@ from apiece.datasets import load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
 from apiece.plan import BoundPlan
 from apiece.plan.parts import allocated_steps, sampled_steps
+from apiece.reproduce import machine
 from apiece.training import poisson_batches
 
 QUESTIONS = [
@@ -136,7 +136,6 @@ def accuracy(steps: int, batch: float, train: Rows, test: Rows) -> dict[str, obj
 
 def main() -> None:
     """Measure, print and store."""
-    machine = f"{platform.machine()}, {platform.system()}, loaded, one thread"
     if sys.argv[1:] == ["accuracy"]:
         parts = adult()
         told = {"accuracy": [accuracy(*each, *parts) for each in ACCURACY]}
@@ -147,7 +146,7 @@ def main() -> None:
             "plans": [training(*each) for each in TRAININGS],
         }
         name = "allocate.json"
-    text = json.dumps({"machine": machine, **told}, indent=1)
+    text = json.dumps({"machine": machine(), **told}, indent=1)
     print(text)
     (OUT / name).write_text(text)
 

@@ -17,6 +17,7 @@ from scipy import special
 from apiece.accounting import privacy_curve
 from apiece.audit import Claim, EProcess, lower_bound, one_run
 from apiece.mechanisms import Gaussian, Sampled
+from apiece.reproduce import machine
 
 RESULT = Path(__file__).parent / "results" / "anytime.json"
 ALPHA, DELTAS = 0.05, (1e-5, 1e-3, 0.03, 0.1, 0.2)
@@ -169,5 +170,5 @@ if __name__ == "__main__":
         made = power(asked.runs or 80, asked.pairs or 2000, asked.only)
     stored = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     made["cases"] = stored.get(asked.part, {}).get("cases", {}) | made["cases"]
-    stored |= {asked.part: made, "machine": "Intel Xeon, 2 cores, loaded"}
+    stored |= {asked.part: made, "machine": machine()}
     RESULT.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import resource
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from apiece.budgets import ConsentMapping, read_consents
 from apiece.ledger import Ledger, check_receipt, enroll_consents
+from apiece.reproduce import machine
 
 MAPPING = """
 source = "csv"
@@ -91,8 +91,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measured(given.people, Path(folder))
-    machine = f"{platform.machine()}, {platform.python_version()}, loaded"
-    document = {"people": given.people, "machine": machine, "seconds": found}
+    document = {"people": given.people, "machine": machine(), "seconds": found}
     given.out.write_text(json.dumps(document, indent=1) + "\n")
 
 

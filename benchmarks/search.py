@@ -10,8 +10,6 @@ are 20 learning rates and 2 numbers of steps. Seeds are paired. The JSON is writ
 import argparse
 import itertools
 import json
-import os
-import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +22,7 @@ from apiece.assignment import assign, assign_tuned
 from apiece.datasets import load, packaged_schema
 from apiece.jobs import Search
 from apiece.mechanisms import Runs
+from apiece.reproduce import machine
 
 PEOPLE, DELTA, BATCH, SEARCHED = 8000, 1e-5, 512.0, "scale"
 SPACE = {
@@ -113,7 +112,6 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=6)
     options = parser.parse_args()
-    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()).group(1)
     adult = Adult()
     noise, of_run = plans(adult)
     ways = {
@@ -132,7 +130,7 @@ def main():
             rows[way].append({"seed": seed, **adult.measured(fit(seed), begun)})
             print(seed, way, rows[way][-1], flush=True)
         made = {
-            "machine": f"{cpu}, {len(os.sched_getaffinity(0))} cores, loaded",
+            "machine": machine(),
             "people": PEOPLE,
             "space": SPACE,
             "noise": noise,
