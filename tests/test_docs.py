@@ -1,5 +1,6 @@
 """What the documents show is what the program takes."""
 
+import contextlib
 import doctest
 import importlib.util
 import io
@@ -17,18 +18,16 @@ import pandas as pd
 import pytest
 
 from apiece import Budgets, Scale, assign, cli
+from apiece._types import Json
 from apiece.datasets import Schema
+from sample_tables import AGE_AND_ANSWER
 
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", *GUIDES, *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 SHELL = ("console", "bash", "")
-# Commands that are parsed and not run, by page; all others run where they stand.
-PARSED = {
-    "auditing": "64 shadow models, a cluster's scores",
-    "ledger": "its trainings run in tests/cli/test_train_ledger.py",
-}
-LONG_PAGES = {"pate", "epsilon"}  # a hundred teachers; the choices of 50,000 people
+# A hundred teachers; the choices of 50,000 people; 64 shadow models; trainings on a ledger.
+LONG_PAGES = {"pate", "epsilon", "auditing", "ledger"}
 WIDTH = 88  # columns of code that fit a page beside both lists
 
 
@@ -82,6 +81,58 @@ def test_code_fits_its_column(page: Path) -> None:
     assert [line for line in lines if len(line) > WIDTH] == []
 
 
+def permit(person: str) -> Json:
+    """Return a FHIR Consent (R4) that permits research until 2030."""
+    system = "http://terminology.hl7.org/CodeSystem/"
+    coded = lambda code: {"coding": [{"system": system + code[0], "code": code[1]}]}  # noqa: E731
+    return {
+        "resourceType": "Consent", "status": "active", "scope": coded(("consentscope", "research")),
+        "patient": {"reference": f"Patient/{person}"}, "dateTime": "2025-01-01",
+        "provision": {
+            "type": "permit", "period": {"start": "2025-01-01", "end": "2030-12-31"},
+            "purpose": [coded(("v3-ActReason", "HRESCH"))["coding"][0]],
+        },
+    }  # fmt: skip
+
+
+def put_audited(folder: Path) -> None:
+    """Put a run, an exported model, scores and plans into a folder."""
+    import torch
+
+    random, n = np.random.default_rng(3), 400
+    frame = pd.DataFrame(random.normal(size=(n, 2)).round(4), columns=["x", "y"])
+    frame["label"] = random.integers(0, 2, n)
+    frame["budget"] = np.where(np.arange(n) % 2, 8, 2)
+    frame.to_csv(folder / "people.csv", index=False)
+    number = 'kind = "numeric"\nlower = -4\nupper = 4\n'
+    (folder / "people.toml").write_text(
+        f"[columns.x]\n{number}[columns.y]\n{number}"
+        '[columns.label]\nkind = "categorical"\nvalues = ["0", "1"]\n'
+    )
+    run_line = "train --data people.csv --schema people.toml --label label --epsilon budget "
+    run_line += "--delta 1e-5 --batch-size 32 --steps 8 --test-share .5 --seed 0 --out runs/first"
+    assert cli.run(run_line.split()) == 0
+    network = torch.nn.Linear(2, 2)
+    size = {0: torch.export.Dim("records")}
+    exported = torch.export.export(network, (torch.zeros(4, 2),), dynamic_shapes=(size,))
+    torch.export.save(exported, folder / "model.pt2")
+    for name in ("train", "test"):
+        inputs = random.normal(size=(200, 2)).astype(np.float32)
+        np.savez(folder / f"{name}.npz", inputs=inputs, targets=random.integers(0, 2, 200))
+    for name, mean in (("with", 1.0), ("without", 0.0)):
+        scores = random.normal(mean, size=1000)
+        (folder / f"{name}.txt").write_text("\n".join(map(str, scores)))
+    groups = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], 100, 1e-5)
+    plan = assign(groups, Scale(), clip_norm=1.0, steps=4, expected_batch_size=20)
+    for name in ("in", "out"):
+        (folder / f"{name}.json").write_text(plan.to_json())
+    coins = pd.DataFrame({"person": np.arange(n), "included": random.integers(0, 2, n)})
+    coins["consent"] = np.where(np.arange(n) % 2, "strict", "weak")
+    coins.to_csv(folder / "coins.csv", index=False)
+    scores = pd.DataFrame({"person": np.arange(n), "score": random.normal(size=n)})
+    scores[::-1].to_csv(folder / "scores.csv", index=False)
+
+
 def put_files(page: str, folder: Path) -> None:
     """Put what a reader brings to a page into a folder."""
     if page == "main-job":
@@ -109,6 +160,20 @@ def put_files(page: str, folder: Path) -> None:
             '[columns.age]\nkind = "numeric"\nlower = 0\nupper = 90\n'
             '[columns.income]\nkind = "categorical"\nvalues = ["0", "1"]\n'
         )
+    if page == "ledger":
+        age, people = np.random.default_rng(3).integers(1, 99, 600), np.arange(600)
+        frame = pd.DataFrame({"age": age, "answer": np.where(age > 50, "yes", "no")})
+        frame["person"] = [f"p{k}" for k in people]
+        frame["consent"] = 2.0 + 2 * (people % 3)
+        frame["this_training"] = 0.98 * frame["consent"]
+        frame["part"] = np.where(people % 4, "train", "test")
+        frame.to_csv(folder / "people.csv", index=False)
+        (folder / "schema.toml").write_text(AGE_AND_ANSWER)
+        consents = [{"resource": permit(who)} for who in frame["person"]]
+        bundle = {"resourceType": "Bundle", "type": "collection", "entry": consents}
+        (folder / "bundle.json").write_text(json.dumps(bundle))
+    if page == "auditing":
+        put_audited(folder)
     if page == "scale":
         consent = np.random.default_rng(0).choice([1.0, 2.0, 4.0], 20_000)
         pd.DataFrame({"consent": consent}).to_parquet(folder / "people.parquet")
@@ -141,12 +206,28 @@ def test_a_page_runs_from_beginning_to_end(
             if "adapters.flower" in block and importlib.util.find_spec("flwr") is None:
                 continue  # its tests run with its extra
             exec(compile(block, page.name, "exec"), names)
-        elif language in SHELL and page.stem not in PARSED:
-            for line in commands_of(block):
-                said, _, piped = line.rpartition(" | ")
-                if piped.startswith("apiece ") and "spark" not in line:
-                    monkeypatch.setattr("sys.stdin", io.StringIO(" ".join(shlex.split(said)[1:])))
-                    assert cli.run(shlex.split(piped)[1:]) == 0, line
+        elif language == "toml" and (name := re.match(r"# (\w+\.toml)\n", block)):
+            Path(name[1]).write_text(block)
+        elif language in SHELL:
+            for line in block.replace("\\\n", " ").splitlines():
+                run_line(line, monkeypatch)
+
+
+def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a line of a shell that calls apiece: fed by `echo … |`, and maybe printed to a file.
+
+    What asks Spark is parsed alone: it needs Java or a cluster, and tests/queries/ runs it.
+    """
+    (bare,) = commands_of(line) or [""]
+    said, _, piped = bare.rpartition(" | ")
+    if not piped.startswith("apiece ") or "spark" in bare:
+        return
+    monkeypatch.setattr("sys.stdin", io.StringIO(" ".join(shlex.split(said)[1:])))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert cli.run(shlex.split(piped)[1:]) == 0, line
+    if file := re.search(r" > (\S+)", line):
+        Path(file[1]).write_text(printed.getvalue())
 
 
 def test_index_and_readme_and_main_job_show_one_example() -> None:

@@ -4,7 +4,6 @@ Examples are made by hand from the specifications: FHIR R4 and R5 Consent, and D
 """
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from datetime import date, timedelta
 from pathlib import Path
@@ -364,12 +363,6 @@ def test_records_of_dpv_are_read_or_refused(tmp_path: Path) -> None:
 def test_a_mapping_says_what_is_wrong_with_it(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         ConsentMapping.from_toml(text)
-
-
-def test_the_guide_shows_a_mapping() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
-    (text,) = re.findall(r'^```toml\n(source = "fhir".*?)^```', guide, flags=re.M | re.S)
-    assert ConsentMapping.from_toml(text).names("purpose") == ("research", "*")
 
 
 # --- laws, of any rules
