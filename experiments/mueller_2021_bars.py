@@ -11,20 +11,22 @@ DP-SGD for 2,000 with clip norm 0.1 and noise multiplier 5. For every seed two m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from apiece._text import figure_text
 from apiece.assignment import Uniform, assign
 from apiece.budgets import Budgets
 from apiece.numerics.gaussian import gaussian_epsilon_above
-from apiece.reporting.plots import partial_sensitivity_histograms, partial_sensitivity_maps, save
+from apiece.reporting.plots import SIGNED, save
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
 from apiece.sensitivity import ModelLoss, partial_sensitivity
 from apiece.training import Trainer
@@ -187,6 +189,50 @@ def run(seeds: int) -> dict[str, Any]:
     }
 
 
+def maps_figure(maps: Mapping[str, Mapping[str, Floats]]) -> Figure:
+    """Return images of partial sensitivities, {row: {column: (h, w)}}, signed, one scale a row.
+
+    A row is one model, whose scale differs from another's. Source: Mueller et al. 2021, Fig. 2A.
+    """
+    rows, columns = list(maps), list(next(iter(maps.values())))
+    figure = Figure(figsize=(2.9 * len(columns) + 0.8, 2.6 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), len(columns), squeeze=False)
+    for row, line in zip(rows, axes, strict=True):
+        top = max(float(np.abs(maps[row][c]).max()) for c in columns) or 1.0
+        for column, ax in zip(columns, line, strict=True):
+            image = ax.imshow(maps[row][column], cmap=SIGNED, vmin=-top, vmax=top)
+            ax.set_xticks([])
+            ax.set_yticks([])
+            if row == rows[0]:
+                ax.set_title(figure_text(column))
+        line[0].set_ylabel(figure_text(row))
+        figure.colorbar(image, ax=list(line), label="gradient norm per unit")
+    return figure
+
+
+def histograms_figure(edges: Floats, counts: Mapping[str, npt.NDArray[np.int64]]) -> Figure:
+    """Return each entry's histogram over records, one colour a run, {run: (h, w, bins)}.
+
+    `edges` (bins + 1,) are one axis for all, so that spreads compare; the outer bins hold what lies
+    beyond. Source: Mueller et al. 2021, Fig. 2B.
+    """
+    height, width, _ = next(iter(counts.values())).shape
+    figure = Figure(figsize=(1.6 * width, 1.3 * height + 0.8), layout="constrained")
+    grid = figure.subplots(height, width, squeeze=False, sharex=True)
+    for (i, j), panel in np.ndenumerate(grid):
+        ax: Any = panel
+        for k, (run, values) in enumerate(counts.items()):
+            shares = values[i, j] / values[i, j].sum()
+            ax.stairs(shares, edges, fill=True, alpha=0.6, color=f"C{k}", label=figure_text(run))
+        ax.axvline(0, color="black", linewidth=0.5)
+        ax.set_yticks([])
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    figure.supxlabel("partial sensitivity of the pixel")
+    figure.supylabel("share of records")
+    return figure
+
+
 def draw(results: dict[str, Any], folder: Path) -> None:
     """Draw Mueller et al. 2021's Fig. 2A and 2B from stored results."""
     for statistic in STATISTICS:
@@ -195,10 +241,10 @@ def draw(results: dict[str, Any], folder: Path) -> None:
             kind: {f"{c} bar": np.array(found[c]["largest"]) for c in CLASSES}
             for kind, found in first.items()
         }
-        save(partial_sensitivity_maps(rows), folder / f"mueller_2021_bars_{statistic}_maps.png")
+        save(maps_figure(rows), folder / f"mueller_2021_bars_{statistic}_maps.png")
         found = results["histograms"][statistic]
         counts = {kind: np.array(values) for kind, values in found["counts"].items()}
-        figure = partial_sensitivity_histograms(np.array(found["edges"]), counts)
+        figure = histograms_figure(np.array(found["edges"]), counts)
         save(figure, folder / f"mueller_2021_bars_{statistic}_histograms.png")
 
 

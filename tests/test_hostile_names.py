@@ -25,7 +25,8 @@ from apiece.jobs.trained import Facts, Trained, promises_of
 from apiece.reporting import report
 from apiece.reporting.closing import closing_table
 from apiece.reporting.figures import budgets as budgets_figure
-from apiece.reporting.plots import privacy_curves, roc_figure, theory_figure
+from apiece.reporting.figures import rocs as rocs_figure
+from apiece.reporting.plots import privacy_curves
 from sample_runs import renamed
 
 SOURCE = Path(__file__).parents[1] / "src" / "apiece"
@@ -149,11 +150,7 @@ def test_figures(name: str) -> None:
     curve = good_curve()
     privacy_curves({name: curve, "good": curve}).draw_without_rendering()
     rocs = {name: roc(np.arange(4.0), np.array([True, False, True, False]))}
-    legend = roc_figure(rocs).axes[0].get_legend()
-    assert legend is not None
-    assert len(legend.get_texts()) == 1
-    roc_figure(rocs).draw_without_rendering()
-    theory_figure({name: 0.1, "b": 0.2}, {name: 0.1, "b": 0.2}).draw_without_rendering()
+    assert shown in [t.strip() for t in texts(rocs_figure(rocs))]
 
 
 FIT = [n for n in NAMES if not set(n) & {"\x00", "\ud800"}]

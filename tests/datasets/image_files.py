@@ -1,22 +1,16 @@
 """What the tests of image readers share: images made up, and where real ones are."""
 
-import importlib.util
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from sample_experiments import module
+
 SHARED = Path(os.environ.get("APIECE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8)
-SPEC = importlib.util.spec_from_file_location(
-    "pictures", Path(__file__).parents[2] / "experiments" / "pictures.py"
-)
-assert SPEC is not None
-assert SPEC.loader is not None
-pictures = sys.modules["pictures"] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(pictures)
+pictures = module("experiments/pictures.py")
 LABELS = np.array([3, 1, 4, 1, 5])
 
 

@@ -1,31 +1,20 @@
 """A day in the life of a small ledger, the harness of adversarial askers, and its table."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from apiece.ledger import codec
+from sample_experiments import module
 
 ROOT = Path(__file__).parents[2]
 
 
-def module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None and spec.loader is not None  # noqa: PT018
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[name] = found
-    spec.loader.exec_module(found)
-    return found
-
-
 def test_a_day_in_the_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten askers, two trainings, withdrawals; what was begun is gone on with."""
-    day, people = module("ledger_day"), codec.BLOCK + 30
+    day, people = module("benchmarks/ledger_day.py"), codec.BLOCK + 30
     url = f"sqlite:///{tmp_path}/p.db"
     monkeypatch.setattr(day, "STEPS", 10)
     day.Ledger.make(url, np.arange(people), np.array([1.0, 3.0, 8.0])[np.arange(people) % 3], 1e-6
@@ -65,7 +54,7 @@ STOP = 8  # draws before the kill, after the first have left
 def test_what_an_honest_asker_keeps(
     policy: str, adversary: str, least: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = module("depletion")
+    found = module("benchmarks/depletion.py")
     monkeypatch.setattr(found, "ROUNDS", 5)
     kept = found.kept(found.POLICIES[policy], getattr(found, adversary))
     assert least <= kept <= most

@@ -1,26 +1,18 @@
 """LiRA agrees with sacroml's on the same confidences; runs where sacroml is installed."""
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 from apiece.audit import ShadowScores, biregular, lira
-
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "sacroml_lira.py"
+from sample_experiments import module
 
 
 @pytest.fixture
 def benchmark() -> ModuleType:
     pytest.importorskip("sacroml.attacks.likelihood_attack", reason="sacroml is not installed")
-    spec = importlib.util.spec_from_file_location("sacroml_lira", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module("benchmarks/sacroml_lira.py")
 
 
 @pytest.mark.filterwarnings("default")

@@ -5,8 +5,10 @@ import pytest
 
 from apiece.audit.membership import roc
 from apiece.errors import InputError
-from apiece.reporting import plots as figures
 from apiece.reporting.plots import png
+from sample_experiments import module
+
+figures = module("experiments/audit_figures.py")
 
 
 def test_roc_figure_draws_each_group_and_the_diagonal() -> None:

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from apiece.errors import DataError
-from apiece.reporting.plots import (
-    partial_sensitivity_histograms,
-    partial_sensitivity_maps,
-    partial_sensitivity_surface,
-    save,
-)
+from apiece.reporting.plots import partial_sensitivity_surface, save
 from apiece.sensitivity.partial import PartialSensitivity
+from sample_experiments import module
+
+bars = module("experiments/mueller_2021_bars.py")
 
 
 def grid(width, height, attributes=("a", "b")):
@@ -39,14 +37,14 @@ def test_surface_refuses_other_shapes():
 
 def test_maps_show_the_values_on_a_signed_scale():
     values = np.array([[1.0, -3.0], [0.0, 2.0]])
-    figure = partial_sensitivity_maps({"SGD": {"x": values, "y": values / 3}})
+    figure = bars.maps_figure({"SGD": {"x": values, "y": values / 3}})
     images = [ax.images[0] for ax in figure.axes if ax.images]
     np.testing.assert_array_equal(images[0].get_array(), values)
     assert [image.get_clim() for image in images] == [(-3, 3), (-3, 3)]
 
 
 def test_all_zero_maps_draw():
-    figure = partial_sensitivity_maps({"SGD": {"x": np.zeros((2, 2))}})
+    figure = bars.maps_figure({"SGD": {"x": np.zeros((2, 2))}})
     low, high = next(ax.images[0] for ax in figure.axes if ax.images).get_clim()
     assert -np.inf < low < high < np.inf
 
@@ -54,7 +52,7 @@ def test_all_zero_maps_draw():
 def test_histograms_are_shares_of_records():
     edges = np.linspace(-1, 1, 5)
     counts = {"SGD": np.ones((2, 3, 4), int), "DP-SGD": np.full((2, 3, 4), 5)}
-    figure = partial_sensitivity_histograms(edges, counts)
+    figure = bars.histograms_figure(edges, counts)
     panels = figure.axes
     assert len(panels) == 6
     for ax in panels:
@@ -65,7 +63,7 @@ def test_histograms_are_shares_of_records():
 
 
 def test_save_writes_whole_files_of_known_kinds(tmp_path):
-    figure = partial_sensitivity_maps({"SGD": {"x": np.eye(2)}})
+    figure = bars.maps_figure({"SGD": {"x": np.eye(2)}})
     save(figure, tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(DataError, match="png"):

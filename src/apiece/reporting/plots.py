@@ -1,14 +1,13 @@
-"""Figures of curves, risks, audits and sensitivities for files; no model is needed to draw them."""
+"""Figures of curves, risks and sensitivities for files; no model is needed to draw them."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from apiece._files import FIGURE, writing
@@ -21,7 +20,6 @@ from apiece.errors import DataError, InputError, RangeError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from apiece.audit.membership import Roc
     from apiece.contract.exposure import RiskTable
     from apiece.sensitivity import PartialSensitivity
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MOST_CURVES = len(COLOURS)
 _LEAST_DELTA = 1e-12
-_SIGNED = "RdBu_r"  # blue: more of it costs less privacy; red: more
+SIGNED = "RdBu_r"  # blue: more of it costs less privacy; red: more
 _WIDE, _PEOPLE = 50, 1_000
 _RIGHT, _MORE, _WRONG = "#4C5B6B", "#C2571A", "#D5DADF"
 
@@ -109,7 +107,7 @@ def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
     Left: δ at each ε, with the band to the lower bound shaded where the method has one. Right: the
     true-positive rate of any membership test against its false-positive rate.
     """
-    _at_most_seven("curves", len(curves))
+    at_most_seven("curves", len(curves))
     figure = Figure(figsize=(10, 4.3), layout="constrained")
     left, right = figure.subplots(1, 2)
     reach = max(_reach(curve) for curve in curves.values())
@@ -184,95 +182,6 @@ def _map(axes: Axes, table: RiskTable, values: Floats, title: str) -> None:
         axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=8)
 
 
-def roc_figure(rocs: Mapping[str, Roc]) -> Figure:
-    """Return the ROC of every group on logarithmic axes, from one false positive upwards."""
-    _at_most_seven("ROC curves", len(rocs))
-    figure = Figure(figsize=(5, 4.3), layout="constrained")
-    axes = figure.subplots()
-    least = min(1 / curve.others for curve in rocs.values())
-    for colour, (name, curve) in zip(COLOURS, rocs.items(), strict=False):
-        label = f"{figure_text(name)}, AUC {curve.auc:.3f}"
-        axes.step(curve.fpr, curve.tpr, where="post", color=colour, label=label)
-    axes.plot([least, 1], [least, 1], ":", color="0.5")
-    axes.set(
-        xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1),
-        xlabel="false-positive rate", ylabel="true-positive rate",
-    )  # fmt: skip
-    axes.legend(frameon=False, loc="lower right")
-    return figure
-
-
-def share_figure(
-    shares: Sequence[float],
-    means: Mapping[str, Sequence[float]],
-    *,
-    floor: float | None = None,
-    score: str = "privacy score",
-) -> Figure:
-    """Return each group's mean score by the share of the strict group (Kaiser et al. 2026 Table I).
-
-    `floor` is the score of a record that leaks nothing, drawn dotted.
-    """
-    _at_most_seven("groups", len(means))
-    figure = Figure(figsize=(6.2, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for colour, (name, column) in zip(COLOURS, means.items(), strict=False):
-        if len(column) != len(shares):
-            raise InputError(f"means of {name}: {len(column)} for {len(shares)} shares")
-        axes.plot(np.asarray(shares) * 100, column, "o-", color=colour, label=figure_text(name))
-    if floor is not None:
-        axes.axhline(floor, color="0.5", linestyle=":", label="no leak")
-    axes.set(xlabel="share of the strict group (%)", ylabel=f"mean {figure_text(score)}")
-    figure.legend(frameon=False, loc="outside right center")
-    return figure
-
-
-def spaghetti_figure(budgets: Sequence[float], scores: npt.ArrayLike) -> Figure:
-    """Return one line a target, (targets, budgets): its score against what all others ask.
-
-    Lines that rise towards the small budgets are warm, the others cool; the bold one is the median.
-    Source: Kaiser et al. 2026, Fig. 6.
-    """
-    values = np.asarray(scores, dtype=np.float64)
-    if values.ndim != 2 or values.shape[1] != len(budgets) or not values.size:
-        raise InputError(f"scores: shape {values.shape} for {len(budgets)} budgets of the others")
-    order = np.argsort(budgets)
-    asked, values = np.asarray(budgets, dtype=float)[order], values[:, order]
-    figure = Figure(figsize=(5, 4.6), layout="constrained")
-    axes = figure.subplots()
-    rising = values[:, 0] > values[:, -1]
-    words = (f"more vulnerable at {asked[0]:g}", "not more vulnerable")
-    for colour, name, own in zip(COLOURS[1::-1], words, (rising, ~rising), strict=True):
-        for at, line in enumerate(values[own]):
-            label = f"{name} ({own.sum()} of {own.size})" if at == 0 else None
-            axes.plot(asked, line, color=colour, alpha=0.5, linewidth=0.9, label=label)
-    axes.plot(asked, np.median(values, axis=0), "o-", color="black", linewidth=2, label="median")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(asked, [f"{a:g}" for a in asked])
-    axes.set(xlabel="budget ε of all others", ylabel="privacy score of the target")
-    figure.legend(frameon=False, loc="outside upper center")
-    return figure
-
-
-def theory_figure(
-    bounds: Mapping[str, float], measured: Mapping[str, float] | None = None
-) -> Figure:
-    """Return the greatest advantage that each plan allows, and the measured one beside it."""
-    if not bounds or (measured is not None and list(measured) != list(bounds)):
-        raise InputError(f"measured: not one for each of {list(bounds)}")
-    figure = Figure(figsize=(5.5, 3.6), layout="constrained")
-    axes = figure.subplots()
-    places = np.arange(len(bounds))
-    axes.bar(places, list(bounds.values()), 0.6, color=COLOURS[4], label="bound, from the plan")
-    if measured is not None:
-        axes.plot(places, list(measured.values()), "D", color=COLOURS[1], label="measured")
-    axes.set_xticks(places, list(map(figure_text, bounds)), rotation=20, ha="right")
-    least = min([0.0, *(measured or {}).values()])
-    axes.set(ylabel="advantage (TPR − FPR)", ylim=(3 * least, 1.15))
-    axes.legend(frameon=False, ncols=2, loc="upper center")
-    return figure
-
-
 def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivity) -> Figure:
     """Return surface and contour of both partial sensitivities of a query of two attributes.
 
@@ -286,7 +195,7 @@ def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivit
     names = [figure_text(name) for name in partial.attributes]
     surfaces = partial.raw.T.reshape(2, len(a), len(b))
     top = float(np.abs(surfaces).max()) or 1.0
-    scale: dict[str, Any] = {"cmap": _SIGNED, "vmin": -top, "vmax": top}
+    scale: dict[str, Any] = {"cmap": SIGNED, "vmin": -top, "vmax": top}
     grid_a, grid_b = np.meshgrid(a, b, indexing="ij")
     figure = Figure(figsize=(9, 7.5), layout="constrained")
     for j, (name, values) in enumerate(zip(names, surfaces, strict=True)):
@@ -306,52 +215,7 @@ def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivit
     return figure
 
 
-def partial_sensitivity_maps(maps: Mapping[str, Mapping[str, Floats]]) -> Figure:
-    """Return images of partial sensitivities, {row: {column: (h, w)}}, signed, one scale a row.
-
-    A row is one model, whose scale differs from another's. Source: Mueller et al. 2021, Fig. 2A.
-    """
-    rows, columns = list(maps), list(next(iter(maps.values())))
-    figure = Figure(figsize=(2.9 * len(columns) + 0.8, 2.6 * len(rows)), layout="constrained")
-    axes = figure.subplots(len(rows), len(columns), squeeze=False)
-    for row, line in zip(rows, axes, strict=True):
-        top = max(float(np.abs(maps[row][c]).max()) for c in columns) or 1.0
-        for column, ax in zip(columns, line, strict=True):
-            image = ax.imshow(maps[row][column], cmap=_SIGNED, vmin=-top, vmax=top)
-            ax.set_xticks([])
-            ax.set_yticks([])
-            if row == rows[0]:
-                ax.set_title(figure_text(column))
-        line[0].set_ylabel(figure_text(row))
-        figure.colorbar(image, ax=list(line), label="gradient norm per unit")
-    return figure
-
-
-def partial_sensitivity_histograms(
-    edges: Floats, counts: Mapping[str, npt.NDArray[np.int64]]
-) -> Figure:
-    """Return each entry's histogram over records, one colour a run, {run: (h, w, bins)}.
-
-    `edges` (bins + 1,) are one axis for all, so that spreads compare; the outer bins hold what lies
-    beyond. Source: Mueller et al. 2021, Fig. 2B.
-    """
-    height, width, _ = next(iter(counts.values())).shape
-    figure = Figure(figsize=(1.6 * width, 1.3 * height + 0.8), layout="constrained")
-    grid = figure.subplots(height, width, squeeze=False, sharex=True)
-    for (i, j), panel in np.ndenumerate(grid):
-        ax: Any = panel
-        for k, (run, values) in enumerate(counts.items()):
-            shares = values[i, j] / values[i, j].sum()
-            ax.stairs(shares, edges, fill=True, alpha=0.6, color=f"C{k}", label=figure_text(run))
-        ax.axvline(0, color="black", linewidth=0.5)
-        ax.set_yticks([])
-    handles, labels = ax.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-    figure.supxlabel("partial sensitivity of the pixel")
-    figure.supylabel("share of records")
-    return figure
-
-
-def _at_most_seven(what: str, count: int) -> None:
+def at_most_seven(what: str, count: int) -> None:
+    """Raise `InputError` where there are no curves, or more than there are colours."""
     if not 0 < count <= MOST_CURVES:
         raise InputError(f"{what}: {count}; draw 1 to {MOST_CURVES} in one figure")
