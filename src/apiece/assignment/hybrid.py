@@ -15,14 +15,7 @@ from apiece.accounting.divergence import excesses
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale, scaled
-from apiece.assignment.solve import (
-    Follow,
-    crossing,
-    few_groups,
-    harmonic_noise,
-    level_noise,
-    noise,
-)
+from apiece.assignment.solve import Follow, crossing, few_groups, harmonic_noise, level_noise, noise
 from apiece.errors import BudgetError
 from apiece.numerics.roots import safe_ends
 from apiece.plan import Plan

@@ -131,9 +131,7 @@ def _profile(curve: PrivacyCurve, epsilon: float, delta: float) -> tuple[Floats,
 
 
 def _least(
-    curve: PrivacyCurve,
-    profile: tuple[Floats, Floats],
-    bound: Callable[[Floats, Floats], Floats],
+    curve: PrivacyCurve, profile: tuple[Floats, Floats], bound: Callable[[Floats, Floats], Floats]
 ) -> float:
     """Return the least of a bound that holds for each x with δ(x), looked for twice."""
     nodes, deltas = profile

@@ -79,10 +79,8 @@ def decoded(cell: bytes) -> str | None:
 
 
 def cell_text(cell: bytes) -> str | None:
-    r"""Return a cell as text: None where it is empty, not UTF-8, or beyond ASCII and not plain.
-
-    What is not plain within ASCII is left to whoever says what kind of cell it should be.
-    """
+    r"""Return a cell as text: None where it is empty, not UTF-8, or beyond ASCII and not plain."""
+    # What is not plain within ASCII is left to whoever says what kind of cell it should be.
     text = decoded(cell) or None
     if text is not None and not text.isascii() and UNREADABLE.search(text):
         return None
@@ -165,10 +163,8 @@ def _lines(data: Bytes) -> _Lines:
 def _read_odd(
     lines: _Lines, data: bytes, width: int, number: int, log: Log
 ) -> tuple[list[int], list[list[bytes]]]:
-    """Return the odd lines that have as many cells as the header, and their cells.
-
-    Tells of every line, odd or not, that has more or fewer; raises at the first unclear one.
-    """
+    """Return the odd lines that have as many cells as the header, and their cells."""
+    # Tells of every line, odd or not, that has more or fewer; raises at the first unclear one.
     good, cut = [], []
     for at in np.flatnonzero(lines.odd | (lines.cells != width)).tolist():
         count = int(lines.cells[at])

@@ -91,10 +91,8 @@ def as_number(cell: str, decimal: str = ".") -> float:
 
 
 def positions(cells: Texts, values: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return each cell's position in `values`, −1 where it is none of them.
-
-    A cell that is the same number written another way ("1.0" for "1") counts as that value.
-    """
+    """Return each cell's position in `values`, −1 where it is none of them."""
+    # A cell that is the same number written another way ("1.0" for "1") counts as that value.
     import pandas as pd
 
     index = pd.Index(list(values), dtype=object)

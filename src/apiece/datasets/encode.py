@@ -61,13 +61,11 @@ def feature_names(columns: Mapping[str, Feature]) -> tuple[str, ...]:
 
 
 def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str = ".") -> Encoded:
-    """Return the features of every row of `frame` by the declared `columns`.
-
-    A numeric column becomes one feature, clipped to its range and scaled to [-1, 1], and so does
-    one of dates; a categorical one an indicator a value. Where a value may be missing there is one
-    more indicator, and the middle of the scale, 0, stands for the number. A cell that should be a
-    number or a date and is none, or is infinite, makes its row faulty.
-    """
+    """Return the features of every row of `frame` by the declared `columns`."""
+    # A numeric column becomes one feature, clipped to its range and scaled to [-1, 1], and so does
+    # one of dates; a categorical one an indicator a value. Where a value may be missing there is
+    # one more indicator, and the middle of the scale, 0, stands for the number. A cell that should
+    # be a number or a date and is none, or is infinite, makes its row faulty.
     names = feature_names(columns)
     features = np.empty((len(frame), len(names)), dtype=np.float32)
     faulty = np.zeros(len(frame), dtype=np.bool_)

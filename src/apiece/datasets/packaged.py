@@ -83,11 +83,9 @@ def schema_text(name: str) -> str:
 
 
 def matching(columns: list[str], label: str) -> tuple[Schema, dict[str, str]] | None:
-    """Return the packaged schema whose columns are all in `columns`, and how to rename them.
-
-    Names agree up to case and punctuation ("Hours-per-week" is hours_per_week). The label must be
-    the packaged one. None where no schema fits.
-    """
+    """Return the packaged schema whose columns are all in `columns`, and how to rename them."""
+    # Names agree up to case and punctuation ("Hours-per-week" is hours_per_week). The label must be
+    # the packaged one. None where no schema fits.
     given = {_plain(name): name for name in columns}
     for name, packaged in PACKAGED.items():
         schema = packaged_schema(name)

@@ -355,11 +355,7 @@ _MARKERS = {"", "?", "na", "n/a", "nan", "null", "missing"}
 
 
 def lint(
-    schema: Schema,
-    names: Sequence[str],
-    *,
-    taken: Mapping[str, str],
-    records: int | None = None,
+    schema: Schema, names: Sequence[str], *, taken: Mapping[str, str], records: int | None = None
 ) -> list[str]:
     """Return what looks like a mistake, one line each."""
     notes = [*_of_names(schema, names, taken)]

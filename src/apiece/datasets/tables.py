@@ -84,11 +84,7 @@ PLAIN = Dialect()
 
 
 _PARQUET = (".parquet", ".pq")
-_PACKED: dict[str, Any] = {
-    ".gz": gzip.GzipFile,
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
-}
+_PACKED: dict[str, Any] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 _UNPACKING = (OSError, EOFError, lzma.LZMAError, zlib.error)
 BLOCK = 1 << 22  # letters that are read at a time
 _SHEET = 'save the sheet as "CSV UTF-8" and pass that file'
@@ -152,10 +148,8 @@ def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
 
 
 def read_header(path: str | Path, dialect: Dialect = PLAIN) -> dict[str, str | None]:
-    r"""Return the names of the columns, with the storage type where the file's header has one.
-
-    A CSV's first line and a Parquet file's schema are looked at, and no row.
-    """
+    r"""Return the names of the columns, with the storage type where the file's header has one."""
+    # A CSV's first line and a Parquet file's schema are looked at, and no row.
     path = Path(path)
     if is_parquet(path):
         schema = _parquet(path, dialect).schema_arrow
@@ -246,10 +240,8 @@ def _cut(block: str, schema: pa.Schema, separator: str) -> pa.Table | None:
 def _cells(
     path: Path, lines: list[str], number: int, separator: str, width: int | None = None
 ) -> list[list[str]]:
-    """Return the cells of the lines that are not blank, `width` each; each is a record by itself.
-
-    number: of the line before them.
-    """
+    """Return the cells of the lines that are not blank, `width` each: a line is a record."""
+    # number: of the line before them.
     reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=separator != "\t")
     rows = []
     at = 0

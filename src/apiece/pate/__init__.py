@@ -12,14 +12,5 @@ from apiece.pate.strategies import Upsample, Weight
 if TYPE_CHECKING:
     from apiece.pate.teaching import Lessons, Taught, teach
 
-__all__ = [
-    "Lessons",
-    "Noise",
-    "Taught",
-    "Upsample",
-    "VotePlan",
-    "Weight",
-    "plan_votes",
-    "teach",
-]
+__all__ = ["Lessons", "Noise", "Taught", "Upsample", "VotePlan", "Weight", "plan_votes", "teach"]
 __getattr__ = _lazy.names_of(__name__, {"teaching": ("Lessons", "Taught", "teach")})

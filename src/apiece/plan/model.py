@@ -27,16 +27,7 @@ from apiece.budgets.records import Consents
 from apiece.errors import InputError
 from apiece.mechanisms import Mechanism
 from apiece.plan import serial
-from apiece.plan.parts import (
-    PUBLIC,
-    UNSPENT,
-    Group,
-    Numbers,
-    Stage,
-    frozen,
-    mechanism_of,
-    steps_of,
-)
+from apiece.plan.parts import PUBLIC, UNSPENT, Group, Numbers, Stage, frozen, mechanism_of, steps_of
 from apiece.plan.verification import (
     Asked,
     Measures,

@@ -24,11 +24,9 @@ FIELDS = {
 def estimate(
     question: Question, sums: Floats, scale: float, confidence: float, pure: bool = False
 ) -> Json:
-    """Return the estimate of one group from its noisy sums, shape (cells, features).
-
-    scale: of the noise: the standard deviation of a Gaussian, or where the answer is `pure`, the
-    scale of a Laplace law.
-    """
+    """Return the estimate of one group from its noisy sums, shape (cells, features)."""
+    # scale: of the noise: the standard deviation of a Gaussian, or where the answer is `pure`, the
+    # scale of a Laplace law.
     z = -math.log(1 - confidence) if pure else NormalDist().inv_cdf((1 + confidence) / 2)
     match question.query.aggregate:
         case "count":

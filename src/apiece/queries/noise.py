@@ -64,10 +64,8 @@ def _below(n: int, more: Words) -> int:
 
 
 def _exp_minus_half(more: Words) -> bool:
-    """Return true with probability exp(−1/2): von Neumann's run of falling uniforms.
-
-    First words decide all but one comparison in 2^WORD; the rest is done on all digits.
-    """
+    """Return true with probability exp(−1/2): von Neumann's run of falling uniforms."""
+    # First words decide all but one comparison in 2^WORD; the rest is done on all digits.
     last = more()
     if last >= 1 << (WORD - 1):
         return True
@@ -100,10 +98,8 @@ def _accept_fraction(k: int, x: _Uniform, more: Words) -> bool:
 
 
 def _normal(more: Words) -> tuple[bool, int, _Uniform]:
-    """Return the sign, whole part and fraction of an exact standard normal deviate.
-
-    Source: Karney 2016, Sampling exactly from the normal distribution, Algorithm N.
-    """
+    """Return the sign, whole part and fraction of an exact standard normal deviate."""
+    # Source: Karney 2016, Sampling exactly from the normal distribution, Algorithm N.
     while True:
         k = 0
         while _exp_minus_half(more):

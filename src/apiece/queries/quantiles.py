@@ -180,10 +180,8 @@ class Stretch:
 
 
 def stretches(part: Segment, target: int, most: int, slices: int) -> Iterator[Stretch]:
-    """Yield all places of a part, in order; `target` is the quantile's rank in 2^−30 rows.
-
-    What misses it by `most` or more is one stretch on each side.
-    """
+    """Yield all places of a part, in order; `target` is the quantile's rank in 2^−30 rows."""
+    # What misses it by `most` or more is one stretch on each side.
     upto = np.concatenate([[0], np.cumsum(part.counts, dtype=np.int64)]) << LEVEL_BITS
     first = np.empty(2 * part.points.size + 1, np.int64)
     last, low, high = (np.empty_like(first) for _ in range(3))
@@ -340,11 +338,9 @@ def quantiles(
 def interval(
     grid: Grid, part: Segment, level: float, eta: float, rows: int, bits: Bits
 ) -> tuple[int, int, int]:
-    """Return the ends of an interval that covers a quantile, and a point in it: three draws.
-
-    An end is drawn for a rank that is further out by the rank margin of a draw, and one row. As
-    many rows that are nobody's lie on the last point there, so that there is such a rank.
-    """
+    """Return the ends of an interval that covers a quantile, and a point in it: three draws."""
+    # An end is drawn for a rank that is further out by the rank margin of a draw, and one row. As
+    # many rows that are nobody's lie on the last point there, so that there is such a rank.
     each = eta / 3 * (1 - 2.0**-50)
     rate, target = rate_of(level, each, rows), whole(level) * part.rows
     out = math.ceil(rank_margin(grid, level, each, rows, (1 + CONFIDENCE) / 2)) + 1
@@ -356,11 +352,9 @@ def interval(
 
 
 def rank_margin(grid: Grid, level: float, eta: float, rows: int, confidence: float) -> float:
-    """Return how many rows at most lie between a drawn point and the quantile, with confidence.
-
-    Some point is the quantile's, with score 0; those that miss it by more than t have less than
-    e^(−η·t/2Δ) of all the prior.
-    """
+    """Return how many rows at most lie between a drawn point and the quantile, with confidence."""
+    # Some point is the quantile's, with score 0; those that miss it by more than t have less than
+    # e^(−η·t/2Δ) of all the prior.
     most = rows * max(level, 1 - level) * (1 + 2.0**-LEVEL_BITS)
     return 2 * most / eta * (-math.log(grid.least) - math.log(1 - confidence))
 

@@ -49,11 +49,9 @@ _AS: Final = {  # kind → a cell as that kind or NULL, @ being the cell; 0 has 
 def connect(
     threads: int | None = None, *, spill: Path | None = None, memory: int = 2**62
 ) -> duckdb.DuckDBPyConnection:
-    """Return a database in memory that reaches no network or extension, and no file but its own.
-
-    It holds at most `memory` bytes, or four fifths of the machine's where that is less; the rest
-    lies in the folder `spill`, which it makes and removes. Without one, more is an error.
-    """
+    """Return a database in memory that reaches no network or extension, and no file but its own."""
+    # It holds at most `memory` bytes, or four fifths of the machine's where that is less; the rest
+    # lies in the folder `spill`, which it makes and removes. Without one, more is an error.
     import duckdb
 
     config: dict[str, str | bool | int | float | list[str]] = dict(_LOCKED)
@@ -103,24 +101,17 @@ def types(schema: Schema) -> dict[str, str]:
 
 
 def order(schema: Schema) -> str:
-    """Return SQL for an order of one person's rows by their content alone, in every dialect.
-
-    Rows that tie are equal in all that is declared, so which of them comes first is nobody's.
-    """
+    """Return SQL for an order of one person's rows by their content alone, in every dialect."""
+    # Rows that tie are equal in all that is declared, so which of them comes first is nobody's.
     return ", ".join(["tie", *(f"{name} NULLS FIRST" for name in types(schema))])
 
 
 def read(
-    database: duckdb.DuckDBPyConnection,
-    given: Columns,
-    schema: Schema,
-    *,
-    more: bool = False,
+    database: duckdb.DuckDBPyConnection, given: Columns, schema: Schema, *, more: bool = False
 ) -> None:
-    """Make the table `cells`: each cell as its kind or NULL, declared groups by number.
-
-    Its column `tie` is a hash of the row's content. With `more` the rows are added to those there.
-    """
+    """Make the table `cells`: each cell as its kind or NULL, declared groups by number."""
+    # Its column `tie` is a hash of the row's content. With `more` the rows are added to those
+    # there.
     import pyarrow as pa
 
     database.register("given", pa.table(dict(given)))
@@ -156,11 +147,9 @@ _AFTERWARDS: Final = (
 
 
 def folder() -> Path:
-    """Return a folder that is not there yet, in a room of this process in TMPDIR.
-
-    The room has mode 0700. It is removed at exit, and by a process that waits for this one to end
-    where it is killed; only with the whole machine, or with both at once, it stays.
-    """
+    """Return a folder that is not there yet, in a room of this process in TMPDIR."""
+    # The room has mode 0700. It is removed at exit, and by a process that waits for this one to end
+    # where it is killed; only with the whole machine, or with both at once, it stays.
     return _room(os.getpid()) / uuid.uuid4().hex
 
 

@@ -135,12 +135,10 @@ class Question:
 
 
 def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
-    """Return a query with what the schema declares of its columns; source: a fingerprint.
-
-    Raises `DataError` for a column that is not declared as the query uses it, `InputError` for a
-    literal of another kind than its column's, and where the schema does not say how many rows a
-    person brings. None depends on a row.
-    """
+    """Return a query with what the schema declares of its columns; source: a fingerprint."""
+    # Raises `DataError` for a column that is not declared as the query uses it, `InputError` for a
+    # literal of another kind than its column's, and where the schema does not say how many rows a
+    # person brings. None depends on a row.
     counts, persons = query.aggregate == "count", query.counted == "persons"
     kinds = [schema.kind_of(column) if counts else "numeric" for column in query.columns]
     measures = () if counts else tuple(Measure.of(column, schema) for column in query.columns)
@@ -326,10 +324,8 @@ class Contributions(Protocol):
     """What everybody adds to one query's sums, held by an engine while the query is answered."""
 
     def norms(self, power: int) -> tuple[Texts, Floats]:
-        """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up.
-
-        By the bytes of the id, so that a charge that is repeated after a crash is the same one.
-        """
+        """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up."""
+        # By the bytes of the id, so that a charge that is repeated after a crash is the same one.
         ...
 
     def totals(self, paid: Mask | None) -> Sums:

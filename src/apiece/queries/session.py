@@ -345,12 +345,10 @@ def _require_size(question: Question) -> None:
 
 
 def _noise(question: Question, epsilon: float, delta: float) -> tuple[float, float]:
-    """Return the noise multiplier and the noise's scale in units of the features.
-
-    A person adds at most rows·(norm + half a grid step in each coordinate), and the grid is a
-    fraction of the noise, so its scale solves a linear equation. Where δ is 0 a row adds to one
-    coordinate, and the scale is that of Laplace noise.
-    """
+    """Return the noise multiplier and the noise's scale in units of the features."""
+    # A person adds at most rows·(norm + half a grid step in each coordinate), and the grid is a
+    # fraction of the noise, so its scale solves a linear equation. Where δ is 0 a row adds to one
+    # coordinate, and the scale is that of Laplace noise.
     mu, rows = float(gaussian_mu(epsilon, delta)) if delta else epsilon, question.rows
     coordinates = len(question.columns) * len(question.cells)
     rounding = rows * math.ldexp(math.sqrt(coordinates), -BITS - 1)
@@ -366,11 +364,9 @@ def _noise(question: Question, epsilon: float, delta: float) -> tuple[float, flo
 
 
 def _recorded(ledger: Ledger, analysis_id: str, terms: Json, answer: Callable[[], Json]) -> Json:
-    """Return the answer in the ledger, which is the first that was ever computed.
-
-    The terms are compared before a row is read. Whoever else asks on the same terms meanwhile is
-    answered with what was committed first, and so is the one who committed it.
-    """
+    """Return the answer in the ledger, which is the first that was ever computed."""
+    # The terms are compared before a row is read. Whoever else asks on the same terms meanwhile is
+    # answered with what was committed first, and so is the one who committed it.
     if ledger.status(analysis_id, terms) != "committed":
         try:
             return dict(ledger.commit(analysis_id, answer()))
@@ -381,11 +377,9 @@ def _recorded(ledger: Ledger, analysis_id: str, terms: Json, answer: Callable[[]
 
 
 def with_account(ids: Texts, ledger: Ledger) -> tuple[Ids, Mask]:
-    """Return the ids as the ledger writes them, and who has an account; nobody's error.
-
-    No two texts become one id: where the ledger's ids are whole numbers, "7" is 7, and "07" has
-    no account. The ids returned are those with an account, in the order given.
-    """
+    """Return the ids as the ledger writes them, and who has an account; nobody's error."""
+    # No two texts become one id: where the ledger's ids are whole numbers, "7" is 7, and "07" has
+    # no account. The ids returned are those with an account, in the order given.
     kind = ledger.id_kind
     if kind is None:
         return np.zeros(0, dtype=np.int64), np.zeros(len(ids), dtype=bool)

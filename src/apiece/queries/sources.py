@@ -151,12 +151,10 @@ Columns: TypeAlias = "Mapping[str, pa.ChunkedArray]"  # name → Arrow column, a
 def read(
     source: object, wanted: Sequence[str], log: Log
 ) -> Iterator[tuple[Iterator[Columns], str]]:
-    """Yield the wanted columns of a source, in parts, and its file's SHA-256 ("" in memory).
-
-    Raises `DataError` for a file that is not there, lacks a column, or is another one after its
-    parts were read, `InputError` for what is no source; these depend on no row. Anything else that
-    is raised may speak of rows.
-    """
+    """Yield the wanted columns of a source, in parts, and its file's SHA-256 ("" in memory)."""
+    # Raises `DataError` for a file that is not there, lacks a column, or is another one after its
+    # parts were read, `InputError` for what is no source; these depend on no row. Anything else
+    # that is raised may speak of rows.
     if not isinstance(source, (str, Path)):
         yield iter([_memory(source, wanted)]), ""
         return
@@ -299,10 +297,8 @@ def _frame(frame: pd.DataFrame, wanted: Sequence[str]) -> Columns:
 
 
 def _named(source: object, names: Sequence[object], wanted: Sequence[str]) -> None:
-    """Raise `DataError` unless each wanted name is there once.
-
-    No message repeats them: where a file has no header, they are the first person's row.
-    """
+    """Raise `DataError` unless each wanted name is there once."""
+    # No message repeats them: where a file has no header, they are the first person's row.
     for name in wanted:
         if names.count(name) != 1:
             result = "twice" if name in names else "not"

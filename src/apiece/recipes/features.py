@@ -100,13 +100,11 @@ def _filters(of: LeafPatches) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def normalised(features: Tensor, groups: int, power: float = 1.0) -> Tensor:
-    """Return features with each group of channels at mean 0 and variance 1, then at norm 1.
-
-    A record is normalised by its own values alone, so this is no statistic of the data. power: to
-    which the size of each value is raised first, its sign kept: below 1 few strong replies no
-    longer outweigh many weak ones. Sources: Wu and He 2018; Tramèr and Boneh 2021 on scattering
-    features; Perronnin, Sánchez and Mensink 2010 for the power.
-    """
+    """Return features with each group of channels at mean 0 and variance 1, then at norm 1."""
+    # A record is normalised by its own values alone, so this is no statistic of the data. power: to
+    # which the size of each value is raised first, its sign kept: below 1 few strong replies no
+    # longer outweigh many weak ones. Sources: Wu and He 2018; Tramèr and Boneh 2021 on scattering
+    # features; Perronnin, Sánchez and Mensink 2010 for the power.
     channels = features.shape[1]
     if not 1 <= groups <= channels or channels % groups:
         raise InputError(f"groups = {groups}: must divide the {channels} channels")
@@ -118,11 +116,9 @@ def normalised(features: Tensor, groups: int, power: float = 1.0) -> Tensor:
 def transformed(
     transform: Transform, pixels: NDArray[np.uint8], cache: str | Path | None = None
 ) -> Tensor:
-    """Return the transform of images of bytes, scaled to [0, 1].
-
-    cache: a folder where features are kept in half precision, under a hash of transform and images,
-    and read another time. They are data about people as the images are.
-    """
+    """Return the transform of images of bytes, scaled to [0, 1]."""
+    # cache: a folder where features are kept in half precision, under a hash of transform and
+    # images, and read another time. They are data about people as the images are.
     parts = (pixels[start : start + 1024] for start in range(0, len(pixels), 1024))
     if cache is None:
         return torch.cat([transform(_scaled(part)) for part in parts])
@@ -143,12 +139,10 @@ def _scaled(pixels: NDArray[np.uint8]) -> Tensor:
 def views(
     pixels: NDArray[np.uint8], *, mirrored: bool = False, turn: float = 0.0
 ) -> list[NDArray[np.uint8]]:
-    """Return the images, and each of them mirrored and turned, in an order that is always the same.
-
-    Features that are averaged over these are nearly the same for all of them, so that a head has
-    not to learn from people that a mirrored or turned image shows the same. turn: degrees by which
-    each also comes turned, either way; corners that come from outside repeat the border.
-    """
+    """Return the images, and each of them mirrored and turned, always in the same order."""
+    # Features that are averaged over these are nearly the same for all of them, so that a head has
+    # not to learn from people that a mirrored or turned image shows the same. turn: degrees by
+    # which each also comes turned, either way; corners that come from outside repeat the border.
     made = [pixels] + [turned(pixels, angle) for angle in (-turn, turn) if angle]
     return made + [view[..., ::-1] for view in made if mirrored]
 
@@ -165,12 +159,10 @@ LEAVES, FLOOR = 1000, 0.1  # images, and what is added to variances, as a share 
 
 
 def whitened(features: Tensor, like: tuple[Tensor, Tensor]) -> Tensor:
-    """Return features with a mean taken off and channels mixed by a matrix, then at norm 1.
-
-    A linear head under noise learns first along the directions in which features vary most; in
-    whitened ones no direction has to wait. Neither mean nor matrix is the data's: `leaf_whitening`
-    takes both from a random process, so that this costs nothing.
-    """
+    """Return features with a mean taken off and channels mixed by a matrix, then at norm 1."""
+    # A linear head under noise learns first along the directions in which features vary most; in
+    # whitened ones no direction has to wait. Neither mean nor matrix is the data's:
+    # `leaf_whitening` takes both from a random process, so that this costs nothing.
     mean, matrix = like
     parts = [
         unit(torch.einsum("cd,ndhw->nchw", matrix, few - mean[:, None, None]))
@@ -188,10 +180,8 @@ def leaf_whitening(
     share: float = 1.0,
     power: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return mean and whitening matrix of the channels that dead leaves have.
-
-    share: power of the matrix in [0, 1]; at 1 the leaves' covariance is undone.
-    """
+    """Return mean and whitening matrix of the channels that dead leaves have."""
+    # share: power of the matrix in [0, 1]; at 1 the leaves' covariance is undone.
     source = torch.Generator().manual_seed(1)
     leaves = dead_leaves(LEAVES, side, channels=colours, generator=source)
     rows = normalised(transform(leaves), groups, power).movedim(1, -1).flatten(0, 2)

@@ -40,12 +40,10 @@ class TurnedConvolution(nn.Module):
 
 
 def equivariant_cnn(shape: tuple[int, int, int], classes: int, *, width: int = 24) -> nn.Module:
-    """Return two turned convolutions, the mean over places, and a linear layer.
-
-    Outputs are the same for an image, its quarter turns and its mirror images, where these only
-    move the features: so for "pixels". Channels of wavelets have directions, which turns exchange.
-    The number of places along a side is even.
-    """
+    """Return two turned convolutions, the mean over places, and a linear layer."""
+    # Outputs are the same for an image, its quarter turns and its mirror images, where these only
+    # move the features: so for "pixels". Channels of wavelets have directions, which turns
+    # exchange. The number of places along a side is even.
     return nn.Sequential(
         TurnedConvolution(shape[0], width, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2),
         TurnedConvolution(width, 2 * width, 3), nn.Tanh(),
@@ -65,10 +63,8 @@ def linear(shape: Shape, classes: int) -> nn.Module:
 
 
 def small_cnn(shape: Shape, classes: int, *, width: int = 32) -> nn.Module:
-    """Return a convolution, pooling and two linear layers, with tanh between; 4×4 places or more.
-
-    A smaller form of the networks on scattering features of Tramèr and Boneh 2021.
-    """
+    """Return a convolution, pooling and two linear layers, tanh between; for 4×4 places or more."""
+    # A smaller form of the networks on scattering features of Tramèr and Boneh 2021.
     side = (shape[1] // 2, shape[2] // 2)
     return nn.Sequential(
         nn.Conv2d(shape[0], width, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2),

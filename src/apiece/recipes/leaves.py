@@ -16,12 +16,10 @@ from apiece.errors import InputError
 def dead_leaves(
     count: int, side: int, *, channels: int = 3, leaves: int = 60, generator: torch.Generator
 ) -> Tensor:
-    """Return images (count, channels, side, side) in [0, 1] of discs that hide one another.
-
-    Radii have density r⁻³ between a sixteenth and a half of the side, places and colours are
-    uniform. No number in them comes from anybody's image, so learning from them is free. Sources:
-    Lee, Mumford and Huang 2001; Baradad et al. 2021, who learn features from them.
-    """
+    """Return images (count, channels, side, side) in [0, 1] of discs that hide one another."""
+    # Radii have density r⁻³ between a sixteenth and a half of the side, places and colours are
+    # uniform. No number in them comes from anybody's image, so learning from them is free. Sources:
+    # Lee, Mumford and Huang 2001; Baradad et al. 2021, who learn features from them.
     for name, value in (("count", count), ("side", side), ("leaves", leaves)):
         _check.count(name, value)
     at = torch.arange(side, dtype=torch.float32)
@@ -50,10 +48,8 @@ def patches_of(images: Tensor, size: int, count: int, *, generator: torch.Genera
 
 
 def whitening(patches: Tensor, *, floor: float = 1e-2) -> tuple[Tensor, Tensor]:
-    """Return the mean (d,) and the symmetric matrix (d, d) that whitens patches (n, …).
-
-    floor: added to the variances, of values in [0, 1].
-    """
+    """Return the mean (d,) and the symmetric matrix (d, d) that whitens patches (n, …)."""
+    # floor: added to the variances, of values in [0, 1].
     flat = patches.flatten(1).double()
     mean = flat.mean(dim=0)
     values, vectors = torch.linalg.eigh((flat - mean).T @ (flat - mean) / len(flat))
@@ -178,10 +174,8 @@ def view(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def spread_loss(first: Tensor, second: Tensor) -> Tensor:
-    """Return the distance of two views' outputs (n, d), plus how crowded all of them are.
-
-    Source: Wang and Isola 2020, alignment and uniformity.
-    """
+    """Return the distance of two views' outputs (n, d), plus how crowded all of them are."""
+    # Source: Wang and Isola 2020, alignment and uniformity.
     one, two = (nn.functional.normalize(each, dim=1) for each in (first, second))
     near = (one - two).square().sum(dim=1).mean()
     crowds = [torch.pdist(each).square().mul(-2).exp().mean().log() for each in (one, two)]

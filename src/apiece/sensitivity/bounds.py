@@ -267,10 +267,7 @@ def _dot(left: Sequence[Interval], right: Sequence[Interval]) -> Interval:
 
 
 def maximise(
-    objective: Objective,
-    compiled: Callable[[Floats], float],
-    names: Sequence[str],
-    box: Box,
+    objective: Objective, compiled: Callable[[Floats], float], names: Sequence[str], box: Box
 ) -> Maximum:
     """Return the maximum over `box` of the function that both arguments compute."""
     # Boxes are cut until their bounds meet the best value attained, which is one of an evaluation
