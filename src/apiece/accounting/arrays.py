@@ -1,7 +1,5 @@
 """Arrays of settings: checked by name, brought to one shape, runs of equal columns found."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

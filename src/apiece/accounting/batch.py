@@ -4,8 +4,6 @@ Every entry's ε is a monotone function of one parameter, nearly a power of it; 
 step, so that each evaluation is one call for all entries that are still open.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

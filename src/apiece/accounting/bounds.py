@@ -1,7 +1,5 @@
 """What every evaluator delivers: bounds on a privacy profile, from below and from above."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ that number one way. The solver closes in on the limit and returns a parameter a
 bound was evaluated and found within it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

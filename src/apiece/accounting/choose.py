@@ -17,8 +17,6 @@ An evaluator is a function from a normal form and a `Precision` to a `Profile`, 
 forms. A new one is a file beside this one and a row here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple

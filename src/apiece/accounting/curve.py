@@ -1,7 +1,5 @@
 """PrivacyCurve: everything that one record's privacy profile answers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress

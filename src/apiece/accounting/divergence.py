@@ -1,7 +1,5 @@
 """Δ-divergence: how much more vulnerable than a baseline a record can be, over all attackers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property

@@ -5,8 +5,6 @@ directions of add/remove. They are rounded up by a factor 1 + 1e-11, which cover
 the rounding (tests compare with 40 digits).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

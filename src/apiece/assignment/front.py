@@ -1,7 +1,5 @@
 """assign: the front door from budgets to a verified plan."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Gains of accuracy that individual budgets had where measured, by the noise of the training."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Hybrid: between Scale and Sample, as far as each record's bound on the excess risk allows."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """JorgensenSampling: one secret coin decides whether a record takes part; the least wasteful τ."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar

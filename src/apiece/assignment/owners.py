@@ -5,8 +5,6 @@ owner's guarantee is that row's. With several, each joins a batch by its own coi
 its own, so the owner adds a random sum of their clip norms: a mixture of Gaussians a step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """What a strategy is asked: budgets and the settings of the training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self
 

@@ -1,7 +1,5 @@
 """Rounds and AdaPDP: a threshold and a coin a round; paid for by everyone, or as published."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

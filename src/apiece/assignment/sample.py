@@ -1,7 +1,5 @@
 """Sample: everyone's clip norm is the same, the sampling rate carries the budget."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Scale: everyone's rate is the same, the clip norm carries the budget."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

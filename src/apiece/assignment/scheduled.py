@@ -1,7 +1,5 @@
 """Noise that changes during training, by a schedule declared beforehand, at unchanged budgets."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Sequential: one group after the other, each by standard DP-SGD at its own budget."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

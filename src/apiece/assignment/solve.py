@@ -1,7 +1,5 @@
 """What strategies share: safe parameters for many budgets at once, or for all of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Threshold: leave out the strictest records and train the rest at one budget."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Uniform: one budget for all, as without individualization."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """A plan against each group's contract, and the most useful plan that keeps it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace

@@ -6,8 +6,6 @@ is kept (Kaiser et al. 2026); what does not move is what (ε, δ) itself allows,
 adds to the reference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product

@@ -1,7 +1,5 @@
 """Explanations of (ε, δ): counts and sentences for the person to whom it is promised."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Exposure: what one record faces under a plan, whatever the data and whoever attacks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial

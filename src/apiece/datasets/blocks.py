@@ -16,8 +16,6 @@ operations; every other line is read by `line_cells`, one by one. Both give the 
 choice changes nothing for any line.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Between a budget (ε, δ) and what a filter counts: (μ², slack) or Rényi divergence. One-sided."""
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The filter, its two currencies (Gaussian with slack, Rényi divergence), and the odometer."""
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

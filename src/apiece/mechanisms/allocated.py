@@ -1,7 +1,5 @@
 """One step of several, drawn at random: what random allocation does to a record."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from apiece import _check

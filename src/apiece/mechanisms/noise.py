@@ -1,7 +1,5 @@
 """A sum plus Gaussian noise."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

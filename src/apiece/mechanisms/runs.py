@@ -1,7 +1,5 @@
 """Runs: the law of how often a mechanism is run before the best of its outputs is released."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

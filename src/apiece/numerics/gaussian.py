@@ -4,8 +4,6 @@ With μ the mean's shift in standard deviations, δ = Φ(μ/2 − ε/μ) − e^�
 both directions. Source: Balle and Wang 2018, Theorem 8; Dong, Roth, Su 2022, Corollary 1.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

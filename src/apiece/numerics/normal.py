@@ -4,8 +4,6 @@ scipy has them too, and takes three times as long to be imported as numpy does. 
 rational approximations (Cody 1969, as in his CALERF), good to a few units in the last place.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Final

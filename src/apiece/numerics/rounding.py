@@ -1,7 +1,5 @@
 """The unit in which rounding errors are counted, and the range in which they are."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

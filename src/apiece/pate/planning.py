@@ -10,8 +10,6 @@ Confident-GNMax); Boenisch et al. 2022; Smith and Thakurta 2022 (for questions t
 earlier answers); docs/mathematics.md, section 13.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

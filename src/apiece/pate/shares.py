@@ -4,8 +4,6 @@ Nobody else's presence, rows or budget move a record to other teachers. A person
 the person's teachers, so that what holds of a record holds of a person.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

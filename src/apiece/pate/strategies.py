@@ -6,8 +6,6 @@ teachers times what each vote counts. A strategy chooses pools, copies and weigh
 it enters the accounts. Source: Boenisch et al. 2022.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol

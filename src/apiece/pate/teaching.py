@@ -1,7 +1,5 @@
 """teach: from people's rows and public inputs to a student that keeps every record's (ε, δ)."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable

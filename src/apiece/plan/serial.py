@@ -1,7 +1,5 @@
 """A plan as JSON types and back; what a file says beside parameters is compared, not believed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated

@@ -1,7 +1,5 @@
 """What a plan really spends, recomputed from its own numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache

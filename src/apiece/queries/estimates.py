@@ -4,8 +4,6 @@ Each interval covers, with the stated confidence, the statistic of the clamped r
 who took part: it is about the noise, not about sampling, clamping, or who had no budget left.
 """
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

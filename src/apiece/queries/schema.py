@@ -1,7 +1,5 @@
 """Declarations about a table before a private query: all of them public, none looked up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final

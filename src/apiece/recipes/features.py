@@ -1,7 +1,5 @@
 """From images to features that no private data has shaped, at norm 1."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Heads on frozen features, which are trained: a linear layer, or small convolutional networks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import MappingProxyType
 

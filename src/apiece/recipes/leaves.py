@@ -1,7 +1,5 @@
 """Dead leaves: images that a random process draws, with edges and scales as in photographs."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

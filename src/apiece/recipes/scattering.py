@@ -1,7 +1,5 @@
 """Wavelet scattering of images: features that are fixed before any record is seen."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

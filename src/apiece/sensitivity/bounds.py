@@ -9,8 +9,6 @@ intervals, every operation is mpmath's, which rounds outward; so the result encl
 that the expression takes on the box.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 import operator

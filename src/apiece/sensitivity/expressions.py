@@ -9,8 +9,6 @@ keep away from their singular points. Each such argument's sign over the box is 
 interval arithmetic and subdivision; abs, min and max are then replaced by the branch that holds.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 from collections import deque

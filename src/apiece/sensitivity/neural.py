@@ -5,8 +5,6 @@ Where the graph of the model is proved to keep records apart, their norms come f
 Elsewhere `torch.func` differentiates one record's norm and is mapped over the records.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Partial sensitivity: how fast a record's gradient norm grows with each of its attributes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ it bounds δ at some hundred ε from above, and between them the profile, which 
 below the chords.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

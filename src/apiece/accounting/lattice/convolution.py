@@ -14,8 +14,6 @@ tilted mean lies near ε the value itself is nearly as large as that factor: the
   |a^T − b^T| ≤ T·|a − b|·max(|a|, |b|)^{T−1}.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

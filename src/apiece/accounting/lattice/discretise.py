@@ -16,8 +16,6 @@ consecutive tangent points is a cluster, which is gathered at its lattice point,
 what its mean lacks. Atoms at lattice points stay there.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

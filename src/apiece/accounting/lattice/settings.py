@@ -3,8 +3,6 @@
 Nothing here affects soundness; a poor choice only widens the bounds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
