@@ -51,6 +51,22 @@ def test_group_by_with_a_ledger(
     assert "guarantee: (2, 1e-06)-DP" in text
 
 
+@pytest.mark.parametrize("spent", [["--epsilon", "0.3", "--delta", "1e-6"], COST])
+def test_the_cost_is_told_of_no_row_and_no_account(
+    spent: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there is neither a table nor a ledger, it is the same."""
+    words = ["query", "none.csv", "mean(income) by region", *FLAGS, *spent, "--ledger", "none.db"]
+    assert run([*words, "--cost", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [told["epsilon"], told["delta"]] == [float(spent[1]), 1e-6]
+    assert run([*words, "--cost"]) == 0
+    text = capsys.readouterr().out
+    assert f"costs nobody more than ({told['epsilon']:g}, 1e-06)" in text
+    assert "counted: persons, each once" in text
+    assert run(words) == 2
+
+
 def test_laplace_noise_at_delta_0(
     table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,13 @@ def test_a_cell_of_another_case_is_counted() -> None:
     ]
 
 
+def test_what_is_clipped_is_counted() -> None:
+    said = "cells lie outside their declared range and are clipped"
+    assert rows(["1", "-1", "2", "3"], ["a"] * 4) == [f"column 'x': 1 of 4 {said}"]
+    units = "is the range in other units?"
+    assert rows(["-1"] * 4, ["a"] * 4) == [f"column 'x': 4 of 4 {said}; {units}"]
+
+
 def test_gaps_that_are_not_declared_are_told_with_the_remedy() -> None:
     assert rows(["1", "", "?", ""], ["a", "b", "", "a"]) == [
         f"column {name!r}: {count}: declare missing = true to learn from such rows"

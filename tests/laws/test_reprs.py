@@ -148,6 +148,7 @@ PUBLIC = [
     "_files.Kind",
     "jobs.statement.Bound",
     "queries.quantiles.Grid",
+    "queries.session.QueryCost",
     "assignment.allocate.Allocate",
     "audit.anytime.Claim",
     "audit.anytime.Watched",

@@ -12,7 +12,7 @@ from apiece.errors import DataError, InputError, StateError
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.mechanisms import Laplace
-from apiece.queries import Schema, Session, Table, register
+from apiece.queries import Schema, Session, Table, query_cost, register
 
 N = 4000
 
@@ -236,6 +236,31 @@ def test_a_quantile_costs_each_by_their_rows(tmp_path: Path) -> None:
     assert ledger.spent(["two", "one", "none", "absent"]) == pytest.approx(mu**2, rel=1e-6)
     assert (ledger.spent(["two", "one", "none", "absent"]) >= mu**2 * (1 - 1e-9)).all()
     assert ledger.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("query", "delta", "rows"),
+    [("count()", 1e-6, 2), ("sum(x)", 0.0, 1), ("count(persons)", 0.0, 1), ("median(x)", 0.0, 2),
+     ("quantile(x, .2, .5, .9)", 1e-6, 1), ("interval(x, .5)", 0.0, 1)],
+)  # fmt: skip
+def test_an_account_pays_as_often_as_the_cost_says(
+    query: str, delta: float, rows: int, tmp_path: Path
+) -> None:
+    """Of the person who adds the most; the charges are what `spent` tells."""
+    frame = pd.DataFrame({"id": ["ann"] * rows, "x": [10.0] * rows})
+    schema = Schema("id", bounds={"x": (0, 10)}, rows_per_person=rows)
+    cost = query_cost(query, schema, epsilon=0.5, delta=delta)
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll(["ann"], 6.0, 1e-6)
+    asking = session(frame, schema=schema, ledger=ledger)
+    paid, before = -1, -1.0
+    while ledger.spent(["ann"])[0] > before:
+        paid, before = paid + 1, ledger.spent(["ann"])[0]
+        answer = asking.ask(query, epsilon=0.5, delta=delta)
+    assert 1 < paid == cost.times(6.0, 1e-6)
+    assert before == pytest.approx(paid * cost.mu**2, rel=1e-5)
+    told = {name: getattr(answer, name) for name in ("delta", "noise_multiplier", "counted")}
+    assert told == {name: getattr(cost, name) for name in told}
 
 
 @pytest.mark.parametrize("query", ["mean(income)", "covariance(age, income)", "variance(age)"])

@@ -37,7 +37,7 @@ LINES = [
     "p2,?,b,yesterday",
     ",3,a,2020-01-01",
     "p3,1",
-    "p4,9,c,",
+    "p4,-9,c,",
 ]
 
 
@@ -49,6 +49,7 @@ def test_the_stewards_log_and_the_fingerprint(tmp_path: Path) -> None:
         "line 5: 2 fields, not 4; left out",
         "column 'x': 1 cells are not numeric",
         "column 'since': 1 cells are not date",
+        "column 'x': 1 cells lie outside their bounds and are clamped",
         "1 rows have no id that can be one; left out",
         "registered: 3 rows of 3 people",
     ]

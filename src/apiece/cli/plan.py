@@ -261,7 +261,8 @@ def _assign(flags: Flags) -> Plan:
 
     budgets, strategy, how = _asked(flags)
     plan = assign(budgets, strategy, **how)
-    plan = replace(plan, unit="record" if flags["person"] is None else "person")
+    if flags["person"] is not None:
+        plan = replace(plan, unit="person")
     cap = flags["no_limit_cap"]
     return plan if cap is None else replace(plan, notes=(*plan.notes, cap_note(cap)))
 

@@ -9,6 +9,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +17,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece._files import Kind, append
-from apiece._text import plain
+from apiece._text import plain, rounded_up
 from apiece.cli import Interrupted
-from apiece.cli._command import Command, Output, Printed, Scratch, echo, needed_delta, once, option
+from apiece.cli._command import (
+    Command,
+    Output,
+    Printed,
+    Scratch,
+    columns,
+    echo,
+    needed_delta,
+    once,
+    option,
+)
 from apiece.errors import ApieceError, InputError
 
 if TYPE_CHECKING:
     from apiece._types import Flags, Json
-    from apiece.queries import Schema
+    from apiece.queries import QueryCost, Schema
     from apiece.queries.scan import Registered
 
 Log = Callable[[str], None]
@@ -53,6 +64,7 @@ Example:
     type=float,
     help="δ of the query; 0 for Laplace noise on a count, sum or histogram.",
 )
+@option("--cost", "priced", is_flag=True, help="Say what it costs, and ask nothing.")
 @option("--ledger", "url", help="Ledger to charge: sqlite:///file.db or postgresql://…")
 @option("--analysis", help="Name in the ledger; repeated, it returns the recorded answer.")
 @option("--scope", help="Scope of the charge, as querier=clinic,purpose=care.")
@@ -85,6 +97,7 @@ def command(
     memory: float | None,
     workspace: Path | None,
     steward_log: Path | None,
+    priced: bool,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -96,13 +109,11 @@ def command(
     quantile (of several levels), interval, regression; "by" columns with declared values, "where"
     a condition on columns with bounds, values or a kind. Cells that are
     not of their column's kind, and people without an account, are left out without a word here;
-    the steward's log has them.
+    the steward's log has them. --cost reads no row and no account.
     """
     from apiece.ledger import Ledger
     from apiece.ledger.scopes import read_scope
-    from apiece.queries import Schema, Session
-    from apiece.queries.grammar import parse
-    from apiece.queries.scan import resolve
+    from apiece.queries import Schema, Session, query_cost
 
     if flags["analysis"] is not None and flags["url"] is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
@@ -115,22 +126,21 @@ def command(
         rows_per_person=flags["rows_per_person"],
         kinds=once("--kind", map(_kind, flags["kinds"])),
     )
-    if memory is not None and engine != "duckdb":
-        raise InputError("--memory: of duckdb; Spark has settings of its own, leave it out")
-    if memory is not None and not 0 < memory < math.inf:
-        raise InputError(f"--memory = {memory:g}: must be a number of GB in (0, inf)")
-    if workspace is not None and engine == "duckdb":
-        raise InputError("--workspace: of Spark; duckdb works in TMPDIR, leave it out")
+    _refuse_settings(engine, memory, workspace)
     if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
         raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
-    resolve(parse(query), schema)  # what is wrong with it is told before a row is read
+    delta = needed_delta(flags["delta"])
+    # What is wrong with the question is told before a row is read.
+    cost = query_cost(query, schema, epsilon=flags["epsilon"], delta=delta)
+    if priced:
+        echo(json.dumps(asdict(cost)) if as_json else _priced(cost, delta or 1e-6))
+        return
     ledger = None if flags["url"] is None else Ledger.open(flags["url"], create=False)
     if ledger is not None and flags["scope"] is not None:
         ledger = ledger.within(read_scope(flags["scope"]))
     log = _log(steward_log)
     how: Flags = {"log": log, "fingerprint": flags["sha256"]}
-    delta, name = needed_delta(flags["delta"]), flags["analysis"]
-    name = str(uuid.uuid4()) if name is None else name
+    name = str(uuid.uuid4()) if flags["analysis"] is None else flags["analysis"]
     try:
         with _registered(source, schema, engine, memory, workspace, how) as table:
             session = Session(table, schema, ledger, log=log)
@@ -143,6 +153,16 @@ def command(
         raise Interrupted(said) from None
     told = answer.to_dict()
     echo(json.dumps(told) if as_json else _table(told, ledger=ledger is not None))
+
+
+def _refuse_settings(engine: str, memory: float | None, workspace: Path | None) -> None:
+    """Raise `InputError` for a setting of the other engine."""
+    if memory is not None and engine != "duckdb":
+        raise InputError("--memory: of duckdb; Spark has settings of its own, leave it out")
+    if memory is not None and not 0 < memory < math.inf:
+        raise InputError(f"--memory = {memory:g}: must be a number of GB in (0, inf)")
+    if workspace is not None and engine == "duckdb":
+        raise InputError("--workspace: of Spark; duckdb works in TMPDIR, leave it out")
 
 
 @contextmanager
@@ -213,6 +233,23 @@ def _log(path: Path | None) -> Log:
     return lambda message: append(path, json.dumps(message, ensure_ascii=True), _LOG)
 
 
+def _priced(cost: QueryCost, delta: float) -> str:
+    """Return what a question costs, for people; delta: of the accounts that are examples."""
+    budgets = (0.5, 1, 2, 4, 8)
+    times = [f"{cost.times(epsilon, delta):,}" for epsilon in budgets]
+    rows = [["ε of an untouched account", *map(str, budgets)], ["such questions it pays", *times]]
+    most = f"({cost.epsilon:g}, {cost.delta:g})"
+    lines = [
+        f"costs nobody more than {most}, charged as a Gaussian of μ = {rounded_up(cost.mu)}",
+        _counted(cost.counted, cost.rows_per_person),
+        "each pays for what their own rows add; who cannot is left out, and nobody is told",
+        "",
+        *columns(rows),
+        f"(accounts with δ = {delta:g})",
+    ]
+    return "\n".join(lines)
+
+
 def _table(answer: Json, *, ledger: bool) -> str:
     from apiece.queries.estimates import FIELDS
 
@@ -226,16 +263,19 @@ def _table(answer: Json, *, ledger: bool) -> str:
             elif "interval" in cell:
                 text += "  [{:.6g}, {:.6g}]".format(*cell["interval"])
             lines.append("  ".join([*labels, *([name] if name else []), text]))
-    most = answer["rows_per_person"]
-    each = f"at most {most} of a person"
-    if answer["counted"] == "persons":
-        each = "each once" if most in (None, 1) else f"each in at most {most} groups"
-    lines.append(f"counted: {answer['counted']}, {each}")
+    lines.append(_counted(answer["counted"], answer["rows_per_person"]))
     lines.append(f"intervals: with {answer['confidence']:.0%}, of the noise alone")
     whose = ", and whose account is missing or has too little left" if ledger else ""
     lines.append(f"left out: cells that are not of their declared kind{whose}")
     lines.append(f"guarantee: {answer['guarantee']}")
     return "\n".join(map(plain, lines))
+
+
+def _counted(what: str, most: int | None) -> str:
+    each = f"at most {most} of a person"
+    if what == "persons":
+        each = "each once" if most in (None, 1) else f"each in at most {most} groups"
+    return f"counted: {what}, {each}"
 
 
 def _cells(group: Json) -> list[tuple[str, Json]]:

@@ -489,10 +489,11 @@ def of_rows(
             hint += f", {empty} of them empty: declare missing = true to learn from such rows"
         found.append(f"column {name!r}: {count} of {size} cells are no {what}{hint}")
     for name, count in encoded.outside.items():
-        if count == size:
+        if count:
+            hint = "; is the range in other units?" if count == size else ""
             found.append(
-                f"column {name!r}: every cell lies outside its declared range and is clipped; is "
-                "the range in other units?"
+                f"column {name!r}: {count} of {size} cells lie outside their declared range and "
+                f"are clipped{hint}"
             )
         cells = column(frame, name, "feature")
         if size >= 20 and cells.is_unique and all(c.isdecimal() for c in texts(cells)):

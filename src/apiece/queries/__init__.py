@@ -1,15 +1,17 @@
 """Private queries over tables, with an individual charge."""
 
 from apiece.queries.schema import Schema
-from apiece.queries.session import Answer, Session, release_standing
+from apiece.queries.session import Answer, QueryCost, Session, query_cost, release_standing
 from apiece.queries.spark import register_on_spark, start_spark
 from apiece.queries.table import Table, register
 
 __all__ = [
     "Answer",
+    "QueryCost",
     "Schema",
     "Session",
     "Table",
+    "query_cost",
     "register",
     "register_on_spark",
     "release_standing",

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import Costs
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
-from apiece.ledger.codec import Ids, read_id
+from apiece.ledger.codec import Ids, read_id, to_units
+from apiece.ledger.codec import terms as account_terms
 from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
@@ -82,6 +83,81 @@ class Answer:
     def to_dict(self) -> Json:
         """Return the answer as JSON values."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryCost:
+    """What a question costs at most, from public numbers: of no row and no account.
+
+    Attributes:
+        query: Its text.
+        epsilon: What it costs the person with the largest possible contribution.
+        delta: The same.
+        mu: μ of the Gaussian that this is charged as; others pay for what their own rows add.
+        noise_multiplier: As of the answer.
+        counted: What the answer would be of.
+        rows_per_person: As of the answer.
+
+    Example:
+        >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
+        >>> found = query_cost("mean(age)", schema, epsilon=0.3, delta=1e-6)
+        >>> found.times(1.0, 1e-6)
+        9
+    """
+
+    query: str
+    epsilon: float
+    delta: float
+    mu: float
+    noise_multiplier: float
+    counted: str
+    rows_per_person: int
+
+    def times(self, epsilon: float, delta: float) -> int:
+        """Return how many such questions an untouched account surely pays for.
+
+        Args:
+            epsilon: Of the account.
+            delta: The same; a tenth of it is kept for slack, as by default.
+
+        Raises:
+            BudgetError: For what no account can be.
+        """
+        account = account_terms(np.zeros(1, dtype=np.int64), epsilon, delta)
+        return int(account["limit"][0] // to_units(_loss(np.array(self.mu))))
+
+
+def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> QueryCost:
+    """Return what a question costs, before it is asked; no table is read and nobody is charged.
+
+    Args:
+        text: The query.
+        schema: Of the table.
+        epsilon: As of `Session.ask`.
+        delta: The same.
+
+    Raises:
+        InputError: As `Session.ask`.
+        DataError: The same.
+
+    Guarantee:
+        Nobody is charged more. Whether somebody can pay is not told: it depends on their rows.
+
+    Example:
+        >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
+        >>> query_cost("median(age)", schema, epsilon=0.3, delta=0).delta
+        0.0
+    """
+    asked = _Asked.of(text, schema, epsilon, delta, "", "")
+    largest = float(asked.question.rows) if asked.question.grid else asked.scale * asked.epsilon
+    return QueryCost(
+        query=asked.question.query.text,
+        epsilon=asked.epsilon,
+        delta=asked.promised_delta,
+        mu=float(asked.mu(np.array(largest))) if asked.pure else 1 / asked.multiplier,
+        noise_multiplier=asked.multiplier,
+        **asked.counts,
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,19 +239,8 @@ class Session:
             raised depends on the terms and those that the ledger has for `analysis_id`, on no row,
             wherever an earlier call was interrupted.
         """
-        query = parse(text)
-        epsilon = _check.positive("epsilon", epsilon)
-        delta = _check.probability("delta", delta, high_open=True)
-        if delta == 0 and query.aggregate not in PURE:
-            raise InputError(
-                f"delta = 0: {query.aggregate} has Gaussian noise, which needs one; give a delta, "
-                f"such as 1e-6 ({', '.join(PURE)} may have 0, for Laplace noise)"
-            )
         name = str(uuid.uuid4()) if analysis_id is None else analysis_id
-        question = resolve(query, self.schema, self._table.fingerprint)
-        _require_size(question)
-        noise = _noise(question, epsilon, 0.0 if question.grid else delta)
-        asked = _Asked(question, epsilon, delta, name, *noise)
+        asked = _Asked.of(text, self.schema, epsilon, delta, name, self._table.fingerprint)
         if self.ledger is None:
             return self._answer(asked)
         told = _recorded(self.ledger, name, asked.terms, lambda: self._answer(asked).to_dict())
@@ -193,7 +258,7 @@ class Session:
                 {**labels, **each} for labels, each in zip(asked.question.groups, made, strict=True)
             ],
             epsilon=asked.epsilon,
-            delta=0.0 if asked.pure else asked.delta,
+            delta=asked.promised_delta,
             noise_multiplier=asked.multiplier,
             confidence=CONFIDENCE,
             relation="add_remove",
@@ -260,8 +325,7 @@ class Session:
             self.log(f"{said}: {int((~paid).sum())} of {size} people have no account; left out")
         norms, terms = norms[paid], asked.terms
         if asked.pure:
-            mu = asked.mu(norms)
-            costs = Costs.fixed(mu * mu * (1 + 2.0**-40))
+            costs = Costs.fixed(_loss(asked.mu(norms)))
             admitted = ledger.reserve_costs(asked.analysis_id, ids, costs, terms=terms)
         else:
             admitted = ledger.reserve(asked.analysis_id, ids, norms, asked.scale, terms=terms)
@@ -285,6 +349,24 @@ class _Asked:
     multiplier: float
     scale: float
 
+    @classmethod
+    def of(
+        cls, text: str, schema: Schema, epsilon: float, delta: float, name: str, source: str
+    ) -> Self:
+        """Return a question with its noise, or raise what `Session.ask` does."""
+        query = parse(text)
+        epsilon = _check.positive("epsilon", epsilon)
+        delta = _check.probability("delta", delta, high_open=True)
+        if delta == 0 and query.aggregate not in PURE:
+            raise InputError(
+                f"delta = 0: {query.aggregate} has Gaussian noise, which needs one; give a delta, "
+                f"such as 1e-6 ({', '.join(PURE)} may have 0, for Laplace noise)"
+            )
+        question = resolve(query, schema, source)
+        _require_size(question)
+        noise = _noise(question, epsilon, 0.0 if question.grid else delta)
+        return cls(question, epsilon, delta, name, *noise)
+
     @property
     def terms(self) -> Json:
         """Return what the analysis id stands for."""
@@ -299,6 +381,11 @@ class _Asked:
     def pure(self) -> bool:
         """Whether the promise has no δ: Laplace noise, or the exponential mechanism."""
         return self.question.grid is not None or self.delta == 0
+
+    @property
+    def promised_delta(self) -> float:
+        """The δ of the promise."""
+        return 0.0 if self.pure else self.delta
 
     @property
     def grid(self) -> float:
@@ -323,9 +410,14 @@ class _Asked:
             whose = "and each person's own budget over everything this ledger has charged"
             whose += f". {ledger.policy.protects}" if ledger.policy.version else ""
         return (
-            f"({self.epsilon:g}, {0.0 if self.pure else self.delta:g})-DP under adding or removing "
+            f"({self.epsilon:g}, {self.promised_delta:g})-DP under adding or removing "
             f"all rows of a person ({how}); {whose}"
         )
+
+
+def _loss(mu: Floats) -> Floats:
+    """Return the μ² that a pure answer is charged."""
+    return np.asarray(mu * mu * (1 + 2.0**-40))
 
 
 def _require_size(question: Question) -> None:

@@ -226,14 +226,21 @@ def _number(database: duckdb.DuckDBPyConnection, schema: Schema) -> None:
 def _report(
     database: duckdb.DuckDBPyConnection, schema: Schema, log: Log, given: Mapping[str, int]
 ) -> None:
-    """Tell the steward how much could not be read of what was given."""
+    """Tell the steward how much could not be read of what was given, or is clamped."""
     names = {schema.stored(column, kind): (column, kind) for column, kind in schema.readings}
-    counts = ", ".join(f"count({name})" for name in ["person", *names])
+    beyond = [
+        f"count_if({schema.stored(column, 'numeric')} NOT BETWEEN {low!r} AND {high!r})"
+        for column, (low, high) in schema.bounds.items()
+    ]
+    counts = ", ".join([*(f"count({name})" for name in ["person", *names]), *beyond])
     (row,) = database.execute(f"SELECT count(*), {counts} FROM cells").fetchall()
     rows, identified, *result = row
-    for (name, (column, kind)), count in zip(names.items(), result, strict=True):
+    for (name, (column, kind)), count in zip(names.items(), result, strict=False):
         if given[name] > count:
             log(f"column {column!r}: {given[name] - count} cells are not {kind}")
+    for column, count in zip(schema.bounds, result[len(names) :], strict=True):
+        if count:
+            log(f"column {column!r}: {count} cells lie outside their bounds and are clamped")
     if identified < rows:
         log(f"{rows - identified} rows have no id that can be one; left out")
     ((people,),) = database.execute("SELECT count(*) FROM people").fetchall()
