@@ -1,7 +1,5 @@
 """apiece: individualized differential privacy, where every record has its own budget."""
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

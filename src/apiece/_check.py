@@ -4,8 +4,6 @@ Each function returns its argument in canonical form (float, int or a fresh read
 raises `InputError` with the name, the value, the bound and the remedy.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable
@@ -86,10 +84,8 @@ def put(value: object, **checks: Callable[..., object]) -> None:
 def positive_array(
     name: str, values: object, *, below: float = math.inf, error: type[InputError] = InputError
 ) -> Floats:
-    """Return `values` as a read-only float array if every entry lies in (0, below).
-
-    The message names the first entry that does not.
-    """
+    """Return `values` as a read-only float array if every entry lies in (0, below)."""
+    # The message names the first entry that does not.
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):

@@ -4,8 +4,6 @@ An output never takes the place of an input, a device, a link or a file that is 
 It is whole or not there: what is not finished has no name, so that a kill leaves nothing behind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -28,12 +26,11 @@ _SIDECARS: Final = ("-journal", "-wal", "-shm", "-head", ".head")  # that a data
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is written.
+    """What is written."""
 
-    name: with its article; endings: of the file's name, none where any will do; mark: what apiece
-    writes near the start or the end of each such file, by which it knows one that it may replace.
-    Without a mark none is replaced. private: for the owner alone.
-    """
+    # name: with its article; endings: of the file's name, none where any will do; mark: what apiece
+    # writes near the start or the end of each such file, by which it knows one that it may replace.
+    # Without a mark none is replaced. private: for the owner alone.
 
     name: str
     endings: tuple[str, ...] = ()
@@ -71,12 +68,10 @@ def reading(inputs: Iterable[Path]) -> Iterator[None]:
 
 
 def check_output(path: str | Path, kind: Kind, inputs: Iterable[Path] = ()) -> Path:
-    """Return the path if a file of this kind may be written there, or raise `DataError`.
-
-    Refused are what is read (`inputs`, those of `reading`, by whatever name), a device, a pipe, a
-    folder, a link, a name that no file can have or that says another format, and a file that is
-    there and is not of the kind.
-    """
+    """Return the path if a file of this kind may be written there, or raise `DataError`."""
+    # Refused are what is read (`inputs`, those of `reading`, by whatever name), a device, a pipe, a
+    # folder, a link, a name that no file can have or that says another format, and a file that is
+    # there and is not of the kind.
     target = Path(path)
     if not target.name or "\0" in str(target):
         raise DataError(f"{target}: is no name of a file; give one")
@@ -142,12 +137,10 @@ def _refuse_other(target: Path, kind: Kind) -> None:
 
 @contextlib.contextmanager
 def writing(path: str | Path, kind: Kind, inputs: Iterable[Path] = ()) -> Iterator[IO[bytes]]:
-    """Yield a file without a name, which is `path` once the body has ended, whole and on disk.
-
-    Whatever ends the process before that leaves nothing. A file of the kind that was there is
-    there until then, and lends its permissions where they are narrower. Raises `DataError` as
-    `check_output`, and where the folder cannot be written to.
-    """
+    """Yield a file without a name, which is `path` once the body has ended, whole and on disk."""
+    # Whatever ends the process before that leaves nothing. A file of the kind that was there is
+    # there until then, and lends its permissions where they are narrower. Raises `DataError` as
+    # `check_output`, and where the folder cannot be written to.
     inputs = tuple(inputs)
     target = check_output(path, kind, inputs)
     try:
@@ -191,11 +184,9 @@ def _nameless(folder: Path, mode: int) -> IO[bytes]:
 
 
 def _name(file: IO[bytes], target: Path, mode: int) -> None:
-    """Give the file its name; until that moment what was there is there.
-
-    To replace a file it needs a second name for a moment, always the same, under a lock: a kill in
-    that moment leaves a whole file, with the same rights, which the next output there removes.
-    """
+    """Give the file its name; until that moment what was there is there."""
+    # To replace a file it needs a second name for a moment, always the same, under a lock: a kill
+    # in that moment leaves a whole file, with the same rights, which the next output there removes.
     second = f".apiece-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}.new"
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:

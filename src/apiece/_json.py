@@ -1,7 +1,5 @@
 """Strict JSON and TOML: a text has one reading, in ordinary values, or a typed error says why."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -20,11 +18,9 @@ Reader = Callable[[Any, str], T]
 
 
 def loads(text: str | bytes, what: str) -> Any:
-    """Return the value in a JSON `text`.
-
-    Raises `DataError`, naming `what`, for text that is no JSON, and for what others would read
-    otherwise: a key that occurs twice, NaN, an infinite number (1e400), nesting past the stack.
-    """
+    """Return the value in a JSON `text`."""
+    # Raises `DataError`, naming `what`, for text that is no JSON, and for what others would read
+    # otherwise: a key that occurs twice, NaN, an infinite number (1e400), nesting past the stack.
     try:
         return json.loads(
             text, object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite
@@ -35,11 +31,9 @@ def loads(text: str | bytes, what: str) -> Any:
 
 
 def read_toml(path: str | Path, what: str) -> Json:
-    """Return the table in a TOML file.
-
-    Raises `DataError`, naming `what`, where it cannot be read, is no TOML, is nested past the
-    stack, or has a zero byte in a text, which no name of a file or a column has.
-    """
+    """Return the table in a TOML file."""
+    # Raises `DataError`, naming `what`, where it cannot be read, is no TOML, is nested past the
+    # stack, or has a zero byte in a text, which no name of a file or a column has.
     try:
         found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         _refuse_zeros(found)
@@ -111,10 +105,8 @@ def readers_of(kind: type) -> dict[str, Reader[object]]:
 
 
 def reader_of(kind: Any) -> Reader[object]:
-    """Return the reader of values of a type: of a dataclass by its fields.
-
-    Annotated[type, reader] has a reader of its own; a whole number is at most 10^12.
-    """
+    """Return the reader of values of a type: of a dataclass by its fields."""
+    # Annotated[type, reader] has a reader of its own; a whole number is at most 10^12.
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         own: Reader[object] = args[1]

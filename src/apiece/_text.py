@@ -1,7 +1,5 @@
 """Names that come from data, made fit to be shown: on a terminal, on a page, in a figure."""
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata
@@ -88,10 +86,8 @@ def guess(
     members: int = 500,
     blind: int = 500,
 ) -> str:
-    """Return that sentence: so many guesses are right at most.
-
-    promised: how many (ε, δ) alone would allow, where `right` is of the mechanism that is run.
-    """
+    """Return that sentence: so many guesses are right at most."""
+    # promised: how many (ε, δ) alone would allow, where `right` is of the mechanism that is run.
     alone = "" if promised is None else f" (ε and δ alone would allow {promised:,})"
     return (
         f"{guessing(people, members)} at most {right:,}{alone}; who has not seen the result, about "

@@ -1,7 +1,5 @@
 """Types that are used everywhere: names for arrays and dictionaries, and a pair of bounds."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np

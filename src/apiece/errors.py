@@ -24,8 +24,6 @@ StewardWarning (UserWarning)         something of the rows, for the eyes of thos
 Messages are one line: what, where, the value, the bound, the remedy.
 """
 
-from __future__ import annotations
-
 import difflib
 import shlex
 from collections.abc import Iterable, Mapping

@@ -205,11 +205,9 @@ def key(unit: Unit) -> str:
 
 
 def find(folder: Path) -> dict[str, Path]:
-    """Return the file of each experiment by its name, without running any.
-
-    An experiment NAME is in `NAME.py`, with _ for -; other files are helpers. Raises `DataError`
-    where there is no such folder, or no experiment in it.
-    """
+    """Return the file of each experiment by its name, without running any."""
+    # An experiment NAME is in `NAME.py`, with _ for -; other files are helpers. Raises `DataError`
+    # where there is no such folder, or no experiment in it.
     found = {
         path.stem.replace("_", "-"): path
         for path in sorted(folder.glob("*.py"))

@@ -232,11 +232,10 @@ def _epsilon(
 
 @dataclass(frozen=True)
 class _Joined:
-    """The mean of δ(ε) over how often a client joins, from above.
+    """The mean of δ(ε) over how often a client joins, from above."""
 
-    Joining up to a number of times costs at most what that number costs; `beyond` is the chance of
-    joining more often than any that is counted, which then tells everything.
-    """
+    # Joining up to a number of times costs at most what that number costs; `beyond` is the chance
+    # of joining more often than any that is counted, which then tells everything.
 
     share: Floats
     curves: list[PrivacyCurve]

@@ -57,10 +57,8 @@ def codes_of(X: object, y: object, classes: npt.NDArray[np.generic]) -> Integers
 
 
 def frame_of(estimator: BaseEstimator, X: object, *, reset: bool) -> pd.DataFrame:
-    """Return X as a table with a name for each column, checked as scikit-learn checks it.
-
-    The columns of an array are called x0, x1, …; `reset` says that the estimator is fitted to X.
-    """
+    """Return X as a table with a name for each column, checked as scikit-learn checks it."""
+    # The columns of an array are called x0, x1, …; `reset` says that the estimator is fitted to X.
     if hasattr(X, "to_pandas"):
         X = X.to_pandas()
     if isinstance(X, pd.DataFrame):
@@ -80,10 +78,8 @@ def declared(columns: object, names: list[str]) -> Columns:
 
 
 def declared_columns(columns: object, names: list[str]) -> dict[str, Column]:
-    """Return the declaration of each of the columns `names`, in this order.
-
-    `columns` is a mapping by name, a `Schema` or the path of its file, or one `Numeric` for all.
-    """
+    """Return the declaration of each of the columns `names`, in this order."""
+    # `columns` is a mapping by name, a `Schema` or the path of its file, or one `Numeric` for all.
     if isinstance(columns, Numeric):
         return dict.fromkeys(names, columns)
     if isinstance(columns, str | Path):
@@ -122,10 +118,8 @@ def features_of(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32
 
 
 def training_features(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:
-    """Return the features of rows to be trained on, NaN throughout for one without a number.
-
-    Warns the caller of `fit`, who holds the rows, of cells that are not as declared.
-    """
+    """Return the features of rows to be trained on, NaN throughout for one without a number."""
+    # Warns the caller of `fit`, who holds the rows, of cells that are not as declared.
     encoded, said = encode(frame, columns), []
     if encoded.faulty.any():
         said.append(
@@ -158,11 +152,9 @@ def budgets_of(
     rows: int,
     levels: Offered | None = None,
 ) -> Budgets:
-    """Return the budgets of the records, or of the persons, from one for all or one a row.
-
-    `people` is each row's person, or None where each row is a record of its own. Rows of one person
-    must agree. With `levels`, epsilon has their names.
-    """
+    """Return the budgets of the records, or of the persons, from one for all or one a row."""
+    # `people` is each row's person, or None where each row is a record of its own. Rows of one
+    # person must agree. With `levels`, epsilon has their names.
     if epsilon is None:
         raise BudgetError("epsilon: missing; give fit an ε for all, or one for each row")
     for name, values in (("epsilon", epsilon), ("delta", delta)):

@@ -29,13 +29,7 @@ from apiece.training import ChaCha20Stream, ClippedSum, add_noise, clip_and_sum
 from apiece.training.checkpoints import write_atomically
 from apiece.training.randomness import noisy_mean
 
-__all__ = [
-    "FederatedClient",
-    "FederatedStrategy",
-    "Federation",
-    "charge",
-    "plan_federation",
-]
+__all__ = ["FederatedClient", "FederatedStrategy", "Federation", "charge", "plan_federation"]
 
 Array = AnyArray  # a parameter, or a sum of its gradients
 

@@ -1,7 +1,5 @@
 """Hugging Face's Trainer with a plan's private steps; needs the `huggingface` extra."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from dataclasses import fields

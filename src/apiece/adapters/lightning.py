@@ -1,7 +1,5 @@
 """A `Trainer`'s run inside Lightning: its loop, callbacks, loggers; needs the `lightning` extra."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.utils.data import DataLoader

@@ -1,7 +1,5 @@
 """A callback for MLflow: a plan's public numbers and the steps; needs the `mlflow` extra."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

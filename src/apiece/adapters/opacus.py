@@ -3,8 +3,6 @@
 Opacus itself is not needed: what it wraps is unwrapped here, by the names that it gives.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

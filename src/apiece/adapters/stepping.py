@@ -1,7 +1,5 @@
 """A private step as other frameworks' loops take one: by calling an optimizer."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -123,10 +121,8 @@ _LOSSES: dict[str, Loss] = {
 
 
 def loss_of(model: object) -> Loss:
-    """Return the loss of one record that a model's own loss averages.
-
-    Raises `InputError` for models whose loss is of another kind.
-    """
+    """Return the loss of one record that a model's own loss averages."""
+    # Raises `InputError` for models whose loss is of another kind.
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     name, config = type(base).__name__, getattr(base, "config", None)
     kind = getattr(base, "loss_type", None)

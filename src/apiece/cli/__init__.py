@@ -4,8 +4,6 @@ A module `apiece/cli/NAME.py` with a click command called `command` is the comma
 keep heavy imports inside their functions, so that `apiece --help` stays quick.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import signal
@@ -93,10 +91,8 @@ def group(ctx: click.Context) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit status: 0, 2 on bad input, 1 on any other failure.
-
-    What apiece raises on purpose is one line on stderr; 130 after Ctrl-C, with nothing on stdout.
-    """
+    """Run one command and return its exit status: 0, 2 on bad input, 1 on any other failure."""
+    # What apiece raises on purpose is one line on stderr; 130 after Ctrl-C, with nothing on stdout.
     Printed.begun = Printed.interrupted = False
     told = ON_COMMAND_LINE.set(True)
     name = " ".join(["apiece", *[a for a in arguments[:1] if not a.startswith("-")]])

@@ -349,11 +349,10 @@ LONGEST = 40  # characters beside the bar, so that all fits 80
 
 
 class Bar:
-    """A progress bar on stderr: on a terminal alone, without --json, after `PATIENCE` seconds.
+    """A progress bar on stderr: on a terminal alone, without --json, after `PATIENCE` seconds."""
 
-    total: how many steps; None where nobody knows, and something moves. text: beside the bar. One
-    bar is on the terminal at a time, the innermost; what is printed takes it away until a step.
-    """
+    # total: how many steps; None where nobody knows, and something moves. text: beside the bar. One
+    # bar is on the terminal at a time, the innermost; what is printed takes it away until a step.
 
     innermost: ClassVar[Bar | None] = None
 

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from apiece._text import plain
-from apiece.cli._command import (
-    Bar,
-    Command,
-    echo,
-    needed_delta,
-    option,
-    read_plan,
-    renamed,
-)
+from apiece.cli._command import Bar, Command, echo, needed_delta, option, read_plan, renamed
 from apiece.errors import ApieceError, InputError
 
 if TYPE_CHECKING:

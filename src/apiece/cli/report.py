@@ -64,8 +64,7 @@ PAPERS = {
     help="internal: for the steward; public: without anything computed from people.",
 )
 @option(
-    "--levels",
-    help="What people of a plan could choose, as low=1,high=8 or ε:δ,… (a run knows).",
+    "--levels", help="What people of a plan could choose, as low=1,high=8 or ε:δ,… (a run knows)."
 )
 @renamed("--level", "--levels")
 @option(

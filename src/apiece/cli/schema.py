@@ -1,7 +1,5 @@
 """apiece schema: write a public-schema template for a table, or look for mistakes in a schema."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -24,11 +22,7 @@ Examples:
 )
 @click.argument("data", type=PATH)
 @option("--label", required=True, help="Column to predict.")
-@option(
-    "--skip",
-    multiple=True,
-    help="Column that is no feature; repeatable.",
-)
+@option("--skip", multiple=True, help="Column that is no feature; repeatable.")
 @option("--person", help="Column of persons' ids, which is no feature.")
 @option("--ids", help="Column of record ids, which is no feature.")
 @option("--epsilon", help="Column of budgets, which is no feature.")

@@ -44,13 +44,12 @@ _REMEDY = "give it as apiece train wrote it"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What binds a run's statement, as its folder keeps it.
+    """What binds a run's statement, as its folder keeps it."""
 
-    weights: the digest of the model that is kept. config: that of config.toml, but for where the
-    folder lies; None of an estimator, which has none. salt: keeps the statement from telling
-    anything of plan and figures: whoever has not the folder cannot confirm a guess. head: the
-    ledger's number:digest after the release was recorded in it, None without one.
-    """
+    # weights: the digest of the model that is kept. config: that of config.toml, but for where the
+    # folder lies; None of an estimator, which has none. salt: keeps the statement from telling
+    # anything of plan and figures: whoever has not the folder cannot confirm a guess. head: the
+    # ledger's number:digest after the release was recorded in it, None without one.
 
     weights: str
     config: str | None
@@ -69,10 +68,8 @@ class Bound:
         seed: int | None,
         head: str | None,
     ) -> Bound:
-        """Return what binds a run with these weights and this config, as it is read back.
-
-        seed: of an experiment; it makes the salt, so that the folder can be repeated.
-        """
+        """Return what binds a run with these weights and this config, as it is read back."""
+        # seed: of an experiment; it makes the salt, so that the folder can be repeated.
         digest = None if config is None else config_digest(config)
         return cls(weights_digest(state), digest, salt_of(seed), head)
 

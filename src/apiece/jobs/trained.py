@@ -4,8 +4,6 @@ Nothing here is about one person: no losses or norms, no counts of those who wer
 of who has which budget. Figures of held-out people are covered by no ε.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -80,11 +78,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """The errors of one model on held-out rows.
+    """The errors of one model on held-out rows."""
 
-    mean_absolute: in the target's units. r2: 1 − squared error over that of always saying the rows'
-    mean; at most 1.
-    """
+    # mean_absolute: in the target's units. r2: 1 − squared error over that of always saying the
+    # rows' mean; at most 1.
 
     mean_absolute: Interval
     r2: Interval
@@ -93,11 +90,9 @@ class Errors:
 def errors_of(
     predicted: Floats, truth: Floats, person: npt.NDArray[np.str_] | None = None
 ) -> Errors | None:
-    """Return the errors of predictions (n,); None where they say nothing.
-
-    That is of fewer than two records or persons, of one value for all, and where a model puts out
-    what is no number. person: (n,), whose each row is, so that an interval counts persons.
-    """
+    """Return the errors of predictions (n,); None where they say nothing."""
+    # That is of fewer than two records or persons, of one value for all, and where a model puts out
+    # what is no number. person: (n,), whose each row is, so that an interval counts persons.
     unit = np.arange(truth.size) if person is None else np.unique(person, return_inverse=True)[1]
     centred = (truth - truth.mean()) ** 2 if truth.size else truth
     if truth.size == 0 or unit.max() < 1 or not centred.sum() > 0:
@@ -174,10 +169,8 @@ def accuracies(
     groups: int,
     curve: Mapping[int, float],
 ) -> Accuracies:
-    """Return the figures of a model of classes.
-
-    held_out: None where nobody was. group: of each row that was trained on. groups: of the plan.
-    """
+    """Return the figures of a model of classes."""
+    # held_out: None where nobody was. group: of each row that was trained on. groups: of the plan.
     points = tuple(sorted(curve.items()))
     by_group = tuple(trained_on.share(group == g) for g in range(groups))
     if held_out is None:
@@ -222,17 +215,17 @@ def share_right(hits: Mask, unit: Integers) -> Interval | None:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The table and its schema: public, but for `commonest_class_share` and `fingerprints`.
+    """The table and its schema: public, but for `commonest_class_share` and `fingerprints`."""
 
-    source: the file, or the name of a packaged table. label: the column that is predicted. classes:
-    its values; none where a number is predicted, of which `target_range` and `target_scale` are
-    declared. schema: its name. features: how many inputs the model has. commonest_class_share: of
-    the held-out people, None without any. simulated_budgets: whether they were drawn for want of a
-    column. unit: of what training_records and test_records are the numbers; how many rows persons
-    have is private and in no fact. columns: the features' declared columns, as in the schema's
-    file. fingerprints: SHA-256 of each file that was read, by its name: whoever guesses a whole
-    file can confirm the guess by it, so that it is as private as the data.
-    """
+    # source: the file, or the name of a packaged table. label: the column that is predicted.
+    # classes: its values; none where a number is predicted, of which `target_range` and
+    # `target_scale` are declared. schema: its name. features: how many inputs the model has.
+    # commonest_class_share: of the held-out people, None without any. simulated_budgets: whether
+    # they were drawn for want of a column. unit: of what training_records and test_records are the
+    # numbers; how many rows persons have is private and in no fact. columns: the features' declared
+    # columns, as in the schema's file. fingerprints: SHA-256 of each file that was read, by its
+    # name: whoever guesses a whole file can confirm the guess by it, so that it is as private as
+    # the data.
 
     source: str
     packaged: bool
@@ -303,11 +296,10 @@ def named_by(levels: tuple[Level, ...], plan: Plan) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What one budget group asked for, and what one model spends of it.
+    """What one budget group asked for, and what one model spends of it."""
 
-    advantage: the largest TPR − FPR of any membership test, None where it was not computed.
-    epsilon_spent, advantage and right are rounded up.
-    """
+    # advantage: the largest TPR − FPR of any membership test, None where it was not computed.
+    # epsilon_spent, advantage and right are rounded up.
 
     name: str
     records: int
@@ -323,10 +315,8 @@ class Promise:
 
     @property
     def right(self) -> int | None:
-        """Of 1,000 people, 500 of whom took part, about how many the best guess is right.
-
-        It is right with probability (1 + advantage)/2 at most. Source: Kaiser et al. 2026 §VI.
-        """
+        """Of 1,000 people, 500 of whom took part, about how many the best guess is right."""
+        # It is right with probability (1 + advantage)/2 at most. Source: Kaiser et al. 2026 §VI.
         return None if self.advantage is None else count_up((1 + self.advantage) / 2)
 
 
@@ -348,14 +338,13 @@ def promises_of(plan: Plan) -> tuple[Promise, ...]:
 
 @dataclass(frozen=True)
 class Trained:
-    """The models of one strategy: the plan of each, and how well they did on held-out people.
+    """The models of one strategy: the plan of each, and how well they did on held-out people."""
 
-    plan: what it knows of who is where is dropped. settings: the strategy's own, by name. seeds: of
-    each model, None for randomness of the operating system. test_accuracy: of each model, the share
-    of rows, and by person the mean of each person's share; empty where nobody was held out or, by
-    person, where the unit is the record. test_errors: of each model that predicts a number.
-    seconds: of all of them.
-    """
+    # plan: what it knows of who is where is dropped. settings: the strategy's own, by name. seeds:
+    # of each model, None for randomness of the operating system. test_accuracy: of each model, the
+    # share of rows, and by person the mean of each person's share; empty where nobody was held out
+    # or, by person, where the unit is the record. test_errors: of each model that predicts a
+    # number. seconds: of all of them.
 
     strategy: str
     plan: Planned
@@ -410,10 +399,9 @@ YES, NO, DECIDE = "yes", "no", "decide"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the checklist for release: what was looked at, the verdict, and a sentence.
+    """One line of the checklist for release: what was looked at, the verdict, and a sentence."""
 
-    verdict: "yes", "no" (the run must not be released), or "decide" (a person has to).
-    """
+    # verdict: "yes", "no" (the run must not be released), or "decide" (a person has to).
 
     name: str
     verdict: str
@@ -444,10 +432,8 @@ class Release:
 def checklist(
     kept: Trained, data: Facts, *, seed: int | None, models: int, no_limit_cap: float | None
 ) -> Release:
-    """Return the checklist of a run from its public values alone, so that anyone can repeat it.
-
-    kept: of the strategy whose model is in the folder. models: how many were trained in all.
-    """
+    """Return the checklist of a run from its public values alone, so that anyone can repeat it."""
+    # kept: of the strategy whose model is in the folder. models: how many were trained in all.
     plan, groups = kept.plan, kept.plan.budget_groups
     records, delta, largest = plan.records, float(groups.delta.max()), float(groups.epsilon.max())
     runs, small = runs_on_average(plan), int((groups.records < SMALL_GROUP).sum())

@@ -32,12 +32,10 @@ class Gain:
 
 
 def closing_table(run: Run) -> str:
-    """Return the table that `apiece train` ends with.
-
-    One column a strategy; test accuracy with its standard deviation over seeds, then for each group
-    the ε asked and the ε spent. Of more than 20 groups the first are shown. Where the unit is the
-    person, accuracy is given by row and by person, every person counting alike.
-    """
+    """Return the table that `apiece train` ends with."""
+    # One column a strategy; test accuracy with its standard deviation over seeds, then for each
+    # group the ε asked and the ε spent. Of more than 20 groups the first are shown. Where the unit
+    # is the person, accuracy is given by row and by person, every person counting alike.
     strategies = run.strategies
     rows = [["", f"{run.data.unit}s", "ε asked", *(s.strategy for s in strategies)]]
     rows += [[name, "", "", *texts] for name, texts in held_out(run)]
@@ -100,11 +98,9 @@ def spent_text(group: Promise) -> str:
 
 
 def gains(run: Run) -> list[Gain]:
-    """Return, for each strategy but uniform, its gain over uniform in accuracy and the spread.
-
-    The spread is the root of the sum of the two variances over seeds. Empty where there is no
-    uniform, or fewer than two seeds.
-    """
+    """Return, for each strategy but uniform, its gain over uniform in accuracy and the spread."""
+    # The spread is the root of the sum of the two variances over seeds. Empty where there is no
+    # uniform, or fewer than two seeds.
     by_name = {each.strategy: each for each in run.strategies}
     base = by_name.pop("uniform", None)
     if base is None or base.test_accuracy_mean is None or base.test_accuracy_stddev is None:

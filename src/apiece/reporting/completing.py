@@ -1,7 +1,5 @@
 """Papers completed after a training: what the steward says changes, and nothing else of a run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -219,10 +219,8 @@ def _some(count: int) -> list[int]:
 
 
 def _svg(figure: Any, title: str) -> Markup:
-    """Return a figure as SVG with a title for who cannot see it, in the page's own colours.
-
-    matplotlib escapes the texts that `figure_text` let through.
-    """
+    """Return a figure as SVG with a title for who cannot see it, in the page's own colours."""
+    # matplotlib escapes the texts that `figure_text` let through.
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()

@@ -99,10 +99,7 @@ class Described(Protocol):
 
 
 def report(
-    value: Plan | Run | Findings | Described,
-    *,
-    edition: str = "internal",
-    levels: Asked = (),
+    value: Plan | Run | Findings | Described, *, edition: str = "internal", levels: Asked = ()
 ) -> Report:
     """Return the page of a plan, a run, what an audit found or a fitted estimator.
 
@@ -146,10 +143,8 @@ def report(
 
 
 def render(subject: Subject, edition: str) -> str:
-    """Return the HTML of a subject in one edition.
-
-    Every text from the data is escaped. A section is given what it reads, and nothing else.
-    """
+    """Return the HTML of a subject in one edition."""
+    # Every text from the data is escaped. A section is given what it reads, and nothing else.
     from markupsafe import Markup
 
     template = environment().get_template("report.html.j2")
@@ -211,12 +206,10 @@ def _share(share: Interval | None) -> str:
 
 
 def contributor_page(choices: Choices) -> Report:
-    """Return the page on which a contributor picks a budget and sees what it means.
-
-    The person chooses a budget, what the others choose and the strategy, and sees of how many
-    people in 1,000 an attacker is right. The page computes nothing; every count on it was made by
-    `contract.choices`, and is rounded up. Without JavaScript and in print it shows tables of all.
-    """
+    """Return the page on which a contributor picks a budget and sees what it means."""
+    # The person chooses a budget, what the others choose and the strategy, and sees of how many
+    # people in 1,000 an attacker is right. The page computes nothing; every count on it was made by
+    # `contract.choices`, and is rounded up. Without JavaScript and in print it shows tables of all.
     strategies = list(dict.fromkeys(outcome.strategy for outcome in choices.outcomes))
     expected = ", ".join(
         f"{share:.0%} “{plain(name)}”"

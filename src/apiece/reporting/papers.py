@@ -33,11 +33,9 @@ _OPEN = "not stated"
 
 
 def statement_pdf(statement: Json) -> bytes:
-    """Return a statement as a PDF of two pages, A4: one for a board, one for who asks further.
-
-    The same statement gives the same bytes. Raises `UnsupportedError` where it does not fit. Source
-    of the questions that it answers: Near et al. 2025.
-    """
+    """Return a statement as a PDF of two pages, A4: one for a board, one for who asks further."""
+    # The same statement gives the same bytes. Raises `UnsupportedError` where it does not fit.
+    # Source of the questions that it answers: Near et al. 2025.
     from fpdf.fonts import TTFFont
 
     for size in _SIZES:
@@ -303,13 +301,11 @@ def _cut(text: str, most: int = _LONGEST) -> str:
 
 
 def registry(statement: Json) -> str:
-    """Return a draft record for OpenDP's registry of deployments: YAML, written as JSON.
-
-    Its schema: github.com/opendp/deployments-registry-data. What the statement does not say, such
-    as the region, is for its authors to fill in. ε and δ are those of the loosest choice.
-
-    Raises `InputError` for an experiment, which is no deployment, and for a run without a day.
-    """
+    """Return a draft record for OpenDP's registry of deployments: YAML, written as JSON."""
+    # Its schema: github.com/opendp/deployments-registry-data. What the statement does not say, such
+    # as the region, is for its authors to fill in. ε and δ are those of the loosest choice.
+    #
+    # Raises `InputError` for an experiment, which is no deployment, and for a run without a day.
     day, data = statement["finished"], statement["data"]
     if not statement["for_release"] or day is None:
         raise InputError(
@@ -342,10 +338,8 @@ def _each(value: object, change: Callable[[str], str]) -> object:
 
 
 def card(statement: Json) -> str:
-    """Return a model card in Markdown, with the front matter of Hugging Face.
-
-    Source: Mitchell et al. 2019.
-    """
+    """Return a model card in Markdown, with the front matter of Hugging Face."""
+    # Source: Mitchell et al. 2019.
     kind = "classification" if statement["data"]["classes"] else "regression"
     pipeline = f"{'tabular' if statement['data']['columns'] else 'image'}-{kind}"
     markdown = environment(markdown=True).get_template("card.md.j2")
@@ -353,10 +347,8 @@ def card(statement: Json) -> str:
 
 
 def cyclonedx(statement: Json) -> str:
-    """Return a bill of materials of the model: CycloneDX 1.6, JSON.
-
-    The digests are in properties: they are of parameters and of a statement, and of no file.
-    """
+    """Return a bill of materials of the model: CycloneDX 1.6, JSON."""
+    # The digests are in properties: they are of parameters and of a statement, and of no file.
     data, made, bound = statement["data"], statement["mechanism"], statement["bound_to"] or {}
     versions = dict(statement["versions"])
     tool = {"type": "application", "name": "apiece", "version": versions.pop("apiece")}

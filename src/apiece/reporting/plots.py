@@ -102,11 +102,9 @@ def promise(explanation: Explanation) -> Figure:
 
 
 def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
-    """Return one figure of up to seven labelled curves, upper bounds: profile left, power right.
-
-    Left: δ at each ε, with the band to the lower bound shaded where the method has one. Right: the
-    true-positive rate of any membership test against its false-positive rate.
-    """
+    """Return one figure of up to seven labelled curves, upper bounds: profile left, power right."""
+    # Left: δ at each ε, with the band to the lower bound shaded where the method has one. Right:
+    # the true-positive rate of any membership test against its false-positive rate.
     at_most_seven("curves", len(curves))
     figure = Figure(figsize=(10, 4.3), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -155,10 +153,8 @@ def _reach(curve: PrivacyCurve) -> float:
 
 
 def risk_map(table: RiskTable) -> Figure:
-    """Return two maps, the victim's advantage and its forward Δ, by the others' share and ε.
-
-    Every cell carries its number, an upper bound, rounded up.
-    """
+    """Return two maps, the victim's advantage and its forward Δ, by the others' share and ε."""
+    # Every cell carries its number, an upper bound, rounded up.
     figure = Figure(figsize=(10, 4.3), layout="constrained")
     left, right = figure.subplots(1, 2)
     title = f"Advantage on a record with ε = {table.victim_epsilon:g}"
@@ -183,11 +179,9 @@ def _map(axes: Axes, table: RiskTable, values: Floats, title: str) -> None:
 
 
 def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivity) -> Figure:
-    """Return surface and contour of both partial sensitivities of a query of two attributes.
-
-    `partial` is of the len(a)·len(b) records of the grid, `a` slowest; one scale for both columns.
-    Source: Mueller et al. 2021, Fig. 1.
-    """
+    """Return surface and contour of both partial sensitivities of a query of two attributes."""
+    # `partial` is of the len(a)·len(b) records of the grid, `a` slowest; one scale for both
+    # columns. Source: Mueller et al. 2021, Fig. 1.
     if partial.attributes is None or len(partial.attributes) != 2:
         raise DataError(f"partial: attributes {partial.attributes}; a surface needs two")
     if partial.raw.shape != (len(a) * len(b), 2):

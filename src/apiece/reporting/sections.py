@@ -52,11 +52,10 @@ READS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What was decided without looking at anybody: all that a public edition is made from.
+    """What was decided without looking at anybody: all that a public edition is made from."""
 
-    Two tables that differ in anyone's rows or budget give the same, as long as the same was
-    declared of them. Nothing here is a count of people.
-    """
+    # Two tables that differ in anyone's rows or budget give the same, as long as the same was
+    # declared of them. Nothing here is a count of people.
 
     of: str  # "run", "plan" or "findings"
     version: str = __version__
@@ -92,10 +91,9 @@ class Declared:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Subject:
-    """What a page is of: what may be told to anyone, and the rest.
+    """What a page is of: what may be told to anyone, and the rest."""
 
-    `open` says what of the rest may be told to anyone too (some of `READS`).
-    """
+    # `open` says what of the rest may be told to anyone too (some of `READS`).
 
     declared: Declared
     plans: Mapping[str, Plan]
@@ -110,10 +108,8 @@ class Subject:
 
 
 def subject_of(value: object, levels: Asked) -> Subject:
-    """Return what a page of a plan, a run or findings is of.
-
-    `levels` are what people of a plan could choose from; a run tells its own.
-    """
+    """Return what a page of a plan, a run or findings is of."""
+    # `levels` are what people of a plan could choose from; a run tells its own.
     from apiece.audit import Findings
     from apiece.jobs import Run
 
@@ -368,12 +364,11 @@ def _run(subject: Subject) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class ReportSection:
-    """One section of a page: a block of its template, and the place on the page.
+    """One section of a page: a block of its template, and the place on the page."""
 
-    `of` are the kinds of subject that it can be of, `reads` is one of `READS`. `tell` makes what
-    the block shows, from `Declared` where that is all it reads, else from the `Subject`. A section
-    that stands `instead` of what a public edition leaves out stands only there.
-    """
+    # `of` are the kinds of subject that it can be of, `reads` is one of `READS`. `tell` makes what
+    # the block shows, from `Declared` where that is all it reads, else from the `Subject`. A
+    # section that stands `instead` of what a public edition leaves out stands only there.
 
     name: str
     title: str
