@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import check_consistent_length
+from sklearn.utils import Tags, check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from apiece import _check
-from apiece._types import AnyArray, Floats, Ids, Json
+from apiece._types import AnyArray, Floats, Ids
 from apiece.adapters.account import Account
 from apiece.adapters.fitting import (
     Columns,
@@ -56,14 +57,18 @@ _OF_PATE = ("public", "teachers", "threshold")
 
 @dataclass(eq=False, repr=False)
 class _Private(Papers):
-    """What all estimators here share; their parameters are the fields."""
+    """What all estimators here share; their parameters are the fields.
+
+    Attributes:
+        plan_: The public plan that was run.
+    """
 
     _: KW_ONLY
     epsilon: float | str | None = None
     delta: float = 1e-5
     levels: Offered | None = None
     strategy: Any = "sample"
-    random_state: Any = None
+    random_state: object = None
 
     @property
     def promises_(self) -> tuple[Promise, ...]:
@@ -120,17 +125,21 @@ class _Classifies(ClassifierMixin, _Private):
 
 @dataclass(eq=False, repr=False)
 class _Tabular(_Private):
-    """What estimators of tables share: a network on declared columns, by DP-SGD."""
+    """What estimators of tables share: a network on declared columns, by DP-SGD.
+
+    Attributes:
+        feature_names_in_: Of the columns of X, where it had any.
+    """
 
     _: KW_ONLY
     batch_size: float | None = None
     steps: int = 200
     clip_norm: float = 1.0
     learning_rate: float = 0.5
-    hidden: Any = ()
+    hidden: Sequence[int] = ()
     rows_per_person: int | None = None
     account: Any = None
-    search: Any = None
+    search: object = None
 
     __metadata_request__fit: ClassVar = {"epsilon": True, "delta": True, "people": True}
 
@@ -175,16 +184,10 @@ class _Tabular(_Private):
         records = Records(rows.features, targets[rows.labels], rows.person)
         seed = seed_of(self.random_state)
         settings = self._train(budgets, columns, target, records, seed)
-        span: Json = {}
-        if isinstance(own := getattr(self, "target", None), Numeric):
-            span = {"target_range": (own.lower, own.upper), "target_scale": own.scale}
         whole = None if ids is None else "all"
         self._note_run(
-            facts={
-                "label": str(getattr(y, "name", None) or "y"),
-                "features": int(features.shape[1]),
-                **span,
-            },
+            y,
+            features=int(features.shape[1]),
             settings={"momentum": 0.0, "steps": int(self.steps), "clip_norm": float(self.clip_norm),
                       "learning_rate": float(self.learning_rate), **settings},
             seed=seed,
@@ -308,7 +311,7 @@ class _Tabular(_Private):
     def _check_method(self) -> None:
         """Raise for parameters that do not go together."""
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True  # such a row contributes nothing
         return tags
@@ -327,6 +330,14 @@ class PrivateClassifier(_Classifies, _Tabular):
         columns: What each column of X is, required: `Numeric(lower, upper)` for all, or a mapping
             of names to `Numeric`, `Categorical`, `Date` or `Skip`, or a `Schema`, or the path of
             one. The columns of an array are called x0, x1, …
+        method: "dp-sgd", or "pate": teachers on the rows, who vote on public rows with noise, and a
+            student that learns from the answers.
+        public: For PATE, rows that are public, with the columns of X and no labels: they are not
+            protected.
+        teachers: For PATE, how many.
+        questions: For PATE, how many of the public rows teachers are asked about.
+        threshold: For PATE, the share of votes that an answer needs, as for `pate.plan_votes`.
+        semi_supervised: For PATE, whether answers are spread over all public rows.
         epsilon: For all records, where `fit` is given none.
         delta: The same.
         levels: What people could choose, as {"low": 1, "high": 8}: epsilon then has these names,
@@ -345,14 +356,6 @@ class PrivateClassifier(_Classifies, _Tabular):
         account: An `Account` that notes each fit, and those of clones.
         search: Settings to choose among under the same promise: a `Search`, or a mapping as
             {"learning_rate": [0.1, 1.0], "steps": [50, 200]} for 20 runs on average.
-        method: "dp-sgd", or "pate": teachers on the rows, who vote on public rows with noise, and a
-            student that learns from the answers.
-        public: For PATE, rows that are public, with the columns of X and no labels: they are not
-            protected.
-        teachers: For PATE, how many.
-        questions: For PATE, how many of the public rows teachers are asked about.
-        threshold: For PATE, the share of votes that an answer needs, as for `pate.plan_votes`.
-        semi_supervised: For PATE, whether answers are spread over all public rows.
 
     Attributes:
         plan_: The public plan that was run.
@@ -375,13 +378,13 @@ class PrivateClassifier(_Classifies, _Tabular):
         [1.0, 2.0]
     """
 
-    classes: Any = None
-    columns: Any = None
+    classes: npt.ArrayLike | None = None
+    columns: object = None
     _: KW_ONLY
     strategy: Any = None
     learning_rate: float = 2.0
     method: str = "dp-sgd"
-    public: Any = None
+    public: object = None
     teachers: int | None = None
     questions: int = 200
     threshold: float | None = None
@@ -473,33 +476,12 @@ class PrivateRegressor(RegressorMixin, _Tabular):
     """A linear regression, or with hidden layers a network, that keeps each record's (ε, δ).
 
     As `PrivateClassifier`, but for the target: its range is declared, values outside are clipped
-    to it, and what is predicted lies in it.
+    to it, and what is predicted lies in it. All other parameters of DP-SGD and all attributes are
+    those of `PrivateClassifier`; the output of `network_` is in [-1, 1], `target` scaled.
 
     Args:
         target: `Numeric(lower, upper)`, the range of y; required.
-        columns: What each column of X is; required.
-        epsilon: For all records, where `fit` is given none.
-        delta: The same.
-        levels: What people could choose, as {"low": 1, "high": 8}: epsilon then has these names,
-            which name the groups of `plan_`.
-        strategy: How budgets become a plan.
-        random_state: None for randomness of the operating system, as a release needs; a number
-            makes an experiment repeatable.
-        batch_size: Expected; None takes all records, of more than 2048 that many.
-        steps: How many updates.
-        clip_norm: The mean bound on a record's gradient.
-        learning_rate: Of plain SGD.
-        hidden: Widths of hidden layers.
-        rows_per_person: With people, the most rows that a person brings to a step; None for all.
-        account: An `Account` that notes each fit, and those of clones.
-        search: Settings to choose among under the same promise: a `Search`, or a mapping as
-            {"learning_rate": [0.1, 1.0], "steps": [50, 200]} for 20 runs on average.
-
-    Attributes:
-        plan_: The public plan that was run.
-        network_: The trained `torch.nn.Sequential`; its output is in [-1, 1], `target` scaled.
-        n_features_in_: Columns of X.
-        feature_names_in_: Their names, where X had any.
+        columns: What each column of X is, as of `PrivateClassifier`; required.
 
     Guarantee:
         As `PrivateClassifier`.
@@ -511,8 +493,8 @@ class PrivateRegressor(RegressorMixin, _Tabular):
         True
     """
 
-    target: Any = None
-    columns: Any = None
+    target: Numeric | None = None
+    columns: object = None
 
     def _target(self) -> Amount:
         if not isinstance(self.target, Numeric):
@@ -553,17 +535,12 @@ class PrivateImageClassifier(_Classifies):
     """A head on frozen features of images, which keeps each image's (ε, δ).
 
     Features come from transforms that see no private data; with a recipe's views an image and its
-    mirror image are one record.
+    mirror image are one record. epsilon, delta, levels, strategy and random_state are those of
+    `PrivateClassifier`.
 
     Args:
         classes: All that there can be; nothing is read from y.
         recipe: A name in `apiece.recipes.RECIPES`, or a `Recipe`.
-        epsilon: For all images, where `fit` is given none.
-        delta: The same.
-        levels: As of `PrivateClassifier`.
-        strategy: How budgets become a plan: a name or a strategy, as for `assign`.
-        random_state: None for randomness of the operating system, as a release needs; a number
-            makes an experiment repeatable.
         cache: A folder where features are kept; None for nowhere.
 
     Attributes:
@@ -588,10 +565,10 @@ class PrivateImageClassifier(_Classifies):
         1.0
     """
 
-    classes: Any = None
-    recipe: Any = "scattering-linear"
+    classes: npt.ArrayLike | None = None
+    recipe: Recipe | str = "scattering-linear"
     _: KW_ONLY
-    cache: Any = None
+    cache: str | Path | None = None
 
     __metadata_request__fit: ClassVar = {"epsilon": True, "delta": True}
 
@@ -629,10 +606,8 @@ class PrivateImageClassifier(_Classifies):
         )
         self.plan_ = plan.public()
         self._note_run(
-            facts={
-                "label": str(getattr(y, "name", None) or "y"),
-                "features": features[0, 0].numel(),
-            },
+            y,
+            features=features[0, 0].numel(),
             settings={
                 "batch_size": recipe.expected(codes.size), "steps": recipe.steps(codes.size),
                 "clip_norm": recipe.clip_norm, "learning_rate": recipe.learning_rate,

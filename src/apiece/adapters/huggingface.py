@@ -2,6 +2,8 @@
 
 import contextlib
 import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from apiece._lazy import lacking
+from apiece._types import Flags
 from apiece.adapters.stepping import Loss, PrivateStep, loss_of, steps_an_epoch
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import Plan
@@ -121,7 +124,7 @@ class PrivateTrainer(transformers.Trainer):
     def __init__(
         self,
         model: torch.nn.Module,
-        args: Any = None,
+        args: transformers.TrainingArguments | None = None,
         *,
         plan: Plan,
         loss_fn: Loss | None = None,
@@ -145,13 +148,13 @@ class PrivateTrainer(transformers.Trainer):
             checkpoint=checkpoint,
             physical_batch_size=args.per_device_train_batch_size,
         )
-        self._around: Any = contextlib.nullcontext
+        self._around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
         if bf16:
             self._around = partial(torch.autocast, args.device.type, torch.bfloat16)
         self._spending = PlannedSpending(plan)
         self._private: PrivateStep | None = None
 
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Return the private step, around the optimizer that `args` ask for."""
         if self._private is None:
             own = super().create_optimizer() if model is None else super().create_optimizer(model)
@@ -162,7 +165,7 @@ class PrivateTrainer(transformers.Trainer):
         self.optimizer = self._private
         return self.optimizer
 
-    def add_callback(self, callback: Any) -> None:
+    def add_callback(self, callback: object) -> None:
         """Add a callback, as `transformers.Trainer` does.
 
         Raises:
@@ -184,7 +187,7 @@ class PrivateTrainer(transformers.Trainer):
         """Return 0: how large the batches were is private."""
         return 0
 
-    def log(self, logs: dict[str, float], *rest: Any) -> None:
+    def log(self, logs: dict[str, float], *rest: object) -> None:
         """Log what is public: planned spending instead of losses and norms of gradients."""
         kept = {k: v for k, v in logs.items() if k not in ("loss", "grad_norm", "train_loss")}
         done = None if self._private is None else self._private.done
@@ -214,7 +217,7 @@ class PrivateTrainer(transformers.Trainer):
         return result._replace(training_loss=None, metrics=told)
 
 
-def _refuse_stopping(callback: Any) -> None:
+def _refuse_stopping(callback: object) -> None:
     kind = callback if isinstance(callback, type) else type(callback)
     if issubclass(kind, transformers.EarlyStoppingCallback):
         raise UnsupportedError(
@@ -223,7 +226,7 @@ def _refuse_stopping(callback: Any) -> None:
         )
 
 
-def _check(args: Any, plan: Plan, options: dict[str, Any]) -> None:
+def _check(args: transformers.TrainingArguments, plan: Plan, options: Flags) -> None:
     """Raise for what would not be what it says."""
     scheduler = (options.get("optimizers") or (None, None))[1]
     kind = str(args.lr_scheduler_type).lower()
@@ -251,7 +254,7 @@ def _check(args: Any, plan: Plan, options: dict[str, Any]) -> None:
         )
 
 
-def _refuse_ignored(args: Any, plan: Plan) -> None:
+def _refuse_ignored(args: transformers.TrainingArguments, plan: Plan) -> None:
     """Raise `UnsupportedError` for an argument that is given and would have no say."""
     usual = transformers.TrainingArguments("tmp_trainer", use_cpu=args.use_cpu)
     for field in fields(args):

@@ -23,7 +23,7 @@ from apiece._types import Json
 from apiece._version import __version__
 from apiece.adapters.fitting import codes_of, ids_of
 from apiece.budgets.levels import Levels, Offered
-from apiece.datasets import Categorical, Schema
+from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import InputError, StateError
 from apiece.jobs.config import read_words
 from apiece.jobs.prepared import RunFolder, refuse_used
@@ -226,7 +226,7 @@ class Papers(BaseEstimator):
         return model
 
     def _note_run(
-        self, *, facts: Json, settings: Mapping[str, float], seed: int | None,
+        self, y: object, *, features: int, settings: Mapping[str, float], seed: int | None,
         **how: Any,
     ) -> None:  # fmt: skip
         """Note what was run, when the fit is done: see `Run`."""
@@ -235,6 +235,7 @@ class Papers(BaseEstimator):
         plan, state = self.plan_, self.network_.state_dict()
         columns = how.pop("columns", {})
         declared = Schema("fit", columns)
+        number = self.target if isinstance(self.target, Numeric) else None
         labels = np.asarray(getattr(self, "classes_", ())).tolist()
         seeds = None if seed is None else (seed,)
         self.run_ = Run(
@@ -243,6 +244,8 @@ class Papers(BaseEstimator):
             data=Facts(
                 source="the rows given to fit",
                 packaged=False,
+                label=str(getattr(y, "name", None) or "y"),
+                features=features,
                 schema="columns",
                 classes=tuple(map(str, labels)),
                 training_records=plan.records,
@@ -252,7 +255,8 @@ class Papers(BaseEstimator):
                 unit=plan.unit,
                 columns=Schema("fit", declared.features(but=set())).to_dict()["columns"]
                 if columns else {},
-                **facts,
+                target_range=None if number is None else (number.lower, number.upper),
+                target_scale="linear" if number is None else number.scale,
             ),
             strategy=plan.strategy,
             analysis=None,
