@@ -4,6 +4,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from apiece.errors import UnsupportedError
+
 _EXTRAS = {
     "train": ("torch", "cryptography", "PIL"),
     "ledger": ("sqlalchemy", "psycopg"),
@@ -27,6 +29,14 @@ def lacking(module: str | None) -> ModuleNotFoundError:
         f"{_DISTRIBUTIONS.get(name, name)} is not installed; pip install 'apiece[{extra}]'",
         name=module,
     )
+
+
+def optional(extra: str) -> Any:
+    """Return the module of an extra of its name; raise `UnsupportedError` where it is missing."""
+    try:
+        return importlib.import_module(extra)
+    except ImportError:
+        raise UnsupportedError(f"{extra} is not installed; pip install 'apiece[{extra}]'") from None
 
 
 def names_of(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:

@@ -127,7 +127,19 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Outline:
+    """What an experiment's file says of it as literals, which are read without running it."""
+
+    name: str
+    paper: str
+    shows: str
+    cost: str
+    needs: Sequence[str] = ()
+    open: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment(Outline):
     """One table or figure of a paper, or several that are made together.
 
     Attributes:
@@ -135,6 +147,8 @@ class Experiment:
         paper: Author and year.
         shows: Which table or figure, on which data.
         cost: What a unit takes, for people.
+        needs: Folders of data that it reads.
+        open: What of the paper no stored run covers, and why.
         units: Takes the number of seeds and the scale in (0, 1]; returns what is to be run, in
             the order of running. What a scale changes is part of a unit.
         run: Takes a unit and a place; returns its result.
@@ -144,8 +158,6 @@ class Experiment:
             are no such trials.
         notes: Takes what is done; returns paragraphs in Markdown.
         seeds: How many are run where none is asked for.
-        needs: Folders of data that it reads.
-        open: What of the paper no stored run covers, and why.
 
     Raises:
         InputError: For a name that no command line takes.
@@ -159,18 +171,12 @@ class Experiment:
         [{'seed': 0}, {'seed': 1}]
     """
 
-    name: str
-    paper: str
-    shows: str
-    cost: str
     units: Callable[[int, float], Sequence[Unit]]
     run: Callable[[Unit, Place], object]
     tables: Callable[[Sequence[Done]], Sequence[Table]]
     after: Callable[[Sequence[Done], int, float], Sequence[Unit]] | None = None
     notes: Callable[[Sequence[Done]], str] = field(default=lambda done: "")
     seeds: int = 5
-    needs: Sequence[str] = ()
-    open: str = ""
 
     def __post_init__(self) -> None:
         if not self.name or set(self.name) - set("abcdefghijklmnopqrstuvwxyz0123456789-"):
@@ -221,35 +227,22 @@ def find(folder: Path) -> dict[str, Path]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """What an experiment's file says of it as literals, which are read without running it."""
-
-    name: str
-    paper: str
-    shows: str
-    cost: str
-    needs: Sequence[str] = ()
-    open: str = ""
-
-    @classmethod
-    def of(cls, path: Path) -> Outline:
-        """Return the outline in a file; raise `DataError` where it is no literal."""
-        try:
-            calls = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            made = next(
-                c
-                for c in calls
-                if isinstance(c, ast.Call) and f"EXPERIMENT = {ast.unparse(c.func)}(" == MARK
-            )
-            words = {str(word.arg): word.value for word in made.keywords}
-            own = [name for name in cls.__slots__ if name in words]
-            return cls(**{name: ast.literal_eval(words[name]) for name in own})
-        except (SyntaxError, ValueError, TypeError) as error:
-            raise DataError(
-                f"{path}: its experiment's {', '.join(cls.__slots__)} are no literals ({error}); "
-                "write them out"
-            ) from None
+def outline_of(path: Path) -> Outline:
+    """Return the outline in an experiment's file; raise `DataError` where it is no literal."""
+    names = Outline.__slots__
+    try:
+        calls = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        made = next(
+            c
+            for c in calls
+            if isinstance(c, ast.Call) and f"EXPERIMENT = {ast.unparse(c.func)}(" == MARK
+        )
+        words = {str(word.arg): word.value for word in made.keywords}
+        return Outline(**{n: ast.literal_eval(words[n]) for n in names if n in words})
+    except (SyntaxError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{path}: its experiment's {', '.join(names)} are no literals ({error}); write them out"
+        ) from None
 
 
 def load(folder: Path, name: str) -> Experiment:

@@ -85,7 +85,7 @@ def test_plan_file(tmp_path: Path) -> None:
         assert (result["name"], result["epsilon_asked"]) == (group.name, group.epsilon)
         assert result["epsilon"]["upper"] <= group.epsilon
     table = run(str(path)).splitlines()
-    assert table[1].startswith("strict")
+    assert table[2].startswith("strict")
     assert "epsilon_asked" not in json.loads(run(str(path), "--delta=1e-9", "--json"))["results"][0]
 
 

@@ -1,10 +1,9 @@
 """A callback for MLflow: a plan's public numbers and the steps; needs the `mlflow` extra."""
 
 import re
-from typing import Any
 
 from apiece import _check
-from apiece.errors import UnsupportedError
+from apiece._lazy import optional
 from apiece.plan import Plan
 from apiece.training import PlannedSpending, Progress, public_numbers
 
@@ -34,7 +33,7 @@ class MLflow:
     """
 
     def __init__(self, plan: Plan, *, every: int = 10) -> None:
-        self._mlflow = _mlflow()
+        self._mlflow = optional("mlflow")
         self._every = _check.count("every", every)
         self._spending = PlannedSpending(plan)
         self._mlflow.log_params(_parameters(plan))
@@ -48,7 +47,7 @@ class MLflow:
         self._mlflow.log_metrics(named, step=progress.step)
 
 
-def _parameters(plan: Plan) -> dict[str, Any]:
+def _parameters(plan: Plan) -> dict[str, object]:
     """Return what a plan says of itself in few numbers."""
     groups = {
         f"asked/{_name(group.name)}": f"epsilon {group.epsilon:g}, delta {group.delta:g}"
@@ -60,11 +59,3 @@ def _parameters(plan: Plan) -> dict[str, Any]:
 def _name(text: str) -> str:
     """Return a name that MLflow takes."""
     return re.sub(r"[^\w\-. /]", "_", text.replace("ε", "epsilon"))
-
-
-def _mlflow() -> Any:
-    try:
-        import mlflow
-    except ImportError:
-        raise UnsupportedError("mlflow is not installed; pip install 'apiece[mlflow]'") from None
-    return mlflow

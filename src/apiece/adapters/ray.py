@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from apiece.errors import InputError, StateError, UnsupportedError
+from apiece._lazy import optional
+from apiece.errors import InputError, StateError
 
 if TYPE_CHECKING:
     from apiece.audit.shadows import Arrays, Mapper, Work
@@ -40,7 +41,7 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
     """
 
     def mapper(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:
-        ray = _ray()
+        ray = optional("ray")
         opened = not ray.is_initialized()
         if opened:
             _connect(ray, address)
@@ -108,11 +109,3 @@ def _got(ray: Any, task: Any, block: int) -> Arrays:
             "tries; what is finished is kept, and the same call goes on from there"
         ) from None
     return arrays
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise UnsupportedError("ray is not installed; pip install 'apiece[ray]'") from None
-    return ray

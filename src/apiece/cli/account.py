@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from apiece._text import plain
-from apiece.cli._command import Bar, Command, echo, needed_delta, option, read_plan, renamed
+from apiece.cli._command import (
+    Bar,
+    Command,
+    columns,
+    echo,
+    needed_delta,
+    option,
+    read_plan,
+    renamed,
+)
 from apiece.errors import ApieceError, InputError
 
 if TYPE_CHECKING:
@@ -94,7 +102,7 @@ def command(
         whole = {"results": documents, "relation": RELATION, "method": method}
         echo(json.dumps(whole if many else documents[0], ensure_ascii=False))
     elif many:
-        echo("\n".join(map(plain, _rows(documents, method))))
+        echo("\n".join(_rows(documents, method)))
     else:
         echo("\n".join(_lines(documents[0], curves[0])))
 
@@ -192,16 +200,18 @@ def _lines(document: Json, curve: PrivacyCurve) -> list[str]:
 def _rows(documents: list[Json], method: str) -> list[str]:
     from apiece.accounting.curve import RELATION
 
-    head = (
-        f"{'':20}  {'asked':>10}  {'epsilon ≥':>12}  {'epsilon ≤':>12}  {'delta':>9}  advantage ≤"
-    )
-    asked = [f"{d['epsilon_asked']:.6g}" if "epsilon_asked" in d else "" for d in documents]
+    head = ["", "asked", "epsilon ≥", "epsilon ≤", "delta", "advantage ≤"]
     rows = [
-        f"{d.get('name', str(number)):20.20}  {asked[number]:>10}  {d['epsilon']['lower']:12.6g}  "
-        f"{d['epsilon']['upper']:12.6g}  {d['delta']:9.3g}  {d['advantage']:11.4g}"
+        [
+            d.get("name", str(number)),
+            f"{d['epsilon_asked']:.6g}" if "epsilon_asked" in d else "",
+            *(f"{d['epsilon'][end]:.6g}" for end in ("lower", "upper")),
+            f"{d['delta']:.3g}",
+            f"{d['advantage']:.4g}",
+        ]
         for number, d in enumerate(documents)
     ]
-    return [head, *rows, f"relation {RELATION}, method {method}"]
+    return [*columns([head, *rows]), f"relation {RELATION}, method {method}"]
 
 
 def _draw(path: Path, cases: list[Case], curves: list[PrivacyCurve]) -> None:

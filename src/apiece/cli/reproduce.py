@@ -75,7 +75,7 @@ def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> Non
         run_one(name, data, out, flags)
         return
     from apiece._files import Kind, write
-    from apiece.reproduce import HEAD, Outline, Store, find, lacking, load, section, state
+    from apiece.reproduce import HEAD, Store, find, lacking, load, outline_of, section, state
 
     store, folder = Store(out), flags["experiments"]
     files = find(folder)
@@ -89,7 +89,7 @@ def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> Non
         echo(f"{PAGE}")
         return
     rows = []
-    for outline in map(Outline.of, files.values()):
+    for outline in map(outline_of, files.values()):
         row = asdict(outline)
         lacks = lacking(row.pop("needs"), data)
         rows.append(row | {"state": state(store.load(outline.name), lacks)})

@@ -190,16 +190,11 @@ def text_of(table: RiskTable) -> str:
         [f"{share:g}", *(f"{_up(a)} ({_up(d)})" for a, d in zip(*pair, strict=True))]
         for share, *pair in zip(table.shares, table.advantage, table.forward, strict=True)
     ]
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in [head, *rows]
-    ]
     first = (
         f"{table.strategy}: advantage of an attacker on a record with epsilon = "
         f"{table.victim_epsilon:g}, delta = {table.delta:g}, and forward excess (in brackets)"
     )
-    return "\n".join([first, *lines, f"all alike: {_up(table.baseline)}"])
+    return "\n".join([first, *columns([head, *rows]), f"all alike: {_up(table.baseline)}"])
 
 
 def _up(value: float) -> str:

@@ -167,18 +167,19 @@ def render(subject: Subject, edition: str) -> str:
     )
 
 
-def environment(*, markdown: bool = False) -> Environment:
-    """Return what makes HTML, or Markdown: values are escaped, and no character does anything."""
+def environment(form: str = "html") -> Environment:
+    """Return what makes HTML, Markdown or text: values are escaped, no character does anything."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     def safe(value: object) -> object:
         if type(value) is not str:  # figures are marked up already, and stay as they are
             return value
-        return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", plain(value)) if markdown else plain(value)
+        safe = plain(value)
+        return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", safe) if form == "markdown" else safe
 
     environment = Environment(
         loader=PackageLoader("apiece.reporting"),
-        autoescape=not markdown,
+        autoescape=form == "html",
         undefined=StrictUndefined,
         finalize=safe,
         trim_blocks=True,

@@ -6,11 +6,10 @@ A statement is a function of what was declared, and so are they: each may go to 
 from __future__ import annotations
 
 import json
-import math
 import re
 import unicodedata
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,8 +43,7 @@ def statement_pdf(statement: Json) -> bytes:
             _board(document, statement, size)
             if document.page == 1:
                 document.add_page()
-                for question, answers in _questions(statement):
-                    _paragraphs(document, question, answers, size)
+                _questions(document, statement, size)
                 if document.page == 2:
                     return bytes(document.output())
         finally:
@@ -222,51 +220,17 @@ def _trained(mechanism: Json) -> tuple[str, str]:
     return str(mechanism["models_trained"]), "models trained"
 
 
-def _questions(statement: Json) -> Iterator[tuple[str, list[str]]]:
-    promise, mechanism = statement["guarantee"], statement["mechanism"]
-    trust, bound = statement["trust"], statement["bound_to"]
-    yield (
-        "How well is it hidden? (ε and δ)",
-        [f"{promise['definition']}, for {promise['of']}.", *_gaussians(promise)],
-    )
-    yield "What does it add up to with other results?", [f"{promise['composition']}."]
-    yield "Is it kept?", [f"{promise['verified']}."]
-    yield (
-        "By what? (mechanism)",
-        [
-            f"{mechanism['name']}. {mechanism['sampling']}. Strategy {mechanism['strategy']}, "
-            f"accounting {mechanism['accounting']}, noise from the {mechanism['randomness']}; "
-            f"{': '.join(_trained(mechanism)[::-1])}, "
-            f"{'charged to a ledger' if mechanism['ledger'] else 'no ledger charged'}."
-        ],
-    )
-    yield "What is covered?", _listed(statement["covered"])
-    yield f"Who is trusted? ({trust['model']} model)", _listed(trust["trusted"])
-    yield "Who is not?", _listed(trust["not_trusted"])
-    yield "What is assumed?", _listed(statement["assumptions"])
+def _questions(document: FPDF, statement: Json, size: float) -> None:
+    """Draw the second page: what a reader who asks further is told."""
     versions = ", ".join(f"{name} {number}" for name, number in statement["versions"].items())
-    yield (
-        "What was it made with?",
-        [f"Versions: {_cut(versions)}. For machines the same is in statement.json and model.pt."],
-    )
-    word = ["It is bound to no model: of a run that is in no folder."]
-    if bound:
-        word = [
-            f"{bound['signature']}.",
-            f"{bound['means']}: plan {bound['plan']}, run {bound['run']}.",
-        ]
-    word.append("Nothing in this statement was computed from anybody’s data.")
-    yield "Whose word is it, and on which model?", word
-
-
-def _gaussians(promise: Json) -> Iterator[str]:
-    for level in promise["levels"][:_LEVELS]:
-        if (summary := level["gaussian"]) is not None:
-            mu = math.ceil(summary["mu"] * 1e4) / 1e4  # rounded up
-            yield (
-                f"•  {_cut(level['name'], 40)}: as a Gaussian μ = {mu:g}, slack "
-                f"{summary['slack']:g}, regret {summary['regret']:.2g}"
-            )
+    page = environment("text").get_template("statement.txt.j2")
+    trained = _trained(statement["mechanism"])
+    told = page.render(said=statement, trained=trained, versions=versions, most=_LEVELS, cut=_cut)
+    for line in told.split("\n"):
+        if line.startswith("# "):
+            _paragraphs(document, line[2:], [], size)
+        else:
+            _write(document, line[:1].upper() + line[1:], size)
 
 
 def _listed(texts: list[str]) -> list[str]:
@@ -317,7 +281,7 @@ def registry(statement: Json) -> str:
     slug = re.sub("[^a-z0-9]+", "-", folded.encode("ascii", "ignore").decode()).strip("-")
     levels = statement["guarantee"]["levels"]
     choices = [f"{e['name']}: ε = {shown(e['epsilon'])}, δ = {shown(e['delta'])}" for e in levels]
-    record = environment(markdown=True).get_template("registry.json.j2")
+    record = environment("markdown").get_template("registry.json.j2")
     return record.render(
         said=_each(statement, plain),
         name=plain(name),
@@ -342,7 +306,7 @@ def card(statement: Json) -> str:
     # Source: Mitchell et al. 2019.
     kind = "classification" if statement["data"]["classes"] else "regression"
     pipeline = f"{'tabular' if statement['data']['columns'] else 'image'}-{kind}"
-    markdown = environment(markdown=True).get_template("card.md.j2")
+    markdown = environment("markdown").get_template("card.md.j2")
     return markdown.render(said=statement, guessing=guessing(), pipeline=pipeline) + "\n"
 
 
