@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +27,7 @@ from apiece.errors import InputError, OptionError
 if TYPE_CHECKING:
     from apiece._types import Flags
     from apiece.jobs import Job, Prepared, Run
+    from apiece.training import PlannedSpending
 
 EXAMPLE = """
 \b
@@ -134,7 +133,7 @@ def _run(prepared: Prepared, out: Path) -> Run:
     """Run the job with a bar on the terminal, and say each doubt once training has begun."""
     from apiece.jobs import run
 
-    job, spending = prepared.job, _spending(prepared)
+    job, spending = prepared.job, _Spending(prepared)
     doubts = [f"warning: {doubt}" for doubt in prepared.people.warnings]
     doubts += [f"private, not in the run folder: {note}" for note in prepared.private_notes]
 
@@ -147,7 +146,7 @@ def _run(prepared: Prepared, out: Path) -> Run:
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
             tell()
             at = f"{strategy} {repeat + 1}/{job.compare.seeds} step {step}/{steps}"
-            bar.advance(lambda: f"{at}, {spending(strategy, step)}")
+            bar.advance(lambda: f"{at}, {spending.at(strategy, step)}")
 
         try:
             found = run(prepared, out=out, watch=watch)
@@ -157,19 +156,24 @@ def _run(prepared: Prepared, out: Path) -> Run:
     return found
 
 
-def _spending(prepared: Prepared) -> Callable[[str, int], str]:
-    """Return what says how much a strategy's model has spent at a step, by its plan alone."""
-    from apiece.training import PlannedSpending
-    from apiece.training.callbacks import describe
+class _Spending:
+    """What each model has spent so far by its plan, whatever happened in training."""
 
-    of = cache(lambda strategy: PlannedSpending(prepared.plans[strategy]))
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._of: dict[str, PlannedSpending] = {}
 
-    def at(strategy: str, step: int) -> str:
+    def at(self, strategy: str, step: int) -> str:
+        """Return it in words."""
+        from apiece.training import PlannedSpending
+        from apiece.training.callbacks import describe
+
+        plan = self._prepared.plans[strategy]
+        if strategy not in self._of:
+            self._of[strategy] = PlannedSpending(plan)
         # With PATE steps are lessons: votes are cast between those of teachers and student.
-        voted = prepared.plans[strategy].steps if prepared.votes else step
-        return "planned " + ", ".join(map(describe, of(strategy).at(voted)))
-
-    return at
+        spent = self._of[strategy].at(plan.steps if self._prepared.votes else step)
+        return "planned " + ", ".join(map(describe, spent))
 
 
 def _interrupted(bar: Bar, out: Path, job: Job) -> str:
