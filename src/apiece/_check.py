@@ -26,11 +26,7 @@ def _number(name: str, value: Any, error: type[InputError]) -> float:
 
 
 def positive(name: str, value: object, *, error: type[InputError] = InputError) -> float:
-    """Return `value` as a float if 0 < value < ∞.
-
-    >>> positive("clip_norm", 1)
-    1.0
-    """
+    """Return `value` as a float if 0 < value < ∞."""
     number = _number(name, value, error)
     if not 0 < number < math.inf:
         raise error(f"{name} = {value!r}: must be in (0, inf); give a positive finite number")

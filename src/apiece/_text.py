@@ -24,11 +24,7 @@ def plain(text: object) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """Return as `plain`, but with line ends as they are.
-
-    >>> plain_lines("a\\x00b\\nc")
-    'a\\\\u0000b\\nc'
-    """
+    """Return as `plain`, but with line ends as they are."""
     return "\n".join(map(plain, text.split("\n")))
 
 
@@ -109,14 +105,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def figure_text(text: object) -> str:
-    r"""Return a name for matplotlib: plain, of bounded length, no formula, never left out.
-
-    matplotlib reads what is between dollars as a formula, and leaves names that begin with an
-    underscore out of legends.
-
-    >>> figure_text("$x$"), figure_text("_a")
-    ('\\$x\\$', ' _a')
-    """
+    """Return a name for matplotlib: plain, of bounded length, no formula, never left out."""
+    # matplotlib reads what is between dollars as a formula, and leaves names that begin with an
+    # underscore out of legends.
     shown = plain(text)
     shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
     return re.sub(r"^(?=_)", " ", shown).replace("$", r"\$")

@@ -107,14 +107,9 @@ _HOLDERS = dict.fromkeys(("separator", "decimal", "encoding"), "dialect=Dialect(
 
 
 def as_given(name: str, value: object = None, *, flag: str | None = None) -> str:
-    """Return how the reader of a message gives a parameter: in Python, or as an option.
-
-    The command line sets `ON_COMMAND_LINE`; nothing else does. flag: the option as it is written,
-    where name and value do not make it.
-
-    >>> as_given("no_limit_cap", 8), as_given("levels", {"low": 1, "high": 8}), as_given("ids")
-    ('no_limit_cap=8', "levels={'low': 1, 'high': 8}", 'ids')
-    """
+    """Return how the reader of a message gives a parameter: in Python, or as an option."""
+    # The command line sets `ON_COMMAND_LINE`; nothing else does. flag: the option as it is written,
+    # where name and value do not make it.
     if not ON_COMMAND_LINE.get():
         text = name if value is None else f"{name}={value!r}"
         return text if value is None else _HOLDERS.get(name, "{}").format(text)
@@ -126,11 +121,7 @@ def as_given(name: str, value: object = None, *, flag: str | None = None) -> str
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> OptionError:
-    """Return the error for an unknown `name` of some `kind`, with the nearest known one.
-
-    >>> str(unknown("strategy", "sampel", ["scale", "sample"]))
-    "strategy: unknown name 'sampel'; did you mean 'sample'? (known: sample, scale)"
-    """
+    """Return the error for an unknown `name` of some `kind`, with the nearest known one."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -202,11 +202,7 @@ def lacking(needs: Sequence[str], data: Path) -> str | None:
 
 
 def key(unit: Unit) -> str:
-    """Return a unit as one line, the same for equal units.
-
-    >>> key({"seed": 0, "data": "mnist"})
-    '{"data": "mnist", "seed": 0}'
-    """
+    """Return a unit as one line, the same for equal units."""
     return json.dumps(unit, sort_keys=True, allow_nan=False)
 
 
@@ -336,11 +332,7 @@ class Store:
 
 
 def missing(units: Sequence[Unit], done: Sequence[Done]) -> list[Unit]:
-    """Return the units that have no result yet, in order, each once.
-
-    >>> missing([{"seed": 0}, {"seed": 1}], [Done({"seed": 0}, 1.0, None, "", "")])
-    [{'seed': 1}]
-    """
+    """Return the units that have no result yet, in order, each once."""
     there = {key(one.unit) for one in done}
     wanted = {key(unit): unit for unit in units}
     return [unit for name, unit in wanted.items() if name not in there]
@@ -447,11 +439,7 @@ def signed(values: Sequence[float], *, digits: int = 2) -> str:
 
 
 def reach(values: Sequence[float]) -> float:
-    """Return half the width of the 95 % interval of the mean of two values or more.
-
-    >>> round(reach([97.0, 98.0, 99.0]), 2)
-    2.48
-    """
+    """Return half the width of the 95 % interval of the mean of two values or more."""
     from scipy import stats
 
     error: float = statistics.stdev(values) / float(len(values)) ** 0.5
@@ -476,16 +464,7 @@ def spread(values: Sequence[float], *, digits: int = 2) -> str:
 
 
 def section(experiment: Experiment, done: Sequence[Done]) -> str:
-    """Return an experiment's part of the page; without results it says "not run".
-
-    >>> half = Experiment(name="half", paper="Nobody", shows="Table 0", cost="an hour",
-    ...                   units=lambda seeds, scale: [{}], run=lambda unit, place: 0.5,
-    ...                   tables=lambda done: [])
-    >>> print(section(half, []).strip())
-    ## Nobody: Table 0
-    <BLANKLINE>
-    `apiece reproduce half`: not run (an hour).
-    """
+    """Return an experiment's part of the page; without results it says "not run"."""
     made = provenance(done) if done else f"not run ({experiment.cost})."
     lines = [
         f"\n## {experiment.paper}: {experiment.shows}\n",

@@ -110,11 +110,7 @@ def files_of(text: str) -> list[Path]:
 
 
 def number_or_name(text: str | None) -> float | str | None:
-    """Return a number, a column's name, or None.
-
-    >>> number_or_name("1e-5"), number_or_name("consent")
-    (1e-05, 'consent')
-    """
+    """Return a number, a column's name, or None."""
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -219,11 +215,7 @@ def needed_delta(given: T | None, own: T | None = None) -> T:
 
 
 def groups_from(text: str) -> list[tuple[str, float, float]]:
-    """Return (name, epsilon, share) of each group in `name:epsilon:share,…`.
-
-    >>> groups_from("strict:1:0.34,weak:3:0.66")
-    [('strict', 1.0, 0.34), ('weak', 3.0, 0.66)]
-    """
+    """Return (name, epsilon, share) of each group in `name:epsilon:share,…`."""
     found = []
     for part in text.split(","):
         name, *numbers = part.split(":")

@@ -18,32 +18,14 @@ from apiece.reporting.pages import report
 
 
 def complete_papers(folder: str | Path, **said: str) -> Run:
-    """Return the run in a folder, after all its papers say this too.
-
-    statement.json, the statement in model.pt, metrics.json, config.toml and report.html are made
-    anew with these words. Weights, plan, promises and figures stay to the bit, and so does what a
-    ledger holds of the model. What was given away before keeps its own words and stays valid. An
-    interruption leaves the old papers or all that is needed for the new ones, which the next call
-    then finishes.
-
-    Args:
-        folder: That `apiece train` finished, or an estimator saved.
-        **said: purpose, controller (who answers for the data), contact, and valid_until (a day from
-            today on, as 2030-12-31); the others stay.
-
-    Raises:
-        DataError: As `Run.load`, and where the folder cannot be written to.
-        InputError: For a day that is none or past, and what is no text.
-
-    Guarantee:
-        Nothing is read but the folder, and only declared words differ.
-
-    Example:
-        >>> complete_papers("runs/none", contact="privacy@example.org")
-        Traceback (most recent call last):
-        ...
-        apiece.errors.DataError: runs/none: is no run folder, it has no metrics.json; ...
-    """
+    """Return the run in a folder, after all its papers say this too."""
+    # statement.json, the statement in model.pt, metrics.json, config.toml and report.html are made
+    # anew with these words. Weights, plan, promises and figures stay to the bit, and so does what a
+    # ledger holds of the model. What was given away before keeps its own words and stays valid. An
+    # interruption leaves the old papers or all that is needed for the new ones, which the next call
+    # then finishes.
+    # said: purpose, controller, contact, and valid_until from today on; the others stay. Nothing is
+    # read but the folder, and only declared words differ. Raises as `Run.load` and `read_words`.
     folder = Path(folder)
     _finish(folder)
     run = Run.load(folder)
