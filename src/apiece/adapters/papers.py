@@ -6,7 +6,6 @@ those of `apiece train`.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +27,7 @@ from apiece.errors import InputError, StateError
 from apiece.jobs.config import read_words
 from apiece.jobs.prepared import RunFolder, refuse_used
 from apiece.jobs.results import METRICS, MODEL, PLAN, REPORT, STATEMENT, Run, statement_of
-from apiece.jobs.statement import Bound, weights_digest
+from apiece.jobs.statement import Bound, as_text, weights_digest
 from apiece.jobs.trained import (
     Asked,
     Facts,
@@ -165,7 +164,7 @@ class Papers(BaseEstimator):
         place = RunFolder(Path(folder))
         place.write(PLAN, run.kept.plan.to_json(indent=2) + "\n")
         place.write(MODEL, to_bytes(model, TABULAR if facts.columns else HEAD))
-        place.write(STATEMENT, json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+        place.write(STATEMENT, as_text(told))
         place.write(METRICS, run.to_json(indent=2) + "\n")
         place.write(REPORT, report(run).html)
         return place.path

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from apiece._files import PAGE, Kind, check_output, write
+from apiece._files import PAGE, check_output, write
 from apiece._text import plain
-from apiece._types import Json
 from apiece.cli._command import (
     PATH,
     Command,
@@ -40,18 +38,6 @@ Examples:
   apiece report plan.json --edition public --levels low=1,high=8 --out plan.html
 """
 NAMES = {"internal": "report.html", "public": "report-public.html"}
-# What --as writes: the default name of each file in the run folder, and its kind.
-PAPERS = {
-    "statement": (
-        ("statement.json", Kind("a statement", (".json",), b'"statement": "apiece privacy stat')),
-        ("statement.pdf", Kind("a statement's page", (".pdf",), b"(apiece statement)")),
-    ),
-    "registry": (
-        ("registry.yaml", Kind("a registry record", (".yaml", ".yml"), b'"url_slug": "')),
-    ),
-    "card": (("card.md", Kind("a model card", (".md",), b"library_name: apiece")),),
-    "cyclonedx": (("model.cdx.json", Kind("a bill of materials", (".json",), b'"CycloneDX"')),),
-}
 
 
 @click.command(
@@ -97,6 +83,7 @@ def command(
     as Run.load does: what can be computed again is, and must agree. With --controller and its like
     the folder's papers are completed first: what was promised and measured stays.
     """
+    from apiece.reporting.papers import PAPERS
     from apiece.reporting.sections import EDITIONS
 
     if edition not in EDITIONS:
@@ -152,16 +139,10 @@ def _page(
 def _papers(source: Path, kind: str, out: Path | None, words: dict[str, str]) -> dict[str, str]:
     """Write the papers of a kind, after all of them were made."""
     from apiece.jobs.results import STATEMENT
-    from apiece.reporting.papers import card, cyclonedx, registry, statement_pdf
+    from apiece.reporting.papers import PAPERS
 
-    makers: dict[str, Callable[[Json], str | bytes]] = {
-        "statement.json": lambda said: json.dumps(said, indent=2, ensure_ascii=False) + "\n",
-        "statement.pdf": statement_pdf,
-        "registry.yaml": registry,
-        "card.md": card,
-        "model.cdx.json": cyclonedx,
-    }
-    files = {name: (source / name, how) for name, how in PAPERS[kind]}
+    papers = PAPERS[kind]
+    files = {name: (source / name, how) for name, (how, _) in papers.items()}
     if out is not None and len(files) > 1 and (out.is_dir() or not out.suffix):
         files = {name: (out / name, how) for name, (_, how) in files.items()}
     elif out is not None:
@@ -172,7 +153,7 @@ def _papers(source: Path, kind: str, out: Path | None, words: dict[str, str]) ->
         check_output(path, how)
     read(source, words)  # which holds the statement against everything else in the folder
     said = json.loads(read_text(source / STATEMENT))
-    made = {name: makers[name](said) for name in files}
+    made = {name: papers[name][1](said) for name in files}
     for name, (path, how) in files.items():
         write(path, made[name], how)
     return {name: str(path) for name, (path, _) in files.items()}

@@ -54,7 +54,7 @@ def command(
     """
     from apiece.sensitivity import Query
 
-    query = Query(expression, _ranges(ranges))
+    query = Query(expression, once("--range", map(_range, ranges)))
     if noise_stddev is None:
         refuse_given(["order"], "of the loss under noise; give --noise-stddev too, or leave it out")
     if mean_of is not None:
@@ -197,16 +197,6 @@ def _draw(query: Query, path: Path) -> None:
     grid = np.stack([g.ravel() for g in np.meshgrid(a, b, indexing="ij")], axis=1)
     partial = partial_sensitivity(query, grid)
     save(partial_sensitivity_surface(a, b, partial), path)
-
-
-def _ranges(texts: tuple[str, ...]) -> dict[str, tuple[float, float]]:
-    ranges: dict[str, tuple[float, float]] = {}
-    for text in texts:
-        name, ends = _range(text)
-        if name in ranges:
-            raise AttributeRangeError(f"--range {text!r}: {name!r} is given twice; give it once")
-        ranges[name] = ends
-    return ranges
 
 
 def _range(text: str) -> tuple[str, tuple[float, float]]:

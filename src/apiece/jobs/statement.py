@@ -126,6 +126,11 @@ def _canonical(value: Json) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+def as_text(statement: Json) -> str:
+    """Return a statement as its file in a run folder holds it."""
+    return json.dumps(statement, indent=2, ensure_ascii=False) + "\n"
+
+
 def sealed(statement: Json) -> Json:
     """Return a statement with the digest of all that it says."""
     return {**statement, "digest": _digest(statement)}

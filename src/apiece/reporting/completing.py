@@ -1,6 +1,5 @@
 """Papers completed after a training: what the steward says changes, and nothing else of a run."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from apiece.jobs.config import read_words
 from apiece.jobs.model import restated
 from apiece.jobs.prepared import RunFolder
 from apiece.jobs.results import COMPLETED, CONFIG, METRICS, MODEL, REPORT, STATEMENT
-from apiece.jobs.statement import config_digest
+from apiece.jobs.statement import as_text, config_digest
 from apiece.reporting.pages import report
 
 
@@ -41,7 +40,7 @@ def complete_papers(folder: str | Path, **said: str) -> Run:
     run = replace(run, **words)  # type: ignore[arg-type]
     told = statement_of(run)
     new[METRICS] = run.to_json(indent=2) + "\n"
-    new[STATEMENT] = json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    new[STATEMENT] = as_text(told)
     new[REPORT] = report(run).html
     new[MODEL] = restated(folder / MODEL, told)
     staged = RunFolder(folder / "papers.new")

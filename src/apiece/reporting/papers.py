@@ -14,9 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from apiece._files import Kind
 from apiece._text import guessing, plain, shown
 from apiece._types import Json
 from apiece.errors import InputError, UnsupportedError
+from apiece.jobs.statement import as_text
 from apiece.reporting.pages import environment
 from apiece.reporting.sections import ALONE, MADE, promised_cards
 
@@ -363,3 +365,25 @@ def cyclonedx(statement: Json) -> str:
                        for name, version in versions.items()],
     }  # fmt: skip
     return json.dumps(_each(bom, plain), indent=2, ensure_ascii=False) + "\n"
+
+
+# What `apiece report --as` writes: the default name of each file, its kind, and what makes it.
+PAPERS: dict[str, dict[str, tuple[Kind, Callable[[Json], str | bytes]]]] = {
+    "statement": {
+        "statement.json": (
+            Kind("a statement", (".json",), b'"statement": "apiece privacy stat'), as_text
+        ),
+        "statement.pdf": (
+            Kind("a statement's page", (".pdf",), b"(apiece statement)"), statement_pdf
+        ),
+    },
+    "registry": {
+        "registry.yaml": (
+            Kind("a registry record", (".yaml", ".yml"), b'"url_slug": "'), registry
+        ),
+    },
+    "card": {"card.md": (Kind("a model card", (".md",), b"library_name: apiece"), card)},
+    "cyclonedx": {
+        "model.cdx.json": (Kind("a bill of materials", (".json",), b'"CycloneDX"'), cyclonedx)
+    },
+}  # fmt: skip
