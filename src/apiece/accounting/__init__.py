@@ -17,22 +17,8 @@ from apiece.accounting.divergence import Excess, excess
 from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace, gaussian_of_pure
 
 __all__ = [
-    "AdvantageBudget",
-    "Bounds",
-    "Calibration",
-    "EpsilonBudget",
-    "Excess",
-    "ExcessBudget",
-    "MuBudget",
-    "PowerBudget",
-    "PrivacyCurve",
-    "calibrate",
-    "epsilons",
-    "excess",
-    "gaussian_of_bounded_range",
-    "gaussian_of_laplace",
-    "gaussian_of_pure",
-    "noise_multipliers",
-    "privacy_curve",
-    "sampling_probabilities",
-]
+    "AdvantageBudget", "Bounds", "Calibration", "EpsilonBudget", "Excess", "ExcessBudget",
+    "MuBudget", "PowerBudget", "PrivacyCurve", "calibrate", "epsilons", "excess",
+    "gaussian_of_bounded_range", "gaussian_of_laplace", "gaussian_of_pure", "noise_multipliers",
+    "privacy_curve", "sampling_probabilities",
+]  # fmt: skip

@@ -31,18 +31,7 @@ class _Spent:
     __slots__ = ()
 
     def spent(self, curve: PrivacyCurve) -> float:
-        """Return an upper bound on what a mechanism spends of the budget.
-
-        Args:
-            curve: Of the mechanism that spends.
-
-        Raises:
-            RangeError: Past the numerical range.
-            UnsupportedError: By `MuBudget`, for anything but plain Gaussians.
-
-        Guarantee:
-            Never below the exact value.
-        """
+        """Return an upper bound on what the mechanism of a curve spends of the budget."""
         raise NotImplementedError
 
 

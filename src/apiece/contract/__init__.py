@@ -6,16 +6,6 @@ from apiece.contract.explain import Explanation, explain, promised_curve
 from apiece.contract.exposure import Exposure, budget_manipulation, collusion, worst
 
 __all__ = [
-    "Choices",
-    "Explanation",
-    "Exposure",
-    "Verdict",
-    "budget_manipulation",
-    "check",
-    "choices",
-    "collusion",
-    "enforce",
-    "explain",
-    "promised_curve",
-    "worst",
-]
+    "Choices", "Explanation", "Exposure", "Verdict", "budget_manipulation", "check", "choices",
+    "collusion", "enforce", "explain", "promised_curve", "worst",
+]  # fmt: skip

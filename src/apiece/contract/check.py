@@ -146,7 +146,6 @@ def _excesses(plan: Plan, verification: Verification, group: int) -> tuple[float
 
 
 def _reason(spent: float, asked: float, forward: float, backward: float, bound: float) -> str:
-    """Return what breaks a contract."""
     if not spent <= asked:
         return f"spends epsilon = {spent:.6g}, more than the {asked:.6g} asked"
     if forward > bound:

@@ -189,7 +189,11 @@ def choices(
         if progress is not None:
             progress(number + 1, len(schemes) * len(asked))
     reference = Reference(expected_batch_size / records, steps)
-    rights = [_right_in(reference, epsilon, delta) for _, epsilon, _ in rows]
+    rights = []  # the greatest share of right guesses where everybody has one budget
+    for _, epsilon, _ in rows:
+        noise = noise_multipliers(epsilon=epsilon, delta=delta, **asdict(reference))
+        curve = privacy_curve(reference.mechanism(float(noise)))
+        rights.append(float(curve.success(0.5).upper))
     references = tuple(count_up(right, PEOPLE) for right in rights)
     bounded = tuple(
         min(count_up(right + bound, PEOPLE), promise.frequencies.right)
@@ -251,10 +255,3 @@ def _outcome(
         told[mechanism, epsilon] = excess, explain(epsilon, delta, curve=curve, taking_part=sure)
     spent = float(plan.epsilon_spent[group])
     return Outcome(budget, plan.strategy, others, spent, *told[mechanism, epsilon])
-
-
-def _right_in(reference: Reference, epsilon: float, delta: float) -> float:
-    """Return the greatest share of right guesses where everybody has this budget."""
-    given = {"epsilon": epsilon, "delta": delta, **asdict(reference)}
-    noise = noise_multipliers(**given)
-    return float(privacy_curve(reference.mechanism(float(noise))).success(0.5).upper)

@@ -92,9 +92,10 @@ def promised_right(epsilon: float, delta: float) -> int:
 
 def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencies:
     """Return what a curve allows an attacker, as counts of people."""
-    least = partial(_least, curve, _profile(curve, epsilon, delta))
-    odds = _largest_odds(curve, epsilon, delta)
-    often = _SPARE * delta
+    nodes = np.append(np.linspace(0.0, max(2 * epsilon, 15.0), 400), epsilon)
+    deltas = np.append(curve.delta(nodes[:-1]).upper, delta)
+    least = partial(_least, curve, nodes, deltas)
+    odds, often = _largest_odds(curve, epsilon, delta), _SPARE * delta
     return Frequencies(
         right=count_up(curve.success(0.5).upper, PEOPLE),
         found=count_up(least(partial(_power, ACCUSED / PEOPLE)), PEOPLE),
@@ -122,17 +123,10 @@ def _belief(odds: float, prior: float) -> float:
     return prior * math.exp(odds) / (1 - prior + prior * math.exp(odds))
 
 
-def _profile(curve: PrivacyCurve, epsilon: float, delta: float) -> tuple[Floats, Floats]:
-    """Return places x, evenly spaced and ε itself, and δ at each."""
-    nodes = np.append(np.linspace(0.0, max(2 * epsilon, 15.0), 400), epsilon)
-    return nodes, np.append(curve.delta(nodes[:-1]).upper, delta)
-
-
 def _least(
-    curve: PrivacyCurve, profile: tuple[Floats, Floats], bound: Callable[[Floats, Floats], Floats]
+    curve: PrivacyCurve, nodes: Floats, deltas: Floats, bound: Callable[[Floats, Floats], Floats]
 ) -> float:
     """Return the least of a bound that holds for each x with δ(x), looked for twice."""
-    nodes, deltas = profile
     with np.errstate(over="ignore"):
         rough = bound(nodes, deltas)
         at, spacing = nodes[int(rough.argmin())], nodes[1]
@@ -217,19 +211,17 @@ they did is right about at most 732; who has not seen the result, about 500.
         """One for each count, and what is sure of how often a person takes part."""
         n = self.frequencies
         often = "" if n.surprise is None else f", except in at most 1 of {n.surprise:,} cases"
-        rest: tuple[str, ...] = (
-            ()
-            if self.tighter or self.delta == 0
-            else (
+        rest: list[str] = []
+        if not self.tighter and self.delta > 0:
+            rest.append(
                 f"With a chance of at most δ, 1 in {whole(1 / self.delta):,}, a result that keeps "
-                "this promise may give you away altogether. The counts above include that.",
+                "this promise may give you away altogether. The counts above include that."
             )
-        )
         if self.taking_part is not None:
             times, steps = self.taking_part
-            rest += (
+            rest.append(
                 f"Your record takes part in exactly {times:,} of {steps:,} steps, drawn at random. "
-                "Which ones stays secret, and the counts above rest on that.",
+                "Which ones stays secret, and the counts above rest on that."
             )
         return (
             guess(n.right, self.promised),

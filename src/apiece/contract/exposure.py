@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -311,13 +310,12 @@ def _exposures(
     at: int,
     asked: list[tuple[str, Floats]],
     strategy: Strategy | str | None,
-    settings: dict[str, Any],
+    settings: Json,
 ) -> list[Exposure]:
     """Return what the record at `at` faces in the plan of each (label, ε of all)."""
-    exposures = []
+    exposures, chosen = [], Sample() if strategy is None else strategy
     for label, epsilon in asked:
         changed = Budgets(epsilon, budgets.delta, excess=budgets.excess, ids=budgets.ids)
-        chosen = Sample() if strategy is None else strategy
         plan = assign(changed, chosen, **{"clip_norm": 1.0, **settings})
         count = int((epsilon != budgets.epsilon).sum())
         exposures.append(exposure(plan, int(changed.group_index[at]), label=label, changed=count))

@@ -6,15 +6,6 @@ from apiece.datasets.schema import Categorical, Numeric, Schema, Skip, read_sche
 from apiece.datasets.tables import Dialect, read_table
 
 __all__ = [
-    "PACKAGED",
-    "Categorical",
-    "Date",
-    "Dialect",
-    "Numeric",
-    "Schema",
-    "Skip",
-    "load",
-    "packaged_schema",
-    "read_schema",
-    "read_table",
-]
+    "PACKAGED", "Categorical", "Date", "Dialect", "Numeric", "Schema", "Skip", "load",
+    "packaged_schema", "read_schema", "read_table",
+]  # fmt: skip

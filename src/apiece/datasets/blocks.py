@@ -95,19 +95,15 @@ _UNREADABLE: Final = r"[\x00-\x1f\x7f-\x{9f}]"
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Lines:
-    """The lines of a block. data: its bytes; begin, end: of each line, without its end.
-
-    odd: which lines have a quote or a carriage return, and are not cut here. cells: how many the
-    others have, 0 of an empty line. commas: places of all commas; first: of each line among them.
-    """
+    """The lines of a block."""
 
     data: Bytes
-    begin: Integers
-    end: Integers
-    odd: Mask
-    cells: Integers
-    commas: Integers
-    first: Integers
+    begin: Integers  # of each line
+    end: Integers  # without LF or CR LF
+    odd: Mask  # which lines have a quote or a carriage return, and are not cut here
+    cells: Integers  # how many the others have, 0 of an empty line
+    commas: Integers  # the places of all
+    first: Integers  # of each line among them
 
 
 def read_batches(

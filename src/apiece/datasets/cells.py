@@ -53,15 +53,9 @@ def texts(cells: pd.Series[Any]) -> Texts:
     import pandas as pd
 
     given, null = cells.to_numpy(dtype=object).tolist(), cells.isna().to_numpy(dtype=bool)
-    if pd.api.types.is_float_dtype(cells):
-        written = [
-            f"{cell:.17g}" if known else "" for cell, known in zip(given, ~null, strict=True)
-        ]
-    else:
-        written = [str(cell).strip() for cell in given]
-    found = np.array(written, dtype=object)
-    found[null] = ""
-    return found
+    written = "{:.17g}".format if pd.api.types.is_float_dtype(cells) else lambda it: str(it).strip()
+    texts = ["" if none else written(it) for it, none in zip(given, null.tolist(), strict=True)]
+    return np.array(texts, dtype=object)
 
 
 def numbers(cells: pd.Series[Any], decimal: str = ".") -> Floats:

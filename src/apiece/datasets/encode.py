@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from apiece._types import Floats, Integers, Mask
 from apiece.datasets.cells import (
     Date,
     as_numbers,
@@ -34,15 +35,12 @@ Features = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Encoded:
-    """Features (n, d) in [-1, 1], NaN throughout a faulty row; data about people.
-
-    unread: how many cells of each column are neither readable nor a declared missing marker;
-    outside: how many numbers or dates lie outside their range and are clipped.
-    """
+    """Features (n, d) in [-1, 1], NaN throughout a faulty row; data about people."""
 
     features: Features
     names: tuple[str, ...]
-    faulty: npt.NDArray[np.bool_]
+    faulty: Mask
+    # of each column, cells neither readable nor a declared marker, and numbers that are clipped
     unread: Mapping[str, int]
     outside: Mapping[str, int]
 
@@ -108,7 +106,7 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
     return Encoded(features, names, faulty, unread, outside)
 
 
-def scale(values: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.float64]:
+def scale(values: Floats, kind: Numeric) -> Floats:
     """Return `values` clipped to the declared range and scaled to [-1, 1]."""
     clipped = np.clip(values, kind.lower, kind.upper) - kind.lower
     width = kind.upper - kind.lower
@@ -116,18 +114,14 @@ def scale(values: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.floa
     return np.asarray(2 * share - 1)
 
 
-def unscale(scaled: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.float64]:
+def unscale(scaled: Floats, kind: Numeric) -> Floats:
     """Return the values in the declared range that `scale` gives `scaled` for."""
-    share = (np.clip(scaled, -1, 1) + 1) / 2
-    width = kind.upper - kind.lower
-    return kind.lower + (
-        np.expm1(share * np.log1p(width)) if kind.scale == "log" else share * width
-    )
+    share, width = (np.clip(scaled, -1, 1) + 1) / 2, kind.upper - kind.lower
+    above = np.expm1(share * np.log1p(width)) if kind.scale == "log" else share * width
+    return np.asarray(kind.lower + above)
 
 
-def encode_labels(
-    frame: pd.DataFrame, label: str, classes: tuple[str, ...]
-) -> npt.NDArray[np.int64]:
+def encode_labels(frame: pd.DataFrame, label: str, classes: tuple[str, ...]) -> Integers:
     """Return each row's position in the declared `classes`."""
     cells = texts(column(frame, label, "label"))
     codes = positions(cells, classes)
@@ -143,9 +137,7 @@ def encode_labels(
     return codes
 
 
-def encode_numbers(
-    frame: pd.DataFrame, label: str, *, decimal: str = "."
-) -> npt.NDArray[np.float64]:
+def encode_numbers(frame: pd.DataFrame, label: str, *, decimal: str = ".") -> Floats:
     """Return each row's number in the label column, as it is."""
     cells = column(frame, label, "label")
     values = numbers(cells, decimal)

@@ -16,20 +16,7 @@ from apiece.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Gaussian,
 from apiece.mechanisms.runs import Runs
 
 __all__ = [
-    "Allocated",
-    "Atoms",
-    "Composed",
-    "DiscreteGaussian",
-    "DiscreteLaplace",
-    "Finite",
-    "Gaussian",
-    "Laplace",
-    "Mechanism",
-    "MixtureOfGaussians",
-    "Repeated",
-    "Runs",
-    "Sampled",
-    "Selected",
-    "flatten",
-    "from_json",
-]
+    "Allocated", "Atoms", "Composed", "DiscreteGaussian", "DiscreteLaplace", "Finite", "Gaussian",
+    "Laplace", "Mechanism", "MixtureOfGaussians", "Repeated", "Runs", "Sampled", "Selected",
+    "flatten", "from_json",
+]  # fmt: skip

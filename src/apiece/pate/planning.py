@@ -314,7 +314,6 @@ def stages_of(
 def _plan(
     name: str, groups: BudgetGroups, seats: Seats, noise: Noise, phases: tuple[Phase, ...]
 ) -> Plan:
-    """Return the plan of Gaussian mechanisms."""
     note = (
         f"Votes of {int(seats.teachers.sum())} teachers: steps are checks and answers, and what "
         "stands as a clip norm is how far one record can move the votes that are counted."

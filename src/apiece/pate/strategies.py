@@ -71,16 +71,7 @@ class Voters(Protocol):
     name: ClassVar[str]
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
-        """Return the pools.
-
-        Args:
-            groups: The budgets.
-            mu: (groups,) The Gaussian parameter that each budget allows.
-            teachers: How many there are in all.
-
-        Raises:
-            InfeasibleError: Where there are too few teachers, or too few records for one.
-        """
+        """Return the pools; mu: (groups,) what each budget allows, teachers: how many in all."""
         ...
 
 

@@ -10,15 +10,8 @@ if TYPE_CHECKING:
     from apiece.plan.verification import Verification
 
 __all__ = [
-    "BoundPlan",
-    "Group",
-    "Plan",
-    "Reference",
-    "Schedule",
-    "Selection",
-    "Stage",
-    "Verification",
-]
+    "BoundPlan", "Group", "Plan", "Reference", "Schedule", "Selection", "Stage", "Verification",
+]  # fmt: skip
 __getattr__ = _lazy.names_of(
     __name__, {"model": ("BoundPlan", "Plan"), "verification": ("Verification",)}
 )

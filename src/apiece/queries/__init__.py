@@ -6,14 +6,6 @@ from apiece.queries.spark import register_on_spark, start_spark
 from apiece.queries.table import Table, register
 
 __all__ = [
-    "Answer",
-    "QueryCost",
-    "Schema",
-    "Session",
-    "Table",
-    "query_cost",
-    "register",
-    "register_on_spark",
-    "release_standing",
-    "start_spark",
-]
+    "Answer", "QueryCost", "Schema", "Session", "Table", "query_cost", "register",
+    "register_on_spark", "release_standing", "start_spark",
+]  # fmt: skip

@@ -90,20 +90,16 @@ Condition = Compare | Missing | Negated | Combined
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A parsed query; of a regression the first column is the response.
-
-    numbers: how many bins, which levels (in order). counted: persons, rows, or "" where unsaid.
-    log: of a quantile, small numbers weigh more.
-    """
+    """A parsed query; of a regression the first column is the response."""
 
     aggregate: str
     columns: tuple[str, ...]
-    numbers: tuple[float, ...]
+    numbers: tuple[float, ...]  # how many bins; which levels, in order
     by: tuple[str, ...]
     where: Condition | None
     text: str
-    counted: str = ""
-    log: bool = False
+    counted: str = ""  # persons, rows, or "" where unsaid
+    log: bool = False  # of a quantile: small numbers weigh more
 
 
 def parse(text: str) -> ParsedQuery:

@@ -67,12 +67,9 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`size` multiples of 10^exponent from the multiple `first` on, and their prior weights.
+    """`size` multiples of 10^exponent from the multiple `first` on, and their prior weights."""
 
-    Its points are numbered from 0.
-    """
-
-    first: int
+    first: int  # which is the point 0
     size: int
     exponent: int
     pieces: tuple[Piece, ...]
@@ -80,14 +77,12 @@ class Grid:
     @classmethod
     def between(cls, low: float, high: float, groups: int = 1, *, log: bool = False) -> Grid:
         """Return the finest grid within a column's declared bounds, as they are in decimals."""
-        most, ends = (
-            max(POINTS // groups, 10),
-            [decimal.Decimal(repr(float(x))) for x in (low, high)],
-        )
+        most = max(POINTS // groups, 10)
+        least, end = (decimal.Decimal(repr(float(x))) for x in (low, high))
         exponent = math.floor(math.log10((high - low) / most))
         while True:
             step = decimal.Decimal(1).scaleb(exponent)
-            first, last = math.ceil(ends[0] / step), math.floor(ends[1] / step)
+            first, last = math.ceil(least / step), math.floor(end / step)
             if last - first < most:
                 return cls.of(first, last - first + 1, exponent, log=log)
             exponent += 1
@@ -97,9 +92,8 @@ class Grid:
         """Return a grid with its prior: coarser grids have a hundred points at least."""
         last = first + size - 1
         steps = [10**k for k in range(max(len(str(size)) - 2, 1))]
-        windows = [
-            (step, first, last, 3 * max(len(steps) - 1, 1) if step == 1 else 1) for step in steps
-        ]
+        finest = 3 * max(len(steps) - 1, 1)
+        windows = [(step, first, last, finest if step == 1 else 1) for step in steps]
         if log:
             reach = [(step, step * DIGITS) for step in steps]
             windows += [(s, max(first, -r), min(last, r), len(steps)) for s, r in reach]
@@ -160,11 +154,10 @@ class Segment:
         at = self.counts * (self.points < point)
         here = self.points == point
         at[here] = [int(count) * (part + 1) // SLICES for count in self.counts[here]]
-        ends = (self.first, point), (point, self.last)
-        sides = (at, self.counts - at)
-        return tuple(  # type: ignore[return-value]
-            Segment(self.points[side > 0], side[side > 0], *end)
-            for side, end in zip(sides, ends, strict=True)
+        left, right = at > 0, self.counts > at
+        return (
+            Segment(self.points[left], at[left], self.first, point),
+            Segment(self.points[right], (self.counts - at)[right], point, self.last),
         )
 
 
@@ -185,10 +178,8 @@ def stretches(part: Segment, target: int, most: int, slices: int) -> Iterator[St
     upto = np.concatenate([[0], np.cumsum(part.counts, dtype=np.int64)]) << LEVEL_BITS
     first = np.empty(2 * part.points.size + 1, np.int64)
     last, low, high = (np.empty_like(first) for _ in range(3))
-    first[0::2], last[0::2] = (
-        np.append(part.first, part.points + 1),
-        np.append(part.points - 1, part.last),
-    )
+    first[0::2] = np.append(part.first, part.points + 1)
+    last[0::2] = np.append(part.points - 1, part.last)
     low[0::2] = high[0::2] = upto
     first[1::2] = last[1::2] = part.points
     low[1::2], high[1::2] = upto[:-1], upto[1:]
@@ -304,17 +295,8 @@ def draws(query: ParsedQuery) -> int:
 def quantiles(
     grid: Grid, part: Segment, levels: Sequence[float], eta: float, rows: int, bits: Bits
 ) -> list[int]:
-    """Return a drawn point for each level.
-
-    Args:
-        grid: Between the column's declared bounds.
-        part: All rows, by the numbers of their points.
-        levels: Of the quantiles, in (0, 1) and in order.
-        eta: The range of the loss of whoever brings all of `rows`, in all draws together; at least
-            2^−40.
-        rows: That a person brings at most.
-        bits: Of the draws.
-    """
+    """Return a drawn point of a grid for each level, in order; part: all rows."""
+    # eta: the range of the loss, at least 2^−40, of whoever brings all of `rows`, in all draws.
     each = eta / len(levels).bit_length() * (1 - 2.0**-50)
     drawn = [0] * len(levels)
 

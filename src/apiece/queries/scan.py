@@ -102,25 +102,21 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query over a table whose schema and source are known: what is planned, charged, answered.
-
-    A row that counts adds `columns` (SQL, in [−1, 1]) to each of its `cells` (SQL, one a level),
-    by at most `norm` (ℓ2); a person at most `rows` of them. Of `persons` each counts once a cell.
-    """
+    """A query over a table whose schema and source are known, as it is planned and charged."""
 
     query: ParsedQuery
     measures: tuple[Measure, ...]
-    columns: tuple[str, ...]
-    cells: tuple[str, ...]
-    norm: float
+    columns: tuple[str, ...]  # SQL, in [−1, 1]: what a row that counts adds to each of its cells
+    cells: tuple[str, ...]  # SQL, one a level
+    norm: float  # ℓ2, of what a row adds, at most
     size: int  # cells of a group
     present: str  # SQL: the row has all numbers that are asked for
     where: Condition | None  # over stored columns, with literals of their kinds
     group: str | None  # SQL: the number of a row's declared group
     groups: tuple[Json, ...]  # column → declared value; one without any where nothing is grouped
     grid: Grid | None  # of what is drawn by the exponential mechanism
-    persons: bool
-    rows: int
+    persons: bool  # whether each counts once a cell
+    rows: int  # of a person, that count at most
     terms: Json = field(repr=False)  # query, schema and source, as a ledger compares them
 
     @property
@@ -260,21 +256,17 @@ def _moment(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SqlDialect:
-    """The parts of SQL that engines write differently.
+    """The parts of SQL that engines write differently."""
 
-    An engine is fit for a scan if, on the types that `reading` leaves, its doubles are those of
-    IEEE 754 with + − × ÷ floor and round (ties away from zero), its texts compare byte by byte, and
-    its whole numbers of 38 digits are exact. Tests compare DuckDB and Spark to the bit; for an
-    engine that cannot be tested here there is no dialect.
+    # An engine is fit for a scan if, on the types that `reading` leaves, its doubles are those of
+    # IEEE 754 with + − × ÷ floor and round (ties away from zero), its texts compare byte by byte,
+    # and its whole numbers of 38 digits are exact. Tests compare DuckDB and Spark to the bit; for
+    # an engine that cannot be tested here there is no dialect.
 
-    text: SQL for exactly a text. wide: its type of whole numbers of 38 digits. divided: its sign of
-    division without remainder. spread: SQL that makes one row of each of several numbers.
-    """
-
-    text: Callable[[str], str]
-    wide: str
-    divided: str
-    spread: Callable[[Sequence[str]], str]
+    text: Callable[[str], str]  # SQL for exactly a text
+    wide: str  # the type of whole numbers of 38 digits
+    divided: str  # the sign of division without remainder
+    spread: Callable[[Sequence[str]], str]  # SQL that makes one row of each of several numbers
 
 
 def number_sql(value: float) -> str:

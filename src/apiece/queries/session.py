@@ -248,15 +248,13 @@ class Session:
         return Answer(**{**asked.counts, **told})
 
     def _answer(self, asked: _Asked) -> Answer:
-        sums = self._sums(asked)
-        grid = asked.question.grid
+        sums, question = self._sums(asked), asked.question
+        grid = question.grid
         made = self._estimated(asked, sums) if grid is None else self._drawn(asked, grid, sums)
         return Answer(
-            query=asked.question.query.text,
+            query=question.query.text,
             analysis_id=asked.analysis_id,
-            groups=[
-                {**labels, **each} for labels, each in zip(asked.question.groups, made, strict=True)
-            ],
+            groups=[labels | each for labels, each in zip(question.groups, made, strict=True)],
             epsilon=asked.epsilon,
             delta=asked.promised_delta,
             noise_multiplier=asked.multiplier,
@@ -285,20 +283,12 @@ class Session:
         question = asked.question
         cells = np.array(sorted(sums), dtype=np.int64)
         rows = np.array([sums[cell][0] for cell in cells.tolist()], dtype=np.int64)
-        ends = np.searchsorted(cells, np.arange(len(question.groups) + 1) * question.size)
-        return [
-            told(
-                grid,
-                Segment(
-                    cells[begin:end] - number * question.size, rows[begin:end], 0, grid.size - 1
-                ),
-                question.query,
-                asked.epsilon,
-                question.rows,
-                self.bits,
-            )
-            for number, (begin, end) in enumerate(pairwise(ends.tolist()))
-        ]
+        starts = np.arange(len(question.groups) + 1) * question.size
+        ends, made = np.searchsorted(cells, starts), []
+        for start, (begin, end) in zip(starts, pairwise(ends.tolist()), strict=False):
+            part = Segment(cells[begin:end] - start, rows[begin:end], 0, grid.size - 1)
+            made.append(told(grid, part, question.query, asked.epsilon, question.rows, self.bits))
+        return made
 
     def _sums(self, asked: _Asked) -> Sums:
         """Charge, and return the sums of each cell over those who paid, in steps of the grid."""

@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from io import BufferedReader
@@ -99,15 +99,13 @@ def as_text(cells: Iterable[object]) -> pa.ChunkedArray:
     """Return cells of any Python types as an Arrow column of text, one by one."""
     import pyarrow as pa
 
-    column = [
-        cell if type(cell) is str and cell.isascii() else _encodable(text_of(cell))
-        for cell in cells
-    ]
-    return pa.chunked_array([pa.array(column, pa.large_string())])
+    def written(cell: object) -> str | None:
+        if type(cell) is str and cell.isascii():
+            return cell
+        text = text_of(cell)
+        return None if text is None or UNREADABLE.search(text) else text
 
-
-def _encodable(text: str | None) -> str | None:
-    return None if text is None or UNREADABLE.search(text) else text
+    return pa.chunked_array([pa.array(map(written, cells), pa.large_string())])
 
 
 def _valid(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -130,15 +128,16 @@ def _moments(column: pa.ChunkedArray) -> list[datetime | None]:
     whole = column.cast(pa.int32()) if pa.types.is_date32(kind) else column
     unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
     micros = {"D": 86_400_000_000, "s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}[unit]
-    start = datetime(1970, 1, 1)
-    result: list[datetime | None] = []
-    for cell in whole.cast(pa.int64()).to_pylist():
-        try:
-            after = None if cell is None else cell * micros // (1000 if unit == "ns" else 1)
-            result.append(None if after is None else start + timedelta(microseconds=after))
-        except OverflowError:
-            result.append(None)
-    return result
+
+    def moment(cell: int | None) -> datetime | None:
+        if cell is None:
+            return None
+        after = cell * micros // (1000 if unit == "ns" else 1)
+        with suppress(OverflowError):
+            return datetime(1970, 1, 1) + timedelta(microseconds=after)
+        return None
+
+    return list(map(moment, whole.cast(pa.int64()).to_pylist()))
 
 
 FILES: Final = (".parquet", ".csv")

@@ -20,11 +20,6 @@ from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe
 from apiece.recipes.scattering import Scattering
 
 __all__ = [
-    "RECIPES",
-    "Recipe",
-    "Scattering",
-    "loss_ordered_weights",
-    "outputs_of",
-    "read_recipe",
+    "RECIPES", "Recipe", "Scattering", "loss_ordered_weights", "outputs_of", "read_recipe",
     "soft_bins",
-]
+]  # fmt: skip

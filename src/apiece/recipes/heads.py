@@ -12,27 +12,23 @@ from apiece.training import Progress
 
 
 class TurnedConvolution(nn.Module):
-    """A convolution with each filter turned by quarters and mirrored, and the largest reply kept.
+    """A convolution with each filter turned by quarters and mirrored; the largest reply is kept."""
 
-    Turning or mirroring the input turns or mirrors the output, and does nothing else to it, where
-    stride and padding fit the side: (side + 2·padding − size) is a multiple of the stride. Sources:
-    Cohen and Welling 2016, lifting and pooling over the group; Hölzl et al. 2023 with private
-    training.
-    """
+    # Turning or mirroring the input turns or mirrors the output, and does nothing else to it.
+    # Sources: Cohen and Welling 2016, lifting and pooling over the group; Hölzl et al. 2023 with
+    # private training.
 
-    def __init__(
-        self, before: int, after: int, size: int, *, stride: int = 1, padding: int = 1
-    ) -> None:
+    def __init__(self, before: int, after: int, size: int, *, padding: int = 1) -> None:
         super().__init__()
         self.weight = nn.Parameter(nn.Conv2d(before, after, size).weight.detach().clone())
         self.bias = nn.Parameter(torch.zeros(after))
-        self.stride, self.padding = stride, padding
+        self.padding = padding
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, after, places, places) of (n, before, side, side)."""
         sides = (self.weight, self.weight.flip(3))
         forms = torch.cat([torch.rot90(w, turn, (2, 3)) for w in sides for turn in range(4)])
-        replies = nn.functional.conv2d(x, forms, stride=self.stride, padding=self.padding)
+        replies = nn.functional.conv2d(x, forms, padding=self.padding)
         best: Tensor = replies.view(len(x), 8, -1, *replies.shape[2:]).amax(dim=1)
         return best + self.bias[:, None, None]
 
@@ -77,12 +73,11 @@ HEADS: MappingProxyType[str, Callable[[Shape, int], nn.Module]] = MappingProxyTy
 
 
 class WeightAverage:
-    """A callback that keeps the exponential average of a model's parameters.
+    """A callback that keeps the exponential average of a model's parameters."""
 
-    What is averaged are the parameters after every step, which the plan's promises cover together.
-    decay: weight of the past in each step, in [0, 1); the first steps are averaged evenly. Sources:
-    Polyak and Juditsky 1992; De et al. 2022 §4 with private training.
-    """
+    # What is averaged are the parameters after every step, which the plan's promises cover
+    # together. decay: weight of the past in each step, in [0, 1); the first steps are averaged
+    # evenly. Sources: Polyak and Juditsky 1992; De et al. 2022 §4 with private training.
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = _check.probability("decay", decay, high_open=True)

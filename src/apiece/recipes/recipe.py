@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +15,7 @@ from torch import Tensor, nn
 from apiece import _check
 from apiece._json import read_toml
 from apiece._types import Json
-from apiece.assignment import assign
-from apiece.assignment.front import strategy_named
+from apiece.assignment import Strategy, assign
 from apiece.budgets import Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import BoundPlan
@@ -122,7 +120,7 @@ class Recipe:
             )
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> Recipe:
+    def from_dict(cls, settings: Json) -> Recipe:
         """Return the recipe of these settings; what is left out is the default.
 
         Args:
@@ -215,7 +213,9 @@ class Recipe:
             made = [whitened(image, like) for image in made]
         return torch.stack(made, dim=1)
 
-    def plan(self, budgets: Budgets, strategy: Any = "sample", *, method: str = "pld") -> BoundPlan:
+    def plan(
+        self, budgets: Budgets, strategy: Strategy | str = "sample", *, method: str = "pld"
+    ) -> BoundPlan:
         """Return the verified plan for these budgets.
 
         Args:
@@ -226,11 +226,10 @@ class Recipe:
         Raises:
             InfeasibleError: Where no plan meets the request.
         """
-        chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
         size = len(budgets)
         return assign(
             budgets,
-            chosen,
+            strategy,
             steps=self.steps(size),
             expected_batch_size=self.expected(size),
             clip_norm=self.clip_norm,

@@ -127,9 +127,8 @@ def _make(of: Sequence[SampledGaussians], stage: Stage) -> None:
     counts = np.array([count for _, count in around], dtype=np.intp)
     for count in np.unique(counts).tolist():
         here = np.flatnonzero(counts == count)
-        many = (
-            max(_CHUNK // max(count, 1) // around[here[0]][0].shape[1], 1) if count else here.size
-        )
+        regions = around[here[0]][0].shape[1]
+        many = max(_CHUNK // count // regions, 1) if count else here.size
         for some in np.split(here, range(many, here.size, many)):
             columns = [around[k][0] for k in some]
             sizes = [each.shape[1] for each in columns]
@@ -295,11 +294,6 @@ def _near(one: Contour, about: Floats, rows: Own, turn: int, epsilon: Floats) ->
 
 def _larger(sides: Sequence[Bounds]) -> Bounds:
     """Return the bounds of the larger direction; 0 and ∞ where one of them is not known."""
-    return _known(Bounds(*(np.maximum(*ends) for ends in zip(*sides, strict=True))))
-
-
-def _known(bounds: Bounds) -> Bounds:
-    """Return bounds, 0 and ∞ where one is not known."""
-    lower, upper = bounds
+    lower, upper = (np.maximum(*ends) for ends in zip(*sides, strict=True))
     good = np.isfinite(upper) & np.isfinite(lower)
     return Bounds(np.where(good, lower, 0.0), np.where(good, upper, np.inf))

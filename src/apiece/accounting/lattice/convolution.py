@@ -335,7 +335,14 @@ def rare_losses(
     if not any(lattice.jump.q > 0 for lattice, _ in lattices):
         return None
     slack = max(lattice.rounding for lattice, _ in (*lattices, *(below or ()))) + 16 * UNIT
-    kinds = [Jumps(*lattice.jump, times, _log_body(lattice, rate)) for lattice, times in lattices]
+
+    def log_body(lattice: Lattice) -> float:
+        """Return an upper bound on the log of a lattice's moment of order −θ."""
+        part = side(lattice, 1, reverse=False)
+        log_moment, rounding = moment([part], [tilt_part(part, lattice.step, -rate)], -rate)
+        return log_moment + rounding + 8 * UNIT * abs(rate * part.offset)
+
+    kinds = [Jumps(*lattice.jump, times, log_body(lattice)) for lattice, times in lattices]
     out_p, out_q = (
         sum(times * getattr(lattice, name) for lattice, times in lattices)
         for name in ("outside_p", "outside_q")
@@ -343,13 +350,6 @@ def rare_losses(
     inside = max(1 - out_p, 0.0), max(1 - out_q, 0.0)
     under = None if below is None else [Jumps(*low.jump, times, 0.0) for low, times in below]
     return remainder(kinds, rate, slack, inside=inside, below=under)
-
-
-def _log_body(lattice: Lattice, rate: float) -> float:
-    """Return an upper bound on the log of a lattice's moment of order −θ."""
-    part = side(lattice, 1, reverse=False)
-    log_moment, rounding = moment([part], [tilt_part(part, lattice.step, -rate)], -rate)
-    return log_moment + rounding + 8 * UNIT * abs(rate * part.offset)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -187,16 +187,14 @@ def settings_for(
     else:
         tilt, epsilon, deepest = math.nan, float(known[known.size // 2]), float(known[-1])
     reach, rate = math.inf, 1.0
-    whole = not any(
-        only.upper > 0 for pair, _ in leaves for only in pair.certain
-    )  # what jumps are reckoned from
+    # what jumps are reckoned from
+    whole = not any(only.upper > 0 for pair, _ in leaves for only in pair.certain)
     cells = [part.cells for part in coarse]
     if whole and max(float(part.ratio[0, -1]) for part in cells) > deepest > 0:
         slack, rates = slightest_fall(cells, np.array([[deepest]]), deltas[-1:, None])
         rate, loss = float(rates[0, 0]), MARGIN * deepest + float(slack[0, 0])
-        kept = tuple(
-            cut(pair, window, loss) for (pair, _), window in zip(leaves, windows, strict=True)
-        )
+        every = zip(leaves, windows, strict=True)
+        kept = tuple(cut(pair, window, loss) for (pair, _), window in every)
         if kept != windows:
             reach, windows, coarse = MARGIN * deepest, kept, view(leaves, kept)
             tilt = math.nan
@@ -210,12 +208,8 @@ def settings_for(
     widest = max(part.largest for part in coarse)
     tilt, reverse_tilt = (min(t, 1 + _LARGEST_EXPONENT / widest) for t in (tilt, reverse_tilt))
     both = known is None and backward > 0.9 * epsilon
-    step = _step(
-        coarse,
-        tilt,
-        reverse_tilt if both else math.nan,
-        _AIM * accuracy.gap * max(epsilon, accuracy.floor),
-    )
+    wanted = _AIM * accuracy.gap * max(epsilon, accuracy.floor)
+    step = _step(coarse, tilt, reverse_tilt if both else math.nan, wanted)
     wide = spread(coarse, tilt)
     if known is None:
         step = max(step, 16 * wide / _GLANCE)
@@ -246,9 +240,8 @@ def _step(coarse: Sequence[CoarsePair], tilt: float, reverse_tilt: float, wanted
     gap = gaps(coarse, tilt, steps)
     if not math.isnan(reverse_tilt):
         gap = np.maximum(gap, gaps(coarse, 1 - reverse_tilt, steps))
-    step = float(
-        np.exp(np.interp(math.log(wanted), np.log(np.maximum(gap, 1e-300)), np.log(steps)))
-    )
+    known = np.log(np.maximum(gap, 1e-300))
+    step = float(np.exp(np.interp(math.log(wanted), known, np.log(steps))))
     return min(step, _COARSEST, 1 / tilt)
 
 
