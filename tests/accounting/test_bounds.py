@@ -11,7 +11,7 @@ import pytest
 from apiece._types import Floats
 from apiece.accounting import Bounds, PrivacyCurve, choose, epsilons, privacy_curve
 from apiece.accounting import exact as closed
-from apiece.accounting.bounds import Evaluation, Evaluations, invert
+from apiece.accounting.bounds import Evaluated, Evaluations, invert
 from apiece.accounting.contour.profile import SampledGaussians
 from apiece.accounting.exact import DiscreteProfile, GaussianProfile, OneStep, PureProfile
 from apiece.accounting.lattice.profile import Composition
@@ -108,8 +108,8 @@ def never(bounds: Bounds) -> np.ndarray:
 
 
 def together(*profiles: object, spare: object = None) -> Evaluations:
-    each = [Evaluation(f"number {k}", "why", p) for k, p in enumerate(profiles)]  # type: ignore[arg-type]
-    last = None if spare is None else Evaluation("spare", "why", spare)  # type: ignore[arg-type]
+    each = [Evaluated(f"number {k}", "why", p) for k, p in enumerate(profiles)]  # type: ignore[arg-type]
+    last = None if spare is None else Evaluated("spare", "why", spare)  # type: ignore[arg-type]
     return Evaluations(tuple(each), never, lambda: last)
 
 

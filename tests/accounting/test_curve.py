@@ -11,7 +11,7 @@ from apiece._types import Floats
 from apiece.accounting import Bounds, PrivacyCurve, privacy_curve
 from apiece.accounting import exact as gdp
 from apiece.accounting import renyi as rdp
-from apiece.accounting.bounds import Evaluation, Evaluations
+from apiece.accounting.bounds import Evaluated, Evaluations
 from apiece.errors import InputError, OptionError, RangeError, UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Repeated, Sampled
 
@@ -117,7 +117,7 @@ def test_best_takes_the_tightest_of_both_ends() -> None:
         epsilon = delta
 
     ends = (Fixed(0.1, 0.5), Fixed(0.2, 0.6))
-    together = Evaluations(tuple(Evaluation("", "", end) for end in ends), lambda b: b.upper < 0)
+    together = Evaluations(tuple(Evaluated("", "", end) for end in ends), lambda b: b.upper < 0)
     curve = PrivacyCurve(together, "best")
     assert curve.delta(1.0) == curve.epsilon(0.5) == (0.2, 0.5)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.errors import DataError, InputError
-from apiece.jobs.people import Records, read_people
+from apiece.jobs.people import Examples, read_people
 
 from .small import SIZE, job
 
@@ -64,13 +64,13 @@ def test_everyone_stays_with_their_usable_rows_or_one_that_is_faulty(
     random.shuffle(each)
     features = np.array([[np.nan if bad else float(i)] for i, (_, bad) in enumerate(each)], "f4")
     person = np.array([who for who, _ in each])
-    kept = Records(features, np.arange(len(each)), person).without_faulty()
+    kept = Examples(features, np.arange(len(each)), person).without_faulty()
     assert kept.person is not None
     for who in set(person.tolist()):
         usable = [i for i, (name, bad) in enumerate(each) if name == who and not bad]
         own = kept.labels[kept.person == who].tolist()
         assert own == usable if usable else len(own) == 1
-    assert Records(features, np.arange(len(each))).without_faulty().labels.size == len(each)
+    assert Examples(features, np.arange(len(each))).without_faulty().labels.size == len(each)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tests.pate.worlds import CLASSES, people, plan, public
 
 from apiece.errors import StateError
 from apiece.jobs import job_from_dict, prepare
-from apiece.jobs.people import Records
+from apiece.jobs.people import Examples
 from apiece.jobs.prepared import RunFolder
 from apiece.jobs.running import ModelRun, student, taught
 from apiece.pate import Lessons, teach
@@ -25,7 +25,7 @@ def test_the_network_says_what_the_stack_of_one_says() -> None:
     from apiece.training import StackedMlp
 
     inputs, targets = people()
-    records = Records(inputs.numpy(), targets.numpy())
+    records = Examples(inputs.numpy(), targets.numpy())
     lessons = Lessons(steps=10, batch_size=4)
     options = {"classes": CLASSES, "lessons": lessons, "seed": 0}
     network, answers = student(plan(), records, public().numpy(), hidden=(5,), **options)  # type: ignore[arg-type]

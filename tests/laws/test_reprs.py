@@ -115,7 +115,7 @@ HOLDS = {
     "training.sources.Tensors": "inputs targets",
     "jobs.config.RunSettings": "ledger",
     "jobs.people.People": "train test budgets",
-    "jobs.people.Records": "features labels person",
+    "jobs.people.Examples": "features labels person",
     "jobs.people.Roster": "size ids units table stated",
     "jobs.prepared.Prepared": "people plans",
     "jobs.running.ModelRun": "prepared charge",

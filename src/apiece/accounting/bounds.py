@@ -49,7 +49,7 @@ class Inverted:
         return invert(self.delta, delta)
 
 
-class Evaluation(NamedTuple):
+class Evaluated(NamedTuple):
     """One evaluator's profile of a mechanism, its name, and why it was asked."""
 
     evaluator: str
@@ -74,9 +74,9 @@ class Evaluations:
     # resolved: where bounds on ε, and on δ, are close; everybody is asked about δ unless it is
     # said. spare: who is asked in the end, where nobody has an upper bound.
 
-    answers: tuple[Evaluation, ...]
+    answers: tuple[Evaluated, ...]
     enough: Callable[[Bounds], Mask]
-    spare: Callable[[], Evaluation | None] = lambda: None
+    spare: Callable[[], Evaluated | None] = lambda: None
     resolved: Callable[[Bounds], Mask] = lambda _: np.array(False)
 
     def delta(self, epsilon: Floats, first: Bounds | None = None) -> Bounds:
@@ -91,24 +91,24 @@ class Evaluations:
         """Bound ε(δ)."""
         return self.closer(self.answers, delta, nothing_known(delta))
 
-    def closer(self, answers: Sequence[Evaluation], delta: Floats, known: Bounds) -> Bounds:
+    def closer(self, answers: Sequence[Evaluated], delta: Floats, known: Bounds) -> Bounds:
         """Return bounds on ε(δ) from what is `known` already and from some of the answers."""
         return self._together("epsilon", answers, delta, known, self.enough)
 
     def _together(
         self,
         question: Question,
-        answers: Sequence[Evaluation],
+        answers: Sequence[Evaluated],
         values: Floats,
         known: Bounds,
         enough: Callable[[Bounds], Mask],
-        told: list[tuple[Evaluation, Bounds, Errors]] | None = None,
+        told: list[tuple[Evaluated, Bounds, Errors]] | None = None,
     ) -> Bounds:
         """Ask one after the other where it is not enough yet; `told` hears what each said."""
         lower, upper = (np.array(end) for end in known)
         errors: Errors = []
 
-        def ask(answer: Evaluation, where: Mask) -> None:
+        def ask(answer: Evaluated, where: Mask) -> None:
             bounds, wrong = asked(answer, question, values[where])
             lower[where], upper[where] = tightest([Bounds(lower[where], upper[where]), bounds])
             errors.extend(wrong)
@@ -132,7 +132,7 @@ class Evaluations:
     def explain(self, delta: float) -> str:
         """Return, in a line or two, which evaluator gave each end of ε(δ), and why."""
         # Values are rounded outward to six digits. What could not be used has a line of its own.
-        at, told = np.array([delta]), list[tuple[Evaluation, Bounds, Errors]]()
+        at, told = np.array([delta]), list[tuple[Evaluated, Bounds, Errors]]()
         self._together("epsilon", self.answers, at, nothing_known(at), self.enough, told)
         high, above, _ = min(told, key=lambda row: row[1].upper[0])
         low, below, _ = max(told, key=lambda row: (row[1].lower[0], row[0] is high))
@@ -147,7 +147,7 @@ class Evaluations:
         return text + "".join(f"\nnot used: {error}" for *_, wrong in told for error, _ in wrong)
 
 
-def asked(answer: Evaluation, question: Question, values: Floats) -> tuple[Bounds, Errors]:
+def asked(answer: Evaluated, question: Question, values: Floats) -> tuple[Bounds, Errors]:
     """Return what an evaluator says, as bounds everywhere, and where it said none."""
     # There they are bounds that say nothing. A value past the range spoils no other value's answer.
     try:

@@ -28,7 +28,7 @@ from apiece.accounting import exact
 from apiece.accounting.arrays import runs
 from apiece.accounting.bounds import (
     DEFAULT,
-    Evaluation,
+    Evaluated,
     Evaluations,
     Precision,
     Profile,
@@ -183,7 +183,7 @@ def choose(mechanism: Mechanism, method: str = "pld", accuracy: Precision = DEFA
 
 
 def _chosen(steps: NormalForm, method: str, accuracy: Precision) -> Evaluations:
-    answers: list[Evaluation] = []
+    answers: list[Evaluated] = []
     refused: list[ApieceError] = []
     for row in TABLE:
         answer = _told(row, steps, accuracy) if method in row.methods else None
@@ -208,20 +208,20 @@ def _chosen(steps: NormalForm, method: str, accuracy: Precision) -> Evaluations:
     return Evaluations(tuple(answers), accuracy.reached, spare, accuracy.resolved)
 
 
-def _told(row: Row, steps: NormalForm, accuracy: Precision) -> Evaluation | ApieceError | None:
+def _told(row: Row, steps: NormalForm, accuracy: Precision) -> Evaluated | ApieceError | None:
     """Return a row's profile, or why it has none; None for a form that it does not know."""
     try:
         with within_range(lambda: row.evaluator):
             profile = row.answer(steps, accuracy)
     except (UnsupportedError, RangeError) as error:
         return error
-    return None if profile is None else Evaluation(row.evaluator, row.why, profile)
+    return None if profile is None else Evaluated(row.evaluator, row.why, profile)
 
 
-def _spare(steps: NormalForm, method: str, accuracy: Precision) -> Evaluation | None:
+def _spare(steps: NormalForm, method: str, accuracy: Precision) -> Evaluated | None:
     """Return who is asked where nobody else knows an upper bound; None where that is nobody."""
     told = (_told(row, steps, accuracy) for row in TABLE if method in row.spare)
-    return next((answer for answer in told if isinstance(answer, Evaluation)), None)
+    return next((answer for answer in told if isinstance(answer, Evaluated)), None)
 
 
 def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:

@@ -15,7 +15,7 @@ from apiece._text import count_up, guess
 from apiece._types import Bounds, Floats
 from apiece.accounting.bounds import (
     LARGEST_EPSILON,
-    Evaluation,
+    Evaluated,
     Evaluations,
     Profile,
     ascending,
@@ -165,7 +165,7 @@ class PrivacyCurve:
         if isinstance(self.profile, Evaluations):
             return self.profile
         why = "the profile that this curve was given"
-        only = Evaluation(type(self.profile).__name__, why, self.profile)
+        only = Evaluated(type(self.profile).__name__, why, self.profile)
         return Evaluations((only,), lambda bounds: np.zeros(bounds.upper.shape, dtype=bool))
 
     def _asked(self, ask: Callable[[Floats], object], values: Floats) -> Any:

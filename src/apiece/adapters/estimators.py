@@ -40,7 +40,7 @@ from apiece.budgets.levels import Offered
 from apiece.datasets import Numeric
 from apiece.datasets.encode import encode
 from apiece.errors import InputError, UnsupportedError, unknown
-from apiece.jobs.people import Records
+from apiece.jobs.people import Examples
 from apiece.jobs.trained import Promise, promises_of
 from apiece.pate import plan_votes
 from apiece.plan import BoundPlan
@@ -180,8 +180,8 @@ class _Tabular(_Private):
         for doubt in doubts(budgets.groups):
             warnings.warn(doubt, UserWarning, stacklevel=2)
         features = training_features(frame, columns)
-        rows = Records(features, np.arange(len(frame)), ids).without_faulty()
-        records = Records(rows.features, targets[rows.labels], rows.person)
+        rows = Examples(features, np.arange(len(frame)), ids).without_faulty()
+        records = Examples(rows.features, targets[rows.labels], rows.person)
         seed = seed_of(self.random_state)
         settings = self._train(budgets, columns, target, records, seed)
         whole = None if ids is None else "all"
@@ -199,7 +199,7 @@ class _Tabular(_Private):
         return self
 
     def _train(
-        self, budgets: Budgets, columns: Columns, target: Target, rows: Records, seed: int | None
+        self, budgets: Budgets, columns: Columns, target: Target, rows: Examples, seed: int | None
     ) -> dict[str, float]:
         """Return the settings of the training that no field holds, after training by DP-SGD."""
         size = len(budgets)
@@ -243,7 +243,7 @@ class _Tabular(_Private):
         return own
 
     def _descended(
-        self, plan: BoundPlan, rate: float, target: Target, rows: Records, seed: int | None
+        self, plan: BoundPlan, rate: float, target: Target, rows: Examples, seed: int | None
     ) -> torch.nn.Module:
         """Return a network that DP-SGD trained by a plan."""
         import torch
@@ -270,7 +270,7 @@ class _Tabular(_Private):
         )
         return network
 
-    def _right(self, rows: Records, network: torch.nn.Module) -> Floats:
+    def _right(self, rows: Examples, network: torch.nn.Module) -> Floats:
         """Return how far a model gets each record, or person, right: a share of their rows."""
         import torch
 
@@ -425,7 +425,7 @@ class PrivateClassifier(_Classifies, _Tabular):
             raise InputError("teachers: missing; give a number, some hundred people a teacher")
 
     def _train(
-        self, budgets: Budgets, columns: Columns, target: Target, rows: Records, seed: int | None
+        self, budgets: Budgets, columns: Columns, target: Target, rows: Examples, seed: int | None
     ) -> dict[str, float]:
         """Return as DP-SGD does, after training by it or a student by PATE."""
         if self.method == "dp-sgd":

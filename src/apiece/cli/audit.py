@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from apiece.audit.shadows import Mapper
     from apiece.datasets.tables import Dialect
     from apiece.jobs.config import Job
-    from apiece.jobs.people import People, Records
+    from apiece.jobs.people import Examples, People
 
 EXAMPLE = """
 \b
@@ -176,7 +176,7 @@ def of_run(run: Path, delta: float | None, confidence: float, seed: int) -> Find
 
     network = load_model(run / "model.pt").network
 
-    def side(records: Records, groups: Any = None) -> ModelScores:
+    def side(records: Examples, groups: Any = None) -> ModelScores:
         good = ~records.faulty
         found = model_confidences(network, records.features[good], records.labels[good])
         person = None if records.person is None else records.person[good]

@@ -27,7 +27,7 @@ from apiece.datasets import Categorical, Numeric, Schema
 from apiece.datasets.encode import encode, feature_names, scale, unscale
 from apiece.datasets.schema import Feature
 from apiece.errors import DataError, InputError
-from apiece.jobs.people import Records
+from apiece.jobs.people import Examples
 from apiece.jobs.statement import require_same_digest, require_sealed, weights_digest
 from apiece.jobs.trained import Errors, Predictions, errors_of
 
@@ -127,7 +127,7 @@ def build(
 
 
 @torch.no_grad()
-def answers(model: nn.Module, records: Records) -> Predictions | None:
+def answers(model: nn.Module, records: Examples) -> Predictions | None:
     """Return the classes that a model says of usable rows, and those that are so; None of none."""
     usable = ~records.faulty
     if not usable.any():
@@ -140,7 +140,7 @@ def answers(model: nn.Module, records: Records) -> Predictions | None:
 
 
 @torch.no_grad()
-def errors(model: nn.Module, records: Records, declared: Numeric) -> Errors | None:
+def errors(model: nn.Module, records: Examples, declared: Numeric) -> Errors | None:
     """Return how far the numbers that the model says are off; None where that says nothing."""
     usable = ~records.faulty
     outputs = model(torch.from_numpy(records.features[usable]))
@@ -148,7 +148,7 @@ def errors(model: nn.Module, records: Records, declared: Numeric) -> Errors | No
     return errors_of(Amount(declared).decoded(outputs), records.labels[usable], person)
 
 
-def figure(model: nn.Module, records: Records, target: Categorical | Numeric) -> float | None:
+def figure(model: nn.Module, records: Examples, target: Categorical | Numeric) -> float | None:
     """Return a model's accuracy by row, or of a number its mean absolute error; None of no row."""
     if isinstance(target, Numeric):
         found = errors(model, records, target)

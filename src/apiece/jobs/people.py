@@ -49,7 +49,7 @@ _PARTS = {"train": True, "training": True, "test": False, "testing": False}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Records:
+class Examples:
     """Features (n, d), labels (n,), and whose each row is; a faulty row is NaN throughout.
 
     labels: positions in the classes, or the numbers to predict. person: (n,), ids of persons with
@@ -70,7 +70,7 @@ class Records:
         """Which rows cannot be used; how many is data about people."""
         return np.isnan(self.features[:, 0])
 
-    def without_faulty(self) -> Records:
+    def without_faulty(self) -> Examples:
         """Return the rows to train on: of each person the usable ones, else one that is faulty.
 
         A sum over a person's rows is left out whole where one of them is faulty. Which rows stay
@@ -84,7 +84,7 @@ class Records:
         first[1:] = self.person[order][1:] != self.person[order][:-1]
         kept = ~self.faulty
         kept[order[first]] = True
-        return Records(self.features[kept], self.labels[kept], self.person[kept])
+        return Examples(self.features[kept], self.labels[kept], self.person[kept])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -97,8 +97,8 @@ class People:
     packaged ones.
     """
 
-    train: Records
-    test: Records
+    train: Examples
+    test: Examples
     budgets: Budgets
     schema: Schema
     label: str
@@ -170,8 +170,8 @@ def read_people(job: Job, coins: int | None = None) -> People:
     own = () if data.packaged else (data.source, data.people)
     files = [Path(path) for path in (*own, job.pate.public) if path is not None]
     people = People(
-        train=Records(encoded.features[trained], labels[trained], units.people(trained)),
-        test=Records(encoded.features[tested], labels[tested], units.people(tested)),
+        train=Examples(encoded.features[trained], labels[trained], units.people(trained)),
+        test=Examples(encoded.features[tested], labels[tested], units.people(tested)),
         budgets=asked,
         schema=schema,
         label=label,

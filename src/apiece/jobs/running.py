@@ -25,7 +25,7 @@ from apiece.datasets import Numeric, Schema
 from apiece.errors import AnalysisError, InputError, StateError
 from apiece.jobs.config import SAID, Training, complete
 from apiece.jobs.model import TabularModel, answers, build, errors, figure, target_of, to_bytes
-from apiece.jobs.people import Records
+from apiece.jobs.people import Examples
 from apiece.jobs.prepared import Prepared, RunFolder, refuse_used
 from apiece.jobs.results import (
     CONFIG,
@@ -338,7 +338,7 @@ def taught(one: ModelRun) -> nn.Sequential:
 
 def student(
     votes: VotePlan,
-    records: Records,
+    records: Examples,
     public: npt.NDArray[np.float32],
     *,
     hidden: tuple[int, ...],
