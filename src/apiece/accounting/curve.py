@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -168,12 +167,10 @@ class PrivacyCurve:
         only = Evaluated(type(self.profile).__name__, why, self.profile)
         return Evaluations((only,), lambda bounds: np.zeros(bounds.upper.shape, dtype=bool))
 
-    def _asked(self, ask: Callable[[Floats], object], values: Floats) -> Any:
+    def _asked(self, ask: Callable[[Floats], Bounds], values: Floats) -> Bounds:
         """Return what a profile answers; raise `RangeError` where its arithmetic fails."""
-        if not values.size:
-            return values if isinstance(ask, partial) else Bounds(values, values)
         with within_range(self._what):
-            return ask(values)
+            return ask(values) if values.size else Bounds(values, values)
 
     def _what(self) -> str:
         return f"{short(self.mechanism)} by method {self.method!r}"
@@ -241,7 +238,8 @@ one, whose profile has a closed form
         wrong = ~((rates >= 0) & (rates <= 1))
         if wrong.any():
             raise InputError(f"false_positive_rate = {float(rates[wrong][0])!r}: must be in [0, 1]")
-        power = self._asked(partial(greatest_power, self._gated), rates.ravel())
+        with within_range(self._what):
+            power = greatest_power(self._gated, rates.ravel()) if rates.size else rates
         return float(power[0]) if rates.ndim == 0 else power.reshape(rates.shape)
 
     def bayes_error(self, prior: npt.ArrayLike = 0.5) -> Bounds:

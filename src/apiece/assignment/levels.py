@@ -139,15 +139,11 @@ def _spent(request: Request, mechanisms: Mechanisms, x: Floats, delta: Floats) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ladder:
-    """Mechanisms of one growing parameter x, and where a budget is spent on it.
+    """Mechanisms of one growing parameter x, and where a budget is spent on it."""
 
-    nodes: values of x; deltas: a few δ; log_epsilon: of the mechanism at each node (rows) at each
-    δ (columns), growing along both.
-    """
-
-    nodes: Floats
-    deltas: Floats
-    log_epsilon: Floats
+    nodes: Floats  # values of x
+    deltas: Floats  # a few
+    log_epsilon: Floats  # at each node (rows) and δ (columns), growing along both
 
     @classmethod
     def between(

@@ -16,16 +16,21 @@ operations; every other line is read by `line_cells`, one by one. Both give the 
 choice changes nothing for any line.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Integers, Mask
 from apiece.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _FIELD: Final = rb'(?:"(?:[^"]|"")*+"|[^",]*+)'
 _LINE: Final = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+")
@@ -108,7 +113,7 @@ class _Lines:
 
 def read_batches(
     file: BinaryIO, names: Sequence[str], wanted: Sequence[str], log: Log, *, block: int = BLOCK
-) -> Iterator[Any]:
+) -> Iterator[pa.RecordBatch]:
     r"""Yield the wanted columns of the lines after the header, a block at a time, as Arrow text."""
     import pyarrow as pa
 
@@ -181,7 +186,7 @@ def _read_odd(
     return good, cut
 
 
-def _column(lines: _Lines, rows: Integers, place: int, width: int) -> Any:
+def _column(lines: _Lines, rows: Integers, place: int, width: int) -> pa.Array:
     """Return one cell of each of these lines, none of them odd, as Arrow text."""
     import pyarrow as pa
 
@@ -199,14 +204,14 @@ def _column(lines: _Lines, rows: Integers, place: int, width: int) -> Any:
     return _large_string(offsets, text, missing)
 
 
-def _large_string(offsets: Integers, text: Bytes, present: object) -> Any:
+def _large_string(offsets: Integers, text: Bytes, present: object) -> pa.Array:
     import pyarrow as pa
 
     buffers = [present, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(text)]
     return pa.Array.from_buffers(pa.large_string(), offsets.size - 1, buffers)
 
 
-def _beyond_ascii(text: Bytes, offsets: Integers) -> Any:
+def _beyond_ascii(text: Bytes, offsets: Integers) -> pa.Array:
     """Return cells of which some are not ASCII: read in one go if all are UTF-8."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -19,15 +19,17 @@ from apiece.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
+    Cells: TypeAlias = pd.Series[Any]
+
 Texts = npt.NDArray[np.object_]
 Missing: TypeAlias = bool | Sequence[str]
 _NUMBER: Final = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?%?")
 
 
-def column(frame: pd.DataFrame, name: str, role: str) -> pd.Series[Any]:
+def column(frame: pd.DataFrame, name: str, role: str) -> Cells:
     """Return the column `name` of a table."""
     require(name, [str(c) for c in frame.columns], role)
-    series: pd.Series[Any] = frame[name]
+    series: Cells = frame[name]
     if series.ndim != 1:
         raise DataError(f"{role} column {name!r}: occurs twice in the table; rename one of them")
     return series
@@ -48,7 +50,7 @@ def require(name: str, names: Sequence[str], role: str) -> None:
     )
 
 
-def texts(cells: pd.Series[Any]) -> Texts:
+def texts(cells: Cells) -> Texts:
     """Return cells as stripped texts; a null is the empty text, a whole number has no point."""
     import pandas as pd
 
@@ -58,7 +60,7 @@ def texts(cells: pd.Series[Any]) -> Texts:
     return np.array(texts, dtype=object)
 
 
-def numbers(cells: pd.Series[Any], decimal: str = ".") -> Floats:
+def numbers(cells: Cells, decimal: str = ".") -> Floats:
     """Return cells as floats, NaN for what is no number; stored numbers are taken as they are."""
     from pandas.api.types import is_bool_dtype, is_float_dtype, is_integer_dtype
 
@@ -170,7 +172,7 @@ class Date:
         return _days(self.lower, ""), _days(self.upper, "")
 
 
-def days_of(cells: pd.Series[Any], kind: Date, texts: Sequence[str]) -> Floats:
+def days_of(cells: Cells, kind: Date, texts: Sequence[str]) -> Floats:
     """Return cells in days since 1970, NaN for what is no date in the declared format."""
     given = [
         cell if isinstance(cell, datetime.date) else text

@@ -29,6 +29,7 @@ from apiece.errors import DataError, as_given
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 _NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";"}
 
@@ -163,7 +164,7 @@ def is_parquet(path: str | Path) -> bool:
     return Path(path).suffix.lower() in _PARQUET
 
 
-def _parquet(path: Path, dialect: Dialect) -> Any:
+def _parquet(path: Path, dialect: Dialect) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     for name in ("separator", "encoding"):

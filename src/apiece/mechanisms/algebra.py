@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 from apiece import _check, _json
 from apiece._types import Json
@@ -248,11 +248,11 @@ def _sampled(steps: NormalForm, probability: float) -> Mechanism:
 
 def atoms_of(step: Mechanism) -> Atoms | None:
     """Return the atoms of a discrete step, its coin included; None for any other step."""
-    inner, probability = (
-        (step.mechanism, step.probability) if isinstance(step, Sampled) else (step, 1.0)
-    )
     # `Discrete`, asked for once a step; to ask a protocol would take longer than all the rest
-    return behind_coin(inner.atoms(), probability) if hasattr(inner, "atoms") else None
+    if isinstance(step, Sampled):
+        atoms = atoms_of(step.mechanism)
+        return None if atoms is None else behind_coin(atoms, step.probability)
+    return step.atoms() if hasattr(step, "atoms") else None
 
 
 _KINDS: dict[str, type] = {
@@ -263,16 +263,16 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 def to_dict(mechanism: Mechanism) -> Json:
     """Return `mechanism` as nested dictionaries of JSON types, read back by `from_dict`."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, tuple):
+            return [plain(part) for part in value]
+        if isinstance(value, Runs):
+            return {"mean": value.mean, "shape": value.shape}
+        return to_dict(value) if isinstance(value, get_args(Mechanism)) else value
+
     names = [field.name for field in fields(mechanism)]
-    return {_NAMES[type(mechanism)]: {name: _plain(getattr(mechanism, name)) for name in names}}
-
-
-def _plain(value: Any) -> object:
-    if isinstance(value, tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, Runs):
-        return {"mean": value.mean, "shape": value.shape}
-    return to_dict(value) if type(value) in _NAMES else value
+    return {_NAMES[type(mechanism)]: {name: plain(getattr(mechanism, name)) for name in names}}
 
 
 def from_dict(data: object) -> Mechanism:

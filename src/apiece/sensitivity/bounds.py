@@ -139,9 +139,9 @@ def _beyond_intervals(f: Callable[[Any], Any]) -> Callable[[Interval], Interval]
     return enclose
 
 
-def _unit_part(x: Interval) -> Interval:
-    """Cut `x` to [-1, 1]."""
-    return iv.mpf([x.a if x.a > -1 else -1, x.b if x.b < 1 else 1])
+def _asin(x: Interval) -> Interval:
+    """Enclose the arcsine of what of `x` lies in [-1, 1]."""
+    return _asin_of_unit(iv.mpf([x.a if x.a > -1 else -1, x.b if x.b < 1 else 1]))
 
 
 _SLACK = mpmath.ldexp(1, -50)
@@ -161,8 +161,8 @@ _ELEMENTARY: dict[object, Callable[[Interval], Interval]] = {
     sympy.tanh: _tanh,
     sympy.atan: _beyond_intervals(mpmath.atan),
     sympy.erf: _beyond_intervals(mpmath.erf),
-    sympy.asin: lambda x: _asin_of_unit(_unit_part(x)),
-    sympy.acos: lambda x: iv.pi / 2 - _asin_of_unit(_unit_part(x)),
+    sympy.asin: _asin,
+    sympy.acos: lambda x: iv.pi / 2 - _asin(x),
 }
 
 
@@ -254,14 +254,11 @@ def norm_objective(
     def combine(results: list[Interval]) -> tuple[Interval, list[Interval]]:
         g, h = results[:d], results[d:]
         square = sum((x**2 for x in g[1:]), start=g[0] ** 2)
-        slopes = [2 * _dot(h[i * d : (i + 1) * d], g) for i in range(d)]
-        return square, slopes
+        rows = [h[i * d : (i + 1) * d] for i in range(d)]
+        products = [list(map(operator.mul, row, g)) for row in rows]
+        return square, [2 * reduce(operator.add, each) for each in products]
 
     return Objective([*gradient, *(e for row in hessian for e in row)], symbols, combine)
-
-
-def _dot(left: Sequence[Interval], right: Sequence[Interval]) -> Interval:
-    return sum((a * b for a, b in zip(left[1:], right[1:], strict=True)), start=left[0] * right[0])
 
 
 def maximise(

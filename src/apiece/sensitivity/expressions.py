@@ -262,7 +262,8 @@ def _sign(
         box = pending.popleft()
         sign = _definite(objective, box)
         parts = halves(box, whole) if symbols and not sign else []
-        seen |= {sign, *(_definite(objective, corner) for corner in _corners(box))} - {0}
+        corners = (tuple((end, end) for end in ends) for ends in zip(*box, strict=True))
+        seen |= {sign, *(_definite(objective, corner) for corner in corners)} - {0}
         if complex_below_zero and -1 in seen:
             raise _complex(node, argument)
         if len(seen) == 2 or not (sign or parts):
@@ -286,8 +287,3 @@ def _definite(objective: Objective, box: Box) -> int:
     """Return the sign that the value has all over the box; 0 where that is not shown."""
     low, high = objective.range_over(box)[0]
     return int(low > 0) - int(high < 0)
-
-
-def _corners(box: Box) -> tuple[Box, Box]:
-    """Return the lowest and the highest point of a box."""
-    return tuple((low, low) for low, _ in box), tuple((high, high) for _, high in box)

@@ -140,30 +140,15 @@ def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossShares:
-    """How each group's summed loss divides among the attributes; data about people.
-
-    Attributes:
-        groups: The groups' names.
-        shares: (groups, ...), non-negative, each group's sum 1, or 0 where nobody in it loses
-            anything.
-        attributes: Their names, where they have names.
-    """
+    """How each group's summed loss divides among the attributes; data about people."""
 
     groups: tuple[Hashable, ...]
-    shares: Floats = field(repr=False)
+    shares: Floats = field(repr=False)  # (groups, ...), of each sum 1, or 0 where nothing is lost
     attributes: tuple[str, ...] | None = None
 
     def ranking(self, group: Hashable) -> list[tuple[Hashable, float]]:
-        """Return (attribute, share) of one group, the largest share first.
-
-        An attribute without a name is given by its index within a record.
-
-        Args:
-            group: One of `groups`.
-
-        Raises:
-            OptionError: For another group.
-        """
+        """Return (attribute, share) of one group, the largest share first."""
+        # An attribute without a name is given by its index within a record.
         if group not in self.groups:
             raise unknown("group", group, map(str, self.groups))
         shares = self.shares[self.groups.index(group)]
