@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from functools import reduce
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from apiece.mechanisms.algebra import NormalForm, atoms_of
 from apiece.numerics.gaussian import gaussian_profile
 from apiece.numerics.rounding import UNIT, after_coin
 
+T = TypeVar("T")
 _ROUNDING = 2.0**-49  # eight units in the last place: mills and exp are good to a few
 _ULPS = 2.0**-50  # what a few operations on an argument can move it, relative to its terms
 _FAR = 1e300  # beyond it 1 is nothing beside (e^ε − 1)/q
@@ -286,46 +288,47 @@ def _excess(loss: Floats, mass: Floats, only: float, error: float, epsilon: Floa
 
 def enumerated(steps: NormalForm) -> DiscreteProfile | None:
     """Return the profile of discrete steps; None where one is not discrete, or atoms are many."""
-    outcomes = _composed(steps)
-    return None if outcomes is None else DiscreteProfile(outcomes)
+    try:
+        return DiscreteProfile(_composed(steps))
+    except _UnlistedError:
+        return None
 
 
-def _composed(steps: NormalForm) -> Outcomes | None:
-    """Return the outcomes of a composition; None where a step is not discrete, or they are many."""
-    total: Outcomes | None = None
+class _UnlistedError(Exception):
+    """Outcomes that are not listed: some step is not discrete, or they are too many."""
+
+
+def _composed(steps: NormalForm) -> Outcomes:
+    """Return the outcomes of a composition."""
+    parts = []
     for step, times in steps:
         if (atoms := atoms_of(step)) is not None:
-            base: Outcomes | None = Outcomes.of(atoms)
-        elif isinstance(step, Sampled) and (whole := _composed(flatten(step.mechanism))):
-            base = _gathered(whole.behind(step.probability))
+            base = Outcomes.of(atoms)
+        elif isinstance(step, Sampled):
+            base = _gathered(_composed(flatten(step.mechanism)).behind(step.probability))
         else:
-            return None
-        power = None if base is None else _power(base, times)
-        total = power if total is None or power is None else _product(total, power)
-        if total is None:
-            return None
-    return total
+            raise _UnlistedError
+        parts.append(power(base, times, _product))
+    return reduce(_product, parts)
 
 
-def _power(base: Outcomes | None, times: int) -> Outcomes | None:
-    """Return the outcomes of `times` equal steps, by squaring."""
-    power: Outcomes | None = None
-    while base is not None:
+def power(base: T, times: int, product: Callable[[T, T], T]) -> T:
+    """Return `base` so many times, by squaring."""
+    result = None
+    while True:
         if times & 1:
-            power = base if power is None else _product(power, base)
-            if power is None:
-                return None
+            result = base if result is None else product(result, base)
         times >>= 1
         if not times:
-            return power
-        base = _product(base, base)
-    return None
+            assert result is not None
+            return result
+        base = product(base, base)
 
 
-def _product(one: Outcomes, other: Outcomes) -> Outcomes | None:
+def _product(one: Outcomes, other: Outcomes) -> Outcomes:
     """Return the outcomes of two independent parts: losses add up, masses multiply."""
     if one.loss.size * other.loss.size > _AT_ONCE:
-        return None
+        raise _UnlistedError
     return _gathered(
         Outcomes(
             np.add.outer(one.loss, other.loss).ravel(),
@@ -340,8 +343,8 @@ def _product(one: Outcomes, other: Outcomes) -> Outcomes | None:
     )
 
 
-def _gathered(outcomes: Outcomes) -> Outcomes | None:
-    """Return outcomes with nearly equal losses counted together; None where they are many."""
+def _gathered(outcomes: Outcomes) -> Outcomes:
+    """Return outcomes with nearly equal losses counted together."""
     loss, p, q = outcomes[:3]
     # What is left out goes into `outside`, and rounding a loss to the grid into `error`.
     faint = np.maximum(p, q) < _LEAST_MASS
@@ -350,7 +353,7 @@ def _gathered(outcomes: Outcomes) -> Outcomes | None:
     grid = _SAME * float(np.abs(kept).max(initial=1.0))
     number, index = np.unique(np.round(kept / grid), return_inverse=True)
     if number.size > _MOST:
-        return None
+        raise _UnlistedError
     p, q = (np.bincount(index, m[~faint], number.size).astype(np.float64) for m in (p, q))
     return outcomes._replace(
         loss=np.asarray(number * grid, dtype=np.float64),

@@ -15,6 +15,7 @@ tilted mean lies near ε the value itself is nearly as large as that factor: the
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +25,7 @@ import numpy.typing as npt
 
 from apiece._types import Bounds, Floats, Reals
 from apiece.accounting.bounds import tightest
+from apiece.accounting.exact import power
 from apiece.accounting.lattice.discretise import Lattice
 from apiece.accounting.truncation import Jumps, Remainder, log_conversion, remainder
 from apiece.numerics.rounding import UNIT
@@ -145,19 +147,6 @@ def _fold(weight: Floats, size: int) -> Floats:
     return out
 
 
-def _power(base: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.complex128]:
-    """Return base**times by squaring; moduli at most about 1."""
-    result = None
-    while True:
-        if times & 1:
-            result = base if result is None else result * base
-        times >>= 1
-        if not times:
-            assert result is not None
-            return result
-        base = base * base
-
-
 def quick_length(least: int) -> int:
     """Return the least number that is not below and has no prime factor above 5.
 
@@ -181,7 +170,7 @@ def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tup
     spread = []
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
         folded = _fold(weight, size)
-        powered = _power(np.fft.rfft(folded), part.times)
+        powered = power(np.fft.rfft(folded), part.times, operator.mul)
         product = powered if product is None else product * powered
         spread.append(unit * float(np.linalg.norm(folded)))
     assert product is not None
