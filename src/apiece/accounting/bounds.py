@@ -21,20 +21,16 @@ whether a profile has been followed far enough."""
 
 
 class Profile(Protocol):
-    """The privacy profile of one mechanism under add/remove adjacency, bounded from both sides.
+    """The privacy profile of one mechanism under add/remove adjacency, bounded from both sides."""
 
-    With H(t) = sup over events A of P(A) − t·Q(A), the exact profile is the larger of the two
-    directions at t = e^ε.
-    """
+    # With H(t) = sup over events A of P(A) − t·Q(A), the exact profile is the larger of the two
+    # directions at t = e^ε.
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Return lower ≤ δ(ε) ≤ upper for a flat array of ε ≥ 0; never NaN, within [0, 1]."""
 
     def epsilon(self, delta: Floats) -> Bounds:
-        """Return lower ≤ ε(δ) ≤ upper for a flat array of δ in (0, 1); clipped below at 0.
-
-        The upper end is ∞ where the evaluator knows no finite ε.
-        """
+        """Return 0 ≤ lower ≤ ε(δ) ≤ upper, maybe ∞, for a flat array of δ in (0, 1)."""
 
 
 class Inverted:

@@ -155,11 +155,9 @@ def _baseline_curve(baseline: Mechanism) -> PrivacyCurve:
     return privacy_curve(baseline, method="pld")
 
 
-def excess_of(
-    plan: Numbers, group: int, curve: PrivacyCurve, *, asked: Budget | None = None
-) -> Excess:
-    """Return Δ between a group's baseline of (ε, δ) and its own curve; 0 where both are one."""
-    return _excesses_of(plan, {group: (curve, asked)})[0]
+def excess_of(plan: Numbers, group: int, curve: PrivacyCurve) -> Excess:
+    """Return Δ between a group's baseline and its own curve; 0 where both are one."""
+    return _excesses_of(plan, {group: (curve, None)})[0]
 
 
 def _excesses_of(
@@ -216,9 +214,8 @@ def spending(plan: Numbers, method: str) -> Floats:
         stage = plan.stages[0]
         if stage.participation is not None:
             return _spending_by_coin(plan, stage, stage.participation, method)
-        if (
-            len(distinct) >= QUICK and stage.times is None
-        ):  # as good as the curves, in a fraction of the time
+        # as good as the curves, in a fraction of the time
+        if len(distinct) >= QUICK and stage.times is None:
             joins = stage.sampling_probability > 0
             spent[joins] = upper_epsilons(
                 noise_multiplier=stage.noise_stddev / stage.clip_norm[joins],

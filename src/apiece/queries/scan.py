@@ -402,9 +402,9 @@ def norms(sums: pa.Table | pa.RecordBatch, power: int) -> Floats:
     return np.asarray((high * _HALF + low) ** (1 / power) * (1 + 2.0**-40), dtype=np.float64)
 
 
-def totals_sql(width: int, among: str | None) -> str:
-    """Return SQL for the sums of each cell over the persons in `among` (None: over all)."""
-    join = "" if among is None else f"SEMI JOIN {among} USING (person)"
+def totals_sql(width: int, *, everybody: bool) -> str:
+    """Return SQL for the sums of each cell, over all or over the persons in `admitted`."""
+    join = "" if everybody else "SEMI JOIN admitted USING (person)"
     sums = ", ".join(f"sum(k{i}) AS k{i}" for i in range(width))
     return f"SELECT cell, {sums} FROM contributions {join} GROUP BY cell"
 

@@ -66,10 +66,9 @@ class SparkTable:
 
 @dataclass
 class SparkContributions:
-    """What everybody adds to one query's sums, as a view of a session.
+    """What everybody adds to one query's sums, as a view of a session."""
 
-    What a lost executor held is computed again from the frozen rows, with the same outcome.
-    """
+    # What a lost executor held is computed again from the frozen rows, with the same outcome.
 
     spark: SparkSession = field(repr=False)
     rows: DataFrame = field(repr=False)
@@ -91,7 +90,7 @@ class SparkContributions:
 
             admitted = pa.table({"person": self._people.filter(pa.array(paid))})
             self.spark.createDataFrame(admitted).createOrReplaceTempView("admitted")
-        sql = scan.totals_sql(self.width, among="admitted" if paid is not None else None)
+        sql = scan.totals_sql(self.width, everybody=paid is None)
         return scan.totals(self.spark.sql(sql).collect())
 
 

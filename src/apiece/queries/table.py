@@ -120,7 +120,7 @@ class DuckDBContributions:
 
             admitted = pa.table({"person": pa.array(self._numbers[paid], pa.int64())})
             self.cursor.register("admitted", admitted)
-        sql = scan.totals_sql(self.width, among="admitted" if paid is not None else None)
+        sql = scan.totals_sql(self.width, everybody=paid is None)
         return scan.totals(self.cursor.execute(sql).fetchall())
 
 

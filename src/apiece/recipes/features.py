@@ -39,14 +39,13 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class LeafPatches:
-    """How like each place of an image is to patches that a random process drew.
+    """How like each place of an image is to patches that a random process drew."""
 
-    Filters are whitened patches of dead leaves; mean and covariance are those of dead leaves too.
-    The responses above a threshold, of both signs, are averaged over `places` by `places` regions.
-    A record's features depend on that record alone, and on a seed that is no secret. threshold: of
-    a response, where a patch and its match have norm 1 each. Sources: Coates and Ng 2012, whose
-    patches are the data's own; Baradad et al. 2021 for dead leaves.
-    """
+    # Filters are whitened patches of dead leaves; mean and covariance are those of dead leaves too.
+    # The responses above a threshold, of both signs, are averaged over `places` by `places`
+    # regions. A record's features depend on that record alone, and on a seed that is no secret.
+    # threshold: of a response, where a patch and its match have norm 1 each. Sources: Coates and
+    # Ng 2012, whose patches are the data's own; Baradad et al. 2021 for dead leaves.
 
     side: int
     colours: int = 3
@@ -60,15 +59,11 @@ class LeafPatches:
         for name in ("side", "colours", "filters", "size", "places"):
             _check.count(name, getattr(self, name))
 
-    def filters_and_mean(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return filters (filters, d), the patches' mean (d,) and the whitening matrix (d, d)."""
-        return _filters(self)
-
     @torch.no_grad()
     def __call__(self, images: Tensor, *, part: int = 32) -> Tensor:
         """Return features (n, 2 · filters, places, places), `part` images at a time."""
         require_shape(images, self.colours, self.side)
-        filters, mean, matrix = self.filters_and_mean()
+        filters, mean, matrix = patch_filters(self)
         # centring a patch, whitening it and comparing it are linear: one convolution makes all
         centred = torch.cat([matrix @ filters.T, matrix], dim=1).T
         bias = -centred @ mean
@@ -87,7 +82,8 @@ class LeafPatches:
 
 
 @functools.lru_cache(maxsize=8)
-def _filters(of: LeafPatches) -> tuple[Tensor, Tensor, Tensor]:
+def patch_filters(of: LeafPatches) -> tuple[Tensor, Tensor, Tensor]:
+    """Return filters (filters, d), the patches' mean (d,) and the whitening matrix (d, d)."""
     source = torch.Generator().manual_seed(of.seed)
     images = dead_leaves(1000, of.side, channels=of.colours, generator=source)
     patches = patches_of(images, of.size, 40_000, generator=source).flatten(1)

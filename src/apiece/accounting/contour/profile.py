@@ -155,7 +155,7 @@ def epsilon_bounds(
 
 
 @np.errstate(all="ignore")
-def epsilon_curves(columns: Floats, accuracy: Precision = DEFAULT) -> Floats:
+def epsilon_curves(columns: Floats) -> Floats:
     """Return upper bounds on ε for columns (z, q, T, δ) as of `epsilon_bounds`, by curves."""
     # Equal mechanisms lie side by side. An entry's bound depends on nothing but the entry: on its
     # mechanism's curve in the region of its δ, but for rounding. ∞ where that is not close enough.
@@ -164,7 +164,7 @@ def epsilon_curves(columns: Floats, accuracy: Precision = DEFAULT) -> Floats:
     keys = np.stack([*columns[:3], region])[:, order]
     starts, sizes = runs(keys)
     upper = np.full(order.size, np.inf)
-    for some, curves in _curves(keys[:, starts], accuracy):
+    for some, curves in _curves(keys[:, starts]):
         for place, epsilon, delta in zip(some, curves.epsilon, curves.delta, strict=True):
             here = order[starts[place] : starts[place] + sizes[place]]
             upper[here] = _on_chords(epsilon, delta, columns[3, here])
@@ -178,14 +178,14 @@ class _Curves(NamedTuple):
     delta: Floats
 
 
-def _curves(keys: Floats, accuracy: Precision) -> Iterator[tuple[Places, _Curves]]:
+def _curves(keys: Floats) -> Iterator[tuple[Places, _Curves]]:
     """Yield places of columns (z, q, T, region) and their curves, where these are close enough."""
     most, middle, least = (_delta_at(keys[3] + share) for share in (0.0, 0.5, 1.0))
     columns, todo = np.stack([*keys[:3], middle, least]), np.ones(middle.size, dtype=bool)
     for attempt in range(_ATTEMPTS):
         for some, count in _chunks(keys[:3], least, todo, attempt):
-            sides = _sides(columns[:, some], count, attempt, accuracy)
-            close, curves = _curve(sides, most[some, None], least[some, None], accuracy)
+            sides = _sides(columns[:, some], count, attempt, DEFAULT)
+            close, curves = _curve(sides, most[some, None], least[some, None])
             yield some[close], _Curves(curves.epsilon[close], curves.delta[close])
             todo[some] &= ~close
 
@@ -195,10 +195,10 @@ def _delta_at(region: Floats) -> Floats:
     return np.clip(np.exp(-((_WIDTH * region) ** 2) / 2), 1e-300, 1 - 2.0**-20)
 
 
-def _curve(sides: Sides, most: Floats, least: Floats, accuracy: Precision) -> tuple[Mask, _Curves]:
+def _curve(sides: Sides, most: Floats, least: Floats) -> tuple[Mask, _Curves]:
     """Return which curves between two δ are close enough, and all of them."""
     start, end = (_larger([one.epsilon(delta, at) for one, at in sides]) for delta in (most, least))
-    good = accuracy.reached(start) & accuracy.reached(end)
+    good = DEFAULT.reached(start) & DEFAULT.reached(end)
     low, high = np.where(good, start.lower, 0.0), np.where(good, end.upper, 1.0)
     step = (high - low) / (_ROOT**2 - 1)
     (epsilon, forward), (_, backward) = (one.deltas(low, step, _ROOT) for one, _ in sides)

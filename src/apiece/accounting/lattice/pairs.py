@@ -70,10 +70,8 @@ class Pair(Protocol):
         """Return an interval of ρ outside which P and Q have about `tail` or less."""
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
-        """Return the P₁- and Q-mass, but for `atoms`, of each (edges[i], edges[i+1]].
-
-        The first one is closed.
-        """
+        """Return the P₁- and Q-mass, but for `atoms`, of each (edges[i], edges[i+1]]."""
+        # The first one is closed.
 
     def rounding(self, window: Window) -> float:
         """Return a bound on the relative error of every mass, and of e^ρ at its ends."""

@@ -150,8 +150,8 @@ def _settings(
 def _masses(
     parts: Sequence[Direction], step: float, tilts: Floats, *, upper: bool
 ) -> tuple[Floats, Floats, float, float]:
-    """Return the composition's losses, their Q-masses less (or with) their absolute errors, the
-    relative error that is left, and a bound on the P- and on the Q-mass beyond the losses."""
+    """Return losses, their Q-masses, and bounds on the relative error and on the mass beyond."""
+    # Absolute errors are taken off the masses, or (upper) added. The mass beyond is that of P and Q.
     low, high = _window(parts, step, tilts)
     size = quick_length(high - low + 1)
     start = sum(p.times * p.offset for p in parts)
