@@ -226,8 +226,11 @@ def plan_votes(
             f"at most {records}, and better a hundredth of it"
         )
     most = _answers(questions, answers, threshold if noise is None else noise.threshold)
-    seats = voters.seats(groups, gaussian_mu(groups.epsilon, groups.delta), teachers)
-    allowed = _allowed(groups, seats)
+    mu = gaussian_mu(groups.epsilon, groups.delta)
+    seats = voters.seats(groups, mu, teachers)
+    # (pools,) What each pool's records allow together, as the μ² of a record of reach 1.
+    allowed = np.full(seats.teachers.size, np.inf)
+    np.minimum.at(allowed, seats.pool, (mu / seats.reach) ** 2)
     if noise is None:
         noise = _least_noise(float(allowed.min()), questions, most, threshold)
         phases: tuple[Phase, ...] = (Phase(questions, most, np.ones(allowed.size, dtype=bool)),)
@@ -251,14 +254,6 @@ def _answers(questions: int, answers: int | None, threshold: float | None) -> in
     if not _check.count("answers", answers) <= questions:
         raise InputError(f"answers = {answers}: must be at most questions = {questions}")
     return answers
-
-
-def _allowed(groups: BudgetGroups, seats: Seats) -> Floats:
-    """Return (pools,) what each pool's records allow together, as the μ² of a record of reach 1."""
-    each = (gaussian_mu(groups.epsilon, groups.delta) / seats.reach) ** 2
-    allowed = np.full(seats.teachers.size, np.inf)
-    np.minimum.at(allowed, seats.pool, each)
-    return allowed
 
 
 def _least_noise(allowed: float, questions: int, answers: int, threshold: float | None) -> Noise:

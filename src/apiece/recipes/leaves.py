@@ -73,6 +73,7 @@ def require_shape(images: Tensor, colours: int | str, side: int) -> None:
 
 
 WIDTHS = (64, 96, 160)
+KERNELS = ((4, 4, 3), (2, 2, 1))  # sizes and strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,11 @@ def trained(of: LeafNetwork) -> nn.Sequential:
     source = torch.Generator().manual_seed(of.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(of.seed)
-        pairs = zip((of.colours, *WIDTHS), WIDTHS, strict=False)
-        layers = nn.Sequential(*(_layer(before, after) for before, after in pairs))
+        layers = nn.Sequential()
+        shapes = zip((of.colours, *WIDTHS), WIDTHS, *KERNELS, strict=False)
+        for before, after, size, stride in shapes:
+            convolution = nn.Conv2d(before, after, size, stride, padding=1, bias=False)
+            layers.append(nn.Sequential(convolution, nn.BatchNorm2d(after), nn.ReLU()))
         head = nn.Sequential(
             nn.Linear(WIDTHS[-1], WIDTHS[-1]), nn.ReLU(), nn.Linear(WIDTHS[-1], 64)
         )
@@ -141,13 +145,6 @@ def trained(of: LeafNetwork) -> nn.Sequential:
         optimizer.step()
         pace.step()
     return layers.eval().requires_grad_(False)
-
-
-def _layer(before: int, after: int) -> nn.Sequential:
-    stride = {WIDTHS[0]: (4, 2), WIDTHS[1]: (4, 2), WIDTHS[2]: (3, 1)}[after]
-    return nn.Sequential(
-        nn.Conv2d(before, after, *stride, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()
-    )
 
 
 def view(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -82,7 +82,10 @@ class Scattering:
     def _features(self, images: Tensor) -> Tensor:
         """Return (n, c, channels, places, places): |…|x ∗ ψ₁| ∗ ψ₂| ∗ φ over all rising scales."""
         (low, wavelets), scales = _filters(self.side, self.scales, self.angles), self.scales
-        mirror = _reflected(self.side, _padded(self.side, scales))
+        # the padded side mirrors the image at its borders
+        padded, period = _padded(self.side, scales), 2 * (self.side - 1)
+        index = (torch.arange(padded) - (padded - self.side) // 2) % period
+        mirror = torch.minimum(index, period - index)
         spectrum = torch.fft.fft2(images[..., mirror[:, None], mirror])
 
         def averaged(of: Tensor, scale: int) -> Tensor:
@@ -112,13 +115,6 @@ class Scattering:
 def _padded(side: int, scales: int) -> int:
     """Return the side with padding: whole multiples of 2^J, at least one on either end."""
     return ((side >> scales) + 2) << scales
-
-
-def _reflected(side: int, padded: int) -> Tensor:
-    """Return the pixel at each place of a padded side, which mirrors the image at its borders."""
-    period = 2 * (side - 1)
-    index = (torch.arange(padded) - (padded - side) // 2) % period
-    return torch.minimum(index, period - index)
 
 
 def _subsampled(spectrum: Tensor, step: int) -> Tensor:

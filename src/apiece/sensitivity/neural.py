@@ -174,13 +174,8 @@ def by_torch_func(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor)
         scale = torch.stack([g.detach().abs().max() for g in gradients]).max()
         scale = torch.where(scale > 0, scale, torch.ones_like(scale))
         square = torch.stack([(g / scale).square().sum() for g in gradients]).sum()
-        return scale * _root(square)
+        positive = square > 0  # where it is not, the root has derivative 0
+        return scale * torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
 
     growth, norms = torch.func.vmap(torch.func.grad_and_value(norm))(x, y)
     return norms, growth
-
-
-def _root(square: Tensor) -> Tensor:
-    """Return the square root, with derivative 0 where it is 0."""
-    positive = square > 0
-    return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)

@@ -151,7 +151,7 @@ def _masses(
     parts: Sequence[Direction], step: float, tilts: Floats, *, upper: bool
 ) -> tuple[Floats, Floats, float, float]:
     """Return losses, their Q-masses, and bounds on the relative error and on the mass beyond."""
-    # Absolute errors are taken off the masses, or (upper) added. The mass beyond is that of P and Q.
+    # Absolute errors are taken off the masses, or (upper) added. The mass beyond is of P and Q.
     low, high = _window(parts, step, tilts)
     size = quick_length(high - low + 1)
     start = sum(p.times * p.offset for p in parts)
