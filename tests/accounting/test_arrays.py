@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from apiece.accounting.arrays import broadcast, distinct, runs
+from apiece.accounting.batch import broadcast, distinct
+from apiece.accounting.bounds import runs
 from apiece.errors import BudgetError, InputError
 
 

@@ -113,16 +113,14 @@ def discrete_steps() -> Verdict:
             atoms, mixed = behind_coin(cut, coin), (1 - coin) * q + coin * p
             for others in ((), (STRONG,)):
                 exact = of_outcomes(*beside(mixed, q, (mixed, q), *others), 1)
-                found = closed._power(Outcomes.of(atoms), 2)
+                found = closed.power(Outcomes.of(atoms), 2, closed._product)
                 leaves: Leaves = ((discrete_pair(atoms), 2),)
                 if others:
-                    found = found and closed._product(found, Outcomes.of(strong))
+                    found = closed._product(found, Outcomes.of(strong))
                     leaves = (*leaves, (discrete_pair(strong), 1))
-                assert found is not None
                 yield from holds(DiscreteProfile(found).delta(EPSILON), exact)
                 yield from holds(Composition(leaves, ROUGH).delta(EPSILON[1::2]), exact[1::2])
         found = closed._product(Outcomes.of(cut).behind(0.1), Outcomes.of(strong))
-        assert found is not None
         exact = of_outcomes(*beside(0.9 * q + 0.1 * p, q, STRONG), 1)
         yield from holds(DiscreteProfile(found).delta(EPSILON), exact)
 
@@ -130,8 +128,7 @@ def discrete_steps() -> Verdict:
 def faint_outcomes() -> Verdict:
     """Masses that are left out of an enumeration for being small, which here is .003."""
     for p, q in ((P, Q), (Q, P)):
-        power = closed._power(Outcomes.of(atoms_of_pair(p, q)), 3)
-        assert power is not None
+        power = closed.power(Outcomes.of(atoms_of_pair(p, q)), 3, closed._product)
         yield from holds(DiscreteProfile(power).delta(EPSILON), of_outcomes(p, q, 3))
 
 
@@ -144,8 +141,7 @@ def both_directions() -> Verdict:
     for p, q in (rare, rare[::-1], ([0.6, 0.4], [0.95, 0.05]), ([0.95, 0.05], [0.6, 0.4])):
         atoms = atoms_of_pair(np.array(p), np.array(q))
         for times in (1, 4):
-            power = closed._power(Outcomes.of(atoms), times)
-            assert power is not None
+            power = closed.power(Outcomes.of(atoms), times, closed._product)
             found = Composition(((discrete_pair(atoms), times),), ROUGH)
             yield from between(found, DiscreteProfile(power))
 

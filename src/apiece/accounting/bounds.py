@@ -11,6 +11,7 @@ import numpy as np
 from apiece import _check
 from apiece._types import Bounds, Floats, Mask
 from apiece.errors import ApieceError, InputError, RangeError
+from apiece.numerics.roots import Places
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-15, 1e6
 """Where ε is sought: a smaller one is reported as the smallest, or 0; a larger one as ∞."""
@@ -240,6 +241,13 @@ def pieces(nodes: Floats) -> Iterator[slice]:
         end = max(int(np.searchsorted(nodes, reach)), start + 1)
         yield slice(start, end)
         start = end
+
+
+def runs(columns: Floats) -> tuple[Places, Places]:
+    """Return where each run of equal columns begins, and how many columns it has."""
+    new = np.append(True, (np.diff(columns, axis=1) != 0).any(axis=0))[: columns.shape[1]]
+    starts = np.flatnonzero(new)
+    return starts, np.diff(np.append(starts, columns.shape[1]))
 
 
 _PARTS, _ROUNDS = 5, 22

@@ -25,7 +25,6 @@ import numpy as np
 
 from apiece._types import Bounds, Floats, Mask
 from apiece.accounting import exact
-from apiece.accounting.arrays import runs
 from apiece.accounting.bounds import (
     DEFAULT,
     Evaluated,
@@ -34,6 +33,7 @@ from apiece.accounting.bounds import (
     Profile,
     gated,
     nothing_known,
+    runs,
     within_range,
 )
 from apiece.accounting.contour.profile import (

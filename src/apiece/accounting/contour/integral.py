@@ -38,10 +38,10 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Bounds, Floats
-from apiece.accounting.arrays import Places
 from apiece.accounting.bounds import Precision
 from apiece.accounting.contour.moments import Steps, Weights, log_modulus
 from apiece.accounting.truncation import Remainder, log_conversion
+from apiece.numerics.roots import Places
 from apiece.numerics.rounding import UNIT
 
 _FREQUENCIES = np.geomspace(3.0, 4000.0, 26)

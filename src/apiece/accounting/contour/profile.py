@@ -18,11 +18,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from apiece._types import Bounds, Floats, Mask
-from apiece.accounting.arrays import Places, runs
-from apiece.accounting.bounds import DEFAULT, Precision, nothing_known, tightest
+from apiece.accounting.bounds import DEFAULT, Precision, nothing_known, runs, tightest
 from apiece.accounting.contour.integral import Aim, Contour, contour
 from apiece.accounting.contour.moments import OUTSIDE, cut, nodes_needed, whole
 from apiece.numerics.normal import place_of_tail
+from apiece.numerics.roots import Places
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
 _COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640)  # of nodes
