@@ -339,9 +339,69 @@ def test_who_withdraws_gets_a_text_and_an_event(
     out = capsys.readouterr().out
     for part in ("bob withdrew on", "at most ε = ", "Models that were released keep", "wages"):
         assert part in out
+    assert "recorded already" not in out
     assert max(map(len, out.splitlines())) <= 80
+    head = Ledger.open(url).head()
     assert run(["withdraw", url, "bob", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["unreleased"] == ["wages"]
+    event = json.loads(capsys.readouterr().out)
+    assert event["unreleased"] == ["wages"]
+    assert event["recorded_before"]
+    assert run(["withdraw", url, "bob"]) == 0
+    assert "recorded already, and nothing changes" in " ".join(capsys.readouterr().out.split())
+    assert Ledger.open(url).head() == head
     assert run(["withdraw", url, "eve"]) == 2
     assert "no account" in capsys.readouterr().err
     assert Ledger.open(url).withdrawn(["ann", "bob"]).tolist() == [False, True]
+
+
+def test_people_are_enrolled_as_their_consents_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    system, code = "urn:consent", {"system": "urn:consent", "code": "research"}
+    purpose = {"type": "permit", "purpose": [code]}
+    consents = [
+        ("ann", "active", {"type": "permit"}),
+        ("bob", "active", purpose),
+        ("cyd", "active", {"type": "permit", "period": {"end": "2025-12-31"}}),
+        ("dan", "draft", purpose),
+    ]
+    entries = [
+        {"resource": {"resourceType": "Consent", "status": status, "provision": provision,
+                      "scope": {"coding": [code]}, "patient": {"reference": f"Patient/{who}"}}}
+        for who, status, provision in consents
+    ]  # fmt: skip
+    bundle = {"resourceType": "Bundle", "type": "collection", "entry": entries}
+    Path("bundle.json").write_text(json.dumps(bundle))
+    mapping = 'source = "fhir"\nlevels = {low = 1}\ndefault = "low"\n'
+    Path("m.toml").write_text(
+        f'{mapping}[purpose]\n"{system}|research" = "research"\n'
+        f'[about]\n"{system}|research" = true\n'
+    )
+    words = ["ledger", "enroll", "l.db", "--consents", "bundle.json", "--mapping", "m.toml"]
+    words += ["--delta", "1e-6", "--on", "2026-05-01", "--scope", "purpose=care", "--json"]
+    for enrolled in (2, 0):
+        assert run([*words, "--out", "care.parquet"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        aside = {"status draft": 1}
+        assert told == {"enrolled": enrolled, "on": "2026-05-01", "aside": aside}
+    assert Ledger.open("l.db").people == 2
+    care = pd.read_parquet("care.parquet")
+    assert care.to_dict("list") == {"person": ["ann"], "epsilon": [1.0]}
+
+
+def test_a_receipt_is_checked_and_files_that_are_swapped_are_told(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    files = {name: str(tmp_path / f"{name}.json") for name in ("head", "receipt")}
+    for name, words in (("head", [url]), ("receipt", [url, "ann", "--head", files["head"]])):
+        assert run(["ledger", name, *words]) == 0
+        Path(files[name]).write_text(capsys.readouterr().out)
+    right = [files["receipt"], files["head"]]
+    assert run(["ledger", "check", *right, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "problems": []}
+    assert run(["ledger", "check", *right[::-1]]) == 2
+    said = capsys.readouterr().err
+    assert "head.json: is none; give what `apiece ledger receipt --head` printed" in said
+    assert said.count("\n") == 1

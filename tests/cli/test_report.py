@@ -86,6 +86,11 @@ def test_a_statement_as_one_file(folder: Path, tmp_path: Path, capsys: Any) -> N
         assert cli.run(words) == 0
         assert capsys.readouterr().out == f"Open {tmp_path / name}\n"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "out.pdf"]
+    words = ["report", str(folder), "--as", "statement", "--out", str(tmp_path / "out.docx")]
+    assert cli.run(words) == 2
+    said = capsys.readouterr().err
+    assert ".json is for machines and .pdf is the page for people" in said
+    assert said.count("\n") == 1
 
 
 def test_a_statement_without_the_library_writes_nothing(

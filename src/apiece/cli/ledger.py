@@ -485,11 +485,11 @@ def receipt(url: str, person: str, head: Path | None, as_json: bool) -> None:
     _emit(as_json, found.to_dict(), receipt_text(found))
 
 
-def _document(path: Path, what: str) -> Json:
-    """Return the JSON object in a file."""
+def _document(path: Path, what: str, key: str = "accounts", command: str = "head") -> Json:
+    """Return the head in a file, or the document with another key that a command printed."""
     found = loads(read_text(path), what)
-    if not isinstance(found, dict):
-        raise DataError(f"{what} {path}: no JSON object; give what apiece wrote")
+    if not isinstance(found, dict) or key not in found:
+        raise DataError(f"{what} {path}: is none; give what `apiece ledger {command}` printed")
     return found
 
 
@@ -529,7 +529,9 @@ def check(receipt: Path, head: Path, as_json: bool) -> None:
     """
     from apiece.ledger import check_receipt
 
-    found = check_receipt(_document(receipt, "RECEIPT"), _document(head, "HEAD"))
+    found = check_receipt(
+        _document(receipt, "RECEIPT", "account", "receipt --head"), _document(head, "HEAD")
+    )
     lines = [*(f"PROBLEM {each}" for each in found), "does not hold" if found else "ok"]
     _emit(as_json, {"ok": not found, "problems": found}, "\n".join(map(plain, lines)))
     if found:

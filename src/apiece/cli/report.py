@@ -21,7 +21,7 @@ from apiece.cli._command import (
     read_text,
     renamed,
 )
-from apiece.errors import InputError, OptionError
+from apiece.errors import DataError, InputError, OptionError
 
 if TYPE_CHECKING:
     from apiece.jobs import Run
@@ -147,6 +147,11 @@ def _papers(source: Path, kind: str, out: Path | None, words: dict[str, str]) ->
         files = {name: (out / name, how) for name, (_, how) in files.items()}
     elif out is not None:
         own = {name: how for name, (_, how) in files.items() if out.suffix in how.endings}
+        if not own and len(files) > 1:
+            raise DataError(
+                f"{out}: of a {kind}, .json is for machines and .pdf is the page for people; "
+                "give such a name, or a folder for both"
+            )
         name = next(iter(own or files))
         files = {name: (out, files[name][1])}
     for path, how in files.values():

@@ -36,14 +36,17 @@ def command(ledger: str, person: str, as_json: bool) -> None:
     from apiece.ledger.reports import CANNOT
 
     opened = Ledger.open(ledger, create=False)
+    before = opened.head()
     lineage = opened.withdraw([account_of(opened, person)])
+    again = lineage.head == before  # nothing was written
     (event,), (found,) = lineage.events(), lineage.receipts
     if as_json:
-        echo(json.dumps(event))
+        echo(json.dumps({**event, "recorded_before": again}))
         return
     told = f"ε = {shown(found.told)} at δ = {shown(found.delta)}"
     said = [
-        f"{plain(person)} withdrew on {found.withdrawn}.",
+        f"{plain(person)} withdrew on {found.withdrawn}."
+        + " That was recorded already, and nothing changes." * again,
         "From now on no answer and no batch of a training that charges this ledger has this "
         "person's rows in it. A query still reads them, to leave them out; an audit asks none.",
         f"All that was charged together tells about this person at most {told}; the budget was "
