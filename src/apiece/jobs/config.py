@@ -100,11 +100,10 @@ def settings_by_strategy(name: str, value: object) -> Mapping[str, Mapping[str, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """[data]: the table, its columns, and how a CSV file is written (`datasets.Dialect`).
+    """[data]: the table, its columns, and how a CSV file is written (`datasets.Dialect`)."""
 
-    Without `split`, `test_share` of the units is held out, by coin. With `person` the persons are
-    the units, and budgets and split are theirs; `people` is a second table that says them.
-    """
+    # Without `split`, `test_share` of the units is held out, by coin. With `person` the persons are
+    # the units, and budgets and split are theirs; `people` is a second table that says them.
 
     source: str = setting(
         "CSV or Parquet file, or a packaged table: adult, german, credit_default.",
@@ -168,11 +167,10 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetColumns:
-    """[budgets]: where everyone's ε and δ come from: a column, or simulated `groups`.
+    """[budgets]: where everyone's ε and δ come from: a column, or simulated `groups`."""
 
-    `levels` are what the consent form offers: public, where those that somebody chose are not. The
-    column has their names and no other.
-    """
+    # `levels` are what the consent form offers: public, where those that somebody chose are not.
+    # The column has their names and no other.
 
     epsilon: str | None = setting("Column of each record's ε.")
     delta: float | str = setting(
@@ -208,12 +206,11 @@ _DEFAULTS: dict[str, Flags] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """[training]: one model, and the plan by which it is trained.
+    """[training]: one model, and the plan by which it is trained."""
 
-    With PATE, batch_size is that of each teacher and of the student. Without hidden layers the
-    model is a (multinomial) logistic regression. The schedules are factors on the learning rate and
-    on the noise, by step, as in `schedule_noise`; they are part of every strategy's plan.
-    """
+    # With PATE, batch_size is that of each teacher and of the student. Without hidden layers the
+    # model is a (multinomial) logistic regression. The schedules are factors on the learning rate
+    # and on the noise, by step, as in `schedule_noise`; they are part of every strategy's plan.
 
     method: str = setting("Training method: dp-sgd or pate.", read=method_name, value="dp-sgd")
     strategy: str = setting(
@@ -246,10 +243,10 @@ TUNED = tuple(name for name, how in settings_of(Training) if how.tuned)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pate:
-    """[pate]: with method = "pate", the teachers, the public rows, and what is asked about them.
+    """[pate]: with method = "pate", the teachers, the public rows, and what is asked about them."""
 
-    Public rows are not protected: their features may show in the model. Their labels are not used.
-    """
+    # Public rows are not protected: their features may show in the model. Their labels are not
+    # used.
 
     teachers: int | None = setting("Number of teachers; with --method pate.")
     questions: int | None = setting("Number of public rows to ask about.", default="200")
@@ -276,10 +273,9 @@ class Pate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """[compare]: other strategies beside the job's, each trained `seeds` times.
+    """[compare]: other strategies beside the job's, each trained `seeds` times."""
 
-    strategies: none is the job's alone. settings: strategy → the values of `TUNED` of its own.
-    """
+    # strategies: none is the job's alone. settings: strategy → the values of `TUNED` of its own.
 
     strategies: tuple[str, ...] = setting(
         read=lambda name, value: several(strategy_name)("strategy", listed(name, value)), value=()
@@ -295,10 +291,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """[run]: the randomness, where the results go, and the ledger that pays for them.
+    """[run]: the randomness, where the results go, and the ledger that pays for them."""
 
-    Without `seed` all randomness comes from the operating system, as a release must have it.
-    """
+    # Without `seed` all randomness comes from the operating system, as a release must have it.
 
     seed: int | None = setting(
         "Seed for repeatable experiments; never for a release.", read=natural
@@ -339,10 +334,8 @@ SAID = ("purpose", "controller", "contact", "valid_until")
 
 
 def read_words(said: Mapping[str, object], *others: str) -> dict[str, str]:
-    """Return what the steward says now, checked; `others` are names that are known too.
-
-    Raises `InputError` for a name that is none of `SAID`, and for a day that is past.
-    """
+    """Return what the steward says now, checked; `others` are names that are known too."""
+    # Raises `InputError` for a name that is none of `SAID`, and for a day that is past.
     for name in said:
         if name not in SAID:
             raise unknown("argument", name, (*SAID, *others))

@@ -230,10 +230,8 @@ TABULAR, HEAD = "apiece tabular model 1", "apiece head on features 1"
 
 
 def to_bytes(model: TabularModel, form: str = TABULAR) -> bytes:
-    """Return the content of `model.pt`: tensors and plain values only.
-
-    form: `HEAD` of a network on features of images, which no columns tell.
-    """
+    """Return the content of `model.pt`: tensors and plain values only."""
+    # form: `HEAD` of a network on features of images, which no columns tell.
     widths = [int(m.out_features) for m in model.network if isinstance(m, nn.Linear)]
     content = {
         "format": form,
@@ -341,10 +339,8 @@ def _check_shapes(state: Mapping[str, Any], widths: tuple[int, ...]) -> None:
 
 
 def _statement(content: Json, target: Categorical | Numeric, path: Path) -> Json | None:
-    """Return the statement in a stored model; it is its author's word.
-
-    Raises `DataError` where it is of another model, or another than statement.json beside it.
-    """
+    """Return the statement in a stored model; it is its author's word."""
+    # Raises `DataError` where it is of another model, or another than statement.json beside it.
     found, where = None, str(path)
     if content.get("statement") is not None:
         found = require_sealed(_json.loads(str(content["statement"]), where), where)

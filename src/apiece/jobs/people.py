@@ -325,12 +325,11 @@ def read_units(frame: pd.DataFrame, data: Data) -> Roster:
 
 
 def split(units: Roster, data: Data, seed: int | None) -> Mask:
-    """Return the units that are trained on: by the split column, or by one coin a unit.
-
-    seed: of the coins; None for fresh ones. A person's coin is a function of their id and of a key
-    from the seed: nobody else's presence or rows change it. Raises `DataError` for a split column
-    that says something else, or two things of one person, and where nothing is left to train on.
-    """
+    """Return the units that are trained on: by the split column, or by one coin a unit."""
+    # seed: of the coins; None for fresh ones. A person's coin is a function of their id and of a
+    # key from the seed: nobody else's presence or rows change it. Raises `DataError` for a split
+    # column that says something else, or two things of one person, and where nothing is left to
+    # train on.
     name = data.split_column
     random = np.random.default_rng(seed)
     if name is not None:
@@ -353,11 +352,9 @@ def split(units: Roster, data: Data, seed: int | None) -> Mask:
 
 
 def declared_public(units: Roster, held: Mask, share: float, seed: int | None) -> Mask:
-    """Return which of the held-out units are declared public, by one coin a unit.
-
-    held: (U,), which of them are held out. share: that is declared public. seed: as of `split`.
-    Raises `DataError` where no unit is public.
-    """
+    """Return which of the held-out units are declared public, by one coin a unit."""
+    # held: (U,), which of them are held out. share: that is declared public. seed: as of `split`.
+    # Raises `DataError` where no unit is public.
     random = np.random.default_rng(None if seed is None else [seed, 1])
     coins = random.random(units.size) if units.ids is None else _coins(units.ids, random.bytes(32))
     public = held & (coins < share)
@@ -376,11 +373,9 @@ def _coins(ids: npt.NDArray[np.str_], key: bytes) -> Floats:
 
 
 def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
-    """Return the budgets of the trained units; every row that states one is checked first.
-
-    trained: (U,), which of them are trained on. Raises `DataError` for rows of one person that
-    differ, naming nobody; `BudgetError` for what is no budget or none of the declared levels.
-    """
+    """Return the budgets of the trained units; every row that states one is checked first."""
+    # trained: (U,), which of them are trained on. Raises `DataError` for rows of one person that
+    # differ, naming nobody; `BudgetError` for what is no budget or none of the declared levels.
     said = budget_columns(
         units.table,
         epsilon=asked.epsilon,
@@ -404,10 +399,8 @@ def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
 
 
 def roles(job: Job, label: str) -> dict[str, str]:
-    """Return the columns that are no features, and what each is instead.
-
-    Raises `InputError` where one column is given two roles.
-    """
+    """Return the columns that are no features, and what each is instead."""
+    # Raises `InputError` where one column is given two roles.
     data, budgets = job.data, job.budgets
     delta = budgets.delta if isinstance(budgets.delta, str) else None
     given = {"epsilon": budgets.epsilon, "delta": delta, "ids": data.ids, "person": data.person}

@@ -25,11 +25,10 @@ _LOG = Kind("a run's log", (".jsonl",), b'{"seconds": ')
 
 
 class RunFolder:
-    """The folder of one run: files written whole, a log of whole lines, nothing private.
+    """The folder of one run: files written whole, a log of whole lines, nothing private."""
 
-    No losses or norms of training records go into it, no counts of those who were sampled, no list
-    of who has which budget.
-    """
+    # No losses or norms of training records go into it, no counts of those who were sampled, no
+    # list of who has which budget.
 
     def __init__(self, path: Path) -> None:
         try:
@@ -86,12 +85,11 @@ def free_folder(parent: Path, name: str) -> Path:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Unfinished:
-    """What a run keeps in its folder until it is done, so that it can be gone on with.
+    """What a run keeps in its folder until it is done, so that it can be gone on with."""
 
-    The folder `checkpoints` holds a checkpoint of every model begun, with the key of its noise, and
-    what the config does not say: the job's name, and the coins (the seed) of a split that was
-    drawn. Only its owner can read it, and it is deleted once the run's results are written.
-    """
+    # The folder `checkpoints` holds a checkpoint of every model begun, with the key of its noise,
+    # and what the config does not say: the job's name, and the coins (the seed) of a split that was
+    # drawn. Only its owner can read it, and it is deleted once the run's results are written.
 
     out: Path
     coins: int

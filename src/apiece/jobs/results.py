@@ -141,11 +141,7 @@ class Run:
     def release(self) -> Release:
         """Whether the run is fit for release, made anew from its values."""
         return checklist(
-            self.kept,
-            self.data,
-            seed=self.seed,
-            models=self.models,
-            no_limit_cap=self.no_limit_cap,
+            self.kept, self.data, seed=self.seed, models=self.models, no_limit_cap=self.no_limit_cap
         )
 
     def to_dict(self) -> Json:
@@ -368,10 +364,8 @@ def _require_fitting(strategies: tuple[Trained, ...], top: Json, repeats: int, w
 
 
 def require_same(stored: object, found: object, where: str) -> None:
-    """Raise `DataError` where what is stored differs from what was computed anew.
-
-    Numbers may differ in their last digits, since other machines round otherwise.
-    """
+    """Raise `DataError` where what is stored differs from what was computed anew."""
+    # Numbers may differ in their last digits, since other machines round otherwise.
     if isinstance(found, dict) and isinstance(stored, dict) and found.keys() == stored.keys():
         for name, value in found.items():
             require_same(stored[name], value, f"{where}.{name}")
@@ -414,10 +408,8 @@ def _require_bound(run: Run, plan: Json, metrics: Json, folder: Path) -> None:
 
 
 def _told(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
-    """Yield what a job and its run both tell: a name, the job's word and the run's.
-
-    What is told by strategy comes last: it is asked of strategies that both have.
-    """
+    """Yield what a job and its run both tell: a name, the job's word and the run's."""
+    # What is told by strategy comes last: it is asked of strategies that both have.
     yield "strategy", job.training.strategy, run.strategy
     yield "strategies", job.strategies, tuple(found.strategy for found in run.strategies)
     yield "seeds", job.compare.seeds * len(job.strategies), run.models
@@ -468,11 +460,9 @@ def totalled(groups: int) -> list[int]:
 
 
 def totals(plans: Sequence[Plan], repeats: int) -> tuple[Total, ...]:
-    """Return what groups would spend if every model, `repeats` of each plan, were released.
-
-    With many groups, of some of them from the strictest to the loosest: each takes a composition.
-    Empty for a single model.
-    """
+    """Return what groups would spend if every model, `repeats` of each plan, were released."""
+    # With many groups, of some of them from the strictest to the loosest: each takes a composition.
+    # Empty for a single model.
     groups = plans[0].budget_groups
     if len(plans) * repeats == 1:
         return ()

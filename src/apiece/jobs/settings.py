@@ -24,15 +24,14 @@ class JobSection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How one setting is read, and the option of `apiece train` that gives it.
+    """How one setting is read, and the option of `apiece train` that gives it."""
 
-    read: takes name and value; returns the value checked and frozen, or raises. kind: the type of
-    one value; object for a number or a text. repeatable: whether it is a list. value: its default;
-    None stands for a setting that is left out, and is not read. help: of the option; a setting
-    without it has none. flag: the option's name, where it is not the field's. default: what the
-    help names as default, where that is not `value`. tuned: whether a strategy in a comparison may
-    have its own.
-    """
+    # read: takes name and value; returns the value checked and frozen, or raises. kind: the type of
+    # one value; object for a number or a text. repeatable: whether it is a list. value: its
+    # default; None stands for a setting that is left out, and is not read. help: of the option; a
+    # setting without it has none. flag: the option's name, where it is not the field's. default:
+    # what the help names as default, where that is not `value`. tuned: whether a strategy in a
+    # comparison may have its own.
 
     read: Reader
     kind: type
@@ -54,10 +53,8 @@ def setting(
     secret: bool = False,
     **how: object,
 ) -> Any:
-    """Return the dataclass field of a setting, which is read by its type or as `read` does.
-
-    factory: makes a default that can change. required: there is no default. secret: not in reprs.
-    """
+    """Return the dataclass field of a setting, which is read by its type or as `read` does."""
+    # factory: makes a default that can change. required: there is no default. secret: not in reprs.
     metadata = {"read": read, "how": {"value": value, "help": help_, **how}}
     if factory is not None:
         return field(default_factory=factory, repr=not secret, metadata=metadata)
