@@ -31,7 +31,7 @@ test: $(STAMP)   ## the tests, under 15 minutes on two cores
 test-all: $(STAMP)  ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 -q
 
-test-extras: $(STAMP)  ## the tests that need an extra (ray, flower, lightning, mlflow, huggingface, networks, spark), each installed first
+test-extras: $(STAMP)  ## the tests that need an extra (ray, flower, lightning, mlflow, huggingface, networks, oracles, spark), each installed first
 	.ci/extras $(BIN)/python
 
 mutants: $(STAMP)  ## how many planted faults the tests find (hours; goes on where it stopped): SAMPLE=100 PACKAGES="plan ledger"
