@@ -3,7 +3,8 @@
 `python benchmarks/anytime.py null` runs true claims that are reached exactly, a look at every pair,
 and a Clopper–Pearson bound that is peeked at in the same way; `power` runs broken mechanisms, and
 beside it the number of pairs (or canaries of one run) at which audits of a number fixed in advance
-find half of them. Both write into benchmarks/results/anytime.json.
+find half of them; `one-run` sets the product law of one-run audits beside our bound. All write into
+benchmarks/results/anytime.json.
 """
 
 import argparse
@@ -12,11 +13,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-from scipy import special
+from scipy import special, stats
 
 from apiece.accounting import privacy_curve
 from apiece.audit import Claim, EProcess, lower_bound, one_run
+from apiece.audit.bounds import MOST, ROUNDS, dp_p_value
 from apiece.mechanisms import Gaussian, Sampled
+from apiece.numerics.roots import last_true
 from apiece.reproduce import machine
 
 RESULT = Path(__file__).parent / "results" / "anytime.json"
@@ -48,6 +51,12 @@ def first_look(claim, pairs, n, seed):
     return float(hit[0] + 1) if hit.size else np.inf
 
 
+def forgetful(wealth):
+    """Whether a bet that begins anew at each loss, and so forgets it, ever gets as far."""
+    low = np.minimum.accumulate(np.append(0.0, wealth))[:-1]
+    return bool((wealth - low >= NEEDED).any())
+
+
 def peeking(pairs, epsilon, threshold, n, runs):
     """The share of runs in which Clopper–Pearson, looked at after each pair, refuses a true ε."""
     false = 0
@@ -72,8 +81,12 @@ def null(runs, pairs, only):
         if only not in name:
             continue
         begun = time.perf_counter()
-        false = np.mean([np.isfinite(first_look(claim, make, pairs, s)) for s in range(runs)])
-        found[name] = {"refused": float(false), "seconds": time.perf_counter() - begun}
+        bets = [EProcess(claim).update(*make(np.random.default_rng(s), pairs)) for s in range(runs)]
+        found[name] = {
+            "refused": float(np.mean([(wealth >= NEEDED).any() for wealth in bets])),
+            "refused by a bet that forgets losses": float(np.mean(list(map(forgetful, bets)))),
+            "seconds": time.perf_counter() - begun,
+        }
         print(name, found[name], flush=True)
     control = {}
     for size, times in ((500, 1000), (10_000, 400)):
@@ -89,6 +102,55 @@ def null(runs, pairs, only):
         "cases": found,
         "peeked": peeked,
     }
+
+
+def together(share, delta, canaries, runs, error=ALPHA):
+    """How often one-run p-values refuse a true (0, δ) whose failures come together.
+
+    With chance δ/share it tells the coins of this share of the canaries, else nothing of any: each
+    coin is told with chance δ. The product law lets each canary fail by itself, as one public
+    implementation of Xiang et al. 2025 has it.
+    """
+    generator, refused = np.random.default_rng(0), {"product law": 0, "one-run dp": 0}
+    for _ in range(runs):
+        told = round(share * canaries) if generator.random() < delta / share else 0
+        correct = told + generator.binomial(canaries - told, 0.5)
+        alone = canaries - round(canaries * delta)
+        refused["product law"] += stats.binom.cdf(canaries - correct, alone, 0.5) <= error
+        told_p = dp_p_value(0.0, canaries=canaries, guesses=canaries, correct=correct, delta=delta)
+        refused["one-run dp"] += told_p <= error
+    return {name: float(count / runs) for name, count in refused.items()}
+
+
+def one_run_laws(runs):
+    """The product law beside our one-run bound: error where failures come together, and gain."""
+    made = {
+        f"δ = {delta:g}, {canaries} canaries, {share:g} of them at once": together(
+            share, delta, canaries, runs
+        )
+        for delta, canaries, share in ((0.01, 1000, 0.1), (1e-3, 10_000, 0.02))
+    }
+    gain = {}
+    for delta in (1e-5, 1e-3, 1e-2):
+        for right in (0.7, 0.9):
+            correct, alone = int(1000 * right), 1000 - round(1000 * delta)
+            ours = last_true(
+                lambda e, c=correct, d=delta: (
+                    dp_p_value(e, canaries=1000, guesses=1000, correct=c, delta=d) <= ALPHA
+                ),
+                most=MOST,
+                rounds=ROUNDS,
+            )
+            product = last_true(
+                lambda e, c=correct, a=alone: (
+                    stats.binom.cdf(1000 - c, a, special.expit(-e)) <= ALPHA
+                ),
+                most=MOST,
+                rounds=ROUNDS,
+            )
+            gain[f"δ = {delta:g}, {right:.0%} right"] = {"one-run dp": ours, "product law": product}
+    print(made, gain)
+    return {"runs": runs, "alpha": ALPHA, "cases": made, "epsilon of 1,000 canaries": gain}
 
 
 def fixed_size(reject, runs):
@@ -159,13 +221,15 @@ def _quantiles(looks):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=["null", "power"])
+    parser.add_argument("part", choices=["null", "power", "one-run"])
     parser.add_argument("--runs", type=int)
     parser.add_argument("--pairs", type=int)
     parser.add_argument("--only", default="", help="Cases whose name holds this.")
     asked = parser.parse_args()
     if asked.part == "null":
         made = null(asked.runs or 1000, asked.pairs or 500, asked.only)
+    elif asked.part == "one-run":
+        made = one_run_laws(asked.runs or 4000)
     else:
         made = power(asked.runs or 80, asked.pairs or 2000, asked.only)
     stored = json.loads(RESULT.read_text()) if RESULT.exists() else {}

@@ -34,6 +34,22 @@ def test_one_run_gdp_recursion_at_zero_is_a_coin() -> None:
     assert not gdp_rejects(3.0, 0.05, canaries=100, guesses=100, correct=65)
 
 
+def test_failures_that_come_together_do_not_break_the_bound_as_they_break_a_product_law() -> None:
+    """A true (0, δ): with chance .1 it tells 100 of 1,000 coins at once; 1,000 runs, at 5 %.
+
+    The control lets each of the canaries fail by itself (after Xiang et al. 2025).
+    """
+    generator, ours, product = np.random.default_rng(0), 0, 0
+    for _ in range(1000):
+        told = 100 * int(generator.random() < 0.1)
+        right = told + int(generator.binomial(1000 - told, 0.5))
+        p = dp_p_value(0.0, canaries=1000, guesses=1000, correct=right, delta=0.01)
+        ours += p <= 0.05
+        product += stats.binom.cdf(1000 - right, 990, 0.5) <= 0.05
+    assert ours <= 50
+    assert product > 80  # 50 are allowed, 7 their standard deviation
+
+
 @pytest.mark.parametrize("method", ["dp", "gdp"])
 def test_one_run_finds_a_model_that_hides_nothing(method: str) -> None:
     coins = np.random.default_rng(0).random(500) < 0.5
