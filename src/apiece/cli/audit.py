@@ -553,10 +553,8 @@ def of_canaries(delta: float | None, confidence: float, **flags: Any) -> Finding
 
 
 def _canaries(given: Canaries) -> tuple[Any, Any, Any]:
-    """Return scores, coins and maybe groups, one a canary; with --person one a person.
-
-    With --coins, the two files are joined by id, whatever the order of their rows.
-    """
+    """Return scores, coins and maybe groups, one a canary; with --person one a person."""
+    # With --coins, the two files are joined by id, whatever the order of their rows.
     from apiece.audit.records import join
     from apiece.budgets import Units
     from apiece.budgets.frames import ids_column, person_column

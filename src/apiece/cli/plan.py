@@ -220,10 +220,8 @@ def prospect(
     gain: MeasuredGain | None,
     predicted: Mapping[str, PredictedGain | None],
 ) -> str:
-    """Return what so much less noise has been seen to bring; "nothing here" is an answer.
-
-    The individual strategy with the least noise counts, against the better of one budget for all.
-    """
+    """Return what so much less noise has been seen to bring; "nothing here" is an answer."""
+    # The individual strategy with the least noise counts, against the better of one budget for all.
     less = {row.strategy: row.below_uniform or 0.0 for row in rows if row.objection is None}
     # As the table shows them: who is equal there is named together.
     shown = {name: float(f"{times:.3g}") for name, times in less.items()}

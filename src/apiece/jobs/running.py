@@ -297,11 +297,9 @@ def descended(one: ModelRun) -> nn.Sequential:
 
 
 def taught(one: ModelRun) -> nn.Sequential:
-    """Return the student of one strategy's teachers, by PATE.
-
-    Until the run is done, the run folder keeps answers alone, readable by their owner: no vote, no
-    teacher and no key. Steps are counted of teachers and student together.
-    """
+    """Return the student of one strategy's teachers, by PATE."""
+    # Until the run is done, the run folder keeps answers alone, readable by their owner: no vote,
+    # no teacher and no key. Steps are counted of teachers and student together.
     people, training, public = one.prepared.people, one.training, one.prepared.people.public
     assert public is not None  # of every job whose method is PATE
     try:
@@ -345,12 +343,10 @@ def student(
     classes: int,
     **options: object,
 ) -> tuple[nn.Sequential, int]:
-    """Return a student as a network, and how many questions were answered.
-
-    records: the rows that the teachers learn from, of persons where the plan of votes is of
-    persons. public: (Q, d), public rows, encoded alike. hidden: widths of hidden layers. options:
-    of `teach`.
-    """
+    """Return a student as a network, and how many questions were answered."""
+    # records: the rows that the teachers learn from, of persons where the plan of votes is of
+    # persons. public: (Q, d), public rows, encoded alike. hidden: widths of hidden layers. options:
+    # of `teach`.
     features = records.features.shape[1]
     found = teach(
         votes,
