@@ -38,7 +38,8 @@ def read_toml(path: str | Path, what: str) -> Json:
         found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         _refuse_zeros(found)
     except (OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        reason = " ".join(str(said).split()) or type(error).__name__
         raise DataError(f"{what} {path}: cannot be read ({reason}); give a TOML file") from None
     return found
 

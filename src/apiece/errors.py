@@ -125,4 +125,5 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> OptionError:
     names = sorted(known)
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return OptionError(f"{kind}: unknown name {name!r}; {hint}(known: {', '.join(names)})")
+    listed = f"{hint}(known: {', '.join(names)})" if names else "there are none; leave it out"
+    return OptionError(f"{kind}: unknown name {name!r}; {listed}")

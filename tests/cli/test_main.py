@@ -27,6 +27,18 @@ def test_help_loads_nothing_heavy() -> None:
     assert out.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_group_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["ledger"]):
+        assert cli.run(words) == 0
+        captured = capsys.readouterr()
+        assert "Usage: apiece" in captured.out
+        assert captured.err == ""
+
+
+PLAN = ["plan", "--records", "9", "--groups", "a:1:.5,b:2:.5", "--delta", "1e-5"]
+PLAN += ["--batch-size", "3", "--steps", "2", "--strategy"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
@@ -34,6 +46,9 @@ def test_help_loads_nothing_heavy() -> None:
         (["schema", "adult", "--lable", "x"], "--label"),
         (["schema", "adult"], "--label"),
         (["--nonsense"], "--nonsense"),
+        (["ledger", "inti"], "did you mean 'init'"),
+        ([*PLAN, "scale", "--option", "size=1"], "there are none; leave it out"),
+        ([*PLAN, "hybrid"], "give --option excess=0.02"),
     ],
 )
 def test_misspelled_names_get_the_nearest_right_one(

@@ -14,7 +14,7 @@ from apiece.assignment.request import Request, Strategy
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale, scaled
 from apiece.assignment.solve import Follow, crossing, few_groups, harmonic_noise, level_noise, noise
-from apiece.errors import BudgetError
+from apiece.errors import BudgetError, as_given
 from apiece.numerics.roots import safe_ends
 from apiece.plan import Plan
 from apiece.plan.parts import sampled_steps
@@ -71,8 +71,8 @@ class Hybrid(Strategy):
         own = request.groups.excess
         if own is None and self.excess is None:
             raise BudgetError(
-                "Hybrid: the budgets carry no bound on the excess risk; give Hybrid(excess=…) or "
-                "Budgets(…, excess=…)"
+                "Hybrid: the budgets carry no bound on the excess risk; give "
+                + as_given("Hybrid(excess=…) or Budgets(…, excess=…)", flag="--option excess=0.02")
             )
         bound = np.ones(len(request.groups)) if own is None else own
         bound = np.minimum(bound, 1.0 if self.excess is None else self.excess)

@@ -15,8 +15,8 @@ import click
 from apiece import __version__
 from apiece._lazy import lacking
 from apiece._text import plain
-from apiece.cli._command import Printed, echo
-from apiece.errors import ON_COMMAND_LINE, ApieceError, InputError, unknown
+from apiece.cli._command import CommandGroup, Printed, echo
+from apiece.errors import ON_COMMAND_LINE, ApieceError, InputError
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
@@ -37,7 +37,7 @@ VERBS = {
 }
 
 
-class CommandFolder(click.Group):
+class CommandFolder(CommandGroup):
     """A group whose commands are the modules of this package."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -66,28 +66,15 @@ class CommandFolder(click.Group):
         command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that `args` start with, or raise with the nearest known one."""
-        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
-            raise unknown("command", args[0], self.list_commands(ctx))
-        return super().resolve_command(ctx, args)
-
 
 @click.group(
     cls=CommandFolder,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Example: apiece train examples/adult.toml",
-    no_args_is_help=False,
-    invoke_without_command=True,
 )
 @click.version_option(__version__, prog_name="apiece")
-@click.pass_context
-def group(ctx: click.Context) -> None:
+def group() -> None:
     """Individualized differential privacy: every record has its own privacy budget."""
-    if ctx.invoked_subcommand is None:
-        echo(ctx.get_help())
 
 
 def run(arguments: Sequence[str]) -> int:

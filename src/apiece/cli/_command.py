@@ -19,7 +19,7 @@ import click
 
 from apiece._files import FIGURE, Kind, check_output, reading
 from apiece._text import plain, plain_lines
-from apiece.errors import DataError, InputError
+from apiece.errors import DataError, InputError, unknown
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -84,6 +84,21 @@ class CommandGroup(click.Group):
     """A group of such commands."""
 
     command_class = Command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return what is left of the arguments; print the help where there are none."""
+        if not args:
+            echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that `args` start with, or raise with the nearest known one."""
+        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            raise unknown("command", args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
 
 
 def _texts(value: object) -> Iterator[str]:
