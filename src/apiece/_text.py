@@ -47,6 +47,11 @@ def rounded_up(value: float, digits: int = 4) -> str:
     return f"{float(text):.{digits}g}"
 
 
+def thousandths(value: float) -> str:
+    """Return three decimals, rounded up, as an upper bound must be."""
+    return f"{-(-value * 1000 // 1) / 1000:.3f}"
+
+
 def shown(value: float) -> str:
     """Return a number of a promise in at most six digits, as it is or rounded up.
 

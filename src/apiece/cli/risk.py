@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece._text import thousandths
 from apiece.cli._command import (
     Bar,
     Command,
@@ -187,16 +188,14 @@ def text_of(table: RiskTable) -> str:
     """Return the table for people: advantage, and forward Δ in brackets, rounded up."""
     head = ["share \\ others'", *(f"epsilon {e:g}" for e in table.epsilons)]
     rows = [
-        [f"{share:g}", *(f"{_up(a)} ({_up(d)})" for a, d in zip(*pair, strict=True))]
+        [
+            f"{share:g}",
+            *(f"{thousandths(a)} ({thousandths(d)})" for a, d in zip(*pair, strict=True)),
+        ]
         for share, *pair in zip(table.shares, table.advantage, table.forward, strict=True)
     ]
     first = (
         f"{table.strategy}: advantage of an attacker on a record with epsilon = "
         f"{table.victim_epsilon:g}, delta = {table.delta:g}, and forward excess (in brackets)"
     )
-    return "\n".join([first, *columns([head, *rows]), f"all alike: {_up(table.baseline)}"])
-
-
-def _up(value: float) -> str:
-    """Return three decimals, rounded up, as an upper bound must be."""
-    return f"{-(-value * 1000 // 1) / 1000:.3f}"
+    return "\n".join([first, *columns([head, *rows]), f"all alike: {thousandths(table.baseline)}"])

@@ -507,31 +507,28 @@ def statement_of(run: Run) -> Json:
         >>> statement_of(run)["unit_of_privacy"]["unit"]
         'record'
     """
-    data, seeded = run.data, run.seed is not None
-    counts_are_public = run.kept.plan.counts == "released" or (
-        data.packaged and data.simulated_budgets
-    )
-    bound = run.bound and run.bound.said(run.kept.plan.to_dict(), run.to_dict())
+    data, plan, seeded = run.data, run.kept.plan, run.seed is not None
+    searched = runs_on_average(plan) is not None
+    public = plan.counts == "released" or (data.packaged and data.simulated_budgets)
+    bound = run.bound and run.bound.said(plan.to_dict(), run.to_dict())
     return sealed({
         "statement": FORMAT,
         **{name: getattr(run, name) for name in SAID},
         "finished": run.finished,
-        "for_release": not seeded and not run.kept.plan.objections,
+        "for_release": not seeded and not plan.objections,
         "unit_of_privacy": {"unit": data.unit, "means": UNITS[data.unit]},
         "neighbouring": {
-            "relation": run.kept.plan.relation,
+            "relation": plan.relation,
             "means": f"one {data.unit} added or removed, under the same plan",
         },
-        "guarantee": guarantee(
-            run.kept.plan, run.levels, run.no_limit_cap, counts_are_public=counts_are_public
-        ),
+        "guarantee": guarantee(plan, run.levels, run.no_limit_cap, counts_are_public=public),
         "mechanism": _mechanism(run),
         "covered": [*COVERED, WORDS[run.method][2]],
         "not_covered": list(not_covered(
             models=run.models,
             charged=run.analysis is not None,
             method=run.method,
-            searched=runs_on_average(run.kept.plan) is not None,
+            searched=searched,
         )),
         "trust": {
             "model": "central",
@@ -544,7 +541,7 @@ def statement_of(run: Run) -> Json:
                 key_kept=run.method != "pate" and run.estimator is None,
                 method=run.method,
                 unit=data.unit,
-                searched=runs_on_average(run.kept.plan) is not None,
+                searched=searched,
             )
         ),
         "data": {

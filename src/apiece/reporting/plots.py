@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from apiece._files import FIGURE, writing
-from apiece._text import figure_text, shown
+from apiece._text import figure_text, shown, thousandths
 from apiece._types import Floats
 from apiece.accounting import PrivacyCurve
 from apiece.contract import Explanation
@@ -173,7 +173,7 @@ def _map(axes: Axes, table: RiskTable, values: Floats, title: str) -> None:
     axes.set_yticks(range(table.shares.size), [f"{s:g}" for s in table.shares])
     middle = float(values.max()) / 2
     for (i, j), value in np.ndenumerate(values):
-        text = f"{-(-float(value) * 1000 // 1) / 1000:.3f}"
+        text = thousandths(float(value))
         colour = "white" if value < middle else "black"
         axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=8)
 
