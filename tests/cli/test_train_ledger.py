@@ -17,6 +17,9 @@ import pandas as pd
 import pytest
 import torch
 
+from apiece.audit.shadows import ShadowJob
+from apiece.audit.stacked_training import model_confidences
+from apiece.cli import run as main
 from apiece.jobs.prepared import RunFolder
 from apiece.ledger import Ledger
 from sample_tables import AGE_AND_ANSWER as SCHEMA
@@ -259,3 +262,65 @@ def test_a_plan_that_nobody_can_pay_for_says_what_accounts_need(
     ledger.enroll(np.arange(N), needs * 1.001, 1e-4)
     assert run(setting("--steps", "6", *low[:-1], "m2"), capsys)[0] == 0
     assert (ledger.spent(np.arange(N)[np.arange(N) % 4 > 0]) > 0).all()
+
+
+@pytest.mark.parametrize("unit", ["record", "person"])
+def test_who_withdrew_is_in_no_shadow_model_and_no_score(
+    setting: Any, tmp_path: Path, capsys: Any, monkeypatch: Any, unit: str
+) -> None:
+    """4 is held out, 5 and 6 are trained on: read from what models and scores are of."""
+    arguments = setting("--steps", "2", *charged(tmp_path))
+    if unit == "person":
+        arguments = ["--person" if each == "--ids" else each for each in arguments]
+        arguments += ["--rows-per-person", "1"]
+    assert run(arguments, capsys)[0] == 0
+    ledger, folder = Ledger.open(f"sqlite:///{tmp_path}/p.db"), str(tmp_path / "run")
+    trained, scored = list[Any](), list[Any]()
+    train_block = ShadowJob.train_block
+
+    def noted(self: ShadowJob, block: int) -> Any:
+        trained.append((set(map(int, self.pool.ids)), self.pool.inputs.shape[0], block))
+        return train_block(self, block)
+
+    def confidences(network: Any, features: Any, labels: Any) -> Any:
+        scored.append(len(features))
+        return model_confidences(network, features, labels)
+
+    monkeypatch.setattr(ShadowJob, "train_block", noted)
+    monkeypatch.setattr("apiece.audit.stacked_training.model_confidences", confidences)
+
+    def audited(*words: str, code: int = 0) -> str:
+        trained.clear()
+        scored.clear()
+        assert main(["audit", *words, "--json"]) == code
+        said: str = capsys.readouterr().err
+        return said
+
+    everyone = {i for i in range(N) if i % 4}
+    shadows = ["lira", folder, "--models", "20", "--out", str(tmp_path / "shadows")]
+    audited(*shadows)
+    assert trained == [(everyone, 90, 0), (everyone, 90, 1)]
+    audited("run", folder)
+    assert scored == [90, 30]
+    ledger.withdraw([4, 5, 6])
+    audited("run", folder)
+    assert scored == [88, 29]
+    assert "holds shadow models of another job" in audited(*shadows, code=2)
+    shadows[-1] = str(tmp_path / "second")
+    audited(*shadows)
+    assert trained == [(everyone - {5, 6}, 88, 0), (everyone - {5, 6}, 88, 1)]
+
+    def leaving(self: ShadowJob, block: int) -> Any:
+        ledger.withdraw([9])
+        return noted(self, block)
+
+    monkeypatch.setattr(ShadowJob, "train_block", leaving)
+    shadows[-1] = str(tmp_path / "third")
+    said = audited(*shadows, code=1)
+    assert "somebody in these shadow models has withdrawn" in said
+    assert len(trained) == 1
+    (tmp_path / "p.db").rename(tmp_path / "kept.db")
+    (tmp_path / "p.db.head").rename(tmp_path / "kept.db.head")
+    assert "no ledger there" in audited("run", folder, code=2)
+    Ledger.open(f"sqlite:///{tmp_path}/p.db")  # another, from which nobody withdrew
+    assert "unknown to this ledger" in audited("run", folder, code=2)

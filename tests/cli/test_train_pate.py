@@ -267,6 +267,42 @@ def test_a_kill_leaves_answers_alone_and_is_gone_on_with(
     assert not (Path("run") / "checkpoints").exists()
 
 
+def test_who_withdraws_after_a_kill_teaches_nobody_and_no_answer_is_given_anew(
+    train: Any, monkeypatch: Any
+) -> None:
+    ledger = Ledger.open("sqlite:///p.db")
+    ledger.enroll(np.arange(N), 9.0, 1e-4)
+    monkeypatch.setattr(asking, "BLOCK", 10)
+    assert train(f"{OWN} --ids patient --ledger sqlite:///p.db --analysis one", out="first") == 0
+    job = read_job("first/config.toml", {"out": "run", "analysis": "two"})
+    write, kept, dealt = asking.KeptAnswers.write, list[Any](), list[Any]()
+
+    def noted(self: asking.KeptAnswers, answers: Any) -> None:
+        write(self, answers)
+        kept.append(answers.tolist())
+        if len(kept) == 2:
+            raise Killed
+
+    def spy(plan: Any, **options: Any) -> Any:
+        dealt.append((plan.plan.ids.astype(int), shared_out(plan, **options)))
+        return dealt[-1][1]
+
+    monkeypatch.setattr(asking.KeptAnswers, "write", noted)
+    monkeypatch.setattr("apiece.pate.teaching.shared_out", spy)
+    with pytest.raises(Killed):
+        run(prepare(job, out=Path("run")), out=Path("run"), watch=lambda *_: None)
+    spent = ledger.spent(np.arange(N)).tolist()
+    ledger.withdraw([4, 5])
+    run(prepare_again(Path("run")), out=Path("run"), watch=lambda *_: None)
+    ids, before, after = dealt[0][0], *(set(shares.rows.tolist()) for _, shares in dealt)
+    assert before == set(range(ids.size))
+    assert {int(ids[row]) for row in before - after} == {4, 5}
+    assert [len(each) for each in kept] == [10, 20, 30, 40]
+    assert kept[-1][:20] == kept[1]
+    assert ledger.spent(np.arange(N)).tolist() == spent
+    assert ledger.status("two") == "committed"
+
+
 @pytest.mark.parametrize("step", [1, 8, 9, 15])
 def test_ctrl_c_in_a_lesson_of_teachers_or_student(train: Any, monkeypatch: Any, step: int) -> None:
     make = prepared(train, monkeypatch)

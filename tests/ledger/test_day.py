@@ -13,12 +13,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_day_in_the_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten askers, two trainings, withdrawals; what was begun is gone on with."""
-    day, people = module("benchmarks/ledger_day.py"), codec.BLOCK + 30
-    url = f"sqlite:///{tmp_path}/p.db"
+    """From consents on: askers, two trainings, withdrawals; what was begun is gone on with."""
+    day, url = module("benchmarks/ledger_day.py"), f"sqlite:///{tmp_path}/p.db"
     monkeypatch.setattr(day, "STEPS", 10)
-    day.Ledger.make(url, np.arange(people), np.array([1.0, 3.0, 8.0])[np.arange(people) % 3], 1e-6
-                    ).set_policy(day.POLICY)  # fmt: skip
+    (tmp_path / "consents.csv").write_text("".join(day.consents(codec.BLOCK + 400)))
     draw, left = day.PlannedSampler.draw, [STOP]
 
     def killed(self, step, streams):
@@ -30,13 +28,26 @@ def test_a_day_in_the_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as broken:
         broken.setattr(day.PlannedSampler, "draw", killed)
         with pytest.raises(KeyboardInterrupt):
-            day.live(url, people, tmp_path)
-    day.live(url, people, tmp_path)
-    assert day.faults(url, people, tmp_path) == []
-    (place,) = tmp_path.glob("model 2 9.npy")
-    np.save(place, np.append(np.load(place), day.leaves_of(people)[0][0]))  # planted
-    assert day.faults(url, people, tmp_path) == [
-        "model 2, step 9: somebody who withdrew was drawn"]  # fmt: skip
+            day.live(url, tmp_path)
+    day.live(url, tmp_path)
+    assert day.faults(url, tmp_path, receipts=2) == []
+    people = day.enrolled(tmp_path)  # planted
+    assert codec.BLOCK < people["ids"].size < codec.BLOCK + 400
+    bad = np.flatnonzero(~people["training"])[0], day.leaves_of(people["ids"].size)[0][0]
+    for step, who in zip((8, 9), bad, strict=True):
+        (place,) = tmp_path.glob(f"model 2 {step}.npy")
+        np.save(place, np.append(np.load(place), who))
+    assert list(day.drawn_faults(tmp_path, people)) == [
+        f"model 2, step {step}: somebody who withdrew or permits it not was drawn"
+        for step in (8, 9)
+    ]
+    monkeypatch.setattr(day, "QUOTA", 0.01)
+    said = day.charged_faults(day.Ledger.open(url), {**people, "statistics": people["training"]})
+    assert {each.partition(": ")[2] for each in said} == {
+        "somebody is over its quota",
+        "somebody who withdrew or permits it not was charged",
+        "the honest asker did not get its share",
+    }
 
 
 STOP = 8  # draws before the kill, after the first have left

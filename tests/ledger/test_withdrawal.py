@@ -1,5 +1,6 @@
 """Withdrawal: out of all that follows, at once; nobody else's draws, charges or answers change."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -146,12 +147,23 @@ def test_a_resumed_training_leaves_them_out_at_its_next_step(tmp_path: Path) -> 
     charge.release(again.model.state_dict())
 
 
-def test_no_step_is_made_again_without_somebody_under_the_same_noise(tmp_path: Path) -> None:
+def test_no_step_is_made_again_without_somebody_under_the_same_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed after a checkpoint, then somebody withdraws: two sums under one noise would tell."""
     plan = assign(
         Budgets([2.0] * 60, 1e-5), Sample(), steps=12, expected_batch_size=30, clip_norm=1.0
     )
     gone, data = np.zeros(60, dtype=bool), (torch.arange(120.0).view(60, 2), torch.ones(60))
+    drawn: dict[int, list[list[int]]] = {}
+    draw = PlannedSampler.draw
+
+    def noted(self, step, streams):
+        found = draw(self, step, streams)
+        drawn.setdefault(step, []).append(found.records.tolist())
+        return found
+
+    monkeypatch.setattr(PlannedSampler, "draw", noted)
 
     def made(make, *more, **options):
         model = torch.nn.Linear(2, 1)
@@ -159,14 +171,40 @@ def test_no_step_is_made_again_without_somebody_under_the_same_noise(tmp_path: P
         loss = lambda out, y: (out[:, 0] - y).square()  # noqa: E731
         return make(*more, model, sgd, loss, plan, data, withdrawn=lambda: gone, **options)
 
-    first = made(Trainer, checkpoint=tmp_path / "run", save_every=100, seed=None)
+    first = made(Trainer, checkpoint=tmp_path / "run", save_every=3, seed=None)
     for _ in range(5):
         first.step()
     again = made(Trainer.resume, tmp_path / "run")  # nobody left: the same steps are made again
     again.step()
+    assert again.step_number == 4
+    sampler, streams = again._loop.sampler, again._loop.streams
+    whole = {step: draw(sampler, step, streams).records.tolist() for step in range(12)}
+    assert drawn[3] == [whole[3], whole[3]]
+    journal = (tmp_path / "run" / "journal").read_bytes()
+    kept = torch.load(tmp_path / "run" / "state.pt", weights_only=True)["model"]
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
     gone[:30] = True
-    with pytest.raises(StateError, match="somebody has withdrawn"):
-        made(Trainer.resume, tmp_path / "run").fit()
+    with pytest.raises(StateError, match="is a copy, somebody has withdrawn since"):
+        made(Trainer.resume, tmp_path / "copy")
+    with pytest.warns(UserWarning, match="after its step 3; the steps since, to 5, are paid and"):
+        last = made(Trainer.resume, tmp_path / "run")
+    assert last.step_number == 5
+    assert all(torch.equal(kept[name], value) for name, value in last.model.state_dict().items())
+    drawn.clear()
+    last.fit()
+    assert drawn == {step: [[i for i in whole[step] if i >= 30]] for step in range(5, 12)}
+    assert (tmp_path / "run" / "journal").read_bytes()[: len(journal)] == journal
+    # somebody leaves while steps are made again: this time it is refused, the next it goes on
+    gone[:] = False
+    other = made(Trainer, checkpoint=tmp_path / "other", save_every=100, seed=None)
+    for _ in range(3):
+        other.step()
+    late = made(Trainer.resume, tmp_path / "other")
+    gone[:30] = True
+    with pytest.raises(StateError, match="once more, where somebody has withdrawn"):
+        late.fit()
+    with pytest.warns(UserWarning, match="goes on with step 4"):
+        assert made(Trainer.resume, tmp_path / "other").step_number == 3
 
 
 def test_a_session_that_runs_leaves_them_out_of_its_next_answer(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from apiece.cli._command import (
     renamed,
     table_options,
 )
-from apiece.errors import DataError, InputError, UnsupportedError, unknown
+from apiece.errors import DataError, InputError, StateError, UnsupportedError, unknown
 
 if TYPE_CHECKING:
     from apiece.audit import Findings, LowerBound, ShadowJob, ShadowScores, Stopped
@@ -154,7 +155,10 @@ def audit(name: str, short_help: str) -> Decorator:
 @_delta
 @_confidence
 def of_run(run: Path, delta: float | None, confidence: float, seed: int) -> Findings:
-    """Audit the model in a run folder by its loss on those trained on and those held out."""
+    """Audit the model in a run folder by its loss on those trained on and those held out.
+
+    With a ledger: without those who have withdrawn since.
+    """
     import numpy as np
 
     from apiece.jobs.people import read_people
@@ -168,7 +172,7 @@ def of_run(run: Path, delta: float | None, confidence: float, seed: int) -> Find
             "that members cannot be told from others; train with --split COLUMN, or audit a run "
             "with --seed"
         )
-    people = _of_classes(read_people(job))
+    people = _present(job, _of_classes(read_people(job)))
     from apiece.audit.findings import ModelScores, audit_scores
     from apiece.audit.membership import roc
     from apiece.audit.stacked_training import model_confidences
@@ -213,6 +217,25 @@ def _of_classes(people: People) -> People:
     return people
 
 
+def _present(job: Job, people: People) -> People:
+    """Return the people of a run without those who have withdrawn since, by its ledger.
+
+    Raises `AnalysisError` where the ledger did not pay for the run.
+    """
+    from apiece.jobs.running import gone_from, ledger_of
+
+    ledger = ledger_of(job)
+    if ledger is None:
+        return people
+    ledger.result(str(job.run.analysis))  # or it is another ledger, which knows of no withdrawal
+    train, test = (
+        each if each.ids is None else each.of(~gone_from(ledger, each.ids))
+        for each in (people.train, people.test)
+    )
+    budgets = people.budgets.taken(~gone_from(ledger, people.budgets.ids))
+    return replace(people, train=train, test=test, budgets=budgets)
+
+
 @audit("lira", "Shadow models of a run's table (LiRA).")
 @click.argument("run", type=PATH)
 @option("--models", type=int, default=64, help="Number of models to train.")
@@ -223,7 +246,10 @@ def _of_classes(people: People) -> People:
 @option("--out", type=Output(None), help="Folder of shadow models; resumed if it has some.")
 @_variant
 def of_shadow_run(variant: str, out: Path | None, **asked: Any) -> Findings:
-    """Train shadow models on a run's table, and attack each by all others (LiRA)."""
+    """Train shadow models on a run's table, and attack each by all others (LiRA).
+
+    With a ledger: without those who have withdrawn since.
+    """
     from apiece import _check
     from apiece.audit.findings import LEAST_MODELS, shadow_findings
     from apiece.audit.membership import VARIANTS
@@ -236,10 +262,10 @@ def of_shadow_run(variant: str, out: Path | None, **asked: Any) -> Findings:
         raise InputError("--address: is of a Ray cluster; add --cluster to train there")
     if variant not in VARIANTS:
         raise unknown("variant", variant, VARIANTS)
-    job = _shadow_job(asked["run"], models, asked["seed"])
+    job, stay = _shadow_job(asked["run"], models, asked["seed"])
     mapper = _mapper(processes, asked["address"], ray=asked["ray"])
     return replace(
-        shadow_findings(_shadow_scores(job, out, mapper), variant=variant),
+        shadow_findings(_shadow_scores(job, out, mapper, stay), variant=variant),
         audit="shadow models of a run's table",
         unit=None if job.pool.people is None else "person",
         strategy=job.plan.strategy,
@@ -247,17 +273,21 @@ def of_shadow_run(variant: str, out: Path | None, **asked: Any) -> Findings:
     )
 
 
-def _shadow_job(run: Path, models: int, seed: int) -> ShadowJob:
-    """Return the shadow models of a run's table; what is wrong is found before training."""
+def _shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Callable[[], None]]:
+    """Return the shadow models of a run's table, and what raises where somebody has withdrawn.
+
+    What is wrong is found before training.
+    """
     import numpy as np
 
     from apiece.jobs.people import read_people
 
     job = _job_of(run)
     from apiece.audit.shadows import half_plan, table_job
+    from apiece.jobs.running import gone_from, ledger_of
 
     training, coins = job.training_of(job.training.strategy), job.run.seed
-    people = _of_classes(read_people(job, seed if coins is None else coins))
+    people = _present(job, _of_classes(read_people(job, seed if coins is None else coins)))
     rows, whole, person = ~people.train.faulty, people.budgets, people.train.person
     budgets = whole.taken(rows if person is None else np.isin(whole.ids, person[rows]))
     plan = half_plan(
@@ -267,8 +297,16 @@ def _shadow_job(run: Path, models: int, seed: int) -> ShadowJob:
         expected_batch_size=training.batch_size / 2,
         clip_norm=training.clip_norm,
     )
-    most = training.rows_per_person
-    return table_job(
+    most, ledger = training.rows_per_person, ledger_of(job)
+
+    def stay() -> None:
+        if ledger is not None and gone_from(ledger, budgets.ids).any():
+            raise StateError(
+                f"{run}: somebody in these shadow models has withdrawn; delete them, and repeat "
+                "the command with another --out"
+            )
+
+    made = table_job(
         people.train.features[rows],
         people.train.labels[rows],
         budgets,
@@ -278,6 +316,7 @@ def _shadow_job(run: Path, models: int, seed: int) -> ShadowJob:
         people=None if person is None else person[rows],
         rows_per_person=most if isinstance(most, int) else None,
     )
+    return made, stay
 
 
 def _mapper(count: int, address: str | None, *, ray: bool) -> Mapper:
@@ -291,23 +330,27 @@ def _mapper(count: int, address: str | None, *, ray: bool) -> Mapper:
     return serially if count == 1 else processes(count)
 
 
-def _shadow_scores(job: ShadowJob, out: Path | None, mapper: Mapper) -> ShadowScores:
-    """Return the scores of all models of `job`; what an earlier call left in `out` is kept."""
+def _shadow_scores(
+    job: ShadowJob, out: Path | None, mapper: Mapper, stay: Callable[[], None]
+) -> ShadowScores:
+    """Return the scores of all models of `job`; what an earlier call left in `out` is kept.
+
+    stay: called after each block of models.
+    """
     from apiece.audit import train_shadows
     from apiece.audit.shadows import claim
 
     def done() -> int:
         return 0 if out is None else job.blocks - len(claim(job, out))
 
+    def told(at: int, total: int) -> None:
+        bar.advance(f"block {at} of {total}")
+        stay()
+
     # what Ray says of a worker that died would be part of the answer
     with Bar(job.blocks, done=done()) as bar, redirect_stdout(sys.stderr):
         try:
-            scores = train_shadows(
-                job,
-                folder=out,
-                mapper=mapper,
-                progress=lambda at, total: bar.advance(f"block {at} of {total}"),
-            )
+            scores = train_shadows(job, folder=out, mapper=mapper, progress=told)
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; nothing is kept: with --out FOLDER the next call would go on"

@@ -53,12 +53,19 @@ class Examples:
     """Features (n, d), labels (n,), and whose each row is; a faulty row is NaN throughout.
 
     labels: positions in the classes, or the numbers to predict. person: (n,), ids of persons with
-    any number of rows; None where each row is a record.
+    any number of rows; None where each row is a record. ids: (n,), whose each row is in a ledger,
+    person or record; None where nobody says.
     """
 
     features: npt.NDArray[np.float32]
     labels: AnyArray
     person: npt.NDArray[np.str_] | None = None
+    ids: npt.NDArray[np.str_] | None = None
+
+    def of(self, rows: Mask) -> Examples:
+        """Return some of the rows."""
+        person, ids = (None if v is None else v[rows] for v in (self.person, self.ids))
+        return Examples(self.features[rows], self.labels[rows], person, ids)
 
     @property
     def units(self) -> int:
@@ -84,7 +91,7 @@ class Examples:
         first[1:] = self.person[order][1:] != self.person[order][:-1]
         kept = ~self.faulty
         kept[order[first]] = True
-        return Examples(self.features[kept], self.labels[kept], self.person[kept])
+        return self.of(kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -167,11 +174,14 @@ def read_people(job: Job, coins: int | None = None) -> People:
     if not data.packaged:
         public += lint(schema, list(frame.columns), taken=taken, records=len(asked))
         private = of_rows(frame, columns, encoded, dialect.decimal, with_ids=units.ids is not None)
+    everyone = np.ones(len(frame), dtype=bool)
+    persons = units.people(everyone)
+    whole = Examples(encoded.features, labels, persons, units.ids if persons is None else persons)
     own = () if data.packaged else (data.source, data.people)
     files = [Path(path) for path in (*own, job.pate.public) if path is not None]
     people = People(
-        train=Examples(encoded.features[trained], labels[trained], units.people(trained)),
-        test=Examples(encoded.features[tested], labels[tested], units.people(tested)),
+        train=whole.of(trained),
+        test=whole.of(tested),
         budgets=asked,
         schema=schema,
         label=label,

@@ -23,7 +23,7 @@ from apiece._types import AnyArray, Mask
 from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
 from apiece.errors import AnalysisError, InputError, StateError
-from apiece.jobs.config import SAID, Training, complete
+from apiece.jobs.config import SAID, Job, Training, complete
 from apiece.jobs.model import TabularModel, answers, build, errors, figure, target_of, to_bytes
 from apiece.jobs.people import Examples
 from apiece.jobs.prepared import Prepared, RunFolder, refuse_used
@@ -149,17 +149,35 @@ def _open(prepared: Prepared, out: Path) -> RunFolder:
     return folder
 
 
-def _charge(prepared: Prepared) -> TrainingCharge | None:
-    """Charge the ledger for every model that the job trains; None without a ledger."""
-    job, people = prepared.job, prepared.people
+def ledger_of(job: Job) -> Ledger | None:
+    """Return the ledger that a job charges, in its scope; None where it charges none."""
     if job.run.ledger is None or job.run.analysis is None:
         return None
     from apiece.ledger import Ledger
     from apiece.ledger.scopes import read_scope
 
     ledger = Ledger.open(job.run.ledger, create=False)
-    if job.run.scope is not None:
-        ledger = ledger.within(read_scope(job.run.scope))
+    return ledger if job.run.scope is None else ledger.within(read_scope(job.run.scope))
+
+
+def gone_from(ledger: Ledger, ids: AnyArray) -> Mask:
+    """Return who of a table's ids withdrew, or does not permit the ledger's scope now."""
+    from apiece.ledger.codec import read_id
+
+    kind = ledger.id_kind
+    own = [read_id(str(each), kind) for each in ids.tolist()]
+    known = np.array([each is not None for each in own], dtype=bool)
+    who, place = np.unique([each for each in own if each is not None], return_inverse=True)
+    result = np.zeros(len(own), dtype=bool)
+    result[known] = ledger.withdrawn(who)[place]
+    return result
+
+
+def _charge(prepared: Prepared) -> TrainingCharge | None:
+    """Charge the ledger for every model that the job trains; None without a ledger."""
+    job, people, ledger = prepared.job, prepared.people, ledger_of(prepared.job)
+    if ledger is None or job.run.analysis is None:
+        return None
     plans = [plan for plan in prepared.plans.values() for _ in range(job.compare.seeds)]
     if ledger.id_kind == "integer":
         plans = [_with_whole_ids(plan) for plan in plans]

@@ -17,14 +17,16 @@ import io
 import os
 import pickle
 import stat
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from apiece._files import STATE, write
-from apiece._types import State
+from apiece._types import Mask, State
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.plan import Plan
 from apiece.training.identity import identity_of
@@ -212,16 +214,17 @@ class Journal:
                 raise StateError(
                     f"{self.path}: step {step} was made before and now comes out differently; to "
                     "release both would give the noise away: resume with the same code, data, "
-                    "precision, physical batch size and number of threads, or start the run afresh "
-                    "(as where somebody has withdrawn since)"
+                    "precision, physical batch size and number of threads (once more, where "
+                    "somebody has withdrawn just now), or start the run afresh"
                 )
             os.pwrite(self._descriptor, new, step * _DIGEST)
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def reaches(self, step: int) -> bool:
-        """Return whether `step`, counted from 0, was made, or any after it."""
-        return os.fstat(self._descriptor).st_size > step * _DIGEST
+    @property
+    def steps(self) -> int:
+        """How many steps were made, the last maybe in part."""
+        return -(-os.fstat(self._descriptor).st_size // _DIGEST)
 
     def close(self) -> None:
         """Close the file."""
@@ -236,7 +239,8 @@ class Keeper:
     A first checkpoint comes before the first update, and no step is released twice with different
     noise, however often the run is killed and resumed. With the plan's last step the key of the
     randomness is deleted. makes: what decides the updates beside plan and data, by the names that
-    messages give it. folder: None keeps no checkpoint until `save` is given one.
+    messages give it. folder: None keeps no checkpoint until `save` is given one. withdrawn: who has
+    left by now; where that has changed since the checkpoint, no step is made again, without them.
     """
 
     def __init__(
@@ -249,7 +253,9 @@ class Keeper:
         makes: Mapping[str, object],
         folder: Path | None,
         every: int,
+        withdrawn: Callable[[], Mask] | None = None,
     ) -> None:
+        self._withdrawn = withdrawn
         self._loop, self._streams, self._plan = loop, streams, plan
         self._fingerprint, self._every, self._makes = fingerprint, every, makes
         self._data: str | None = None  # the fingerprint, once it is known
@@ -325,6 +331,7 @@ class Keeper:
             "release": self._streams.release,
             "world": loop.processes.world,
             "rejected": loop.rejected,
+            "withdrawn": self._left(),
             "model": gathered(loop.sums.model.state_dict()),
             "updates": gathered(loop.updates.state_dict()),
             "restarts": None if loop.restarts is None else loop.restarts.state_dict(),
@@ -360,8 +367,40 @@ class Keeper:
         loop.updates.load_state_dict(spread_updates(state["updates"], loop.updates.optimizer))
         if loop.restarts is not None:
             loop.restarts.load_state_dict(state["restarts"])
-        loop.step_number = loop.updates.begun = int(state["step"])
+        made = int(state["step"]) if key is None else self._made(folder, state)
+        loop.step_number = loop.updates.begun = made
         loop.rejected = int(state["rejected"])
+
+    def _left(self) -> str:
+        """Return a keyed digest of who has withdrawn by now."""
+        mask = np.zeros(0, dtype=bool) if self._withdrawn is None else self._withdrawn()
+        who, key = np.flatnonzero(mask).tobytes(), self._streams.derive("withdrawn", 0)
+        return hashlib.blake2b(who, key=key, digest_size=16).hexdigest()
+
+    def _made(self, folder: CheckpointFolder, state: State) -> int:
+        """Return how many steps are not made again.
+
+        Where somebody withdrew since the checkpoint, none of those made after it is: without them,
+        under the same noise, it would give them away. Such a step stays made and paid, and what the
+        model had from it is lost.
+        """
+        saved, processes = int(state["step"]), self._loop.processes
+        made, now = saved, self._left()
+        if state.get("withdrawn", now) != now:
+            if folder.was_copied(state):
+                raise StateError(
+                    f"checkpoint: {folder.path} is a copy, somebody has withdrawn since, and the "
+                    "first may have made steps with them under the same noise; resume that one"
+                )
+            made = max(saved, Journal(folder.journal).steps)
+        made = int.from_bytes(processes.share_key(made.to_bytes(8)))
+        if made > saved and processes.rank == 0:
+            warnings.warn(
+                f"checkpoint: somebody withdrew after its step {saved}; the steps since, to "
+                f"{made}, are paid and lost, and the run goes on with step {made + 1}",
+                stacklevel=4,
+            )
+        return made
 
     def _check_world(self, folder: CheckpointFolder, state: State) -> None:
         """Raise `StateError` where another number of processes may not go on with the run.
@@ -379,7 +418,7 @@ class Keeper:
             raise StateError(
                 f"checkpoint: the plan's records take part in whole stages; resume with {began}"
             )
-        if not folder.journal.exists() or Journal(folder.journal).reaches(step):
+        if not folder.journal.exists() or Journal(folder.journal).steps > step:
             raise StateError(
                 f"checkpoint: steps after its step {step} were made, and would be made again from "
                 f"other records; resume with {began}, up to the next checkpoint (of each step with "

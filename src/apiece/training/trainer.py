@@ -164,6 +164,7 @@ class Trainer(Uncopied):
             makes=_makes(self, updates, unfreeze, {**how, "physical batch size": width}),
             folder=None if checkpoint is None else Path(checkpoint),
             every=_check.count("save_every", save_every),
+            withdrawn=withdrawn,
         )
         processes.wait()
         processes.share_parameters(self.model.state_dict().values())
@@ -270,7 +271,9 @@ class Trainer(Uncopied):
         """Return a trainer that goes on from a checkpoint to bit-identical parameters.
 
         Steps made after the checkpoint was written are made again with the same records and the
-        same noise. A finished run comes back with its last parameters and no step left.
+        same noise; where somebody withdrew since, none is: they stay made and paid, what they
+        changed is lost, and the run goes on after them, with a warning. A finished run comes back
+        with its last parameters and no step left.
 
         Args:
             folder: Of the run that was stopped.

@@ -216,12 +216,11 @@ class Restarts:
 
         Model and updates go back to the first state.
         """
-        if stage <= len(self.finished):
-            return
-        self.finished.append(copy.deepcopy(self._model.state_dict()))
-        model, updates = copy.deepcopy(self._first)
-        self._model.load_state_dict(model)
-        self._updates.load_state_dict(updates)
+        while stage > len(self.finished):
+            self.finished.append(copy.deepcopy(self._model.state_dict()))
+            model, updates = copy.deepcopy(self._first)
+            self._model.load_state_dict(model)
+            self._updates.load_state_dict(updates)
 
     def average(self, weights: Sequence[float]) -> OutputAverage:
         """Return the average over the finished stages and the present one."""
