@@ -238,6 +238,10 @@ class Sampler(Protocol):
         """Return the draw of `step`, counted from 0, by coins from `streams`."""
         ...
 
+    def left(self) -> Mask:
+        """Return which records are in no draw from now on, (n,); or none of them, (0,)."""
+        return np.zeros(0, dtype=bool)
+
 
 class PlannedSampler:
     """Poisson batches as a plan says: each record joins at its own rate, stage after stage.
@@ -272,10 +276,15 @@ class PlannedSampler:
             rank, world = self._shard
             records = self._allocated.draw(within)
             records = records[self._included[records] & (records % world == rank)]
-        if self._withdrawn is not None:
-            records = records[~self._withdrawn()[records]]
+        left = self.left()
+        if left.size:
+            records = records[~left[records]]
         bounds, size = stage.clip_norm[index[records]], stage.expected_batch_size
         return Draw(records, bounds, stage.noise_stddev, size, number, within)
+
+    def left(self) -> Mask:
+        """Return who has withdrawn by now."""
+        return np.zeros(0, dtype=bool) if self._withdrawn is None else self._withdrawn()
 
     def _enter(self, number: int, streams: Randomness) -> None:
         """Make ready to draw steps of a stage."""
@@ -304,7 +313,7 @@ def stage_of(plan: Plan, step: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class EqualSampler:
+class EqualSampler(Sampler):
     """Everyone with the same probability, in every step alike; 1 is the full batch.
 
     clip_norms: (n,) each record's bound. expected_batch_size: n·probability by default.

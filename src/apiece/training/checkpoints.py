@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from apiece._files import STATE, write
-from apiece._types import Mask, State
+from apiece._types import State
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.plan import Plan
 from apiece.training.identity import identity_of
@@ -239,8 +239,8 @@ class Keeper:
     A first checkpoint comes before the first update, and no step is released twice with different
     noise, however often the run is killed and resumed. With the plan's last step the key of the
     randomness is deleted. makes: what decides the updates beside plan and data, by the names that
-    messages give it. folder: None keeps no checkpoint until `save` is given one. withdrawn: who has
-    left by now; where that has changed since the checkpoint, no step is made again, without them.
+    messages give it. folder: None keeps no checkpoint until `save` is given one. Where somebody
+    whom the loop samples has left since the checkpoint, no step is made again, without them.
     """
 
     def __init__(
@@ -253,9 +253,7 @@ class Keeper:
         makes: Mapping[str, object],
         folder: Path | None,
         every: int,
-        withdrawn: Callable[[], Mask] | None = None,
     ) -> None:
-        self._withdrawn = withdrawn
         self._loop, self._streams, self._plan = loop, streams, plan
         self._fingerprint, self._every, self._makes = fingerprint, every, makes
         self._data: str | None = None  # the fingerprint, once it is known
@@ -373,7 +371,7 @@ class Keeper:
 
     def _left(self) -> str:
         """Return a keyed digest of who has withdrawn by now."""
-        mask = np.zeros(0, dtype=bool) if self._withdrawn is None else self._withdrawn()
+        mask = self._loop.sampler.left()
         who, key = np.flatnonzero(mask).tobytes(), self._streams.derive("withdrawn", 0)
         return hashlib.blake2b(who, key=key, digest_size=16).hexdigest()
 

@@ -164,7 +164,6 @@ class Trainer(Uncopied):
             makes=_makes(self, updates, unfreeze, {**how, "physical batch size": width}),
             folder=None if checkpoint is None else Path(checkpoint),
             every=_check.count("save_every", save_every),
-            withdrawn=withdrawn,
         )
         processes.wait()
         processes.share_parameters(self.model.state_dict().values())
