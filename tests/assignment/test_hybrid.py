@@ -1,22 +1,17 @@
 """Hybrid: from Scale to Sample, as far as the bounds on the excess allow."""
 
 import itertools
-import sys
-from typing import Any
 
 import numpy as np
 import pytest
 
 from apiece import contract
-from apiece._types import Floats, Mask
 from apiece.assignment import Hybrid, Sample, Scale, assign
 from apiece.budgets import Budgets
 from apiece.errors import BudgetError, UnsupportedError
 from apiece.plan import Plan
 
 from .plans import plan_of
-
-module: Any = sys.modules[Hybrid.__module__]
 
 
 def cost(plan: Plan) -> float:
@@ -107,26 +102,9 @@ def test_who_would_join_every_step_is_held_to_the_bound(
     assert max(clause.symmetric for clause in contract.check(plan)) <= 0.02
 
 
-@pytest.mark.parametrize("wrong", [0.3, 1.0, 100.0])
-def test_what_is_foreseen_of_many_groups_is_not_believed(
-    wrong: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Limits interpolated between groups only save time: each group's Δ is looked at."""
+def test_many_groups_go_as_far_as_they_may() -> None:
     asked = Budgets(np.linspace(0.5, 8, 24), 1e-5)
-    monkeypatch.setattr(module, "SEVERAL", 10)
-    monkeypatch.setattr(module, "SAMPLED", 6)
-    about = module.Intervals.foreseen
-    foreseen = []
-
-    def planted(self: Any, q: Floats, which: Mask) -> Floats:
-        foreseen.append(about(self, q, which))
-        middle = 4 / 24
-        return np.asarray(middle * (foreseen[-1] / middle) ** wrong)
-
-    monkeypatch.setattr(module.Intervals, "foreseen", planted)
     plan = assign(asked, Hybrid(0.02), steps=50, expected_batch_size=4, clip_norm=1.0)
-    assert np.isfinite(foreseen[0]).sum() > 2
     assert plan.measures.excess is not None
     assert (plan.measures.excess <= 0.02).all()
-    if wrong == 1:
-        assert (plan.measures.excess > 0.0199).sum() > 2  # groups do go as far as they may
+    assert (plan.measures.excess > 0.0199).sum() > 2

@@ -21,8 +21,6 @@ from apiece.plan.parts import sampled_steps
 
 PRECISION = 2e-3  # of a group's limit, in log q
 LEAST = 1e-12  # rate
-SEVERAL, SAMPLED = 100, 32  # groups from which on intervals are foreseen, and from how many of them
-NEARLY = 0.6  # of the way to where a bound should be met, from which on it is known where that is
 LIKELY = 0.97  # of the way to where a group's bound should be met, up to which it is likely kept
 SAME = 1e-13  # of a rate: no other one
 BACKOFF = 1e-4  # relative, below the bound on Δ: outweighs the rounding of the joint solution
@@ -93,11 +91,6 @@ def _joint_rates(request: Request, bound: Floats) -> tuple[Floats, Floats]:
     own, common = Intervals(request, bound), Common(request, bound > 0)
     seen = np.full((2, len(groups)), np.nan)  # ends of intervals that are known to keep the bound
     reach = np.full(len(groups), np.nan)  # about the log q, from q̄, up to which a group keeps it
-    if len(groups) > SEVERAL:  # a curve a group is dear: start from interpolated ends
-        rates = common.within(low, high)
-        about = own.foreseen(rates, (bound > 0) & (bound < 1))
-        low = np.where(rates < q, np.fmax(low, about), low)
-        high = np.where(rates > q, np.fmin(high, about), high)
     while True:
         rates = common.within(low, high)
         open_ = (bound > 0) & (bound < 1) & (rates != seen).all(axis=0)
@@ -174,32 +167,6 @@ class Intervals:
         z = noise(request, request.target[some], request.groups.delta[some], q[new])
         self._found[:, some] = q[new], z
         return np.asarray(self._found[1, groups])
-
-    def foreseen(self, q: Floats, some_groups: Mask) -> Floats:
-        """Return about the farthest rates towards q where Δ ≤ bound; NaN where nothing is known."""
-        # Solved for some of the groups that differ by their ε alone, and between them interpolated.
-        groups, start = self._request.groups, math.log(self._request.mean_probability)
-        away, place = np.log(q) - start, np.log(groups.epsilon)
-        # Alike are groups on one side of q̄ with the same δ and bound; ε orders them.
-        keys = np.stack([np.sign(away), groups.delta, self._bound, place])
-        order = np.lexsort(keys[::-1])
-        order = order[some_groups[order]]
-        about = np.full(q.shape, np.nan)
-        _, firsts, sizes = np.unique(keys[:3, order], axis=1, return_index=True, return_counts=True)
-        for first, size in zip(firsts, sizes, strict=True):
-            alike = order[first : first + size]
-            some = alike[np.unique(np.linspace(0, size - 1, SAMPLED).astype(int))]
-            limits, reach = self.limits(some, q[some])
-            far = limits != q[some]
-            reach = np.where(far, np.log(limits) - start, reach)
-            near = np.flatnonzero(far | (away[some] / reach > NEARLY))
-            if size > SAMPLED and far.any() and near.size > np.ptp(near) > 1:
-                from scipy.interpolate import PchipInterpolator
-
-                ends, curve = place[some[near]], PchipInterpolator(place[some[near]], reach[near])
-                inner = alike[(place[alike] >= ends[0]) & (place[alike] <= ends[-1])]
-                about[inner] = np.exp(start + (1 - PRECISION) * curve(place[inner]))
-        return about
 
     def limits(self, groups: Integers, q: Floats) -> tuple[Floats, Floats]:
         """Return the farthest rates up to q where Δ ≤ bound, and about their log from that of q̄."""
