@@ -1,15 +1,10 @@
-"""Readers of image files as experiments need them: IDX (MNIST), SVHN's MATLAB files, CIFAR.
-
-A pickle can run any code when loaded, so CIFAR's batches are read by an unpickler that knows only
-what a batch is made of: dictionaries, lists, bytes and NumPy arrays.
-"""
+"""Readers of image files as experiments need them: IDX (MNIST), SVHN's MATLAB files, Parquet."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import math
-import pickle
 import struct
 import zlib
 from collections.abc import Sequence
@@ -120,42 +115,6 @@ def svhn_mat(path: str | Path) -> Images:
     return images(pixels.transpose(3, 2, 0, 1), labels.ravel().astype(np.int64) % 10, path)
 
 
-# What NumPy arrays of any version are rebuilt from, and bytes in protocols below 3.
-_ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy.core.multiarray", "scalar"),
-    ("numpy._core.multiarray", "scalar"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
-}
-_SIDE = 32
-
-
-class _BatchUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch needs")
-        return super().find_class(module, name)
-
-
-def cifar_folder(folder: str | Path, split: str, *, labels: str = "fine_labels") -> Images:
-    """Return the images of the folder that torchvision (or the authors) leave."""
-    if split not in ("train", "test"):
-        raise unknown("split", split, ("train", "test"))
-    if labels not in ("fine_labels", "coarse_labels"):
-        raise unknown("labels", labels, ("fine_labels", "coarse_labels"))
-    top = Path(folder)
-    for place in (top, top / "cifar-10-batches-py", top / "cifar-100-python"):
-        if (place / "data_batch_1").is_file():
-            names = [f"data_batch_{i}" for i in range(1, 6)] if split == "train" else ["test_batch"]
-            return _join([place / name for name in names], "labels")
-        if (place / split).is_file():
-            return _join([place / split], labels)
-    raise DataError(f"{folder}: no CIFAR batches in it; give the folder torchvision downloads to")
-
-
 def cifar_parquet(path: str | Path) -> Images:
     """Return the images of a Parquet file with columns `image` (JPEG or PNG bytes) and `label`.
 
@@ -190,32 +149,3 @@ def _stack(decoded: Sequence[npt.NDArray[np.uint8]], path: str | Path) -> npt.ND
     if len(sizes) != 1:
         raise DataError(f"{path}: {len(sizes)} sizes of images; give images of one size")
     return np.stack(decoded).transpose(0, 3, 1, 2)
-
-
-def _join(paths: Sequence[Path], key: str) -> Images:
-    batches = [_batch(path, key) for path in paths]
-    pixels = np.concatenate([pixels for pixels, _ in batches])
-    return images(pixels, np.concatenate([marks for _, marks in batches]), paths[0].parent)
-
-
-def _batch(path: Path, key: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    try:
-        with path.open("rb") as file:
-            content = _BatchUnpickler(file, encoding="latin1").load()
-        data, marks = np.asarray(content["data"]), np.asarray(content[key], dtype=np.int64)
-    # A broken pickle raises almost anything; whatever it is, the file is not a batch.
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        KeyError,
-        IndexError,
-        AttributeError,
-    ) as error:
-        raise DataError(f"{path}: not a CIFAR batch ({error!r}); fetch it again") from None
-    except (pickle.UnpicklingError, ImportError) as error:
-        raise DataError(f"{path}: refused as a CIFAR batch: {error}") from None
-    if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3 * _SIDE * _SIDE:
-        raise DataError(f"{path}: data is {data.dtype} of shape {data.shape}, not (n, 3072) bytes")
-    return data.reshape(-1, 3, _SIDE, _SIDE), marks
