@@ -1,4 +1,4 @@
-"""The figures of the audits, from the stored results alone.
+"""The figures of the audits, and of the filter, from the stored results alone.
 
 python experiments/audit_figures.py --out FOLDER
 """
@@ -20,6 +20,7 @@ from apiece.reporting.plots import COLOURS, at_most_seven, png
 from apiece.reproduce import Done, Store
 
 RESULTS = Path(__file__).parent / "results"
+LINES = {"0.3": ("ε = 0.30 for all", "-"), "0.30/0.31": ("ε = 0.30 and 0.31, half each", "--")}
 
 
 def roc_figure(rocs: Mapping[str, Roc]) -> Figure:
@@ -130,6 +131,26 @@ def boenisch_2023_fig2() -> dict[str, Figure]:
     }
 
 
+def boenisch_2023_fig3() -> dict[str, Figure]:
+    """How many records of MNIST are active; a panel a clip norm, a line a set of budgets."""
+    done = [one for one in stored("feldman-2021-table") if one.unit["data"].startswith("mnist")]
+    rows = [row for one in done for row in one.result["rows"]]
+    rows = [row for row in rows if row.get("active") and row["epsilon"] in LINES]
+    panels = sorted({(row["clip"], row["steps"]) for row in rows})
+    figure = Figure(figsize=(3.6 * len(panels), 3.0), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for row in rows:
+            if (row["clip"], row["steps"]) == panel:
+                label, line = LINES[row["epsilon"]]
+                axes.plot(range(1, len(row["active"]) + 1), row["active"], line, label=label)
+        axes.set_title(f"clip norm {panel[0]:g}, noise for {panel[1]} steps", fontsize=9)
+        axes.set_xlabel("step")
+        axes.grid(color="#e6e6e6")
+    figure.axes[0].set_ylabel("active records")
+    figure.axes[0].legend(fontsize=8, loc="lower left")
+    return {"boenisch_2023_fig3": figure}
+
+
 def kaiser_2026_table1() -> dict[str, Figure]:
     """Signed score, which has no floor, against the share of the strict group; by strategy."""
     found: dict[str, Figure] = {}
@@ -176,6 +197,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in {
         **boenisch_2023_fig2(),
+        **boenisch_2023_fig3(),
         **kaiser_2026_table1(),
         **kaiser_2026_fig6(),
     }.items():

@@ -30,7 +30,6 @@ from apiece.audit import (
     biregular,
     roc_by_group,
     student_t,
-    train_shadows,
 )
 from apiece.audit.membership import Roc, lira_each, roc
 from apiece.audit.stacked_training import UpdateRule
@@ -63,14 +62,6 @@ def job(name: str) -> ShadowJob:
     pool = Pool(table.ids, inputs, torch.from_numpy(table.targets), groups)
     split = biregular(MODELS, groups, generator=np.random.default_rng(2))
     return ShadowJob(pool, plan, stacked, split, UpdateRule(), seed=0, block=8)
-
-
-def train(folder: Path, name: str) -> None:
-    torch.set_num_threads(1)
-    one = job(name)
-    scores = train_shadows(one, folder=folder, progress=partial(print, folder.name, flush=True))
-    (folder / "plan.json").write_text(one.plan.to_json())
-    scores.save(folder / "scores.npz")
 
 
 def points(curve: Roc) -> dict[str, Any]:
@@ -175,9 +166,10 @@ def result(folder: Path) -> dict[str, Any]:
 
 def run(unit: Unit, place: Place) -> dict[str, Any]:
     """Train what is missing of a network's shadow models, and return its figures."""
+    torch.set_num_threads(1)
     kaiser_2026_data.DATA = place.data
     folder = place.work / NETWORKS[unit["network"]]
-    train(folder, unit["network"])
+    kaiser_2026_data.shadows(folder, partial(job, unit["network"]))
     return result(folder)
 
 

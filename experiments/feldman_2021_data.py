@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,12 +78,20 @@ def adult() -> Task:
 
 def mnist(data: Path) -> Task:
     """MNIST, all 60,000 records, through `fixed_layer`; one hidden layer of tanh."""
-    parts = []
-    for split in ("train", "test"):
-        images = idx_folder(data / "mnist", split)
-        pixels = torch.from_numpy(images.scaled()).reshape(-1, 1, 28, 28)
-        parts += [fixed_layer(pixels), torch.tensor(images.labels)]
-    return Task(parts[0], parts[1], parts[2], parts[3], "hidden")
+    parts = (through(data / "mnist", split) for split in ("train", "test"))
+    return Task(*(each for part in parts for each in part), "hidden")
+
+
+@functools.lru_cache(maxsize=2)
+def through(folder: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the images of a folder of MNIST's kind through `fixed_layer`, and their labels."""
+    images = idx_folder(folder, split)
+    return fixed_layer(torch.from_numpy(images.scaled())), torch.from_numpy(images.labels)
+
+
+def with_one(x: torch.Tensor) -> torch.Tensor:
+    """Return rows with a one at the end, so that the bias is a weight."""
+    return torch.cat([x, torch.ones(len(x), 1)], dim=1)
 
 
 def fixed_layer(pixels: torch.Tensor) -> torch.Tensor:

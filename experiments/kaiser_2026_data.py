@@ -7,13 +7,15 @@ mnist/, isolet/isolet1+2+3+4.data as UCI has it, medmnist/NAME.npz as its author
 from __future__ import annotations
 
 import os
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pictures import cifar_parquet, idx_folder
 
+from apiece.audit import ShadowJob, train_shadows
 from apiece.datasets import PACKAGED, load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
 from apiece.errors import DataError
@@ -47,21 +49,14 @@ def tabular(name: str, size: int) -> Table:
 def mnist(classes: int, per_class: int) -> Table:
     """MNIST [classes, per_class]: the first digits only, a random `per_class` of each, flat."""
     images = idx_folder(DATA / "mnist", "train")
-    generator = np.random.default_rng(SUBSET_SEED)
-    digits = [np.flatnonzero(images.labels == digit) for digit in range(classes)]
-    ids = np.sort(np.concatenate([generator.choice(d, per_class, replace=False) for d in digits]))
-    pixels = images.scaled()[ids].reshape(ids.size, -1)
-    return Table(ids, pixels, images.labels[ids], classes)
+    return some_of_each(images.scaled(), images.labels, classes, per_class)
 
 
 @cache
 def cifar(per_class: int) -> Table:
     """CIFAR-10 (JPEG): a random `per_class` images of each class, flat, in [0, 1]."""
     images = cifar_parquet(there(DATA / "cifar10-jpeg" / "train.parquet"))
-    generator = np.random.default_rng(SUBSET_SEED)
-    found = [np.flatnonzero(images.labels == c) for c in range(10)]
-    ids = np.sort(np.concatenate([generator.choice(f, per_class, replace=False) for f in found]))
-    return Table(ids, images.scaled()[ids].reshape(ids.size, -1), images.labels[ids], 10)
+    return some_of_each(images.scaled(), images.labels, 10, per_class)
 
 
 @cache
@@ -78,12 +73,27 @@ def medical(name: str, classes: int, per_class: int) -> Table:
     """A data set of MedMNIST v2: at most `per_class` images of each class, flat, in [0, 1]."""
     with np.load(there(DATA / "medmnist" / f"{name}.npz"), allow_pickle=False) as file:
         pixels, labels = file["train_images"], file["train_labels"][:, 0].astype(np.int64)
+    return some_of_each(pixels.astype(np.float32) / np.float32(255), labels, classes, per_class)
+
+
+def some_of_each(pixels: np.ndarray, labels: np.ndarray, classes: int, per_class: int) -> Table:
+    """At most `per_class` random images of each of the first classes, flat."""
     generator = np.random.default_rng(SUBSET_SEED)
     found = [np.flatnonzero(labels == c) for c in range(classes)]
     kept = [generator.choice(f, min(per_class, f.size), replace=False) for f in found]
     ids = np.sort(np.concatenate(kept))
-    inputs = pixels[ids].reshape(ids.size, -1).astype(np.float32) / 255
-    return Table(ids, inputs, labels[ids], classes)
+    return Table(ids, pixels[ids].reshape(ids.size, -1), labels[ids], classes)
+
+
+def shadows(folder: Path, make: Callable[[], ShadowJob], mapper: Any = None) -> None:
+    """Train a job's shadow models; keep their scores beside their plan. What is there stays."""
+    if (folder / "scores.npz").exists():
+        return
+    job, more = make(), {} if mapper is None else {"mapper": mapper}
+    say = partial(print, folder.name, flush=True)
+    scores = train_shadows(job, folder=folder, progress=say, **more)
+    (folder / "plan.json").write_text(job.plan.to_json())
+    scores.save(folder / "scores.npz")
 
 
 def there(path: Path) -> Path:

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from kaiser_2026_data import tabular
+from kaiser_2026_data import shadows, tabular
 
 from apiece import contract
 from apiece.assignment import Sample, Uniform, assign
-from apiece.audit import Pool, ShadowJob, one_plan, train_shadows
+from apiece.audit import Pool, ShadowJob, one_plan
 from apiece.audit.findings import jonckheere_terpstra, share_that_rises
 from apiece.audit.membership import lira_each
 from apiece.audit.records import ShadowScores, positions
@@ -38,42 +38,54 @@ OTHERS, OWN, MODELS, PART = (32.0, 16.0, 8.0, 4.0), 32.0, 64, 10
 STEPS = RECORDS * EPOCHS // BATCH
 
 
-def make_plan(others: float, *, bound: float | None = None) -> Plan:
+class Size(NamedTuple):
+    """Of the pool, the training, the parts that targets come in, and the blocks of models."""
+
+    records: int = RECORDS
+    steps: int = STEPS
+    part: int = PART
+    block: int = 16
+    targets: int = PART  # of a part; fewer to try
+
+
+HERE = Size()
+
+
+def make_plan(others: float, *, bound: float | None = None, size: Size = HERE) -> Plan:
     """Return the one plan of both worlds when all but the target ask for `others`."""
-    groups = [("others", others, RECORDS - 1), ("target", OWN, 1)]
-    budgets = Budgets.from_groups(groups, RECORDS, DELTA)
+    groups = [("others", others, size.records - 1), ("target", OWN, 1)]
+    budgets = Budgets.from_groups(groups, size.records, DELTA)
     settings: dict[str, Any] = {
-        "steps": STEPS,
-        "expected_batch_size": BATCH,
-        "clip_norm": 1.0,
-    }
+        "steps": size.steps, "expected_batch_size": BATCH, "clip_norm": 1.0,
+    }  # fmt: skip
     if bound is not None:
         return contract.enforce(budgets, excess=bound, **settings)
     # with one budget, Sample is Uniform
     return assign(budgets, Uniform() if others == OWN else Sample(), **settings)
 
 
-def job(others: float, part: int, *, bound: float | None) -> ShadowJob:
+def job(others: float, part: int, *, bound: float | None = None, size: Size = HERE) -> ShadowJob:
     """Return the models of the targets of one `part`, for one budget of the others."""
-    table, plan = tabular("credit_default", RECORDS), make_plan(others, bound=bound)
+    table = tabular("credit_default", size.records)
+    plan = make_plan(others, bound=bound, size=size)
     inputs, targets = torch.from_numpy(table.inputs), torch.from_numpy(table.targets)
     return target_job(
-        Pool(table.ids, inputs, targets, np.zeros(RECORDS, dtype=np.int64)),
+        Pool(table.ids, inputs, targets, np.zeros(size.records, dtype=np.int64)),
         plan,
-        drawn_ids(part),
+        drawn_ids(part, size),
         group=len(plan.budget_groups) - 1,
         models=MODELS,
         model=StackedMlp((table.inputs.shape[1], 128, 64, table.classes)),
         recipe=UpdateRule(),
         seed=part,  # the same starts and noise seeds for every budget of the others
-        block=16,
+        block=size.block,
     )
 
 
-def drawn_ids(part: int) -> np.ndarray:
+def drawn_ids(part: int, size: Size = HERE) -> np.ndarray:
     """Return the ids of the targets of one part."""
-    drawn = np.random.default_rng(6).permutation(RECORDS)[part * PART : (part + 1) * PART]
-    return tabular("credit_default", RECORDS).ids[drawn]
+    drawn = np.random.default_rng(6).permutation(size.records)[part * size.part :][: size.targets]
+    return tabular("credit_default", size.records).ids[drawn]
 
 
 def folder_of(work: Path, others: float, part: int, bound: float | None) -> Path:
@@ -88,13 +100,7 @@ def train(work: Path, parts: int, *, enforced: bool) -> None:
     for part in range(parts):
         for others, bound in wanted:
             folder = folder_of(work, others, part, bound)
-            if (folder / "scores.npz").exists():
-                continue
-            one = job(others, part, bound=bound)
-            say = partial(print, folder.name, flush=True)
-            scores = train_shadows(one, folder=folder, progress=say)
-            (folder / "plan.json").write_text(one.plan.to_json())
-            scores.save(folder / "scores.npz")
+            shadows(folder, partial(job, others, part, bound=bound))
 
 
 def told_apart(scores: ShadowScores, targets: np.ndarray) -> np.ndarray:

@@ -15,49 +15,20 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
-from kaiser_2026_data import tabular
-from kaiser_2026_fig6 import BATCH, DELTA, MODELS, OTHERS, OWN
-
-from apiece.assignment import Sample, Uniform, assign
-from apiece.audit import Pool, ShadowJob, UpdateRule, train_shadows
-from apiece.audit.shadows import target_job
-from apiece.budgets import Budgets
-from apiece.plan import Plan
-from apiece.training.stacked import StackedMlp
+from kaiser_2026_data import shadows
+from kaiser_2026_fig6 import BATCH, MODELS, OTHERS, Size, job
 
 RECORDS, EPOCHS, TARGETS, PART, BLOCK = 30_000, 60, 1000, 20, 64
 STEPS = RECORDS * EPOCHS // BATCH
 BLOCKS = TARGETS * MODELS * len(OTHERS) // BLOCK
 
 
-def make_plan(others: float, steps: int = STEPS) -> Plan:
-    """Return the one plan of both worlds when all but the target ask for `others`."""
-    groups = [("others", others, RECORDS - 1), ("target", OWN, 1)]
-    budgets = Budgets.from_groups(groups, RECORDS, DELTA)
-    strategy = Uniform() if others == OWN else Sample()
-    return assign(budgets, strategy, steps=steps, expected_batch_size=BATCH, clip_norm=1.0)
-
-
-def job(others: float, part: int, *, targets: int = PART, steps: int = STEPS) -> ShadowJob:
-    """Return the models of one part's targets, for one budget of the others."""
-    table, plan = tabular("credit_default", RECORDS), make_plan(others, steps)
-    drawn = np.random.default_rng(6).permutation(RECORDS)[part * PART : part * PART + targets]
-    inputs, classes = torch.from_numpy(table.inputs), torch.from_numpy(table.targets)
-    return target_job(
-        Pool(table.ids, inputs, classes, np.zeros(RECORDS, dtype=np.int64)),
-        plan,
-        table.ids[drawn],
-        group=len(plan.budget_groups) - 1,
-        models=MODELS,
-        model=StackedMlp((table.inputs.shape[1], 128, 64, table.classes)),
-        recipe=UpdateRule(),
-        seed=part,
-        block=BLOCK,
-    )
+def size_of(targets: int = PART, steps: int = STEPS) -> Size:
+    return Size(RECORDS, steps, PART, BLOCK, targets)
 
 
 def cost(steps: int = 60) -> dict[str, float]:
@@ -67,10 +38,10 @@ def cost(steps: int = 60) -> dict[str, float]:
     takes several times the processor time of one on a quiet machine.
     """
     torch.set_num_threads(1)
-    job(4.0, 0, targets=1, steps=2).train_block(0)  # what is done once a process
+    job(4.0, 0, size=size_of(1, 2)).train_block(0)  # what is done once a process
     took = []
     for count in (steps, 3 * steps):
-        one = job(4.0, 0, targets=1, steps=count)
+        one = job(4.0, 0, size=size_of(1, count))
         begun = time.process_time()
         one.train_block(0)
         took.append(time.process_time() - begun)
@@ -94,19 +65,8 @@ def train(folder: Path, address: str | None, parts: range, targets: int, steps: 
 
     for part in parts:
         for others in OTHERS:
-            one, where = (
-                job(others, part, targets=targets, steps=steps),
-                folder / f"{others:g}-{part}",
-            )
-            if (where / "scores.npz").exists():
-                continue
-
-            def say(done: int, of: int, name: str = where.name) -> None:
-                print(f"{name}: {done} of {of}", flush=True)
-
-            scores = train_shadows(one, folder=where, mapper=cluster(address), progress=say)
-            (where / "plan.json").write_text(one.plan.to_json())
-            scores.save(where / "scores.npz")
+            make = partial(job, others, part, size=size_of(targets, steps))
+            shadows(folder / f"{others:g}-{part}", make, cluster(address))
 
 
 def main() -> None:

@@ -26,11 +26,11 @@ import kaiser_2026_data
 import numpy as np
 import torch
 from kaiser_2026_data import Table as Data
-from kaiser_2026_data import cifar, isolet, medical, mnist, tabular
+from kaiser_2026_data import cifar, isolet, medical, mnist, shadows, tabular
 from scipy import stats
 
 from apiece.assignment import Sample, Scale, Uniform, assign
-from apiece.audit import Pool, ShadowJob, train_shadows
+from apiece.audit import Pool, ShadowJob
 from apiece.audit.findings import jonckheere_terpstra
 from apiece.audit.membership import privacy_scores, world
 from apiece.audit.records import ShadowScores
@@ -146,14 +146,8 @@ def train(work: Path, only: list[str], replicates: int) -> None:
         name, strategy = pair.split(":")
         for replicate in range(replicates):
             for share in SHARES:
-                path = folder(work, name, strategy, share, replicate)
-                if (path / "scores.npz").exists():
-                    continue
-                one = job(name, strategy, share, replicate)
-                say = partial(print, path.name, flush=True)
-                scores = train_shadows(one, folder=path, progress=say)
-                (path / "plan.json").write_text(one.plan.to_json())
-                scores.save(path / "scores.npz")
+                about = (name, strategy, share, replicate)
+                shadows(folder(work, *about), partial(job, *about))
 
 
 def gather(work: Path, name: str, strategy: str) -> tuple[list[ShadowScores], list[Plan]] | None:

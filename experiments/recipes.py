@@ -16,9 +16,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from feldman_2021_data import with_one
 from mails import authors
 from matplotlib.figure import Figure
 from pictures import Images
@@ -32,7 +34,6 @@ from when_it_pays import (
     images_of,
     rows_of,
     train,
-    with_one,
 )
 from when_it_pays import tuned as tried
 
@@ -66,10 +67,10 @@ class Task:
     features: Recipe = field(default_factory=Recipe)
     share: float = 1.0  # of the training records
     steps: tuple[int, ...] = (64, 256)
+    chance: float = CHANCE  # of a record to be in a batch, under one budget for all
 
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        """Those that differ for these budgets."""
+    def strategies(self, seed: int = 0) -> Mapping[str, Strategy]:
+        """Those that differ for these budgets. seed: of coins that are tossed for a plan."""
         levels = {"1/2/3": (2.0, 3.0), "[.5, 1]": (0.6, 0.75)}.get(str(self.asks), ())
         found: dict[str, Strategy] = {"uniform": Uniform("strictest")}
         found |= {f"threshold {level:g}": Threshold(level) for level in levels}
@@ -82,6 +83,15 @@ class Task:
         if self.asks == "[.5, 1]":
             return exponential_skew(size, DELTA)
         return Budgets(np.full(size, self.asks), DELTA)
+
+    def records(self, place: Place, scale: float) -> tuple[Rows, Rows]:
+        """Training and test records."""
+        return records(place, self.data, self.features, self.share * scale)
+
+    @property
+    def settings(self) -> Sequence[tuple[float, float]]:
+        """Steps and clip norms to choose from."""
+        return SETTINGS[self.data in ROWS]
 
 
 TASKS: Mapping[str, Task] = {
@@ -127,55 +137,57 @@ def records(place: Place, data: str, own: Recipe, share: float) -> tuple[Rows, R
 
 
 @functools.lru_cache(maxsize=64)
-def plan_of(task: str, name: str, size: int, steps: int) -> BoundPlan:
-    about = TASKS[task]
-    return assign(about.budgets(size), about.strategies[name], steps=steps,
-                  expected_batch_size=size * CHANCE, clip_norm=1.0)  # fmt: skip
+def plan_of(task: Task, strategy: Strategy, size: int, steps: int) -> BoundPlan:
+    return assign(task.budgets(size), strategy, steps=steps,
+                  expected_batch_size=size * task.chance, clip_norm=1.0)  # fmt: skip
 
 
-def run(unit: Unit, place: Place) -> dict[str, object]:
+def run(tasks: Mapping[str, Task], unit: Unit, place: Place) -> dict[str, Any]:
     """Try every setting of a strategy on held-out records, or test one of them by one seed."""
     torch.set_num_threads(1)
-    task, name = TASKS[unit["task"]], str(unit["strategy"])
-    rows, test = records(place, task.data, task.features, task.share * unit.get("scale", 1.0))
+    task, seed = tasks[unit["task"]], unit.get("seed", 1000)
+    rows, test = task.records(place, unit.get("scale", 1.0))
     classes = int(rows[1].max()) + 1  # as is public of these data sets
-    size = len(rows[1])
+    size, few = len(rows[1]), task.data in ROWS
+    strategy = task.strategies(seed)[unit["strategy"]]
 
     def plan(size: int, steps: int) -> BoundPlan:
-        return plan_of(unit["task"], name, size, steps)
+        return plan_of(task, strategy, size, steps)
 
     if unit.get("held out"):
-        few = task.data in ROWS
-        found = tried(rows, classes, plan, task.steps, SETTINGS[few], 1 + few)
+        found = tried(rows, classes, plan, task.steps, task.settings, 1 + few)
         return {"trials": [[score, steps, *setting] for score, steps, setting in found]}
     whole, setting = plan(size, unit["steps"]), (unit["rate"], unit["clip norm"])
-    weights = train(rows, classes, whole, [setting], unit["seed"], "linear")
-    asked = task.budgets(size).epsilon[np.random.default_rng([unit["seed"], 1]).permutation(size)]
+    by_stage: list[float] = []
+    weights = train(rows, classes, whole, [setting], seed, "linear",
+                    lambda weights: by_stage.append(float(accuracies(weights, test))))  # fmt: skip
+    asked = task.budgets(size).epsilon[np.random.default_rng([seed, 1]).permutation(size)]
     members = {
         f"{level:g}": float(accuracies(weights, (rows[0][at], rows[1][at])))
         for level in np.unique(asked)[[0, -1]]
         for at in [torch.from_numpy(np.flatnonzero(asked == level))]
     }
-    return {"accuracy": float(accuracies(weights, test)), "members": members}
+    found = {"accuracy": float(accuracies(weights, test)), "members": members}
+    return found | ({"by stage": by_stage} if len(by_stage) > 1 else {})
 
 
-def units(seeds: int, scale: float) -> list[Unit]:
+def units(tasks: Mapping[str, Task], seeds: int, scale: float) -> list[Unit]:
     """Trials on held-out records; they have seeds of their own."""
     small = {} if scale == 1 else {"scale": scale}
     return [{"task": task, "strategy": name, "held out": True} | small
-            for task, about in TASKS.items() for name in about.strategies]  # fmt: skip
+            for task, about in tasks.items() for name in about.strategies()]  # fmt: skip
 
 
-def after(done: Sequence[Done], seeds: int, scale: float) -> list[Unit]:
+def after(tasks: Mapping[str, Task], done: Sequence[Done], seeds: int, scale: float) -> list[Unit]:
     """Tests of what the trials chose; of several Thresholds only the one that did best there."""
     found: list[Unit] = []
     small = {} if scale == 1 else {"scale": scale}
-    for task, trials in chosen(done, scale).items():
+    for task, trials in chosen(tasks, done, scale).items():
         for name, (_, steps, rate, clip) in trials.items():
             if name == threshold_of(trials) or not name.startswith("threshold"):
                 unit = {"task": task, "strategy": name, "steps": steps, "rate": rate,
                         "clip norm": clip}  # fmt: skip
-                many = 3 * seeds if TASKS[task].data in ROWS else seeds  # these cost nothing
+                many = 3 * seeds if tasks[task].data in ROWS else seeds  # these cost nothing
                 found += [unit | {"seed": seed} | small for seed in range(many)]
     return found
 
@@ -183,13 +195,15 @@ def after(done: Sequence[Done], seeds: int, scale: float) -> list[Unit]:
 Trial = tuple[float, int, float, float]  # accuracy on held-out records, steps, rate, clip norm
 
 
-def chosen(done: Sequence[Done], scale: float = 1.0) -> dict[str, dict[str, Trial]]:
+def chosen(
+    tasks: Mapping[str, Task], done: Sequence[Done], scale: float = 1.0
+) -> dict[str, dict[str, Trial]]:
     """Each strategy's best trial, by task, where all of the task's strategies were tried."""
-    found: dict[str, dict[str, Trial]] = {task: {} for task in TASKS}
+    found: dict[str, dict[str, Trial]] = {task: {} for task in tasks}
     for one in done:
         if one.unit.get("held out") and one.unit.get("scale", 1.0) == scale:
             found[one.unit["task"]][one.unit["strategy"]] = tuple(best(one.result["trials"]))
-    return {t: by for t, by in found.items() if set(by) == set(TASKS[t].strategies)}
+    return {t: by for t, by in found.items() if set(by) == set(tasks[t].strategies())}
 
 
 def score_at(done: Sequence[Done], task: str, setting: Sequence[float]) -> float:
@@ -211,9 +225,11 @@ def one_budget(trials: Mapping[str, Trial]) -> str:
     return max(("uniform", threshold_of(trials) or "uniform"), key=trials.__getitem__)
 
 
-def tested(done: Sequence[Done], task: str) -> dict[str, dict[int, float]]:
+def tested(
+    tasks: Mapping[str, Task], done: Sequence[Done], task: str
+) -> dict[str, dict[int, float]]:
     """Test accuracies of a task by strategy and seed, at the settings that the trials chose."""
-    wanted = [u for u in after(done, 1, 1.0) if u["task"] == task and u["seed"] == 0]
+    wanted = [u for u in after(tasks, done, 1, 1.0) if u["task"] == task and u["seed"] == 0]
     return {
         unit["strategy"]: {
             one.unit["seed"]: one.result["accuracy"]
@@ -232,8 +248,8 @@ def gains(by: Mapping[str, Mapping[int, float]], own: str, base: str) -> list[fl
 
 def tables(done: Sequence[Done]) -> list[Table]:
     reached, gained, shared, tuning, members = [], [], [], [], []
-    for task, trials in chosen(done).items():
-        by, threshold, single = tested(done, task), threshold_of(trials), one_budget(trials)
+    for task, trials in chosen(TASKS, done).items():
+        by, threshold, single = tested(TASKS, done, task), threshold_of(trials), one_budget(trials)
         cells = [interval(list(by.get(n or "", {}).values()))
                  for n in ("uniform", threshold, "sample", "scale")]  # fmt: skip
         reached.append([task, *cells, TASKS[task].published])
@@ -270,8 +286,8 @@ def tables(done: Sequence[Done]) -> list[Table]:
 def drawn(done: Sequence[Done]) -> Figure:
     """Return Sample's gains by task, with 95 % intervals."""
     rows = []
-    for task, trials in chosen(done).items():
-        by = tested(done, task)
+    for task, trials in chosen(TASKS, done).items():
+        by = tested(TASKS, done, task)
         pair = [gains(by, "sample", base) for base in ("uniform", one_budget(trials))]
         if len(pair[0]) >= 5:
             rows.append((task, *((float(np.mean(each)), reach(each)) for each in pair)))
@@ -297,9 +313,9 @@ EXPERIMENT = Experiment(
     paper="ours",
     shows="the papers' tasks with frozen features, each strategy tuned by itself",
     cost="seconds for a table, ten minutes for a fifth of a set of images, half an hour for all",
-    units=units,
-    after=after,
-    run=run,
+    units=functools.partial(units, TASKS),
+    after=functools.partial(after, TASKS),
+    run=functools.partial(run, TASKS),
     tables=tables,
     notes=lambda done: (
         "Settings were chosen on held-out training records: fifths of them, two for data that are "

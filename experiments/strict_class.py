@@ -12,16 +12,13 @@ Classes are no secret here: budgets reveal them, as everywhere where a class dec
 
 from __future__ import annotations
 
-import functools
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from feldman_2021_data import fixed_layer
-from pictures import idx_folder
+from feldman_2021_data import through, with_one
 from torch.nn.functional import one_hot
 
 from apiece.assignment import Hybrid, Sample, Scale, Threshold, Uniform, assign
@@ -41,15 +38,6 @@ CLASSES = (0, 3, 8)
 PAIR = ("sample", "scale")
 TABLE_9 = (0.75, 0.5, 2.0, 2.6, 4.1, 2.1, 2.05, 3.0, 3.1, 6.1)
 Rows = tuple[torch.Tensor, torch.Tensor]
-
-
-@functools.lru_cache(maxsize=2)
-def features(data: Path, split: str) -> Rows:
-    images = idx_folder(data / "mnist", split)
-    pixels = torch.from_numpy(images.scaled())
-    flat = fixed_layer(pixels)
-    ones = torch.ones(len(flat), 1)  # so that the bias is a weight
-    return torch.cat([flat, ones], dim=1), torch.from_numpy(images.labels)
 
 
 def without_most(rows: Rows, rare: int, seed: int) -> Rows:
@@ -89,7 +77,8 @@ def train(rows: Rows, plan: BoundPlan, seed: int, ordered: str | None, rate: flo
 def run(unit: Unit, place: Place) -> dict[str, Any]:
     """Accuracy of each class after one training."""
     torch.set_num_threads(1)
-    rows, test = features(place.data, "train"), features(place.data, "test")
+    rows, test = ((with_one(x), y) for split in ("train", "test")
+                  for x, y in [through(place.data / "mnist", split)])  # fmt: skip
     asked = dict.fromkeys(range(10), 2.0)
     if unit["class"] == "table 9":
         asked = dict(enumerate(TABLE_9))

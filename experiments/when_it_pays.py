@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from feldman_2021_data import fixed_layer
+from feldman_2021_data import fixed_layer, with_one
 from matplotlib.figure import Figure
 from pictures import Images, cifar_parquet, idx_folder
 from scipy.optimize import least_squares
@@ -106,10 +106,6 @@ def table(name: str, pick: np.random.Generator) -> tuple[torch.Tensor, torch.Ten
     return torch.cat(parts, dim=1), labels, pick.random(len(frame)) < 0.25
 
 
-def with_one(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([x, torch.ones(len(x), 1)], dim=1)
-
-
 records = functools.lru_cache(maxsize=8)(rows_of)
 
 
@@ -124,52 +120,81 @@ def plan_of(name: str, strict: int, loose: int, pair: tuple[float, float], steps
 
 def train(
     rows: Rows, classes: int, plan: BoundPlan, settings: Sequence[tuple[float, float]],
-    seed: int, model: str,
+    seed: int, model: str, watch: Callable[[list[torch.Tensor]], object] = lambda weights: None,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Train by a plan at several settings side by side, on the same batches.
 
-    A record's gradient is an outer product in each layer, so its norm has a closed form. Each
-    setting has its own noise. Steps shrink linearly to nothing.
+    Each setting has its own noise. Steps shrink linearly to nothing. watch: is shown the weights
+    after each stage. Where a plan averages its stages' models, which are linear, their weights are.
     """
     x, y = rows
-    many, stage = len(settings), plan.stages[0]
+    many, total = len(settings), 0
     shuffle, draws = np.random.default_rng([seed, 1]), torch.Generator().manual_seed(seed)
     group = plan.group_index[shuffle.permutation(len(y))]
-    chance = stage.chances()[group]
-    clip = torch.from_numpy(np.asarray(stage.clip_norm)[group]).float()
     squares, truth = x.square().sum(dim=1), one_hot(y, classes).float()
     rates, norms = torch.tensor(settings).T
-    shapes = [(many, x.shape[1], classes)]
-    if model == "hidden":
-        shapes = [(many, x.shape[1], HIDDEN), (many, HIDDEN + 1, classes)]
-    weights = [torch.zeros(shape) for shape in shapes]
-    if model == "hidden":
-        weights[0] += torch.randn(shapes[0][1:], generator=draws)
-    for step in range(stage.steps):
-        at = torch.from_numpy(np.flatnonzero(shuffle.random(len(y)) < chance))
-        few = x[at]
-        outputs = side_by_side(few, weights[0])
-        below = few.expand(many, -1, -1)
-        if model == "hidden":
-            below = torch.cat([outputs.tanh(), torch.ones(many, len(at), 1)], dim=2)
-            outputs = below @ weights[1]
-        residual = outputs.softmax(dim=2) - truth[at]
-        size = residual.square().sum(dim=2)
-        if model == "hidden":
-            inner = (residual @ weights[1][:, :-1].mT) * (1 - below[:, :, :-1].square())
-            size = size * below.square().sum(dim=2) + inner.square().sum(dim=2) * squares[at]
-        else:
-            size = size * squares[at]
-        factor = (norms[:, None] * clip[at] / size.sqrt().clamp_min(1e-9)).clamp_max(1.0)[..., None]
-        if model == "hidden":
-            sums = [summed(few, factor * inner), below.mT @ (factor * residual)]
-        else:
-            sums = [summed(few, factor * residual)]
-        pace = rates / norms / stage.expected_batch_size * (1 - step / stage.steps)
-        for weight, total in zip(weights, sums, strict=True):
-            noise = torch.randn(total.shape, generator=draws) * float(stage.noise_stddev)
-            weight -= pace[:, None, None] * (total + noise * norms[:, None, None])
-    return weights
+    averaged = plan.combine == "average"
+    weights = begun(many, x.shape[1], classes, model, draws)
+    mean = [torch.zeros_like(weight) for weight in weights]
+    for stage in plan.stages:
+        if averaged:
+            weights = begun(many, x.shape[1], classes, model, draws)
+        chance = stage.sampling_probability[group]
+        if stage.participation is not None:  # one coin a stage
+            chance = chance * (shuffle.random(len(y)) < stage.participation[group])
+        clip = torch.from_numpy(np.asarray(stage.clip_norm)[group]).float()
+        for step in range(stage.steps):
+            at = torch.from_numpy(np.flatnonzero(shuffle.random(len(y)) < chance))
+            bounds = norms[:, None] * clip[at]
+            sums = clipped_sums(x[at], truth[at], squares[at], weights, bounds)
+            part = step / stage.steps if averaged else (total + step) / plan.steps
+            pace = rates / norms / stage.expected_batch_size * (1 - part)
+            for weight, each in zip(weights, sums, strict=True):
+                noise = torch.randn(each.shape, generator=draws) * float(stage.noise_stddev)
+                weight -= pace[:, None, None] * (each + noise * norms[:, None, None])
+        total += stage.steps
+        watch(weights)
+        share = stage.weight / sum(other.weight for other in plan.stages)
+        mean = [old + share * own for old, own in zip(mean, weights, strict=True)]
+    return mean if averaged else weights
+
+
+def begun(
+    many: int, features: int, classes: int, model: str, draws: torch.Generator
+) -> list[torch.Tensor]:
+    """Return as many fresh models: zeros, but for a hidden layer that all share."""
+    if model == "linear":
+        return [torch.zeros(many, features, classes)]
+    first = torch.randn((features, HIDDEN), generator=draws)
+    return [first.expand(many, -1, -1).clone(), torch.zeros(many, HIDDEN + 1, classes)]
+
+
+def clipped_sums(
+    few: torch.Tensor, truth: torch.Tensor, squares: torch.Tensor, weights: Sequence[torch.Tensor],
+    bounds: torch.Tensor,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Return the sums of clipped gradients by layer.
+
+    A record's gradient is an outer product in each layer, so its norm has a closed form. bounds:
+    clip norms, (settings, records).
+    """
+    many, hidden = len(bounds), len(weights) > 1
+    outputs = side_by_side(few, weights[0])
+    below = few.expand(many, -1, -1)
+    if hidden:
+        below = torch.cat([outputs.tanh(), torch.ones(many, len(few), 1)], dim=2)
+        outputs = below @ weights[1]
+    residual = outputs.softmax(dim=2) - truth
+    size = residual.square().sum(dim=2)
+    if hidden:
+        inner = (residual @ weights[1][:, :-1].mT) * (1 - below[:, :, :-1].square())
+        size = size * below.square().sum(dim=2) + inner.square().sum(dim=2) * squares
+    else:
+        size = size * squares
+    factor = (bounds / size.sqrt().clamp_min(1e-9)).clamp_max(1.0)[..., None]
+    if hidden:
+        return [summed(few, factor * inner), below.mT @ (factor * residual)]
+    return [summed(few, factor * residual)]
 
 
 def side_by_side(few: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
