@@ -177,6 +177,10 @@ def picked(outputs, targets):
     return -outputs.log_softmax(1).gather(1, targets.unsqueeze(1)).squeeze(1)
 
 
+def hot(outputs, targets):
+    return -(outputs.log_softmax(1) * nn.functional.one_hot(targets, 2)).sum(1)
+
+
 def shifted(outputs, targets):
     return LOSS(outputs, targets - 1)
 
@@ -185,6 +189,7 @@ WORDS = torch.arange(2 * N).view(N, 2) % 7
 OUTSIDE = {
     "a label": (INPUTS, TARGETS, LOSS, r"targets: values outside 0 to 1, or -100"),
     "a label that is picked": (INPUTS, TARGETS, picked, "targets: values outside 0 to 1,"),
+    "a label that is hot": (INPUTS, TARGETS, hot, "targets: values outside 0 to 1,"),
     "a label that is computed": (INPUTS, TARGETS + 1, shifted, "inputs, targets: a label or an"),
     "a token": (WORDS, TARGETS, LOSS, "inputs: values outside 0 to 6, which is what embedding"),
     "a token of a bag": (WORDS, TARGETS, LOSS, "inputs: values outside 0 to 6, which is what _emb"),

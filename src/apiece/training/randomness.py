@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -176,26 +176,6 @@ def _not_a_generator(value: object) -> InputError:
     )
 
 
-class Randomness(Protocol):
-    """What one step of a run draws from: separate streams for sampling, noise and the model."""
-
-    def sampling(self, step: int, shard: int = 0) -> ChaCha20Stream:
-        """Return the stream that says who joins `step`."""
-        ...
-
-    def participation(self, stage: int, shard: int = 0) -> ChaCha20Stream:
-        """Return the stream that says who joins `stage` at all."""
-        ...
-
-    def noise(self, step: int) -> ChaCha20Stream | torch.Generator:
-        """Return the stream of the noise of `step`."""
-        ...
-
-    def model(self, step: int, shard: int = 0) -> int:
-        """Return the seed of the model's own randomness (dropout) in `step`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Streams(Uncopied):
     """All randomness of one run, as a function of its key, the purpose and the step.
@@ -279,6 +259,8 @@ class RunningStreams(Uncopied):
         """Return a new seed of the model's own randomness, at each call."""
         return int(self._model.bits(1)[0])
 
+
+Randomness: TypeAlias = Streams | RunningStreams  # what a step draws from, by purpose
 
 _BITS = 20  # of the noise's standard deviation; the grid adds 1e-13 of its variance
 

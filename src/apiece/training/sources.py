@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,24 +37,6 @@ Together = tuple[Indices, object, object]  # places in an index, and inputs and 
 PROBES = 4096  # items of a map-style dataset that a fingerprint reads; all, if there are no more
 _TOGETHER = 64  # of them in memory at a time
 _POISSON = ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler")  # Opacus'
-
-
-class Source(Protocol):
-    """Inputs and targets of records, by position."""
-
-    def __len__(self) -> int: ...
-
-    def fetch(self, index: Indices, device: torch.device) -> tuple[object, object]:
-        """Return inputs and targets of the records at `index`, which go together."""
-        ...
-
-    def alike(self, index: Indices, device: torch.device) -> Iterator[Together]:
-        """Yield the records at `index` that go together: their places, inputs and targets."""
-        ...
-
-    def fingerprint(self, key: bytes) -> str:
-        """Return a keyed hash that changes when the records change."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -166,6 +148,9 @@ class Items:
         positions = index.tolist()
         many = getattr(self.dataset, "__getitems__", None)
         return list(many(positions)) if many else [self.dataset[i] for i in positions]
+
+
+Source: TypeAlias = Tensors | Items  # inputs and targets of records, by position
 
 
 def look_at_items(source: Source) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,44 +24,6 @@ from apiece.training.modes import called_with
 
 SUMS = "parameters"  # the name of the matrix in a stacked model's clipped sum
 _CELLS = 1 << 24  # products between rows in memory at a time
-
-
-class StackedModel(Protocol):
-    """K models of one architecture, their parameters in one matrix (K, parameters)."""
-
-    @property
-    def parameters(self) -> int:
-        """How many parameters one model has."""
-        ...
-
-    def initial(self, models: int, generator: torch.Generator) -> Tensor:
-        """Return the initial parameters of `models` independent models, (models, parameters)."""
-        ...
-
-    def logits(self, flat: Tensor, inputs: Tensor) -> Tensor:
-        """Return logits (K, P, classes) of inputs (K, P, …): model k's own records in row k."""
-        ...
-
-    def clipped_sum(
-        self,
-        flat: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        clip_norms: Tensor,
-        owner: Tensor | None = None,
-    ) -> ClippedSum:
-        """Return Σ_p of model k's cross-entropy gradients, clipped to clip_norms[k, p], each k.
-
-        Record p's share of row k has norm at most clip_norms[k, p], after round-off; one whose
-        gradient is not finite contributes nothing. The sums are gradients["parameters"],
-        (K, parameters); norms are (K, P), and losses (K, R), one a row.
-
-        inputs, targets: (K, R, …), (K, R) classes: one row a record, or persons' rows. clip_norms:
-        (K, P); 0 leaves the record out, which is how padding is marked. owner: (K, R), where
-        records are persons with rows: whose in 0 … P − 1 each of the R rows is. A person's
-        gradients are added before they are clipped.
-        """
-        ...
 
 
 def row_squares(rows: Tensor) -> Tensor:
@@ -332,6 +294,9 @@ class StackedModule:
             norms.append(sizes)
             losses.append(values)
         return ClippedSum({SUMS: torch.cat(sums)}, torch.cat(norms), torch.cat(losses), clip_norms)
+
+
+StackedModel: TypeAlias = StackedMlp | StackedModule
 
 
 def _reset(module: nn.Module) -> None:

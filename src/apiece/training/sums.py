@@ -65,12 +65,10 @@ class Sums:
         Of one that was frozen there is no gradient any more, and one that took another's place, or
         was unfrozen, is not updated: the noise would be drawn for a sum that nobody applies.
         """
-        model, known = self.model, self.parameters
-        every = (p for _, module in guards.modules_of(model) for p in module._parameters.values())
-        trained = [p for p in dict.fromkeys(every) if p is not None and p.requires_grad]
-        if len(trained) == len(known) and all(map(operator.is_, trained, known.values())):
+        known = self.parameters
+        now = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if len(now) == len(known) and all(map(operator.is_, now.values(), known.values())):
             return
-        now = {name: p for name, p in model.named_parameters() if p.requires_grad}
         told = {
             "no longer trainable": known.keys() - now.keys(),
             "trainable now": now.keys() - known.keys(),

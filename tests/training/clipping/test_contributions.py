@@ -10,7 +10,6 @@ from apiece.training.clipping.contributions import (
     Outer,
     Products,
     Rows,
-    Slices,
     in_parts,
     join,
     lookups,
@@ -33,7 +32,6 @@ def forms():
     gradients = draw(3, 4)
     return {
         "rows": (Rows(gradients), gradients),
-        "slices": (Slices((gradients[:2], gradients[2:])), gradients),
         "outer": (Outer(left[:, 0], right[:, 0]), left[:, 0, :, None] * right[:, 0, None]),
         "few places": (Products(left, right), torch.einsum("bto,bti->boi", left, right)),
         "many places": (Products(*many), torch.einsum("bto,bti->boi", *many)),
@@ -61,14 +59,9 @@ def test_stands_for_its_gradients(name):
 def test_without_records_that_are_not_finite(name):
     part, _ = forms()[name]
     broken = torch.tensor([False, True, False, True, False])
-    for field in ("gradients", "parts", "left"):
+    for field in ("gradients", "left"):
         if hasattr(part, field):
-            tensors = getattr(part, field)
-            for tensor in tensors if isinstance(tensors, tuple) else [tensors]:
-                tensor[broken[: len(tensor)]] = torch.nan
-    if name == "slices":
-        part = Slices((part.parts[0], torch.where(broken[2:].view(-1, 1, 1), torch.nan,
-                                                  part.parts[1])))  # fmt: skip
+            getattr(part, field)[broken] = torch.nan
     kept = part.without(broken)
     assert bool(torch.isfinite(kept.weighted(torch.ones(B))).all())
     assert not kept.per_record()[1].any()
@@ -139,17 +132,6 @@ def test_the_plain_norm_would_not_do():
         for rows in (make(n).repeat(2, 1) for make in ROWS.values() for n in (36864, 1_000_000))
     ]
     assert max(off) > slack(torch.float32)
-
-
-@pytest.mark.parametrize("shape", [(300, 100, 90), (300, 90, 100), (3, 2, 2)])
-def test_products(shape):
-    n, o, i = shape
-    left, right = torch.randn(n, o), torch.randn(n, i)
-    wanted = left.double().t() @ right.double()
-    torch.testing.assert_close(
-        contributions.product(left, right).double(), wanted, rtol=1e-4, atol=1e-4
-    )
-    assert contributions.product(left.double(), right.double()).dtype == torch.float64
 
 
 LAYERS = 6

@@ -7,12 +7,12 @@ from torch import nn
 from apiece.training.clipping.convolution import Convolution, Kernel, convolution
 
 CASES = {
-    "stride and padding": (nn.Conv2d(1, 16, 8, stride=2, padding=3), "columns"),
-    "three channels": (nn.Conv2d(3, 8, 3, padding=1), "columns"),
-    "oblong": (nn.Conv2d(2, 9, (2, 5), stride=(1, 3), padding=(2, 1)), "columns"),
-    "dilated": (nn.Conv2d(3, 8, (3, 2), dilation=(2, 3), padding=(1, 2)), "columns"),
-    "groups": (nn.Conv2d(4, 16, 3, groups=2, stride=2), "columns"),
-    "reflected": (nn.Conv2d(2, 8, 3, padding=2, padding_mode="reflect"), "columns"),
+    "stride and padding": (nn.Conv2d(1, 16, 8, stride=2, padding=3), "patches"),
+    "three channels": (nn.Conv2d(3, 8, 3, padding=1), "patches"),
+    "oblong": (nn.Conv2d(2, 9, (2, 5), stride=(1, 3), padding=(2, 1)), "patches"),
+    "dilated": (nn.Conv2d(3, 8, (3, 2), dilation=(2, 3), padding=(1, 2)), "patches"),
+    "groups": (nn.Conv2d(4, 16, 3, groups=2, stride=2), "patches"),
+    "reflected": (nn.Conv2d(2, 8, 3, padding=2, padding_mode="reflect"), "patches"),
     "narrow kernel": (nn.Conv2d(3, 8, (5, 1)), "patches"),
     "few outputs": (nn.Conv2d(3, 6, 3), "patches"),
     "one dimension": (nn.Conv1d(4, 8, 3), "patches"),
@@ -31,7 +31,6 @@ CASES = {
 }
 WAYS = {
     "by channel": "_by_channel",
-    "columns": "_by_columns",
     "grouped": "_grouped",
     "patches": "_gradients",
 }
@@ -77,16 +76,6 @@ def test_is_autograd_s(name, monkeypatch):
     total = (weights.view(-1, *[1] * (wanted.dim() - 1)) * wanted).sum(0)
     torch.testing.assert_close(found.weighted(weights), total, rtol=1e-4, atol=1e-4)
     assert taken == [(0, 5)]
-
-
-def test_columns_in_slices_are_the_same(monkeypatch):
-    layer = nn.Conv2d(3, 8, 3, padding=1)
-    inputs = torch.randn(7, 3, 6, 6)
-    outputs = torch.randn(7, 8, 6, 6)
-    use = Convolution(*kernel_of(layer, inputs), outputs)
-    whole = use._by_columns(0, 7)
-    parts = torch.cat([use._by_columns(0, 3), use._by_columns(3, 7)])
-    torch.testing.assert_close(parts, whole)
 
 
 LAYERS = {

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from apiece.training.clipping import proof, table
-from apiece.training.clipping.capture import OTHERWISE, Uncaptured, agree
+from apiece.training.clipping.graphs import OTHERWISE, Uncaptured, agree
 from apiece.training.clipping.table import SHARED, Records, Unproved
 
 from .test_table import HINT, check, laid_out, rows, traced

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from apiece.training.clipping.contributions import Lookups, Outer, Products, Rows, Slices
+from apiece.training.clipping.contributions import Lookups, Outer, Products, Rows
 from apiece.training.clipping.convolution import Convolution, Kernel
 from apiece.training.clipping.joined import Joined, Persons, outer_squares
 from apiece.training.clipping.records import clip_factors
@@ -16,7 +16,6 @@ def parts():
     torch.manual_seed(0)
     many = len(OWNER)
     yield "rows", Rows(torch.randn(many, 3, 2))
-    yield "slices", Slices((torch.randn(4, 5), torch.randn(many - 4, 5)))
     yield "outer", Outer(torch.randn(many, 3), torch.randn(many, 4))
     yield "products", Products(torch.randn(many, 2, 3), torch.randn(many, 2, 4))
     yield "products made again", Products(torch.randn(many, 9, 3), torch.randn(many, 9, 4))

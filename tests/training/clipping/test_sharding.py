@@ -19,7 +19,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from apiece.training.clipping import proof, table
-from apiece.training.clipping.capture import for_any_size
+from apiece.training.clipping.graphs import for_any_size
 from apiece.training.clipping.table import Records, Shared, Summed
 
 from .test_table import CASES, SKIPPED, laid_out, overloads, traced, values

@@ -11,7 +11,8 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from apiece.training.clipping import layers, table
-from apiece.training.clipping.capture import for_any_size
+from apiece.training.clipping.capture import decompositions
+from apiece.training.clipping.graphs import for_any_size
 from apiece.training.clipping.proof import _layout
 from apiece.training.clipping.table import Places, Records, Shared, Sizes, Summed, Unproved
 
@@ -24,7 +25,9 @@ def traced(function, given, shared, size=HINT):
     mode = FakeTensorMode()
     many = [t.new_zeros(size, *t.shape[1:]) for t in given]
     tensors = [mode.from_tensor(t) for t in [*many, *shared]]
-    graph = make_fx(functionalize(function, remove="mutations"), tracing_mode="fake")(*tensors)
+    plain = functionalize(function, remove="mutations")
+    make = make_fx(plain, decomposition_table=decompositions(), tracing_mode="fake")
+    graph = make(*tensors)
     return graph, Sizes(size)
 
 

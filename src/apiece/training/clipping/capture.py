@@ -35,14 +35,21 @@ from torch.overrides import TorchFunctionMode
 from apiece.errors import ApieceError
 from apiece.training.clipping import records
 from apiece.training.clipping.ambient import streams_kept
+from apiece.training.clipping.graphs import (
+    OTHERWISE,
+    Coincidence,
+    Uncaptured,
+    agree,
+    is_mutation,
+    place_of,
+    tidy,
+)
 from apiece.training.clipping.records import LossFunction
 from apiece.training.clipping.sequences import Unwritten, written_out
 from apiece.training.clipping.table import (
     RANDOM,
     RULES,
-    UNFILLED,
     Sizes,
-    is_filled,
     name_of,
     operator_name,
 )
@@ -50,16 +57,7 @@ from apiece.training.clipping.watch import Kept
 
 # Numbers of records in the capture that is kept: the first of which nothing else is a multiple.
 PRIMES = (1009, 1013, 1019, 1021)
-OTHERWISE = 4  # in the one that it is compared with: even, and small
 aten = torch.ops.aten
-
-
-class Uncaptured(Exception):  # noqa: N818
-    """A model or loss cannot be written as one graph; the text says what and where."""
-
-
-class Coincidence(Exception):  # noqa: N818
-    """A number that does not follow the number of records is a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +135,7 @@ def _captured(task: _Task, kept: Kept, prime: int) -> fx.GraphModule:
         raise _written(kept.changed[0])
     for one in (graph, again):
         _write_elsewhere(one.graph)
-    if any(node.op == "call_function" and _is_mutation(node) for node in graph.graph.nodes):
+    if any(node.op == "call_function" and is_mutation(node) for node in graph.graph.nodes):
         graph, again = task.without_writes(graph, prime), task.without_writes(again, OTHERWISE)
         agree(graph, again, prime)
     return graph
@@ -159,10 +157,12 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-class _Means(TorchFunctionMode):
-    """Takes the pooling of a whole picture for the mean that it is.
+class _Restated(TorchFunctionMode):
+    """Writes two functions in operators that say what they do.
 
-    Torch's own writes other strides into its result, for pictures with their channels last.
+    The pooling of a whole picture is a mean; torch's own writes other strides into its result, for
+    pictures with their channels last. And `one_hot` compares, without values, labels with all
+    classes: one beyond them would be no class, and none the wiser.
     """
 
     def __torch_function__(
@@ -172,10 +172,19 @@ class _Means(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        whole = (1, (1, 1), [1, 1])
+        kwargs, whole = kwargs or {}, (1, (1, 1), [1, 1])
         if func is nn.functional.adaptive_avg_pool2d and not kwargs and args[1] in whole:
             return args[0].mean((-2, -1), keepdim=True)
-        return func(*args, **(kwargs or {}))
+        if func is nn.functional.one_hot:
+            return _one_hot(*args, **kwargs)  # type: ignore[arg-type]
+        return func(*args, **kwargs)
+
+
+def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:  # noqa: A002
+    if num_classes < 0:
+        raise Uncaptured("one_hot: the records' labels decide how many classes there are; say it")
+    zeros = input.new_zeros((*input.shape, num_classes))
+    return zeros.scatter(-1, input.unsqueeze(-1), 1)
 
 
 def fakes(
@@ -232,7 +241,7 @@ class _Task:
                 torch.enable_grad(),
                 _modules_noted(self.model, paths) as note,
                 written_out(self.model),
-                _Means(),
+                _Restated(),
             ):
                 make = make_fx(
                     functools.partial(self._joint, settling, note),
@@ -300,27 +309,18 @@ class _Task:
                 f"model: cannot be written without writing into tensors ({_short(error)})"
             ) from None
         for node in result.graph.nodes:
-            if _is_mutation(node) and node.op == "call_function":
+            if is_mutation(node) and node.op == "call_function":
                 raise Uncaptured(
-                    f"{_at(node)}: writes into what it was given (a buffer, a parameter, or a "
+                    f"{place_of(node)}: writes into what it was given (a buffer, a parameter, or a "
                     "record)"
                 )
         return result
 
 
-def _at(node: fx.Node) -> str:
-    return node.meta.get("custom", {}).get("module") or "model"
-
-
-def _is_mutation(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return node.op in ("placeholder", "output") or (schema is not None and schema.is_mutable)
-
-
 def _write_elsewhere(graph: fx.Graph) -> None:
     """Let operators that write into a tensor of which nothing else knows give a new one instead."""
     for node in graph.nodes:
-        if node.op != "call_function" or not _is_mutation(node) or not node.args:
+        if node.op != "call_function" or not is_mutation(node) or not node.args:
             continue
         target, overload = node.args[0], node.target._overloadname
         alone = isinstance(target, fx.Node) and len(target.users) == 1 and _is_fresh(target)
@@ -353,83 +353,6 @@ def _is_fresh(node: fx.Node) -> bool:
     return schema is not None and all(one.alias_info is None for one in schema.returns)
 
 
-def for_any_size(graph: fx.GraphModule, sizes: Sizes, along: fx.Node) -> None:
-    """Let a graph take any number of records, with which all its sizes that follow it change.
-
-    along: a placeholder with the records along its first axis.
-    """
-    *_, last = (node for node in graph.graph.nodes if node.op == "placeholder")
-    calls = [node for node in graph.graph.nodes if node.op in ("call_function", "output")]
-    with graph.graph.inserting_after(last):
-        batch = graph.graph.call_function(aten.sym_size.int, (along, 0))
-    known = {1: batch}
-
-    def sized(value: Any) -> Any:
-        if not sizes.depends(value):
-            return value
-        times = value // sizes.batch
-        if times not in known:
-            with graph.graph.inserting_after(batch):
-                known[times] = graph.graph.call_function(operator.mul, (batch, times))
-        return known[times]
-
-    for node in calls:
-        node.args = fx.node.map_aggregate(node.args, sized)
-        node.kwargs = fx.node.map_aggregate(node.kwargs, sized)
-    if not batch.users:
-        graph.graph.erase_node(batch)
-
-
-def tidy(graph: fx.GraphModule) -> None:
-    """Take out what nothing depends on, and copies that are none."""
-    for node in list(graph.graph.nodes):
-        if node.op != "call_function":
-            continue
-        before, same = node, node.target in (aten.detach.default, aten.alias.default)
-        if same or (node.target is aten.t.default and node.args[0].target is aten.t.default):
-            before = node.args[0] if same else node.args[0].args[0]
-            node.replace_all_uses_with(before)
-            graph.graph.erase_node(node)
-            continue
-        if name_of(node) in UNFILLED and not is_filled(node):
-            node.target = _ZEROS[name_of(node)]
-        node.meta["module"] = node.meta.get("custom", {}).get("module", "")
-    _pool_by_channels(graph.graph)
-    graph.graph.eliminate_dead_code(is_impure_node=_is_mutation)
-    graph.recompile()
-
-
-def _pool_by_channels(graph: fx.Graph) -> None:
-    """Let max pooling on a processor have channels last: with both copies a third of the time."""
-    target, last = aten.max_pool2d_with_indices.default, torch.channels_last
-    for node in graph.find_nodes(op="call_function", target=target):
-        given, (value, _) = node.args[0].meta["val"], node.meta["val"]
-        if value.device.type != "cpu" or value.dim() != 4:
-            continue
-        if not given.is_contiguous() or given.is_contiguous(memory_format=last):
-            continue
-        with graph.inserting_before(node):
-            turned = graph.call_function(aten.clone.default, node.args[:1], {"memory_format": last})
-        turned.meta = dict(node.args[0].meta)
-        node.args = (turned, *node.args[1:])
-        for part in list(node.users):
-            with graph.inserting_after(part):
-                back = graph.call_function(
-                    aten.clone.default, (part,), {"memory_format": torch.contiguous_format}
-                )
-            back.meta = dict(part.meta)
-            part.replace_all_uses_with(
-                back, delete_user_cb=functools.partial(operator.is_not, back)
-            )
-
-
-_ZEROS: dict[str, Any] = {
-    "empty": aten.zeros.default,
-    "new_empty": aten.new_zeros.default,
-    "empty_like": aten.zeros_like.default,
-}
-
-
 def _only_parameters(graph: fx.GraphModule, parameters: dict[str, nn.Parameter]) -> None:
     """Raise `Uncaptured` where the graph holds a trained parameter that it was not given."""
     own = {id(p): name for name, p in parameters.items()}
@@ -448,102 +371,13 @@ def _only_parameters(graph: fx.GraphModule, parameters: dict[str, nn.Parameter])
             )
 
 
-# ---------------------------------------------------------------- two captures agree
-
-_MOVES = (
-    "a value of Python's (a coin, a clock, a counter, the number of records) decides what is "
-    "computed: draw with torch, for each record, or give it as an input"
-)
-
-
-def agree(graph: fx.GraphModule, other: fx.GraphModule, batch: int) -> None:
-    """Raise `Uncaptured` where a graph with `batch` records and one with `OTHERWISE` differ more.
-
-    Raises `Coincidence` where a size is a multiple of `batch`, a prime, and the same in both.
-    """
-    pairs = _Pairs({}, batch)
-    ours, theirs = _moving(graph.graph), _moving(other.graph)
-    for one, two in zip(ours, theirs, strict=False):
-        pairs.named[one] = two
-        if not pairs.alike(one, two):
-            raise Uncaptured(
-                f"{_at(one)}: {name_of(one)} differs from one capture to the next; {_MOVES}"
-            )
-    if len(ours) != len(theirs):
-        raise Uncaptured(f"model: other operators from one capture to the next; {_MOVES}")
-
-
-def _moving(graph: fx.Graph) -> list[fx.Node]:
-    """Return the nodes that are made of inputs or of chance: of others the order does not count."""
-    still: set[fx.Node] = set()
-    for node in graph.nodes:
-        made = node.op == "call_function" and name_of(node) not in RANDOM
-        made = made and not _is_mutation(node)
-        if (made or node.op == "get_attr") and still.issuperset(node.all_input_nodes):
-            still.add(node)
-    return [node for node in graph.nodes if node not in still]
-
-
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """Nodes of two captures that do the same, the first with `batch` records."""
-
-    named: dict[fx.Node, fx.Node]
-    batch: int
-
-    def alike(self, one: fx.Node, two: fx.Node) -> bool:
-        """Return whether two nodes do the same with what are the same nodes before them."""
-        if one.op != two.op:
-            return False
-        if one.op == "get_attr":
-            a, b = (operator.attrgetter(str(n.target))(n.graph.owning_module) for n in (one, two))
-            return a is b or (isinstance(a, torch.Tensor) and _equal(a, b))
-        if not self.same(_shapes(one.meta.get("val")), _shapes(two.meta.get("val"))):
-            raise Uncaptured(f"{_at(one)}: {name_of(one)}: a size is not a multiple of the batch's")
-        if one.op == "placeholder":
-            return True
-        return (
-            one.target == two.target
-            and one.kwargs.keys() == two.kwargs.keys()
-            and self.same(
-                [*one.args, *one.kwargs.values()], [*two.args, *(two.kwargs[k] for k in one.kwargs)]
-            )
-        )
-
-    def same(self, a: object, b: object) -> bool:
-        """Return whether two arguments are the same, or one multiple of the numbers of records."""
-        if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-            return len(a) == len(b) and all(map(self.same, a, b))
-        if isinstance(a, fx.Node) and isinstance(b, fx.Node):
-            if a not in self.named and b not in self.named.values() and self.alike(a, b):
-                self.named[a] = b
-            return self.named.get(a) is b
-        if type(a) is int and type(b) is int:
-            if a == b and a and a % self.batch == 0:
-                raise Coincidence
-            return a == b or a * OTHERWISE == b * self.batch
-        return bool(a == b) or (isinstance(a, float) and isinstance(b, float) and a != a and b != b)
-
-
-def _shapes(value: object) -> object:
-    """Return the shapes of a node's tensors."""
-    if isinstance(value, list | tuple):
-        return [_shapes(part) for part in value]
-    return list(value.shape) if isinstance(value, torch.Tensor) else None
-
-
-def _equal(a: torch.Tensor, b: object) -> bool:
-    if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return bool(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))) if a.numel() else True
-
-
 @functools.cache
 def decompositions() -> dict[Any, Any]:
     """Return how operators without a rule are written in others, where torch knows how."""
     table: Any = _core_aten_decompositions_post_autograd()
     result = {op: how for op, how in table.items() if operator_name(op) not in RULES}
     result[aten._weight_norm_interface_backward.default] = _weight_norm_backward
+    result[aten._trilinear.default] = _trilinear
     return result
 
 
@@ -555,6 +389,18 @@ def _weight_norm_backward(
     along = (grad_w * v).sum(others, keepdim=True)
     norms = norms.reshape(along.shape)
     return (grad_w - along * (v / norms.square())) * (g / norms), along / norms
+
+
+def _trilinear(
+    i1: torch.Tensor, i2: torch.Tensor, i3: torch.Tensor, *axes: Sequence[int]
+) -> torch.Tensor:
+    """Return a product of three tensors, each with new axes, summed over the last of `axes`."""
+    given = [i1, i2, i3]
+    for k, new in enumerate(axes[:3]):
+        for axis in sorted(new):
+            given[k] = given[k].unsqueeze(axis)
+    total = given[0] * given[1] * given[2]
+    return total.sum(list(axes[3])) if axes[3] else total
 
 
 # ---------------------------------------------------------------- what a forward leaves behind

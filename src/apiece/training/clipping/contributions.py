@@ -11,18 +11,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 
 Squares = Callable[..., torch.Tensor]  # of the rows of a tensor
 _BLOCK = 128  # values added one after the other in single precision
-_linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 KEEP = 1 << 24  # entries of a layer's per-record gradients that are kept rather than made again
 TOTAL = 1 << 26  # entries of per-record gradients kept over a step: 256 MiB in single precision
 _left: ContextVar[list[int] | None] = ContextVar("_left", default=None)
@@ -125,36 +122,6 @@ class Rows(Contribution):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Slices(Contribution):
-    """Per-record gradients as they are, some records a tensor: joining those would cost a copy."""
-
-    parts: tuple[torch.Tensor, ...]
-
-    def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
-        """Return the sums of squares."""
-        return torch.cat([of_rows(part) for part in self.parts])
-
-    def weighted(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return one vector-matrix product a slice, added up."""
-        first, *rest = (w @ flattened(part) for w, part in self._with(weights))
-        for more in rest:
-            first.add_(more)
-        return first.view(self.parts[0].shape[1:])
-
-    def _with(self, values: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        some = values.split_with_sizes([len(part) for part in self.parts])
-        return zip(some, self.parts, strict=True)
-
-    def per_record(self) -> torch.Tensor:
-        """Return the gradients in one tensor."""
-        return torch.cat(self.parts)
-
-    def without(self, bad: torch.Tensor) -> Slices:
-        """Return this with the records at `bad` set to zero."""
-        return Slices(tuple(blank(part, b) for b, part in self._with(bad)))
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Outer(Contribution):
     """Gradients left_i ⊗ right_i; left: (B, O), right: (B, I)."""
 
@@ -172,7 +139,7 @@ class Outer(Contribution):
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one matrix product, the same as plain back-propagation makes."""
-        return product(self.left * weights.unsqueeze(1), self.right)
+        return (self.left * weights.unsqueeze(1)).t() @ self.right
 
     def per_record(self) -> torch.Tensor:
         """Return the outer products."""
@@ -229,7 +196,7 @@ class Products(Contribution):
             right = right * weights.view(-1, 1, 1)
         else:
             left = left * weights.view(-1, 1, 1)
-        return product(left.flatten(0, 1), right.flatten(0, 1))
+        return left.flatten(0, 1).t() @ right.flatten(0, 1)
 
     def per_record(self) -> torch.Tensor:
         """Return the products."""
@@ -333,34 +300,6 @@ def may_keep(cells: int, most: int) -> bool:
     if left is not None:
         left[0] -= cells
     return True
-
-
-# ---------------------------------------------------------------- products
-
-
-def _is_amd() -> bool:
-    """Return whether the BLAS library behind `@` is not at its best on this processor."""
-    try:
-        with Path("/proc/cpuinfo").open() as file:
-            return "AuthenticAMD" in file.read(4096)
-    except OSError:
-        return "AuthenticAMD" in platform.processor()
-
-
-# Multiplications from which a product goes to oneDNN directly: on a processor of AMD that takes 0.4
-# to 0.75 of the time of `@`, on one of Intel 1.1 to 3 times as long; below, setting up costs more.
-_SMALL = 1 << 21 if _is_amd() and _linear is not None else math.inf
-
-
-def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return leftᵀ right; left: (N, O), right: (N, I)."""
-    single_on_cpu = left.dtype == torch.float32 and left.device.type == "cpu"
-    if not (left.numel() * right.shape[1] >= _SMALL and single_on_cpu):
-        return left.t() @ right
-    if left.shape[1] > right.shape[1]:  # the narrower one first
-        return product(right, left).t()
-    result: torch.Tensor = _linear(left.t(), right.t(), None, "none", [], "")
-    return result
 
 
 def in_parts(

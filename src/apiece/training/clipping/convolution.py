@@ -13,7 +13,7 @@ from torch import nn
 from apiece.training.clipping.contributions import (
     KEEP,
     Contribution,
-    Slices,
+    Rows,
     Squares,
     gram_sum,
     made_again,
@@ -51,7 +51,7 @@ def convolution(kernel: Kernel, inputs: torch.Tensor, outputs: torch.Tensor) -> 
     if use.gram_share <= _FEW_PLACES:
         return use
     fits = may_keep(outputs.shape[0] * math.prod(kernel.shape), KEEP)
-    return Slices(tuple(use.pieces())) if fits else use
+    return Rows(use.per_record()) if fits else use
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -127,22 +127,22 @@ class Convolution(Contribution):
 
     def per_record(self) -> torch.Tensor:
         """Return (B, O, C/G, *kernel)."""
-        return torch.cat(tuple(self.pieces()))
+        result, start = self.outputs.new_empty(len(self.outputs), *self.kernel.shape), 0
+        for piece in self.pieces():
+            result[start : start + len(piece)] = piece
+            start += len(piece)
+        return result
 
     def pieces(self) -> Iterator[torch.Tensor]:
-        """Yield the same, some records at a time, by the quickest of four ways."""
+        """Yield the same, some records at a time, by the quickest of three ways."""
         conv, outputs = self.kernel, self.outputs
         width, on_cpu = _GRADIENTS // math.prod(conv.shape), outputs.device.type == "cpu"
         if on_cpu and conv.groups > 1 and conv.shape[1] == 1:  # a channel is an image of its own
             return self._over(self._by_channel, width)
         by_onednn = on_cpu and outputs.dtype == torch.float32
         by_onednn = by_onednn and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        if by_onednn and outputs.shape[1] // conv.groups >= _LANES:
-            if conv.shape[1] >= _LANES:
-                return self._over(self._grouped, width)
-            # a few channels are many with a kernel's columns as channels of their own
-            if outputs.dim() == 4 and math.prod(conv.shape[1::2]) >= _LANES // 2:
-                return self._over(self._by_columns, min(width, 8 * self._records))
+        if by_onednn and min(conv.shape[1], outputs.shape[1] // conv.groups) >= _LANES:
+            return self._over(self._grouped, width)
         return self._over(self._gradients, self._records)
 
     def _gradients(self, start: int, end: int) -> torch.Tensor:
@@ -181,28 +181,6 @@ class Convolution(Contribution):
         for axis, size in enumerate(conv.shape[2:]):  # what a stride leaves over at the end
             result = result.narrow(axis + 2, 0, size)
         return result.reshape(end - start, *conv.shape)
-
-    def _by_columns(self, start: int, end: int) -> torch.Tensor:
-        """Return the same, with what each column of the kernel meets as a channel.
-
-        That is a copy of the input for each column, where patches are one for each weight.
-        """
-        conv, outputs, count = self.kernel, self.outputs[start:end], end - start
-        padded = self._padded(start, end)
-        (out, channels, high, wide), (_, _, height, places) = conv.shape, outputs.shape
-        first, second, down, along = padded.stride()
-        size = (count, padded.shape[1], wide, padded.shape[2], places)
-        stride = (first, second, along * conv.dilation[1], down, along * conv.stride[1])
-        columns = padded.as_strided(size, stride).reshape(1, -1, padded.shape[2], places)
-        by_column = Kernel(
-            (count * out, channels * wide, high, 1),
-            (conv.stride[0], 1),
-            (0, 0),
-            (conv.dilation[0], 1),
-            count * conv.groups,
-        )
-        result = _weight_gradient(by_column, outputs.reshape(1, -1, height, places), columns)
-        return result.view(count, out, channels, wide, high).transpose(3, 4).contiguous()
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the weight gradient of the scaled output gradients: one convolution."""

@@ -20,8 +20,6 @@ from apiece.training.clipping.ambient import is_highest, put_back, single, state
 from apiece.training.clipping.contributions import (
     Contribution,
     Outer,
-    Rows,
-    flattened,
     keeping,
     outer_squares,
     remembering,
@@ -33,14 +31,13 @@ from apiece.training.clipping.watch import Watch
 
 if TYPE_CHECKING:
     from apiece.training.clipping.ranges import Range
-    from apiece.training.clipping.rewrite import Program, Whole
+    from apiece.training.clipping.rewrite import Program
+    from apiece.training.clipping.whole import Whole
 
 _CACHE = 1 << 23  # values that a part of a batch may leave behind on a processor
 _WORTH = 16  # a part must leave this many values for each parameter, which it has to pass over
 _EACH = 1 << 16  # and as many for each operator, whose call costs the same for any number
 _GRAPHS = 16  # of one model that are kept
-_SMALL = 1 << 12  # entries of one record's gradient, above which a copy costs more than a call
-_ALL = ""  # the name of what stands side by side
 _AGAIN = 128  # batches of one form, after which a small graph pays for being written out whole
 _FEW = 200  # operators of a small graph: calls between them cost as much as they do
 Named = dict[str, torch.Tensor]
@@ -145,6 +142,7 @@ def proof_of(model: nn.Module) -> Proof | None:
 def _proved(batch: Batch) -> Engine:
     # tracing takes half a second to import, and is of no use to who only plans
     from apiece.training.clipping import capture
+    from apiece.training.clipping.graphs import Uncaptured
     from apiece.training.clipping.proof import prove
     from apiece.training.clipping.ranges import ranges
     from apiece.training.clipping.rewrite import rewrite
@@ -159,7 +157,7 @@ def _proved(batch: Batch) -> Engine:
         nodes = sum(node.op == "call_function" for node in result.module.graph.nodes)
         taken = ranges(result)
         program = rewrite(result, proved)
-    except (capture.Uncaptured, Unproved) as error:
+    except (Uncaptured, Unproved) as error:
         return Engine(Proof(False, {}, str(error)), None)
 
     def cells(node: fx.Node) -> int:
@@ -292,20 +290,15 @@ def _summed(
     """Return norms and the clipped sums, by parameter."""
     assert engine.program is not None
     bounds = batch.clip_norms
-    beside, shapes = _side_by_side(named)
-    named.clear()
-    held: Held = dict(beside)
+    held: Held = dict(named)
     if batch.owner is not None:
         persons = Persons(batch.owner)
-        held = {name: Joined(part, persons) for name, part in beside.items()}
-    beside.clear()
+        held = {name: Joined(part, persons) for name, part in named.items()}
+    named.clear()
     norms = _norms(list(held.values()), bounds)
     factors = clip_factors(norms, bounds)
     held = finite(held, norms)
     sums = {name: held.pop(name).weighted(factors) for name in list(held)}
-    if shapes:
-        whole = sums.pop(_ALL).split_with_sizes([math.prod(s) for s in shapes.values()])
-        sums |= {n: part.view(s) for (n, s), part in zip(shapes.items(), whole, strict=True)}
     finished = engine.program.finished
     return norms, {n: finished(n, total, batch.parameters[n]) for n, total in sums.items()}
 
@@ -320,23 +313,6 @@ def _norms(held: Sequence[Contribution | Joined], bounds: torch.Tensor) -> torch
         squares.append(outer_squares(outer, of_rows))
     total = squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
     return total.sqrt()
-
-
-def _side_by_side(
-    named: Mapping[str, Contribution],
-) -> tuple[dict[str, Contribution], dict[str, torch.Size]]:
-    """Return the contributions with biases, scales and shifts as one, and the shapes of those."""
-    rows = {name: part.gradients for name, part in named.items() if isinstance(part, Rows)}
-    lefts = {id(part.left) for part in named.values() if isinstance(part, Outer)}  # norms are known
-    small = {name: each for name, each in rows.items()
-             if math.prod(each.shape[1:]) <= _SMALL and id(each) not in lefts}  # fmt: skip
-    kind = next((each.dtype for each in small.values()), None)
-    small = {name: each for name, each in small.items() if each.dtype == kind}
-    if len(small) < 2:
-        return dict(named), {}
-    result = {name: part for name, part in named.items() if name not in small}
-    result[_ALL] = Rows(torch.cat([flattened(each) for each in small.values()], 1))
-    return result, {name: each.shape[1:] for name, each in small.items()}
 
 
 def _clip_large(engine: Engine, batch: Batch, width: int) -> ClippedSum:
@@ -401,7 +377,7 @@ def _is_small(engine: Engine) -> bool:
 
 def _whole(engine: Engine, batch: Batch, compiled: bool) -> Whole:
     """Return the sum of batches like this one as one graph; without a compiler to the bit."""
-    from apiece.training.clipping.rewrite import as_whole
+    from apiece.training.clipping.whole import as_whole
 
     program = engine.program
     assert program is not None

@@ -30,12 +30,10 @@ from apiece.training.clipping import guards, records
 from apiece.training.clipping.ambient import streams_kept, wide
 from apiece.training.clipping.contributions import (
     Contribution,
-    Lookups,
     Outer,
     Products,
     flattened,
 )
-from apiece.training.clipping.convolution import Convolution
 from apiece.training.clipping.engine import (
     arguments_of,
     at_least_two,
@@ -402,11 +400,4 @@ def _squares(part: Contribution) -> torch.Tensor:
             return left.square().sum(1) * right.square().sum(1)
         case Products(left, right) if part.ghost_is_cheaper:
             return (left @ left.mT * (right @ right.mT)).sum((1, 2))
-        case Lookups(index, left):
-            same = index.unsqueeze(1) == index.unsqueeze(2)
-            return (left @ left.mT * same).sum((1, 2))
-        case Convolution() if part.gram_share <= 1:
-            left, right = part.matrices(0, len(part.outputs))
-            squares = _squares(Products(left.mT, right))
-            return squares.view(len(part.outputs), -1).sum(1)
     return flattened(part.per_record()).square().sum(1)

@@ -13,7 +13,7 @@ from apiece.errors import DataError, InputError, UnsupportedError
 
 LEAST_BOUND = 1e-12  # far above where squares in single precision underflow, and norms with them
 _REAL = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_OUTSIDE = re.compile(r"out of (bounds|range)|not in the valid range|smaller than num_classes")
+_OUTSIDE = re.compile(r"out of (bounds|range)|not in the valid range|Class values must be")
 _SUSPECTS = (
     nn.modules.batchnorm._BatchNorm,
     nn.modules.instancenorm._InstanceNorm,
@@ -22,29 +22,10 @@ _SUSPECTS = (
 )
 
 
-def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return what `named_modules` gives, in a fraction of its time: every step asks for it."""
-    result: list[tuple[str, nn.Module]] = []
-    seen: set[int] = set()
-
-    def collect(path: str, module: nn.Module) -> None:
-        if id(module) in seen:
-            return
-        seen.add(id(module))
-        result.append((path, module))
-        for name, child in module._modules.items():
-            if child is not None:
-                collect(f"{path}.{name}" if path else name, child)
-
-    collect("", model)
-    return result
-
-
 def fit_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return `trainable(model)` of a model that passes `check_modules`, whole on this process."""
-    modules = modules_of(model)
-    result = trainable(model, modules)
-    check_modules(model, modules)
+    result = trainable(model)
+    check_modules(model)
     for name, parameter in result.items():
         if is_sharded(parameter):
             raise UnsupportedError(
@@ -60,24 +41,13 @@ def is_sharded(tensor: object) -> bool:
     return getattr(tensor, "placements", None) is not None
 
 
-def trainable(
-    model: nn.Module, modules: list[tuple[str, nn.Module]] | None = None
-) -> dict[str, nn.Parameter]:
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that take gradients, by name, each shared one once.
 
     Raises `InputError` where there is none, and for parameters that have no values yet;
     `UnsupportedError` for one that is complex or of a type of its own, and for hooks on any.
     """
-    result: dict[str, nn.Parameter] = {}
-    seen: set[int] = set()
-    for path, module in modules_of(model) if modules is None else modules:
-        for own, parameter in module._parameters.items():
-            if parameter is None or id(parameter) in seen:
-                continue
-            seen.add(id(parameter))
-            name = f"{path}.{own}" if path else own
-            if _is_trained(name, parameter):
-                result[name] = parameter
+    result = {name: p for name, p in model.named_parameters() if _is_trained(name, p)}
     if not result:
         raise InputError(
             f"model: {type(model).__name__} has no trainable parameter; set requires_grad on some"
@@ -107,12 +77,12 @@ def _is_trained(name: str, parameter: nn.Parameter) -> bool:
     return True
 
 
-def check_modules(model: nn.Module, modules: list[tuple[str, nn.Module]] | None = None) -> None:
+def check_modules(model: nn.Module) -> None:
     """Refuse layers that let one record reach another's gradient, or what the model keeps.
 
     Raises `UnsupportedError` with the module's path and what to use instead.
     """
-    for path, module in modules_of(model) if modules is None else modules:
+    for path, module in model.named_modules():
         if not isinstance(module, _SUSPECTS):
             continue
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:

@@ -21,7 +21,6 @@ from apiece.training.clipping.contributions import (
     Lookups,
     Outer,
     Products,
-    Slices,
     Squares,
     cancellation_of,
     row_squares,
@@ -212,8 +211,6 @@ def _pieces(part: Contribution) -> Iterator[torch.Tensor]:
     match part:
         case Convolution():
             yield from part.pieces()
-        case Slices():
-            yield from part.parts
         case Products(left, right):
             width = max(1, KEEP // (left.shape[2] * right.shape[2]))
             for start in range(0, len(left), width):

@@ -84,18 +84,6 @@ def _along_axis(call: Call) -> Given:
     return layout
 
 
-@rule("renorm")
-def _renorm(call: Call) -> Given:
-    """Each slice along an axis is made smaller by the norm of all that is in it."""
-    tensor, layout = layout_and_tensor(call)
-    by_record = isinstance(layout, Records) and call.axis(call.argument("dim"), tensor) == (
-        layout.axis
-    )
-    if not (by_record or isinstance(layout, Shared)):
-        raise Unproved("renorm takes norms over the records")
-    return layout
-
-
 @rule("_softmax_backward_data _log_softmax_backward_data glu_backward")
 def _along_axis_backward(call: Call) -> Given:
     layout = aligned(call, "grad_output", "output", "self")
@@ -153,26 +141,6 @@ def _added(call: Call) -> Given:
     ):
         return result
     raise Unproved(AXES)
-
-
-@rule("_trilinear")
-def _trilinear(call: Call) -> Given:
-    """A product of three tensors, each with new axes, summed over some axes."""
-    rank = len(call.shape(call.argument("i1"))) + len(call.argument("expand1"))
-    result: set[Layout] = set()
-    for name, new in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
-        layout = call.of(call.argument(name))
-        if isinstance(layout, Summed | Places):
-            raise Unproved(AGAIN)
-        if isinstance(layout, Records):
-            kept = [k for k in range(rank) if k not in call.argument(new)]
-            result.add(moved(layout, kept[layout.axis]))
-    if len(result) > 1:
-        raise Unproved(AXES)
-    for layout in result:
-        summed = call.argument("sumdim")
-        return SUMMED if axis_of(layout) in summed else dropped(layout, summed)
-    return SHARED
 
 
 # ---------------------------------------------------------------- layers, records first
@@ -442,15 +410,6 @@ def _gather(call: Call) -> Given:
     if isinstance(layout, Shared) and isinstance(index, Records) and index.axis == axis:
         return index
     raise Unproved(MEET)
-
-
-@rule("index_fill")
-def _index_fill(call: Call) -> Given:
-    _, layout, _ = along(call)
-    call.only_shared("index", "value")
-    if isinstance(layout, Summed):
-        raise Unproved(USED)
-    return layout
 
 
 @rule("scatter scatter_add scatter_reduce")

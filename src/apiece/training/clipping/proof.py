@@ -22,7 +22,7 @@ from types import UnionType
 import torch
 from torch import fx
 
-from apiece.training.clipping import layers  # noqa: F401 - puts its rules into the table
+from apiece.training.clipping import layers, shapes  # noqa: F401 - put their rules in the table
 from apiece.training.clipping.table import (
     AGAIN,
     COUNT,

@@ -17,6 +17,7 @@ _COUNTED = {
     "nll_loss_forward": ("target", "self", 1), "nll_loss2d_forward": ("target", "self", 1),
     "embedding": ("indices", "weight", 0), "_embedding_bag": ("indices", "weight", 0),
     "_embedding_bag_forward_only": ("indices", "weight", 0), "gather": ("index", "self", None),
+    "scatter": ("index", "self", None),
 }  # fmt: skip
 _SAME = {"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "clone", "_to_copy", "expand"}
 

@@ -11,27 +11,14 @@ from __future__ import annotations
 import functools
 import operator
 import re
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import fx
 
-from apiece.errors import UnsupportedError
-from apiece.training.clipping.ambient import trial
-from apiece.training.clipping.capture import (
-    OTHERWISE,
-    Captured,
-    Coincidence,
-    Uncaptured,
-    agree,
-    fakes,
-    for_any_size,
-    tidy,
-)
+from apiece.training.clipping.capture import Captured
 from apiece.training.clipping.contributions import (
     Contribution,
     Outer,
@@ -41,6 +28,7 @@ from apiece.training.clipping.contributions import (
     products,
 )
 from apiece.training.clipping.convolution import Kernel, convolution
+from apiece.training.clipping.graphs import for_any_size
 from apiece.training.clipping.proof import Proved
 from apiece.training.clipping.table import (
     RANDOM,
@@ -53,7 +41,6 @@ from apiece.training.clipping.table import (
     Unproved,
     layout_and_tensor,
     name_of,
-    words,
 )
 
 Tensors = list[torch.Tensor]
@@ -133,7 +120,7 @@ class Program:
 
     @functools.cached_property
     def _function(self) -> Callable[..., Tensors]:
-        return _function(self.module.graph)
+        return as_function(self.module.graph)
 
     @functools.cached_property
     def draws(self) -> bool:
@@ -178,24 +165,7 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if narrow else tensor
 
 
-# Operators that torch's Python module has by the same name: there a call costs half of what the
-# dispatcher takes to match arguments with a schema. A test holds them to what they dispatch to.
-_BOUND = words(
-    """
-    t.default mm.default bmm.default addmm.default baddbmm.default relu.default tanh.default
-    sigmoid.default exp.default rsqrt.default neg.default add.Tensor sub.Tensor mul.Tensor
-    div.Tensor sqrt.default add_.Tensor mul_.Tensor div_.Tensor pow_.Scalar sqrt_.default
-    clamp_.default nan_to_num_.default squeeze_.dim stack.default linalg_vector_norm.default
-    pow.Tensor_Scalar where.self sum.dim_IntList mean.dim cat.default clone.default
-    transpose.int permute.default unsqueeze.default squeeze.dim select.int view.default
-    expand.default embedding.default convolution.default native_layer_norm.default
-    native_group_norm.default _softmax.default _log_softmax.default
-    _softmax_backward_data.default _log_softmax_backward_data.default
-    """
-)
-
-
-def _function(graph: fx.Graph) -> Callable[..., Tensors]:
+def as_function(graph: fx.Graph) -> Callable[..., Tensors]:
     """Return a graph as a function of its module and tensors, with each operator at hand."""
     code = graph.python_code("self")
     names: dict[str, Any] = dict(code.globals)
@@ -205,10 +175,6 @@ def _function(graph: fx.Graph) -> Callable[..., Tensors]:
         packet = getattr(getattr(torch.ops, library), name)
         key = f"{library}_{name}_{overload}"
         names[key] = getattr(packet, overload)._op
-        if library == "aten" and f"{name}.{overload}" in _BOUND:
-            places = (torch.linalg,) if name.startswith("linalg_") else (torch, torch.Tensor)
-            own = (getattr(place, name.removeprefix("linalg_"), None) for place in places)
-            names[key] = next(f for f in own if f is not None)
         return f"{key}("
 
     exec(re.sub(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)\(", bound, code.src), names)
@@ -516,40 +482,8 @@ def _batch_norm(call: Call, index: int) -> Leaf | None:
     return _normalised(call, index, "grad_out input running_mean running_var", normal)
 
 
-def _trilinear(call: Call, _index: int) -> Leaf | None:
-    names = [("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")]
-    nodes = [call.argument(name) for name, _ in names]
-    layouts = [call.of(node) for node in nodes]
-    rank = len(call.shape(nodes[0])) + len(call.argument("expand1"))
-    new = [[int(d) for d in call.argument(name)] for _, name in names]
-    at = {
-        [k for k in range(rank) if k not in axes][layout.axis]
-        for axes, layout in zip(new, layouts, strict=True)
-        if isinstance(layout, Records)
-    }
-    rows = {layout.rows for layout in layouts if isinstance(layout, Records)}
-    if len(at) != 1 or rows != {1}:
-        return None
-    (axis,) = at
-    summed = [d for d in call.argument("sumdim") if d != axis]
-    shape = call.out()
-
-    def make(given: Tensors, size: int) -> Contribution:
-        total = torch.ones((), dtype=given[0].dtype, device=given[0].device)
-        for tensor, axes in zip(given, new, strict=True):
-            for d in sorted(axes):
-                tensor = tensor.unsqueeze(d)
-            total = total * tensor
-        total = total.movedim(axis, 0)
-        others = [d + (d < axis) for d in summed]
-        return Rows((total.sum(others) if others else total).reshape(size, *shape))
-
-    return Leaf(tuple(nodes), make)
-
-
 LEAVES.update(
     {
-        "_trilinear": _trilinear,
         "mm": _mm,
         "sum": _sum,
         "convolution_backward": _convolution,
@@ -592,133 +526,3 @@ def _by_vmap(call: Call, index: int) -> Leaf:
         return Rows(torch.vmap(one, in_dims=dims)(*rows))
 
     return Leaf(tuple(nodes), make)
-
-
-# ---------------------------------------------------------------- as one graph
-
-_PRIMES = (37, 67, 131, 257, 521, 1031, 2053, 4099)
-Clipped = Callable[..., list[torch.Tensor]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Whole:
-    """One graph for batches of `OTHERWISE` to `most` records.
-
-    run: takes what the traced function takes, and gives what it gives.
-    """
-
-    run: Clipped
-    most: int
-
-    def takes(self, size: int) -> bool:
-        """Return whether the graph is for so many records."""
-        return OTHERWISE <= size <= self.most
-
-
-def as_whole(
-    clipped: Clipped, given: Tensors, along: Sequence[bool], most: int, compiled: bool
-) -> Whole:
-    """Return a function of a batch as one graph, perhaps compiled by inductor.
-
-    It is traced with few records and with as many as a part of a batch ever has. Where both do the
-    same, the graph is one for any number, and is compiled once. What it does must not follow from
-    the tensors' values; `along` tells which of them are along the records, the first among them.
-    Raises `UnsupportedError` where it is another one for another number of records, or there is no
-    C++ compiler.
-    """
-    if compiled:
-        _find_compiler()
-    size = next((prime for prime in _PRIMES if prime >= most), _PRIMES[-1])
-    try:
-        graph, other = _traced(clipped, given, along, [size, OTHERWISE])
-        agree(graph, other, size)
-    except (Coincidence, Uncaptured):
-        raise UnsupportedError(
-            "compiled: this model's sums are made in another way for another number of records "
-            "(convolutions, long sequences), and would be compiled at every step; leave it out"
-        ) from None
-    tidy(graph)
-    for_any_size(graph, Sizes(size), next(iter(graph.graph.nodes)))
-    if not compiled:
-        return Whole(functools.partial(_function(graph.graph), graph), size)
-    graph.recompile()
-    fast = torch.compile(graph, dynamic=True, fullgraph=True)
-
-    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what the compiler imports, now or for other sizes
-            result: list[torch.Tensor] = fast(*tensors)
-        return result
-
-    # compiled for as many records in every run: a resumed one begins with another batch
-    first = [
-        t[:1].expand(_PRIMES[0], *t.shape[1:]).clone() if follows else t
-        for t, follows in zip(given, along, strict=True)
-    ]
-    with trial([given[0].device]), torch.no_grad():
-        run(*first)
-    return Whole(run, size)
-
-
-def _find_compiler() -> None:
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
-        raise UnsupportedError(
-            "compiled: no C++ compiler is found; install g++ or set CXX, or leave it out"
-        ) from None
-
-
-class _Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down the operators that run, in a third of the time of `make_fx`."""
-
-    def __init__(self, tensors: Tensors) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.graph, self.held = fx.Graph(), nn.Module()
-        self._nodes: dict[int, fx.Node] = {}
-        self._alive: list[object] = []  # an id stands for its tensor only while that lives
-        for k, tensor in enumerate(tensors):
-            self._is(tensor, self.graph.placeholder(f"given_{k}"))
-
-    def _is(self, value: object, node: fx.Node) -> None:
-        node.meta["val"] = value
-        self._nodes[id(value)] = node
-        self._alive.append(value)
-
-    def node_of(self, value: Any) -> Any:
-        """Return the node that made a tensor; anything else as it is."""
-        if isinstance(value, torch.Tensor) and id(value) not in self._nodes:
-            name = f"constant_{len(self._alive)}"  # that the graph itself holds
-            self.held.register_buffer(name, value)
-            self._is(value, self.graph.create_node("get_attr", name))
-        return self._nodes[id(value)] if isinstance(value, torch.Tensor) else value
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
-        given = fx.node.map_aggregate((args, kwargs or {}), self.node_of)
-        result = func(*args, **(kwargs or {}))
-        node = self.graph.call_function(func, *given)
-        self._is(result, node)
-        if isinstance(result, list | tuple):
-            for k, one in enumerate(result):
-                self._is(one, self.graph.call_function(operator.getitem, (node, k)))
-        return result
-
-
-def _traced(
-    clipped: Clipped, given: Tensors, along: Sequence[bool], sizes: Sequence[int]
-) -> Iterator[fx.GraphModule]:
-    for size in sizes:
-        tensors = list(fakes(given, along, size))
-        with torch.no_grad(), tensors[0].fake_mode, _Noted(tensors) as noted:  # type: ignore[attr-defined]
-            results = clipped(*tensors)
-        noted.graph.output(fx.node.map_aggregate(results, noted.node_of))
-        yield fx.GraphModule(noted.held, noted.graph)
