@@ -21,7 +21,6 @@ REASONS = {
     ("cli/__init__.py", "import_module"): "a command of this package, from the list of its files",
     ("__init__.py", "import_module"): "a public name's own module",
     ("_lazy.py", "import_module"): "a public name's own module",
-    ("sensitivity/__init__.py", "import_module"): "a public name's own module",
     ("audit/stacked_training.py", "torch.export.load"): "behind trusted=True",
     ("queries/reading.py", "import subprocess"): "Python itself, with a fixed program, to tidy up",
     ("training/clipping/rewrite.py", "exec"): "code that torch writes of the graph that is proved",

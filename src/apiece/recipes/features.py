@@ -44,8 +44,8 @@ class LeafPatches:
     # Filters are whitened patches of dead leaves; mean and covariance are those of dead leaves too.
     # The responses above a threshold, of both signs, are averaged over `places` by `places`
     # regions. A record's features depend on that record alone, and on a seed that is no secret.
-    # threshold: of a response, where a patch and its match have norm 1 each. Sources: Coates and
-    # Ng 2012, whose patches are the data's own; Baradad et al. 2021 for dead leaves.
+    # threshold: of a response, where a patch and its match have norm 1 each. Sources:
+    # Coates and Ng 2012, whose patches are the data's own; Baradad et al. 2021 for dead leaves.
 
     side: int
     colours: int = 3
