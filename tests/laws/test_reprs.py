@@ -238,7 +238,6 @@ PUBLIC = [
     "budgets.consents.ConsentMapping",
     "budgets.consents.Meaning",
     "budgets.release.BudgetHistogram",
-    "cli.audit.Canaries",
     "cli.account.Case",
     "contract.check.Clause",
     "contract.check.Verdict",
@@ -310,7 +309,6 @@ EXCUSED = {
     "jobs.config.Data": {"ids", "people"},
     "jobs.trained.Facts": {"features"},
 }
-EXCUSED |= {"cli.audit.Canaries": {"included"}}
 EXCUSED |= {"ledger.chain.Last": {"people"}, "ledger.chain.Trail": {"people"}}
 EXCUSED |= {"ledger.chain.Origin": {"people"}}
 EXCUSED |= {"ledger.charging.Everyone": {"people"}}

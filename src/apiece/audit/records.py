@@ -1,4 +1,4 @@
-"""Result records of an audit: confidences of shadow models, joined by record id."""
+"""What an audit reads: confidences of shadow models, canaries and coins, joined by record id."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,11 @@ from apiece import _check
 from apiece._files import Kind, write
 from apiece._types import AnyArray, Floats, Integers, Mask
 from apiece.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from apiece.datasets.tables import Dialect
 
 Array = AnyArray  # ids, groups and what else differs in type
 _MARK = b"apiece arrays"
@@ -154,6 +160,64 @@ def join(name: str, known: Array, wanted_name: str, wanted: Array) -> Integers:
                 "ids); give both files of the same records"
             )
     return positions(first, second)
+
+
+def read_canaries(
+    canaries: Path,
+    coins: Path | None,
+    *,
+    id_column: str,
+    score: str,
+    included: str,
+    group: str | None,
+    person: str | None,
+    dialect: Dialect,
+) -> tuple[Floats, Mask, Array | None]:
+    """Return scores, coins and maybe groups, one a canary; with `person` one a person."""
+    # With `coins`, the two files are joined by id, whatever the order of their rows.
+    from apiece.budgets import Units
+    from apiece.budgets.frames import ids_column, person_column
+    from apiece.datasets import read_table
+    from apiece.datasets.cells import as_numbers, column, texts
+    from apiece.datasets.tables import PLAIN, is_parquet
+
+    mixed = coins is not None and is_parquet(coins) != is_parquet(canaries)
+
+    def read(path: Path, names: list[str]) -> pd.DataFrame:
+        table = read_table(path, PLAIN if mixed and is_parquet(path) else dialect)
+        for name in names:
+            column(table, name, f"{path.name}:")
+        return table[list(dict.fromkeys(names))]
+
+    decided = [included, *([group] if group else [])]
+    key = id_column if person is None and coins is not None else person
+    table = read(canaries, [score, *(decided if coins is None else []), *([key] if key else [])])
+    cells = texts(table[score])
+    scores = as_numbers(cells, dialect.decimal)
+    bad = np.flatnonzero(np.isnan(scores))
+    if bad.size:
+        raise DataError(
+            f"column {score!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a number "
+            f"({bad.size} such rows); give every canary a score"
+        )
+    values = [texts(table[name]).astype(str) for name in decided] if coins is None else []
+    ids: Array = np.zeros(0)
+    if key is not None:
+        ids = (ids_column if person is None else person_column)(table, key).astype(str)
+    if person is not None:
+        units = Units.of(ids)
+        ids, scores = units.ids, units.mean(scores)
+        values = [
+            units.once(own, f"column {name!r}") for name, own in zip(decided, values, strict=False)
+        ]
+    if coins is not None and key is not None:
+        other = read(coins, [key, *decided])
+        order = join(str(coins), ids_column(other, key).astype(str), str(canaries), ids)
+        values = [texts(other[name]).astype(str)[order] for name in decided]
+    words = np.char.lower(values[0])
+    if not np.isin(words, ["0", "1", "true", "false"]).all():
+        raise DataError(f"column {included!r}: give 0 or 1, true or false")
+    return scores, np.isin(words, ["1", "true"]), values[1] if group else None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,6 @@ from apiece.errors import DataError, InputError, StateError, UnsupportedError, u
 if TYPE_CHECKING:
     from apiece.audit import Findings, LowerBound, ShadowJob, ShadowScores, Stopped
     from apiece.audit.shadows import Mapper
-    from apiece.datasets.tables import Dialect
     from apiece.jobs.config import Job
     from apiece.jobs.people import Examples, People
 
@@ -126,7 +125,6 @@ def command() -> None:
 _delta = option("--delta", type=float)
 _confidence = option("--confidence", type=float, default=0.95, help="Confidence of the bounds.")
 _seed = option("--seed", type=int, default=0, help="Seed of the audit.")
-_most = option("--max-samples", type=int, default=2000, help="Pairs a group, at most.")
 _variant = option("--variant", default="online", help="Variant of LiRA: online or offline.")
 
 
@@ -255,15 +253,23 @@ def of_shadow_run(variant: str, out: Path | None, **asked: Any) -> Findings:
     from apiece.audit.membership import VARIANTS
 
     models = _check.count("models", asked["models"], least=LEAST_MODELS)
-    processes = _check.count("processes", asked["processes"])
-    if asked["ray"] and processes > 1:
+    count = _check.count("processes", asked["processes"])
+    if asked["ray"] and count > 1:
         raise InputError("--processes: with --cluster Ray decides; leave it out")
     if asked["address"] is not None and not asked["ray"]:
         raise InputError("--address: is of a Ray cluster; add --cluster to train there")
     if variant not in VARIANTS:
         raise unknown("variant", variant, VARIANTS)
     job, stay = _shadow_job(asked["run"], models, asked["seed"])
-    mapper = _mapper(processes, asked["address"], ray=asked["ray"])
+    mapper: Mapper
+    if asked["ray"]:
+        from apiece.adapters import cluster
+
+        mapper = cluster(asked["address"])
+    else:
+        from apiece.audit.shadows import processes, serially
+
+        mapper = serially if count == 1 else processes(count)
     return replace(
         shadow_findings(_shadow_scores(job, out, mapper, stay), variant=variant),
         audit="shadow models of a run's table",
@@ -317,17 +323,6 @@ def _shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Callable[
         rows_per_person=most if isinstance(most, int) else None,
     )
     return made, stay
-
-
-def _mapper(count: int, address: str | None, *, ray: bool) -> Mapper:
-    from apiece.audit import processes
-    from apiece.audit.shadows import serially
-
-    if ray:
-        from apiece.adapters import cluster
-
-        return cluster(address)
-    return serially if count == 1 else processes(count)
 
 
 def _shadow_scores(
@@ -485,7 +480,7 @@ def _stopped(audit: str, seen: Stopped) -> Findings:
 
 @audit("anytime", "The engine under a run's plan, until a claim breaks.")
 @click.argument("run", type=PATH)
-@_most
+@option("--max-samples", type=int, default=2000, help="Pairs a group, at most.")
 @_seed
 @_delta
 @_confidence
@@ -493,65 +488,26 @@ def of_engine(
     run: Path, max_samples: int, seed: int, delta: float | None, confidence: float
 ) -> Findings:
     """Release steps of a run's plan with and without a canary, until a claim breaks."""
-    from apiece import _check
     from apiece.audit import engine_rounds, sequential, step_claims
 
-    most = _check.count("max_samples", max_samples)
     _job_of(run)  # the plan is what its statement is bound to
     plan = read_plan(run / "plan.json")
     needed = needed_delta(delta, float(plan.budget_groups.delta.max()))
     seen = sequential(
         engine_rounds(plan, seed=seed), step_claims(plan), confidence=confidence,
-        max_samples=most, delta=needed,
+        max_samples=max_samples, delta=needed,
     )  # fmt: skip
     found = _stopped("steps of the engine, with a canary in each group and without", seen)
     return replace(found, strategy=plan.strategy, steps=plan.steps)
 
 
 def _numbers(path: Path) -> list[float]:
-    found = []
-    for at, line in enumerate(read_text(path).split(), start=1):
-        try:
-            found.append(float(line))
-        except ValueError:
-            raise DataError(f"{path}, entry {at} = {line!r}: give one number a line") from None
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Canaries:
-    """Where canaries, their coins and their scores stand: files, names of columns, dialect."""
-
-    canaries: Path
-    coins: Path | None
-    id_column: str
-    score: str
-    included: str
-    group: str | None
-    person: str | None
-    dialect: Dialect
-
-    @property
-    def coined(self) -> list[str]:
-        """The columns of what was decided for a canary: the coin, and maybe the group."""
-        return [self.included, *([self.group] if self.group else [])]
-
-    @property
-    def key(self) -> str | None:
-        """The column that says whose a row is, or joins the two files; None where there is none."""
-        return self.id_column if self.person is None and self.coins is not None else self.person
-
-    def columns(self, path: Path, names: list[str]) -> Any:
-        """Return these columns of a file; raise `DataError` for one that it lacks."""
-        from apiece.datasets import read_table
-        from apiece.datasets.cells import column
-        from apiece.datasets.tables import PLAIN, is_parquet
-
-        mixed = self.coins is not None and is_parquet(self.coins) != is_parquet(self.canaries)
-        table = read_table(path, PLAIN if mixed and is_parquet(path) else self.dialect)
-        for name in names:
-            column(table, name, f"{path.name}:")
-        return table[list(dict.fromkeys(names))]
+    lines = read_text(path).split()
+    try:
+        return [float(line := each) for each in lines]
+    except ValueError:
+        at = lines.index(line) + 1
+        raise DataError(f"{path}, entry {at} = {line!r}: give one number a line") from None
 
 
 @audit("canaries", "One run, on those included by fair coins.")
@@ -576,77 +532,27 @@ def of_canaries(delta: float | None, confidence: float, **flags: Any) -> Finding
     import numpy as np
 
     from apiece.audit import Findings, one_run, one_run_by_group, roc_by_group
+    from apiece.audit.records import read_canaries
 
     dialect = dialect_from({name: flags.pop(name) for name in DIALECT})
-    given = Canaries(**flags, dialect=dialect)
-    scores, truth, names = _canaries(given)
-    asked: Any = {"delta": needed_delta(delta), "confidence": confidence}
-    methods = ("dp", "gdp")
+    scores, truth, names = read_canaries(**flags, dialect=dialect)
+    delta, methods = needed_delta(delta), ("dp", "gdp")
     by_group, groups = {}, np.full(scores.size, "all") if names is None else names
     if names is not None:
-        each = [one_run_by_group(scores, truth, groups, method=m, **asked) for m in methods]
+        each = [
+            one_run_by_group(scores, truth, names, delta=delta, confidence=confidence, method=m)
+            for m in methods
+        ]
         by_group = {name: tuple(bounds[name] for bounds in each) for name in each[0]}
     return Findings(
         audit="one run",
-        unit=None if given.person is None else "person",
-        bounds=tuple(one_run(scores, truth, method=m, **asked) for m in methods),
+        unit=None if flags["person"] is None else "person",
+        bounds=tuple(
+            one_run(scores, truth, delta=delta, confidence=confidence, method=m) for m in methods
+        ),
         bounds_by_group=by_group,
         rocs=roc_by_group(scores, truth, groups),
     )
-
-
-def _canaries(given: Canaries) -> tuple[Any, Any, Any]:
-    """Return scores, coins and maybe groups, one a canary; with --person one a person."""
-    # With --coins, the two files are joined by id, whatever the order of their rows.
-    from apiece.audit.records import join
-    from apiece.budgets import Units
-    from apiece.budgets.frames import ids_column, person_column
-    from apiece.datasets.cells import texts
-
-    coined, person, coins, key = given.coined, given.person, given.coins, given.key
-    wanted = [given.score, *(coined if coins is None else []), *([key] if key else [])]
-    table = given.columns(given.canaries, wanted)
-    scores = _score_column(table, given)
-    read: Any = ids_column if person is None else person_column
-    ids: Any = read(table, key).astype(str) if key else None
-    values = [texts(table[name]).astype(str) for name in coined] if coins is None else []
-    if person is not None:
-        units = Units.of(ids)
-        ids, scores = units.ids, units.mean(scores)
-        values = [
-            units.once(own, f"column {name!r}") for name, own in zip(coined, values, strict=False)
-        ]
-    if coins is not None and key is not None:
-        other = given.columns(coins, [key, *coined])
-        known = ids_column(other, key).astype(str)
-        order = join(str(coins), known, str(given.canaries), ids)
-        values = [texts(other[name]).astype(str)[order] for name in coined]
-    return scores, _coins(given.included, values[0]), values[1] if given.group else None
-
-
-def _coins(name: str, values: Any) -> Any:
-    import numpy as np
-
-    words = np.char.lower(values)
-    if not np.isin(words, ["0", "1", "true", "false"]).all():
-        raise DataError(f"column {name!r}: give 0 or 1, true or false")
-    return np.isin(words, ["1", "true"])
-
-
-def _score_column(table: Any, given: Canaries) -> Any:
-    import numpy as np
-
-    from apiece.datasets.cells import as_numbers, texts
-
-    cells = texts(table[given.score])
-    scores = as_numbers(cells, given.dialect.decimal)
-    bad = np.flatnonzero(np.isnan(scores))
-    if bad.size:
-        raise DataError(
-            f"column {given.score!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a number "
-            f"({bad.size} such rows); give every canary a score"
-        )
-    return scores
 
 
 @audit("shadows", "Stored shadow models (LiRA).")
