@@ -499,3 +499,24 @@ def test_the_bar_on_a_terminal_says_what_was_planned(
     monkeypatch.setenv("COLUMNS", "200")
     assert ask([*table(), *quiet]) == 0
     assert ("step 6/6, planned ε 1 of 1" in terminal.getvalue()) == (not quiet)
+
+
+def test_a_search_from_a_file(table: Any, tmp_path: Path, capsys: Any) -> None:
+    arguments, space = table(), tmp_path / "space.toml"
+    space.write_text("runs = 3\n[space]\nclip_norm = [1.0]\nlearning_rate = { uniform = [1, 3] }\n")
+    tune = ["--tune", str(space)]
+    assert ask([*arguments, *tune]) == 2
+    assert "--learning-rate: is searched in" in capsys.readouterr().err
+    at = arguments.index("--learning-rate")
+    arguments = [*arguments[:at], *arguments[at + 2 :]]
+    assert ask([*arguments, *tune, "--compare"]) == 2
+    assert "chooses one model" in capsys.readouterr().err
+    assert ask([*arguments, *tune, "--json"]) == 0
+    metrics = json.loads(capsys.readouterr().out)
+    (kept,) = metrics["strategies"]
+    assert kept["plan"]["selection"]["runs"]["mean"] == 3
+    assert 1 <= kept["settings"]["learning_rate"] <= 3
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == FILES
+    space.write_text("runs = 3\nspaec = 1\n")
+    assert ask([*arguments, *tune]) == 2
+    assert "did you mean 'space'" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from apiece.jobs.config import (
     Data,
     Pate,
     RunSettings,
+    SearchSettings,
     Training,
 )
 from apiece.jobs.settings import settings_of
@@ -65,6 +66,10 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (Pate, {"public_share": 0}, "public_share = 0"),
     (Pate, {"public": 3}, "public = 3: must be a text"),
     (Pate, {"semi_supervised": "yes"}, "must be true or false"),
+    (SearchSettings, {"space": {"steps": []}}, "must be a list of values"),
+    (SearchSettings, {"space": {"steps": [9]}, "runs": 1}, "above 1"),
+    (SearchSettings, {"space": {"steps": [9]}, "score_noise": 0}, "score_noise = 0"),
+    (SearchSettings, {"validation": "public.csv"}, "space is missing"),
     (Comparison, {"seeds": 0}, "seeds = 0"),
     (Comparison, {"strategies": ["uniform", "scael"]}, "did you mean 'scale'"),
     (Comparison, {"settings": {"scale": 3}}, "must be tables"),

@@ -279,6 +279,7 @@ PUBLIC = [
     "jobs.config.Comparison",
     "jobs.config.Data",
     "jobs.config.Pate",
+    "jobs.config.SearchSettings",
     "jobs.config.Training",
     "jobs.search.Search",
     "jobs.trained.Check",

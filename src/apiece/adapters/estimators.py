@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -17,7 +16,7 @@ from sklearn.utils import Tags, check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from apiece import _check
-from apiece._types import AnyArray, Floats, Ids
+from apiece._types import AnyArray, Ids
 from apiece.adapters.account import Account
 from apiece.adapters.fitting import (
     Columns,
@@ -212,17 +211,8 @@ class _Tabular(_Private):
             "learning_rate": self.learning_rate,
         }
 
-        def train(plan: BoundPlan, how: Mapping[str, float], seed: int | None) -> torch.nn.Module:
-            return self._descended(plan, how["learning_rate"], target, rows, seed)
-
         if self.search is not None:
-            from apiece.jobs.search import Search, best_model
-
-            given = self.search if isinstance(self.search, Search) else Search(self.search)
-            network, plan, own = best_model(
-                given, budgets, strategy, own, train, partial(self._right, rows),
-                unit=unit, seed=seed, note=self._note,
-            )  # fmt: skip
+            network, plan, own = self._best(budgets, strategy, own, target, rows, seed)
         else:
             plan = assign(
                 budgets,
@@ -238,9 +228,43 @@ class _Tabular(_Private):
                 )
             plan = replace(plan, unit=unit)
             self._note(plan)
-            network = train(plan, own, seed)
+            network = self._descended(plan, own["learning_rate"], target, rows, seed)
         self.network_, self.plan_ = network, plan.public()
         return own
+
+    def _best(
+        self, budgets: Budgets, strategy: Any, own: dict[str, float], target: Target,
+        rows: Examples, seed: int | None,
+    ) -> tuple[torch.nn.Module, BoundPlan, dict[str, float]]:  # fmt: skip
+        """Return the best network of a search, its plan and its settings."""
+        import torch
+
+        from apiece.jobs.model import rightness
+        from apiece.jobs.search import Candidates, Search, seed_of_run
+        from apiece.training.randomness import Streams
+
+        search = self.search if isinstance(self.search, Search) else Search(self.search)
+        unit, scored = "record" if rows.person is None else "person", rows
+        if search.validation is not None:
+            X, y = search.validation
+            frame = frame_of(self, X, reset=False)
+            features = features_of(frame, declared(self.columns, list(frame.columns)))
+            scored = Examples(features, self._encoded(X, y))
+        candidates = Candidates.of(search, budgets, strategy, own, unit=unit)
+        ids = candidates.first.ids
+        self._note(candidates.first)
+
+        def train(plan: BoundPlan, how: dict[str, float], run: int) -> torch.nn.Module:
+            own_seed = None if seed is None else seed_of_run(seed, run)
+            return self._descended(plan, how["learning_rate"], target, rows, own_seed)
+
+        targets = torch.from_numpy(scored.labels)
+        best = candidates.best(
+            train,
+            lambda network: rightness(network, scored, target, targets, ids),
+            Streams.from_seed(seed),
+        )
+        return best.model, candidates.plan(best.settings), best.settings
 
     def _descended(
         self, plan: BoundPlan, rate: float, target: Target, rows: Examples, seed: int | None
@@ -269,22 +293,6 @@ class _Tabular(_Private):
             rows_per_person=self.rows_per_person,
         )
         return network
-
-    def _right(self, rows: Examples, network: torch.nn.Module) -> Floats:
-        """Return how far a model gets each record, or person, right: a share of their rows."""
-        import torch
-
-        with torch.no_grad():
-            right = self._rightness(network(torch.from_numpy(rows.features)), rows.labels)
-        right[rows.faulty] = 0.0
-        if rows.person is None:
-            return right
-        unit = np.unique(rows.person, return_inverse=True)[1]
-        return np.asarray(np.bincount(unit, right) / np.bincount(unit))
-
-    @abstractmethod
-    def _rightness(self, outputs: torch.Tensor, labels: AnyArray) -> Floats:
-        """Return how far each row's outputs are right, from 0 to 1."""
 
     def _note(self, plan: BoundPlan) -> None:
         """Note a plan that is about to be run."""
@@ -401,9 +409,6 @@ class PrivateClassifier(_Classifies, _Tabular):
         self.classes_ = classes
         return codes
 
-    def _rightness(self, outputs: torch.Tensor, labels: AnyArray) -> Floats:
-        return np.asarray(outputs.argmax(dim=1).numpy() == labels, dtype=np.float64)
-
     def _check_method(self) -> None:
         if self.method not in METHODS:
             raise unknown("method", self.method, METHODS)
@@ -512,10 +517,6 @@ class PrivateRegressor(RegressorMixin, _Tabular):
         if not np.isfinite(values).all():
             raise InputError("y: contains NaN or infinity; leave these rows out")
         return self._target().encoded(values).numpy()
-
-    def _rightness(self, outputs: torch.Tensor, labels: AnyArray) -> Floats:
-        error = np.abs(outputs[:, 0].double().numpy().clip(-1, 1) - labels[:, 0])
-        return np.asarray(1 - error / 2)
 
     def predict(self, X: object) -> npt.NDArray[np.float64]:
         """Return a number in the declared range for each row.

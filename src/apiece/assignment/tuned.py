@@ -96,11 +96,13 @@ def assign_tuned(
             f"search: no plan of strategy {chosen.name} was found that keeps each promise with "
             f"{runs.mean:g} runs; ask for fewer runs, more records or more noise on the score"
         )
-    best[0].require()
-    return tuple(
+    found = [
         replace(plan, notes=(*plan.notes, _note(plan, chosen, r)))
         for plan, r in zip(best, requests, strict=True)
-    )
+    ]
+    for plan in found:  # each from its own numbers
+        plan.require()
+    return tuple(found)
 
 
 def _note(plan: BoundPlan, strategy: Strategy, request: Request) -> str:
@@ -127,11 +129,8 @@ def _selected(
     if any(len(plan.stages) > 1 or plan.worst_paths is not None for plan in plans):
         raise UnsupportedError(f"search: strategy {strategy.name} trains in several stages")
     stages = [plan.stages[0] for plan in plans]
-    made: list[BoundPlan] = []
-    for k, plan in enumerate(plans):
-        selection = Selection(runs, score_noise, (*stages[:k], *stages[k + 1 :]))
-        bound = replace(plan, selection=selection).bind(budgets)
-        if made:  # all settings together, in another order
-            bound.__dict__["epsilon_spent"] = made[0].epsilon_spent
-        made.append(bound)
-    return tuple(made)
+    others = [(*stages[:k], *stages[k + 1 :]) for k in range(len(stages))]
+    return tuple(
+        replace(plan, selection=Selection(runs, score_noise, own)).bind(budgets)
+        for plan, own in zip(plans, others, strict=True)
+    )

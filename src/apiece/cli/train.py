@@ -22,7 +22,7 @@ from apiece.cli._command import (
     option,
     renamed,
 )
-from apiece.errors import InputError, OptionError
+from apiece.errors import InputError, OptionError, unknown
 
 if TYPE_CHECKING:
     from apiece._types import Flags
@@ -94,10 +94,21 @@ def setting_options() -> list[click.Parameter]:
     metavar="FOLDER",
     help="Go on with the interrupted run in this folder; takes no other settings.",
 )
+@option(
+    "--tune",
+    type=PATH,
+    metavar="FILE",
+    help="Search the settings in this file (TOML): the best of a random number of runs.",
+)
 @renamed("--level", "--levels")
 @option("--json", help="Print the metrics as one JSON document.")
 def command(
-    config: Path | None, as_json: bool, compare: bool, resume: Path | None, **flags: object
+    config: Path | None,
+    as_json: bool,
+    compare: bool,
+    resume: Path | None,
+    tune: Path | None,
+    **flags: object,
 ) -> None:
     """Train on a table of people, each at their own privacy budget.
 
@@ -108,12 +119,12 @@ def command(
     from apiece.jobs.results import REPORT
 
     if resume is None:
-        job = job_from_flags(config, compare, flags)
+        job = job_from_flags(config, compare, flags, tune)
         out = Path(job.run.out) if job.run.out else free_folder(Path("runs"), job.name)
         prepared = prepare(job, out=out)
     else:
         out = resume
-        prepared = interrupted(out, flags | {"config": config, "compare": compare})
+        prepared = interrupted(out, flags | {"config": config, "compare": compare, "tune": tune})
     from apiece.reporting import report
     from apiece.reporting.closing import closing_table
 
@@ -146,7 +157,10 @@ def _run(prepared: Prepared, out: Path) -> Run:
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
             tell()
             at = f"{strategy} {repeat + 1}/{job.compare.seeds} step {step}/{steps}"
-            bar.advance(lambda: f"{at}, {spending.at(strategy, step)}")
+            if prepared.candidates is None:
+                bar.advance(lambda: f"{at}, {spending.at(strategy, step)}")
+            else:
+                bar.advance(f"search, step {step}/{steps} of a run")
 
         try:
             found = run(prepared, out=out, watch=watch)
@@ -185,10 +199,28 @@ def _interrupted(bar: Bar, out: Path, job: Job) -> str:
         else f"; the ledger stays charged for it, and --analysis {job.run.analysis!r} charges no "
         "more"
     )
+    done = "" if bar.total is None else f" after {bar.done} of {bar.total} steps"
     return (
-        f"interrupted after {bar.done} of {bar.total} steps; no model was written and nothing is "
+        f"interrupted{done}; no model was written and nothing is "
         f"half-written: {out} holds {', '.join(left) or 'nothing'}; to go on: {again}{charged}"
     )
+
+
+def _search(tune: Path, changes: Flags) -> Flags:
+    """Return the settings of a search in a file, which names none that an option fixes."""
+    from apiece.jobs.config import SearchSettings
+    from apiece.jobs.settings import settings_of
+
+    found, known = read_toml(tune, "search"), [name for name, _ in settings_of(SearchSettings)]
+    for name in found:
+        if name not in known:
+            raise unknown(f"key in {tune}", name, known)
+    SearchSettings(**{"space": {}, **found})
+    if fixed := [name for name in found["space"] if name in changes]:
+        raise OptionError(
+            f"{flag_of(fixed[0])}: is searched in {tune}; leave it out, or take it out of there"
+        )
+    return found
 
 
 def interrupted(out: Path, given: Flags) -> Prepared:
@@ -207,8 +239,10 @@ def interrupted(out: Path, given: Flags) -> Prepared:
     return prepare_again(out, ledger=given["ledger"])
 
 
-def job_from_flags(config: Path | None, compare: bool, flags: Flags) -> Job:
-    """Return the job that a config and options describe; options win."""
+def job_from_flags(
+    config: Path | None, compare: bool, flags: Flags, tune: Path | None = None
+) -> Job:
+    """Return the job that a config, options and a file of a search describe; options win."""
     from apiece.jobs import job_from_dict, read_job
 
     changes = {name: value for name, value in flags.items() if value not in (None, ())}
@@ -219,6 +253,8 @@ def job_from_flags(config: Path | None, compare: bool, flags: Flags) -> Job:
                 "each record's ε; for one ε for all, add a column that holds it"
             )
         changes["groups"] = ()
+    if tune is not None:
+        changes |= _search(tune, changes)
     if compare:
         method = changes.get("method", "dp-sgd")
         if config is not None and "method" not in changes:

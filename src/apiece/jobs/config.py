@@ -32,6 +32,11 @@ teachers = 100
 questions = 200
 public = "public.csv"         # or public_share = 0.5, of the held-out units
 
+[search]                      # optional: the best of a random number of runs, as --tune
+space = { learning_rate = { log_uniform = [0.01, 10] }, steps = [50, 200] }
+runs = 20                     # on average
+validation = "public.csv"     # public rows to score on; without, a noisy score is paid for
+
 [compare]                     # optional: other strategies beside it, several seeds each
 strategies = ["uniform", "scale", "sample"]
 seeds = 3
@@ -57,9 +62,11 @@ from apiece.budgets.levels import Levels, Offered
 from apiece.datasets import PACKAGED
 from apiece.datasets.tables import PLAIN, Dialect, is_parquet
 from apiece.errors import InputError, unknown
+from apiece.jobs.search import Search
 from apiece.jobs.settings import (
     Share,
     address,
+    as_given,
     below_one,
     charged_scope,
     check,
@@ -272,6 +279,33 @@ class Pate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """[search]: a `Search`, with the path of public rows to score on; none without `space`."""
+
+    space: Mapping[str, Any] | None = setting(read=as_given)
+    runs: Any = setting(read=as_given)
+    score_noise: float | None = setting()
+    validation: str | None = setting()
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.space is None and (self.runs, self.score_noise, self.validation) != (None,) * 3:
+            raise InputError(
+                "search: space is missing; say which settings are searched, as in "
+                "space = { steps = [50, 200] }"
+            )
+        if self.space is not None:
+            self.search()
+
+    def search(self) -> Search | None:
+        """Return what is searched, checked; None for one run."""
+        if self.space is None:
+            return None
+        runs = 20.0 if self.runs is None else self.runs
+        return Search(self.space, runs, self.score_noise, self.validation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """[compare]: other strategies beside the job's, each trained `seeds` times."""
 
@@ -349,6 +383,7 @@ PARTS = {
     "budgets": BudgetColumns,
     "training": Training,
     "pate": Pate,
+    "search": SearchSettings,
     "compare": Comparison,
     "run": RunSettings,
 }
@@ -365,6 +400,7 @@ class Job:
         budgets: Where everyone's ε and δ come from.
         training: One model, and the plan by which it is trained.
         pate: The teachers and the public rows, where the method is PATE.
+        search: Settings that it is the best of.
         compare: Other strategies beside it.
         run: The randomness, and where the results go.
         name: For messages.
@@ -383,6 +419,7 @@ class Job:
     budgets: BudgetColumns
     training: Training = field(default_factory=Training)
     pate: Pate = field(default_factory=Pate)
+    search: SearchSettings = field(default_factory=SearchSettings)
     compare: Comparison = field(default_factory=Comparison)
     run: RunSettings = field(default_factory=RunSettings)
     name: str = field(default="run", compare=False)
@@ -404,6 +441,8 @@ class Job:
                 f"strategy = {strategy!r}: its model is kept, so it must be one of [compare] "
                 f"strategies = {list(compare.strategies)}; add it there, or take [compare] out"
             )
+        if self.search.space is not None:
+            self._check_search()
         if self.run.ledger is None:
             return
         if self.data.ids is None and self.data.person is None:
@@ -437,6 +476,18 @@ class Job:
                 "public: the student learns from public rows; give a table of them with --public, "
                 "or declare a share of the held-out rows public with --public-share; one of the two"
             )
+
+    def _check_search(self) -> None:
+        training, compare = self.training, self.compare
+        if training.method == "pate":
+            raise InputError("search: is of DP-SGD; with --method pate leave it out")
+        if compare.strategies or compare.settings or compare.seeds > 1:
+            raise InputError(
+                "search: chooses one model; leave out [compare], --compare and --seeds"
+            )
+        for name in ("noise_schedule", "learning_rate_schedule"):
+            if getattr(training, name) is not None:
+                raise InputError(f"{name}: is of one run; with a search leave it out")
 
     def _check_dp_sgd(self) -> None:
         for name, _ in settings_of(Pate):
@@ -568,4 +619,5 @@ def complete(job: Job, *, out: Path) -> Job:
     if not data.packaged:
         data = replace(data, source=str(absolute(data.source)))
     pate = replace(job.pate, public=absolute(job.pate.public))
-    return replace(job, data=data, pate=pate, run=replace(job.run, out=str(out)))
+    search = replace(job.search, validation=absolute(job.search.validation))
+    return replace(job, data=data, pate=pate, search=search, run=replace(job.run, out=str(out)))

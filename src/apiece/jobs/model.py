@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from apiece import _json
-from apiece._types import Floats, Integers, Json, State
+from apiece._types import Floats, Ids, Integers, Json, State
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.datasets.encode import encode, feature_names, scale, unscale
 from apiece.datasets.schema import Feature
@@ -61,6 +61,10 @@ class Classes:
         """Return the targets of training, from positions in `names`."""
         return torch.from_numpy(labels)
 
+    def rightness(self, outputs: torch.Tensor, targets: torch.Tensor) -> Floats:
+        """Return 1 for each row whose likeliest class is the true one, else 0."""
+        return np.asarray((outputs.argmax(dim=1) == targets).double().numpy())
+
 
 @dataclass(frozen=True, slots=True)
 class Amount:
@@ -92,6 +96,11 @@ class Amount:
         """Return the targets of training, (n, 1); NaN where the number is not finite."""
         finite = np.where(np.isfinite(values), values, np.nan)
         return torch.from_numpy(scale(finite, self.declared).astype(np.float32)[:, None])
+
+    def rightness(self, outputs: torch.Tensor, targets: torch.Tensor) -> Floats:
+        """Return for each row 1 less the error as a share of the range."""
+        error = (outputs.clamp(-1, 1) - targets).double().abs()[:, 0]
+        return np.asarray(1 - error.numpy() / 2)
 
     def decoded(self, outputs: torch.Tensor) -> Floats:
         """Return the numbers that outputs (n, 1) stand for, each in the range."""
@@ -137,6 +146,23 @@ def answers(model: nn.Module, records: Examples) -> Predictions | None:
     if records.person is not None:
         unit = np.unique(records.person[usable], return_inverse=True)[1]
     return Predictions(said, records.labels[usable], unit)
+
+
+@torch.no_grad()
+def rightness(
+    model: nn.Module, records: Examples, target: Target, targets: torch.Tensor, ids: Ids
+) -> Floats:
+    """Return how far a model gets each record right, in [0, 1]; a faulty row is wrong.
+
+    targets: `encoded` labels. Of persons it is the mean over their rows, in the order of `ids`.
+    """
+    right = target.rightness(model(torch.from_numpy(records.features)), targets)
+    right[records.faulty] = 0.0
+    if records.person is None:
+        return right
+    unit = np.unique(records.person, return_inverse=True)[1]
+    by_person = np.bincount(unit, right) / np.bincount(unit)
+    return np.asarray(by_person[np.argsort(np.argsort(ids))])
 
 
 @torch.no_grad()

@@ -100,8 +100,8 @@ class People:
 
     budgets: of the training records, in their order; or of persons, by id. columns: the features',
     by name. target: the label's declaration. public: (Q, d), encoded rows that are declared public;
-    None without PATE. fingerprints: SHA-256 of each file that was read, by its name; none of
-    packaged ones.
+    None without PATE. validation: public rows that a search scores on; None without. fingerprints:
+    SHA-256 of each file that was read, by its name; none of packaged ones.
     """
 
     train: Examples
@@ -114,6 +114,7 @@ class People:
     warnings: tuple[str, ...]  # of the header, the schema and the groups of budgets
     private_warnings: tuple[str, ...]  # of the rows: for the steward's eyes only
     public: npt.NDArray[np.float32] | None = None
+    validation: Examples | None = None
     fingerprints: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -157,11 +158,7 @@ def read_people(job: Job, coins: int | None = None) -> People:
         )
     columns = schema.features(but=set(taken))
     refuse_too_wide(columns, len(frame))
-    labels: AnyArray = (
-        encode_numbers(frame, label, decimal=dialect.decimal)
-        if isinstance(target, Numeric)
-        else encode_labels(frame, label, target.values)
-    )
+    labels = _labels(frame, label, target, dialect.decimal)
     units = read_units(frame, data)
     chosen = split(units, data, seed)
     trained, asked = units.rows(chosen), budgets(units, job.budgets, chosen)
@@ -178,7 +175,9 @@ def read_people(job: Job, coins: int | None = None) -> People:
     persons = units.people(everyone)
     whole = Examples(encoded.features, labels, persons, units.ids if persons is None else persons)
     own = () if data.packaged else (data.source, data.people)
-    files = [Path(path) for path in (*own, job.pate.public) if path is not None]
+    files = [
+        Path(path) for path in (*own, job.pate.public, job.search.validation) if path is not None
+    ]
     people = People(
         train=whole.of(trained),
         test=whole.of(tested),
@@ -190,6 +189,7 @@ def read_people(job: Job, coins: int | None = None) -> People:
         warnings=tuple(public),
         private_warnings=tuple(private),
         public=_public(job, columns, encoded.features[~trained & ~tested]),
+        validation=_validation(job, columns, label, target),
         fingerprints={path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
     )
     _check_labels(people)
@@ -213,6 +213,34 @@ def _public(
             "--questions, or declare more rows public"
         )
     return usable
+
+
+def _labels(
+    frame: pd.DataFrame, label: str, target: Categorical | Numeric, decimal: str
+) -> AnyArray:
+    """Return what is predicted of each row: positions of classes, or numbers."""
+    if isinstance(target, Numeric):
+        return encode_numbers(frame, label, decimal=decimal)
+    return encode_labels(frame, label, target.values)
+
+
+def _validation(
+    job: Job, columns: dict[str, Feature], label: str, target: Categorical | Numeric
+) -> Examples | None:
+    """Return the usable public rows that a search scores on; None where it has none."""
+    path = job.search.validation
+    if path is None:
+        return None
+    dialect = job.data.dialect_of(path)
+    frame = read_table(path, dialect)
+    if label not in frame:
+        frame = _with_schema(frame, job)[0]
+    features = encode(frame, columns, decimal=dialect.decimal).features
+    labels = _labels(frame, label, target, dialect.decimal)
+    usable = np.isfinite(features).all(axis=1) & np.isfinite(labels)
+    if not usable.any():
+        raise DataError(f"validation {path}: has no usable row; give public rows with a label")
+    return Examples(features[usable], labels[usable])
 
 
 def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, str]:
@@ -519,6 +547,3 @@ def _but_for_case(frame: pd.DataFrame, name: str, kind: Categorical) -> int:
     )
     cells = texts(column(frame, name, "feature"))
     return sum(cell not in known and cell.casefold() in alike for cell in cells.tolist())
-
-
-_PARTS = {"train": True, "training": True, "test": False, "testing": False}

@@ -16,6 +16,7 @@ from apiece.budgets.groups import cap_note
 from apiece.errors import DataError, StateError, UnsupportedError, as_given
 from apiece.jobs.config import Job, read_job
 from apiece.jobs.people import People, read_people
+from apiece.jobs.search import SETTINGS, Candidates
 from apiece.jobs.settings import refuse_past
 from apiece.pate import VotePlan, plan_votes
 from apiece.plan import BoundPlan
@@ -30,7 +31,7 @@ class RunFolder:
     # No losses or norms of training records go into it, no counts of those who were sampled, no
     # list of who has which budget.
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, timed: bool = True) -> None:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -38,15 +39,15 @@ class RunFolder:
                 f"out = {path}: cannot be made ({error.strerror}); give another"
             ) from None
         self.path = path
-        self._start = time.monotonic()
+        self._start = time.monotonic() if timed else None  # of a search it tells how many runs
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write the file `name`, whole."""
         write(self.path / name, content, _FILE)
 
     def log(self, event: str, **values: object) -> None:
-        """Append one line to log.jsonl: seconds since the start, the event, public values."""
-        seconds = round(time.monotonic() - self._start, 3)
+        """Append one line to log.jsonl: seconds since the start or none, event, public values."""
+        seconds = None if self._start is None else round(time.monotonic() - self._start, 3)
         line = json.dumps({"seconds": seconds, "event": event, **values}, allow_nan=False)
         append(self.path / "log.jsonl", line, _LOG)
 
@@ -120,6 +121,22 @@ class Unfinished:
         """Return the folder of one model's checkpoint."""
         return self.folder / f"{strategy}-{repeat + 1}"
 
+    def only(self, run: int) -> Path:
+        """Return the folder of the checkpoint of one run of a search; delete those of others."""
+        from apiece.training.checkpoints import CheckpointFolder
+
+        own = self.model("run", run)
+        for path in self.folder.glob("run-*"):
+            if path != own:
+                CheckpointFolder(path).finish()
+                shutil.rmtree(path)
+        return own
+
+    @property
+    def search(self) -> Path:
+        """The folder of a search: its key, and the best model so far with its secret score."""
+        return self.folder / "search"
+
     def made(self) -> int:
         """Return how many steps the checkpoints hold, all models together."""
         paths = list(self.folder.glob("*/state.pt"))
@@ -165,6 +182,7 @@ class Prepared:
         unfinished: Where the run keeps what it needs to be gone on with.
         resumed: Whether it is an interrupted run.
         votes: With PATE, strategy → how its teachers vote, of which `plans` has the plan.
+        candidates: With a search, the plans of its runs, of which `plans` has the first.
 
     Example:
         >>> from apiece.jobs import job_from_dict
@@ -181,10 +199,16 @@ class Prepared:
     unfinished: Unfinished
     resumed: bool = False
     votes: Mapping[str, VotePlan] = field(default_factory=dict)
+    candidates: Candidates | None = None
 
     @property
-    def steps(self) -> int:
-        """How many updates all models take together; with PATE those of teachers and student."""
+    def steps(self) -> int | None:
+        """How many updates all models take together; with PATE those of teachers and student.
+
+        None of a search, whose number of runs is secret.
+        """
+        if self.candidates is not None:
+            return None
         each = [
             2 * self.job.training_of(name).steps if self.votes else plan.steps
             for name, plan in self.plans.items()
@@ -264,6 +288,13 @@ def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
         votes = {name: _votes(job, name, people) for name in job.strategies}
         plans = {name: each.plan for name, each in votes.items()}
         return Prepared(job, people, plans, unfinished, resumed, votes)
+    if (search := job.search.search()) is not None:
+        name, own = job.training.strategy, {n: getattr(job.training, n) for n in SETTINGS}
+        candidates = Candidates.of(
+            search, people.budgets, name, own, unit=job.data.unit, notes=_notes(job)
+        )
+        plans = {name: candidates.first}
+        return Prepared(job, people, plans, unfinished, resumed, candidates=candidates)
     plans = {name: _plan(job, name, people) for name in job.strategies}
     for name, plan in plans.items():
         if plan.combine != "continue":

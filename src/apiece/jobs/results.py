@@ -425,9 +425,14 @@ def _told(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
     yield "no_limit_cap", job.budgets.no_limit_cap, run.no_limit_cap
     yield "groups", bool(job.budgets.groups), run.data.simulated_budgets
     yield "source", job.data.packaged, run.data.packaged
+    search, chosen = job.search.search(), run.kept.plan.selection
+    yield "search", None if search is None else search.runs, None if chosen is None else chosen.runs
     for found in run.strategies:
         yield f"seeds of {found.strategy}", job.seeds_of(found.strategy), found.seeds
-        yield f"settings of {found.strategy}", tuned(job, found.strategy), found.settings
+        asked = tuned(job, found.strategy)
+        if search is not None and search.admits(found.settings):
+            asked |= {name: found.settings[name] for name in search.values}
+        yield f"settings of {found.strategy}", asked, found.settings
 
 
 def tuned(job: Job, strategy: str) -> dict[str, float]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,22 @@ import torch
 from torch import nn
 
 from apiece._json import read_toml
-from apiece._types import AnyArray, Mask
+from apiece._types import AnyArray, Mask, State
 from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
 from apiece.errors import AnalysisError, InputError, StateError
 from apiece.jobs.config import SAID, Job, Training, complete
-from apiece.jobs.model import TabularModel, answers, build, errors, figure, target_of, to_bytes
-from apiece.jobs.people import Examples
+from apiece.jobs.model import (
+    TabularModel,
+    answers,
+    build,
+    errors,
+    figure,
+    rightness,
+    target_of,
+    to_bytes,
+)
+from apiece.jobs.people import Examples, People
 from apiece.jobs.prepared import Prepared, RunFolder, refuse_used
 from apiece.jobs.results import (
     CONFIG,
@@ -39,6 +48,7 @@ from apiece.jobs.results import (
     totals,
     tuned,
 )
+from apiece.jobs.search import Best, Candidates, seed_of_run
 from apiece.jobs.statement import Bound, weights_digest
 from apiece.jobs.trained import (
     POINTS,
@@ -52,6 +62,7 @@ from apiece.jobs.trained import (
 from apiece.pate import Lessons, VotePlan, teach
 from apiece.plan import BoundPlan, Plan
 from apiece.training import Progress, StackedMlp
+from apiece.training.checkpoints import CheckpointFolder
 from apiece.training.randomness import Streams
 from apiece.training.trainer import fit_by_sgd
 
@@ -103,16 +114,9 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
         refuse_used(out)
     charge = _charge(prepared)
     folder = _open(prepared, out)
-    make = taught if prepared.votes else descended
     try:
         with _one_thread():
-            models = {
-                name: [
-                    _evaluated(make, ModelRun(prepared, name, repeat, folder, watch, charge))
-                    for repeat in range(job.compare.seeds)
-                ]
-                for name in prepared.plans
-            }
+            prepared, models = _made(prepared, folder, watch, charge)
     except KeyboardInterrupt:
         folder.log("interrupted")
         raise
@@ -130,6 +134,8 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
     folder.write(MODEL, to_bytes(model))
     folder.write(STATEMENT, json.dumps(told, indent=2, ensure_ascii=False) + "\n")
     folder.write(METRICS, found.to_json(indent=2) + "\n")
+    if prepared.candidates is not None:
+        folder.write(PLAN, found.kept.plan.to_json(indent=2) + "\n")
     prepared.unfinished.clear()
     folder.log("finished")
     return found
@@ -137,13 +143,13 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
 
 def _open(prepared: Prepared, out: Path) -> RunFolder:
     """Return the run folder, with config and plan in it."""
-    job, folder = prepared.job, RunFolder(out)
+    job, folder = prepared.job, RunFolder(out, timed=prepared.candidates is None)
     if prepared.resumed:
         folder.log("resumed")
         return folder
     folder.write(CONFIG, tomli_w.dumps(complete(job, out=out).to_dict()))
-    plan = prepared.plans[job.training.strategy]
-    folder.write(PLAN, plan.to_json(indent=2) + "\n")
+    if prepared.candidates is None:  # of a search the best run says by which plan
+        folder.write(PLAN, prepared.plans[job.training.strategy].to_json(indent=2) + "\n")
     prepared.unfinished.begin(job)
     folder.log("planned", strategies=list(prepared.plans), apiece=__version__)
     return folder
@@ -184,6 +190,7 @@ def _charge(prepared: Prepared) -> TrainingCharge | None:
     # What the ledger holds a training to beside its plans: settings and tables.
     sections = job.to_dict()
     terms = {name: sections.get(name) for name in ("budgets", "training", "compare")} | {
+        **({"search": sections["search"]} if "search" in sections else {}),
         "pate": {name: value for name, value in asdict(job.pate).items() if name != "public"},
         "label": people.label,
         "source": dict(people.fingerprints) or job.data.source,
@@ -219,7 +226,7 @@ class ModelRun:
     """One model of a job: its strategy, which of its repeats, and whom to tell.
 
     folder: of the run. watch: told strategy, repeat, step and number of steps. charge: who takes
-    part, where a ledger was charged.
+    part, where a ledger was charged. number: of a run of a search, which is secret.
     """
 
     prepared: Prepared
@@ -228,6 +235,7 @@ class ModelRun:
     folder: RunFolder
     watch: Watcher
     charge: TrainingCharge | None
+    number: int | None = None
 
     @property
     def training(self) -> Training:
@@ -238,6 +246,8 @@ class ModelRun:
     def seed(self) -> int | None:
         """Its seed; None for the system's randomness."""
         seeds = self.prepared.job.seeds_of(self.strategy)
+        if seeds is not None and self.number is not None:
+            return seed_of_run(seeds[0], self.number)
         return None if seeds is None else seeds[self.repeat]
 
     @property
@@ -248,6 +258,8 @@ class ModelRun:
     @property
     def place(self) -> Path:
         """Where its checkpoint is."""
+        if self.number is not None:
+            return self.prepared.unfinished.only(self.number)
         return self.prepared.unfinished.model(self.strategy, self.repeat)
 
 
@@ -261,10 +273,26 @@ class _Evaluated:
     seconds: float
 
 
-def _evaluated(make: Callable[[ModelRun], nn.Sequential], one: ModelRun) -> _Evaluated:
-    people, begun = one.prepared.people, time.monotonic()
-    network = make(one)
-    seconds = time.monotonic() - begun
+def _made(
+    prepared: Prepared, folder: RunFolder, watch: Watcher, charge: TrainingCharge | None
+) -> tuple[Prepared, dict[str, list[_Evaluated]]]:
+    """Return the models of each strategy, and the job; of a search the best, as it was made."""
+    people, models = prepared.people, dict[str, list[_Evaluated]]()
+    if prepared.candidates is not None:
+        prepared, network = searched(prepared, prepared.candidates, folder, watch, charge)
+        # Without its time, which would tell how many runs there were.
+        return prepared, {prepared.job.training.strategy: [_evaluated(people, network, 0.0)]}
+    make = taught if prepared.votes else descended
+    for name in prepared.plans:
+        models[name] = []
+        for repeat in range(prepared.job.compare.seeds):
+            begun = time.monotonic()
+            network = make(ModelRun(prepared, name, repeat, folder, watch, charge))
+            models[name].append(_evaluated(people, network, time.monotonic() - begun))
+    return prepared, models
+
+
+def _evaluated(people: People, network: nn.Sequential, seconds: float) -> _Evaluated:
     if isinstance(people.target, Numeric):
         return _Evaluated(network, None, errors(network, people.test, people.target), seconds)
     return _Evaluated(network, answers(network, people.test), None, seconds)
@@ -281,7 +309,8 @@ def descended(one: ModelRun) -> nn.Sequential:
         training.hidden,
         Streams.from_seed(seed).initialisation(),
     )
-    kept = (one.strategy, one.repeat) == (one.prepared.job.training.strategy, 0)
+    alone = one.number is None  # of the runs of a search nothing is logged
+    kept = alone and (one.strategy, one.repeat) == (one.prepared.job.training.strategy, 0)
 
     def progress(done: Progress) -> None:
         step, last = done.step, done.step == done.steps
@@ -291,7 +320,7 @@ def descended(one: ModelRun) -> nn.Sequential:
             held_out = figure(network, people.test, people.target)
             if held_out is not None:
                 one.folder.log("tested", **of, figure=held_out)
-        if step % 100 == 0 or last:
+        if alone and (step % 100 == 0 or last):
             one.folder.log("trained", **of, steps=done.steps)
 
     whole = training.rows_per_person == "all"
@@ -312,6 +341,68 @@ def descended(one: ModelRun) -> nn.Sequential:
         **({} if whole else {"rows_per_person": training.rows_per_person}),
     )
     return network
+
+
+def searched(
+    prepared: Prepared,
+    candidates: Candidates,
+    folder: RunFolder,
+    watch: Watcher,
+    charge: TrainingCharge | None,
+) -> tuple[Prepared, nn.Sequential]:
+    """Return the best model of a search, and the job with its settings and plan.
+
+    Until the run is done its folder keeps, readable by its owner, the key of the search's draws,
+    the best model so far with its score, and a checkpoint of the present run; no other model.
+    """
+    job, people, journal = (
+        prepared.job,
+        prepared.people,
+        CheckpointFolder(prepared.unfinished.search),
+    )
+    name, target, seed = job.training.strategy, target_of(people.target), job.run.seed
+    rows = people.train.without_faulty() if people.validation is None else people.validation
+    targets, ids = target.encoded(rows.labels), candidates.first.ids
+    streams, done, best = Streams.from_seed(seed), 0, None
+
+    def one(plan: BoundPlan, settings: Mapping[str, Any]) -> Prepared:
+        changed = replace(job, training=replace(job.training, **settings))
+        return replace(prepared, job=changed, plans={name: plan})
+
+    def train(plan: BoundPlan, settings: Mapping[str, Any], run: int) -> nn.Sequential:
+        made = ModelRun(one(plan, settings), name, 0, folder, watch, charge, run)
+        return descended(made)
+
+    def keep(done: int, best: Best[nn.Sequential] | None) -> None:
+        state: State = {"step": 0, "finished": False, "done": done, "best": None}
+        if best is not None:
+            state["best"] = [best.score, best.settings, best.model.state_dict()]
+        journal.save(state, streams.key)
+
+    if journal.state.exists():
+        state, key = journal.load()
+        if key is None or journal.was_copied(state):
+            raise StateError(
+                f"{prepared.unfinished.folder}: is a copy, and its search must not end twice; go "
+                "on with the first, or start afresh"
+            )
+        streams, done = Streams(key, release=seed is None), state["done"]
+        if state["best"] is not None:
+            score, settings, weights = state["best"]
+            widths = people.train.features.shape[1], target.outputs, job.training.hidden
+            best = Best(score, build(*widths, torch.Generator()), settings)
+            best.model.load_state_dict(weights)
+    else:
+        keep(0, None)
+    found = candidates.best(
+        train,
+        lambda model: rightness(model, rows, target, targets, ids),
+        streams,
+        counted=None if charge is None else lambda: charge.included & ~charge.withdrawn(),
+        begun=(done, best),
+        keep=keep,
+    )
+    return one(candidates.plan(found.settings), found.settings), found.model
 
 
 def taught(one: ModelRun) -> nn.Sequential:

@@ -371,8 +371,9 @@ class Selection:
         """
         score = () if self.score_noise is None else (Gaussian(self.score_noise),)
         runs = [stage.mechanism(group) for stage in (own, *self.others)]
-        each = [Composed() if run is None else Composed(run, *score) for run in runs]
-        return Selected(tuple(dict.fromkeys(each)), self.runs)
+        each = {Composed() if run is None else Composed(run, *score) for run in runs}
+        # In one order, whichever stage is the plan's own: the same runs are one mechanism.
+        return Selected(tuple(sorted(each, key=repr)), self.runs)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

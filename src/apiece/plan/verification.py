@@ -226,9 +226,20 @@ def spending(plan: Numbers, method: str) -> Floats:
             )
             return spent
     for same in distinct:
-        curve = privacy_curve(mechanism_of(plan, int(same[0])), method=method)
+        curve = _curve(plan, int(same[0]), method)
         spent[same] = _at_each(curve, delta[same])
     return spent
+
+
+def _curve(plan: Numbers, group: int, method: str) -> PrivacyCurve:
+    """Return a group's curve; plans that are searched among have the same one."""
+    made = privacy_curve if plan.selection is None else _searched_curve
+    return made(mechanism_of(plan, group), method=method)
+
+
+@lru_cache(maxsize=128)
+def _searched_curve(mechanism: Mechanism, method: str) -> PrivacyCurve:
+    return privacy_curve(mechanism, method=method)
 
 
 def _at_each(curve: PrivacyCurve, delta: Floats) -> Floats:
@@ -283,7 +294,7 @@ def _curves(plan: Numbers) -> list[PrivacyCurve]:
     """Return each group's curve by PLD; equal mechanisms share one."""
     curves: dict[int, PrivacyCurve] = {}
     for same in _distinct(plan):
-        curve = privacy_curve(mechanism_of(plan, int(same[0])), method="pld")
+        curve = _curve(plan, int(same[0]), "pld")
         curves |= dict.fromkeys(same.tolist(), curve)
     return [curves[g] for g in range(len(plan.budget_groups))]
 
