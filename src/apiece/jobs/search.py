@@ -200,7 +200,7 @@ class Search:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Best(Generic[Model]):
     """The best model so far: its noisy score, which is secret, and its settings."""
 
