@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from apiece.training.clipping.watch import names_in
+
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = (_PATHS["stdlib"], _PATHS["purelib"], _PATHS["platlib"], *torch.__path__)
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -171,7 +173,9 @@ def _function(value: types.FunctionType, seen: Seen) -> Iterator[bytes]:
     yield from _code(value.__code__, seen)
     cells = [_content(cell) for cell in value.__closure__ or ()]  # each may not be filled yet
     yield from _parts((cells, value.__defaults__, value.__kwdefaults__), seen)
-    for name in sorted(_names(value.__code__) & value.__globals__.keys()):
+    for name in sorted(
+        names_in(value.__code__, "LOAD_GLOBAL", "LOAD_NAME") & value.__globals__.keys()
+    ):
         yield name.encode()
         yield from _parts(value.__globals__[name], seen)
 
@@ -191,11 +195,6 @@ def _code(code: types.CodeType, seen: Seen) -> Iterator[bytes]:
             yield from _code(constant, seen)
         else:
             yield from _parts(constant, seen)
-
-
-def _names(code: types.CodeType) -> set[str]:
-    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
 
 
 def _class(value: type, seen: Seen) -> Iterator[bytes]:

@@ -2,6 +2,8 @@
 
 import functools
 import random
+import sys
+import types
 import warnings
 
 import pytest
@@ -175,6 +177,85 @@ def test_a_value_of_python_s_that_changes_is_captured_again():
     model.layer.register_forward_hook(lambda _m, _i, out: out - out.mean(0))
     with pytest.raises(UnsupportedError, match="mean over the records"):
         clip_and_sum(model, loss_fn, x, y, 0.1, method="proved")
+
+
+SCALE, layer = 1.0, 0  # the second is named as an attribute that the models below have
+HOLDER = types.ModuleType("holder")
+
+
+class Settings:
+    scale = 1.0
+
+
+class Reader(nn.Module):
+    SCALE = 1.0
+
+    def __init__(self, read):
+        super().__init__()
+        self.layer, self.read = nn.Linear(4, 3), (read,)
+        self.runs = [0]
+
+    def scaled(self, out):
+        return out * SCALE
+
+    def forward(self, x):
+        return self.read[0](self, self.layer(x))
+
+
+def in_a_comprehension(_model, out):
+    return torch.stack([out * SCALE for _ in range(2)]).sum(0)
+
+
+def in_a_lambda(_model, out):
+    return (lambda x: x * SCALE)(out)
+
+
+class InAMethod(Reader):
+    def forward(self, x):
+        return self.scaled(self.layer(x))
+
+
+class InItsClass(Reader):
+    def forward(self, x):
+        return self.layer(x) * self.SCALE
+
+
+READERS = [
+    (lambda: Reader(in_a_comprehension), "SCALE", None),
+    (lambda: Reader(in_a_lambda), "SCALE", None),
+    (lambda: Reader(lambda _, out: out * HOLDER.scale), "scale", HOLDER),
+    (lambda: Reader(lambda _, out: out * Settings.scale), "scale", Settings),
+    (lambda: InAMethod(None), "SCALE", None),
+    (lambda: InItsClass(None), "SCALE", Reader),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "holder"),
+    READERS,
+    ids=["comprehension", "lambda", "module", "class", "method", "own"],
+)
+def test_wherever_code_reads_a_value_its_change_is_seen(monkeypatch, make, name, holder):
+    torch.manual_seed(0)
+    holder, x, y = holder or sys.modules[__name__], torch.randn(9, 4), torch.ones(9)
+    monkeypatch.setattr(holder, name, 1.0, raising=False)
+    model = make()
+    first = clip_and_sum(model, loss_fn, x, y, 1e6, method="proved")
+    monkeypatch.setattr(holder, name, 3.0)
+    second = clip_and_sum(model, loss_fn, x, y, 1e6, method="proved")
+    assert_same(second, model, loss_fn, x, y, tolerance=2e-4)
+    assert not torch.allclose(first.gradients["layer.bias"], second.gradients["layer.bias"])
+
+
+def test_a_global_that_only_shares_an_attribute_s_name_is_no_change(monkeypatch):
+    torch.manual_seed(0)
+    model, x, y = Watched(), torch.randn(9, 4), torch.ones(9)
+    clip_and_sum(model, loss_fn, x, y, 0.1, method="proved")
+    before = Watched.runs
+    for k in range(3):
+        monkeypatch.setattr(sys.modules[__name__], "layer", k)
+        clip_and_sum(model, loss_fn, x, y, 0.1, method="proved")
+    assert Watched.runs == before
 
 
 class Coin(nn.Module):

@@ -8,6 +8,7 @@ copies do not reach is compared before and after (`written`).
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import gc
 import hashlib
@@ -18,7 +19,7 @@ import random
 import sys
 import types
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -200,22 +201,79 @@ def _put_back(holder: Any, content: Any) -> bool:
 
 def _read(value: Any) -> list[Any]:
     """Return what code may read from a value: what it holds, and what functions name."""
+    named = [here[name] for here, names in _namespaces(value) for name in names]
     if isinstance(value, nn.Module):
-        return [*(v for k, v in value.__dict__.items() if k != "_buffers"), type(value).forward]
+        held = [v for k, v in value.__dict__.items() if k != "_buffers"]
+        return [*held, *_methods(type(value)), *named]
     if isinstance(value, types.FunctionType):
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        named = [value.__globals__[name] for name in _globals(value)]
         return [*map(_content, value.__closure__ or ()), *defaults, *named]
     return _held(value) if _is_of_torch(value) else _run(value)
 
 
-def _globals(function: types.FunctionType) -> list[str]:
-    """Return the names of the globals that a function of the user's reads."""
-    if (function.__module__ or "").partition(".")[0] in _READ:
+def names_in(code: types.CodeType, *operations: str) -> set[str]:
+    """Return the names that operations of code have, those of functions within it too."""
+    own = {at.argval for at in dis.get_instructions(code) if at.opname in operations}
+    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    return own.union(*(names_in(one, *operations) for one in inner))
+
+
+def _is_read(name: str | None) -> bool:
+    """Return whether a module's code is the user's, so that what it names is watched."""
+    return (name or "").partition(".")[0] not in _READ | sys.stdlib_module_names - {"__main__"}
+
+
+def _methods(owner: type) -> list[types.FunctionType]:
+    """Return the user's methods that a forward runs, and those that these name in turn."""
+    result: dict[str, types.FunctionType] = {}
+    waiting = ["forward"]
+    while waiting:
+        name = waiting.pop()
+        for one in owner.__mro__ if name not in result else ():
+            held = vars(one).get(name)
+            held = getattr(held, "__func__", None) or getattr(held, "fget", held)
+            if isinstance(held, types.FunctionType) and _is_read(one.__module__):
+                result[name] = held
+                waiting += sorted(names_in(held.__code__, "LOAD_ATTR", "LOAD_METHOD"))
+                break
+    return [*result.values()]
+
+
+def _namespaces(value: Any) -> list[tuple[Mapping[str, Any], list[str]]]:
+    """Return where code of the user's looks up values, and their names there.
+
+    A function's are its globals and, of modules and classes among these, what it reads of them; a
+    model's are its class's. What the code itself writes there (a count of calls) is left out.
+    """
+    waiting: list[tuple[Mapping[str, Any], set[str]]] = []
+    if isinstance(value, nn.Module):
+        codes = [method.__code__ for method in _methods(type(value))]
+        waiting = [(vars(one), set()) for one in type(value).__mro__ if _is_read(one.__module__)]
+    elif isinstance(value, types.FunctionType) and _is_read(value.__module__):
+        codes = [value.__code__]
+        waiting = [(value.__globals__, names_in(value.__code__, "LOAD_GLOBAL", "LOAD_NAME"))]
+    if not waiting:
         return []
-    here = function.__globals__
-    names = (name for name in function.__code__.co_names if name in here)
-    return [name for name in names if not isinstance(here[name], _FIXED)]
+    reads = set[str]().union(*(names_in(code, "LOAD_ATTR", "LOAD_METHOD") for code in codes))
+    reads -= set[str]().union(*(names_in(code, "STORE_ATTR") for code in codes))
+    result: list[tuple[Mapping[str, Any], list[str]]] = []
+    seen: set[int] = set()
+    while waiting:
+        here, names = waiting.pop()
+        known = sorted((names or reads) & here.keys())
+        result.append((here, [name for name in known if not isinstance(here[name], _FIXED)]))
+        for inner in (here[name] for name in known):
+            own = getattr(
+                inner, "__name__" if isinstance(inner, types.ModuleType) else "__module__", None
+            )
+            if (
+                isinstance(inner, types.ModuleType | type)
+                and id(inner) not in seen
+                and _is_read(own)
+            ):
+                seen.add(id(inner))
+                waiting.append((vars(inner), reads))
+    return [(here, names) for here, names in result if names]
 
 
 class Watch:
@@ -234,6 +292,7 @@ class Watch:
             marks.append(_mark(value) if place is None else place)
             if place is None and isinstance(value, nn.Module):
                 self._live.append(value.__dict__.values())
+                self._readers += _readers(value)
             elif place is None and isinstance(value, dict | list | set):
                 self._live.append(value.values() if isinstance(value, dict) else value)
             elif place is None and isinstance(value, types.FunctionType):
@@ -269,11 +328,14 @@ def _ambient() -> tuple[Hashable, ...]:
     )
 
 
-def _readers(function: types.FunctionType) -> list[Reader]:
-    """Return what gives the contents of a function's closure, and its globals, as they are now."""
-    cells, names = function.__closure__, _globals(function)
+def _readers(value: Any) -> list[Reader]:
+    """Return what gives the contents of a closure and of what code names, as they are now."""
+    cells = getattr(value, "__closure__", None)
     result: list[Reader] = [functools.partial(map, _content, cells)] if cells else []
-    return [*result, functools.partial(map, function.__globals__.get, names)] if names else result
+    return [
+        *result,
+        *(functools.partial(map, here.get, names) for here, names in _namespaces(value)),
+    ]
 
 
 def _mark(value: Any) -> Hashable:
