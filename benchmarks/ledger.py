@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import resource
 import tempfile
@@ -92,19 +93,79 @@ def scoped(ledger: Any, timed: Any, ids: Any, norms: Any) -> dict[str, float]:
     return {"reserve in scopes": float(np.median(times))}
 
 
+def beside(urls: list[str], people: int, turns: int = 9) -> dict[str, Any]:
+    """Charge everyone in a ledger without scopes and in one with ten askers, in turn."""
+    from apiece.ledger import Ledger
+
+    ids, rng = np.arange(people), np.random.default_rng(0)
+    norms, epsilon = rng.random(people), rng.choice([0.5, 1.0, 2.0], people)
+    plain, shared = map(Ledger.open, urls)
+    for ledger in (plain, shared):
+        ledger.enroll(ids, epsilon, 1e-6)
+    shared.set_policy(POLICY)
+    times = np.empty((turns, 2, 2))
+    for k in range(turns):
+        own = shared.within({"querier": f"asker{k}", "purpose": "care"})
+        for at in (0, 1) if k % 2 else (1, 0):
+            wall, processor = time.perf_counter(), time.process_time()
+            (plain, own)[at].reserve(f"a{k}", ids, norms, 20.0)
+            times[k, at] = time.perf_counter() - wall, time.process_time() - processor
+    ratios = times[:, 1] / times[:, 0]
+    return {
+        kind: {
+            "without and with scopes": np.median(times[:, :, j], axis=0).tolist(),
+            "ratio": float(np.median(ratios[:, j])),
+            "ratios from and to": [float(ratios[:, j].min()), float(ratios[:, j].max())],
+        }
+        for j, kind in enumerate(("wall", "processor"))
+    }
+
+
+def peak(url: str, people: int, policy: bool, out: Any) -> None:
+    """Tell the megabytes of a process that enrolls and charges everyone once."""
+    from apiece.ledger import Ledger
+
+    ids, ledger = np.arange(people), Ledger.open(url)
+    ledger.enroll(ids, np.ones(people), 1e-6)
+    if policy:
+        ledger.set_policy(POLICY)
+        ledger = ledger.within({"querier": "asker0", "purpose": "care"})
+    ledger.reserve("a", ids, np.full(people, 0.5), 20.0)
+    out.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def peaks(folder: str, people: int) -> list[float]:
+    """Return the memory without and with scopes, each in a process of its own."""
+    spawn, found = multiprocessing.get_context("spawn"), []
+    for policy in (False, True):
+        out = spawn.Queue()
+        url = f"sqlite:///{folder}/peak{policy}.db"
+        process = spawn.Process(target=peak, args=(url, people, policy, out))
+        process.start()
+        found.append(out.get())
+        process.join()
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--postgresql", help="Address of an empty database.")
+    parser.add_argument("--in-turn", nargs=2, help="Addresses of two more empty databases.")
     parser.add_argument("--people", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    seconds = {}
+    seconds, turns = {}, {}
     with tempfile.TemporaryDirectory() as folder:
+        urls = [f"sqlite:///{folder}/{name}.db" for name in ("plain", "shared")]
+        turns["sqlite"] = beside(urls, given.people)
+        megabytes = peaks(folder, given.people)
         seconds["sqlite"] = measure(f"sqlite:///{folder}/p.db", given.people, given.repeats)
     if given.postgresql:
+        turns["postgresql"] = beside(given.in_turn, given.people) if given.in_turn else {}
         seconds["postgresql"] = measure(given.postgresql, given.people, given.repeats)
-    emit({"machine": machine(), "people": given.people, "seconds": seconds}, given.out)
+    document = {"machine": machine(), "people": given.people, "seconds": seconds}
+    emit(document | {"in turn": turns, "peak MB without and with scopes": megabytes}, given.out)
 
 
 if __name__ == "__main__":
