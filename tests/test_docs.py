@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[1]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", *GUIDES, *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 SHELL = ("console", "bash", "")
-# A hundred teachers; the choices of 50,000 people; 64 shadow models; trainings on a ledger.
-LONG_PAGES = {"pate", "epsilon", "auditing", "ledger"}
+# A hundred teachers; 50,000 people's choices; 64 shadow models; trainings on a ledger; a search.
+LONG_PAGES = {"pate", "epsilon", "auditing", "ledger", "main-job"}
 WIDTH = 88  # columns of code that fit a page beside both lists
 
 
@@ -243,7 +243,7 @@ def test_index_and_readme_and_main_job_show_one_example() -> None:
 def test_the_config_and_the_schema_parse() -> None:
     from apiece.jobs import job_from_dict
 
-    config, schema = blocks(ROOT / "docs" / "main-job.md", "toml")
+    config, _, schema = blocks(ROOT / "docs" / "main-job.md", "toml")
     job = job_from_dict(tomllib.loads(config), name="docs", changes={})
     defaults = job_from_dict(
         {"data": {"source": "x"}, "budgets": {"epsilon": "e"}}, name="docs", changes={}

@@ -33,7 +33,7 @@ def test_nobody_is_over_with_the_choosing_inside(strategy):
     plans = assign_tuned(BUDGETS, strategy, SETTINGS, runs=Runs(10))
     for plan in plans:
         assert plan.verify(BUDGETS).ok
-        assert plan.spent_share.max() > 0.97
+        assert plan.spent_share.max() >= 0.997
     for g in range(2):  # by the mechanisms that the engine runs, put together here
         runs = tuple(m for plan in plans if (m := plan.stages[0].mechanism(g)) is not None)
         if runs:
@@ -52,6 +52,8 @@ def test_noisy_score_is_paid_for(tuned):
     assert tuned.mechanism_for(0) == Selected((scored,), Runs(5))
     without = replace(tuned, selection=Selection(Runs(5), None))
     assert (without.epsilon_spent < tuned.epsilon_spent).all()
+    (free,) = assign_tuned(BUDGETS, "uniform", SETTINGS[:1], runs=Runs(5))
+    assert free.noise_stddev < tuned.noise_stddev
 
 
 def test_a_plan_that_forgets_its_choosing_or_runs_more_is_caught(tuned):
@@ -65,8 +67,9 @@ def test_a_plan_that_forgets_its_choosing_or_runs_more_is_caught(tuned):
 
 
 def test_what_cannot_be_planned_is_refused():
-    with pytest.raises(UnsupportedError):
-        assign_tuned(BUDGETS, "rounds", SETTINGS[:1], runs=Runs(5))
+    for strategy, said in (("rounds", "several stages"), ("allocate", "choose sample")):
+        with pytest.raises(UnsupportedError, match=said):
+            assign_tuned(BUDGETS, strategy, SETTINGS[:1], runs=Runs(5))
     many = Budgets([1 + k / 100 for k in range(60)], 1e-5)
     with pytest.raises(UnsupportedError):
         assign_tuned(many, "scale", [{"steps": 5, "expected_batch_size": 5}], runs=Runs(5))

@@ -15,29 +15,64 @@ from apiece.sklearn import PrivateClassifier
 GENERATOR = np.random.default_rng(3)
 X = GENERATOR.uniform(size=(1500, 2))
 Y = np.where(X[:, 0] > 0.5, "high", "low")
-SPACE = {"learning_rate": (1e-6, 2.0)}
+LEARNS, NOTHING = 2.0, 1e-12  # a network with a hidden layer starts at random, and stays there
+SPACE = {"learning_rate": (NOTHING, LEARNS)}
 
 
 def fitted(**how):
     model = PrivateClassifier(
         ["high", "low"], Numeric(0, 1), strategy="scale", steps=8, batch_size=1500,
-        delta=1e-4, random_state=1, **how,
+        delta=1e-4, hidden=(4,), random_state=3, **how,
     )  # fmt: skip
     return model.fit(X, Y, epsilon=np.repeat([2.0, 4.0], 750))
 
 
+def searched(**how):
+    """Return an estimator that searched, and the learning rate of each of its runs."""
+    rates, descended = [], PrivateClassifier._descended
+
+    def noted(self, plan, rate, *rest):
+        rates.append(rate)
+        return descended(self, plan, rate, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrivateClassifier, "_descended", noted)
+        return fitted(**how), rates
+
+
 @pytest.fixture(scope="module")
-def model():
-    return fitted(search=Search(SPACE, runs=6))
+def found():
+    return searched(search=Search(SPACE, runs=6, score_noise=30.0))
 
 
-def test_the_best_is_kept_within_everyones_budget(model):
+@pytest.fixture(scope="module")
+def model(found):
+    return found[0]
+
+
+def test_the_best_is_kept_within_everyones_budget(found):
+    model, rates = found
+    assert rates[0] == rates[-1] == NOTHING, "another seed is needed"
+    assert model.run_.kept.settings["learning_rate"] == LEARNS
     assert model.score(X, Y) > 0.85
-    assert model.run_.kept.settings["learning_rate"] in SPACE["learning_rate"]
     assert all(promise.epsilon_spent <= promise.epsilon for promise in model.promises_)
     assert model.plan_.selection.runs.mean == 6
     assert "best of a random number" in model.plan_.notes[-1]
     assert model.plan_.noise_stddev > fitted().plan_.noise_stddev
+
+
+@pytest.mark.parametrize("winner", [LEARNS, NOTHING])
+def test_public_rows_choose_at_no_cost(winner, found):
+    """Public rows with the right labels choose what learned, and with wrong ones what did not."""
+    rows = np.random.default_rng(4).uniform(size=(400, 2))
+    labels = np.where((rows[:, 0] > 0.5) == (winner == LEARNS), "high", "low")
+    model, rates = searched(search=Search(SPACE, runs=6, validation=(rows, labels)))
+    assert rates == found[1]
+    assert model.run_.kept.settings["learning_rate"] == winner
+    assert model.plan_.selection.score_noise is None
+    assert model.plan_.noise_stddev < found[0].plan_.noise_stddev
+    assert all(promise.epsilon_spent <= promise.epsilon for promise in model.promises_)
+    assert "chosen on public rows" in model.plan_.notes[-1]
 
 
 def test_pages_say_that_the_choosing_is_inside(model):
