@@ -40,7 +40,10 @@ LINES = {
     "risk": [f"risk --epsilon 2 --others 1 --shares 0.5 {OFFER}"],
     "schema": ["schema t.csv --label y --check s.toml"],
     "sensitivity": ["sensitivity a*b --range a=1:2 --range b=1:2"],
-    "train": [f"train --data t.csv --schema s.toml --label y --epsilon e --ids id {SCALE}"],
+    "train": [
+        (train := f"train --data t.csv --schema s.toml --label y --epsilon e --ids id {SCALE}"),
+        f"{train} --tune space.toml",
+    ],
     "withdraw": ["withdraw l.db p7"],
 }
 # Held by other tests, which make what these need.
@@ -77,6 +80,7 @@ def test_one_document_and_nothing_else(
     Path("in.txt").write_text("\n".join(map(str, range(40))))
     Path("out.txt").write_text("\n".join(map(str, range(40))))
     Path("policy.toml").write_text('version = 1\n[querier."*"]\nquota = 0.3\n')
+    Path("space.toml").write_text("runs = 3\n[space]\nlearning_rate = [1, 2]\n")
     Path("c.csv").write_text("score,included\n" + "1,1\n0,0\n" * 40)
     assert cli.run([*line.split(" "), "--json"]) == 0, capsys.readouterr().err
     out = capsys.readouterr().out
