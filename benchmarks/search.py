@@ -1,15 +1,19 @@
-"""Forty configurations on Adult: under one promise, each paid for by composition, and none tried.
+"""Forty configurations: under one promise, each paid for by composition, and none tried.
 
-8,000 of Adult's training rows; the test rows say how good a model is and choose nothing. Budgets
-1, 2 and 3 of 54, 37 and 9 % of the records, δ = 1e-5, strategy Scale, batches of 512. The forty
-are 20 learning rates and 2 numbers of steps. Seeds are paired. The JSON is written after each seed.
+8,000 training rows of Adult, or of MNIST with four pixels averaged to one, and a linear model; the
+test rows say how good a model is and choose nothing. Budgets 1, 2 and 3 of 54, 37 and 9 % of the
+records, δ = 1e-5, strategy Scale, batches of 512. The forty are 20 learning rates and 2 numbers of
+steps. Seeds are paired. The JSON is written after each seed.
 
     python benchmarks/search.py --out benchmarks/results/search.json
+    python benchmarks/search.py --data mnist --seeds 3 --out benchmarks/results/search_mnist.json
 """
 
 import argparse
 import itertools
 import json
+import os
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +23,13 @@ import numpy as np
 from apiece import Budgets, privacy_curve
 from apiece.adapters import PrivateClassifier
 from apiece.assignment import assign, assign_tuned
-from apiece.datasets import load, packaged_schema
+from apiece.datasets import Numeric, load, packaged_schema
 from apiece.jobs import Search
 from apiece.mechanisms import Runs
 from apiece.reproduce import machine
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+from pictures import idx_folder
 
 PEOPLE, DELTA, BATCH, SEARCHED = 8000, 1e-5, 512.0, "scale"
 SPACE = {
@@ -34,22 +41,34 @@ LAWS = {f"search, {mean} runs on average": Runs(mean) for mean in (10, 40)}
 EACH = "forty runs, each paid for"
 
 
-class Adult:
+def adult():
+    """Return rows and labels to train on and to test on, the classes and the columns."""
+    frame = load("adult")
+    parts = {p: frame[frame["split"] == p].drop(columns="split") for p in ("train", "test")}
+    parts["train"] = parts["train"].sample(PEOPLE, random_state=0)
+    rows, test = [(part.drop(columns="income"), part["income"]) for part in parts.values()]
+    schema = packaged_schema("adult").columns
+    columns = {name: schema[name] for name in schema if name in rows[0].columns}
+    return rows, test, sorted(frame["income"].unique()), columns
+
+
+def mnist():
+    """Return the same of handwritten digits, of 14 × 14 pixels."""
+    found = []
+    for part in ("train", "test"):
+        images = idx_folder(Path(os.environ["APIECE_DATA"]) / "mnist", part)
+        small = images.pixels.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(-1, 196)
+        found.append((small, images.labels))
+    (pixels, labels), test = found
+    some = np.random.default_rng(0).choice(len(labels), PEOPLE, replace=False)
+    return (pixels[some], labels[some]), test, list(range(10)), Numeric(0, 255)
+
+
+class World:
     """The people, what they asked for, and a fit on them."""
 
-    def __init__(self):
-        frame = load("adult")
-        parts = {p: frame[frame["split"] == p].drop(columns="split") for p in ("train", "test")}
-        train = parts["train"].sample(PEOPLE, random_state=0)
-        self.rows, self.test = [
-            (part.drop(columns="income"), part["income"]) for part in (train, parts["test"])
-        ]
-        self.columns = {
-            name: column
-            for name, column in packaged_schema("adult").columns.items()
-            if name in self.rows[0].columns
-        }
-        self.classes = sorted(frame["income"].unique())
+    def __init__(self, data):
+        self.rows, self.test, self.classes, self.columns = {"adult": adult, "mnist": mnist}[data]()
         chances = np.random.default_rng(0).choice([0, 1, 2], PEOPLE, p=[0.54, 0.37, 0.09])
         self.group, self.asked = chances, np.array([1.0, 2.0, 3.0])
         self.budgets = Budgets(self.asked[chances], DELTA)
@@ -75,18 +94,18 @@ class Adult:
         }
 
 
-def plans(adult):
+def plans(world):
     """Return the noise that each way takes, and ε of one run of the forty by its steps."""
     how = {"expected_batch_size": BATCH, "steps": max(SPACE["steps"])}
-    once = assign(adult.budgets, SEARCHED, **how, clip_norm=1.0)
+    once = assign(world.budgets, SEARCHED, **how, clip_norm=1.0)
     total = len(SPACE["learning_rate"]) * sum(SPACE["steps"])
     all_of_them = assign(
-        adult.budgets, SEARCHED, expected_batch_size=BATCH, steps=total, clip_norm=1.0
+        world.budgets, SEARCHED, expected_batch_size=BATCH, steps=total, clip_norm=1.0
     )
     noise = {"one run": once.noise_stddev, EACH: all_of_them.noise_stddev}
     both = [{**how, "steps": steps} for steps in SPACE["steps"]]
     for name, runs in {**LAWS, "logarithmic law, 40 runs on average": Runs(40, 0)}.items():
-        tuned = assign_tuned(adult.budgets, SEARCHED, both, runs=runs, score_noise=20.0)
+        tuned = assign_tuned(world.budgets, SEARCHED, both, runs=runs, score_noise=20.0)
         noise[name] = tuned[-1].noise_stddev
     of_run = {}
     for steps in SPACE["steps"]:
@@ -95,42 +114,44 @@ def plans(adult):
     return noise, of_run
 
 
-def paid_for_each(adult, seed, of_run):
+def paid_for_each(world, seed, of_run):
     """Return the best of forty models on the people trained on, each at its share of the budgets.
 
     The choosing itself is charged nothing here and has no noise: that is in favour of this way.
     """
     models = [
-        adult.fit(1000 * seed + k, of_run[steps], learning_rate=rate, steps=steps)
+        world.fit(1000 * seed + k, of_run[steps], learning_rate=rate, steps=steps)
         for k, (rate, steps) in enumerate(itertools.product(*SPACE.values()))
     ]
-    return max(models, key=lambda model: model.score(*adult.rows))
+    return max(models, key=lambda model: model.score(*world.rows))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", choices=("adult", "mnist"), default="adult")
     parser.add_argument("--seeds", type=int, default=6)
     options = parser.parse_args()
-    adult = Adult()
-    noise, of_run = plans(adult)
+    world = World(options.data)
+    noise, of_run = plans(world)
     ways = {
-        "defaults: 150 steps, rate 2": lambda s: adult.fit(s, steps=150),
-        f"150 steps, rate {MIDDLE:g}": lambda s: adult.fit(s, steps=150, learning_rate=MIDDLE),
+        "defaults: 150 steps, rate 2": lambda s: world.fit(s, steps=150),
+        f"150 steps, rate {MIDDLE:g}": lambda s: world.fit(s, steps=150, learning_rate=MIDDLE),
         **{
-            name: lambda s, runs=runs: adult.fit(s, search=Search(SPACE, runs))
+            name: lambda s, runs=runs: world.fit(s, search=Search(SPACE, runs))
             for name, runs in LAWS.items()
         },
-        EACH: lambda s: paid_for_each(adult, s, of_run),
+        EACH: lambda s: paid_for_each(world, s, of_run),
     }
     rows = {way: [] for way in ways}
     for seed in range(options.seeds):
         for way, fit in ways.items():
             begun = time.monotonic()
-            rows[way].append({"seed": seed, **adult.measured(fit(seed), begun)})
+            rows[way].append({"seed": seed, **world.measured(fit(seed), begun)})
             print(seed, way, rows[way][-1], flush=True)
         made = {
             "machine": machine(),
+            "data": options.data,
             "people": PEOPLE,
             "space": SPACE,
             "noise": noise,
