@@ -6,7 +6,7 @@ records, δ = 1e-5, strategy Scale, batches of 512. The forty are 20 learning ra
 steps. Seeds are paired. The JSON is written after each seed.
 
     python benchmarks/search.py --out benchmarks/results/search.json
-    python benchmarks/search.py --data mnist --seeds 3 --out benchmarks/results/search_mnist.json
+    python benchmarks/search.py --data mnist --seeds 5 --out benchmarks/results/search_mnist.json
 """
 
 import argparse
