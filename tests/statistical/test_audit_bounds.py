@@ -26,7 +26,7 @@ TWO_WORLDS = [
 
 def naive_rejects(ins: np.ndarray, outs: np.ndarray) -> bool:
     """The invalid audit: the best of all thresholds, each tested as if it were the only one."""
-    every = bounds.Candidates(
+    every = bounds.Thresholds(
         threshold=(trial := np.r_[ins, outs]),
         true_positives=(ins[:, None] > trial).sum(axis=0),
         false_positives=(outs[:, None] > trial).sum(axis=0),

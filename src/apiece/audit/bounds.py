@@ -20,7 +20,7 @@ SPLIT_SEED = 20260101
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Candidates:
+class Thresholds:
     """Tests "score > threshold says member", with counts that can be read as binomial."""
 
     # At an order statistic of one arm, that arm's count is its rank, not the number of scores
@@ -58,7 +58,7 @@ def _ranks(size: int) -> Integers:
     return 2 ** np.arange(int(np.log2(max(size // 2, 1))) + 1, dtype=np.int64)
 
 
-def order_statistics(scores_in: Floats, scores_out: Floats) -> Candidates:
+def order_statistics(scores_in: Floats, scores_out: Floats) -> Thresholds:
     """Return the thresholds at ranks 1, 2, 4, … from the top of the outs and bottom of the ins."""
     # The ranks depend on the counts alone, so Bonferroni over the candidates is valid.
     ins, outs = np.sort(scores_in), np.sort(scores_out)
@@ -67,16 +67,16 @@ def order_statistics(scores_in: Floats, scores_out: Floats) -> Candidates:
     found = ins.size - np.searchsorted(ins, at_out, side="right"), ins.size - (bottom - 1)
     wrong = top - 1, outs.size - np.searchsorted(outs, at_in, side="left")
     tests, tp, fp = np.append(at_out, at_in), np.concatenate(found), np.concatenate(wrong)
-    return Candidates(tests, tp, fp, ins.size, outs.size)
+    return Thresholds(tests, tp, fp, ins.size, outs.size)
 
 
-def fixed(scores_in: Floats, scores_out: Floats, threshold: float) -> Candidates:
+def fixed(scores_in: Floats, scores_out: Floats, threshold: float) -> Thresholds:
     """Return the one test "score > threshold", chosen without looking at these scores."""
     tp, fp = (np.array([(arm > threshold).sum()]) for arm in (scores_in, scores_out))
-    return Candidates(np.array([threshold]), tp, fp, scores_in.size, scores_out.size)
+    return Thresholds(np.array([threshold]), tp, fp, scores_in.size, scores_out.size)
 
 
-def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> Candidates:
+def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> Thresholds:
     """Return the one test that looks best on a random half, with counts from the other half."""
     generator = np.random.default_rng(SPLIT_SEED)
     ins, outs = generator.permutation(scores_in), generator.permutation(scores_out)
@@ -89,7 +89,7 @@ def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> 
     sorted_in, sorted_out = np.sort(ins[:half_in]), np.sort(outs[:half_out])
     found = half_in - np.searchsorted(sorted_in, trial, side="right")
     wrong = half_out - np.searchsorted(sorted_out, trial, side="right")
-    guess = Candidates(trial, found, wrong, half_in, half_out)
+    guess = Thresholds(trial, found, wrong, half_in, half_out)
     tpr, fpr = rates(guess, error)
     best = int(np.argmax(epsilon_from_rates(tpr, fpr, delta)))
     return fixed(ins[half_in:], outs[half_out:], float(trial[best]))
@@ -97,7 +97,7 @@ def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> 
 
 def choose(
     scores_in: Floats, scores_out: Floats, threshold: str | float, delta: float, error: float
-) -> Candidates:
+) -> Thresholds:
     """Return the candidates for `threshold`: "bonferroni", "split", or a number."""
     match threshold:
         case "bonferroni":
@@ -109,7 +109,7 @@ def choose(
     return fixed(scores_in, scores_out, _check.finite("threshold", threshold))
 
 
-def rates(candidates: Candidates, error: float) -> tuple[Floats, Floats]:
+def rates(candidates: Thresholds, error: float) -> tuple[Floats, Floats]:
     """Return bounds on TPR from below, on FPR from above (Clopper, Pearson 1934)."""
     tp, n = candidates.true_positives, candidates.in_count
     fp, m = candidates.false_positives, candidates.out_count
@@ -144,7 +144,7 @@ def _fisher(product: Floats) -> Floats:
     return np.where(product > 0, value, 0.0)
 
 
-def p_values(candidates: Candidates, mu: float) -> Floats:
+def p_values(candidates: Thresholds, mu: float) -> Floats:
     """Return, for each candidate, a p-value of "the trade-off is at least that of μ-GDP"."""
     # At a false-positive rate α the hypothesis allows TPR ≤ Φ(Φ⁻¹(α) + μ). The two arms give two
     # independent p-values, combined by Fisher's product; the supremum over α is taken over cells of
@@ -163,7 +163,7 @@ def p_values(candidates: Candidates, mu: float) -> Floats:
     return np.asarray(np.minimum(worst, 1.0))
 
 
-def largest_mu(candidates: Candidates, error: float) -> tuple[float, int]:
+def largest_mu(candidates: Thresholds, error: float) -> tuple[float, int]:
     """Return the largest μ that some candidate rejects at `error`, and that candidate."""
     # A candidate's p-value grows with μ, so one that does not reject a μ is left out above it.
     alive = np.arange(len(candidates))
@@ -172,7 +172,7 @@ def largest_mu(candidates: Candidates, error: float) -> tuple[float, int]:
     def rejects(mu: float) -> bool:
         nonlocal alive
         some = candidates.threshold[alive], tp[alive], fp[alive]
-        still = Candidates(*some, candidates.in_count, candidates.out_count)
+        still = Thresholds(*some, candidates.in_count, candidates.out_count)
         rejecting = alive[p_values(still, mu) <= error]
         alive = rejecting if rejecting.size else alive
         return rejecting.size > 0

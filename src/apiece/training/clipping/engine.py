@@ -30,7 +30,7 @@ from apiece.training.clipping.records import Batch, ClippedSum, add_up, clip_fac
 from apiece.training.clipping.watch import Watch
 
 if TYPE_CHECKING:
-    from apiece.training.clipping.ranges import Range
+    from apiece.training.clipping.ranges import IndexRange
     from apiece.training.clipping.rewrite import Program
     from apiece.training.clipping.whole import Whole
 
@@ -80,7 +80,7 @@ class Engine:
     names: tuple[str, ...] = ()
     most: int = sys.maxsize
     whole: Whole | None = None
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[IndexRange, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

@@ -23,7 +23,7 @@ _SAME = {"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "clone", "_t
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class IndexRange:
     """Values from 0 to `size` − 1, and `also`, that an input's tensor may have.
 
     place: of the tensor among the records'. operator: that counts with it.
@@ -40,10 +40,10 @@ class Range:
         return bool((good if self.also is None else good | (tensor == self.also)).all())
 
 
-def ranges(captured: Captured) -> tuple[Range, ...]:
+def ranges(captured: Captured) -> tuple[IndexRange, ...]:
     """Return what the graph's operators take of integers that they are given as they came."""
     places = {node: k for k, node in enumerate(captured.records)}
-    result: dict[Range, None] = {}
+    result: dict[IndexRange, None] = {}
     for node in captured.module.graph.nodes:
         if node.op != "call_function" or name_of(node) not in _COUNTED:
             continue
@@ -55,7 +55,9 @@ def ranges(captured: Captured) -> tuple[Range, ...]:
             axis = int(call.argument("dim"))
         size = counted[min(axis, len(counted) - 1)]
         if source in places and not captured.sizes.depends(size):
-            result[Range(places[source], size, call.argument("ignore_index"), call.name)] = None
+            result[IndexRange(places[source], size, call.argument("ignore_index"), call.name)] = (
+                None
+            )
     return tuple(result)
 
 
@@ -66,7 +68,7 @@ def _source(node: fx.Node) -> fx.Node:
     return node
 
 
-def check(wanted: Iterable[Range], tensors: list[torch.Tensor], inputs: int) -> None:
+def check(wanted: Iterable[IndexRange], tensors: list[torch.Tensor], inputs: int) -> None:
     """Raise `DataError` where a value is outside; the first `inputs` tensors are the inputs'."""
     for one in wanted:
         if not one.holds(tensors[one.place]):
