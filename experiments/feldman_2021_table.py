@@ -263,4 +263,5 @@ EXPERIMENT = Experiment(
         "shows, and Figure 3: [filters](filters.md)."
     ),
     needs=("mnist",),
+    open="mnist-wide at ε = .5 and 1.2: an hour",
 )

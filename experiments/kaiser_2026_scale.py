@@ -229,4 +229,5 @@ EXPERIMENT = Experiment(
     tables=tables,
     notes=lambda done: "Read with [auditing](auditing.md).",
     seeds=1,
+    open="what kaiser-2026-table1 has without Scale: tables at 60 epochs, CIFAR-10, data not here",
 )

@@ -312,7 +312,7 @@ EXPERIMENT = Experiment(
     name="recipes",
     paper="ours",
     shows="the papers' tasks with frozen features, each strategy tuned by itself",
-    cost="seconds for a table, ten minutes for a fifth of a set of images, half an hour for all",
+    cost="minutes for a table, 10 to 20 for a fifth of a set of images, five times that for all",
     units=functools.partial(units, TASKS),
     after=functools.partial(after, TASKS),
     run=functools.partial(run, TASKS),
@@ -325,7 +325,7 @@ EXPERIMENT = Experiment(
         "Under “mails by author” a record is all mails of one author."
     ),
     needs=("mnist",),
-    open="MNIST, Fashion-MNIST and CIFAR-10 in full: hours on a busy thread, resumable by task",
+    open="MNIST, Fashion-MNIST and CIFAR-10 in full: one to seven hours a task, resumable by task",
 )
 
 if __name__ == "__main__":
