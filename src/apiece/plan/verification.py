@@ -1,6 +1,6 @@
 """What a plan really spends, recomputed from its own numbers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -126,11 +126,20 @@ def measure(plan: Numbers, spent: Floats) -> Measures:
     """Return what `plan` spends, which is known, and risks."""
     if len(plan.budget_groups) > MEASURED:
         return Measures(spent, None, None, None)
-    curves = _curves(plan)
-    advantage = np.array([curve.advantage().upper for curve in curves])
-    each = _excesses_of(plan, {g: (curve, None) for g, curve in enumerate(curves)})
-    forward = np.array([one.forward.upper for one in each])
-    return Measures(spent, advantage, forward, np.array([one.backward.upper for one in each]))
+    own = tuple(mechanism_of(plan, g) for g in range(len(plan.budget_groups)))
+    baselines = tuple(baseline_for(plan, g) for g in range(len(own)))
+    return Measures(spent, *map(np.array, _risks(own, baselines)))
+
+
+@lru_cache(maxsize=256)
+def _risks(
+    own: tuple[Mechanism, ...], baselines: tuple[Mechanism, ...]
+) -> tuple[tuple[float, ...], ...]:
+    """Return advantages, and both directions of Δ from the baselines; of a plan made again, too."""
+    curves = _curves(own)
+    advantage = tuple(curve.advantage().upper for curve in curves)
+    each = _excesses(baselines, curves)
+    return advantage, tuple(e.forward.upper for e in each), tuple(e.backward.upper for e in each)
 
 
 def baseline_for(plan: Numbers, group: int, asked: Budget | None = None) -> Mechanism:
@@ -157,22 +166,21 @@ def _baseline_curve(baseline: Mechanism) -> PrivacyCurve:
 
 def excess_of(plan: Numbers, group: int, curve: PrivacyCurve) -> Excess:
     """Return Δ between a group's baseline and its own curve; 0 where both are one."""
-    return _excesses_of(plan, {group: (curve, None)})[0]
+    return _excesses([baseline_for(plan, group)], [curve])[0]
 
 
-def _excesses_of(
-    plan: Numbers, some: Mapping[int, tuple[PrivacyCurve, Budget | None]]
-) -> list[Excess]:
-    """Return `excess_of` of some groups, given the curve of each and what it is compared with."""
+def _excesses(baselines: Sequence[Mechanism], curves: Sequence[PrivacyCurve]) -> list[Excess]:
     zero = Bounds(0.0, 0.0)
-    known = dict.fromkeys(some, Excess(zero, zero, zero))
-    baselines = {g: baseline_for(plan, g, asked) for g, (_, asked) in some.items()}
-    others = [g for g, base in baselines.items() if not _same(base, mechanism_of(plan, g))]
-    pairs = [_baseline_curve(baselines[g]) for g in others], [some[g][0] for g in others]
-    return list((known | dict(zip(others, excesses(*pairs), strict=True))).values())
+    known = [Excess(zero, zero, zero)] * len(curves)
+    own = [curve.mechanism for curve in curves]
+    others = [g for g, base in enumerate(baselines) if not _same(base, own[g])]
+    pairs = [_baseline_curve(baselines[g]) for g in others], [curves[g] for g in others]
+    for g, excess in zip(others, excesses(*pairs), strict=True):
+        known[g] = excess
+    return known
 
 
-def _same(one: Mechanism, other: Mechanism) -> bool:
+def _same(one: Mechanism, other: Mechanism | None) -> bool:
     """Whether two mechanisms differ by no more than the rounding of a quotient."""
     match one, other:
         case Gaussian(z), Gaussian(y):
@@ -198,10 +206,10 @@ def verify(
     narrower = (epsilon < own.epsilon) | (delta < own.delta)
     again = (bound < 1) & (narrower if measured is not None else True)
     forward = np.full(len(own), np.nan) if measured is None else measured.copy()
-    curves = _curves(plan) if again.any() else []
     some = np.flatnonzero(again).tolist()
-    allowed = {g: (curves[g], (float(epsilon[g]), float(delta[g]))) for g in some}
-    forward[some] = [each.forward.upper for each in _excesses_of(plan, allowed)]
+    curves = _curves([mechanism_of(plan, g) for g in some])
+    baselines = [baseline_for(plan, g, (float(epsilon[g]), float(delta[g]))) for g in some]
+    forward[some] = [each.forward.upper for each in _excesses(baselines, curves)]
     kept &= (bound >= 1) | (forward <= bound)
     return Verification(own.name, epsilon, own.delta, spent, kept, bound, forward)
 
@@ -226,20 +234,17 @@ def spending(plan: Numbers, method: str) -> Floats:
             )
             return spent
     for same in distinct:
-        curve = _curve(plan, int(same[0]), method)
-        spent[same] = _at_each(curve, delta[same])
+        at = tuple(delta[same].tolist())
+        spent[same] = _epsilons(mechanism_of(plan, int(same[0])), method, at)
     return spent
 
 
-def _curve(plan: Numbers, group: int, method: str) -> PrivacyCurve:
-    """Return a group's curve; plans that are searched among have the same one."""
-    made = privacy_curve if plan.selection is None else _searched_curve
-    return made(mechanism_of(plan, group), method=method)
-
-
-@lru_cache(maxsize=128)
-def _searched_curve(mechanism: Mechanism, method: str) -> PrivacyCurve:
-    return privacy_curve(mechanism, method=method)
+@lru_cache(maxsize=256)
+def _epsilons(mechanism: Mechanism, method: str, delta: tuple[float, ...]) -> Floats:
+    """Return upper bounds on ε, which plans that are searched among or made again share."""
+    spent = _at_each(privacy_curve(mechanism, method=method), np.array(delta))
+    spent.setflags(write=False)
+    return spent
 
 
 def _at_each(curve: PrivacyCurve, delta: Floats) -> Floats:
@@ -290,13 +295,10 @@ def _distinct(plan: Numbers) -> list[npt.NDArray[np.intp]]:
     return np.split(order, np.flatnonzero((np.diff(keys[:, order]) != 0).any(axis=0)) + 1)
 
 
-def _curves(plan: Numbers) -> list[PrivacyCurve]:
-    """Return each group's curve by PLD; equal mechanisms share one."""
-    curves: dict[int, PrivacyCurve] = {}
-    for same in _distinct(plan):
-        curve = _curve(plan, int(same[0]), "pld")
-        curves |= dict.fromkeys(same.tolist(), curve)
-    return [curves[g] for g in range(len(plan.budget_groups))]
+def _curves(mechanisms: Sequence[Mechanism]) -> list[PrivacyCurve]:
+    """Return each mechanism's curve by PLD; equal ones share one."""
+    made = {each: privacy_curve(each, method="pld") for each in dict.fromkeys(mechanisms)}
+    return [made[each] for each in mechanisms]
 
 
 def strictest(
