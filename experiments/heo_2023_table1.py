@@ -37,7 +37,7 @@ from apiece.assignment import (
 from apiece.budgets import Budgets
 from apiece.budgets.populations import exponential_skew
 from apiece.reproduce import Done, Experiment, Place, Table, Unit, interval, signed
-from recipes import DELTA, Task, after, chosen, gains, plan_of, run, tested, units
+from recipes import DELTA, Task, after, chosen, gains, outcomes, plan_of, run, units
 
 PUBLISHED = {  # Table 1: DP-SGD, Sampling, AdaPDP, PDP-SGD (loss_f), where the scan has them
     ("mnist", -0.2): "90.42, 92.57, –, – (adaptive: 94.54)",
@@ -131,7 +131,7 @@ def trained(unit: Unit, place: Place) -> dict[str, Any]:
 def tables(done: Sequence[Done]) -> list[Table]:
     rows, stages = [], []
     for task, trials in chosen(TASKS, done).items():
-        by = tested(TASKS, done, task)
+        by = outcomes(TASKS, done, task)
         for name, (held, _, rate, clip) in trials.items():
             own = [one.result for one in done
                    if "seed" in one.unit and dict(one.unit) | {"task": task, "strategy": name}

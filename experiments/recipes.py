@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -225,16 +226,21 @@ def one_budget(trials: Mapping[str, Trial]) -> str:
     return max(("uniform", threshold_of(trials) or "uniform"), key=trials.__getitem__)
 
 
-def tested(
-    tasks: Mapping[str, Task], done: Sequence[Done], task: str
-) -> dict[str, dict[int, float]]:
+def members_apart(result: Mapping[str, Any]) -> float:
+    """Accuracy of the members at the largest ε less that of those at the smallest."""
+    low, high = result["members"].values()
+    return float(high - low)
+
+
+def outcomes(
+    tasks: Mapping[str, Task], done: Sequence[Done], task: str,
+    of: Callable[[Mapping[str, Any]], float] = itemgetter("accuracy"),
+) -> dict[str, dict[int, float]]:  # fmt: skip
     """Test accuracies of a task by strategy and seed, at the settings that the trials chose."""
     wanted = [u for u in after(tasks, done, 1, 1.0) if u["task"] == task and u["seed"] == 0]
     return {
         unit["strategy"]: {
-            one.unit["seed"]: one.result["accuracy"]
-            for one in done
-            if dict(one.unit) | {"seed": 0} == unit
+            one.unit["seed"]: of(one.result) for one in done if dict(one.unit) | {"seed": 0} == unit
         }
         for unit in wanted
     }
@@ -249,23 +255,25 @@ def gains(by: Mapping[str, Mapping[int, float]], own: str, base: str) -> list[fl
 def tables(done: Sequence[Done]) -> list[Table]:
     reached, gained, shared, tuning, members = [], [], [], [], []
     for task, trials in chosen(TASKS, done).items():
-        by, threshold, single = tested(TASKS, done, task), threshold_of(trials), one_budget(trials)
-        cells = [interval(list(by.get(n or "", {}).values()))
-                 for n in ("uniform", threshold, "sample", "scale")]  # fmt: skip
+        by, threshold, single = (
+            outcomes(TASKS, done, task),
+            threshold_of(trials),
+            one_budget(trials),
+        )
+        names = ["uniform", threshold or "", "sample", "scale"]
+        cells = [interval(list(by.get(name, {}).values())) for name in names]
         reached.append([task, *cells, TASKS[task].published])
         if gains(by, "sample", "uniform"):
             pairs = (("sample", "uniform"), ("sample", single), ("scale", single))
             gained.append([task, *(signed(gains(by, *pair)) for pair in pairs), single])
+            apart = outcomes(TASKS, done, task, members_apart)
+            members.append([task, *(signed(gains(apart, n, "uniform")) for n in names[1:])])
         if "sample" in trials:
             scores = trials["sample"][0], score_at(done, task, trials["sample"][1:])
             shared.append([task, f"{scores[0] - scores[1]:+.2f}",
                            f"{scores[0] - trials['uniform'][0]:+.2f}"])  # fmt: skip
         for name, (score, steps, rate, clip) in trials.items():
             tuning.append([task, name, f"{score:.2f}", str(steps), f"{rate:g}", f"{clip:g}"])
-    for one in done:
-        if one.unit.get("seed") == 0 and len(one.result["members"]) == 2:
-            told = [f"{level}: {value:.2f}" for level, value in one.result["members"].items()]
-            members.append([one.unit["task"], one.unit["strategy"], *told])
     return [
         Table(["task", "Uniform", "Threshold", "Sample", "Scale", "published best"], reached,
               "Test accuracy in %, mean and 95 % interval over seeds (number of seeds)"),
@@ -278,8 +286,9 @@ def tables(done: Sequence[Done]) -> list[Table]:
         Table(["task", "strategy", "held-out accuracy in %", "steps", "step", "clip norm"], tuning,
               "The best settings on held-out training records: the step is its length where all "
               "records clip"),
-        Table(["task", "strategy", "members at the smallest ε", "at the largest"], members,
-              "Accuracy of members by what they asked, in %, first seed: budgets are at random"),
+        Table(["task", "Threshold", "Sample", "Scale"], members,
+              "How much better training records at the largest ε are predicted than those at the "
+              "smallest, points, less the same under Uniform, paired by seed, 95 % interval"),
     ]  # fmt: skip
 
 
@@ -287,7 +296,7 @@ def drawn(done: Sequence[Done]) -> Figure:
     """Return Sample's gains by task, with 95 % intervals."""
     rows = []
     for task, trials in chosen(TASKS, done).items():
-        by = tested(TASKS, done, task)
+        by = outcomes(TASKS, done, task)
         pair = [gains(by, "sample", base) for base in ("uniform", one_budget(trials))]
         if len(pair[0]) >= 5:
             rows.append((task, *((float(np.mean(each)), reach(each)) for each in pair)))
