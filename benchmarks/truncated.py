@@ -4,7 +4,8 @@
 
 Writes benchmarks/results/truncated.json. `sizes`: the least B at which T steps overflow with chance
 δ/100, by Chernoff's bound and by the exact law, and ε with smaller B, where truncation is charged.
-`steps`: a clipped sum in milliseconds of processor time, the median, contenders in turn.
+`steps`: a clipped sum in milliseconds of processor time, the median, contenders in turn,
+in an order drawn anew each time.
 `enumerated`: by all coins, the exact δ of truncated sums beside plain ones and two bounds; those
 dropped are any of those drawn, or all but the one who is looked at.
 """
@@ -94,25 +95,20 @@ def summed(name: str, compiled: bool, one_shape: bool) -> Callable[[int], float]
 
 def steps(name: str, rounds: int) -> dict[str, float]:
     """Return the median milliseconds of a sum, by how a batch is made and filled."""
-    batch = MODELS[name][3]
-    eager, compiled = summed(name, False, False), None
-    kinds = {"eager": eager}
+    batch, generator = MODELS[name][3], np.random.default_rng(0)
+    kinds = {"eager": summed(name, False, False)}
     if name == "mlp":  # the engine compiles no convolutions
-        compiled, kinds["compiled"] = summed(name, True, True), summed(name, True, False)
+        kinds["compiled"] = summed(name, True, False)
+        kinds["compiled for the mean alone"] = summed(name, True, True)
     took: dict[str, list[float]] = {}
-    for drawn in np.random.default_rng(0).poisson(batch, rounds).tolist():
-        for kind, run in kinds.items():
-            given = {
-                "as drawn": drawn,
-                "always the mean": batch,
-                "always 1.3 means": batch * 13 // 10,
-            }
-            given |= {f"filled up to {part}": -(-drawn // part) * part for part in PADDED}
-            for how, rows in given.items():
-                took.setdefault(f"{kind}, {how}", []).append(run(rows))
-        if compiled is not None:
-            took.setdefault("compiled for the mean alone", []).append(compiled(batch))
-    return {how: round(1e3 * median(some), 3) for how, some in took.items()}
+    for drawn in generator.poisson(batch, rounds).tolist():
+        given = {"as drawn": drawn, "always the mean": batch, "always 1.3 means": batch * 13 // 10}
+        given |= {f"filled up to {part}": -(-drawn // part) * part for part in PADDED}
+        turns = [(kind, how) for kind in kinds for how in given]
+        for kind, how in generator.permutation(turns).tolist():  # none always after the same one
+            if how == "always the mean" or "alone" not in kind:
+                took.setdefault(f"{kind}, {how}", []).append(kinds[kind](given[how]))
+    return {how: round(1e3 * median(some), 3) for how, some in sorted(took.items())}
 
 
 Keep = Callable[[list[int], int], list[list[int]]]
