@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from apiece._types import Bounds, Floats
 from apiece.accounting.bounds import Inverted
@@ -29,12 +30,13 @@ from apiece.mechanisms import Allocated
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
 _TAIL = 1e-16  # mass, under P and Q, that a law may have outside its cells
+_RARE = 1e-19  # and in pairs that are not summed
 _REACH = 8.5  # standard deviations of log L
-_WIDTH, _RELATIVE = 0.018, 0.012  # of a cell: in standard deviations of M, and to its distance
-_FEW, _GROWTH = 16, 0.125  # fewer steps are quick; widths grow by this power of n, as ε falls
-_SPAN = 9.0  # standard deviations of M below 1 that cells reach
+_UNIT, _MANY = 0.45, 190.0  # of a grid: in standard deviations of M, and cells by reach of log L
+_AHEAD, _LARGEST = 2.0, 0.5  # the centre, in standard deviations of the last M; the largest unit
 _AT_ONCE = 1 << 15  # sums at a time: they stay in the cache
-_LOWEST = 1e-3  # of a grid's unit, where its first cell ends at least
+_LOWEST = 1e-3  # of a grid's centre, where its first cell ends at least
+_ONE = int(np.float64(1).view(np.int64))
 # A cell adds up to 2¹⁵ masses one after the other, and blocks of these; a product of two masses has
 # the errors of both, so that a mean of n has at most n times this, as a relative error.
 _ROUNDING = 2 * _AT_ONCE * UNIT
@@ -48,11 +50,38 @@ class Ratio(NamedTuple):
     lost: float
 
 
-class GrowingCells(NamedTuple):
-    """Cells whose ends, plus `shift`, grow by the factor e^step."""
+class Grid(NamedTuple):
+    """Cells in y = |M − centre|/unit + 1: `many` of one width from each power of two to the next."""
 
-    shift: float
-    step: float
+    # So the number of a cell is read off the bits of y: no logarithm is taken.
+
+    centre: float
+    unit: float
+    many: int
+
+    def numbers(self, y: Floats, spare: Floats) -> npt.NDArray[np.int64]:
+        """Return the cells of ratios in units, in place of them; `spare` is overwritten."""
+        y -= self.centre / self.unit
+        below, cell = spare.view(np.int64), y.view(np.int64)
+        np.right_shift(cell, 63, out=below)  # −1 below the centre, where numbers are negative
+        np.abs(y, out=y)
+        y += 1.0
+        cell -= _ONE
+        cell >>= 20
+        cell *= self.many
+        cell >>= 32
+        cell ^= below
+        return cell
+
+    def number(self, ratio: float) -> int:
+        """Return the cell of a ratio."""
+        return int(self.numbers(np.array([ratio / self.unit]), np.empty(1))[0])
+
+    def starts(self, first: int, last: int) -> Floats:
+        """Return where the cells of two numbers and those between them start."""
+        number = np.arange(first, last + 1)
+        y = (-((-np.abs(number) << 32) // self.many) << 20) + _ONE
+        return self.centre + self.unit * np.copysign(y.view(np.float64) - 1, number)
 
 
 @lru_cache(maxsize=256)
@@ -61,73 +90,110 @@ def law(step: Allocated, *, upper: bool) -> Ratio:
     z, n = step.noise_multiplier, step.steps
     if not (0.5 / z + _REACH) / z <= LARGEST_LOG_RATIO / 2:
         raise RangeError(f"noise_multiplier = {z!r}: past the numerical range; use more noise")
-    one = _one(z, _grid(z, 1, n), upper)
-    total, m = one, 1
+    grid = _grid(z, 1, n)
+    total, m = _one(z, grid, upper), 1
     for bit in bin(n)[3:]:
         total, m = _mean(total, m, total, m, _grid(z, 2 * m, n), upper), 2 * m
         if bit == "1":  # one more: its own width weighs little among so many
-            more = one if n < _FEW else _one(z, _coarse(z, m), upper)
+            more = _one(z, _coarse(grid, m), upper)
             total, m = _mean(total, m, more, 1, _grid(z, m + 1, n), upper), m + 1
     return total
 
 
-def _grid(z: float, m: int, n: int) -> GrowingCells:
+def _grid(z: float, m: int, n: int) -> Grid:
     """Return the cells for a mean of m on the way to n."""
-    # Narrow beside the standard deviation near 1 and, for the sake of rare large ratios, beside
-    # their distance. Widths matter to how close bounds are and not to whether they hold.
+    # Narrow beside the standard deviation, near 1 and a little above, and beside the distance from
+    # there for rare large ratios. Widths matter to how close bounds are and not to whether they
+    # hold. Long tails have fewer cells to each doubling, since there are so many doublings; few
+    # steps are quick, and have more.
+    many = int(_MANY * (1 + 2 / n) / math.sqrt((0.5 / z + _REACH) / z))
+    ahead = min(_AHEAD * _deviation(z, n), 1.0)
+    return Grid(1 + ahead, min(_UNIT * _deviation(z, m), _LARGEST), max(many, 16))
+
+
+def _coarse(grid: Grid, m: int) -> Grid:
+    """Return the cells of a single ratio, by its own grid, where it is added to m others."""
+    return Grid(1.0, grid.unit * math.sqrt(m) / 4, grid.many // 4)
+
+
+def _deviation(z: float, m: int) -> float:
+    """Return the standard deviation of a mean of m."""
     with np.errstate(over="ignore"):
-        spread = math.sqrt(float(np.expm1(1 / z**2)) / m)
-    if n < _FEW:
-        return GrowingCells(0.0, _WIDTH * math.sqrt(math.log1p(spread**2)))
-    width = _WIDTH * n**_GROWTH * spread
-    unit = max(min(_SPAN * spread, 1.0), width / _RELATIVE)
-    return GrowingCells(unit - 1, min(width / unit, _RELATIVE))
+        return math.sqrt(float(np.expm1(1 / z**2)) / m)
 
 
-def _coarse(z: float, m: int) -> GrowingCells:
-    """Return the cells of a single ratio that is added to m others."""
-    with np.errstate(over="ignore"):
-        width = _WIDTH * math.sqrt(float(np.expm1(1 / z**2)) * m)
-    return GrowingCells(max(width / (4 * _RELATIVE) - 1, 0.0), 4 * _RELATIVE)
-
-
-def _one(z: float, grid: GrowingCells, upper: bool) -> Ratio:
+def _one(z: float, grid: Grid, upper: bool) -> Ratio:
     """Return the law of a single lognormal ratio."""
-    first, last = (np.exp(-0.5 / z**2 - _REACH / z), np.exp(0.5 / z**2 + _REACH / z))
-    start, (shift, step) = float(first), grid
-    if not start + shift > 0:
-        start = _LOWEST * (1 + shift) - shift
-    count = max(math.ceil(math.log((float(last) + shift) / (start + shift)) / step), 2)
-    ends = (start + shift) * np.exp(step * np.arange(count + 1)) - shift
-    log = np.log(np.maximum(ends, float(first))) * z
-    log = np.concatenate(([-np.inf], log, [np.inf]))
+    first, last = math.exp((-0.5 / z - _REACH) / z), math.exp((0.5 / z + _REACH) / z)
+    ends = grid.starts(grid.number(first), grid.number(last) + 1)
+    ends = ends[ends > first]
+    log = np.concatenate(([-np.inf], np.log(ends) * z, [np.inf]))
     return _atoms(normal_masses(log + 0.5 / z), normal_masses(log - 0.5 / z), ends, upper, 0.0)
 
 
-def _mean(one: Ratio, a: int, other: Ratio, b: int, grid: GrowingCells, upper: bool) -> Ratio:
+def _mean(one: Ratio, a: int, other: Ratio, b: int, grid: Grid, upper: bool) -> Ratio:
     """Return the law of (a·M + b·M')/(a + b) for independent M and M', in the cells of a grid."""
-    shift, step = grid
-    left, right = one.ratio * (a / (a + b)) + shift, other.ratio * (b / (a + b))
-    bottom = max(float(left[0] + right[0]), _LOWEST * (1 + shift))
-    cells = int(math.log(float(left[-1] + right[-1]) / bottom) / step) + 2
-    q, p, rows = np.zeros(cells), np.zeros(cells), max(_AT_ONCE // right.size, 1)
-    for start in range(0, left.size, rows):
-        some = slice(start, start + rows)
-        total = np.add.outer(left[some], right).ravel()
-        mass = np.multiply.outer(one.mass[some], other.mass).ravel()
-        place = np.log(np.maximum(total, bottom) / bottom)
-        cell = (place * (1 / step)).astype(np.int32)
-        q += np.bincount(cell, mass, cells)
-        p += np.bincount(cell, mass * (total - shift), cells)
-    ends = bottom * np.exp(step * np.arange(1, cells + 1)) - shift
-    # all that is hardly there, and what is below 0, becomes part of the first and the last cell
+    left, right = one.ratio * (a / (a + b)), other.ratio * (b / (a + b))
+    low, high = (grid.number(float(left[end] + right[end])) for end in (0, -1))
+    q, p = np.zeros(high - low + 1), np.zeros(high - low + 1)
+    # Of two alike, what one has before the other stands for both orders. Pairs beyond `stop` have,
+    # with their row, next to no mass: it goes to 0 and infinity (upper), or into the first cell.
+    alike, weight = one is other, other.mass * (1 + (one is other))
+    above_q, above_p = (
+        np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (weight, weight * right)
+    )
+    above = -np.maximum(above_q, (a + b) / b * above_p)
+    left, right = left / grid.unit, right / grid.unit
+    spare, row, rare_q, rare_p = np.empty((4, max(_AT_ONCE, right.size))), 0, 0.0, 0.0
+    while row < left.size:
+        first = row if alike else 0
+        end = min(row + max(_AT_ONCE // (right.size - first), 1), left.size)
+        some, mass = left[row:end], one.mass[row:end]
+        has_q, has_p = float(mass.sum()), float((mass * some).sum()) * grid.unit
+        share = _RARE * (end - row) / left.size
+        stop = int(np.searchsorted(above, -share / max(has_q, (a + b) / a * has_p)))
+        stop = max(stop, end if alike else 1)
+        rare_q += has_q * above_q[stop]
+        rare_p += has_q * above_p[stop] + has_p * above_q[stop]
+        if alike:
+            weight[row:end] = mass
+        _add(q, p, (some, mass), (right[first:stop], weight[first:stop]), grid, low, spare)
+        row = end
+    ends = grid.starts(low + 1, high + 1)
+    p *= grid.unit
+    # all that is hardly there, and what is near 0 or below, becomes part of the first and last cell
     larger = np.maximum(q, p)
-    first = max(int(np.searchsorted(np.cumsum(larger), _TAIL)), int(np.argmax(ends > 0)))
-    last = cells - int(np.searchsorted(np.cumsum(larger[::-1]), _TAIL))
+    first = int(np.argmax(ends >= min(_LOWEST * grid.centre, ends[-2])))
+    first = max(int(np.searchsorted(np.cumsum(larger), _TAIL)), first)
+    last = larger.size - int(np.searchsorted(np.cumsum(larger[::-1]), _TAIL))
     last = max(last, first + 2)
     lost = (a * one.lost + b * other.lost) / (a + b)
     q, p = (np.array([m[: first + 1].sum(), *m[first + 1 : last], m[last:].sum()]) for m in (q, p))
+    q[0] += rare_q
+    lost, p[0] = (lost + rare_p, p[0]) if upper else (lost, p[0] + rare_p)
     return _atoms(q, p, ends[first:last], upper, lost)
+
+
+def _add(
+    q: Floats,
+    p: Floats,
+    one: tuple[Floats, Floats],
+    other: tuple[Floats, Floats],
+    grid: Grid,
+    low: int,
+    spare: Floats,
+) -> None:
+    """Add the sums of two sets of ratios in units, with masses, to the cells from `low` on."""
+    shape, count = (one[0].size, other[0].size), one[0].size * other[0].size
+    total, mass, place, free = spare[:, :count]
+    np.add.outer(one[0], other[0], out=total.reshape(shape))
+    np.multiply.outer(one[1], other[1], out=mass.reshape(shape))
+    place[:] = total
+    cell = grid.numbers(place, free)
+    cell -= low
+    q += np.bincount(cell, mass, q.size)
+    mass *= total
+    p += np.bincount(cell, mass, p.size)
 
 
 def _atoms(q: Floats, p: Floats, ends: Floats, upper: bool, lost: float) -> Ratio:
