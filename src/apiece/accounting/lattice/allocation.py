@@ -34,8 +34,9 @@ _RARE = 1e-19  # and in pairs that are not summed
 _REACH = 8.5  # standard deviations of log L
 _UNIT, _MANY = 0.45, 190.0  # of a grid: in standard deviations of M, and cells by reach of log L
 _AHEAD, _LARGEST = 2.0, 0.5  # the centre, in standard deviations of the last M; the largest unit
+_FEW = 8  # cells to each doubling of small ratios
 _AT_ONCE = 1 << 15  # sums at a time: they stay in the cache
-_LOWEST = 1e-3  # of a grid's centre, where its first cell ends at least
+_NONE = np.zeros(0, dtype=np.intp)
 _ONE = int(np.float64(1).view(np.int64))
 # A cell adds up to 2¹⁵ masses one after the other, and blocks of these; a product of two masses has
 # the errors of both, so that a mean of n has at most n times this, as a relative error.
@@ -50,17 +51,26 @@ class Ratio(NamedTuple):
     lost: float
 
 
-class Grid(NamedTuple):
-    """Cells in y = |M − centre|/unit + 1: `many` of one width from each power of two to the next."""
+class Grid:
+    """Cells in y = |M − centre|/unit + 1: `many` of one width from each power of two to the next.
 
-    # So the number of a cell is read off the bits of y: no logarithm is taken.
+    Below `near` they lie so in M itself, `few` from each power of two to the next, down to 0.
+    """
 
-    centre: float
-    unit: float
-    many: int
+    # So the number of a cell is read off the bits of a float: no logarithm is taken.
+
+    def __init__(self, centre: float, unit: float, many: int, few: int) -> None:
+        self.centre, self.unit, self.many, self.few = centre, unit, many, few
+        self.near, self.split = 0.0, -(1 << 40)  # none so far
+        low = self.starts(cell := self.number(0.0), cell + 1)
+        self.near = min(few * float(low[1] - low[0]), centre / 2)
+        self.split = self.number(self.near)  # the cell that starts there
 
     def numbers(self, y: Floats, spare: Floats) -> npt.NDArray[np.int64]:
-        """Return the cells of ratios in units, in place of them; `spare` is overwritten."""
+        """Return the cells of ratios in units, of which the first is least, in place of them."""
+        near = self.near / self.unit
+        low = np.flatnonzero(y < near) if y[0] < near else _NONE
+        deep = (((y[low] / near).view(np.int64) - _ONE) >> 20) * self.few >> 32
         y -= self.centre / self.unit
         below, cell = spare.view(np.int64), y.view(np.int64)
         np.right_shift(cell, 63, out=below)  # −1 below the centre, where numbers are negative
@@ -71,6 +81,7 @@ class Grid(NamedTuple):
         cell *= self.many
         cell >>= 32
         cell ^= below
+        cell[low] = deep + self.split
         return cell
 
     def number(self, ratio: float) -> int:
@@ -80,8 +91,14 @@ class Grid(NamedTuple):
     def starts(self, first: int, last: int) -> Floats:
         """Return where the cells of two numbers and those between them start."""
         number = np.arange(first, last + 1)
-        y = (-((-np.abs(number) << 32) // self.many) << 20) + _ONE
-        return self.centre + self.unit * np.copysign(y.view(np.float64) - 1, number)
+        far = self.unit * np.copysign(_y(np.abs(number), self.many) - 1, number)
+        deep = self.near * _y(np.minimum(number - self.split, 0), self.few)
+        return np.where(number > self.split, self.centre + far, deep)
+
+
+def _y(number: npt.NDArray[np.int64], many: int) -> Floats:
+    """Return where cells start, `many` of one width from each power of two to the next."""
+    return np.asarray(((-(-(number << 32) // many) << 20) + _ONE).view(np.float64))
 
 
 @lru_cache(maxsize=256)
@@ -108,12 +125,12 @@ def _grid(z: float, m: int, n: int) -> Grid:
     # steps are quick, and have more.
     many = int(_MANY * (1 + 2 / n) / math.sqrt((0.5 / z + _REACH) / z))
     ahead = min(_AHEAD * _deviation(z, n), 1.0)
-    return Grid(1 + ahead, min(_UNIT * _deviation(z, m), _LARGEST), max(many, 16))
+    return Grid(1 + ahead, min(_UNIT * _deviation(z, m), _LARGEST), max(many, 16), _FEW)
 
 
 def _coarse(grid: Grid, m: int) -> Grid:
     """Return the cells of a single ratio, by its own grid, where it is added to m others."""
-    return Grid(1.0, grid.unit * math.sqrt(m) / 4, grid.many // 4)
+    return Grid(1.0, grid.unit * math.sqrt(m) / 4, grid.many // 4, grid.few // 4)
 
 
 def _deviation(z: float, m: int) -> float:
@@ -134,7 +151,8 @@ def _one(z: float, grid: Grid, upper: bool) -> Ratio:
 def _mean(one: Ratio, a: int, other: Ratio, b: int, grid: Grid, upper: bool) -> Ratio:
     """Return the law of (a·M + b·M')/(a + b) for independent M and M', in the cells of a grid."""
     left, right = one.ratio * (a / (a + b)), other.ratio * (b / (a + b))
-    low, high = (grid.number(float(left[end] + right[end])) for end in (0, -1))
+    bottom, top = float(min(left[left > 0]) + min(right[right > 0])), float(left[-1] + right[-1])
+    low, high = grid.number(bottom), grid.number(top)
     q, p = np.zeros(high - low + 1), np.zeros(high - low + 1)
     # Of two alike, what one has before the other stands for both orders. Pairs beyond `stop` have,
     # with their row, next to no mass: it goes to 0 and infinity (upper), or into the first cell.
@@ -157,14 +175,13 @@ def _mean(one: Ratio, a: int, other: Ratio, b: int, grid: Grid, upper: bool) -> 
         rare_p += has_q * above_p[stop] + has_p * above_q[stop]
         if alike:
             weight[row:end] = mass
-        _add(q, p, (some, mass), (right[first:stop], weight[first:stop]), grid, low, spare)
+        _add(q, p, (some, mass), (right[first:stop], weight[first:stop]), grid, bottom, spare)
         row = end
     ends = grid.starts(low + 1, high + 1)
     p *= grid.unit
-    # all that is hardly there, and what is near 0 or below, becomes part of the first and last cell
+    # all that is hardly there, becomes part of the first and last cell
     larger = np.maximum(q, p)
-    first = int(np.argmax(ends >= min(_LOWEST * grid.centre, ends[-2])))
-    first = max(int(np.searchsorted(np.cumsum(larger), _TAIL)), first)
+    first = min(int(np.searchsorted(np.cumsum(larger), _TAIL)), max(larger.size - 2, 0))
     last = larger.size - int(np.searchsorted(np.cumsum(larger[::-1]), _TAIL))
     last = max(last, first + 2)
     lost = (a * one.lost + b * other.lost) / (a + b)
@@ -180,17 +197,17 @@ def _add(
     one: tuple[Floats, Floats],
     other: tuple[Floats, Floats],
     grid: Grid,
-    low: int,
+    bottom: float,
     spare: Floats,
 ) -> None:
-    """Add the sums of two sets of ratios in units, with masses, to the cells from `low` on."""
+    """Add the sums of two sets of ratios in units, with masses, to the cells from that of `bottom` on."""
     shape, count = (one[0].size, other[0].size), one[0].size * other[0].size
     total, mass, place, free = spare[:, :count]
     np.add.outer(one[0], other[0], out=total.reshape(shape))
     np.multiply.outer(one[1], other[1], out=mass.reshape(shape))
-    place[:] = total
+    np.maximum(total, bottom / grid.unit, out=place)
     cell = grid.numbers(place, free)
-    cell -= low
+    cell -= grid.number(bottom)
     q += np.bincount(cell, mass, q.size)
     mass *= total
     p += np.bincount(cell, mass, p.size)
