@@ -141,6 +141,7 @@ def main() -> None:
         told = {"accuracy": [accuracy(*each, *parts) for each in ACCURACY]}
         name = "allocate_accuracy.json"
     else:
+        question(2.0, 12, 2, 1e-5)  # what is imported and made once in a process
         told = {
             "questions": [question(*each) for each in QUESTIONS],
             "plans": [training(*each) for each in TRAININGS],

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,17 +30,24 @@ from apiece.mechanisms import Allocated
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
 _TAIL = 1e-16  # mass, under P and Q, that a law may have outside its cells
-_RARE = 1e-19  # and in pairs that are not summed
 _REACH = 8.5  # standard deviations of log L
-_UNIT, _MANY = 0.45, 190.0  # of a grid: in standard deviations of M, and cells by reach of log L
-_AHEAD, _LARGEST = 2.0, 0.5  # the centre, in standard deviations of the last M; the largest unit
+_MOST_NOISE = 1e12
+_UNIT = 0.9  # of a grid: in standard deviations of M
+_MANY, _MOST = 228.0, 72  # cells to each doubling: by the root of the reach of log L, and at most
+_AHEAD, _LARGEST = 1.0, 0.5  # the centre, in standard deviations of the last M; the largest unit
 _FEW = 8  # cells to each doubling of small ratios
+_NEAR, _ROWS = 2, 128  # doublings of the unit without coarser pairs; ratios of a block there
 _AT_ONCE = 1 << 15  # sums at a time: they stay in the cache
 _NONE = np.zeros(0, dtype=np.intp)
 _ONE = int(np.float64(1).view(np.int64))
-# A cell adds up to 2¹⁵ masses one after the other, and blocks of these; a product of two masses has
-# the errors of both, so that a mean of n has at most n times this, as a relative error.
+# A cell adds up to 2¹⁵ masses one after the other, and some hundred blocks of these, which went
+# through a few operations each and up to a thousand halvings; a product of two masses has the
+# errors of both, so that a mean of n has at most n times this, as a relative error.
 _ROUNDING = 2 * _AT_ONCE * UNIT
+
+
+Weighed: TypeAlias = tuple[Floats, Floats]
+"""Ratios in increasing order and their masses."""
 
 
 class Ratio(NamedTuple):
@@ -63,8 +70,8 @@ class Grid:
         self.centre, self.unit, self.many, self.few = centre, unit, many, few
         self.near, self.split = 0.0, -(1 << 40)  # none so far
         low = self.starts(cell := self.number(0.0), cell + 1)
-        self.near = min(few * float(low[1] - low[0]), centre / 2)
-        self.split = self.number(self.near)  # the cell that starts there
+        self.split = self.number(min(few * float(low[1] - low[0]), centre / 2) / unit) + 1
+        self.near = float(self.starts(self.split, self.split)[0])
 
     def numbers(self, y: Floats, spare: Floats) -> npt.NDArray[np.int64]:
         """Return the cells of ratios in units, of which the first is least, in place of them."""
@@ -84,16 +91,16 @@ class Grid:
         cell[low] = deep + self.split
         return cell
 
-    def number(self, ratio: float) -> int:
-        """Return the cell of a ratio."""
-        return int(self.numbers(np.array([ratio / self.unit]), np.empty(1))[0])
+    def number(self, y: float) -> int:
+        """Return the cell of a ratio in units."""
+        return int(self.numbers(np.array([y]), np.empty(1))[0])
 
     def starts(self, first: int, last: int) -> Floats:
         """Return where the cells of two numbers and those between them start."""
         number = np.arange(first, last + 1)
         far = self.unit * np.copysign(_y(np.abs(number), self.many) - 1, number)
         deep = self.near * _y(np.minimum(number - self.split, 0), self.few)
-        return np.where(number > self.split, self.centre + far, deep)
+        return np.where(number >= self.split, self.centre + far, deep)
 
 
 def _y(number: npt.NDArray[np.int64], many: int) -> Floats:
@@ -107,6 +114,10 @@ def law(step: Allocated, *, upper: bool) -> Ratio:
     z, n = step.noise_multiplier, step.steps
     if not (0.5 / z + _REACH) / z <= LARGEST_LOG_RATIO / 2:
         raise RangeError(f"noise_multiplier = {z!r}: past the numerical range; use more noise")
+    if z > _MOST_NOISE:
+        raise RangeError(
+            f"noise_multiplier = {z!r}: past the numerical range; give at most {_MOST_NOISE:g}"
+        )
     grid = _grid(z, 1, n)
     total, m = _one(z, grid, upper), 1
     for bit in bin(n)[3:]:
@@ -123,14 +134,19 @@ def _grid(z: float, m: int, n: int) -> Grid:
     # there for rare large ratios. Widths matter to how close bounds are and not to whether they
     # hold. Long tails have fewer cells to each doubling, since there are so many doublings; few
     # steps are quick, and have more.
-    many = int(_MANY * (1 + 2 / n) / math.sqrt((0.5 / z + _REACH) / z))
+    many = int(min(_MANY / math.sqrt((0.5 / z + _REACH) / z), _MOST) * (1 + 4 / n))
     ahead = min(_AHEAD * _deviation(z, n), 1.0)
     return Grid(1 + ahead, min(_UNIT * _deviation(z, m), _LARGEST), max(many, 16), _FEW)
 
 
 def _coarse(grid: Grid, m: int) -> Grid:
     """Return the cells of a single ratio, by its own grid, where it is added to m others."""
-    return Grid(1.0, grid.unit * math.sqrt(m) / 4, grid.many // 4, grid.few // 4)
+    return Grid(1.0, grid.unit, max(grid.many // _coarser(m), 4), max(grid.few // _coarser(m), 2))
+
+
+def _coarser(m: int) -> int:
+    """Return how much wider they are: what one of m + 1 weighs, its variance falls by m + 1."""
+    return math.isqrt(m + 1)
 
 
 def _deviation(z: float, m: int) -> float:
@@ -142,7 +158,7 @@ def _deviation(z: float, m: int) -> float:
 def _one(z: float, grid: Grid, upper: bool) -> Ratio:
     """Return the law of a single lognormal ratio."""
     first, last = math.exp((-0.5 / z - _REACH) / z), math.exp((0.5 / z + _REACH) / z)
-    ends = grid.starts(grid.number(first), grid.number(last) + 1)
+    ends = grid.starts(grid.number(first / grid.unit), grid.number(last / grid.unit) + 1)
     ends = ends[ends > first]
     log = np.concatenate(([-np.inf], np.log(ends) * z, [np.inf]))
     return _atoms(normal_masses(log + 0.5 / z), normal_masses(log - 0.5 / z), ends, upper, 0.0)
@@ -150,67 +166,94 @@ def _one(z: float, grid: Grid, upper: bool) -> Ratio:
 
 def _mean(one: Ratio, a: int, other: Ratio, b: int, grid: Grid, upper: bool) -> Ratio:
     """Return the law of (a·M + b·M')/(a + b) for independent M and M', in the cells of a grid."""
-    left, right = one.ratio * (a / (a + b)), other.ratio * (b / (a + b))
-    bottom, top = float(min(left[left > 0]) + min(right[right > 0])), float(left[-1] + right[-1])
-    low, high = grid.number(bottom), grid.number(top)
+    units = (a / (a + b) / grid.unit, b / (a + b) / grid.unit)
+    left, right = ((law.ratio * u, law.mass) for law, u in zip((one, other), units, strict=True))
+    bottom = float(min(left[0][left[0] > 0]) + min(right[0][right[0] > 0]))
+    low, high = grid.number(bottom), grid.number(float(left[0][-1] + right[0][-1]))
     q, p = np.zeros(high - low + 1), np.zeros(high - low + 1)
-    # Of two alike, what one has before the other stands for both orders. Pairs beyond `stop` have,
-    # with their row, next to no mass: it goes to 0 and infinity (upper), or into the first cell.
-    alike, weight = one is other, other.mass * (1 + (one is other))
-    above_q, above_p = (
-        np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (weight, weight * right)
-    )
-    above = -np.maximum(above_q, (a + b) / b * above_p)
-    left, right = left / grid.unit, right / grid.unit
-    spare, row, rare_q, rare_p = np.empty((4, max(_AT_ONCE, right.size))), 0, 0.0, 0.0
-    while row < left.size:
-        first = row if alike else 0
-        end = min(row + max(_AT_ONCE // (right.size - first), 1), left.size)
-        some, mass = left[row:end], one.mass[row:end]
-        has_q, has_p = float(mass.sum()), float((mass * some).sum()) * grid.unit
-        share = _RARE * (end - row) / left.size
-        stop = int(np.searchsorted(above, -share / max(has_q, (a + b) / a * has_p)))
-        stop = max(stop, end if alike else 1)
-        rare_q += has_q * above_q[stop]
-        rare_p += has_q * above_p[stop] + has_p * above_q[stop]
-        if alike:
-            weight[row:end] = mass
-        _add(q, p, (some, mass), (right[first:stop], weight[first:stop]), grid, bottom, spare)
-        row = end
+    # Pairs by the block of the larger of both. Beside a ratio that is far off, where cells are
+    # wide, smaller ones are spread or contracted too, to about half of that width.
+    far = grid.centre / grid.unit + 2.0 ** np.arange(_NEAR, 1024) - 1
+    starts = [0.0, *left[0][_ROWS : np.searchsorted(left[0], far[0]) : _ROWS]]
+    starts += far[: max(np.searchsorted(far, r[0][-1]) for r in (left, right))].tolist()
+    cuts = [np.searchsorted(r[0], [*starts, math.inf]).tolist() for r in (left, right)]
+    work = np.empty((4, max(_AT_ONCE, left[0].size + right[0].size)))
+    sums = _Sums(q, p, grid, bottom, low, work)
+    below, under = ((side[0][:0], side[1][:0]) for side in (left, right))
+    for block, start in enumerate(starts):
+        some, more = (
+            (side[0][cut[block] : cut[block + 1]], side[1][cut[block] : cut[block + 1]])
+            for side, cut in zip((left, right), cuts, strict=True)
+        )
+        if start > far[0]:
+            below = _halved(*below, upper)
+        if one is other:  # what is smaller stands for both orders
+            sums.add(some, _joined((below[0], 2 * below[1]), some))
+        else:
+            if start > far[_coarser(a).bit_length()]:
+                under = _halved(*under, upper)
+            sums.add(some, _joined(under, more))
+            sums.add(more, below)
+            under = _joined(under, more)
+        below = _joined(below, some)
     ends = grid.starts(low + 1, high + 1)
     p *= grid.unit
-    # all that is hardly there, becomes part of the first and last cell
+    # all that is hardly there becomes part of the first and the last cell
     larger = np.maximum(q, p)
     first = min(int(np.searchsorted(np.cumsum(larger), _TAIL)), max(larger.size - 2, 0))
     last = larger.size - int(np.searchsorted(np.cumsum(larger[::-1]), _TAIL))
     last = max(last, first + 2)
     lost = (a * one.lost + b * other.lost) / (a + b)
     q, p = (np.array([m[: first + 1].sum(), *m[first + 1 : last], m[last:].sum()]) for m in (q, p))
-    q[0] += rare_q
-    lost, p[0] = (lost + rare_p, p[0]) if upper else (lost, p[0] + rare_p)
     return _atoms(q, p, ends[first:last], upper, lost)
 
 
-def _add(
-    q: Floats,
-    p: Floats,
-    one: tuple[Floats, Floats],
-    other: tuple[Floats, Floats],
-    grid: Grid,
-    bottom: float,
-    spare: Floats,
-) -> None:
-    """Add the sums of two sets of ratios in units, with masses, to the cells from that of `bottom` on."""
-    shape, count = (one[0].size, other[0].size), one[0].size * other[0].size
-    total, mass, place, free = spare[:, :count]
-    np.add.outer(one[0], other[0], out=total.reshape(shape))
-    np.multiply.outer(one[1], other[1], out=mass.reshape(shape))
-    np.maximum(total, bottom / grid.unit, out=place)
-    cell = grid.numbers(place, free)
-    cell -= grid.number(bottom)
-    q += np.bincount(cell, mass, q.size)
-    mass *= total
-    p += np.bincount(cell, mass, p.size)
+def _joined(one: Weighed, other: Weighed) -> Weighed:
+    return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
+
+
+def _halved(ratio: Floats, mass: Floats, upper: bool) -> Weighed:
+    """Return every other atom, the others' masses on their neighbours; or (lower) pairs' means."""
+    last = ratio.size - 1 + ratio.size % 2  # of an even number the last one stays alone
+    odd, even = mass[1:last:2], mass[:last:2].copy()
+    if upper:
+        gap = ratio[2:last:2] - ratio[: last - 2 : 2]
+        even[1:] += odd * ((ratio[1:last:2] - ratio[: last - 2 : 2]) / gap)
+        even[:-1] += odd * ((ratio[2:last:2] - ratio[1:last:2]) / gap)
+        return _joined((ratio[:last:2], even), (ratio[last:], mass[last:]))
+    last = ratio.size // 2 * 2
+    total = mass[0:last:2] + mass[1:last:2]
+    mean = (mass[0:last:2] * ratio[0:last:2] + mass[1:last:2] * ratio[1:last:2]) / total
+    return _joined((mean, total), (ratio[last:], mass[last:]))
+
+
+class _Sums(NamedTuple):
+    """Q- and P-masses of cells from number `low` on, to which sums of two ratios are added."""
+
+    # Ratios are in units of the grid; those below `bottom` are put into the first cell.
+
+    q: Floats
+    p: Floats
+    grid: Grid
+    bottom: float
+    low: int
+    work: Floats
+
+    def add(self, one: Weighed, other: Weighed) -> None:
+        """Add the sums of each of one with each of the other."""
+        rows = max(self.work.shape[1] // max(other[0].size, 1), 1)
+        for start in range(0, one[0].size if other[0].size else 0, rows):
+            ratio, weight = (part[start : start + rows] for part in one)
+            shape, count = (ratio.size, other[0].size), ratio.size * other[0].size
+            total, mass, place, free = self.work[:, :count]
+            np.add.outer(ratio, other[0], out=total.reshape(shape))
+            np.multiply.outer(weight, other[1], out=mass.reshape(shape))
+            np.maximum(total, self.bottom, out=place)
+            cell = self.grid.numbers(place, free)
+            cell -= self.low
+            np.add(self.q, np.bincount(cell, mass, self.q.size), out=self.q)
+            mass *= total
+            np.add(self.p, np.bincount(cell, mass, self.p.size), out=self.p)
 
 
 def _atoms(q: Floats, p: Floats, ends: Floats, upper: bool, lost: float) -> Ratio:

@@ -279,10 +279,10 @@ def composition(steps: NormalForm, accuracy: Precision = DEFAULT) -> Composition
     # from 1e-6 on, noise multipliers from 0.3 to 100, up to 1e6 steps and δ from 1e-12 on. Steps of
     # different kinds, a coin before a composition, two or three Laplace steps of rare large losses,
     # and δ at given ε (the advantage too) can be wider, by far in a few cases, as the bounds
-    # themselves show. Laws of allocated steps, which are known from two sides, take most of the gap.
-    if any(isinstance(step, Allocated) for step, _ in steps):
-        accuracy = replace(accuracy, gap=accuracy.gap / 9)
-    return Composition(tuple((_pair(step, accuracy), times) for step, times in steps), accuracy)
+    # themselves show. Laws of allocated steps, known from two sides, take most of the gap.
+    lent = _LENT if any(isinstance(step, Allocated) for step, _ in steps) else 1.0
+    leaves = tuple((_pair(step, accuracy), times) for step, times in steps)
+    return Composition(leaves, accuracy, lent)
 
 
 @lru_cache(maxsize=64)
@@ -318,6 +318,7 @@ def _pair(step: Mechanism, accuracy: Precision) -> Pair:
             raise UnsupportedError(f"method 'pld': {step!r} is no step")
 
 
+_LENT = 1 / 9
 _FIRST, _SPACING, _LAST = 1.0, 1.2, 16.6
 _FINER = 4  # parts of a region that is too wide for one tilt
 
@@ -337,6 +338,7 @@ class Composition:
 
     leaves: Leaves
     accuracy: Precision = DEFAULT
+    lent: float = 1.0  # the share of the gap that composing may take
     _attempts: dict[tuple[float, int], Attempts | RangeError] = field(
         default_factory=dict, repr=False
     )
@@ -372,13 +374,13 @@ class Composition:
                 gap = np.minimum(upper[here], 1e300) - lower[here]
                 wide = gap > 1.05 * self.accuracy.gap * upper[here]
                 wide &= (ask is Attempts.epsilon) & (upper[here] >= self.accuracy.floor)
-                open_[here] = wide | (not attempts.close)
+                open_[here] = wide | (not attempts.close and self.lent == 1)
         return Bounds(lower, upper)
 
     def _region(self, mark: int, spacing: float) -> Attempts:
         if (spacing, mark) not in self._attempts:
             deltas = np.exp(-((_FIRST + spacing * (mark + np.linspace(-0.5, 0.5, 9))) ** 2) / 2)
-            accuracy = self.accuracy
+            accuracy = replace(self.accuracy, gap=self.lent * self.accuracy.gap)
             if spacing < _SPACING:
                 accuracy = replace(accuracy, points=2 * accuracy.points)
             try:
