@@ -1,6 +1,7 @@
 """clip_and_sum equals a loop of one record at a time in double precision, for every layer."""
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -35,6 +36,22 @@ def one_at_a_time(model, loss_fn, inputs, targets, clip_norms):
         for sum_, g in zip(total, found, strict=True):
             sum_ += factor * g
     return dict(zip(names, total, strict=True)), torch.stack(norms).detach()
+
+
+def runs_of(function, call):
+    """Return how often a call runs the code of a function."""
+    count = 0
+
+    def note(frame, event, _argument):
+        nonlocal count
+        count += event == "call" and frame.f_code is function.__code__
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 def assert_same(clipped, model, loss_fn, inputs, targets, tolerance=3e-5):

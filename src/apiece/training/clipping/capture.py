@@ -53,7 +53,7 @@ from apiece.training.clipping.table import (
     name_of,
     operator_name,
 )
-from apiece.training.clipping.watch import Kept
+from apiece.training.clipping.watch import Place, Watch
 
 # Numbers of records in the capture that is kept: the first of which nothing else is a multiple.
 PRIMES = (1009, 1013, 1019, 1021)
@@ -93,16 +93,20 @@ def capture(
     loss_fn: LossFunction,
     inputs: object,
     targets: object,
+    watch: Watch,
 ) -> Captured:
     """Return the graph of a model's losses and the gradients of these parameters.
 
-    Of inputs and targets only shapes and types are looked at; the model is left as it was. Raises
-    `Uncaptured` with the line of whose code, and `InputError` for a loss that was reduced.
+    watch: of what model and loss hold, which puts back what a forward writes. Of inputs and targets
+    only shapes and types are looked at; the model is left as it was. Raises `Uncaptured` with
+    the line of whose code, and `InputError` for a loss that was reduced.
     """
+    if watch.moving:
+        raise Uncaptured(f"model, loss_fn: {watch.moving}; hold a list")
     task = _Task(model, parameters, loss_fn, inputs, targets)
     for prime in PRIMES:
         try:
-            graph = _captured(task, Kept(model, loss_fn), prime)
+            graph = _captured(task, watch, prime)
             break
         except Coincidence:
             continue
@@ -113,16 +117,22 @@ def capture(
     return Captured(graph, tuple(task.tensors), tuple(parameters), Sizes(prime))
 
 
-def _captured(task: _Task, kept: Kept, prime: int) -> fx.GraphModule:
+def _captured(task: _Task, watch: Watch, prime: int) -> fx.GraphModule:
     """Return the graph with `prime` records, which is one with the graph of other records."""
-    with kept.restored(), _quiet():
+    with watch.restored(), _quiet():
+        before = _states()
         graph = task.plain(prime)
-    changed, attributes = kept.changed, kept.attributes
-    if len(changed) > len(attributes):
-        raise _written(next((c for c in changed if c not in attributes), changed[0]))
-    settling = _Settling(list(attributes.values())) if attributes else None
+        if _states() != before:
+            raise Uncaptured(
+                "model, loss_fn: a coin of Python's or NumPy's, which may differ from one capture "
+                "to the next: draw with torch, for each record"
+            )
+    changed, places = watch.changed, watch.places
+    if len(changed) > len(places):
+        raise _written(next((c for c in changed if c not in places), changed[0]))
+    settling = _Settling(list(places.values())) if places else None
     try:
-        with kept.restored(), _quiet():
+        with watch.restored(), _quiet():
             random.seed(20)
             np.random.seed(20)  # noqa: NPY002
             again = task.plain(OTHERWISE, settling)
@@ -131,14 +141,18 @@ def _captured(task: _Task, kept: Kept, prime: int) -> fx.GraphModule:
         if changed:
             raise _written(changed[0]) from None
         raise
-    if set(kept.changed) - set(changed):
-        raise _written(kept.changed[0])
+    if new := [place for place in watch.changed if place not in changed]:
+        raise _written(new[0])
     for one in (graph, again):
         _write_elsewhere(one.graph)
     if any(node.op == "call_function" and is_mutation(node) for node in graph.graph.nodes):
         graph, again = task.without_writes(graph, prime), task.without_writes(again, OTHERWISE)
         agree(graph, again, prime)
     return graph
+
+
+def _states() -> tuple[object, str]:
+    return random.getstate(), repr(np.random.get_state())  # noqa: NPY002
 
 
 def _written(place: str) -> Uncaptured:
@@ -157,6 +171,14 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+_VALUES = {
+    *(getattr(torch.Tensor, name) for name in (
+        "item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__complex__",
+        "__array__", "__contains__", "is_nonzero", "equal", "allclose", "unique",
+    )), torch.is_nonzero, torch.equal, torch.allclose,
+}  # fmt: skip
+
+
 class _Restated(TorchFunctionMode):
     """Writes two functions in operators that say what they do.
 
@@ -173,6 +195,11 @@ class _Restated(TorchFunctionMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         kwargs, whole = kwargs or {}, (1, (1, 1), [1, 1])
+        if func in _VALUES and args and type(args[0]) in (torch.Tensor, nn.Parameter):
+            raise Uncaptured(
+                "a tensor that is no buffer becomes a number, which would stay as it is; hold the "
+                "number, or compute with the tensor"
+            )
         if func is nn.functional.adaptive_avg_pool2d and not kwargs and args[1] in whole:
             return args[0].mean((-2, -1), keepdim=True)
         if func is nn.functional.one_hot:
@@ -378,6 +405,17 @@ def decompositions() -> dict[Any, Any]:
     result = {op: how for op, how in table.items() if operator_name(op) not in RULES}
     result[aten._weight_norm_interface_backward.default] = _weight_norm_backward
     result[aten._trilinear.default] = _trilinear
+    result[aten._reshape_alias.default] = _reshape_alias
+    return result
+
+
+def _reshape_alias(
+    tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int]
+) -> torch.Tensor:
+    """Return a view, which torch's own way to write it takes for one whatever its strides."""
+    result = tensor.view(size)
+    if result.stride() != tuple(stride):
+        raise Uncaptured("_reshape_alias: the strides of a view put entries in other places")
     return result
 
 
@@ -432,7 +470,7 @@ class _Number:
 
 
 class _Settling:
-    """Forwards before the one that counts, and what they have left in a model's attributes.
+    """Forwards before the one that counts, and what they have left in attributes and globals.
 
     That may be a counter of calls, or a table that follows from shapes and is kept for the next
     call, on which nothing that is computed depends. The graph that is proved and run is that of a
@@ -440,8 +478,8 @@ class _Settling:
     leave, and with any number in a counter's place. So nothing freezes that would have moved.
     """
 
-    def __init__(self, attributes: Sequence[tuple[nn.Module, str]]) -> None:
-        self._attributes = attributes
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._places = places
         self._left: list[object] = []
         self._tensors: set[fx.Node] = set()
         self._begins = 0  # the place in the graph of the forward that counts
@@ -452,11 +490,11 @@ class _Settling:
         once = self._state()
         run()
         twice = self._state()
-        for (module, key), one, two in zip(self._attributes, once, twice, strict=True):
+        for place, one, two in zip(self._places, once, twice, strict=True):
             if not _left_alike(one, two):
                 if type(one) not in (int, float) or type(two) not in (int, float):
                     raise Unsettled("differs from call to call")
-                module.__dict__[key] = _Number()
+                place.put(_Number())
         self._left = self._state()
         mode = get_proxy_mode()
         assert mode is not None
@@ -473,7 +511,7 @@ class _Settling:
             raise Unsettled("differs from call to call")
 
     def _state(self) -> list[object]:
-        result = [module.__dict__.get(key) for module, key in self._attributes]
+        result = [place.get() for place in self._places]
         if not all(isinstance(value, (*_SETTLED, torch.Tensor, _Number)) for value in result):
             raise Unsettled("is neither a number nor a tensor")
         return result

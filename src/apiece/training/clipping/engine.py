@@ -101,7 +101,8 @@ def engine_for(batch: Batch, *, compiled: bool = False) -> Engine:
     """Return how batches like this one are clipped; captured and proved once for each form."""
     given = [batch.inputs, batch.targets]
     tensors = tuple((t.shape[1:], t.dtype, t.device) for t in records.leaves(given))
-    form = tensors, tuple(batch.parameters), records.outline(given), compiled
+    parameters = tuple((name, p.shape, p.dtype) for name, p in batch.parameters.items())
+    form = tensors, parameters, records.outline(given), compiled
     known = _known.setdefault(batch.model, {})
     for seen in known.values():
         if seen.loss_fn is batch.loss_fn and seen.form == form and seen.watch.unchanged():
@@ -115,7 +116,9 @@ def engine_for(batch: Batch, *, compiled: bool = False) -> Engine:
     if key in known:
         engine = known[key].engine
     else:
-        engine, watch = _proved(batch), Watch(batch.model, batch.loss_fn)
+        engine = _proved(batch, watch)
+        if not watch.unchanged():  # a library has noted something
+            watch = Watch(batch.model, batch.loss_fn)
     if compiled and engine.program is not None and engine.whole is None:
         engine = replace(engine, whole=_whole(engine, batch, compiled))
     known.pop(key, None)
@@ -139,7 +142,7 @@ def proof_of(model: nn.Module) -> Proof | None:
     return None if not known else list(known.values())[-1].engine.proof
 
 
-def _proved(batch: Batch) -> Engine:
+def _proved(batch: Batch, watch: Watch) -> Engine:
     # tracing takes half a second to import, and is of no use to who only plans
     from apiece.training.clipping import capture
     from apiece.training.clipping.graphs import Uncaptured
@@ -150,7 +153,7 @@ def _proved(batch: Batch) -> Engine:
 
     try:
         result = capture.capture(
-            batch.model, batch.parameters, batch.loss_fn, batch.inputs, batch.targets
+            batch.model, batch.parameters, batch.loss_fn, batch.inputs, batch.targets, watch
         )
         losses, gradients = result.results
         proved = prove(result.module.graph, result.records, result.sizes, losses, gradients)

@@ -7,42 +7,43 @@ copies do not reach is compared before and after (`written`).
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import contextvars
 import dis
 import functools
 import gc
 import hashlib
 import itertools
-import math
 import operator
+import os
 import random
 import sys
 import types
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 from torch._library.custom_ops import CustomOpDef
 
+from apiece.training.clipping.ambient import is_highest
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice, torch.dtype)
-_DEPTH = 6  # of objects within objects that a capture looks at
-_FIXED = (types.ModuleType, type, types.BuiltinFunctionType)
-_READ = {"torch", "transformers", "timm", "peft", "torchvision", "apiece"}  # their globals stay
-Reader = Callable[[], Iterable[object]]
 
 
 def walk(
-    roots: Sequence[object], within: Callable[[Any], Iterable[object]], depth: float = math.inf
+    roots: Sequence[object], within: Callable[[Any], Iterable[object]]
 ) -> Iterator[tuple[Any, int | None]]:
     """Yield what `within` leads to, outer values first; with its place, what came before."""
     places: dict[int, int] = {}
     alive: list[object] = []  # an id stands for its value only while that lives
-    waiting = [(root, 0) for root in reversed(roots)]
+    waiting = [*reversed(roots)]
     while waiting:
-        value, level = waiting.pop()
+        value = waiting.pop()
         if isinstance(value, _PLAIN):
             yield value, None
             continue
@@ -51,9 +52,7 @@ def walk(
         if place is None:
             places[id(value)] = len(alive)
             alive.append(value)
-            if level < depth:
-                inner = reversed(list(within(value)))
-                waiting += [(one, 0 if isinstance(one, nn.Module) else level + 1) for one in inner]
+            waiting += reversed(list(within(value)))
 
 
 def _held(value: Any) -> list[Any]:
@@ -99,221 +98,332 @@ def held_by(model: nn.Module, loss_fn: object) -> tuple[list[types.FunctionType]
     return functions, libraries
 
 
-# ---------------------------------------------------------------- what a forward writes
-
-
-def _run(value: Any) -> list[Any]:
-    """Return what a value holds, and the code of its class that a forward runs."""
-    if isinstance(value, types.FunctionType):
-        return [*map(_content, value.__closure__ or ())]
-    if isinstance(value, functools.partial):
-        return [value.func, value.args, value.keywords]
-    call = getattr(type(value), "forward" if isinstance(value, nn.Module) else "__call__", None)
-    return [*_held(value), *([call] if isinstance(call, types.FunctionType) else [])]
-
-
-class Kept:
-    """Python's state of a model and a loss: what a forward may have written.
-
-    changed: the places that had changed when `restored` put them back.
-    attributes: of those, by place, a module and its attribute's name where it is no more than that.
-    """
-
-    def __init__(self, model: nn.Module, loss_fn: object) -> None:
-        self._model, self._loss_fn = model, loss_fn
-        self.changed: list[str] = []
-        self.attributes: dict[str, tuple[nn.Module, str]] = {}
-
-    @contextlib.contextmanager
-    def restored(self) -> Iterator[None]:
-        """Put everything back that changes meanwhile; note what did."""
-        paths = {id(module): name for name, module in self._model.named_modules()}
-        owners: dict[int, tuple[nn.Module, str]] = {}
-        names: dict[int, str | None] = {}
-        before: list[tuple[Any, Any]] = []
-        for value, place in walk([self._model, self._loss_fn], _run, _DEPTH):
-            if place is not None:
-                continue
-            if isinstance(value, nn.Module):
-                path = paths.get(id(value), "loss_fn") or type(value).__name__
-                owners[id(value.__dict__)] = value, path
-                for key, inner in value.__dict__.items():
-                    silent = key.startswith("_") and _is_a_layer_of_torch(value)
-                    names[id(inner)] = None if silent else f"{path}.{key.removeprefix('_')}"
-            elif isinstance(value, types.FunctionType):
-                before += [(cell, _content(cell)) for cell in value.__closure__ or ()]
-            elif isinstance(value, list | dict | set) and not _is_of_torch(value):
-                kind = next(k for k in (list, dict, set) if isinstance(value, k))
-                before.append((value, kind(value)))
-        try:
-            yield
-        finally:
-            self.changed, self.attributes = [], {}
-            for holder, content in before:
-                if id(holder) in owners:
-                    self._put_back_attributes(*owners[id(holder)], content)
-                elif _put_back(holder, content):
-                    name = names.get(id(holder), "something that the model or the loss holds")
-                    self.changed += [] if name is None else [name]
-
-    def _put_back_attributes(self, module: nn.Module, path: str, held: dict[str, Any]) -> None:
-        now = module.__dict__
-        new = [key for key in now if key not in held]
-        moved = [key for key, value in held.items() if key not in now or now[key] is not value]
-        for key in new:
-            del now[key]
-        now.update({key: held[key] for key in moved})
-        for key in () if _is_a_layer_of_torch(module) else (*new, *moved):
-            self.changed.append(f"{path}.{key}")
-            self.attributes[self.changed[-1]] = module, key
-
-
-def _is_a_layer_of_torch(module: nn.Module) -> bool:
-    """Return whether changes are torch's own: recurrent layers note which weights they hold."""
-    return type(module).__module__.startswith("torch.nn.modules.")
-
-
-def _put_back(holder: Any, content: Any) -> bool:
-    """Let a holder have its content again; return whether it had another."""
-    if isinstance(holder, types.CellType):
-        changed = _content(holder) is not content
-        if changed:
-            holder.cell_contents = content
-    elif isinstance(holder, dict):
-        changed = list(holder) != list(content) or any(holder[k] is not content[k] for k in content)
-        if changed:
-            holder.clear()
-            holder.update(content)
-    elif isinstance(holder, list):
-        changed = len(holder) != len(content) or any(map(operator.is_not, holder, content))
-        if changed:
-            holder[:] = content
-    else:
-        changed = holder != content
-        if changed:
-            holder.clear()
-            holder.update(content)
-    return changed
-
-
 # ---------------------------------------------------------------- what a capture has frozen
 
-
-def _read(value: Any) -> list[Any]:
-    """Return what code may read from a value: what it holds, and what functions name."""
-    named = [here[name] for here, names in _namespaces(value) for name in names]
-    if isinstance(value, nn.Module):
-        held = [v for k, v in value.__dict__.items() if k != "_buffers"]
-        return [*held, *_methods(type(value)), *named]
-    if isinstance(value, types.FunctionType):
-        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        return [*map(_content, value.__closure__ or ()), *defaults, *named]
-    return _held(value) if _is_of_torch(value) else _run(value)
+_OPAQUE_PARTS = ("torch", "numpy", "logging", "_io", "re", "lightning", "lightning_fabric",
+                 "pytorch_lightning")  # fmt: skip
+_CODE = (types.FunctionType, property, classmethod, staticmethod, functools.cached_property)
+_DYNAMIC = {"getattr", "vars", "eval", "exec", "globals", "__dict__", "attrgetter", "methodcaller"}
+_END = object()
 
 
-def names_in(code: types.CodeType, *operations: str) -> set[str]:
-    """Return the names that operations of code have, those of functions within it too."""
-    own = {at.argval for at in dis.get_instructions(code) if at.opname in operations}
-    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
-    return own.union(*(names_in(one, *operations) for one in inner))
+class Place(NamedTuple):
+    """A name in a module's attributes, a class or the globals of a file."""
+
+    holder: Any
+    key: str
+    said: str
+
+    def get(self) -> Any:
+        """Return what is there, None where there is nothing."""
+        return _contents_of(self.holder).get(self.key)
+
+    def put(self, value: object) -> None:
+        """Let another value be there."""
+        if isinstance(self.holder, type):
+            setattr(self.holder, self.key, value)
+        else:
+            self.holder[self.key] = value
 
 
-def _is_read(name: str | None) -> bool:
-    """Return whether a module's code is the user's, so that what it names is watched."""
-    return (name or "").partition(".")[0] not in _READ | sys.stdlib_module_names - {"__main__"}
-
-
-def _methods(owner: type) -> list[types.FunctionType]:
-    """Return the user's methods that a forward runs, and those that these name in turn."""
-    result: dict[str, types.FunctionType] = {}
-    waiting = ["forward"]
-    while waiting:
-        name = waiting.pop()
-        for one in owner.__mro__ if name not in result else ():
-            held = vars(one).get(name)
-            held = getattr(held, "__func__", None) or getattr(held, "fget", held)
-            if isinstance(held, types.FunctionType) and _is_read(one.__module__):
-                result[name] = held
-                waiting += sorted(names_in(held.__code__, "LOAD_ATTR", "LOAD_METHOD"))
-                break
-    return [*result.values()]
-
-
-def _namespaces(value: Any) -> list[tuple[Mapping[str, Any], list[str]]]:
-    """Return where code of the user's looks up values, and their names there.
-
-    A function's are its globals and, of modules and classes among these, what it reads of them; a
-    model's are its class's. What the code itself writes there (a count of calls) is left out.
-    """
-    waiting: list[tuple[Mapping[str, Any], set[str]]] = []
-    if isinstance(value, nn.Module):
-        codes = [method.__code__ for method in _methods(type(value))]
-        waiting = [(vars(one), set()) for one in type(value).__mro__ if _is_read(one.__module__)]
-    elif isinstance(value, types.FunctionType) and _is_read(value.__module__):
-        codes = [value.__code__]
-        waiting = [(value.__globals__, names_in(value.__code__, "LOAD_GLOBAL", "LOAD_NAME"))]
-    if not waiting:
-        return []
-    reads = set[str]().union(*(names_in(code, "LOAD_ATTR", "LOAD_METHOD") for code in codes))
-    reads -= set[str]().union(*(names_in(code, "STORE_ATTR") for code in codes))
-    result: list[tuple[Mapping[str, Any], list[str]]] = []
-    seen: set[int] = set()
-    while waiting:
-        here, names = waiting.pop()
-        known = sorted((names or reads) & here.keys())
-        result.append((here, [name for name in known if not isinstance(here[name], _FIXED)]))
-        for inner in (here[name] for name in known):
-            own = getattr(
-                inner, "__name__" if isinstance(inner, types.ModuleType) else "__module__", None
-            )
-            if (
-                isinstance(inner, types.ModuleType | type)
-                and id(inner) not in seen
-                and _is_read(own)
-            ):
-                seen.add(id(inner))
-                waiting.append((vars(inner), reads))
-    return [(here, names) for here, names in result if names]
+def _contents_of(holder: Any) -> Any:
+    return vars(holder) if isinstance(holder, type) else holder
 
 
 class Watch:
-    """The Python values that a capture has seen, held so that a change of any is noticed.
+    """The Python values that code of a model and a loss may read: a change of any is noticed.
 
-    It is asked at every call, and so must cost less than a small step.
+    The walk goes into all that they hold, into the classes of that, and wherever their code, and
+    the code that it names, goes by name: globals, attributes of modules and classes. Of libraries'
+    code nothing is followed. It is asked at every call, and so must cost less than a small step.
 
-    key: What a graph of model and loss depends on besides tensors' values.
+    key: what a graph of model and loss depends on besides tensors' values. moving: what could not
+    be watched, if anything.
     """
 
     def __init__(self, model: nn.Module, loss_fn: object) -> None:
-        marks: list[Hashable] = []
-        self._live: list[Collection[object]] = []  # these show their contents as they are now
-        self._readers: list[Reader] = []
-        for value, place in walk([model, loss_fn], _read, _DEPTH):
-            marks.append(_mark(value) if place is None else place)
-            if place is None and isinstance(value, nn.Module):
-                self._live.append(value.__dict__.values())
-                self._readers += _readers(value)
-            elif place is None and isinstance(value, dict | list | set):
-                self._live.append(value.values() if isinstance(value, dict) else value)
-            elif place is None and isinstance(value, types.FunctionType):
-                self._readers += _readers(value)
-        self._lengths = list(map(len, self._live))
-        self._before = list(self._contents())
+        self._paths = {id(m): name for name, m in model.named_modules()}
+        self._held: dict[int, tuple[int, Any]] = {}  # an id stands for its value while that lives
+        self._mappings: list[Any] = []  # dicts, and what classes hold
+        self._lists: list[Any] = []
+        self._objects: list[object] = []
+        self._functions: list[types.FunctionType] = []
+        self._calls: list[Callable[[], object]] = []  # of weak references and context variables
+        self._buffers: list[Any] = []  # memory that holds no Python values
+        self._spaces: dict[int, tuple[Any, set[str]]] = {}  # globals, and those that code names
+        self._owners: dict[int, tuple[Any, str]] = {}  # of a mapping: whose it is, as it is told
+        self._open: list[tuple[Any, bool]] = []  # classes and modules, whose names are yet to come
+        self._attributes = {"forward", "backward", "setup_context", "jvp", "vmap"}  # torch calls
+        self.moving = ""
+        self._own = set(map(id, model.buffers()))
+        self._streams: list[tuple[Any, Callable[[Any], object]]] = []
+        self.changed: list[str] = []
+        self.places: dict[str, Place] = {}
+        marks = tuple(self._marks([model, loss_fn, *_hooks()]))
+        spaces = ((h, sorted(n)) for h, n in self._spaces.values())
+        self._bytes = list(map(_checksum, self._buffers))
+        named = (_mark(here.get(name)) for here, names in spaces for name in names)
+        self.key = (marks, *named, *self._bytes, *_ambient())
+        self._globals = [functools.partial(map, h.get, sorted(n)) for h, n in self._spaces.values()]
+        self._empty = [m for m in self._mappings if not m]  # most of a module's, at no cost
+        self._full = [m for m in self._mappings if m]
+        self._values = [m.values() for m in self._full]
+        self._odd = [m for m in self._full if not all(isinstance(k, _PLAIN) for k in m)]
+        odd = set(map(id, self._odd))
+        self._even = [m for m in self._full if id(m) not in odd]
+        self._keys = [*itertools.chain.from_iterable(self._even)]
         self._ambient = _ambient()
-        self.key = (*marks, *self._ambient)
+        self._lengths, self._before = self._sizes(), list(self._contents())
 
     def unchanged(self) -> bool:
         """Return whether everything is the very same object as it was."""
         return (
-            list(map(len, self._live)) == self._lengths
+            self._sizes() == self._lengths
+            and not any(self._empty)
+            and [*itertools.chain.from_iterable(self._even)] == self._keys
             and all(map(operator.is_, self._contents(), self._before))
             and self._ambient == _ambient()
+            and (not self._buffers or list(map(_checksum, self._buffers)) == self._bytes)
         )
 
+    def _sizes(self) -> list[int]:
+        return [*map(len, self._full), *map(len, self._lists)]
+
     def _contents(self) -> Iterator[object]:
-        """Return all contents, one after the other; a reader gives as many at each time."""
-        some = itertools.chain.from_iterable
-        return itertools.chain(some(self._live), some(read() for read in self._readers))
+        """Return all contents, one after the other."""
+        some, functions = itertools.chain.from_iterable, self._functions
+        return itertools.chain(
+            some(self._odd),
+            some(self._values),
+            some(self._lists),
+            some((*gc.get_referents(one), _END) for one in self._objects),
+            some(read() for read in self._globals),
+            map(operator.attrgetter("__code__"), functions),
+            map(operator.attrgetter("__defaults__"), functions),
+            map(operator.attrgetter("__kwdefaults__"), functions),
+            (call() for call in self._calls),
+            (_END,),
+        )
+
+    # ------------------------------------------------------------ the walk
+
+    def _marks(self, roots: list[object]) -> Iterator[Hashable]:
+        """Yield what tells each value from others, outer ones first."""
+        waiting: list[Any] = roots[::-1]
+        while waiting:
+            value = waiting.pop()
+            known = None if isinstance(value, _PLAIN) else self._held.get(id(value))
+            if known is None and id(value) in self._own:
+                yield value.shape, value.dtype, value.device  # one of another value is taken
+            else:
+                yield _mark(value) if known is None else known[0]
+            if known is None and not isinstance(value, _PLAIN):
+                self._held[id(value)] = len(self._held), value
+                waiting += reversed(list(self._within(value)))
+            if not waiting:
+                waiting += reversed(list(self._named()))
+
+    def _within(self, value: Any) -> Iterable[object]:
+        """Note how a change of a value is seen; return what is within it."""
+        kind = type(value)
+        library = str(kind.__module__).partition(".")[0] in _OPAQUE_PARTS
+        if isinstance(value, torch.Tensor):
+            return [value.__dict__] if kind in (torch.Tensor, nn.Parameter) else []
+        if isinstance(value, nn.Module):
+            path = self._paths.get(id(value), "loss_fn") or kind.__name__
+            self._owners[id(value.__dict__)] = value, path
+            for key, inner in value.__dict__.items():
+                if not (key.startswith("_") and _is_a_layer_of_torch(value)):
+                    self._owners.setdefault(id(inner), (None, f"{path}.{key.removeprefix('_')}"))
+            return [value.__dict__, kind]
+        if isinstance(value, types.FunctionType):
+            return self._within_function(value)
+        if isinstance(value, type):
+            return self._within_class(value)
+        if isinstance(value, types.ModuleType):
+            self._open.append((value, _is_of_a_library(value.__name__)))
+            return []
+        if isinstance(value, dict | types.MappingProxyType):
+            self._mappings.append(value)
+            own = [] if type(value) in (dict, collections.OrderedDict) else _attributes(value)
+            return [*value.values(), *(k for k in value if not isinstance(k, _PLAIN)), *own]
+        if isinstance(value, list | set | collections.deque):
+            self._lists.append(value)
+            return [*value, *_attributes(value)]
+        if isinstance(value, weakref.ref):
+            self._calls.append(value)
+            return [value()]
+        if isinstance(value, contextvars.ContextVar):
+            self._calls.append(functools.partial(value.get, None))
+            return [value.get(None)]
+        if isinstance(value, functools._lru_cache_wrapper):
+            return [value.__wrapped__]
+        if _has_memory(value):
+            self._buffers.append(value)
+            return []
+        if isinstance(value, Iterator) and kind.__module__ in ("builtins", "itertools"):
+            self.moving = self.moving or f"a {kind.__name__} is held, which moves as it is read"
+        read = next((_STREAMS[k] for k in _STREAMS if isinstance(value, k)), None)
+        if read is not None and not self.moving:
+            self._streams.append((value, read))
+        if library or isinstance(value, (*_OPAQUE, *_STREAMS)):
+            return []
+        self._objects.append(value)
+        return [*_attributes(value), *gc.get_referents(value)]
+
+    def _within_function(self, function: types.FunctionType) -> list[object]:
+        if _is_of_a_library(function.__module__):
+            return [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__]
+        self._functions.append(function)
+        here, (names, attributes, imports) = function.__globals__, _named_by(function.__code__)
+        self._attributes |= attributes
+        if _DYNAMIC & (names | attributes):
+            self._attributes |= _DYNAMIC
+        known = names & here.keys()
+        if "globals" in names:
+            known |= {n for n, v in here.items() if isinstance(v, _PLAIN) or n in attributes}
+        self._spaces.setdefault(id(here), (here, set()))[1].update(known)
+        imported = (sys.modules.get(name) for name in imports)
+        environ = [os.environ] if "getenv" in names | attributes else []
+        return [
+            *(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__,
+            function.__dict__, *(here[n] for n in sorted(known)), *imported, *environ,
+        ]  # fmt: skip
+
+    def _within_class(self, owner: type) -> list[object]:
+        if _is_of_a_library(owner.__module__):
+            return [one for one in owner.__mro__[1:] if not _is_of_a_library(one.__module__)]
+        self._mappings.append(vars(owner))
+        self._owners[id(self._mappings[-1])] = owner, owner.__qualname__
+        self._open.append((owner, False))
+        held = [v for k, v in vars(owner).items() if k not in _NOTED and not isinstance(v, _CODE)]
+        return [*held, *owner.__mro__[1:], type(owner)]
+
+    def _named(self) -> Iterator[object]:
+        """Yield what code names of classes and modules that were met, and was not yet walked."""
+        known = self._attributes
+        every = known >= _DYNAMIC
+        for owner, of_library in list(self._open):
+            held = vars(owner)
+            if isinstance(owner, type):
+                code = [k for k, v in held.items() if isinstance(v, _CODE)]
+                names = [k for k in code if every or k.startswith("__") or k in known]
+            else:
+                own = every and not of_library
+                names = sorted(k for k in held if k in known or (own and not k.startswith("__")))
+            for name in names:
+                value = held[name]
+                if value is sys.modules:
+                    continue
+                if of_library and callable(value) and _is_of_a_library(_home(value, owner)):
+                    continue
+                if not isinstance(owner, type) and not of_library:
+                    self._spaces.setdefault(id(held), (held, set()))[1].add(name)
+                if not isinstance(value, _PLAIN) and id(value) not in self._held:
+                    yield value
+
+    # ------------------------------------------------------------ what a forward writes
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """Put everything back that changes meanwhile; note what did."""
+        cells = [one for one in self._objects if isinstance(one, types.CellType)]
+        streams = [read(one) for one, read in self._streams]
+        mappings = [(m, dict(m)) for m in self._mappings]
+        lists = [(one, [*one]) for one in self._lists]
+        spaces = [(here, {n: here[n] for n in names}) for here, names in self._spaces.values()]
+        contents = [(cell, _content(cell)) for cell in cells]
+        self.changed, self.places = [], {}
+        try:
+            yield
+        finally:
+            for mapping, content in mappings:
+                self._put_back(mapping, content)
+            for here, content in spaces:
+                for name in [n for n in content if here.get(n) is not content[n]]:
+                    here[name] = content[name]
+                    self._note(Place(here, name, name))
+            for one, items in lists:
+                if len(one) != len(items) or any(map(operator.is_not, one, items)):
+                    one.clear()
+                    (one.update if isinstance(one, set) else one.extend)(items)
+                    self._tell(one)
+            for cell, held in contents:
+                if _content(cell) is not held:
+                    cell.cell_contents = held
+                    self._tell(cell)
+            if streams != [read(one) for one, read in self._streams]:
+                self.changed.append("a generator that the model or the loss holds")
+            if not self.unchanged():
+                self._tell(None)
+
+    def _put_back(self, mapping: Any, content: dict[Any, Any]) -> None:
+        moved = [
+            k for k in {**content, **mapping} if mapping.get(k, _END) is not content.get(k, _END)
+        ]
+        owner, _ = self._owners.get(id(mapping), (None, ""))
+        if isinstance(owner, type):
+            moved = [k for k in moved if not k.startswith(("__", "_abc_", "_torchdynamo"))]
+            for key in moved:
+                if key in content:
+                    setattr(owner, key, content[key])
+                else:
+                    delattr(owner, key)
+        elif moved or list(mapping) != list(content):
+            mapping.clear()
+            mapping.update(content)
+        if owner is None and moved:
+            self._tell(mapping)
+        for key in () if owner is None or _is_a_layer_of_torch(owner) else moved:
+            held = owner if isinstance(owner, type) else mapping
+            self._note(Place(held, key, f"{self._owners[id(mapping)][1]}.{key}"))
+
+    def _note(self, place: Place) -> None:
+        self.changed.append(place.said)
+        self.places[place.said] = place
+
+    def _tell(self, holder: object) -> None:
+        said = self._owners.get(id(holder), (None, "something that the model or the loss holds"))[1]
+        self.changed += [said] if said else []
+
+
+def _is_a_layer_of_torch(module: object) -> bool:
+    """Return whether changes are torch's own: recurrent layers note which weights they hold."""
+    return isinstance(module, nn.Module) and type(module).__module__.startswith("torch.nn.modules.")
+
+
+def _attributes(value: object) -> list[Any]:
+    """Return the attributes of an object, as one dict, where it has any."""
+    held = getattr(value, "__dict__", None)
+    return [held] if isinstance(held, dict) else []
+
+
+def _home(value: object, module: Any) -> object:
+    return getattr(value, "__module__", module.__name__)
+
+
+def _has_memory(value: object) -> bool:
+    try:
+        memoryview(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError):
+        return isinstance(value, np.ndarray)
+    return True
+
+
+def _checksum(value: Any) -> int:
+    """Return what tells the contents of memory from others."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            return hash(repr(value.tolist()))
+        value = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return zlib.crc32(memoryview(value).cast("B") if memoryview(value).nbytes else b"")
+
+
+def _hooks() -> list[object]:
+    """Return the hooks that torch runs for every module."""
+    of: Any = nn.modules.module
+    return [of._global_forward_hooks, of._global_forward_pre_hooks,
+            of._global_backward_hooks, of._global_backward_pre_hooks]  # fmt: skip
 
 
 def _ambient() -> tuple[Hashable, ...]:
@@ -325,17 +435,29 @@ def _ambient() -> tuple[Hashable, ...]:
         torch.is_autocast_enabled("cuda"),
         torch.get_autocast_dtype("cpu"),
         torch.get_autocast_dtype("cuda"),
+        torch.get_num_threads(),
+        is_highest(),
+        torch._C._len_torch_function_stack(),
     )
 
 
-def _readers(value: Any) -> list[Reader]:
-    """Return what gives the contents of a closure and of what code names, as they are now."""
-    cells = getattr(value, "__closure__", None)
-    result: list[Reader] = [functools.partial(map, _content, cells)] if cells else []
-    return [
-        *result,
-        *(functools.partial(map, here.get, names) for here, names in _namespaces(value)),
-    ]
+def names_in(code: types.CodeType, *operations: str) -> set[str]:
+    """Return the names that operations of code have, those of functions within it too."""
+    own = {at.argval for at in dis.get_instructions(code) if at.opname in operations}
+    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    return own.union(*(names_in(one, *operations) for one in inner))
+
+
+@functools.lru_cache(4096)
+def _named_by(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Return the globals that code names, attributes or texts that may be such, and imports."""
+    attributes = names_in(code, "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM")
+    names = names_in(code, "LOAD_GLOBAL", "LOAD_NAME")
+    return (
+        frozenset(names),
+        frozenset(attributes | (_names(code) - set(code.co_names))),
+        frozenset(names_in(code, "IMPORT_NAME")),
+    )
 
 
 def _mark(value: Any) -> Hashable:
@@ -344,12 +466,10 @@ def _mark(value: Any) -> Hashable:
         return type(value), value if isinstance(value, int | str | bytes) else repr(value)
     if isinstance(value, types.FunctionType):
         return id(value.__code__)
-    if isinstance(value, types.MethodType):
-        return types.MethodType
+    if isinstance(value, types.MethodType | types.CellType | types.MappingProxyType):
+        return type(value).__name__
     if isinstance(value, torch.Tensor):
         return id(value), value.requires_grad
-    if isinstance(value, nn.Module):
-        return id(value), tuple(value.__dict__), tuple(value._buffers)
     if isinstance(value, dict | list | tuple | set | frozenset) and not value:
         return type(value)
     if isinstance(value, dict):
@@ -363,6 +483,7 @@ _SMALL = 1 << 14  # bytes of a tensor that are hashed after each record; of othe
 _LIBRARIES = sys.stdlib_module_names | {
     "torch", "numpy", "transformers", "timm", "peft", "torchvision", "apiece", "accelerate",
     "scipy", "pandas", "sklearn", "einops", "sympy", "pytest", "_pytest", "hypothesis",
+    "lightning", "lightning_fabric", "pytorch_lightning", "torchmetrics", "datasets",
 }  # fmt: skip
 _ANYWHERE = {"globals", "vars", "exec", "eval", "__globals__", "locals"}
 _NOTED = {  # in classes, by Python itself
@@ -433,8 +554,8 @@ def _hash(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-def _is_of_a_library(name: str | None) -> bool:
-    return (name or "").partition(".")[0] in _LIBRARIES
+def _is_of_a_library(name: object) -> bool:
+    return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES
 
 
 def _writable(value: Any) -> Iterator[object]:
