@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
+unexport PYTHONDONTWRITEBYTECODE  # the tests start programs: what they import is compiled once
 
 .PHONY: help quickstart test test-all test-extras mutants check bench docs sbom format install clean
 help:            ## this list
@@ -26,10 +27,10 @@ quickstart: $(QUICK)  ## install what training needs and no more, run the main j
 	$(BIN)/apiece train examples/adult.toml
 
 test: $(STAMP)   ## the tests, under 15 minutes on two cores
-	$(BIN)/python -m pytest -n 2 -m 'not slow' -q
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' -q
 
 test-all: $(STAMP)  ## all tests, the slow ones too
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 test-extras: $(STAMP)  ## the tests that need an extra (ray, flower, lightning, mlflow, huggingface, networks, oracles, spark), each installed first
 	.ci/extras $(BIN)/python

@@ -1,4 +1,4 @@
-"""Fixtures shared by several folders: a PostgreSQL server of the tests' own."""
+"""What all tests share: one thread each, and a PostgreSQL server of their own."""
 
 import contextlib
 import importlib.util
@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for helpers that several folders share
+# Two workers of two threads each on two cores wait for one another; programs started inherit it.
+os.environ["OMP_NUM_THREADS"] = "1"
 logging.getLogger("torch.__trace").disabled = True  # pytest would keep thousands of its records
 
 

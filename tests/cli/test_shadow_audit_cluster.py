@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 BLOCKS, PATIENCE = 6, 300.0
 ENV = os.environ | {
     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    "OMP_NUM_THREADS": "1",
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),  # of this cluster, and of who uses it
 }

@@ -1,7 +1,6 @@
 """Training on a ledger's account: charged first, once, for those who can pay; released once."""
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -120,9 +119,7 @@ def test_killed_between_reserve_and_commit(
     """Started over in another folder, or gone on with in its own: it is charged once."""
     arguments = setting("--steps", "600", *charged(tmp_path))
     words = [sys.executable, "-c", "from apiece.cli import main; main()", *last(arguments)]
-    process = subprocess.Popen(
-        words, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     log, waited = tmp_path / "run" / "log.jsonl", time.monotonic() + 120
     while not (log.exists() and '"trained"' in log.read_text()):
         assert time.monotonic() < waited

@@ -1,7 +1,6 @@
 """A run killed at any moment and resumed ends in the same parameters, bit by bit."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ def killed(kills, steps, folder, path="proved"):
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)

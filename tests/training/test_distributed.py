@@ -94,7 +94,7 @@ def trained(tmp_path_factory):
     children = [
         subprocess.Popen(
             [*words, repr(RATES)],
-            env=os.environ | shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            env=os.environ | shared | {"RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -69,7 +69,7 @@ def trained(folder: Path, world: int, steps: int, kill_at: int = -1) -> torch.Te
     children = [
         subprocess.Popen(
             [*words, str(folder.parent / "data"), str(kill_at), str(steps)],
-            env=os.environ | shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            env=os.environ | shared | {"RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -101,7 +101,7 @@ def test_torchrun_starts_again_what_was_killed(shards: Path, tmp_path: Path) -> 
     folder = tmp_path / "run"
     (tmp_path / "child.py").write_text(CHILD)
     # Else torchrun hands new processes the store of the old ones, with addresses of the dead.
-    env = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    env = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     child = ["--max-restarts", "1", str(tmp_path / "child.py"), str(folder), str(shards), "5", "8"]
     done = subprocess.run(

@@ -137,7 +137,7 @@ def two_processes(folder, names):
     children = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", __file__, str(folder), *names],
-            env=os.environ | shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            env=os.environ | shared | {"RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
         )
