@@ -1,7 +1,7 @@
 """The command line: `apiece COMMAND`, one file a command, loaded when it is called.
 
-A module `apiece/cli/NAME.py` with a click command called `command` is the command NAME. Modules
-keep heavy imports inside their functions, so that `apiece --help` stays quick.
+A module `apiece/cli/NAME.py` with a click command called `command` is the command NAME. It loads
+torch, pandas and matplotlib inside functions, so that mistakes are told at once.
 """
 
 import importlib
@@ -27,13 +27,32 @@ class Interrupted(click.ClickException):
     exit_code = INTERRUPTED
 
 
-# What a person who opens the help looks for, by verb; a command that is in none is listed last.
+# Every command, under what a person who opens the help looks for.
 VERBS = {
-    "Budget": ("explain", "schema"),
-    "Assign": ("plan", "risk", "attack", "account"),
-    "Train and ask": ("train", "query", "ledger", "withdraw"),
-    "Audit": ("audit", "sensitivity"),
-    "Report": ("report", "reproduce"),
+    "Budget": {
+        "explain": "What a budget promises a person, in frequencies.",
+        "schema": "A template of a table's public schema, or a check.",
+    },
+    "Assign": {
+        "plan": "Turn budgets into a verified plan.",
+        "risk": "A target's risk as the others' choices vary.",
+        "attack": "A target's risk as the others' choices vary.",
+        "account": "What a mechanism or a plan costs: ε, δ, advantage.",
+    },
+    "Train and ask": {
+        "train": "Train on a table of people, each at their own budget.",
+        "query": "Answer a question about a table, with privacy.",
+        "ledger": "One account of privacy loss for each person.",
+        "withdraw": "Take a person out of everything that follows.",
+    },
+    "Audit": {
+        "audit": "How much a model really leaks, and about whom.",
+        "sensitivity": "Which attribute drives a query's sensitivity.",
+    },
+    "Report": {
+        "report": "Write the page or the papers of a run or a plan.",
+        "reproduce": "A table or figure of a paper, by one command.",
+    },
 }
 
 
@@ -42,18 +61,10 @@ class CommandFolder(CommandGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their verbs."""
-        names = self.list_commands(ctx)
-        listed = {name for verb in VERBS.values() for name in verb}
-        width = max(map(len, names))
-        for verb, own in {**VERBS, "More": tuple(n for n in names if n not in listed)}.items():
-            rows = [
-                (name.ljust(width), command.get_short_help_str(formatter.width - width - 6))
-                for name in own
-                if (command := self.get_command(ctx, name)) is not None
-            ]
-            if rows:
-                with formatter.section(verb):
-                    formatter.write_dl(rows)
+        width = max(map(len, self.list_commands(ctx)))
+        for verb, own in VERBS.items():
+            with formatter.section(verb):
+                formatter.write_dl([(name.ljust(width), does) for name, does in own.items()])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""

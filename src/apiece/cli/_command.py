@@ -319,6 +319,12 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     click.echo(plain_lines(text), err=err, nl=nl)
 
 
+def emit(as_json: bool, document: object, text: str | Sequence[str]) -> None:
+    """Print an answer: one JSON document, or text for people, of which an entry is a line."""
+    lines = text if isinstance(text, str) else "\n".join(map(plain, text))
+    echo(json.dumps(document, allow_nan=False) if as_json else lines)
+
+
 def warn(doubts: Iterable[str]) -> None:
     """Say on stderr, a line each, what was done as asked and looks like a mistake."""
     for doubt in doubts:

@@ -46,9 +46,7 @@ class Case:
     asked: float | None = None
 
 
-@click.command(
-    cls=Command, short_help="What a mechanism or a plan costs: ε, δ, advantage.", epilog=EXAMPLE
-)
+@click.command(cls=Command, epilog=EXAMPLE)
 @click.argument("source", required=False)
 @option("--noise-multiplier", type=float, help="Noise standard deviation over clip norm.")
 @option("--sampling-probability", type=float, help="Chance of joining a step.  [default: 1]")

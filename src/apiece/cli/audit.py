@@ -110,9 +110,7 @@ class AuditCommand(Command):
             ) from None
 
 
-@click.group(
-    short_help="How much a model really leaks, and about whom.", cls=AuditGroup, epilog=EXAMPLE
-)
+@click.group(cls=AuditGroup, epilog=EXAMPLE)
 def command() -> None:
     """Audit a run folder, a torch model, scores of many models, canaries of one run, or shadows.
 

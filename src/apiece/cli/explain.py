@@ -41,9 +41,7 @@ BUDGET = ("epsilon", "delta", "mechanism", "plan", "group")
 OFFER = ("page", "groups", "records", "delta", "batch_size", "steps", "excess")
 
 
-@click.command(
-    cls=Command, short_help="What a budget promises a person, in frequencies.", epilog=EXAMPLE
-)
+@click.command(cls=Command, epilog=EXAMPLE)
 @option("--epsilon", type=float, help="ε of the budget.")
 @option("--delta", type=float)
 @option("--mechanism", help="Mechanism that is run, as JSON; see apiece account --help.")

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from textwrap import fill
+from typing import Any
 
 import click
 
 from apiece._files import EXPORT
 from apiece._json import loads
 from apiece._text import plain, shown
+from apiece._types import Flags, Json
+from apiece.accounting import gaussian_of_bounded_range, gaussian_of_pure
+from apiece.budgets import Budgets, ConsentMapping, read_consents
+from apiece.budgets.frames import person_column
+from apiece.budgets.groups import cap_note, doubts_of_values
 from apiece.cli._command import (
     DIALECT,
     NUMBER_OR_NAME,
@@ -23,6 +30,7 @@ from apiece.cli._command import (
     columns,
     dialect_from,
     echo,
+    emit,
     gone,
     needed_delta,
     option,
@@ -33,13 +41,30 @@ from apiece.cli._command import (
     table_options,
     warn,
 )
+from apiece.contract import explain
+from apiece.datasets import read_table
 from apiece.errors import AnalysisError, DataError, InputError
-
-if TYPE_CHECKING:
-    from apiece._types import Flags, Json
-    from apiece.budgets import Budgets
-    from apiece.filters import Costs
-    from apiece.ledger import Ledger, Receipt
+from apiece.filters import Costs, costs_of
+from apiece.ledger import (
+    Head,
+    Ledger,
+    Receipt,
+    account_shares,
+    check_receipt,
+    enroll_consents,
+    migrate_ledger,
+    reserve_alike,
+    standing,
+)
+from apiece.ledger import receipt as receipt_of
+from apiece.ledger.accounts import write_parquet
+from apiece.ledger.anchor import read_head
+from apiece.ledger.codec import read_id
+from apiece.ledger.consenting import permitting
+from apiece.ledger.reports import SHARES
+from apiece.ledger.scopes import WHOLE, read_scope
+from apiece.mechanisms import from_json
+from apiece.mechanisms.algebra import to_dict
 
 EXAMPLE = """
 \b
@@ -53,9 +78,7 @@ Example:
 url_argument = click.argument("url", default="sqlite:///people.db")
 
 
-@click.group(
-    cls=CommandGroup, short_help="One account of privacy loss for each person.", epilog=EXAMPLE
-)
+@click.group(cls=CommandGroup, epilog=EXAMPLE)
 def command() -> None:
     """Keep one account of privacy loss per person, across trainings and queries.
 
@@ -63,14 +86,8 @@ def command() -> None:
     """
 
 
-def _open(url: str, **options: Any) -> Ledger:
-    from apiece.ledger import Ledger
-
-    return Ledger.open(url, **options)
-
-
-def _emit(as_json: bool, document: object, text: str) -> None:
-    echo(json.dumps(document) if as_json else text)
+def _head(head: Head) -> Json:
+    return {"number": head.number, "digest": head.digest}
 
 
 @command.command(
@@ -106,9 +123,6 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     batches. Those in which a record joins few steps need more of it: --like PLAN finds how much
     lets a plan's promises cost the least, for each person's ε.
     """
-    from apiece.budgets import Budgets
-    from apiece.budgets.groups import cap_note, doubts_of_values
-
     cap, like, budgets, found = flags["no_limit_cap"], flags["like"], None, []
     if flags["slack"] is not None and like is not None:
         raise InputError("--slack: --like finds it; give one of the two")
@@ -134,24 +148,22 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     warn(found)
     note = "" if cap is None else f"; {cap_note(cap)}"
     document = {"enrolled": new, "no_limit_cap": cap}
-    _emit(as_json, document, f"ledger with {new} people enrolled{note}")
+    emit(as_json, document, f"ledger with {new} people enrolled{note}")
 
 
 def _made(
     url: str, budgets: Budgets | None, slack: float | None, like: Path | None, times: int
 ) -> int:
     """Make the ledger if there is none; return how many people were enrolled."""
-    from apiece.ledger import Ledger, account_shares
-
     if budgets is None:
-        _open(url)
+        Ledger.open(url)
         return 0
     share: object = slack
     if like is not None:
         share = account_shares(read_plan(like), budgets.epsilon, times=times)
     people = (budgets.ids, budgets.epsilon, budgets.delta)
     try:
-        ledger = _open(url, create=False)
+        ledger = Ledger.open(url, create=False)
     except DataError:
         Ledger.make(url, *people, slack=share)
         return len(budgets)
@@ -183,26 +195,18 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
     nothing there. Whoever has an account and no consent in force is charged nothing. Run it again
     as consents change. --out is for `apiece train --people`. It is data about people.
     """
-    from apiece.budgets import ConsentMapping, read_consents
-    from apiece.ledger import enroll_consents
-    from apiece.ledger.accounts import write_parquet
-    from apiece.ledger.consenting import permitting
-    from apiece.ledger.scopes import read_scope
-
     if flags["scope"] is not None and flags["out"] is None:
         raise InputError("--scope: says who is in --out; give that too")
     found = read_consents(consents, ConsentMapping.from_toml(read_text(mapping)))
-    standing = found.on(_day(flags["on"]), leave_out=flags["leave_out"])
+    asked = found.on(_day(flags["on"]), leave_out=flags["leave_out"])
     scope = {} if flags["scope"] is None else read_scope(flags["scope"])
-    ledger = _open(url)
-    new = enroll_consents(ledger, standing, flags["delta"], slack=flags["slack"])
+    ledger = Ledger.open(url)
+    new = enroll_consents(ledger, asked, flags["delta"], slack=flags["slack"])
     if flags["out"] is not None:
-        write_parquet([permitting(standing, scope)], flags["out"], [*ledger.store.files, consents])
-    document = {"enrolled": new, "on": standing.day.isoformat(), "aside": dict(standing.aside)}
-    aside = "".join(f"; {n} consents of {why} say nothing" for why, n in standing.aside.items())
-    _emit(
-        as_json, document, plain(f"ledger with {new} people enrolled, as of {standing.day}{aside}")
-    )
+        write_parquet([permitting(asked, scope)], flags["out"], [*ledger.store.files, consents])
+    document = {"enrolled": new, "on": asked.day.isoformat(), "aside": dict(asked.aside)}
+    aside = "".join(f"; {n} consents of {why} say nothing" for why, n in asked.aside.items())
+    emit(as_json, document, [f"ledger with {new} people enrolled, as of {asked.day}{aside}"])
 
 
 def _day(text: str | None) -> date | None:
@@ -225,12 +229,9 @@ def migrate(old: str, new: str, as_json: bool) -> None:
     NEW has all accounts, charges and answers. OLD stays as it is: put it away, so that nobody
     charges it with an older apiece.
     """
-    from apiece.ledger import migrate_ledger
-
     head = migrate_ledger(old, new)
-    document = {"head": {"number": head.number, "digest": head.digest}}
     lines = [f"head {head.number}:{head.digest}", f"use {new} from now on, and put {old} away"]
-    _emit(as_json, document, "\n".join(map(plain, lines)))
+    emit(as_json, {"head": _head(head)}, lines)
 
 
 @command.command(
@@ -246,32 +247,22 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
     It declares who may spend what of each account: [querier.NAME], [purpose.NAME] and
     [source.NAME] with quota, sure (queriers) and renews; unit and every.
     """
-    from apiece.ledger.scopes import WHOLE
-
-    ledger = _open(url, create=False)
+    ledger = Ledger.open(url, create=False)
     found = ledger.policy if file is None else ledger.set_policy(read_text(file))
-    document = {"version": found.version, "unit": found.unit, "every": found.every} | {
-        "quotas": {
-            kind: {
-                name: {
-                    "quota": round(q.most / WHOLE, 6),
-                    "sure": round(q.sure / WHOLE, 6),
-                    "renews": q.renews,
-                }
-                for name, q in own.items()
-            }
-            for kind, own in found.quotas.items()
-        },
-        "protects": found.protects,
-    }
+    quotas: dict[str, Json] = {kind: {} for kind in found.quotas}
     rows = [["scope", "at most", "sure of", "renews"]]
     for kind, own in found.quotas.items():
         for name, q in own.items():
-            shares = [percent(round(share / WHOLE, 5)) for share in (q.most, q.sure)]
+            most, sure = q.most / WHOLE, q.sure / WHOLE
+            quotas[kind][name] = {
+                "quota": round(most, 6), "sure": round(sure, 6), "renews": q.renews
+            }  # fmt: skip
+            shares = [percent(round(share, 5)) for share in (most, sure)]
             rows.append([f"{kind} {name}", *shares, "yes" if q.renews else ""])
+    document = {name: getattr(found, name) for name in ("version", "unit", "every", "protects")}
     lines = [f"policy {found.version}" if found.version else "no policy: accounts are all there is"]
     lines += [*(columns(rows) if found.quotas else []), found.protects]
-    _emit(as_json, document, "\n".join(map(plain, lines)))
+    emit(as_json, document | {"quotas": quotas}, lines)
 
 
 @command.command(
@@ -308,33 +299,24 @@ def charge(
     Whoever cannot pay has to be left out: `apiece ledger export --table paid` has the ids of the
     others. Charge before rows are read, and commit when the answer goes out.
     """
-    from apiece.ledger import reserve_alike
-    from apiece.ledger.scopes import read_scope
-
     if flags["person"] is None and data is not None:
         raise InputError("--data: needs --person beside it")
     if data is None:
         refuse_given(("person", *DIALECT), "of a table of people; give --data too")
-    ledger = _open(url, create=False)
+    ledger = Ledger.open(url, create=False)
     if flags["scope"] is not None:
         ledger = ledger.within(read_scope(flags["scope"]))
     ids = None if data is None else _people_of(ledger, data, flags)
     costs, terms = _costs_of(ledger, source, flags["pure"], flags["bounded_range"])
     reserve_alike(ledger, analysis, costs, ids, terms=terms)
-    document = {"analysis": analysis, "status": ledger.status(analysis, terms)}
-    _emit(as_json, document, plain(f"analysis {analysis}: {document['status']}"))
+    status = ledger.status(analysis, terms)
+    emit(as_json, {"analysis": analysis, "status": status}, [f"analysis {analysis}: {status}"])
 
 
 def _people_of(ledger: Ledger, data: Path, flags: Flags) -> list[int | str | None]:
     """Return the ids of a table's people, as the ledger writes them."""
-    from apiece.budgets.frames import person_column
-    from apiece.datasets import read_table
-    from apiece.ledger.codec import read_id
-
-    found = dict.fromkeys(
-        person_column(read_table(data, dialect_from(flags)), flags["person"]).tolist()
-    )
-    ids = {text: read_id(text, ledger.id_kind) for text in found}
+    texts = person_column(read_table(data, dialect_from(flags)), flags["person"])
+    ids = {text: read_id(text, ledger.id_kind) for text in dict.fromkeys(texts.tolist())}
     strange = [text for text, each in ids.items() if each is None]
     if strange:
         raise DataError(f"--data: {strange[0]!r} has no account ({len(strange)} such); enroll them")
@@ -345,18 +327,13 @@ def _costs_of(
     ledger: Ledger, source: str | None, pure: float | None, bounded_range: float | None
 ) -> tuple[Costs, Json]:
     """Return what is charged, and its terms."""
-    from apiece.accounting import gaussian_of_bounded_range, gaussian_of_pure
-    from apiece.filters import Costs, costs_of
-    from apiece.mechanisms import from_json
-    from apiece.mechanisms.algebra import to_dict
-
     if [source, pure, bounded_range].count(None) != 2:
         raise InputError("SOURCE: give a mechanism's JSON, --pure or --bounded-range, one of them")
     if pure is not None:
         return Costs.fixed(gaussian_of_pure(pure) ** 2), {"pure": pure}
     if bounded_range is not None:
-        mu = gaussian_of_bounded_range(bounded_range)
-        return Costs.fixed(mu**2), {"bounded_range": bounded_range}
+        cost = gaussian_of_bounded_range(bounded_range) ** 2
+        return Costs.fixed(cost), {"bounded_range": bounded_range}
     text = str(source)
     if text == "-":
         text = sys.stdin.read()
@@ -387,8 +364,8 @@ def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
         value = None if result is None else json.loads(result)
     except json.JSONDecodeError:
         raise InputError(f"--result: {result!r} is no JSON; write text as '\"text\"'") from None
-    released = _open(url, create=False).commit(analysis, value)
-    _emit(as_json, {"analysis": analysis, "result": released}, plain(json.dumps(released)))
+    released = Ledger.open(url, create=False).commit(analysis, value)
+    emit(as_json, {"analysis": analysis, "result": released}, [json.dumps(released)])
 
 
 @command.command(
@@ -409,19 +386,13 @@ def status(
     --left says what can still be asked of how many: data about people. With --noise-stddev and
     --analysis these counts get noise, which everyone who is counted pays for, and may be shown.
     """
-    ledger = _open(url, create=False)
+    ledger = Ledger.open(url, create=False)
     if noise_stddev is not None and (analysis is None or not left):
         raise InputError("--noise-stddev: needs --left, and --analysis as the release's name")
     counts = _left(ledger, analysis, noise_stddev) if left else None
     head = ledger.head()
-    document: Json = {
-        "people": ledger.people,
-        "head": {"number": head.number, "digest": head.digest},
-    }
-    lines = [
-        f"{document['people']} people",
-        f"head {head.number}:{head.digest}",
-    ]
+    document: Json = {"people": ledger.people, "head": _head(head)}
+    lines = [f"{document['people']} people", f"head {head.number}:{head.digest}"]
     if counts is not None:
         document["left"] = counts
         lines += _left_text(counts)
@@ -433,15 +404,12 @@ def status(
                 "history lists"
             )
         document["analysis"] = {"id": analysis, "status": found}
-        lines.append(f"analysis {analysis}: {document['analysis']['status']}")
-    _emit(as_json, document, "\n".join(map(plain, lines)))
+        lines.append(f"analysis {analysis}: {found}")
+    emit(as_json, document, lines)
 
 
 def _left(ledger: Ledger, analysis: str | None, noise_stddev: float | None) -> Json:
     """Return how many accounts have which share left: as they are, or released."""
-    from apiece.ledger import standing
-    from apiece.ledger.reports import SHARES
-
     if noise_stddev is not None:
         from apiece.queries import release_standing
 
@@ -475,14 +443,12 @@ def receipt(url: str, person: str, head: Path | None, as_json: bool) -> None:
     It is data about a person. All charges together keep the person's budget. With --head it can be
     checked without the ledger: apiece ledger check.
     """
-    from apiece.ledger import receipt as receipt_of
-
-    ledger = _open(url, create=False)
+    ledger = Ledger.open(url, create=False)
     if head is not None:
         echo(json.dumps(ledger.prove(account_of(ledger, person), _document(head, "--head"))))
         return
     found = receipt_of(ledger, account_of(ledger, person))
-    _emit(as_json, found.to_dict(), receipt_text(found))
+    emit(as_json, found.to_dict(), receipt_text(found))
 
 
 def _document(path: Path, what: str, key: str = "accounts", command: str = "head") -> Json:
@@ -511,7 +477,7 @@ def head(url: str, since: Path | None, as_json: bool) -> None:
     It binds all entries and everyone's account, in two Merkle trees as of RFC 6962.
     """
     before = None if since is None else _document(since, "--since")
-    echo(json.dumps(_open(url, create=False).publish(before)))
+    echo(json.dumps(Ledger.open(url, create=False).publish(before)))
 
 
 @command.command(
@@ -527,21 +493,22 @@ def check(receipt: Path, head: Path, as_json: bool) -> None:
     RECEIPT is of `apiece ledger receipt --head`. HEAD is the same head, or a later one that was
     published --since it.
     """
-    from apiece.ledger import check_receipt
-
     found = check_receipt(
         _document(receipt, "RECEIPT", "account", "receipt --head"), _document(head, "HEAD")
     )
-    lines = [*(f"PROBLEM {each}" for each in found), "does not hold" if found else "ok"]
-    _emit(as_json, {"ok": not found, "problems": found}, "\n".join(map(plain, lines)))
-    if found:
+    _checked(as_json, {"ok": not found}, found, "does not hold" if found else "ok")
+
+
+def _checked(as_json: bool, document: Json, problems: Sequence[str], verdict: str) -> None:
+    """Print what was checked, and exit with 1 where there are problems."""
+    lines = [*(f"PROBLEM {each}" for each in problems), verdict]
+    emit(as_json, document | {"problems": list(problems)}, lines)
+    if problems:
         click.get_current_context().exit(1)
 
 
 def account_of(ledger: Ledger, person: str) -> int | str:
     """Return the id that a text stands for. Raises `DataError` where it can be nobody's."""
-    from apiece.ledger.codec import read_id
-
     whose = read_id(person, ledger.id_kind)
     if whose is None:
         raise DataError(
@@ -552,10 +519,6 @@ def account_of(ledger: Ledger, person: str) -> int | str:
 
 def receipt_text(found: Receipt) -> str:
     """Return a receipt for its person to read."""
-    from textwrap import fill
-
-    from apiece.contract import explain
-
     promise = f"ε = {shown(found.epsilon)} at δ = {shown(found.delta)}"
     lines = [f"Receipt of {plain(found.person)}: {promise} for all analyses together", ""]
     if found.charges:
@@ -591,13 +554,12 @@ def percent(share: float) -> str:
 @option("--json")
 def history(url: str, as_json: bool) -> None:
     """List every entry: what was enrolled, reserved and committed, with digests."""
-    entries = list(_open(url, create=False).history())
+    entries = list(Ledger.open(url, create=False).history())
     names = ("number", "kind", "at", "analysis", "digest")
-    document = [{name: getattr(e, name) for name in names} for e in entries]
-    text = "\n".join(
+    lines = [
         f"{e.number:6d}  {e.at}  {e.kind:8s} {e.digest[:16]}  {e.analysis or ''}" for e in entries
-    )
-    _emit(as_json, document, text)
+    ]
+    emit(as_json, [{name: getattr(e, name) for name in names} for e in entries], lines)
 
 
 @command.command(
@@ -609,25 +571,14 @@ def history(url: str, as_json: bool) -> None:
 @option("--json")
 def verify(url: str, head: str | None, as_json: bool) -> None:
     """Recompute every digest and balance; exit 1 and name what does not add up."""
-    from apiece.ledger.anchor import read_head
-
     kept = None if head is None else read_head(head)
     if head is not None and kept is None:
         raise InputError(f"--head: {head!r} is no head; give number:digest, as verify printed it")
-    found = _open(url, create=False).verify(kept)
-    document = {
-        "ok": found.ok,
-        "entries": found.entries,
-        "people": found.people,
-        "head": {"number": found.head.number, "digest": found.head.digest},
-        "problems": list(found.problems),
-    }
-    lines = [f"PROBLEM {problem}" for problem in found.problems]
-    verdict = "ok" if found.ok else f"{len(lines)} problems; restore a backup"
-    lines.append(f"{found.entries} entries, {found.people} people: {verdict}")
-    _emit(as_json, document, "\n".join(map(plain, lines)))
-    if not found.ok:
-        click.get_current_context().exit(1)
+    found = Ledger.open(url, create=False).verify(kept)
+    document = {name: getattr(found, name) for name in ("ok", "entries", "people")}
+    verdict = "ok" if found.ok else f"{len(found.problems)} problems; restore a backup"
+    said = f"{found.entries} entries, {found.people} people: {verdict}"
+    _checked(as_json, document | {"head": _head(found.head)}, found.problems, said)
 
 
 @command.command(
@@ -644,6 +595,6 @@ def export(url: str, out: Path, table: str, analysis: str | None, as_json: bool)
 
     The first two are data about people, and so is how many paid, which is not printed.
     """
-    rows = _open(url, create=False).export(out, table, analysis_id=analysis)
+    rows = Ledger.open(url, create=False).export(out, table, analysis_id=analysis)
     document = {"out": str(out), "table": table} | ({} if table == "paid" else {"rows": rows})
-    _emit(as_json, document, str(out) if table == "paid" else f"{out}: {rows} rows")
+    emit(as_json, document, str(out) if table == "paid" else f"{out}: {rows} rows")

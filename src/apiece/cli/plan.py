@@ -59,7 +59,7 @@ HEADS = {
 }
 
 
-@click.command(cls=Command, short_help="Turn budgets into a verified plan.", epilog=EXAMPLE)
+@click.command(cls=Command, epilog=EXAMPLE)
 @option("--records", help="Number of records; with --groups.")
 @option("--groups")
 @option("--data", help="CSV or Parquet file with a budget column.")

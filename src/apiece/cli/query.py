@@ -48,9 +48,7 @@ Example:
 """
 
 
-@click.command(
-    cls=Command, short_help="Answer a question about a table, with privacy.", epilog=EXAMPLE
-)
+@click.command(cls=Command, epilog=EXAMPLE)
 @click.argument("source")
 @click.argument("query")
 @option("--person", required=True, help="Column of persons' ids.")

@@ -40,9 +40,7 @@ Examples:
 NAMES = {"internal": "report.html", "public": "report-public.html"}
 
 
-@click.command(
-    cls=Command, short_help="Write the page or the papers of a run or a plan.", epilog=EXAMPLE
-)
+@click.command(cls=Command, epilog=EXAMPLE)
 @click.argument("source", type=PATH)
 @option(
     "--edition",

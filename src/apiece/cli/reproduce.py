@@ -30,9 +30,7 @@ Examples:
 PAGE = Path("docs") / "results" / "papers.md"
 
 
-@click.command(
-    cls=Command, short_help="A table or figure of a paper, by one command.", epilog=EXAMPLE
-)
+@click.command(cls=Command, epilog=EXAMPLE)
 @click.argument("name", required=False)
 @option("--list", "as_list", is_flag=True, help="List all experiments, with cost and state.")
 @option("--page", "as_page", is_flag=True, help="Write the page of all stored results.")

@@ -51,9 +51,7 @@ HEADS = {
 }
 
 
-@click.command(
-    cls=Command, short_help="A target's risk as the others' choices vary.", epilog=EXAMPLE
-)
+@click.command(cls=Command, epilog=EXAMPLE)
 @option("--each", is_flag=True, help="Print a row for each population, as apiece attack does.")
 @option("--records", required=True)
 @option("--epsilon", type=float, required=True, help="ε of the target.")

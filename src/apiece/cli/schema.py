@@ -17,9 +17,7 @@ Examples:
 """
 
 
-@click.command(
-    cls=Command, short_help="A template of a table's public schema, or a check.", epilog=EXAMPLE
-)
+@click.command(cls=Command, epilog=EXAMPLE)
 @click.argument("data", type=PATH)
 @option("--label", required=True, help="Column to predict.")
 @option("--skip", multiple=True, help="Column that is no feature; repeatable.")

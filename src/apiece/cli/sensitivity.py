@@ -27,9 +27,7 @@ Example:
 """
 
 
-@click.command(
-    cls=Command, short_help="Which attribute drives a query's sensitivity.", epilog=EXAMPLE
-)
+@click.command(cls=Command, epilog=EXAMPLE)
 @click.argument("expression")
 @option("--range", "ranges", multiple=True, help="Range of an attribute, as name=lower:upper.")
 @option("--mean-of", type=int, help="Number of records; the query is the mean over them.")

@@ -77,11 +77,7 @@ def setting_options() -> list[click.Parameter]:
     return options
 
 
-@click.command(
-    cls=TrainCommand,
-    short_help="Train on a table of people, each at their own budget.",
-    epilog=EXAMPLE,
-)
+@click.command(cls=TrainCommand, epilog=EXAMPLE)
 @click.argument("config", required=False, type=PATH)
 @option(
     "--compare",

@@ -19,9 +19,7 @@ Examples:
 """
 
 
-@click.command(
-    cls=Command, short_help="Take a person out of everything that follows.", epilog=EXAMPLE
-)
+@click.command(cls=Command, epilog=EXAMPLE)
 @click.argument("ledger")
 @click.argument("person")
 @option("--json")
