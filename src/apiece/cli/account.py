@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from apiece import _check, _json
+from apiece._types import Json
+from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.accounting.curve import RELATION
 from apiece.cli._command import (
     Bar,
     Command,
     columns,
-    echo,
+    emit,
     needed_delta,
     option,
     read_plan,
     renamed,
 )
 from apiece.errors import ApieceError, InputError
-
-if TYPE_CHECKING:
-    from apiece._types import Json
-    from apiece.accounting import PrivacyCurve
-    from apiece.mechanisms import Mechanism
+from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
+from apiece.mechanisms.algebra import from_dict, to_dict
 
 EXAMPLE = """
 \b
@@ -76,8 +75,6 @@ def command(
     Every ε is given from below and from above for add/remove adjacency; advantage is an upper
     bound on TPR − FPR of any membership test.
     """
-    from apiece.accounting.curve import RELATION
-
     flags = (noise_multiplier, sampling_probability, steps)
     if source is None:
         cases, many = [_from_flags(*flags, delta)], False
@@ -86,7 +83,16 @@ def command(
     elif source == "-":
         cases, many = _from_json(sys.stdin.read(), delta)
     else:
-        cases, many = _from_plan(Path(source), delta), True
+        plan, many = read_plan(Path(source)), True
+        cases = [
+            Case(
+                plan.mechanism_for(g),
+                group.delta if delta is None else delta,
+                group.name,
+                group.epsilon if delta is None else None,
+            )
+            for g, group in enumerate(plan.groups)
+        ]
     curves, documents = [], []
     with Bar(len(cases)) as bar:
         for number, case in enumerate(cases):
@@ -95,14 +101,16 @@ def command(
             documents.append(document)
             bar.advance("accounting")
     if figure is not None:
-        _draw(figure, cases, curves)
-    if as_json:
+        from apiece.reporting import save
+        from apiece.reporting.plots import privacy_curves
+
+        labels = [case.name or f"mechanism {number}" for number, case in enumerate(cases)]
+        save(privacy_curves(dict(zip(labels, curves, strict=True))), figure)
+    if many:
         whole = {"results": documents, "relation": RELATION, "method": method}
-        echo(json.dumps(whole if many else documents[0], ensure_ascii=False))
-    elif many:
-        echo("\n".join(_rows(documents, method)))
+        emit(as_json, whole, _rows(documents, method))
     else:
-        echo("\n".join(_lines(documents[0], curves[0])))
+        emit(as_json, documents[0], _lines(documents[0], curves[0]))
 
 
 def _from_flags(
@@ -115,9 +123,6 @@ def _from_flags(
         raise InputError(
             "--noise-multiplier: missing; give it, a plan's file, or - for JSON on stdin"
         )
-    from apiece import _check
-    from apiece.mechanisms import Gaussian, Repeated, Sampled
-
     step: Mechanism = Gaussian(noise_multiplier)
     if probability is not None and probability != 1:
         step = Sampled(step, _check.probability("--sampling-probability", probability))
@@ -126,9 +131,6 @@ def _from_flags(
 
 
 def _from_json(text: str, delta: float | None) -> tuple[list[Case], bool]:
-    from apiece import _json
-    from apiece.mechanisms.algebra import from_dict
-
     data = _json.loads(text, "stdin")
     if not isinstance(data, list):
         return [Case(from_dict(data), needed_delta(delta))], False
@@ -143,25 +145,7 @@ def _from_json(text: str, delta: float | None) -> tuple[list[Case], bool]:
     return cases, True
 
 
-def _from_plan(path: Path, delta: float | None) -> list[Case]:
-
-    plan = read_plan(path)
-    budgets = plan.budget_groups
-    return [
-        Case(
-            plan.mechanism_for(g),
-            float(budgets.delta[g]) if delta is None else delta,
-            str(budgets.name[g]),
-            float(budgets.epsilon[g]) if delta is None else None,
-        )
-        for g in range(len(budgets))
-    ]
-
-
 def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve, Json]:
-    from apiece.accounting import privacy_curve
-    from apiece.mechanisms.algebra import to_dict
-
     try:
         curve = privacy_curve(case.mechanism, method=method)
         epsilon = curve.epsilon(case.delta)
@@ -191,13 +175,11 @@ def _lines(document: Json, curve: PrivacyCurve) -> list[str]:
         f"advantage  at most {document['advantage']:.4g}",
         f"relation   {document['relation']}, method {document['method']}",
         "",
-        curve.statement(),
+        *curve.statement().split("\n"),
     ]
 
 
 def _rows(documents: list[Json], method: str) -> list[str]:
-    from apiece.accounting.curve import RELATION
-
     head = ["", "asked", "epsilon ≥", "epsilon ≤", "delta", "advantage ≤"]
     rows = [
         [
@@ -210,11 +192,3 @@ def _rows(documents: list[Json], method: str) -> list[str]:
         for number, d in enumerate(documents)
     ]
     return [*columns([head, *rows]), f"relation {RELATION}, method {method}"]
-
-
-def _draw(path: Path, cases: list[Case], curves: list[PrivacyCurve]) -> None:
-    from apiece.reporting import save
-    from apiece.reporting.plots import privacy_curves
-
-    labels = [case.name or f"mechanism {number}" for number, case in enumerate(cases)]
-    save(privacy_curves(dict(zip(labels, curves, strict=True))), path)

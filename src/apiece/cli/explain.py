@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from textwrap import fill
+from typing import Any
 
 import click
 
+from apiece import _json
 from apiece._files import PAGE
 from apiece._text import shown
+from apiece._types import Flags
+from apiece.accounting import privacy_curve
+from apiece.budgets import Levels
 from apiece.cli._command import (
     PATH,
     Bar,
     Command,
     Output,
-    echo,
+    emit,
     flag_of,
     groups_from,
     needed_delta,
     option,
     read_plan,
 )
+from apiece.contract import Explanation, choices, explain
+from apiece.contract.explain import taking_part
 from apiece.errors import InputError
-
-if TYPE_CHECKING:
-    from apiece._types import Flags
-    from apiece.contract import Explanation
+from apiece.mechanisms.algebra import from_dict
 
 EXAMPLE = """
 \b
@@ -80,19 +83,13 @@ def command(
         raise InputError("--consent: is in what --json prints; leave one of them out")
     found = _explanation(**_only(flags, *BUDGET))
     if consent and flags["plan"] is not None:  # a plan's own curve tells how many chose what
-        from apiece.contract import explain
-
         found = explain(found.epsilon, found.delta)
     if figure is not None:
         from apiece.reporting import promise, save
 
         save(promise(found), figure)
-    if as_json:
-        echo(json.dumps(found.to_dict() | {"consent": found.consent()}, ensure_ascii=False))
-    elif consent:
-        echo(found.consent(purpose))
-    else:
-        echo(text(found))
+    document = found.to_dict() | {"consent": found.consent()}
+    emit(as_json, document, found.consent(purpose) if consent else text(found))
 
 
 def _only(flags: Flags, *names: str) -> Flags:
@@ -110,8 +107,6 @@ def _only(flags: Flags, *names: str) -> Flags:
 
 def _page(flags: Flags, levels: str | None, as_json: bool) -> None:
     """Write the contributor's page."""
-    from apiece.budgets import Levels
-    from apiece.contract import choices
     from apiece.reporting.pages import contributor_page
 
     asked = _only(flags, *OFFER)
@@ -141,10 +136,8 @@ def _page(flags: Flags, levels: str | None, as_json: bool) -> None:
             progress=progress,
         )
     contributor_page(found).save(page)
-    if as_json:
-        echo(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
-    else:
-        echo(f"wrote {page}: {len(found.names)} budgets, each under three strategies")
+    said = f"wrote {page}: {len(found.names)} budgets, each under three strategies"
+    emit(as_json, found.to_dict(), said)
 
 
 def _explanation(
@@ -154,8 +147,6 @@ def _explanation(
     plan: Path | None,
     group: str | None,
 ) -> Explanation:
-    from apiece.contract import explain
-
     if plan is not None:
         if any(flag is not None for flag in (epsilon, delta, mechanism)):
             raise InputError("--plan: has budgets and mechanisms; leave the other flags out")
@@ -167,19 +158,12 @@ def _explanation(
         if epsilon is None:
             raise InputError("--epsilon: missing; give it, --mechanism, or --plan and --group")
         return explain(epsilon, delta)
-    from apiece import _json
-    from apiece.accounting import privacy_curve
-    from apiece.mechanisms.algebra import from_dict
-
     curve = privacy_curve(from_dict(_json.loads(mechanism, "--mechanism")))
     spent = float(curve.epsilon(delta).upper) if epsilon is None else epsilon
     return explain(spent, delta, curve=curve)
 
 
 def _of_plan(path: Path, group: str | None) -> Explanation:
-    from apiece.contract import explain
-    from apiece.contract.explain import taking_part
-
     plan = read_plan(path)
     plan.require()
     names = [str(name) for name in plan.budget_groups.name]
@@ -196,7 +180,6 @@ def _of_plan(path: Path, group: str | None) -> Explanation:
 
 def text(found: Explanation) -> str:
     """Return an explanation for people to read, 80 columns wide."""
-    from textwrap import fill
 
     def listed(sentences: tuple[str, ...]) -> list[str]:
         return [fill(s, 78, initial_indent="- ", subsequent_indent="  ") for s in sentences]

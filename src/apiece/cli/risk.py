@@ -5,18 +5,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import numpy as np
 
+from apiece import _check
 from apiece._text import thousandths
+from apiece._types import Flags, Json
+from apiece.assignment.front import strategy_named
+from apiece.budgets import Budgets
+from apiece.budgets.groups import doubts_of_values, refuse_absurd
 from apiece.cli._command import (
     Bar,
     Command,
     columns,
-    echo,
+    emit,
     needed_delta,
     numbers_from,
     once,
@@ -25,11 +30,9 @@ from apiece.cli._command import (
     refuse_given,
     warn,
 )
+from apiece.contract import budget_manipulation, collusion
+from apiece.contract.exposure import RiskTable, risk_table
 from apiece.errors import InputError
-
-if TYPE_CHECKING:
-    from apiece._types import Flags, Json
-    from apiece.contract.exposure import RiskTable
 
 EXAMPLE = """
 \b
@@ -77,8 +80,6 @@ def command(each: bool, as_json: bool, figure: Path | None, **flags: Any) -> Non
     TPR − FPR of any membership test, the excess the Δ-divergence from what a uniform plan with the
     same (ε, δ) would allow.
     """
-    from apiece.budgets.groups import refuse_absurd
-
     each = each or click.get_current_context().info_name == "attack"
     beside = ("option", "method", "figure") if each else ("clip_norm", "excess", "seed")
     refuse_given(beside, "is not of --each or attack" if each else "goes with --each; add that")
@@ -89,7 +90,7 @@ def command(each: bool, as_json: bool, figure: Path | None, **flags: Any) -> Non
     shares = None if flags["shares"] is None else numbers_from("--shares", flags["shares"])
     if each:
         document = _populations(others, shares, flags)
-        echo(json.dumps(document) if as_json else rows_of(document))
+        emit(as_json, document, rows_of(document))
         return
     table = _table(others, shares or [0.2, 0.4, 0.6, 0.8], flags)
     if figure is not None:
@@ -97,17 +98,10 @@ def command(each: bool, as_json: bool, figure: Path | None, **flags: Any) -> Non
         from apiece.reporting.plots import risk_map
 
         save(risk_map(table), figure)
-    echo(json.dumps(table.to_dict(), allow_nan=False) if as_json else text_of(table))
+    emit(as_json, table.to_dict(), text_of(table))
 
 
 def _table(others: list[float], shares: list[float], flags: Flags) -> RiskTable:
-    import numpy as np
-
-    from apiece.assignment.front import strategy_named
-    from apiece.budgets import Budgets
-    from apiece.budgets.groups import doubts_of_values
-    from apiece.contract.exposure import risk_table
-
     options = once("--option", map(parse_option, flags["option"]))
     with Bar(len(shares) * len(others)) as bar:
         table = risk_table(
@@ -129,14 +123,6 @@ def _table(others: list[float], shares: list[float], flags: Flags) -> RiskTable:
 
 def _populations(others: list[float], shares: list[float] | None, flags: Flags) -> Json:
     """Return the target's risk in each population: all others move, or some of them."""
-    import numpy as np
-
-    from apiece import _check
-    from apiece.assignment.front import strategy_named
-    from apiece.budgets import Budgets
-    from apiece.budgets.groups import doubts_of_values
-    from apiece.contract import budget_manipulation, collusion
-
     if shares is None:
         refuse_given(["seed"], "draws who colludes; give --shares too, or leave it out")
     size = _check.count("--records", flags["records"], least=2)

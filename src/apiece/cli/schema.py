@@ -1,12 +1,25 @@
 """apiece schema: write a public-schema template for a table, or look for mistakes in a schema."""
 
-import json
 from pathlib import Path
 
 import click
 
 from apiece._files import SCHEMA, write
-from apiece.cli._command import PATH, Command, Output, dialect_from, echo, option, table_options
+from apiece.cli._command import (
+    PATH,
+    Command,
+    Output,
+    dialect_from,
+    echo,
+    emit,
+    option,
+    table_options,
+)
+from apiece.datasets import PACKAGED, read_schema
+from apiece.datasets.cells import require
+from apiece.datasets.packaged import schema_text
+from apiece.datasets.schema import lint, template
+from apiece.datasets.tables import read_header
 from apiece.errors import InputError
 
 EXAMPLE = """
@@ -55,12 +68,6 @@ def command(
     declared and not in the table, names and values that differ in case alone, an id or a budget as
     a feature, markers of missing values among the values.
     """
-    from apiece.datasets import PACKAGED, read_schema
-    from apiece.datasets.cells import require
-    from apiece.datasets.packaged import schema_text
-    from apiece.datasets.schema import lint, template
-    from apiece.datasets.tables import read_header
-
     if check is None and as_json:
         raise InputError("--json: a template is TOML; give it with --check")
     if str(data) in PACKAGED and check is None:
@@ -80,10 +87,8 @@ def command(
     schema.target(label)
     schema.features(but=set(taken))
     doubts = lint(schema, list(header), taken=taken)
-    if as_json:
-        echo(json.dumps({"schema": str(check), "doubts": doubts}))
-    else:
-        echo("\n".join(doubts) or f"{check}: nothing looks like a mistake")
+    said = "\n".join(doubts) or f"{check}: nothing looks like a mistake"
+    emit(as_json, {"schema": str(check), "doubts": doubts}, said)
 
 
 def _put(text: str, out: Path | None) -> None:

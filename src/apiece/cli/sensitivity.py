@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import numpy as np
 
-from apiece.cli._command import Command, echo, once, option, refuse_given
+from apiece._types import Json
+from apiece.cli._command import Command, emit, once, option, refuse_given
 from apiece.errors import AttributeRangeError, DataError, InputError
-
-if TYPE_CHECKING:
-    from apiece._types import Json
-    from apiece.sensitivity import Maximum, Query
+from apiece.sensitivity import Maximum, Query, individual_rdp, loss_shares, partial_sensitivity
 
 DESIGN = 4096  # evenly spread records, from which the shares are computed
 
@@ -50,8 +47,6 @@ def command(
 
     EXPRESSION is one record's contribution, as in Python, over named attributes.
     """
-    from apiece.sensitivity import Query
-
     query = Query(expression, once("--range", map(_range, ranges)))
     if noise_stddev is None:
         refuse_given(["order"], "of the loss under noise; give --noise-stddev too, or leave it out")
@@ -64,14 +59,11 @@ def command(
         answer["gaussian"] = _loss(answer, noise_stddev, order)
     if figure is not None:
         _draw(query, figure)
-    echo(json.dumps(answer, allow_nan=False) if as_json else text_of(answer))
+    emit(as_json, answer, text_of(answer))
 
 
 def describe(query: Query) -> Json:
-    """Return what is known of a query without any data, as JSON types; `upper` is null where it
-    is not proven."""
-    from apiece.sensitivity import loss_shares, partial_sensitivity
-
+    """Return what is known of a query without any data; `upper` is null where it is not proven."""
     latex = list(query.latex().values())
     partial = partial_sensitivity(query, query.design(DESIGN))
     shares = dict(loss_shares(partial).ranking("all"))
@@ -111,8 +103,6 @@ def _at(query: Query, text: str) -> Json:
             f"--at {text!r}: the query has no attribute {unknown[0]!r}; "
             f"give some of {', '.join(query.attributes)}"
         )
-    from apiece.sensitivity import partial_sensitivity
-
     partial = partial_sensitivity(query, values)
     return {
         "record": {name: value[0] for name, value in values.items()},
@@ -125,7 +115,6 @@ def _at(query: Query, text: str) -> Json:
 
 def _loss(answer: Json, noise_stddev: float, order: float) -> Json:
     """Return the Rényi loss of the worst record; null where its sensitivity is not proven."""
-    from apiece.sensitivity import individual_rdp
 
     def rdp(found: Json) -> float | None:
         if found["upper"] is None:
@@ -157,8 +146,15 @@ def text_of(answer: Json) -> str:
             lines.append("  the gradient norm is 0 here; partial sensitivities are defined as 0")
         for name, value in found["raw"].items():
             lines.append(f"  {name}: {value:.12g} ({found['fractions'][name]:.1%})")
-    if "gaussian" in answer:
-        lines.append(_gaussian_line(answer["gaussian"]))
+    if (loss := answer.get("gaussian")) is not None:
+        each = [
+            f"{relation} {'no proven bound' if rho is None else format(rho, '.6g')}"
+            for relation, rho in loss["rdp"].items()
+        ]
+        lines.append(
+            f"Rényi loss of order {loss['order']:g} with noise {loss['noise_stddev']:g}, at most: "
+            + "; ".join(each)
+        )
     return "\n".join(lines)
 
 
@@ -168,23 +164,9 @@ def _line(what: str, found: Json) -> str:
     return f"{what}: {found['value']:.12g} at {where}; {bound} ({found['reason']})"
 
 
-def _gaussian_line(found: Json) -> str:
-    losses = [
-        f"{relation} {'no proven bound' if rho is None else format(rho, '.6g')}"
-        for relation, rho in found["rdp"].items()
-    ]
-    return (
-        f"Rényi loss of order {found['order']:g} with noise {found['noise_stddev']:g}, at most: "
-        + "; ".join(losses)
-    )
-
-
 def _draw(query: Query, path: Path) -> None:
-    import numpy as np
-
     from apiece.reporting import save
     from apiece.reporting.plots import partial_sensitivity_surface
-    from apiece.sensitivity import partial_sensitivity
 
     if len(query.attributes) != 2:
         raise InputError(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from textwrap import fill
 
 import click
 
 from apiece._text import plain, shown
-from apiece.cli._command import Command, echo, option
+from apiece.cli._command import Command, emit, option
 from apiece.cli.ledger import account_of, receipt_text
+from apiece.ledger import Ledger
+from apiece.ledger.reports import CANNOT
 
 EXAMPLE = """
 \b
@@ -30,17 +31,11 @@ def command(ledger: str, person: str, as_json: bool) -> None:
     next step. It is final in this LEDGER. --json is the event for other systems. Both are data
     about a person.
     """
-    from apiece.ledger import Ledger
-    from apiece.ledger.reports import CANNOT
-
     opened = Ledger.open(ledger, create=False)
     before = opened.head()
     lineage = opened.withdraw([account_of(opened, person)])
     again = lineage.head == before  # nothing was written
     (event,), (found,) = lineage.events(), lineage.receipts
-    if as_json:
-        echo(json.dumps({**event, "recorded_before": again}))
-        return
     told = f"ε = {shown(found.told)} at δ = {shown(found.delta)}"
     said = [
         f"{plain(person)} withdrew on {found.withdrawn}."
@@ -52,4 +47,4 @@ def command(ledger: str, person: str, as_json: bool) -> None:
         *CANNOT,
     ]
     lines = [*(fill(each, 78) for each in said), "", receipt_text(found)]
-    echo("\n".join(lines))
+    emit(as_json, {**event, "recorded_before": again}, "\n".join(lines))
