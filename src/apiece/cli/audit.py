@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from apiece.cli._command import (
     Decorator,
     Output,
     dialect_from,
-    echo,
+    emit,
     needed_delta,
     option,
     read_plan,
@@ -132,7 +131,7 @@ def audit(name: str, short_help: str) -> Decorator:
     def made(function: Any) -> click.Command:
         def run(as_json: bool, **asked: Any) -> None:
             found = function(**asked)
-            echo(json.dumps(found.to_dict()) if as_json else text(found))
+            emit(as_json, found.to_dict(), text(found))
 
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from apiece._files import PLAN, write
 from apiece._text import plain, rounded_up
+from apiece._types import Flags, Json
+from apiece.assignment import (
+    Compared,
+    MeasuredGain,
+    PredictedGain,
+    assign,
+    compare,
+    measured_gain,
+    predicted_gain,
+    relative_noise,
+)
+from apiece.assignment.front import COMPARED, strategy_named
+from apiece.budgets import Budgets
+from apiece.budgets.frames import capped
+from apiece.budgets.groups import cap_note, doubts, refuse_absurd
 from apiece.cli._command import (
     DIALECT,
     NUMBER_OR_NAME,
@@ -21,7 +35,7 @@ from apiece.cli._command import (
     Output,
     columns,
     dialect_from,
-    echo,
+    emit,
     flag_of,
     groups_from,
     needed_delta,
@@ -34,12 +48,8 @@ from apiece.cli._command import (
     warn,
 )
 from apiece.errors import InputError
-
-if TYPE_CHECKING:
-    from apiece._types import Flags, Json
-    from apiece.assignment import Compared, MeasuredGain, PredictedGain
-    from apiece.budgets import Budgets
-    from apiece.plan import Plan
+from apiece.plan import Plan
+from apiece.plan.parts import UNSPENT
 
 EXAMPLE = """
 \b
@@ -96,7 +106,7 @@ def command(
     parameters: int | None,
     classes: int | None,
     gaussian: bool,
-    **flags: object,
+    **flags: Any,
 ) -> None:
     """Turn budgets into a verified plan: rates, clip norms and noise that keep each promise."""
     if compared:
@@ -106,48 +116,38 @@ def command(
         return
     if parameters is not None or classes is not None:
         raise InputError("--parameters, --classes: are for --compare; add it, or leave them out")
-    from apiece.budgets.groups import doubts
-
     if source is not None:
         refuse_given(flags, "a plan that is read with --from has its own; leave it out")
         plan = read_plan(source)
     else:
-        plan = _assign(flags)
+        budgets, strategy, how = _asked(flags)
+        plan = assign(budgets, strategy, **how)
+        if flags["person"] is not None:
+            plan = replace(plan, unit="person")
+        if (cap := flags["no_limit_cap"]) is not None:
+            plan = replace(plan, notes=(*plan.notes, cap_note(cap)))
         warn(doubts(plan.budget_groups))
     if out is not None:
         write(out, plan.to_json(indent=2) + "\n", PLAN)
     if gaussian:
-        echo(json.dumps(summaries(plan)) if as_json else summary_table(plan))
+        _print_gaussians(plan, as_json)
     else:
-        echo(plan.to_json() if as_json else table(plan))
+        emit(as_json, plan.to_dict(), table(plan))
 
 
-def summaries(plan: Plan) -> Json:
-    """Return each group's μ, slack and regret."""
-    return {
-        "groups": [
-            {"name": group.name, "epsilon": group.epsilon, "delta": group.delta}
-            | asdict(plan.gaussian(k))
-            for k, group in enumerate(plan.groups)
-        ]
-    }
-
-
-def summary_table(plan: Plan) -> str:
-    """Return each group's μ as a table: numbers that add up, as squares, over trainings."""
-    rows = [["group", "ε\nspent", "μ", "slack", "regret"]]
+def _print_gaussians(plan: Plan, as_json: bool) -> None:
+    """Print each group's μ, slack and regret: numbers that add up, as squares, over trainings."""
+    groups, rows = [], [["group", "ε\nspent", "μ", "slack", "regret"]]
     for k, (group, spent) in enumerate(zip(plan.groups, plan.epsilon_spent, strict=True)):
-        found = plan.gaussian(k)
+        found, asked = plan.gaussian(k), {"epsilon": group.epsilon, "delta": group.delta}
+        groups.append({"name": group.name, **asked, **asdict(found)})
         numbers = (float(spent), found.mu, found.slack, found.regret)
         rows.append([group.name, *(rounded_up(each, 3) for each in numbers)])
-    return "\n".join(columns(rows))
+    emit(as_json, {"groups": groups}, "\n".join(columns(rows)))
 
 
 def _asked(flags: Flags) -> tuple[Budgets, Any, Flags]:
     """Return the budgets, the strategy, and the other arguments of `assign` and `compare`."""
-    from apiece.assignment.front import strategy_named
-    from apiece.budgets.groups import refuse_absurd
-
     options = once("--option", map(parse_option, flags["option"]))
     flags["delta"] = needed_delta(flags["delta"])
     for name in ("batch_size", "steps"):
@@ -162,10 +162,6 @@ def _asked(flags: Flags) -> tuple[Budgets, Any, Flags]:
 
 def _compare(flags: Flags, parameters: int | None, classes: int | None, as_json: bool) -> None:
     """Print what each strategy makes of the budgets, the given one with its options among them."""
-    from apiece.assignment import compare, measured_gain, predicted_gain, relative_noise
-    from apiece.assignment.front import COMPARED
-    from apiece.budgets.groups import doubts
-
     if classes is not None and parameters is None:
         raise InputError("--parameters: missing; --classes needs it")
     budgets, given, how = _asked(flags)
@@ -187,16 +183,13 @@ def _compare(flags: Flags, parameters: int | None, classes: int | None, as_json:
         for name, noise in noises.items()
         if base is not None and classes is not None and gain is not None
     }
-    if as_json:
-        told = {
-            "relative_noise": base,
-            "measured_gain": None if gain is None else asdict(gain),
-            "predicted_gain": {n: None if p is None else asdict(p) for n, p in predicted.items()},
-        }
-        shown = [row.to_dict() for row in rows]
-        echo(json.dumps({"strategies": shown} | told, allow_nan=False))
-    else:
-        echo(f"{comparison(rows)}\n\n{prospect(rows, base, gain, predicted)}")
+    document = {
+        "strategies": [row.to_dict() for row in rows],
+        "relative_noise": base,
+        "measured_gain": None if gain is None else asdict(gain),
+        "predicted_gain": {n: None if p is None else asdict(p) for n, p in predicted.items()},
+    }
+    emit(as_json, document, f"{comparison(rows)}\n\n{prospect(rows, base, gain, predicted)}")
 
 
 def comparison(found: Sequence[Compared]) -> str:
@@ -253,23 +246,8 @@ def prospect(
     return "\n".join(wrap(told, 79))
 
 
-def _assign(flags: Flags) -> Plan:
-    from apiece.assignment import assign
-    from apiece.budgets.groups import cap_note
-
-    budgets, strategy, how = _asked(flags)
-    plan = assign(budgets, strategy, **how)
-    if flags["person"] is not None:
-        plan = replace(plan, unit="person")
-    cap = flags["no_limit_cap"]
-    return plan if cap is None else replace(plan, notes=(*plan.notes, cap_note(cap)))
-
-
 def budgets_from(flags: Flags) -> Budgets:
     """Return the budgets that the flags of a command describe."""
-    from apiece.budgets import Budgets
-    from apiece.budgets.frames import capped
-
     delta, excess, cap = flags["delta"], flags["excess"], flags["no_limit_cap"]
     if flags["data"] is not None:
         if flags["groups"] is not None or flags["records"] is not None:
@@ -323,13 +301,18 @@ def table(plan: Plan) -> str:
             f"noise stddev {stage.noise_stddev:.6g} on the sum, expected batch size "
             f"{stage.expected_batch_size:g}"
         )
-    return "\n".join([*head, "", *shown, *_foot(plan)])
+    notes = ["", *plan.notes] if plan.notes else []
+    if (plan.spent_share < UNSPENT).any():
+        notes = ["", "* spends less than 95 % of what it asked", *notes]
+    if not (plan.epsilon_spent <= plan.budget_groups.epsilon).all():
+        notes = ["", "! BROKEN: spends more than was asked", *notes]
+    if not plan.releasable:
+        notes += ["", "NOT FOR RELEASE:", *(f"  {objection}" for objection in plan.objections)]
+    return "\n".join([*head, "", *shown, *notes])
 
 
 def _row(group: Json, names: list[str]) -> list[str]:
     """Return the cells of one group."""
-    from apiece.plan.parts import UNSPENT
-
     asked, spent = budget_cells(group["epsilon"], group["epsilon_spent"])
     broken = group["epsilon_spent"] > group["epsilon"]
     mark = "!" if broken else "*" if group["spent_share"] < UNSPENT else ""
@@ -356,16 +339,3 @@ def budget_cells(asked: float, spent: float) -> tuple[str, str]:
         if (float(spends) > float(asks)) == (spent > asked):
             break
     return asks, spends
-
-
-def _foot(plan: Plan) -> list[str]:
-    from apiece.plan.parts import UNSPENT
-
-    notes = ["", *plan.notes] if plan.notes else []
-    if (plan.spent_share < UNSPENT).any():
-        notes = ["", "* spends less than 95 % of what it asked", *notes]
-    if not (plan.epsilon_spent <= plan.budget_groups.epsilon).all():
-        notes = ["", "! BROKEN: spends more than was asked", *notes]
-    if plan.releasable:
-        return notes
-    return [*notes, "", "NOT FOR RELEASE:", *(f"  {objection}" for objection in plan.objections)]

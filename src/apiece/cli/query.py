@@ -12,12 +12,13 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from apiece._files import Kind, append
-from apiece._text import plain, rounded_up
+from apiece._text import rounded_up
+from apiece._types import Flags, Json
 from apiece.cli import Interrupted
 from apiece.cli._command import (
     Command,
@@ -25,17 +26,25 @@ from apiece.cli._command import (
     Printed,
     Scratch,
     columns,
-    echo,
+    emit,
     needed_delta,
     once,
     option,
 )
 from apiece.errors import ApieceError, InputError
-
-if TYPE_CHECKING:
-    from apiece._types import Flags, Json
-    from apiece.queries import QueryCost, Schema
-    from apiece.queries.scan import Registered
+from apiece.ledger import Ledger
+from apiece.ledger.scopes import read_scope
+from apiece.queries import (
+    QueryCost,
+    Schema,
+    Session,
+    query_cost,
+    register,
+    register_on_spark,
+    start_spark,
+)
+from apiece.queries.estimates import FIELDS
+from apiece.queries.scan import Registered
 
 Log = Callable[[str], None]
 _LOG = Kind("a steward's log", mark=b'"apiece query"\n', private=True)
@@ -109,10 +118,6 @@ def command(
     not of their column's kind, and people without an account, are left out without a word here;
     the steward's log has them. --cost reads no row and no account.
     """
-    from apiece.ledger import Ledger
-    from apiece.ledger.scopes import read_scope
-    from apiece.queries import Schema, Session, query_cost
-
     if flags["analysis"] is not None and flags["url"] is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
     if flags["scope"] is not None and flags["url"] is None:
@@ -124,14 +129,19 @@ def command(
         rows_per_person=flags["rows_per_person"],
         kinds=once("--kind", map(_kind, flags["kinds"])),
     )
-    _refuse_settings(engine, memory, workspace)
+    if memory is not None and engine != "duckdb":
+        raise InputError("--memory: of duckdb; Spark has settings of its own, leave it out")
+    if memory is not None and not 0 < memory < math.inf:
+        raise InputError(f"--memory = {memory:g}: must be a number of GB in (0, inf)")
+    if workspace is not None and engine == "duckdb":
+        raise InputError("--workspace: of Spark; duckdb works in TMPDIR, leave it out")
     if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
         raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
     delta = needed_delta(flags["delta"])
     # What is wrong with the question is told before a row is read.
     cost = query_cost(query, schema, epsilon=flags["epsilon"], delta=delta)
     if priced:
-        echo(json.dumps(asdict(cost)) if as_json else _priced(cost, delta or 1e-6))
+        emit(as_json, asdict(cost), _priced(cost, delta or 1e-6))
         return
     ledger = None if flags["url"] is None else Ledger.open(flags["url"], create=False)
     if ledger is not None and flags["scope"] is not None:
@@ -150,17 +160,7 @@ def command(
         said = "interrupted, and nothing is answered" + again * (ledger is not None)
         raise Interrupted(said) from None
     told = answer.to_dict()
-    echo(json.dumps(told) if as_json else _table(told, ledger=ledger is not None))
-
-
-def _refuse_settings(engine: str, memory: float | None, workspace: Path | None) -> None:
-    """Raise `InputError` for a setting of the other engine."""
-    if memory is not None and engine != "duckdb":
-        raise InputError("--memory: of duckdb; Spark has settings of its own, leave it out")
-    if memory is not None and not 0 < memory < math.inf:
-        raise InputError(f"--memory = {memory:g}: must be a number of GB in (0, inf)")
-    if workspace is not None and engine == "duckdb":
-        raise InputError("--workspace: of Spark; duckdb works in TMPDIR, leave it out")
+    emit(as_json, told, _table(told, ledger=ledger is not None))
 
 
 @contextmanager
@@ -173,8 +173,6 @@ def _registered(
     how: Flags,
 ) -> Iterator[Registered]:
     """Register the table with an engine; what it keeps of it is gone afterwards."""
-    from apiece.queries import register, register_on_spark, start_spark
-
     if engine == "duckdb":
         held = None if memory is None else math.ceil(memory * 1e9)
         with closing(register(source, schema, memory=held, **how)) as table:
@@ -231,13 +229,13 @@ def _log(path: Path | None) -> Log:
     return lambda message: append(path, json.dumps(message, ensure_ascii=True), _LOG)
 
 
-def _priced(cost: QueryCost, delta: float) -> str:
+def _priced(cost: QueryCost, delta: float) -> list[str]:
     """Return what a question costs, for people; delta: of the accounts that are examples."""
     budgets = (0.5, 1, 2, 4, 8)
     times = [f"{cost.times(epsilon, delta):,}" for epsilon in budgets]
     rows = [["ε of an untouched account", *map(str, budgets)], ["such questions it pays", *times]]
     most = f"({cost.epsilon:g}, {cost.delta:g})"
-    lines = [
+    return [
         f"costs nobody more than {most}, charged as a Gaussian of μ = {rounded_up(cost.mu)}",
         _counted(cost.counted, cost.rows_per_person),
         "each pays for what their own rows add; who cannot is left out, and nobody is told",
@@ -245,12 +243,9 @@ def _priced(cost: QueryCost, delta: float) -> str:
         *columns(rows),
         f"(accounts with δ = {delta:g})",
     ]
-    return "\n".join(lines)
 
 
-def _table(answer: Json, *, ledger: bool) -> str:
-    from apiece.queries.estimates import FIELDS
-
+def _table(answer: Json, *, ledger: bool) -> list[str]:
     lines = []
     for group in answer["groups"]:
         labels = [f"{k}={v}" for k, v in group.items() if k not in FIELDS]
@@ -261,12 +256,14 @@ def _table(answer: Json, *, ledger: bool) -> str:
             elif "interval" in cell:
                 text += "  [{:.6g}, {:.6g}]".format(*cell["interval"])
             lines.append("  ".join([*labels, *([name] if name else []), text]))
-    lines.append(_counted(answer["counted"], answer["rows_per_person"]))
-    lines.append(f"intervals: with {answer['confidence']:.0%}, of the noise alone")
     whose = ", and whose account is missing or has too little left" if ledger else ""
-    lines.append(f"left out: cells that are not of their declared kind{whose}")
-    lines.append(f"guarantee: {answer['guarantee']}")
-    return "\n".join(map(plain, lines))
+    return [
+        *lines,
+        _counted(answer["counted"], answer["rows_per_person"]),
+        f"intervals: with {answer['confidence']:.0%}, of the noise alone",
+        f"left out: cells that are not of their declared kind{whose}",
+        f"guarantee: {answer['guarantee']}",
+    ]
 
 
 def _counted(what: str, most: int | None) -> str:

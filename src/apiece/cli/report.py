@@ -14,7 +14,7 @@ from apiece.cli._command import (
     PATH,
     Command,
     Output,
-    echo,
+    emit,
     flag_of,
     option,
     read_plan,
@@ -107,7 +107,7 @@ def command(
         path = source / NAMES[edition] if out is None else out
         told = _page(source, edition, levels, path, words)
     files = [plain(value) for name, value in told.items() if name != "edition"]
-    echo(json.dumps(told) if as_json else f"Open {' and '.join(files)}")
+    emit(as_json, told, f"Open {' and '.join(files)}")
 
 
 def _refuse_other(source: Path, out: Path | None) -> None:
@@ -164,7 +164,6 @@ def _papers(source: Path, kind: str, out: Path | None, words: dict[str, str]) ->
 
 def read(source: Path, words: dict[str, str]) -> Run | Plan:
     """Return the run of a folder, its papers completed, or the plan in a file."""
-
     if source.is_file():
         return read_plan(source)
     from apiece.reporting.completing import complete_papers

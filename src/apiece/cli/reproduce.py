@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli import Interrupted
-from apiece.cli._command import PATH, Bar, Command, Output, Scratch, columns, echo, option
+from apiece.cli._command import PATH, Bar, Command, Output, Scratch, columns, echo, emit, option
 from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -91,13 +91,12 @@ def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> Non
         row = asdict(outline)
         lacks = lacking(row.pop("needs"), data)
         rows.append(row | {"state": state(store.load(outline.name), lacks)})
-    if flags["as_json"]:
-        echo(json.dumps({"experiments": rows}, allow_nan=False))
-        return
-    for row in rows:
-        echo(f"{row['name']}\n  {row['paper']}: {row['shows']}")
-        echo(f"  cost: {row['cost']}\n  state: {row['state']}")
-        echo(f"  open: {row['open']}\n" * bool(row["open"]), nl=False)
+    told = [
+        f"{row['name']}\n  {row['paper']}: {row['shows']}\n  cost: {row['cost']}\n"
+        f"  state: {row['state']}" + f"\n  open: {row['open']}" * bool(row["open"])
+        for row in rows
+    ]
+    emit(flags["as_json"], {"experiments": rows}, "\n".join(told))
 
 
 def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
