@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -310,7 +310,10 @@ def load_model(path: str | Path) -> TabularModel:
         columns = Schema.from_dict({"columns": content["columns"]}, str(path)).features(but=set())
         hidden = tuple(content["hidden"])
         size, outputs = len(feature_names(columns)), target_of(target).outputs
-        _check_shapes(content["state"], (size, *hidden, outputs))
+        for layer, (inside, outside) in enumerate(pairwise((size, *hidden, outputs))):
+            for part, shape in (("weight", (outside, inside)), ("bias", (outside,))):
+                if tuple(content["state"][f"{2 * layer}.{part}"].shape) != shape:
+                    raise ValueError(f"layer {layer + 1}: not of the declared {outside} x {inside}")
         network = build(size, outputs, hidden, torch.Generator())
         network.load_state_dict(content["state"])
     return TabularModel(network, columns, str(content["label"]), target, statement)
@@ -356,31 +359,22 @@ def _content(path: Path) -> tuple[Json, Categorical | Numeric, Json | None]:
     return content, target, _statement(content, target, path)
 
 
-def _check_shapes(state: Mapping[str, Any], widths: tuple[int, ...]) -> None:
-    """Raise `ValueError` unless the tensors are all there, with the declared widths."""
-    for layer, (inside, outside) in enumerate(pairwise(widths)):
-        for part, shape in (("weight", (outside, inside)), ("bias", (outside,))):
-            if tuple(state[f"{2 * layer}.{part}"].shape) != shape:
-                raise ValueError(f"layer {layer + 1}: not of the declared {outside} x {inside}")
-
-
 def _statement(content: Json, target: Categorical | Numeric, path: Path) -> Json | None:
     """Return the statement in a stored model; it is its author's word."""
     # Raises `DataError` where it is of another model, or another than statement.json beside it.
     found, where = None, str(path)
     if content.get("statement") is not None:
         found = require_sealed(_json.loads(str(content["statement"]), where), where)
-        data = found["data"]
-        classes = list(target.values) if isinstance(target, Categorical) else []
-        span = [target.lower, target.upper] if isinstance(target, Numeric) else None
+        said = found["data"] | {"hidden": found["mechanism"]["hidden"]}
+        own = {name: content[name] for name in ("label", "columns", "hidden")} | {
+            "classes": list(target.values) if isinstance(target, Categorical) else [],
+            "range": [target.lower, target.upper] if isinstance(target, Numeric) else None,
+            "scale": getattr(target, "scale", None),
+        }
         weights = weights_digest(content["state"])
         require_same_digest(weights, found["bound_to"].get("weights"), "weights", where)
-        require_same_digest(content["label"], data["label"], "label", where)
-        require_same_digest(classes, data["classes"], "classes", where)
-        require_same_digest(span, data["range"], "range", where)
-        require_same_digest(getattr(target, "scale", None), data["scale"], "scale", where)
-        require_same_digest(content["columns"], data["columns"], "columns", where)
-        require_same_digest(content["hidden"], found["mechanism"]["hidden"], "hidden", where)
+        for name, value in own.items():
+            require_same_digest(value, said[name], name, where)
     beside = path.with_name("statement.json")
     if path.name == "model.pt" and beside.exists():
         said = _json.loads(beside.read_bytes(), str(beside))

@@ -174,10 +174,8 @@ def read_people(job: Job, coins: int | None = None) -> People:
     everyone = np.ones(len(frame), dtype=bool)
     persons = units.people(everyone)
     whole = Examples(encoded.features, labels, persons, units.ids if persons is None else persons)
-    own = () if data.packaged else (data.source, data.people)
-    files = [
-        Path(path) for path in (*own, job.pate.public, job.search.validation) if path is not None
-    ]
+    read = [job.pate.public, job.search.validation]
+    read += [] if data.packaged else [data.source, data.people]
     people = People(
         train=whole.of(trained),
         test=whole.of(tested),
@@ -190,7 +188,11 @@ def read_people(job: Job, coins: int | None = None) -> People:
         private_warnings=tuple(private),
         public=_public(job, columns, encoded.features[~trained & ~tested]),
         validation=_validation(job, columns, label, target),
-        fingerprints={path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+        fingerprints={
+            Path(path).name: hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            for path in read
+            if path is not None
+        },
     )
     _check_labels(people)
     return people
@@ -263,9 +265,7 @@ def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, s
             "in, and pass --schema schema.toml"
         )
     schema, names = found
-    own = {plain: given for given, plain in names.items()}
-    label = next(plain for plain in own if own[plain] == data.label)
-    return frame.rename(columns=names), schema, label
+    return frame.rename(columns=names), schema, names[data.label]
 
 
 def _check_labels(people: People) -> None:
@@ -439,19 +439,16 @@ def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
 def roles(job: Job, label: str) -> dict[str, str]:
     """Return the columns that are no features, and what each is instead."""
     # Raises `InputError` where one column is given two roles.
-    data, budgets = job.data, job.budgets
-    delta = budgets.delta if isinstance(budgets.delta, str) else None
-    given = {"epsilon": budgets.epsilon, "delta": delta, "ids": data.ids, "person": data.person}
-    given["split"] = data.split
-    found = {label: "label"}
+    data, delta, found = job.data, job.budgets.delta, {label: "label"}
+    given = {"epsilon": job.budgets.epsilon, "delta": delta if isinstance(delta, str) else None}
+    given |= {role: getattr(data, role) for role in ("ids", "person", "split")}
     for role, name in given.items():
-        if name is None:
-            continue
         if name in found:
             raise InputError(
                 f"column {name!r}: given both as {found[name]} and as {role}; name one column each"
             )
-        found[name] = role
+        if name is not None:
+            found[name] = role
     return found
 
 
@@ -541,9 +538,7 @@ def of_rows(
 
 def _but_for_case(frame: pd.DataFrame, name: str, kind: Categorical) -> int:
     """Return how many cells are no declared value but would be in another case."""
-    known, alike = (
-        {*kind.values, *markers(kind.missing)},
-        {value.casefold() for value in kind.values},
-    )
+    known = {*kind.values, *markers(kind.missing)}
+    alike = {value.casefold() for value in kind.values}
     cells = texts(column(frame, name, "feature"))
     return sum(cell not in known and cell.casefold() in alike for cell in cells.tolist())

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from apiece._files import Kind, append, write
 from apiece.assignment import assign, schedule_noise
+from apiece.budgets import Budgets
 from apiece.budgets.groups import cap_note
 from apiece.errors import DataError, StateError, UnsupportedError, as_given
 from apiece.jobs.config import Job, read_job
@@ -105,17 +106,13 @@ class Unfinished:
         """Where everything is."""
         return self.out / "checkpoints"
 
-    @property
-    def _note(self) -> Path:
-        return self.folder / "job.json"
-
     def begin(self, job: Job) -> None:
         """Make the folder, and note what the config does not say."""
         from apiece.training.checkpoints import write_atomically
 
         self.folder.mkdir(mode=0o700)
         note = {"name": job.name, "coins": self.coins}
-        write_atomically(self._note, json.dumps(note).encode())
+        write_atomically(self.folder / "job.json", json.dumps(note).encode())
 
     def model(self, strategy: str, repeat: int) -> Path:
         """Return the folder of one model's checkpoint."""
@@ -153,7 +150,7 @@ class Unfinished:
         """Delete what makes it a run to be resumed, then the keys, then everything."""
         from apiece.training.checkpoints import CheckpointFolder
 
-        self._note.unlink(missing_ok=True)
+        (self.folder / "job.json").unlink(missing_ok=True)
         for path in self.folder.glob("*/key"):
             CheckpointFolder(path.parent).finish()
         shutil.rmtree(self.folder)
@@ -278,24 +275,38 @@ def prepare_again(out: Path, *, ledger: str | None = None) -> Prepared:
         apiece.errors.StateError: runs/none: is no interrupted run; --resume takes the folder of a \
 run that was interrupted
     """
-    job, unfinished = reopen(out, ledger=ledger)
-    return _prepare(job, unfinished, resumed=True)
+    return _prepare(*reopen(out, ledger=ledger), resumed=True)
 
 
 def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
-    people = read_people(job, unfinished.coins)
-    if job.training.method == "pate":
-        votes = {name: _votes(job, name, people) for name in job.strategies}
-        plans = {name: each.plan for name, each in votes.items()}
-        return Prepared(job, people, plans, unfinished, resumed, votes)
+    people, cap = read_people(job, unfinished.coins), job.budgets.no_limit_cap
+    notes = () if cap is None else (cap_note(cap),)
     if (search := job.search.search()) is not None:
         name, own = job.training.strategy, {n: getattr(job.training, n) for n in SETTINGS}
         candidates = Candidates.of(
-            search, people.budgets, name, own, unit=job.data.unit, notes=_notes(job)
+            search, people.budgets, name, own, unit=job.data.unit, notes=notes
         )
         plans = {name: candidates.first}
         return Prepared(job, people, plans, unfinished, resumed, candidates=candidates)
-    plans = {name: _plan(job, name, people) for name in job.strategies}
+    if job.training.method == "pate":
+        pate = job.pate
+        assert pate.teachers is not None  # or the job is refused
+        votes = {
+            name: plan_votes(
+                people.budgets,
+                name,
+                teachers=pate.teachers,
+                questions=pate.asked,
+                answers=pate.answers,
+                threshold=pate.threshold,
+                unit=job.data.unit,
+                notes=notes,
+            )
+            for name in job.strategies
+        }
+        plans = {name: each.plan for name, each in votes.items()}
+        return Prepared(job, people, plans, unfinished, resumed, votes)
+    plans = {name: _plan(job, name, people.budgets, notes) for name in job.strategies}
     for name, plan in plans.items():
         if plan.combine != "continue":
             raise UnsupportedError(
@@ -305,38 +316,13 @@ def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
     return Prepared(job, people, plans, unfinished, resumed)
 
 
-def _votes(job: Job, name: str, people: People) -> VotePlan:
-    assert job.pate.teachers is not None  # or the job is refused
-    return plan_votes(
-        people.budgets,
-        name,
-        teachers=job.pate.teachers,
-        questions=job.pate.asked,
-        answers=job.pate.answers,
-        threshold=job.pate.threshold,
-        unit=job.data.unit,
-        notes=_notes(job),
-    )
-
-
-def _plan(job: Job, name: str, people: People) -> BoundPlan:
-    training = job.training_of(name)
-    plan = assign(
-        people.budgets,
-        name,
-        steps=training.steps,
-        expected_batch_size=training.batch_size,
-        clip_norm=training.clip_norm,
-    )
-    plan = replace(plan, unit=job.data.unit, notes=(*plan.notes, *_notes(job)))
-    if training.noise_schedule is not None:
-        plan = schedule_noise(plan, training.noise_schedule)
-    if training.learning_rate_schedule is not None:
-        plan = replace(plan, learning_rate=training.learning_rate_schedule)
+def _plan(job: Job, name: str, budgets: Budgets, notes: tuple[str, ...]) -> BoundPlan:
+    own = job.training_of(name)
+    batch, clip = own.batch_size, own.clip_norm
+    plan = assign(budgets, name, steps=own.steps, expected_batch_size=batch, clip_norm=clip)
+    plan = replace(plan, unit=job.data.unit, notes=(*plan.notes, *notes))
+    if own.noise_schedule is not None:
+        plan = schedule_noise(plan, own.noise_schedule)
+    if own.learning_rate_schedule is not None:
+        plan = replace(plan, learning_rate=own.learning_rate_schedule)
     return plan
-
-
-def _notes(job: Job) -> tuple[str, ...]:
-    """Return what a plan says of budgets without a limit."""
-    cap = job.budgets.no_limit_cap
-    return () if cap is None else (cap_note(cap),)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +48,7 @@ from apiece.jobs.results import (
     tuned,
 )
 from apiece.jobs.search import Best, Candidates, seed_of_run
-from apiece.jobs.statement import Bound, weights_digest
+from apiece.jobs.statement import Bound, as_text, weights_digest
 from apiece.jobs.trained import (
     POINTS,
     Accuracies,
@@ -120,19 +119,18 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
     except KeyboardInterrupt:
         folder.log("interrupted")
         raise
-    kept = models[job.training.strategy][0].network
-    head = None
+    kept, head = models[job.training.strategy][0].network, None
     if charge is not None:
         charge.release(kept.state_dict())
         entry = charge.ledger.head()
         head = f"{entry.number}:{entry.digest}"
-    config = read_toml(out / CONFIG, "config")
-    bound = Bound.of(kept.state_dict(), config, job.run.seed, head)
+    bound = Bound.of(kept.state_dict(), read_toml(out / CONFIG, "config"), job.run.seed, head)
     found = replace(_found(prepared, models, folder), bound=bound)
     told = statement_of(found)
-    model = TabularModel(kept, people.columns, people.label, people.target, told)
-    folder.write(MODEL, to_bytes(model))
-    folder.write(STATEMENT, json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+    folder.write(
+        MODEL, to_bytes(TabularModel(kept, people.columns, people.label, people.target, told))
+    )
+    folder.write(STATEMENT, as_text(told))
     folder.write(METRICS, found.to_json(indent=2) + "\n")
     if prepared.candidates is not None:
         folder.write(PLAN, found.kept.plan.to_json(indent=2) + "\n")
@@ -181,12 +179,21 @@ def gone_from(ledger: Ledger, ids: AnyArray) -> Mask:
 
 def _charge(prepared: Prepared) -> TrainingCharge | None:
     """Charge the ledger for every model that the job trains; None without a ledger."""
+    from apiece.ledger.codec import read_id
+
     job, people, ledger = prepared.job, prepared.people, ledger_of(prepared.job)
     if ledger is None or job.run.analysis is None:
         return None
     plans = [plan for plan in prepared.plans.values() for _ in range(job.compare.seeds)]
     if ledger.id_kind == "integer":
-        plans = [_with_whole_ids(plan) for plan in plans]
+        ids = [read_id(str(each), "integer") for each in people.budgets.ids]
+        if None in ids:
+            raise InputError(
+                f"ids: {ids.count(None)} of {len(ids)} are not whole numbers as 7 is written, but "
+                "this ledger's ids are; mend the column of ids"
+            )
+        whole = np.array(ids, dtype=np.int64)
+        plans = [replace(plan, consents=plan.consents.named(whole)) for plan in plans]
     # What the ledger holds a training to beside its plans: settings and tables.
     sections = job.to_dict()
     terms = {name: sections.get(name) for name in ("budgets", "training", "compare")} | {
@@ -196,18 +203,6 @@ def _charge(prepared: Prepared) -> TrainingCharge | None:
         "source": dict(people.fingerprints) or job.data.source,
     }
     return charge_training(ledger, job.run.analysis, *plans, terms=terms, resumed=prepared.resumed)
-
-
-def _with_whole_ids(plan: BoundPlan) -> BoundPlan:
-    from apiece.ledger.codec import read_id
-
-    ids = [read_id(str(i), "integer") for i in plan.ids]
-    if None in ids:
-        raise InputError(
-            f"ids: {ids.count(None)} of {len(ids)} are not whole numbers as 7 is written, but this "
-            "ledger's ids are; mend the column of ids"
-        )
-    return replace(plan, consents=plan.consents.named(np.array(ids, dtype=np.int64)))
 
 
 @contextlib.contextmanager

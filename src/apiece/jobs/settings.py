@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import UTC, date, datetime
+from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, Protocol, get_args, get_origin
 
@@ -145,19 +146,9 @@ _BY_TYPE: dict[type, Reader] = {
 }  # fmt: skip
 
 
-def below_one(name: str, value: object) -> float:
-    """Return a number in [0, 1)."""
-    return _check.probability(name, value, high_open=True)
-
-
-def inside_one(name: str, value: object) -> float:
-    """Return a number in (0, 1)."""
-    return _check.probability(name, value, low_open=True, high_open=True)
-
-
-def natural(name: str, value: object) -> int:
-    """Return a whole number of at least 0."""
-    return _check.count(name, value, least=0)
+below_one = partial(_check.probability, high_open=True)
+inside_one = partial(_check.probability, low_open=True, high_open=True)
+natural = partial(_check.count, least=0)
 
 
 def delta_or_column(name: str, value: object) -> float | str:

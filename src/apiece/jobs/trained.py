@@ -323,17 +323,9 @@ class Promise:
 def promises_of(plan: Plan) -> tuple[Promise, ...]:
     """Return what each group asked for, and what one model by this plan spends of it."""
     spent, advantage = plan.measures.epsilon_spent, plan.measures.advantage
-    return tuple(
-        Promise(
-            group.name,
-            group.records,
-            group.epsilon,
-            group.delta,
-            float(spent[k]),
-            None if advantage is None else float(advantage[k]),
-        )
-        for k, group in enumerate(plan.groups)
-    )
+    risks = [None] * len(spent) if advantage is None else advantage.tolist()
+    each = zip(plan.groups, spent.tolist(), risks, strict=True)
+    return tuple(Promise(g.name, g.records, g.epsilon, g.delta, *found) for g, *found in each)
 
 
 @dataclass(frozen=True)
