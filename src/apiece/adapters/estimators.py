@@ -40,6 +40,7 @@ from apiece.datasets import Numeric
 from apiece.datasets.encode import encode
 from apiece.errors import InputError, UnsupportedError, unknown
 from apiece.jobs.people import Examples
+from apiece.jobs.settings import METHODS
 from apiece.jobs.trained import Promise, promises_of
 from apiece.pate import plan_votes
 from apiece.plan import BoundPlan
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from apiece.jobs.model import Amount, Classes, Target
     from apiece.recipes import Recipe
 
-METHODS = ("dp-sgd", "pate")
 _OF_PATE = ("public", "teachers", "threshold")
 
 
@@ -201,32 +201,21 @@ class _Tabular(_Private):
         self, budgets: Budgets, columns: Columns, target: Target, rows: Examples, seed: int | None
     ) -> dict[str, float]:
         """Return the settings of the training that no field holds, after training by DP-SGD."""
-        size = len(budgets)
         strategy = "sample" if self.strategy is None else self.strategy
-        unit = "record" if rows.person is None else "person"
-        own = {
-            "batch_size": float(min(size, 2048) if self.batch_size is None else self.batch_size),
-            "steps": self.steps,
-            "clip_norm": self.clip_norm,
-            "learning_rate": self.learning_rate,
-        }
-
+        batch = float(min(len(budgets), 2048) if self.batch_size is None else self.batch_size)
+        own = {name: getattr(self, name) for name in ("steps", "clip_norm", "learning_rate")}
+        own["batch_size"] = batch
         if self.search is not None:
             network, plan, own = self._best(budgets, strategy, own, target, rows, seed)
         else:
-            plan = assign(
-                budgets,
-                strategy,
-                steps=self.steps,
-                expected_batch_size=own["batch_size"],
-                clip_norm=self.clip_norm,
-            )
+            steps, clip = self.steps, self.clip_norm
+            plan = assign(budgets, strategy, steps=steps, expected_batch_size=batch, clip_norm=clip)
             if plan.combine != "continue":
                 raise UnsupportedError(
                     f"strategy {plan.strategy}: averages the outputs of {len(plan.stages)} models, "
                     "and an estimator has one; choose sample, scale or hybrid"
                 )
-            plan = replace(plan, unit=unit)
+            plan = replace(plan, unit=rows.unit)
             self._note(plan)
             network = self._descended(plan, own["learning_rate"], target, rows, seed)
         self.network_, self.plan_ = network, plan.public()
@@ -244,13 +233,11 @@ class _Tabular(_Private):
         from apiece.training.randomness import Streams
 
         search = self.search if isinstance(self.search, Search) else Search(self.search)
-        unit, scored = "record" if rows.person is None else "person", rows
+        scored = rows
         if search.validation is not None:
             X, y = search.validation
-            frame = frame_of(self, X, reset=False)
-            features = features_of(frame, declared(self.columns, list(frame.columns)))
-            scored = Examples(features, self._encoded(X, y))
-        candidates = Candidates.of(search, budgets, strategy, own, unit=unit)
+            scored = Examples(self._features(X), self._encoded(X, y))
+        candidates = Candidates.of(search, budgets, strategy, own, unit=rows.unit)
         ids = candidates.first.ids
         self._note(candidates.first)
 
@@ -299,13 +286,16 @@ class _Tabular(_Private):
         if self.account is not None:
             self.account.note(plan, named=plan.unit == "person")
 
+    def _features(self, X: object) -> npt.NDArray[np.float32]:
+        """Return the features of rows to be predicted."""
+        frame = frame_of(self, X, reset=False)
+        return features_of(frame, declared(self.columns, list(frame.columns)))
+
     def _outputs(self, X: object) -> torch.Tensor:
         import torch
 
-        frame = frame_of(self, X, reset=False)
-        features = features_of(frame, declared(self.columns, list(frame.columns)))
         with torch.no_grad():
-            outputs: torch.Tensor = self.network_(torch.from_numpy(features))
+            outputs: torch.Tensor = self.network_(torch.from_numpy(self._features(X)))
         return outputs
 
     @abstractmethod
@@ -445,7 +435,7 @@ class PrivateClassifier(_Classifies, _Tabular):
             teachers=self.teachers,
             questions=self.questions,
             threshold=self.threshold,
-            unit="record" if rows.person is None else "person",
+            unit=rows.unit,
         )
         self._note(votes.plan)
         public = encode(frame_of(self, self.public, reset=False), columns)

@@ -241,7 +241,14 @@ def _check(args: transformers.TrainingArguments, plan: Plan, options: Flags) -> 
         raise InputError(
             "plan: it has a learning-rate schedule, and args another; make the plan without one"
         )
-    _refuse_ignored(args, plan)
+    usual = transformers.TrainingArguments("tmp_trainer", use_cpu=args.use_cpu)
+    for field in fields(args):
+        name, value = field.name, getattr(args, field.name)
+        same = value == getattr(usual, name, field.default)
+        if name in HONOURED or same or (name == "max_steps" and value == plan.steps):
+            continue
+        why = REFUSED.get(name, "apiece does not know it: leave it out")
+        raise UnsupportedError(f"args: {name} = {value!r} has no say in private steps; {why}")
     given = {
         "several processes": args.world_size > 1,
         "compute_loss_func": options.get("compute_loss_func") is not None,
@@ -252,16 +259,3 @@ def _check(args: transformers.TrainingArguments, plan: Plan, options: Flags) -> 
             f"args: {name} has no meaning in private steps; leave it out (a loss of your own goes "
             "into loss_fn)"
         )
-
-
-def _refuse_ignored(args: transformers.TrainingArguments, plan: Plan) -> None:
-    """Raise `UnsupportedError` for an argument that is given and would have no say."""
-    usual = transformers.TrainingArguments("tmp_trainer", use_cpu=args.use_cpu)
-    for field in fields(args):
-        name, value = field.name, getattr(args, field.name)
-        if name in HONOURED or value == getattr(usual, name, field.default):
-            continue
-        if name == "max_steps" and value == plan.steps:
-            continue
-        why = REFUSED.get(name, "apiece does not know it: leave it out")
-        raise UnsupportedError(f"args: {name} = {value!r} has no say in private steps; {why}")

@@ -36,7 +36,12 @@ class MLflow:
         self._mlflow = optional("mlflow")
         self._every = _check.count("every", every)
         self._spending = PlannedSpending(plan)
-        self._mlflow.log_params(_parameters(plan))
+        asked = {
+            f"asked/{_name(group.name)}": f"epsilon {group.epsilon:g}, delta {group.delta:g}"
+            for group in plan.public().groups
+        }
+        told = {"apiece/strategy": plan.strategy, "apiece/steps": plan.steps}
+        self._mlflow.log_params(told | asked)
 
     def __call__(self, progress: Progress) -> None:
         """Write one entry, if it is time for one."""
@@ -45,15 +50,6 @@ class MLflow:
         numbers = public_numbers(progress, self._spending)
         named = {_name(name): value for name, value in numbers.items()}
         self._mlflow.log_metrics(named, step=progress.step)
-
-
-def _parameters(plan: Plan) -> dict[str, object]:
-    """Return what a plan says of itself in few numbers."""
-    groups = {
-        f"asked/{_name(group.name)}": f"epsilon {group.epsilon:g}, delta {group.delta:g}"
-        for group in plan.public().groups
-    }
-    return {"apiece/strategy": plan.strategy, "apiece/steps": plan.steps} | groups
 
 
 def _name(text: str) -> str:

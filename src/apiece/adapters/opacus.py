@@ -98,10 +98,17 @@ def individual(
     )
     if people is not None:
         plan, options = replace(plan, unit="person"), options | {"people": people}
-    plain = _module_of(module)
-    return Trainer(
-        plain, _optimizer_of(optimizer), _per_record(criterion), plan, data_loader, **options
-    )
+    plain: torch.optim.Optimizer = getattr(optimizer, "original_optimizer", optimizer)
+    if plain.state:
+        raise StateError(
+            "optimizer: it has made steps, which the plan does not cover; begin with a new "
+            "optimizer, and a model that has not seen these records"
+        )
+    loss: Any = getattr(criterion, "criterion", criterion)  # of Opacus' ghost clipping
+    if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
+        loss = copy.copy(loss)
+        loss.reduction = "none"
+    return Trainer(_module_of(module), plain, loss, plan, data_loader, **options)
 
 
 def _module_of(module: nn.Module) -> nn.Module:
@@ -116,23 +123,3 @@ def _module_of(module: nn.Module) -> nn.Module:
             "with the cleanup() of what make_private gave"
         )
     return module
-
-
-def _optimizer_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimizer inside, without Opacus' clipping and noise."""
-    plain: torch.optim.Optimizer = getattr(optimizer, "original_optimizer", optimizer)
-    if plain.state:
-        raise StateError(
-            "optimizer: it has made steps, which the plan does not cover; begin with a new "
-            "optimizer, and a model that has not seen these records"
-        )
-    return plain
-
-
-def _per_record(criterion: Any) -> Any:
-    """Return torch's loss with one value a record; other losses as they are."""
-    criterion = getattr(criterion, "criterion", criterion)  # of Opacus' ghost clipping
-    if isinstance(criterion, nn.Module) and getattr(criterion, "reduction", "none") != "none":
-        criterion = copy.copy(criterion)
-        criterion.reduction = "none"
-    return criterion

@@ -289,18 +289,13 @@ class Papers(BaseEstimator):
             raise StateError(
                 "network_: was changed after fit; its papers are of another: fit again"
             )
-        one_delta = np.unique(run.kept.plan.budget_groups.delta).size == 1
+        plan = run.kept.plan
+        one_delta = np.unique(plan.budget_groups.delta).size == 1
         own = Levels(self.levels) if self.levels and one_delta else ()
-        levels = levels_of(said.get("levels", own), run.kept.plan)
+        levels = levels_of(said.get("levels", own), plan)
         fits = run.models if self.account is None else max(run.models, len(self.account))
-        kept = replace(run.kept, plan=named_by(levels, run.kept.plan))
-        run = replace(
-            run,
-            strategies=(kept,),
-            levels=levels or run.levels,
-            models=fits,
-            **words,  # type: ignore[arg-type]
-        )
+        kept = (replace(run.kept, plan=named_by(levels, plan)),)
+        run = replace(run, strategies=kept, levels=levels or run.levels, models=fits, **words)  # type: ignore[arg-type]
         return run if X is None else self._tested(run, X, y, people)
 
     def _tested(self, run: Run, X: object, y: object, people: npt.ArrayLike | None) -> Run:

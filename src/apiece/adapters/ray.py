@@ -44,7 +44,7 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
         ray = optional("ray")
         opened = not ray.is_initialized()
         if opened:
-            _connect(ray, address)
+            _connect(ray, address or "local")  # for None Ray takes the last that ran, even dead
         try:
             held = ray.put(work)
             train = ray.remote(num_cpus=cpus, num_gpus=gpus)(_train)
@@ -67,10 +67,8 @@ def _train(work: Work, block: int) -> Arrays:
     return work(block)
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def _connect(ray: Any, address: str) -> None:
     """Connect, or start a cluster; Ray itself would wait for one that is not there for long."""
-    if address is None:
-        address = "local"  # for None Ray takes the last one that ran here, if it is dead even
     if address not in ("auto", "local"):
         _knock(address)
     try:

@@ -68,6 +68,11 @@ class Examples:
         return Examples(self.features[rows], self.labels[rows], person, ids)
 
     @property
+    def unit(self) -> str:
+        """Whose presence is hidden: "record", or "person" where persons have several rows."""
+        return "record" if self.person is None else "person"
+
+    @property
     def units(self) -> int:
         """How many records or persons there are."""
         return self.labels.size if self.person is None else np.unique(self.person).size
