@@ -1,7 +1,5 @@
 """apiece account: what a mechanism, several, or a plan's groups cost."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """apiece explain: what a budget means for the person who gives it, in frequencies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from textwrap import fill
 from typing import Any

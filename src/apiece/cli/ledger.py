@@ -1,7 +1,5 @@
 """apiece ledger: the accounts of everyone's spending."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

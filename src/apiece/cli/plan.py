@@ -1,7 +1,5 @@
 """apiece plan: from budgets to a verified plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """apiece query: one private query, charged to a ledger."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

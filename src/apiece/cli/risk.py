@@ -3,8 +3,6 @@
 `apiece attack` is the same command with a row for each population, as of `--each`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """apiece sensitivity: which attribute drives a query's sensitivity, and how large it can be."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

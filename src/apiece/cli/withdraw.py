@@ -1,7 +1,5 @@
 """apiece withdraw: a person leaves, and learns what became of their data."""
 
-from __future__ import annotations
-
 from textwrap import fill
 
 import click
