@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.sample_choices import sample_choices
 
-from apiece import cli, contract
+from apiece import cli
 from apiece.assignment import Sample, Uniform, assign
 from apiece.budgets import Budgets
 from apiece.contract import Choices
@@ -151,7 +151,7 @@ def test_the_flags_of_an_offer(
         asked.extend([offered, settings])
         return sample_choices(("strict", "weak"), ("scale",))
 
-    monkeypatch.setattr(contract, "choices", choices)
+    monkeypatch.setattr("apiece.cli.explain.choices", choices)
     path = tmp_path / "choose.html"
     for offer in (OFFER, ["--levels", "weak=3,strict=1", *OFFER[2:]]):
         asked.clear()

@@ -6,7 +6,7 @@ import shlex
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -187,12 +187,10 @@ def _registered(
 
 def _bounds(text: str) -> tuple[str, tuple[float, float]]:
     name, equals, rest = text.rpartition("=")
-    low, colon, high = rest.partition(":")
-    try:
-        if equals and colon:
+    low, _, high = rest.partition(":")
+    with suppress(ValueError):
+        if equals:
             return name, (float(low), float(high))
-    except ValueError:
-        pass
     raise InputError(f"--bounds: {text!r} is not column=LOW:HIGH, as in income=0:200000")
 
 

@@ -104,8 +104,12 @@ def command(
             )
         told = _papers(source, kind, out, words)
     else:
+        from apiece.reporting import report
+
         path = source / NAMES[edition] if out is None else out
-        told = _page(source, edition, levels, path, words)
+        check_output(path, PAGE)
+        page = report(read(source, words), edition=edition, levels=_levels(levels))
+        told = {"edition": edition, "report": str(page.save(path))}
     files = [plain(value) for name, value in told.items() if name != "edition"]
     emit(as_json, told, f"Open {' and '.join(files)}")
 
@@ -122,16 +126,6 @@ def _refuse_other(source: Path, out: Path | None) -> None:
         raise InputError(f"{source}: is a file of a run; give its folder, {source.parent}")
     if out is None:
         raise InputError(f"{source}: is no run folder; for the page of a plan give --out FILE")
-
-
-def _page(
-    source: Path, edition: str, levels: str | None, out: Path, words: dict[str, str]
-) -> dict[str, str]:
-    from apiece.reporting import report
-
-    check_output(out, PAGE)
-    page = report(read(source, words), edition=edition, levels=_levels(levels))
-    return {"edition": edition, "report": str(page.save(out))}
 
 
 def _papers(source: Path, kind: str, out: Path | None, words: dict[str, str]) -> dict[str, str]:

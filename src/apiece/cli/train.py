@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ from apiece.errors import InputError, OptionError, unknown
 if TYPE_CHECKING:
     from apiece._types import Flags
     from apiece.jobs import Job, Prepared, Run
-    from apiece.training import PlannedSpending
 
 EXAMPLE = """
 \b
@@ -139,8 +139,10 @@ def command(
 def _run(prepared: Prepared, out: Path) -> Run:
     """Run the job with a bar on the terminal, and say each doubt once training has begun."""
     from apiece.jobs import run
+    from apiece.training import PlannedSpending
+    from apiece.training.callbacks import describe
 
-    job, spending = prepared.job, _Spending(prepared)
+    job, spending = prepared.job, cache(lambda name: PlannedSpending(prepared.plans[name]))
     doubts = [f"warning: {doubt}" for doubt in prepared.people.warnings]
     doubts += [f"private, not in the run folder: {note}" for note in prepared.private_notes]
 
@@ -148,13 +150,18 @@ def _run(prepared: Prepared, out: Path) -> Run:
         while doubts:
             echo(doubts.pop(0), err=True)
 
+    def planned(strategy: str, step: int) -> str:  # whatever happened in training
+        # With PATE steps are lessons: votes are cast between those of teachers and student.
+        at = prepared.plans[strategy].steps if prepared.votes else step
+        return "planned " + ", ".join(map(describe, spending(strategy).at(at)))
+
     with Bar(prepared.steps, done=prepared.unfinished.made()) as bar:
 
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
             tell()
             at = f"{strategy} {repeat + 1}/{job.compare.seeds} step {step}/{steps}"
             if prepared.candidates is None:
-                bar.advance(lambda: f"{at}, {spending.at(strategy, step)}")
+                bar.advance(lambda: f"{at}, {planned(strategy, step)}")
             else:
                 bar.advance(f"search, step {step}/{steps} of a run")
 
@@ -164,26 +171,6 @@ def _run(prepared: Prepared, out: Path) -> Run:
             raise Interrupted(_interrupted(bar, out, job)) from None
     tell()
     return found
-
-
-class _Spending:
-    """What each model has spent so far by its plan, whatever happened in training."""
-
-    def __init__(self, prepared: Prepared) -> None:
-        self._prepared = prepared
-        self._of: dict[str, PlannedSpending] = {}
-
-    def at(self, strategy: str, step: int) -> str:
-        """Return it in words."""
-        from apiece.training import PlannedSpending
-        from apiece.training.callbacks import describe
-
-        plan = self._prepared.plans[strategy]
-        if strategy not in self._of:
-            self._of[strategy] = PlannedSpending(plan)
-        # With PATE steps are lessons: votes are cast between those of teachers and student.
-        spent = self._of[strategy].at(plan.steps if self._prepared.votes else step)
-        return "planned " + ", ".join(map(describe, spent))
 
 
 def _interrupted(bar: Bar, out: Path, job: Job) -> str:

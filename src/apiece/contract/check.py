@@ -22,7 +22,7 @@ from apiece.errors import (
     VerificationError,
 )
 from apiece.numerics.roots import log_room, safe_end
-from apiece.plan import BoundPlan, Plan, Reference, Verification
+from apiece.plan import BoundPlan, Plan, Reference
 from apiece.plan.parts import PUBLIC
 from apiece.plan.verification import excess_of
 
@@ -118,12 +118,18 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
             f"contract: {len(plan.budget_groups)} groups, at most {MOST}; round the budgets down "
             "first, with Budgets.rounded_down"
         )
-    verification = plan.verify(budgets)
+    verification, measures = plan.verify(budgets), plan.measures
     size = len(plan.budget_groups)
     bounds = np.ones(size) if verification.bound is None else verification.bound
     clauses = []
     for g, name in enumerate(plan.budget_groups.name.tolist()):
-        forward, backward = _excesses(plan, verification, g)
+        if measures.forward is not None and measures.backward is not None:
+            forward, backward = float(measures.forward[g]), float(measures.backward[g])
+        else:
+            found = excess_of(plan, g, privacy_curve(plan.mechanism_for(g), method="pld"))
+            forward, backward = float(found.forward.upper), float(found.backward.upper)
+        if verification.forward is not None:  # as the group's most cautious record sees it
+            forward = float(np.fmax(forward, verification.forward[g]))
         spent, asked = float(verification.epsilon_spent[g]), float(verification.epsilon[g])
         most, bound, delta = max(forward, backward), float(bounds[g]), verification.delta[g]
         kept = bool(verification.kept[g]) and most <= bound
@@ -131,18 +137,6 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
         told = asked, float(delta), bound, spent, forward, backward, most
         clauses.append(Clause(name, *told, kept, reason))
     return Verdict(tuple(clauses))
-
-
-def _excesses(plan: Plan, verification: Verification, group: int) -> tuple[float, float]:
-    """Return a group's forward and backward Δ; forward as its most cautious record sees it."""
-    measures, seen = plan.measures, verification.forward
-    if measures.forward is not None and measures.backward is not None:
-        forward, backward = float(measures.forward[group]), float(measures.backward[group])
-    else:
-        curve = privacy_curve(plan.mechanism_for(group), method="pld")
-        excess = excess_of(plan, group, curve)
-        forward, backward = float(excess.forward.upper), float(excess.backward.upper)
-    return forward if seen is None else float(np.fmax(forward, seen[group])), backward
 
 
 def _reason(spent: float, asked: float, forward: float, backward: float, bound: float) -> str:
@@ -277,12 +271,11 @@ def _padded(
 
 def with_public(budgets: Budgets, public: int, epsilon: float) -> Budgets:
     """Return `budgets` followed by `public` records with a budget of their own and no bound."""
-    if np.issubdtype(budgets.ids.dtype, np.integer):
-        own = budgets.ids
+    own, ids = budgets.ids, np.array([f"public:{i}" for i in range(public)])
+    if np.issubdtype(own.dtype, np.integer):
         ids = own.max() + 1 + np.arange(public)
     else:
-        own = budgets.ids.astype(str)
-        ids = np.char.add("public:", np.arange(public).astype(str))
+        own = own.astype(str)
     labels = budgets.groups.name[budgets.group_index].astype(str)
     assert budgets.excess is not None
     return Budgets(

@@ -188,19 +188,15 @@ def choices(
         outcomes += [_outcome(plan, name, names.index(name), others, told) for name in whose]
         if progress is not None:
             progress(number + 1, len(schemes) * len(asked))
-    reference = Reference(expected_batch_size / records, steps)
-    rights = []  # the greatest share of right guesses where everybody has one budget
-    for _, epsilon, _ in rows:
+    reference, references, bounded = Reference(expected_batch_size / records, steps), [], []
+    for (_, epsilon, _), promise in zip(rows, promises, strict=True):
         noise = noise_multipliers(epsilon=epsilon, delta=delta, **asdict(reference))
-        curve = privacy_curve(reference.mechanism(float(noise)))
-        rights.append(float(curve.success(0.5).upper))
-    references = tuple(count_up(right, PEOPLE) for right in rights)
-    bounded = tuple(
-        min(count_up(right + bound, PEOPLE), promise.frequencies.right)
-        for right, promise in zip(rights, promises, strict=True)
-    )
+        # the greatest share of right guesses where everybody has this budget
+        right = float(privacy_curve(reference.mechanism(float(noise))).success(0.5).upper)
+        references.append(count_up(right, PEOPLE))
+        bounded.append(min(count_up(right + bound, PEOPLE), promise.frequencies.right))
     shares = tuple(share for _, _, share in rows)
-    known = names, shares, promises, references, bounded, bound, records
+    known = names, shares, promises, tuple(references), tuple(bounded), bound, records
     return Choices(*known, tuple(outcomes))
 
 

@@ -169,8 +169,7 @@ def risk_table(
 def _risk(plan: BoundPlan) -> tuple[float, ...]:
     """Return advantage, forward and backward Δ of the first record, a victim; upper bounds."""
     faced = exposure(plan, int(plan.group_index[0]))
-    ends = faced.advantage, faced.forward, faced.backward
-    return tuple(float(end.upper) for end in ends)
+    return tuple(float(end.upper) for end in (faced.advantage, faced.forward, faced.backward))
 
 
 LEAST, MOST = 0.1, 100.0  # ε between which others are taken to choose

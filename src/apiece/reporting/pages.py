@@ -218,23 +218,7 @@ def contributor_page(choices: Choices) -> Report:
     )
     others: list[tuple[int | None, str]] = [(None, f"as is expected: {expected}")]
     others += [(h, f"all others choose “{plain(n)}”") for h, n in enumerate(choices.names)]
-    return Report(
-        environment()
-        .get_template("contributor.html.j2")
-        .render(
-            choices=choices,
-            strategies=strategies,
-            ways={name: _WAYS.get(name, "").format(most=choices.most) for name in strategies},
-            others=others,
-            outcomes={(o.strategy, o.budget, o.others): o for o in choices.outcomes},
-            data=_lookup(choices, strategies),
-        )
-    )
-
-
-def _lookup(choices: Choices, strategies: list[str]) -> Json:
-    """Return what the page's script looks up."""
-    return {
+    looked_up: Json = {  # by the page's script
         "outcomes": {
             f"{o.strategy} {o.budget} {'' if o.others is None else o.others}": {
                 "right": o.explanation.frequencies.right,
@@ -250,3 +234,15 @@ def _lookup(choices: Choices, strategies: list[str]) -> Json:
         },
         "promised": [promise.frequencies.right for promise in choices.promises],
     }
+    return Report(
+        environment()
+        .get_template("contributor.html.j2")
+        .render(
+            choices=choices,
+            strategies=strategies,
+            ways={name: _WAYS.get(name, "").format(most=choices.most) for name in strategies},
+            others=others,
+            outcomes={(o.strategy, o.budget, o.others): o for o in choices.outcomes},
+            data=looked_up,
+        )
+    )

@@ -116,7 +116,9 @@ def _board(document: FPDF, statement: Json, size: float) -> None:
         [f"{unit['means']}: {near['means']} ({near['relation']})."],
         size,
     )
-    _paragraphs(document, "What is not covered?", _listed(statement["not_covered"]), size)
+    _paragraphs(
+        document, "What is not covered?", [f"•  {t}" for t in statement["not_covered"]], size
+    )
 
 
 def _cards(document: FPDF, statement: Json, size: float) -> None:
@@ -162,18 +164,14 @@ def _promises(document: FPDF, promise: Json, size: float) -> None:
     _write(document, f"{guessing()} at most so many, whatever else they know; who has not seen the "
            "model, about 500:", size)  # fmt: skip
     made = any(each["as_made_at_most"] for each in levels)
-    head = ["budget", "ε", "δ", "by ε and δ alone", *(["as it was made"] if made else [])]
-    rows = [
-        [
-            _cut(each["name"], 40),
-            shown(each["epsilon"]),
-            shown(each["delta"]),
-            _of_1000(each["right_of_1000_at_most"]),
-            *([_of_1000(each["as_made_at_most"])] if made else []),
-        ]
-        for each in levels[:_LEVELS]
-    ]
-    _table(document, [head, *rows], size - 0.5, (54, 24, 28, 36, 36)[: len(head)])
+    rows = [["budget", "ε", "δ", "by ε and δ alone", "as it was made"]]
+    for each in levels[:_LEVELS]:
+        told = (each["right_of_1000_at_most"], each["as_made_at_most"])
+        rights = ["–" if right is None else f"{right:,} of 1,000" for right in told]
+        budget = [_cut(each["name"], 40), shown(each["epsilon"]), shown(each["delta"])]
+        rows.append([*budget, *rights])
+    widths = (54, 24, 28, 36, 36)[: 5 if made else 4]
+    _table(document, [row[: len(widths)] for row in rows], size - 0.5, widths)
     if len(levels) > _LEVELS:
         _write(document, f"and {len(levels) - _LEVELS} more, in statement.json", size - 1)
     if promise["no_limit_cap"] is not None:
@@ -184,10 +182,6 @@ def _promises(document: FPDF, promise: Json, size: float) -> None:
             "how many chose what, and is not told."
         )
         _write(document, less, size - 1, colour=_QUIET)
-
-
-def _of_1000(right: int | None) -> str:
-    return "–" if right is None else f"{right:,} of 1,000"
 
 
 def _table(
@@ -233,10 +227,6 @@ def _questions(document: FPDF, statement: Json, size: float) -> None:
             _paragraphs(document, line[2:], [], size)
         else:
             _write(document, line[:1].upper() + line[1:], size)
-
-
-def _listed(texts: list[str]) -> list[str]:
-    return [f"•  {text}" for text in texts]
 
 
 def _paragraphs(document: FPDF, question: str, answers: list[str], size: float) -> None:

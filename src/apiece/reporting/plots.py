@@ -105,7 +105,8 @@ def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
     """Return one figure of up to seven labelled curves, upper bounds: profile left, power right."""
     # Left: δ at each ε, with the band to the lower bound shaded where the method has one. Right:
     # the true-positive rate of any membership test against its false-positive rate.
-    at_most_seven("curves", len(curves))
+    if not 0 < len(curves) <= MOST_CURVES:
+        raise InputError(f"curves: {len(curves)}; draw 1 to {MOST_CURVES} in one figure")
     figure = Figure(figsize=(10, 4.3), layout="constrained")
     left, right = figure.subplots(1, 2)
     reach = max(_reach(curve) for curve in curves.values())
@@ -207,9 +208,3 @@ def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivit
         plane.set(xlabel=names[0], ylabel=names[1])
         figure.colorbar(filled, ax=plane, label="gradient norm per unit")
     return figure
-
-
-def at_most_seven(what: str, count: int) -> None:
-    """Raise `InputError` where there are no curves, or more than there are colours."""
-    if not 0 < count <= MOST_CURVES:
-        raise InputError(f"{what}: {count}; draw 1 to {MOST_CURVES} in one figure")
