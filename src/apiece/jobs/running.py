@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +33,7 @@ from apiece.jobs.model import (
     target_of,
     to_bytes,
 )
-from apiece.jobs.people import Examples, People
+from apiece.jobs.people import Examples
 from apiece.jobs.prepared import Prepared, RunFolder, refuse_used
 from apiece.jobs.results import (
     CONFIG,
@@ -52,7 +52,6 @@ from apiece.jobs.statement import Bound, as_text, weights_digest
 from apiece.jobs.trained import (
     POINTS,
     Accuracies,
-    Errors,
     Facts,
     Predictions,
     Trained,
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
 
 # Told about every step: strategy, which repeat, step, steps.
 Watcher = Callable[[str, int, int, int], object]
+Models = dict[str, list[tuple[nn.Sequential, float]]]  # of each strategy, with their seconds
 SAVE_EVERY = 1000  # steps: a second or so to make again, against a flush of the disk
 ANSWERS = "answers.json"
 
@@ -119,7 +119,7 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
     except KeyboardInterrupt:
         folder.log("interrupted")
         raise
-    kept, head = models[job.training.strategy][0].network, None
+    kept, head = models[job.training.strategy][0][0], None
     if charge is not None:
         charge.release(kept.state_dict())
         entry = charge.ledger.head()
@@ -258,39 +258,23 @@ class ModelRun:
         return self.prepared.unfinished.model(self.strategy, self.repeat)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Evaluated:
-    """A trained model, what it says of held-out rows, and how long it took."""
-
-    network: nn.Sequential
-    predictions: Predictions | None
-    errors: Errors | None
-    seconds: float
-
-
 def _made(
     prepared: Prepared, folder: RunFolder, watch: Watcher, charge: TrainingCharge | None
-) -> tuple[Prepared, dict[str, list[_Evaluated]]]:
+) -> tuple[Prepared, Models]:
     """Return the models of each strategy, and the job; of a search the best, as it was made."""
-    people, models = prepared.people, dict[str, list[_Evaluated]]()
+    models: Models = {}
     if prepared.candidates is not None:
         prepared, network = searched(prepared, prepared.candidates, folder, watch, charge)
         # Without its time, which would tell how many runs there were.
-        return prepared, {prepared.job.training.strategy: [_evaluated(people, network, 0.0)]}
+        return prepared, {prepared.job.training.strategy: [(network, 0.0)]}
     make = taught if prepared.votes else descended
     for name in prepared.plans:
         models[name] = []
         for repeat in range(prepared.job.compare.seeds):
             begun = time.monotonic()
             network = make(ModelRun(prepared, name, repeat, folder, watch, charge))
-            models[name].append(_evaluated(people, network, time.monotonic() - begun))
+            models[name].append((network, time.monotonic() - begun))
     return prepared, models
-
-
-def _evaluated(people: People, network: nn.Sequential, seconds: float) -> _Evaluated:
-    if isinstance(people.target, Numeric):
-        return _Evaluated(network, None, errors(network, people.test, people.target), seconds)
-    return _Evaluated(network, answers(network, people.test), None, seconds)
 
 
 def descended(one: ModelRun) -> nn.Sequential:
@@ -466,15 +450,18 @@ def student(
     return network, int((found.answers >= 0).sum())
 
 
-def _found(
-    prepared: Prepared, models: Mapping[str, Sequence[_Evaluated]], folder: RunFolder
-) -> Run:
+def _found(prepared: Prepared, models: Models, folder: RunFolder) -> Run:
     """Return what a run tells of its models."""
-    job, people = prepared.job, prepared.people
+    job, people, target = prepared.job, prepared.people, prepared.people.target
     plans = {name: plan.public() for name, plan in prepared.plans.items()}
-    strategies = []
+    strategies, said = [], dict[str, list[Predictions]]()
     for name, trained in models.items():
-        told = [each.predictions for each in trained if each.predictions is not None]
+        off, told = [], said.setdefault(name, [])
+        for network, _ in trained:
+            if isinstance(target, Numeric):
+                off.append(errors(network, people.test, target))
+            elif (each := answers(network, people.test)) is not None:
+                told.append(each)
         strategies.append(
             Trained(
                 strategy=name,
@@ -485,23 +472,23 @@ def _found(
                 test_accuracy_by_person=tuple(
                     each.by_person for each in told if job.data.unit == "person"
                 ),
-                test_errors=tuple(each.errors for each in trained if each.errors is not None),
-                seconds=round(sum(each.seconds for each in trained), 2),
+                test_errors=tuple(each for each in off if each is not None),
+                seconds=round(sum(seconds for _, seconds in trained), 2),
             )
         )
-    kept = models[job.training.strategy][0]
-    curve = folder.curve(job.training.strategy, 0)
+    kept, held_out = models[job.training.strategy][0][0], said[job.training.strategy]
+    curve, predictions = folder.curve(job.training.strategy, 0), held_out[0] if held_out else None
     tested = Accuracies(None, (), (), (), tuple(sorted(curve.items())))
     if people.classes:
-        trained_on = answers(kept.network, people.train)
+        trained_on = answers(kept, people.train)
         assert trained_on is not None  # somebody is usable, or the people are refused
         group = people.group_of_rows[~people.train.faulty]
         groups = len(people.budgets.groups)
-        tested = accuracies(kept.predictions, len(people.classes), trained_on, group, groups, curve)
+        tested = accuracies(predictions, len(people.classes), trained_on, group, groups, curve)
     return Run(
         version=__version__,
         name=job.name,
-        data=_facts(prepared, kept.predictions),
+        data=_facts(prepared, predictions),
         strategy=job.training.strategy,
         method=job.training.method,
         hidden=job.training.hidden,

@@ -13,7 +13,7 @@ earlier answers); docs/mathematics.md, section 13.
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -225,7 +225,16 @@ def plan_votes(
             f"teachers = {teachers}: there are {records} records or persons to teach them; give "
             f"at most {records}, and better a hundredth of it"
         )
-    most = _answers(questions, answers, threshold if noise is None else noise.threshold)
+    most = questions
+    if answers is not None:
+        if (threshold if noise is None else noise.threshold) is None:
+            raise InputError(
+                f"answers = {answers}: without a threshold every question is answered; give one, "
+                "or leave answers out"
+            )
+        most = _check.count("answers", answers)
+        if not most <= questions:
+            raise InputError(f"answers = {answers}: must be at most questions = {questions}")
     mu = gaussian_mu(groups.epsilon, groups.delta)
     seats = voters.seats(groups, mu, teachers)
     # (pools,) What each pool's records allow together, as the μ² of a record of reach 1.
@@ -238,22 +247,21 @@ def plan_votes(
         raise InputError("threshold: is part of the noise that is given; leave one of them out")
     else:
         phases = _phases(allowed, noise, questions, most)
-    plan = _plan(voters.name, groups, seats, noise, phases)
-    plan = replace(plan, unit=unit, notes=(*plan.notes, *notes)).bind(budgets)
+    stages = stages_of(groups, seats, noise, phases)
+    told = (
+        f"Votes of {int(seats.teachers.sum())} teachers: steps are checks and answers, and what "
+        "stands as a clip norm is how far one record can move the votes that are counted."
+    )
+    plan = Plan(
+        strategy=voters.name,
+        clip_norm=float(np.sqrt(2.0) * (seats.reach @ groups.records) / groups.records.sum()),
+        budget_groups=groups,
+        stages=stages,
+        reference=Reference(1.0, sum(stage.steps for stage in stages)),
+        unit=unit,
+        notes=(told, *notes),
+    ).bind(budgets)
     return VotePlan(strategy=voters.name, seats=seats, noise=noise, phases=phases, plan=plan)
-
-
-def _answers(questions: int, answers: int | None, threshold: float | None) -> int:
-    if answers is None:
-        return questions
-    if threshold is None:
-        raise InputError(
-            f"answers = {answers}: without a threshold every question is answered; give one, or "
-            "leave answers out"
-        )
-    if not _check.count("answers", answers) <= questions:
-        raise InputError(f"answers = {answers}: must be at most questions = {questions}")
-    return answers
 
 
 def _least_noise(allowed: float, questions: int, answers: int, threshold: float | None) -> Noise:
@@ -304,22 +312,3 @@ def stages_of(
             reach = np.sqrt(2.0) * seats.reach * (1 + 2.0**-52)
             stages.append(Stage(phase.answers, size, noise.answer, joins, reach))
     return tuple(stages)
-
-
-def _plan(
-    name: str, groups: BudgetGroups, seats: Seats, noise: Noise, phases: tuple[Phase, ...]
-) -> Plan:
-    note = (
-        f"Votes of {int(seats.teachers.sum())} teachers: steps are checks and answers, and what "
-        "stands as a clip norm is how far one record can move the votes that are counted."
-    )
-    stages = stages_of(groups, seats, noise, phases)
-    mean = float(np.sqrt(2.0) * (seats.reach @ groups.records) / groups.records.sum())
-    return Plan(
-        strategy=name,
-        clip_norm=mean,
-        budget_groups=groups,
-        stages=stages,
-        reference=Reference(1.0, sum(stage.steps for stage in stages)),
-        notes=(note,),
-    )

@@ -182,10 +182,7 @@ class Plan(Numbers):
         for old, new in zip(groups.name.tolist(), names, strict=True):
             notes = tuple(note.replace(f"group {old} ", f"group {new} ") for note in notes)
         made = replace(self, budget_groups=replace(groups, name=np.array(names)), notes=notes)
-        for name in ("epsilon_spent", "measures"):
-            if name in self.__dict__:
-                made.__dict__[name] = self.__dict__[name]
-        return made
+        return _measured(made, self, "epsilon_spent", "measures")
 
     def curve(self, group: int | str, *, method: str | None = None) -> PrivacyCurve:
         """Return the privacy curve of a record of `group`.
@@ -463,9 +460,12 @@ AnyPlan = TypeVar("AnyPlan", bound=Plan)
 def _changed(plan: Plan, kind: type[AnyPlan], **records: Any) -> AnyPlan:
     """Return the same numbers as another kind of plan; what they were found to spend goes along."""
     made = kind(**{field.name: getattr(plan, field.name) for field in fields(Plan)}, **records)
-    for name in ("groups", "epsilon_spent", "measures"):
-        if name in plan.__dict__:
-            made.__dict__[name] = plan.__dict__[name]
+    return _measured(made, plan, "groups", "epsilon_spent", "measures")
+
+
+def _measured(made: AnyPlan, plan: Plan, *names: str) -> AnyPlan:
+    """Return a plan of the same numbers, with what was already computed of the other."""
+    made.__dict__.update({name: plan.__dict__[name] for name in names if name in plan.__dict__})
     return made
 
 

@@ -165,21 +165,14 @@ def _stage_fields(stage: Stage) -> Json:
 
 
 def _stage_columns(stage: Stage) -> dict[str, AnyArray]:
-    columns: dict[str, AnyArray] = {
-        "sampling_probability": stage.sampling_probability,
-        "clip_norm": stage.clip_norm,
-    }
-    if stage.participation is not None:
-        columns["participation"] = stage.participation
-    if stage.times is not None:
-        columns["times"] = stage.times
-    return columns
+    return {name: each for name in _OF_GROUPS if (each := getattr(stage, name)) is not None}
 
 
 def _rows(columns: Mapping[str, Sequence[object]]) -> list[Json]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
+_OF_GROUPS = ("sampling_probability", "clip_norm", "participation", "times")  # of a stage
 Readers = dict[str, _json.Reader[object]]
 _MEASURES = ("epsilon_spent", "advantage", "excess", "excess_forward", "excess_backward")
 _COLUMN, _TEXTS = tuple[float, ...], tuple[str, ...]
@@ -209,14 +202,10 @@ _TOP_OPTIONAL["stages"] = _json.listed(_STAGE)
 
 
 def _selection(value: object, where: str) -> Selection:
-    kinds: Readers = {
-        "runs": lambda runs, _: read_runs(runs),
-        "score_noise": _json.maybe(_json.number),
-        "others": _json.listed(_STAGE),
-    }
+    kinds: Readers = {"runs": lambda runs, _: read_runs(runs), "others": _json.listed(_STAGE)}
+    kinds["score_noise"] = _json.maybe(_json.number)
     read = _json.fields(value, where, kinds)
-    others = tuple(Stage(**stage) for stage in read["others"])
-    return Selection(read["runs"], read["score_noise"], others)
+    return Selection(**read | {"others": tuple(Stage(**stage) for stage in read["others"])})
 
 
 _TOP_OPTIONAL["selection"] = _selection
@@ -258,9 +247,8 @@ def read(data: object) -> tuple[Json, Claims]:
     columns = _columns(groups, single)
     stages = top.pop("stages", None)
     if stages is None:
-        of_groups = ("sampling_probability", "clip_norm", "participation", "times")
         shared = {name: top.pop(name) for name in _ONE_STAGE} | {"steps": top["steps"]}
-        stages = [shared | {name: _array(columns.get(name)) for name in of_groups}]
+        stages = [shared | {name: _array(columns.get(name)) for name in _OF_GROUPS}]
     claims = {name: columns.get(name) for name in ("noise_multiplier", *_MEASURES)}
     told = Claims(top.pop("steps"), top.pop("releasable"), **claims)
     budgets = BudgetGroups(
