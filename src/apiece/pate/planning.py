@@ -225,16 +225,7 @@ def plan_votes(
             f"teachers = {teachers}: there are {records} records or persons to teach them; give "
             f"at most {records}, and better a hundredth of it"
         )
-    most = questions
-    if answers is not None:
-        if (threshold if noise is None else noise.threshold) is None:
-            raise InputError(
-                f"answers = {answers}: without a threshold every question is answered; give one, "
-                "or leave answers out"
-            )
-        most = _check.count("answers", answers)
-        if not most <= questions:
-            raise InputError(f"answers = {answers}: must be at most questions = {questions}")
+    most = _answers(questions, answers, threshold if noise is None else noise.threshold)
     mu = gaussian_mu(groups.epsilon, groups.delta)
     seats = voters.seats(groups, mu, teachers)
     # (pools,) What each pool's records allow together, as the μ² of a record of reach 1.
@@ -262,6 +253,19 @@ def plan_votes(
         notes=(told, *notes),
     ).bind(budgets)
     return VotePlan(strategy=voters.name, seats=seats, noise=noise, phases=phases, plan=plan)
+
+
+def _answers(questions: int, answers: int | None, threshold: float | None) -> int:
+    if answers is None:
+        return questions
+    if threshold is None:
+        raise InputError(
+            f"answers = {answers}: without a threshold every question is answered; give one, or "
+            "leave answers out"
+        )
+    if not _check.count("answers", answers) <= questions:
+        raise InputError(f"answers = {answers}: must be at most questions = {questions}")
+    return answers
 
 
 def _least_noise(allowed: float, questions: int, answers: int, threshold: float | None) -> Noise:

@@ -105,8 +105,7 @@ def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
     """Return one figure of up to seven labelled curves, upper bounds: profile left, power right."""
     # Left: δ at each ε, with the band to the lower bound shaded where the method has one. Right:
     # the true-positive rate of any membership test against its false-positive rate.
-    if not 0 < len(curves) <= MOST_CURVES:
-        raise InputError(f"curves: {len(curves)}; draw 1 to {MOST_CURVES} in one figure")
+    at_most_seven("curves", len(curves))
     figure = Figure(figsize=(10, 4.3), layout="constrained")
     left, right = figure.subplots(1, 2)
     reach = max(_reach(curve) for curve in curves.values())
@@ -141,6 +140,12 @@ def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
     if len(curves) > 1:
         left.legend(frameon=False, loc="upper right")
     return figure
+
+
+def at_most_seven(what: str, count: int) -> None:
+    """Raise `InputError` where there are no curves, or more than there are colours."""
+    if not 0 < count <= MOST_CURVES:
+        raise InputError(f"{what}: {count}; draw 1 to {MOST_CURVES} in one figure")
 
 
 def _reach(curve: PrivacyCurve) -> float:
