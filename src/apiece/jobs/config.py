@@ -612,12 +612,10 @@ def read_job(path: str | Path, changes: Mapping[str, object] | None = None) -> J
 def complete(job: Job, *, out: Path) -> Job:
     """Return `job` as it is kept in its run folder: with absolute paths."""
 
-    def absolute(path: str | None) -> str | None:
-        return None if path is None else str(Path(path).resolve())
+    def absolute(part: Any, *names: str) -> Any:
+        paths = {name: path for name in names if (path := getattr(part, name)) is not None}
+        return replace(part, **{name: str(Path(path).resolve()) for name, path in paths.items()})
 
-    data = replace(job.data, schema=absolute(job.data.schema), people=absolute(job.data.people))
-    if not data.packaged:
-        data = replace(data, source=str(absolute(data.source)))
-    pate = replace(job.pate, public=absolute(job.pate.public))
-    search = replace(job.search, validation=absolute(job.search.validation))
+    data = absolute(job.data, "schema", "people", *([] if job.data.packaged else ["source"]))
+    pate, search = absolute(job.pate, "public"), absolute(job.search, "validation")
     return replace(job, data=data, pate=pate, search=search, run=replace(job.run, out=str(out)))

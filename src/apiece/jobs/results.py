@@ -147,30 +147,17 @@ class Run:
     def to_dict(self) -> Json:
         """Return the run as JSON types: the content of metrics.json."""
         noise = "operating system" if self.seed is None else "reproducible"
+        training = {name: getattr(self, name) for name in _TRAINING}
         method = {} if self.method == "dp-sgd" else {"method": self.method}
         parts: Json = _json.plain({
             "apiece": self.version,
-            "versions": self.versions,
-            "name": self.name,
-            **{name: getattr(self, name) for name in SAID},
-            "finished": self.finished,
-            "data": self.data,
-            "training": {
-                "strategy": self.strategy,
-                "hidden": self.hidden,
-                "rows_per_person": self.rows_per_person,
-                **method,
-            },
+            **{name: getattr(self, name) for name in _STORED},
+            "training": training | method,
             "ledger": None if self.analysis is None else {"analysis": self.analysis},
-            "no_limit_cap": self.no_limit_cap,
-            "levels": self.levels,
             "randomness": {"seed": self.seed, "noise": noise},
             "strategies": [found.to_dict() for found in self.strategies],
             "all_models": {"models": self.models, "groups": self.totals},
             "release": self.release.to_dict(),
-            "tested": self.tested,
-            "estimator": self.estimator,
-            "bound": self.bound,
         })  # fmt: skip
         return parts
 
@@ -276,25 +263,27 @@ _TRAINING: dict[str, _json.Reader[object]] = {
     "hidden": _json.reader_of(tuple[int, ...]),
     "rows_per_person": _json.maybe(_rows),
 }
-_RUN: dict[str, _json.Reader[object]] = {
-    "apiece": _json.text,
-    "name": _json.text,
+# What metrics.json has under the names of the attributes, and what else it has.
+_STORED: dict[str, _json.Reader[object]] = {
     "versions": _json.reader_of(Mapping[str, str]),
+    "name": _json.text,
     **dict.fromkeys(SAID[:3], _json.maybe(_json.text)),
-    "valid_until": _json.maybe(_day),
-    "finished": _json.maybe(_day),
+    **dict.fromkeys(("valid_until", "finished"), _json.maybe(_day)),
     "data": _json.reader_of(Facts),
-    "training": lambda value, where: _json.fields(value, where, _TRAINING, {"method": _json.text}),
-    "ledger": _json.maybe(_object(analysis=_json.text)),
     "no_limit_cap": _json.maybe(_json.number),
     "levels": _json.reader_of(tuple[Level, ...]),
+    "tested": _json.maybe(_json.reader_of(Accuracies)),
+    "estimator": _json.maybe(_object(**_ESTIMATOR)),
+    "bound": _json.maybe(_json.reader_of(Bound)),
+}
+_RUN: dict[str, _json.Reader[object]] = _STORED | {
+    "apiece": _json.text,
+    "training": lambda value, where: _json.fields(value, where, _TRAINING, {"method": _json.text}),
+    "ledger": _json.maybe(_object(analysis=_json.text)),
     "randomness": _object(seed=_json.maybe(_json.reader_of(Seed)), noise=_json.as_is),
     "strategies": _json.listed(_object(**_TRAINED)),
     "all_models": _object(models=_json.reader_of(int), groups=_json.as_is),
     "release": _json.as_is,
-    "tested": _json.maybe(_json.reader_of(Accuracies)),
-    "estimator": _json.maybe(_object(**_ESTIMATOR)),
-    "bound": _json.maybe(_json.reader_of(Bound)),
 }
 
 
@@ -322,11 +311,8 @@ def _run_of(top: Json, where: str) -> Run:
         analysis=None if ledger is None else ledger["analysis"],
         seed=top["randomness"]["seed"],
         **training,
-        **{name: top[name] for name in (
-            "name", "data", "versions", *SAID, "finished", "levels", "tested", "bound",
-            "no_limit_cap", "estimator",
-        )},
-    )  # fmt: skip
+        **{name: top[name] for name in _STORED},
+    )
 
 
 def _require_fitting(strategies: tuple[Trained, ...], top: Json, repeats: int, where: str) -> None:
@@ -410,16 +396,12 @@ def _require_bound(run: Run, plan: Json, metrics: Json, folder: Path) -> None:
 def _told(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
     """Yield what a job and its run both tell: a name, the job's word and the run's."""
     # What is told by strategy comes last: it is asked of strategies that both have.
-    yield "strategy", job.training.strategy, run.strategy
+    for name in ("strategy", "method", "hidden", "rows_per_person"):
+        yield name, getattr(job.training, name), getattr(run, name)
     yield "strategies", job.strategies, tuple(found.strategy for found in run.strategies)
     yield "seeds", job.compare.seeds * len(job.strategies), run.models
-    yield "method", job.training.method, run.method
-    yield "hidden", job.training.hidden, run.hidden
-    yield "rows_per_person", job.training.rows_per_person, run.rows_per_person
     yield "unit", job.data.unit, run.data.unit
-    yield "seed", job.run.seed, run.seed
-    yield "analysis", job.run.analysis, run.analysis
-    for name in SAID:
+    for name in ("seed", "analysis", *SAID):
         yield name, getattr(job.run, name), getattr(run, name)
     yield "levels", declared_levels(job), run.levels
     yield "no_limit_cap", job.budgets.no_limit_cap, run.no_limit_cap
@@ -530,30 +512,19 @@ def statement_of(run: Run) -> Json:
         "mechanism": _mechanism(run),
         "covered": [*COVERED, WORDS[run.method][2]],
         "not_covered": list(not_covered(
-            models=run.models,
-            charged=run.analysis is not None,
-            method=run.method,
+            models=run.models, charged=run.analysis is not None, method=run.method,
             searched=searched,
         )),
-        "trust": {
-            "model": "central",
-            "trusted": list(TRUSTED),
-            "not_trusted": list(NOT_TRUSTED),
-        },
-        "assumptions": list(
-            assumptions(
-                seeded=seeded,
-                key_kept=run.method != "pate" and run.estimator is None,
-                method=run.method,
-                unit=data.unit,
-                searched=searched,
-            )
-        ),
+        "trust": {"model": "central", "trusted": list(TRUSTED), "not_trusted": list(NOT_TRUSTED)},
+        "assumptions": list(assumptions(
+            seeded=seeded, key_kept=run.method != "pate" and run.estimator is None,
+            method=run.method, unit=data.unit, searched=searched,
+        )),
         "data": {
             "label": data.label,
             "classes": list(data.classes),
-            "range": None if data.target_range is None else list(data.target_range),
-            "scale": None if data.target_range is None else data.target_scale,
+            "range": data.target_range and list(data.target_range),
+            "scale": data.target_range and data.target_scale,
             "schema": data.schema,
             "columns": {name: dict(column) for name, column in data.columns.items()},
         },

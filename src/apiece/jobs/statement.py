@@ -224,9 +224,15 @@ def guarantee(
     plan: Plan, levels: tuple[Level, ...], no_limit_cap: float | None, *, counts_are_public: bool
 ) -> Json:
     """Return what is promised of each declared level, and of the plan what may be told."""
+    of, runs = "the release of one model, chosen without looking at others", runs_on_average(plan)
+    if runs is not None:
+        of = (
+            f"the release of one model, the best of a random number of runs, {runs:g} on average; "
+            "the promise holds with the choosing inside"
+        )
     return {
         "definition": "individualized (epsilon, delta)-differential privacy: each has their own",
-        "of": _released(runs_on_average(plan)),
+        "of": of,
         "levels": [_level(plan if counts_are_public else None, each) for each in levels],
         "levels_declared": bool(levels),
         "no_limit_cap": no_limit_cap,
@@ -234,16 +240,6 @@ def guarantee(
         "upper bound recomputed from the plan's own numbers, is at most what was asked",
         "composition": _TOLD if counts_are_public else _WITHHELD,
     }
-
-
-def _released(runs: float | None) -> str:
-    """Return what is released under the promise; runs: of a search, on average."""
-    if runs is None:
-        return "the release of one model, chosen without looking at others"
-    return (
-        f"the release of one model, the best of a random number of runs, {runs:g} on average; "
-        "the promise holds with the choosing inside"
-    )
 
 
 def _level(plan: Plan | None, level: Level) -> Json:
@@ -313,10 +309,7 @@ def assumptions(
         if searched
         else "settings from no look at these people"
     )
-    yield (
-        "each person's rows carry that person's id"
-        if unit == "person"
-        else (
-            "each person has one row; with several, the promise is of a row and not of the person"
-        )
-    )
+    if unit == "person":
+        yield "each person's rows carry that person's id"
+    else:
+        yield "each person has one row; with several, the promise is of a row and not of the person"
