@@ -34,9 +34,7 @@ from apiece.budgets import Budgets
 from apiece.datasets import load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
 from apiece.pate import Lessons, plan_votes
-from apiece.pate.asking import NONE, ask
-from apiece.pate.shares import Shares, shared_out
-from apiece.pate.teaching import learn, said, spread
+from apiece.pate.teaching import NONE, Shares, ask, learn, said, shared_out, spread
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
 from apiece.reproduce import spread as deviation
 from apiece.training import StackedMlp, Trainer

@@ -19,8 +19,8 @@ from apiece.errors import DataError, StateError
 from apiece.jobs import Prepared, Run, load_model, prepare, prepare_again, read_job, run
 from apiece.jobs.statement import weights_digest
 from apiece.ledger import Ledger
-from apiece.pate import asking
-from apiece.pate.shares import shared_out
+from apiece.pate import teaching
+from apiece.pate.teaching import shared_out
 from apiece.reporting.pages import render
 
 from .options import ask
@@ -231,7 +231,7 @@ class Killed(BaseException):
 
 def prepared(train: Any, monkeypatch: Any, seed: str = "") -> Callable[[], Prepared]:
     """Make the tables, and return how a job of small blocks is prepared anew."""
-    monkeypatch.setattr(asking, "BLOCK", 10)
+    monkeypatch.setattr(teaching, "BLOCK", 10)
     assert train(f"{OWN} {seed}", out="first") == 0
 
     def make() -> Prepared:
@@ -246,16 +246,16 @@ def test_a_kill_leaves_answers_alone_and_is_gone_on_with(
     train: Any, monkeypatch: Any, block: int
 ) -> None:
     make, written = prepared(train, monkeypatch, "--seed 4"), [0]
-    write = asking.KeptAnswers.write
+    write = teaching.KeptAnswers.write
 
-    def dying(self: asking.KeptAnswers, answers: Any) -> None:
+    def dying(self: teaching.KeptAnswers, answers: Any) -> None:
         if written[0] == block:
             raise Killed
         written[0] += 1
         write(self, answers)
 
     with monkeypatch.context() as patch:
-        patch.setattr(asking.KeptAnswers, "write", dying)
+        patch.setattr(teaching.KeptAnswers, "write", dying)
         with pytest.raises(Killed):
             run(make(), out=Path("run"), watch=lambda *_: None)
     left = [p for p in (Path("run") / "checkpoints").rglob("*") if p.is_file()]
@@ -271,12 +271,12 @@ def test_who_withdraws_after_a_kill_teaches_nobody_and_no_answer_is_given_anew(
 ) -> None:
     ledger = Ledger.open("sqlite:///p.db")
     ledger.enroll(np.arange(N), 9.0, 1e-4)
-    monkeypatch.setattr(asking, "BLOCK", 10)
+    monkeypatch.setattr(teaching, "BLOCK", 10)
     assert train(f"{OWN} --ids patient --ledger sqlite:///p.db --analysis one", out="first") == 0
     job = read_job("first/config.toml", {"out": "run", "analysis": "two"})
-    write, kept, dealt = asking.KeptAnswers.write, list[Any](), list[Any]()
+    write, kept, dealt = teaching.KeptAnswers.write, list[Any](), list[Any]()
 
-    def noted(self: asking.KeptAnswers, answers: Any) -> None:
+    def noted(self: teaching.KeptAnswers, answers: Any) -> None:
         write(self, answers)
         kept.append(answers.tolist())
         if len(kept) == 2:
@@ -286,7 +286,7 @@ def test_who_withdraws_after_a_kill_teaches_nobody_and_no_answer_is_given_anew(
         dealt.append((plan.plan.ids.astype(int), shared_out(plan, **options)))
         return dealt[-1][1]
 
-    monkeypatch.setattr(asking.KeptAnswers, "write", noted)
+    monkeypatch.setattr(teaching.KeptAnswers, "write", noted)
     monkeypatch.setattr("apiece.pate.teaching.shared_out", spy)
     with pytest.raises(Killed):
         run(prepare(job, out=Path("run")), out=Path("run"), watch=lambda *_: None)

@@ -10,7 +10,7 @@ import pytest
 from apiece._types import Integers
 from apiece.errors import StateError
 from apiece.pate import Noise, VotePlan
-from apiece.pate.asking import NONE, KeptAnswers, ask
+from apiece.pate.teaching import NONE, KeptAnswers, ask
 
 from .test_planning import with_own_phases
 from .worlds import CLASSES, plan, public, unchecked

@@ -6,8 +6,7 @@ import torch
 
 from apiece.errors import DataError, InputError
 from apiece.pate import Lessons
-from apiece.pate.shares import Shares
-from apiece.pate.teaching import learn, require_classes, said
+from apiece.pate.teaching import Shares, learn, require_classes, said
 from apiece.training import StackedMlp
 from apiece.training.randomness import Streams
 

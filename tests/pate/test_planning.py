@@ -12,8 +12,8 @@ from apiece import contract
 from apiece.budgets import Budgets
 from apiece.errors import InfeasibleError, InputError
 from apiece.pate import Noise, Upsample, VotePlan, plan_votes
-from apiece.pate.shares import require_dealt, shared_out
 from apiece.pate.strategies import VOTERS, Seats
+from apiece.pate.teaching import require_dealt, shared_out
 
 from .worlds import budgets, passed, unchecked
 

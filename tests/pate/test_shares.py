@@ -5,8 +5,8 @@ import pytest
 
 from apiece.errors import DataError
 from apiece.pate import Upsample, plan_votes
-from apiece.pate.shares import Shares, shared_out
 from apiece.pate.strategies import VOTERS, Voters
+from apiece.pate.teaching import Shares, shared_out
 
 from .worlds import budgets, plan
 

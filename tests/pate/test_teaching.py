@@ -11,10 +11,8 @@ import torch
 from apiece._types import Integers
 from apiece.errors import DataError, InputError, VerificationError
 from apiece.pate import Lessons, Upsample, VotePlan, plan_votes, shares, teach, teaching
-from apiece.pate.asking import NONE, counted
-from apiece.pate.shares import Shares
 from apiece.pate.strategies import Seats, Voters
-from apiece.pate.teaching import said
+from apiece.pate.teaching import NONE, Shares, counted, said
 
 from .worlds import CLASSES, MODEL, budgets, people, plan, public, unchecked
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from apiece.pate import Noise
-from apiece.pate.asking import NONE, answered, counted
 from apiece.pate.strategies import GRID
+from apiece.pate.teaching import NONE, answered, counted
 from apiece.training import ChaCha20Stream
 
 

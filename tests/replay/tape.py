@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from apiece.pate import asking
+from apiece.pate import teaching
 from apiece.queries import estimates, quantiles
 from apiece.training import randomness
 
@@ -155,7 +155,7 @@ def _quantiles(tape: Tape, real: Any) -> Any:
 
 
 MECHANISMS = [
-    (randomness.noisy_mean, _noisy_mean), (asking.answered, _answered),
+    (randomness.noisy_mean, _noisy_mean), (teaching.answered, _answered),
     (estimates.estimate, _estimate), (quantiles.told, _quantiles),
 ]  # fmt: skip
 

@@ -11,7 +11,7 @@ import pytest
 from apiece.datasets.encode import encode
 from apiece.filters.filter import Filter
 from apiece.jobs.people import read_people
-from apiece.pate.asking import ask
+from apiece.pate.teaching import ask
 from apiece.queries.scan import Measure, contributions_sql
 from apiece.queries.session import Session
 from apiece.training.clipping.engine import _summed

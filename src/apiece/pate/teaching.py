@@ -1,5 +1,21 @@
-"""teach: from people's rows and public inputs to a student that keeps every record's (ε, δ)."""
+"""teach: from people's rows and public inputs to a student that keeps every record's (ε, δ).
 
+Rows are dealt to teachers, teachers are asked, and a student learns the answers.
+
+Each record's teachers are drawn by its own coins: nobody else's presence, rows or budget move it to
+others. A person's rows all go to the person's teachers, so that what holds of a record holds of a
+person.
+
+What is written down is answers: the noise is on them, and they are what a release shows. No vote,
+no count, no teacher and no key of the noise is ever written. A run that is taken up again keeps the
+answers that are there, trains teachers anew and goes on with fresh noise; a block that was not yet
+written was seen by nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
 import math
 import warnings
 from collections.abc import Callable
@@ -12,14 +28,224 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from apiece import _check
+from apiece import _check, _json
 from apiece._types import Floats, Integers, Mask
-from apiece.errors import DataError, UnsupportedError
-from apiece.pate.asking import NONE, KeptAnswers, ask
-from apiece.pate.planning import VotePlan
-from apiece.pate.shares import Shares, require_dealt, shared_out
+from apiece.budgets import Units
+from apiece.errors import DataError, StateError, UnsupportedError, VerificationError
+from apiece.pate.planning import Noise, VotePlan
+from apiece.training import ChaCha20Stream
+from apiece.training.checkpoints import write_atomically
 from apiece.training.randomness import Streams
 from apiece.training.stacked import SUMS, StackedModel
+
+_CELLS = 1 << 22  # coins in memory at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Shares:
+    """The rows of each model: those of model k are rows[starts[k]:starts[k + 1]]."""
+
+    rows: Integers  # Positions in the data, model by model; a row of several models stands in each
+    starts: Integers  # (models + 1,) Where each model's rows begin, and the end
+
+    @property
+    def sizes(self) -> Integers:
+        """(models,) How many rows each has."""
+        return np.diff(self.starts)
+
+    def drawn(self, coins: Floats) -> Integers:
+        """Return rows drawn with replacement from each model's own; 0 where a model has none."""
+        sizes = self.sizes[:, None]
+        place = np.minimum((coins * sizes).astype(np.int64), np.maximum(sizes - 1, 0))
+        if not self.rows.size:
+            return np.zeros_like(place)
+        last = self.rows.size - 1  # a model without rows at the end would look past it
+        result = self.rows[np.minimum(self.starts[:-1, None] + place, last)]
+        return np.asarray(np.where(sizes > 0, result, 0))
+
+
+def shared_out(
+    plan: VotePlan, *, key: bytes, people: npt.ArrayLike | None = None, included: Mask | None = None
+) -> Shares:
+    """Return the rows of each teacher."""
+    # A record's rows are in `copies` different teachers of its group's pool and in no other, and
+    # which these are depends on `key` and its place in the plan alone.
+    bound = plan.plan
+    if (people is None) != (bound.unit == "record"):
+        raise DataError(
+            f"people: the plan is of {bound.unit}s; give each row's person for a plan of persons, "
+            "and none for a plan of records"
+        )
+    of = None if people is None else Units.of(people, bound.ids)
+    record, teacher = _seated(plan, key)
+    if included is not None:
+        record, teacher = record[included[record]], teacher[included[record]]
+    order = np.argsort(teacher, kind="stable")
+    record, teacher = record[order], teacher[order]
+    counts = np.ones(record.size, np.int64) if of is None else of.counts[record]
+    ends = np.cumsum(np.bincount(teacher, weights=counts, minlength=plan.teachers))
+    starts = np.concatenate([np.zeros(1, np.int64), ends.astype(np.int64)])
+    if of is None:
+        return Shares(record, starts)
+    first = np.repeat(of.starts[record] - (np.cumsum(counts) - counts), counts)
+    return Shares(of.rows[first + np.arange(int(counts.sum()))], starts)
+
+
+def require_dealt(
+    plan: VotePlan,
+    shares: Shares,
+    *,
+    people: npt.ArrayLike | None = None,
+    included: Mask | None = None,
+) -> None:
+    """Raise unless no record can move the votes by more than the plan says."""
+    # A record moves a count by the votes of the different teachers who have a row of it: its reach,
+    # added up here from the rows that the teachers learn from. Nothing of the plan is believed but
+    # what its group was promised.
+    if shares.sizes.size != plan.teachers:
+        raise _misdealt("there are other teachers than the plan has")
+    teacher = np.repeat(np.arange(plan.teachers), shares.sizes)
+    group, seats = plan.plan.group_index, plan.seats
+    owner = np.arange(group.size) if people is None else Units.of(people, plan.plan.ids).owner
+    pairs = np.unique(owner[shares.rows] * plan.teachers + teacher)
+    record, teacher = pairs // plan.teachers, pairs % plan.teachers
+    if included is not None and not included[record].all():
+        raise _misdealt("somebody who takes no part has a teacher")
+    if (plan.pool_of_teacher[teacher] != seats.pool[group[record]]).any():
+        raise _misdealt("a record sits with a teacher of another pool than its group's")
+    for phase in plan.phases:
+        reach = np.bincount(record, plan.weights(phase)[teacher], minlength=group.size)
+        promised = np.where(phase.voting[seats.pool], seats.reach, 0.0)
+        if not (reach <= promised[group]).all():
+            raise _misdealt("a record can move the votes by more than its group was promised")
+
+
+def _misdealt(why: str) -> VerificationError:
+    return VerificationError(
+        f"teachers: {why}; no question was asked and nothing is released: deal again, by shared_out"
+    )
+
+
+def _seated(plan: VotePlan, key: bytes) -> tuple[Integers, Integers]:
+    """Return every pair (record, teacher of it), by a block of coins for each record's place."""
+    seats, group = plan.seats, plan.plan.group_index
+    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(seats.teachers)])
+    width = int(seats.teachers.max())
+    stream, result = ChaCha20Stream(key), []
+    together = max(1, _CELLS // width)
+    for at in range(0, group.size, together):
+        here = group[at : at + together]
+        coins = stream.uniform(here.size * width).reshape(-1, width)
+        for g in np.unique(here).tolist():
+            who, pool, copies = np.flatnonzero(here == g), seats.pool[g], int(seats.copies[g])
+            among = coins[who, : seats.teachers[pool]]
+            chosen = np.argpartition(among, copies - 1, axis=1)[:, :copies]
+            result.append((np.repeat(who + at, copies), first[pool] + chosen.reshape(-1)))
+    record, teacher = (np.concatenate(part) for part in zip(*result, strict=True))
+    return record, teacher
+
+
+NONE = -1  # asked, and not answered
+
+
+def counted(votes: Integers, weights: Floats, classes: int) -> Floats:
+    """Return what the votes for each class add up to, (questions, classes)."""
+    # Exact: the sums are multiples of the grid within a double's precision. A teacher who says
+    # another class takes its weight from one count and adds it to another.
+    questions = votes.shape[1]
+    place = (votes + classes * np.arange(questions)).reshape(-1)
+    each = np.repeat(weights, questions)
+    flat = np.bincount(place, weights=each, minlength=questions * classes)
+    return np.asarray(flat, dtype=np.float64).reshape(questions, classes)
+
+
+def answered(
+    counts: Floats, noise: Noise, total: float, most: int, stream: ChaCha20Stream
+) -> Integers:
+    """Return an answer to each question, or −1: noisy max, after a noisy check if one is made."""
+    # For a record that moves each count by at most r, and two of them in opposite ways, this is one
+    # Gaussian mechanism of sensitivity r for each question that is checked, and one of sensitivity
+    # √2·r for each that is answered, of which there are at most `most`.
+    passed = np.ones(counts.shape[0], dtype=bool)
+    if noise.check is not None and noise.threshold is not None:
+        largest = counts.max(axis=1) + noise.check * stream.normal(passed.size).numpy()
+        passed = largest >= noise.threshold * total
+    given = passed & (np.cumsum(passed) <= most)
+    fresh = stream.normal(counts.size).numpy().reshape(counts.shape)
+    return np.where(given, (counts + noise.answer * fresh).argmax(axis=1), NONE)
+
+
+BLOCK = 100  # questions whose answers are written together
+FORMAT = "apiece answers 1"
+Votes = Callable[[slice], Integers]  # the votes (teachers, questions) on some of the questions
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswers:
+    """Where answers are kept until a run is done; None keeps nothing."""
+
+    path: Path  # Of the file
+    of: str  # What the answers are to: a digest of the plan and of the questions
+
+    @classmethod
+    def at(cls, path: Path, plan: VotePlan, questions: Tensor) -> KeptAnswers:
+        """Return the place for the answers of a plan to these questions."""
+        digest = hashlib.sha256(f"{plan.hash()} {tuple(questions.shape)}".encode())
+        digest.update(questions.contiguous().view(torch.uint8).numpy().tobytes())
+        return cls(path, digest.hexdigest())
+
+    def read(self, questions: int, classes: int) -> Integers:
+        """Return the answers that are there, maybe none."""
+        if not self.path.exists():
+            return np.zeros(0, dtype=np.int64)
+        wrong = StateError(
+            f"{self.path}: holds no answers of this plan to these questions; the table or the "
+            "public rows have changed since: start a new run"
+        )
+        try:
+            result = _json.loads(self.path.read_bytes(), str(self.path))
+            answers = np.array(result["answers"], dtype=np.int64)
+            good = result["format"] == FORMAT and result["of"] == self.of
+        except (OSError, DataError, KeyError, TypeError, ValueError):
+            raise wrong from None
+        fits = answers.ndim == 1 and answers.size <= questions
+        if not (good and fits and ((answers >= NONE) & (answers < classes)).all()):
+            raise wrong
+        return answers
+
+    def write(self, answers: Integers) -> None:
+        """Write the answers so far, whole, for the owner only."""
+        content = {"format": FORMAT, "of": self.of, "answers": answers.tolist()}
+        write_atomically(self.path, json.dumps(content).encode())
+
+
+def ask(
+    plan: VotePlan, votes: Votes, classes: int, *, seed: int | None, kept: KeptAnswers | None = None
+) -> Integers:
+    """Return the answers to the plan's questions, in order; −1 where one was not answered."""
+    # No more checks and answers in any phase than the plan has, whatever the votes are and however
+    # often the run is killed and taken up again: what was written counts.
+    none = np.zeros(0, dtype=np.int64)
+    answers = none if kept is None else kept.read(plan.questions, classes)
+    begin = 0
+    for phase in plan.phases:
+        end, weights = begin + phase.questions, plan.weights(phase)
+        while answers.size < end:
+            at = answers.size
+            block = slice(at, min(end, at - at % BLOCK + BLOCK))
+            left = phase.answers - int((answers[begin:] != NONE).sum())
+            result = np.full(block.stop - at, NONE)
+            if left > 0:
+                counts = counted(votes(block), weights, classes)
+                key = None if seed is None else Streams.from_seed(seed).derive("votes", at)
+                stream = ChaCha20Stream(key)
+                result = answered(counts, plan.noise, float(weights.sum()), left, stream)
+            answers = np.concatenate([answers, result])
+            if kept is not None:
+                kept.write(answers)
+        begin = end
+    return answers
+
 
 Watcher = Callable[[int, int], object]  # told the step and the number of steps
 
