@@ -286,7 +286,7 @@ ALLOWED = {
     ("queries/table.py", "reading.connect"): "the same",
     ("queries/spark.py", "reading.connect"): "the same",
     ("training/checkpoints.py", "torch.save"): "in memory",
-    ("reporting/completing.py", "staged.path.rename"): "a folder of papers, made by the policy",
+    ("reporting/papers.py", "staged.path.rename"): "a folder of papers, made by the policy",
 }
 READS = {"r", "rb", "rt", "r:", None}
 OF_OTHERS = {  # methods of these names that write nothing, or through the policy

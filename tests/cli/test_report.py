@@ -15,7 +15,7 @@ from apiece import cli
 from apiece.errors import OptionError, StateError
 from apiece.jobs import Run, load_model, read_job
 from apiece.jobs.prepared import RunFolder
-from apiece.reporting import completing
+from apiece.reporting import papers
 from sample_runs import sample_plan
 from sample_tables import X_AND_Y as SCHEMA
 
@@ -186,7 +186,7 @@ def test_completing_that_is_stopped_leaves_the_old_or_is_ended(
     stop: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Path(shutil.copytree(folder, tmp_path / "run"))
-    write, place = RunFolder.write, completing.shutil
+    write, place = RunFolder.write, papers.shutil
 
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -211,4 +211,4 @@ def test_completing_that_is_stopped_leaves_the_old_or_is_ended(
 
 def test_a_word_that_there_is_not_names_the_nearest(folder: Path) -> None:
     with pytest.raises(OptionError, match="'contrller'; did you mean 'controller'"):
-        completing.complete_papers(folder, contrller="x")
+        papers.complete_papers(folder, contrller="x")

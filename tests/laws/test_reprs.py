@@ -132,7 +132,7 @@ PUBLIC = [
     "reproduce.Outline",
     "recipes.features.LeafPatches",
     "recipes.features.Pixels",
-    "recipes.leaves.LeafNetwork",
+    "recipes.features.LeafNetwork",
     "recipes.recipe.Recipe",
     "recipes.scattering.Scattering",
     "reproduce.Done",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from apiece.errors import InputError
-from apiece.recipes.leaves import require_shape
+from apiece.recipes.features import require_shape
 
 
 def test_the_shape_that_is_wanted_passes() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from apiece.errors import InputError
-from apiece.recipes.leaves import dead_leaves, patches_of, unit, whitening
+from apiece.recipes.features import dead_leaves, patches_of, unit, whitening
 
 
 def source(seed: int = 0) -> torch.Generator:

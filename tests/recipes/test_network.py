@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from apiece.errors import InputError
-from apiece.recipes.leaves import LeafNetwork, dead_leaves, spread_loss, trained, view
+from apiece.recipes.features import LeafNetwork, dead_leaves, spread_loss, trained, view
 
 SMALL = LeafNetwork(side=8, steps=3, batch=8, places=2)
 

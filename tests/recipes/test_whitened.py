@@ -2,8 +2,7 @@
 
 import torch
 
-from apiece.recipes.features import LeafPatches, leaf_whitening, normalised, whitened
-from apiece.recipes.leaves import dead_leaves
+from apiece.recipes.features import LeafPatches, dead_leaves, leaf_whitening, normalised, whitened
 
 PATCHES = LeafPatches(side=8, filters=8, size=3, places=2)
 

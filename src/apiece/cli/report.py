@@ -160,7 +160,7 @@ def read(source: Path, words: dict[str, str]) -> Run | Plan:
     """Return the run of a folder, its papers completed, or the plan in a file."""
     if source.is_file():
         return read_plan(source)
-    from apiece.reporting.completing import complete_papers
+    from apiece.reporting.papers import complete_papers
 
     return complete_papers(source, **words)
 

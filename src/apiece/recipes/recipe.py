@@ -20,17 +20,18 @@ from apiece.budgets import Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import BoundPlan
 from apiece.recipes.features import (
+    LeafNetwork,
     LeafPatches,
     Pixels,
     Transform,
     leaf_whitening,
     normalised,
     transformed,
+    unit,
     views,
     whitened,
 )
 from apiece.recipes.heads import HEADS, Shape, WeightAverage
-from apiece.recipes.leaves import LeafNetwork, unit
 from apiece.recipes.scattering import Scattering
 from apiece.training.randomness import Streams
 from apiece.training.trainer import fit_by_sgd

@@ -10,7 +10,7 @@ from torch import Tensor
 from apiece import _check
 from apiece._types import Floats
 from apiece.errors import InputError
-from apiece.recipes.leaves import require_shape
+from apiece.recipes.features import require_shape
 
 Filters = tuple[list[Tensor], list[list[Tensor]]]  # φ by resolution; ψ by scale and resolution
 _PI = 3.1415  # as kymatio writes it in the filters' norm: features stay those of published results

@@ -15,7 +15,7 @@ import apiece
 from apiece.errors import DataError, InputError, StateError
 from apiece.jobs import Run, load_model, statement_schema
 from apiece.recipes import Recipe
-from apiece.reporting.completing import complete_papers
+from apiece.reporting.papers import complete_papers
 from apiece.sklearn import (
     Account,
     Numeric,
