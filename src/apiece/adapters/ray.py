@@ -44,7 +44,8 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
         ray = optional("ray")
         opened = not ray.is_initialized()
         if opened:
-            _connect(ray, address or "local")  # for None Ray takes the last that ran, even dead
+            # for None Ray takes the last one that ran here, even if it is dead
+            _connect(ray, "local" if address is None else address)
         try:
             held = ray.put(work)
             train = ray.remote(num_cpus=cpus, num_gpus=gpus)(_train)
