@@ -10,7 +10,7 @@ import torch
 
 from apiece._types import Integers
 from apiece.errors import DataError, InputError, VerificationError
-from apiece.pate import Lessons, Upsample, VotePlan, plan_votes, shares, teach, teaching
+from apiece.pate import Lessons, Upsample, VotePlan, plan_votes, teach, teaching
 from apiece.pate.strategies import Seats, Voters
 from apiece.pate.teaching import NONE, Shares, counted, said
 
@@ -96,7 +96,7 @@ def shifted(votes: VotePlan, **options: object) -> Shares:
 
 def doubled(votes: VotePlan, **options: object) -> Shares:
     """A break: everyone is given to one teacher more than the plan says."""
-    found = shares.shared_out(votes, **options)  # type: ignore[arg-type]
+    found = teaching.shared_out(votes, **options)  # type: ignore[arg-type]
     owner = np.repeat(np.arange(votes.teachers), found.sizes)
     rows = np.concatenate([found.rows, found.rows])
     owner = np.concatenate([owner, (owner + 1) % votes.teachers])
@@ -147,16 +147,16 @@ def test_an_altered_deal_is_seen_before_a_vote(
 ) -> None:
     """The trainer recomputes each record's reach from the shares that its teachers learn from."""
     votes = plan(strategy)
-    dealt = shares.shared_out(votes, key=bytes(32))
+    dealt = teaching.shared_out(votes, key=bytes(32))
     deal = altered(dealt)
     if altered is to_the_next and strategy != "weight":
-        shares.require_dealt(votes, deal)  # one pool: any teachers will do, and as many as before
+        teaching.require_dealt(votes, deal)  # one pool: any teachers will do, and as many as before
         return
 
     def nobody(*_: object, **__: object) -> None:
         raise AssertionError("a teacher was asked")
 
-    shares.require_dealt(votes, dealt)
+    teaching.require_dealt(votes, dealt)
     monkeypatch.setattr(teaching, "shared_out", lambda *_, **__: deal)
     for name in ("ask", "learn", "said"):
         monkeypatch.setattr(teaching, name, nobody)
@@ -168,7 +168,7 @@ def test_an_altered_deal_is_seen_before_a_vote(
 def test_a_record_sits_with_a_teacher_of_its_own_group() -> None:
     """Also where the other group's votes count less, and nobody could move more than promised."""
     votes = plan()
-    dealt = shares.shared_out(votes, key=bytes(32))
+    dealt = teaching.shared_out(votes, key=bytes(32))
     owner = np.repeat(np.arange(votes.teachers), dealt.sizes)
     loosest = int(np.flatnonzero(votes.plan.group_index[dealt.rows] == 2)[0])
     owner[loosest] = 0  # a teacher of the strictest
@@ -176,12 +176,12 @@ def test_a_record_sits_with_a_teacher_of_its_own_group() -> None:
     starts = np.searchsorted(owner[order], np.arange(votes.teachers + 1))
     assert votes.seats.weight[0] < votes.seats.weight[2]
     with pytest.raises(VerificationError, match="a teacher of another pool than its group's"):
-        shares.require_dealt(votes, Shares(dealt.rows[order], starts))
+        teaching.require_dealt(votes, Shares(dealt.rows[order], starts))
 
 
 def test_who_takes_no_part_has_no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     votes, there = plan(), np.arange(60) != 7
-    everyone = shares.shared_out(votes, key=bytes(32))
+    everyone = teaching.shared_out(votes, key=bytes(32))
     run(votes, included=there)
     monkeypatch.setattr(teaching, "shared_out", lambda *_, **__: everyone)
     with pytest.raises(VerificationError, match="somebody who takes no part has a teacher"):
@@ -193,12 +193,12 @@ def test_a_person_is_dealt_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = budgets(20, ids=True)
     votes = plan_votes(asked, "uniform", teachers=8, questions=20, unit="person")
     names = asked.ids[np.arange(60) % 20]
-    whole = shares.shared_out(votes, key=bytes(32), people=names)
-    shares.require_dealt(votes, whole, people=names)
+    whole = teaching.shared_out(votes, key=bytes(32), people=names)
+    teaching.require_dealt(votes, whole, people=names)
     by_row = plan_votes(budgets(), "uniform", teachers=8, questions=20)
-    split = shares.shared_out(by_row, key=bytes(32))
+    split = teaching.shared_out(by_row, key=bytes(32))
     with pytest.raises(VerificationError, match="move the votes by more than"):
-        shares.require_dealt(votes, split, people=names)
+        teaching.require_dealt(votes, split, people=names)
 
 
 def test_a_plan_that_was_altered_is_seen_before_a_vote() -> None:
