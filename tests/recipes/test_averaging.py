@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError
-from apiece.recipes.heads import WeightAverage
+from apiece.recipes.recipe import WeightAverage
 from apiece.training import Progress
 
 

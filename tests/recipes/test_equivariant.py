@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.recipes.heads import TurnedConvolution, equivariant_cnn
+from apiece.recipes.recipe import TurnedConvolution, equivariant_cnn
 from apiece.training import clip_and_sum
 
 TURNS = [(turn, mirror) for turn in range(4) for mirror in (False, True)]

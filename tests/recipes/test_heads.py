@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.recipes.heads import HEADS
+from apiece.recipes.recipe import HEADS
 from apiece.training import clip_and_sum
 
 

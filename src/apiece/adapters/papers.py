@@ -185,7 +185,7 @@ class Papers(BaseEstimator):
 
         from apiece.jobs.model import load_model, readable, stored_state
         from apiece.recipes import Recipe
-        from apiece.recipes.heads import HEADS
+        from apiece.recipes.recipe import HEADS
 
         run = Run.load(folder)
         if run.estimator is None or run.estimator["name"] != cls.__name__:

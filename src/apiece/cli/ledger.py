@@ -393,7 +393,15 @@ def status(
     lines = [f"{document['people']} people", f"head {head.number}:{head.digest}"]
     if counts is not None:
         document["left"] = counts
-        lines += _left_text(counts)
+        noise = counts["noise_stddev"]
+        title = "PRIVATE, data about people" if noise is None else f"with noise of {noise:g} a step"
+        rows = [["at least this share\nof the account is left", "for queries", "for trainings"]]
+        for share, *each in zip(
+            *(counts[n] for n in ("shares", "queries", "trainings")), strict=True
+        ):
+            rows.append([percent(share), *(f"{count:,}" for count in each)])
+        lines += [f"how many accounts, {title}:", *columns(rows)]
+        lines.append("Gaussian queries take of the budget alone; trainings of the slack too.")
     if analysis is not None:
         found = ledger.status(analysis)
         if found == "unknown":
@@ -414,17 +422,6 @@ def _left(ledger: Ledger, analysis: str | None, noise_stddev: float | None) -> J
         return release_standing(ledger, str(analysis), noise_stddev=noise_stddev)
     counts = {kind: each.tolist() for kind, each in standing(ledger).items()}
     return {"shares": list(SHARES), "noise_stddev": None, **counts}
-
-
-def _left_text(counts: Json) -> list[str]:
-    """Return a table of what is left for two kinds of analyses."""
-    noise = counts["noise_stddev"]
-    title = "PRIVATE, data about people" if noise is None else f"with noise of {noise:g} a step"
-    rows = [["at least this share\nof the account is left", "for queries", "for trainings"]]
-    for share, *each in zip(counts["shares"], counts["queries"], counts["trainings"], strict=True):
-        rows.append([percent(share), *(f"{count:,}" for count in each)])
-    note = "Gaussian queries take of the budget alone; trainings of the slack too."
-    return [f"how many accounts, {title}:", *columns(rows), note]
 
 
 @command.command(

@@ -15,8 +15,7 @@ except ModuleNotFoundError as error:
     raise lacking(error.name) from None
 
 from apiece.recipes.features import soft_bins
-from apiece.recipes.heads import loss_ordered_weights
-from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe
+from apiece.recipes.recipe import RECIPES, Recipe, loss_ordered_weights, outputs_of, read_recipe
 from apiece.recipes.scattering import Scattering
 
 __all__ = [
