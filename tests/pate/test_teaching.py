@@ -12,7 +12,7 @@ from apiece._types import Integers
 from apiece.errors import DataError, InputError, VerificationError
 from apiece.pate import Lessons, Upsample, VotePlan, plan_votes, teach, teaching
 from apiece.pate.strategies import Seats, Voters
-from apiece.pate.teaching import NONE, Shares, counted, said
+from apiece.pate.teaching import NONE, Shares, counted, said, shared_out
 
 from .worlds import CLASSES, MODEL, budgets, people, plan, public, unchecked
 
@@ -96,7 +96,7 @@ def shifted(votes: VotePlan, **options: object) -> Shares:
 
 def doubled(votes: VotePlan, **options: object) -> Shares:
     """A break: everyone is given to one teacher more than the plan says."""
-    found = teaching.shared_out(votes, **options)  # type: ignore[arg-type]
+    found = shared_out(votes, **options)  # type: ignore[arg-type]
     owner = np.repeat(np.arange(votes.teachers), found.sizes)
     rows = np.concatenate([found.rows, found.rows])
     owner = np.concatenate([owner, (owner + 1) % votes.teachers])
