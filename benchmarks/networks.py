@@ -9,7 +9,6 @@ before. Needs torchvision, timm, transformers and peft, and Opacus to be beside 
 library is missing are left out, and the result says so.
 
 python benchmarks/networks.py --compile --out benchmarks/results/networks.json     # half an hour
-python benchmarks/networks.py --threads 2 --out benchmarks/results/networks_two_threads.json
 python benchmarks/networks.py --wide --out benchmarks/results/networks_wide.json
 """
 

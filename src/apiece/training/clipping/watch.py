@@ -23,7 +23,7 @@ import types
 import weakref
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,23 +107,22 @@ _DYNAMIC = {"getattr", "vars", "eval", "exec", "globals", "__dict__", "attrgette
 _END = object()
 
 
-class Place(NamedTuple):
-    """A name in a module's attributes, a class or the globals of a file."""
+class Place:
+    """A name in a module's attributes, a class or the globals of a file; and how it is told."""
 
-    holder: Any
-    key: str
-    said: str
+    def __init__(self, holder: Any, name: str, said: str) -> None:
+        self._holder, self._name, self.said = holder, name, said
 
     def get(self) -> Any:
         """Return what is there, None where there is nothing."""
-        return _contents_of(self.holder).get(self.key)
+        return _contents_of(self._holder).get(self._name)
 
     def put(self, value: object) -> None:
         """Let another value be there."""
-        if isinstance(self.holder, type):
-            setattr(self.holder, self.key, value)
+        if isinstance(self._holder, type):
+            setattr(self._holder, self._name, value)
         else:
-            self.holder[self.key] = value
+            self._holder[self._name] = value
 
 
 def _contents_of(holder: Any) -> Any:
