@@ -120,7 +120,6 @@ HOLDS = {
     "jobs.search.Best": "score model",
     "jobs.search.Candidates": "plans",
     "jobs.running.ModelRun": "prepared charge",
-    "jobs.running._Evaluated": "predictions",
     "jobs.trained.Predictions": "said true unit",
     "jobs.trained.Facts": "fingerprints",
     "jobs.prepared.Unfinished": "coins",
