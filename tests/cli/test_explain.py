@@ -137,7 +137,15 @@ def test_the_contributor_s_page(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cli.run(["explain", *OFFER, "--page", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["names"] == ["strict", "weak"]
-    assert len(found["outcomes"]) == 18
+    assert len(found["outcomes"]) == 24
+    assert not found["left_out"]
+    whole = [o for o in found["outcomes"] if o["strategy"] == "allocate"]
+    assert len(whole) == 6
+    assert all(o["explanation"]["taking_part"][1] == 5 for o in whole)
+    assert [o["unspent"] for o in found["outcomes"] if o["strategy"] != "allocate"] == [None] * 18
+    for o in whole:
+        assert 0 <= o["unspent"] / 100 <= 1 - o["epsilon_spent"] / o["explanation"]["epsilon"]
+        assert f"{o['unspent']} % unused" in path.read_text()
     assert "all others choose “weak”" in path.read_text()
 
 

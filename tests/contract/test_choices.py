@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from apiece.assignment import Hybrid, Sample, Scale, assign
+from apiece.assignment import Allocate, Hybrid, Sample, Scale, assign
 from apiece.budgets import Budgets
 from apiece.contract import Choices, budget_manipulation, choices
 from apiece.contract.choices import Outcome
-from apiece.errors import BudgetError, InputError
+from apiece.errors import BudgetError, InfeasibleError, InputError
 from apiece.plan import Plan
 
 OFFERED = [("weak", 8.0, 0.25), ("strict", 1.0, 0.75)]
@@ -57,6 +57,28 @@ def test_six_budgets_may_be_offered_and_each_may_expect_as_many() -> None:
     assert list(found.references) == sorted(set(found.references))
     assert all(a <= b for a, b in zip(found.references, found.bounded, strict=True))
     assert found.bounded[0] <= found.promises[0].frequencies.right
+
+
+@pytest.mark.slow
+def test_a_whole_number_of_steps_leaves_what_it_says_or_is_left_out() -> None:
+    found = choices(OFFERED, strategies=[Allocate()], **GIVEN)
+    plan = assign(
+        Budgets.from_groups(OFFERED, RECORDS, DELTA), "allocate", clip_norm=1.0, **SETTINGS
+    )
+    names = plan.budget_groups.name.tolist()
+    for budget, name in enumerate(found.names):
+        one, group = outcome(found, "allocate", budget, None), names.index(name)
+        assert one.explanation.taking_part == (plan.stages[0].times[group], plan.steps)
+        assert one.unspent == int(100 * (1 - plan.spent_share[group]))
+        assert f"at least {one.unspent} % of your ε" in one.sentences[-1]
+        assert found.guaranteed(budget, "allocate") == found.promises[budget].frequencies.right
+    tiny = [("weak", 8.0, 0.5), ("strict", 0.001, 0.5)]
+    with pytest.raises(InfeasibleError, match="does not allow"):
+        choices(tiny, strategies=[Allocate()], **GIVEN)
+    without = choices(tiny, **GIVEN)
+    assert "allocate" not in {o.strategy for o in without.outcomes}
+    assert len(without.left_out) == 1
+    assert "does not allow" in without.left_out[0]
 
 
 def test_what_all_others_choose_is_as_manipulated(found: Choices) -> None:

@@ -69,7 +69,7 @@ def command(
     no attacker does better on average.
 
     With --groups and --page it writes one HTML file for those who are asked: they choose a budget
-    and see what it means, as others choose and the strategy has it. Planning takes a minute.
+    and see what it means, as others choose and the strategy has it. Planning takes a minute or two.
     """
     levels = flags.pop("levels")
     if levels is not None or flags["page"] is not None or flags["groups"] is not None:
@@ -134,8 +134,9 @@ def _page(flags: Flags, levels: str | None, as_json: bool) -> None:
             progress=progress,
         )
     contributor_page(found).save(page)
-    said = f"wrote {page}: {len(found.names)} budgets, each under three strategies"
-    emit(as_json, found.to_dict(), said)
+    count = len({outcome.strategy for outcome in found.outcomes})
+    said = f"wrote {page}: {len(found.names)} budgets, each under {count} strategies"
+    emit(as_json, found.to_dict(), "\n".join([said, *found.left_out]))
 
 
 def _explanation(

@@ -6,6 +6,7 @@ is kept (Kaiser et al. 2026); what does not move is what (ε, δ) itself allows,
 adds to the reference.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -15,11 +16,11 @@ from apiece import _check
 from apiece._text import count_up
 from apiece._types import Json
 from apiece.accounting import noise_multipliers, privacy_curve
-from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
+from apiece.assignment import Allocate, Hybrid, Sample, Scale, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.budgets.groups import refuse_absurd
 from apiece.contract.explain import PEOPLE, Explanation, explain, taking_part
-from apiece.errors import BudgetError, InputError
+from apiece.errors import BudgetError, InfeasibleError, InputError
 from apiece.mechanisms import Mechanism
 from apiece.plan import BoundPlan, Reference
 from apiece.plan.verification import excess_of
@@ -50,9 +51,27 @@ class Outcome:
         """Of 1,000 people, about how many more an attacker is right than in the reference."""
         return count_up(self.excess, PEOPLE)
 
+    @property
+    def unspent(self) -> int | None:
+        """Per cent of ε, at least, that a whole number of steps leaves; None with other ways."""
+        if self.explanation.taking_part is None:
+            return None
+        return math.floor(100 * max(1 - self.epsilon_spent / self.explanation.epsilon, 0.0))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Those of the explanation, and what a whole number of steps leaves unspent."""
+        if self.unspent is None:
+            return self.explanation.sentences
+        rest = (
+            f"A whole number of steps leaves at least {self.unspent} % of your ε unused. That "
+            "makes the result less accurate; nobody learns more of you."
+        )
+        return (*self.explanation.sentences, rest)
+
     def to_dict(self) -> Json:
         """Return it as JSON types."""
-        names = ("budget", "strategy", "others", "epsilon_spent", "excess", "more")
+        names = ("budget", "strategy", "others", "epsilon_spent", "excess", "more", "unspent")
         own = {name: getattr(self, name) for name in names}
         return own | {"explanation": self.explanation.to_dict()}
 
@@ -71,6 +90,7 @@ class Choices:
         bound: Δ̄, the bound on the excess.
         records: How many people are expected.
         outcomes: For every budget, strategy and choice of the others.
+        left_out: Why a strategy is not among them, which nobody asked for by name.
 
     Example:
         >>> offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]
@@ -88,6 +108,7 @@ class Choices:
     bound: float
     records: int
     outcomes: tuple[Outcome, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def most(self) -> int:
@@ -118,6 +139,7 @@ class Choices:
             "bound": self.bound,
             "records": self.records,
             "outcomes": [outcome.to_dict() for outcome in self.outcomes],
+            "left_out": list(self.left_out),
         }
 
 
@@ -145,7 +167,8 @@ def choices(
         steps: As of `assign`.
         expected_batch_size: As of `assign`.
         bound: Δ̄ for Hybrid, in [0, 1].
-        strategies: Scale, Sample and Hybrid with `bound` unless given.
+        strategies: Scale, Sample, Hybrid with `bound` and Allocate unless given; Allocate is left
+            out, which is said, where a budget does not allow a single step.
         progress: Called with (plans made, of how many).
 
     Raises:
@@ -168,7 +191,7 @@ def choices(
     """
     rows = _checked(offered, records)
     bound = _check.probability("bound", bound)
-    own: Sequence[Strategy] = [Scale(), Sample(), Hybrid(bound)]
+    own: Sequence[Strategy] = [Scale(), Sample(), Hybrid(bound), Allocate()]
     schemes = own if strategies is None else strategies
     for scheme in schemes:
         if isinstance(scheme, Hybrid) and scheme.excess != bound:
@@ -180,11 +203,21 @@ def choices(
     names = tuple(name for name, _, _ in rows)
     asked = _populations(rows, records, delta)
     outcomes: list[Outcome] = []
+    left_out: list[str] = []
     told: dict[_Told, tuple[float, Explanation]] = {}
     for number, (scheme, (others, budgets, whose)) in enumerate(product(schemes, asked)):
-        plan = assign(
-            budgets, scheme, steps=steps, expected_batch_size=expected_batch_size, clip_norm=1.0
-        )
+        if left_out and isinstance(scheme, Allocate):
+            continue
+        try:
+            plan = assign(
+                budgets, scheme, steps=steps, expected_batch_size=expected_batch_size, clip_norm=1.0
+            )
+        except InfeasibleError as error:
+            if strategies is not None or not isinstance(scheme, Allocate):
+                raise
+            left_out.append(f"{scheme.name} is left out: {error}")
+            outcomes = [outcome for outcome in outcomes if outcome.strategy != scheme.name]
+            continue
         outcomes += [_outcome(plan, name, names.index(name), others, told) for name in whose]
         if progress is not None:
             progress(number + 1, len(schemes) * len(asked))
@@ -197,7 +230,7 @@ def choices(
         bounded.append(min(count_up(right + bound, PEOPLE), promise.frequencies.right))
     shares = tuple(share for _, _, share in rows)
     known = names, shares, promises, tuple(references), tuple(bounded), bound, records
-    return Choices(*known, tuple(outcomes))
+    return Choices(*known, tuple(outcomes), tuple(left_out))
 
 
 def _checked(offered: Sequence[Offer], records: int) -> list[Offer]:

@@ -52,7 +52,8 @@ _WAYS = {
     ),
     "allocate": (
         "The smaller your budget, the less often your data are used: in a whole number of steps, "
-        "drawn at random. The number depends on what the others choose."
+        "drawn at random. The number depends on what the others choose. It is rounded down, which "
+        "may leave part of your budget unused: that costs the result accuracy, and you nothing."
     ),
 }
 
@@ -223,7 +224,7 @@ def contributor_page(choices: Choices) -> Report:
             f"{o.strategy} {o.budget} {'' if o.others is None else o.others}": {
                 "right": o.explanation.frequencies.right,
                 "more": o.more,
-                "sentences": [plain(s) for s in o.explanation.sentences],
+                "sentences": [plain(s) for s in o.sentences],
             }
             for o in choices.outcomes
         },
