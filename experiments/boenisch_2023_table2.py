@@ -24,7 +24,7 @@ from pictures import Images, cifar_parquet, idx_folder, svhn_mat
 from torch import nn
 
 from apiece.assignment import Sample, Scale, Sequential, Threshold, Uniform, assign
-from apiece.budgets.populations import ALAGGAN, NIU, three_groups
+from populations import ALAGGAN, NIU, three_groups
 from apiece.plan import BoundPlan
 from apiece.reproduce import Done, Experiment, Place, Table, Unit, signed, spread
 from apiece.training import Trainer

@@ -11,7 +11,7 @@ from typing import Any
 from boenisch_2023_table2 import DATA, DELTA, SHARES
 
 from apiece.assignment import Sample, Scale, Uniform, assign
-from apiece.budgets.populations import three_groups
+from populations import three_groups
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
 
 RECORDS = {"mnist": 60_000, "svhn": 73_257, "cifar10-jpeg": 50_000}

@@ -35,7 +35,7 @@ from apiece.assignment import (
     Uniform,
 )
 from apiece.budgets import Budgets
-from apiece.budgets.populations import exponential_skew
+from populations import exponential_skew
 from apiece.reproduce import Done, Experiment, Place, Table, Unit, interval, signed
 from recipes import DELTA, Task, after, chosen, gains, outcomes, plan_of, run, units
 

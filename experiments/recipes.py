@@ -40,7 +40,7 @@ from when_it_pays import tuned as tried
 
 from apiece.assignment import Sample, Scale, Strategy, Threshold, Uniform, assign
 from apiece.budgets import Budgets
-from apiece.budgets.populations import exponential_skew, three_groups
+from populations import exponential_skew, three_groups
 from apiece.plan import BoundPlan
 from apiece.recipes import Recipe
 from apiece.reporting import save

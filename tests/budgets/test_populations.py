@@ -3,25 +3,27 @@
 import numpy as np
 import pytest
 
-from apiece.budgets.populations import exponential_skew, per_class, three_groups
 from apiece.errors import BudgetError
+from sample_experiments import module
+
+populations = module("experiments/populations.py")
 
 
 def test_three_groups_of_the_papers() -> None:
-    assert three_groups(1000, 1e-5).groups.records.tolist() == [340, 430, 230]
-    assert three_groups(1000, 1e-5).groups.epsilon.tolist() == [1, 2, 3]
+    assert populations.three_groups(1000, 1e-5).groups.records.tolist() == [340, 430, 230]
+    assert populations.three_groups(1000, 1e-5).groups.epsilon.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("skew", [-0.2, 0.2])
 def test_exponential_skew_leans(skew: float) -> None:
-    groups = exponential_skew(50000, 1e-5, skew=skew).groups
+    groups = populations.exponential_skew(50000, 1e-5, skew=skew).groups
     assert groups.records.sum() == 50000
     assert (np.sign(np.diff(groups.records)) == np.sign(skew)).all()
     assert (groups.epsilon[0], groups.epsilon[-1]) == (0.5, 1.0)
     with pytest.raises(BudgetError, match="skew = "):
-        exponential_skew(100, 1e-5, skew=0.5)
+        populations.exponential_skew(100, 1e-5, skew=0.5)
 
 
 def test_per_class() -> None:
     with pytest.raises(BudgetError, match="no budget for class 2"):
-        per_class([1, 2], {1: 1.0}, 1e-5)
+        populations.per_class([1, 2], {1: 1.0}, 1e-5)

@@ -9,8 +9,8 @@ import pytest
 from apiece import accounting
 from apiece.assignment import Sample, Scale, assign
 from apiece.budgets import Budgets
-from apiece.budgets.populations import NIU, three_groups
 
+NIU = [("strict", 1.0, 0.54), ("medium", 2.0, 0.37), ("weak", 3.0, 0.09)]
 SETTINGS = {
     "svhn": (73257, 1024, 2146),
     "cifar-10": (50000, 1024, 1465),
@@ -30,7 +30,7 @@ SAMPLE = {
 def budgets_of(name: str) -> tuple[Budgets, dict[str, float]]:
     records, batch, steps = SETTINGS[name]
     settings = {"expected_batch_size": batch, "steps": steps, "clip_norm": 1.0}
-    return three_groups(records, 1e-5, shares=NIU), settings
+    return Budgets.from_groups(NIU, records, 1e-5), settings
 
 
 @pytest.mark.parametrize("name", SCALE)

@@ -24,36 +24,12 @@ if TYPE_CHECKING:
     from apiece.audit.stacked_training import UpdateRule
 
 __all__ = [
-    "Claim",
-    "EProcess",
-    "Findings",
-    "LowerBound",
-    "Pool",
-    "ShadowJob",
-    "ShadowScores",
-    "Stopped",
-    "UpdateRule",
-    "Watched",
-    "anytime_bound",
-    "biregular",
-    "engine_rounds",
-    "jonckheere_terpstra",
-    "lira",
-    "loss_scores",
-    "lower_bound",
-    "one_plan",
-    "one_run",
-    "one_run_by_group",
-    "privacy_scores",
-    "processes",
-    "rmia",
-    "roc_by_group",
-    "sequential",
-    "share_that_rises",
-    "step_claims",
-    "student_t",
-    "train_shadows",
-]
+    "Claim", "EProcess", "Findings", "LowerBound", "Pool", "ShadowJob", "ShadowScores", "Stopped",
+    "UpdateRule", "Watched", "anytime_bound", "biregular", "engine_rounds", "jonckheere_terpstra",
+    "lira", "loss_scores", "lower_bound", "one_plan", "one_run", "one_run_by_group",
+    "privacy_scores", "processes", "rmia", "roc_by_group", "sequential", "share_that_rises",
+    "step_claims", "student_t", "train_shadows",
+]  # fmt: skip
 
 # These need torch, and are imported on first use.
 __getattr__ = _lazy.names_of(

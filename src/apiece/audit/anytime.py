@@ -97,9 +97,7 @@ class Claim:
 
 
 class EProcess:
-    """The wealth of a bet against one claim, over pairs of scores.
-
-    Higher scores say that the record was in.
+    """The wealth of a bet against one claim, over pairs of scores; higher ones say "in".
 
     Args:
         claim: What is bet against.
@@ -141,14 +139,11 @@ class EProcess:
         return self._in, self._out
 
     def update(self, scores_in: npt.ArrayLike, scores_out: npt.ArrayLike) -> Floats:
-        """Bet on further pairs; return the logarithm of the wealth after each.
+        """Bet on further pairs; return the logarithm of the wealth after each, (pairs,).
 
         Args:
             scores_in: Of runs with the record.
             scores_out: As many of runs without it.
-
-        Returns:
-            (pairs,) logarithms.
 
         Raises:
             DataError: For NaN, none, or another number of one than of the other.
@@ -242,7 +237,7 @@ def anytime_bound(
 
     Args:
         scores_in: Of runs with the record, in the order in which they were made.
-        scores_out: As many of runs without it; the k-th is paired with the k-th.
+        scores_out: As many of runs without it, paired with those in order.
         delta: In [0, 1).
         confidence: In (0, 1).
 
@@ -251,8 +246,8 @@ def anytime_bound(
         InputError: For numbers outside their bounds.
 
     Guarantee:
-        If the mechanism is (ε, δ)-DP, the bound ever exceeds ε with probability at most
-        1 − confidence, whenever one stops.
+        If the mechanism is (ε, δ)-DP, the bound ever exceeds ε with probability at most 1 −
+        confidence, whenever one stops.
 
     Example:
         >>> anytime_bound(np.arange(200) + 150, np.arange(200), delta=1e-5).epsilon > 0
@@ -339,7 +334,7 @@ def sequential(
     max_samples: int = 10_000,
     delta: float | None = None,
 ) -> Stopped:
-    """Look at pairs of scores as they come; stop when the claims cannot all be true.
+    """Return what is seen of pairs of scores as they come; stop where not all claims can be true.
 
     Args:
         rounds: Each maps groups to (scores with the record, scores without it); made when asked
@@ -348,9 +343,6 @@ def sequential(
         confidence: In (0, 1).
         max_samples: Pairs a group after which it stops anyway.
         delta: At which a lower bound on ε is to be told.
-
-    Returns:
-        What was seen of each group's claim, and the bounds.
 
     Raises:
         DataError: For scores that are none, or a group without a claim.
@@ -362,8 +354,7 @@ def sequential(
         scores may depend on each other.
 
     Example:
-        >>> generator = np.random.default_rng(0)
-        >>> draw = generator.normal
+        >>> draw = np.random.default_rng(0).normal
         >>> pairs = ({"all": (draw(3, 1, 8), draw(0, 1, 8))} for _ in range(99))
         >>> found = sequential(pairs, {"all": Claim.budget(1.0, 1e-5)})
         >>> found.rejected, found.watched[0].samples < 200
@@ -430,8 +421,7 @@ def step_claims(plan: Plan) -> dict[str, Claim]:
         >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 50, 1e-5)
         >>> plan = assign(budgets, "scale", steps=5, expected_batch_size=5, clip_norm=1.0)
-        >>> claims = step_claims(plan)
-        >>> [claim.name for claim in claims.values()]
+        >>> [claim.name for claim in step_claims(plan).values()]
         ['the trade-off curve of one step']
     """
     return {
@@ -455,8 +445,7 @@ def engine_rounds(plan: Plan, *, seed: int) -> Iterator[Pairs]:
     """Yield without end what the engine releases of a canary in each group, with and without it.
 
     The canary's gradient is far beyond its clip norm, everybody else's is 0, and no parameter
-    moves, so that all steps of a stage are alike: each is one release of the group's one-step
-    mechanism, whose curve such a canary reaches. The worlds differ in one canary.
+    moves, so that each step of a stage is one release of the group's one-step mechanism.
 
     Args:
         plan: Whose noise, rates and clip norms are used.

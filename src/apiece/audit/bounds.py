@@ -378,8 +378,7 @@ def one_run(
 
     Example:
         >>> coins = np.random.default_rng(0).random(1000) < 0.5
-        >>> bound = one_run(coins * 1.0, coins, delta=1e-5)
-        >>> bound.epsilon > 3
+        >>> one_run(coins * 1.0, coins, delta=1e-5).epsilon > 3
         True
     """
     values = flat_scores("scores", scores)

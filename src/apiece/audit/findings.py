@@ -201,8 +201,7 @@ class Findings:
     Attributes:
         audit: What was audited, in words.
         attack: By which test.
-        unit: "person" where scores, coins and splits are of persons with any number of rows; None
-            where they are of records.
+        unit: "person" where it is of persons with any number of rows; None of records.
         strategy: Of the plan, where the audit made one.
         steps: Of that plan.
         models: How many models were trained for it.

@@ -102,8 +102,7 @@ def lira(
     Of several augmentations the mean counts.
 
     Args:
-        target: The target model's confidences φ, (n,) or (n, augmentations), in the order of
-            `shadows.ids`.
+        target: The target model's confidences φ, (n,) or (n, augmentations), by `shadows.ids`.
         shadows: Confidences of the shadow models.
         variant: "online": log N(φ; in) − log N(φ; out); "offline": −log of the upper tail of the
             out-normal, which needs no models with the record.
@@ -176,8 +175,7 @@ def privacy_scores(
 
     Args:
         shadows: Confidences of K models.
-        resamples: Bootstrap resamples of the models; 0 for no interval. The interval is of
-            percentiles, and carries the bias.
+        resamples: Bootstrap resamples of the models; 0 for no interval, which carries the bias.
         confidence: Of the interval.
         generator: For the bootstrap.
 

@@ -100,23 +100,20 @@ class ShadowJob:
         recipe: How a model is updated.
         seed: Of all randomness: members apart, the same seed gives the same models.
         block: How many models are trained as one computation.
-        groups: (K, n) positions in the plan's groups, where budgets differ between models; else
-            the pool's.
+        groups: (K, n) positions in the plan's groups, where budgets differ between models.
 
     Raises:
         DataError: Where `included` has another shape.
-        InputError: For a position that the plan has no group for, or a plan for persons with a
-            pool of rows.
+        InputError: For a position that the plan has no group for, or a plan for persons with a pool
+            of rows.
 
     Example:
         >>> from apiece.audit.shadows import half_plan, table_job
-        >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
         >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
         >>> x, y = np.ones((8, 3), np.float32), np.arange(8) % 2
-        >>> job = table_job(x, y, budgets, plan, models=32, seed=0)
-        >>> job.included.shape, job.blocks
-        ((32, 8), 2)
+        >>> table_job(x, y, budgets, plan, models=32, seed=0).blocks
+        2
     """
 
     pool: Pool
@@ -181,13 +178,10 @@ class ShadowJob:
         return state.hexdigest()
 
     def train_block(self, block: int) -> Arrays:
-        """Return the confidences of a block's models, trained here.
+        """Return the "confidences" of a block's models, trained here: (models of the block, n).
 
         Args:
             block: In 0 … blocks − 1.
-
-        Returns:
-            "confidences", (models of the block, n) in single precision.
         """
         rows, pool = self.rows(block), self.pool
         groups = self.budget_groups if self.groups is None else self.groups[rows]
@@ -265,9 +259,9 @@ def train_shadows(
     mapper: Mapper = serially,
     progress: Callable[[int, int], None] | None = None,
 ) -> ShadowScores:
-    """Return the confidences of all models of `job` on all records of its pool.
+    """Return the confidences of all models of `job` on all records, or persons, of its pool.
 
-    Where records are persons, a person's confidence is the mean over all of their rows.
+    A person's confidence is the mean over all of their rows.
 
     Args:
         job: What is trained.
@@ -281,7 +275,6 @@ def train_shadows(
 
     Example:
         >>> from apiece.audit.shadows import half_plan, table_job
-        >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
         >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
         >>> x, y = np.ones((8, 3), np.float32), np.arange(8) % 2

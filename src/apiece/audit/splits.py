@@ -21,9 +21,8 @@ def biregular(
 ) -> Mask:
     """Return membership (models, n): each row half of each group, each column half of the models.
 
-    A group of odd size has ⌊size/2⌋ or ⌈size/2⌉ members in a model; every record is in ⌊models/2⌋
-    or ⌈models/2⌉ models. Starts from complementary pairs of rows and mixes them with curveball
-    trades, which keep all sums.
+    Halves of odd numbers are rounded either way. Starts from complementary pairs of rows and mixes
+    them with curveball trades, which keep all sums.
 
     Args:
         models: How many, at least 2.

@@ -9,17 +9,7 @@ from apiece.budgets.release import BudgetHistogram, release_histogram, release_r
 from apiece.budgets.units import Ownership, Units
 
 __all__ = [
-    "BudgetGroups",
-    "BudgetHistogram",
-    "BudgetLevels",
-    "Budgets",
-    "ConsentMapping",
-    "ConsentRecords",
-    "Levels",
-    "Ownership",
-    "Standing",
-    "Units",
-    "read_consents",
-    "release_histogram",
-    "release_rows_per_person",
-]
+    "BudgetGroups", "BudgetHistogram", "BudgetLevels", "Budgets", "ConsentMapping",
+    "ConsentRecords", "Levels", "Ownership", "Standing", "Units", "read_consents",
+    "release_histogram", "release_rows_per_person",
+]  # fmt: skip

@@ -38,7 +38,7 @@ def read_consents(path: str | Path, mapping: ConsentMapping) -> ConsentRecords:
         mapping: What their codes stand for.
 
     Raises:
-        DataError: For a file that cannot be read or is something else, and for a bundle that is one
+        DataError: For a file that cannot be read or is something else, and a bundle that is one
             page of several or a history. `ConsentRecords.on` refuses what single consents say.
 
     Example:
@@ -47,13 +47,11 @@ def read_consents(path: str | Path, mapping: ConsentMapping) -> ConsentRecords:
         >>> mapping = ConsentMapping.from_toml('''
         ... source = "csv"
         ... levels = { low = 1, high = 8 }
-        ... decision = { withdrawn = "deny" }
-        ... columns = { person = "who", level = "said", from = "from", until = "until" }
+        ... columns = { person = "who", level = "said", until = "until" }
         ... ''')
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "consents.csv")
-        ...     rows = "ann,high,2026-01-01,2026-06-30\\nann,low,2026-07-01,\\nbob,withdrawn,,"
-        ...     _ = path.write_text(f"who,said,from,until\\n{rows}\\n")
+        ...     _ = path.write_text("who,said,until\\nann,high,2026-06-30\\nbob,low,2026-01-01\\n")
         ...     standing = read_consents(path, mapping).on(date(2026, 5, 1))
         >>> standing.ids.tolist(), standing.epsilon.tolist()
         (['ann'], [8.0])
@@ -107,8 +105,7 @@ Found = tuple[str, Callable[[], Rule | str]]  # whose it is, and what they said 
 def _days(text: object, *, end: bool) -> tuple[int, int]:
     """Return the first or last day that a moment surely and possibly bounds, the sure one first.
 
-    A month or a year as an end has all its days in it, as FHIR says; as a beginning it is not known
-    on which of them. Of a day that begins or ends at some time, it is not known what of it counts.
+    A month or year as an end has all its days in it, as FHIR says; as a beginning it is unclear.
     """
     found = _DATE.fullmatch(text) if isinstance(text, str) else None
     if found is None or (found[4] and not found[3]):
@@ -160,11 +157,7 @@ def _meaning(codes: Sequence[str], mapping: ConsentMapping) -> Meaning:
 
 
 def _names(lists: Sequence[Sequence[Meaning]], kind: str, permit: bool) -> Names:
-    """Return what lists of codes limit a rule to: the least for a permit, the most for a denial.
-
-    One of a list has to hold, and all lists. Where some of a list name nothing of this kind, that
-    permits no more than the others name, and denies everything.
-    """
+    """Return what lists that all hold limit a rule to: the least for a permit, else the most."""
     result: Names = None
     for own in lists:
         named = frozenset(str(name) for each in own if (name := getattr(each, kind)) is not None)

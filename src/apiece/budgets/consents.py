@@ -42,11 +42,9 @@ class Meaning(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Rule:
-    """One decision of one person.
+    """One decision of one person, and exceptions of the other decision; level: of a permit.
 
-    level: of a permit. sure, maybe: the days on which it holds for certain, and on which it could:
-    where a date is not exact, or of a time, a permit counts on the former, a denial on the latter.
-    exceptions: of the other decision.
+    sure, maybe: the days on which it certainly holds, as permits count, and could, as denials do.
     """
 
     permit: bool
@@ -173,10 +171,9 @@ class Standing:
         aside: How many consents say nothing, by why.
 
     Example:
-        >>> one = np.ones(1)
-        >>> allowed = np.array([[[True, False]]])
-        >>> standing = Standing(date(2026, 5, 1), np.array(["ann"]), one, one, ("*",),
-        ...                     ("research", "*"), allowed)
+        >>> one, allowed = np.ones(1), np.array([[[True, False]]])
+        >>> purposes = ("research", "*")
+        >>> standing = Standing(date(2026, 5, 1), ["ann"], one, one, ("*",), purposes, allowed)
         >>> standing.permits({"purpose": "research"}).tolist(), standing.permits({}).tolist()
         ([True], [False])
     """

@@ -30,10 +30,7 @@ def _unlimited() -> str:
 
 
 def read_frame(frame: object, dialect: Dialect = PLAIN) -> pd.DataFrame:
-    """Return a pandas table from a pandas or pyarrow one, or from a path to CSV or Parquet.
-
-    Raises `DataError` where it cannot be read or has no rows.
-    """
+    """Return a pandas table from one, a pyarrow one, or a path. Raises `DataError` for no rows."""
     import pandas as pd
 
     if isinstance(frame, str | os.PathLike):
@@ -61,9 +58,8 @@ def budget_columns(
 ) -> Json:
     """Return what the rows of a table ask for, as `Budgets` takes it, each row read by itself.
 
-    once: returns what each unit has, from what each row says and its name in a message. rows: how
-    many of a file a row stands for; one each if not given. Raises `BudgetError` for a cell that is
-    no budget.
+    once: what each unit has, from what each row says and its name in a message. rows: how many of a
+    file a row stands for. Raises `BudgetError` for a cell that is no budget.
     """
     count = np.ones(len(table), np.int64) if rows is None else rows
 

@@ -112,12 +112,8 @@ def names_of(
 ) -> npt.NDArray[np.str_]:
     """Return one distinct name a group: its label, and its budget where that is not enough.
 
-    >>> names_of(np.array([1.0, 2.0]), np.array([1e-5, 1e-5]), None, None).tolist()
-    ['epsilon=1', 'epsilon=2']
     >>> names_of(np.array([1.0, 1.0000001]), np.array([1e-5, 1e-5]), None, None).tolist()
     ['epsilon=1.0', 'epsilon=1.0000001']
-    >>> names_of(np.array([1.0, 1.0]), np.array([1e-6, 1e-5]), None, np.array(["low"] * 2)).tolist()
-    ['low delta=1e-06', 'low delta=1e-05']
     """
     kinds = (
         np.zeros(epsilon.size, int) if labels is None else np.unique(labels, return_inverse=True)[1]
@@ -147,9 +143,8 @@ def names_of(
 class BudgetLevels:
     """The distinct budgets of many records and how many have each; no record by itself.
 
-    What `assign_levels` makes a plan from where the records are too many to hold. Memory follows
-    the number of levels. The counts are data about people, as a plan made from them is where
-    groups are small.
+    For `assign_levels`, where the records are too many to hold. The counts are data about people,
+    as a plan made from them is where groups are small.
 
     Args:
         groups: The levels, strictest first.
@@ -179,16 +174,15 @@ class BudgetLevels:
     ) -> BudgetLevels:
         """Return the levels of a Parquet file with one row a record, read some rows at a time.
 
+        The groups are those of `Budgets.from_frame`.
+
         Args:
             path: Of the file.
             epsilon: Name of the column of ε.
             delta: Name of a column, or one number for all.
-            excess: Name of a column, or one number for all.
+            excess: The same.
             levels: As of `Budgets.from_frame`.
             no_limit_cap: The ε that "no limit" and inf are read as; None refuses them.
-
-        Returns:
-            The same groups as of `Budgets.from_frame`.
 
         Raises:
             DataError: For a file that cannot be read or has no rows, and a missing column.
@@ -197,10 +191,9 @@ class BudgetLevels:
         Example:
             >>> import tempfile, pandas as pd
             >>> with tempfile.TemporaryDirectory() as folder:
-            ...     people = pd.DataFrame({"consent": [2.0, 1.0, 2.0]})
-            ...     people.to_parquet(f"{folder}/people.parquet")
-            ...     BudgetLevels.from_parquet(f"{folder}/people.parquet", epsilon="consent",
-            ...                               delta=1e-5)
+            ...     path = f"{folder}/people.parquet"
+            ...     pd.DataFrame({"consent": [2.0, 1.0, 2.0]}).to_parquet(path)
+            ...     BudgetLevels.from_parquet(path, epsilon="consent", delta=1e-5)
             BudgetLevels(groups=BudgetGroups(3 records in 2 groups))
         """
         names = [name for name in (epsilon, delta, excess) if isinstance(name, str)]
@@ -217,7 +210,7 @@ class BudgetLevels:
             )
         except BudgetError as error:  # its rows are levels here
             raise BudgetError(f"{path}: " + re.sub(r", row \d+", "", str(error))) from None
-        return cls._of(counts, **columns)
+        return cls(grouped(**columns, counts=counts)[0])
 
     def at_most(self, epsilon: float) -> BudgetLevels:
         """Return these levels with every ε above `epsilon` lowered to it.
@@ -232,28 +225,37 @@ class BudgetLevels:
         own = names_of(of.epsilon, of.delta, of.excess, None)
         labels = None if np.array_equal(own, of.name) else of.name
         lowered = np.minimum(of.epsilon, cap)
-        return self._of(of.records, lowered, of.delta, of.excess, labels)
+        return BudgetLevels(grouped(lowered, of.delta, of.excess, labels, of.records)[0])
 
-    @classmethod
-    def _of(
-        cls,
-        counts: Integers,
-        epsilon: npt.ArrayLike,
-        delta: npt.ArrayLike,
-        excess: npt.ArrayLike | None = None,
-        labels: npt.NDArray[np.str_] | None = None,
-    ) -> BudgetLevels:
-        """Return the levels of rows that may be equal, `counts` times each."""
-        known, kinds = (None, 0) if labels is None else np.unique(labels, return_inverse=True)
-        bounds = 1.0 if excess is None else excess
-        columns = np.broadcast_arrays(epsilon, delta, bounds, kinds, counts)[:4]
-        levels, at = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        records = np.zeros(len(levels), dtype=np.int64)
-        np.add.at(records, at.reshape(-1), counts)
-        eps, dlt, exc, kind = (levels[:, k].copy() for k in range(4))
-        asked = None if excess is None else exc
-        titles = None if known is None else known[kind.astype(np.int64)]
-        return cls(BudgetGroups(names_of(eps, dlt, asked, titles), eps, dlt, asked, records))
+
+def grouped(
+    epsilon: Floats,
+    delta: npt.ArrayLike,
+    excess: npt.ArrayLike | None = None,
+    labels: npt.NDArray[Any] | None = None,
+    counts: Integers | None = None,
+) -> tuple[BudgetGroups, Integers]:
+    """Return the distinct budgets of rows, `counts` times each, and each row's place in them."""
+    size, deltas = epsilon.size, np.broadcast_to(delta, epsilon.size)
+    bounds = None if excess is None else np.broadcast_to(excess, size)
+    places = None if labels is None else np.unique(labels.astype(str), return_inverse=True)[1]
+    # A column with one value for all orders nothing.
+    given = [c for c in (epsilon, deltas, bounds, places) if c is not None]
+    columns = [c for c in given if c.strides != (0,)] or [epsilon]
+    order = np.lexsort(columns[::-1])
+    new = np.zeros(size, dtype=bool)
+    new[0] = True
+    for column in columns:
+        ordered = column[order]
+        new[1:] |= ordered[1:] != ordered[:-1]
+    index = np.empty(size, dtype=np.int64)
+    index[order] = np.cumsum(new) - 1
+    index.flags.writeable = False
+    first = order[new]
+    records = np.bincount(index) if counts is None else np.bincount(index, counts)
+    eps, dlt, exc = epsilon[first], deltas[first], None if bounds is None else bounds[first]
+    names = names_of(eps, dlt, exc, None if labels is None else labels[first].astype(str))
+    return BudgetGroups(names, eps, dlt, exc, records), index
 
 
 def _counted(path: Path, names: list[str]) -> tuple[Any, Any]:
@@ -298,10 +300,7 @@ def refuse_absurd(epsilon: float) -> float:
 
 
 def doubts(groups: BudgetGroups) -> list[str]:
-    """Return what looks like a mistake in budgets that are allowed, one line each.
-
-    Only what a plan shows as well is looked at: the groups, their budgets and sizes.
-    """
+    """Return what looks like a mistake in groups, budgets and sizes, which a plan shows too."""
     notes, records = doubts_of_values(groups), int(groups.records.sum())
     if records < FEW_RECORDS:
         notes.append(

@@ -26,9 +26,9 @@ Offered: TypeAlias = Mapping[str, float] | Iterable[float] | str
 class Levels(Mapping[str, float]):
     """The levels of consent on offer: name → ε, strictest first.
 
-    Names go on to plans, reports and statements. They are declared, whoever chooses which: a level
-    that nobody chose has no group in a plan, which is made of records, and stands in a statement
-    beside the others. Where a name is its number, as 2, a cell may write it another way, as 2.0.
+    Names go on to plans, reports and statements; they are declared, whoever chooses which, so a
+    level that nobody chose has no group in a plan, but stands in a statement. Where a name is its
+    number, as 2, a cell may write it another way, as 2.0.
 
     Args:
         offered: Name → ε; or numbers, which are their own names; or a text of either, as on the

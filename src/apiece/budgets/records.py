@@ -12,7 +12,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.budgets.frames import budget_columns, ids_column, read_frame
-from apiece.budgets.groups import BudgetGroups, excess_array, names_of
+from apiece.budgets.groups import BudgetGroups, excess_array, grouped
 from apiece.budgets.levels import Levels, Offered, epsilons_of, levels_of
 from apiece.budgets.units import Units
 from apiece.datasets.tables import PLAIN, Dialect
@@ -58,8 +58,8 @@ class Consents:
     def narrowed(self, budgets: Budgets, *, added: Mask | None = None) -> Consents:
         """Return, of each record, the least of what stands here and of what `budgets` say.
 
-        Raises `InputError` where one of the records is missing. Those that are `added` may be,
-        where the budgets are those of all the others and of nobody else: a plan has added them.
+        Raises `InputError` for a missing record, unless it is `added` and the budgets are just
+        those of all others: a plan has added it.
         """
         order = np.argsort(budgets.ids, kind="stable")
         near = np.searchsorted(budgets.ids, self.ids, sorter=order)
@@ -91,8 +91,7 @@ class Budgets:
         delta: The same, in (0, 1).
         excess: The same, in [0, 1]: a bound Δ̄ on the excess; None asks for none.
         ids: What identifies a record, unique; 0…n−1 if not given.
-        labels: A group name for each record; records of one group have the same label and the same
-            budget.
+        labels: A group name for each record; those of one group have one label and one budget.
         levels: What people could choose, as name → ε; epsilon then has these names, which name the
             groups.
 
@@ -186,34 +185,7 @@ class Budgets:
 
     @cached_property
     def _grouping(self) -> tuple[BudgetGroups, Integers]:
-        columns: list[Floats | Integers] = [self.epsilon, self.delta]
-        if self.excess is not None:
-            columns.append(self.excess)
-        if self.labels is not None:
-            columns.append(np.unique(self.labels.astype(str), return_inverse=True)[1])
-        # A column with one value for all orders nothing.
-        columns = [c for c in columns if c.strides != (0,)] or columns[:1]
-        order = np.lexsort(columns[::-1])
-        new = np.zeros(len(self), dtype=bool)
-        new[0] = True
-        for column in columns:
-            ordered = column[order]
-            new[1:] |= ordered[1:] != ordered[:-1]
-        index = np.empty(len(self), dtype=np.int64)
-        index[order] = np.cumsum(new) - 1
-        index.flags.writeable = False
-        first = order[new]
-        epsilon, delta = self.epsilon[first], self.delta[first]
-        excess = None if self.excess is None else self.excess[first]
-        labels = None if self.labels is None else self.labels[first].astype(str)
-        groups = BudgetGroups(
-            name=names_of(epsilon, delta, excess, labels),
-            epsilon=epsilon,
-            delta=delta,
-            excess=excess,
-            records=np.bincount(index),
-        )
-        return groups, index
+        return grouped(self.epsilon, self.delta, self.excess, self.labels)
 
     def lowered_to(self, epsilon: npt.ArrayLike) -> Budgets:
         """Return these budgets with ε lowered to `epsilon`.
@@ -223,10 +195,6 @@ class Budgets:
 
         Raises:
             BudgetError: Where it exceeds what a record allows.
-
-        Example:
-            >>> Budgets([1.0, 5.0], 1e-5).lowered_to([1.0, 2.0]).epsilon.tolist()
-            [1.0, 2.0]
         """
         lower = np.array(np.broadcast_to(_check.positive_array("epsilon", epsilon), len(self)))
         above = np.flatnonzero(lower > self.epsilon)
@@ -246,10 +214,6 @@ class Budgets:
 
         Raises:
             BudgetError: Where it is not.
-
-        Example:
-            >>> Budgets([1.0, 5.0], 1e-5).at_most(3.0).epsilon.tolist()
-            [1.0, 3.0]
         """
         cap = _check.positive("epsilon", epsilon, error=BudgetError)
         return self.lowered_to(np.minimum(self.epsilon, cap))
@@ -282,11 +246,6 @@ class Budgets:
 
         Raises:
             InputError: For a bound outside [0, 1].
-
-        Example:
-            >>> budgets = Budgets([1.0, 3.0], 1e-5, excess=[0.5, 0.01]).bounded(0.3)
-            >>> budgets.excess.tolist()
-            [0.3, 0.01]
         """
         bound = _check.probability("excess", excess)
         return self._with(excess=np.minimum(self.consents.excess, bound))
@@ -299,10 +258,6 @@ class Budgets:
 
         Raises:
             BudgetError: Where it leaves none.
-
-        Example:
-            >>> Budgets([1.0, 3.0], 1e-5).taken(np.array([False, True])).epsilon.tolist()
-            [3.0]
         """
         columns = {name: getattr(self, name) for name in COLUMNS}
         some: Json = {n: None if c is None else c[which] for n, c in columns.items()}
@@ -324,9 +279,8 @@ class Budgets:
         """Return budgets for `size` records, split into groups.
 
         Args:
-            groups: (name, epsilon, share or count) of each, as on the command line. Shares, all at
-                most 1 and summing to 1, are rounded by largest remainder; counts must sum to
-                `size`.
+            groups: (name, epsilon, share or count) of each. Shares, at most 1 and summing to 1, are
+                rounded by largest remainder; counts must sum to `size`.
             size: How many records.
             delta: For all, in (0, 1).
             generator: Shuffles the records; without one they lie group by group.
@@ -387,8 +341,7 @@ class Budgets:
             person: In place of `ids`, the column of the ids of persons, who may have several rows:
                 one budget a person, in the order of their ids, which are texts.
             excess: Name of a column, or one number for all.
-            levels: What people could choose, as name → ε, where the column of ε has these names,
-                which name the groups.
+            levels: What people could choose, as name → ε, where the column of ε has these names.
             no_limit_cap: The ε that "no limit" and inf are read as; None refuses them.
             dialect: How a CSV file is written.
 
@@ -401,17 +354,11 @@ class Budgets:
 
         Example:
             >>> import pandas as pd
-            >>> people = pd.DataFrame({"who": ["a", "b"], "consent": [1.0, 2.0]})
-            >>> Budgets.from_frame(people, epsilon="consent", delta=1e-5, ids="who").ids.tolist()
-            ['a', 'b']
-            >>> visits = pd.DataFrame({"who": ["b", "a", "b"], "consent": [2.0, 1.0, 2.0]})
-            >>> budgets = Budgets.from_frame(visits, epsilon="consent", delta=1e-5, person="who")
-            >>> budgets.ids.tolist(), budgets.epsilon.tolist()
-            (['a', 'b'], [1.0, 2.0])
-            >>> forms = pd.DataFrame({"consent": ["low", "high", "low"]})
-            >>> levels = {"low": 1, "medium": 3, "high": 8}
-            >>> Budgets.from_frame(forms, epsilon="consent", delta=1e-5, levels=levels).groups.name
-            array(['low', 'high'], dtype='<U6')
+            >>> visits = pd.DataFrame({"who": ["b", "a", "b"], "consent": ["low", "high", "low"]})
+            >>> budgets = Budgets.from_frame(
+            ...     visits, epsilon="consent", delta=1e-5, person="who", levels="low=1,high=8")
+            >>> budgets.ids.tolist(), budgets.epsilon.tolist(), budgets.groups.name.tolist()
+            (['a', 'b'], [8.0, 1.0], ['low', 'high'])
         """
         if ids is not None and person is not None:
             raise InputError("ids, person: both given; persons are named by person alone")

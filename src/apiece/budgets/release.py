@@ -40,8 +40,7 @@ class BudgetHistogram:
         level_delta: δ of each level.
         level_excess: Δ̄ of each level, or None.
         counts: Noisy counts, one a level, negative ones set to 0.
-        epsilon: What the release itself costs every record, on top of what a plan made from it
-            spends.
+        epsilon: What the release costs every record, on top of what a plan made from it spends.
         delta: The same; 0 for Laplace noise.
         noise: "gaussian" or "laplace", both discrete.
 
@@ -81,8 +80,7 @@ class BudgetHistogram:
     def place(self, budgets: Budgets) -> Integers:
         """Return, for each real record, its group in `self.budgets().groups`; −1: left out.
 
-        The group with the largest ε among those whose ε, δ and Δ̄ are all at most the record's. A
-        record below every group takes no part.
+        The group with the largest ε among those whose ε, δ and Δ̄ are all at most the record's.
 
         Args:
             budgets: Those of the real records.
@@ -116,20 +114,17 @@ def release_histogram(
 ) -> BudgetHistogram:
     """Return the counts of records at each public level of ε, with discrete noise.
 
-    A record is counted at the highest level that does not exceed its ε, δ or Δ̄; below all levels
-    it is not counted.
+    A record is counted at the highest level that does not exceed its ε, δ or Δ̄, or not at all.
 
     Args:
         budgets: Of the records, which are private here.
         levels: Values of ε, chosen without looking at the data.
-        level_delta: One δ for all levels or one a level, likewise; never taken from the records,
-            whose δ is as private as their ε.
+        level_delta: One δ for all levels or one a level, chosen likewise.
         epsilon: The guarantee of the release.
         delta: The same, for discrete Gaussian noise; discrete Laplace noise of scale 1/ε has δ = 0.
         level_excess: As `level_delta` for Δ̄; needed just where the budgets have such a column.
         noise: "gaussian" or "laplace".
-        below: Where randomness comes from: the system's cryptographic generator, unless a test
-            replaces it.
+        below: Where randomness comes from: the system's cryptographic generator by default.
 
     Raises:
         BudgetError: For values out of bounds, levels that repeat, and noise past any use.
@@ -178,22 +173,18 @@ def release_rows_per_person(
     share: float = 0.9,
     below: Below = secrets.randbelow,
 ) -> int:
-    """Return a number of rows that about a share of the persons do not exceed, to be made public.
+    """Return the level of rows that about a share of the persons do not exceed, to be made public.
 
     Each person is counted once, at the least level that is not below their number of rows, or at
-    the last; every count gets discrete Laplace noise. What the release costs comes on top of what a
-    plan spends: lower everyone's ε by it before the plan is made.
+    the last; every count gets discrete Laplace noise. The cost comes on top of what a plan spends:
+    lower everyone's ε by it before the plan is made.
 
     Args:
         rows: (P,), how many rows each person has: data about them.
         levels: Increasing whole numbers, chosen without looking at the rows.
         epsilon: The guarantee of the release.
         share: Of the persons, in (0, 1).
-        below: Where randomness comes from: the system's cryptographic generator, unless a test
-            replaces it.
-
-    Returns:
-        One of the levels.
+        below: Where randomness comes from: the system's cryptographic generator by default.
 
     Raises:
         BudgetError: For an ε that is not positive, or too small for a count to say anything.
@@ -209,11 +200,9 @@ def release_rows_per_person(
         Canonne, Kamath, Steinke 2020 (discrete noise).
 
     Example:
-        >>> random = np.random.default_rng(0)
-        >>> rows = random.integers(1, 7, 4000)
+        >>> rows = np.random.default_rng(0).integers(1, 7, 4000)
         >>> release_rows_per_person(rows, [1, 2, 5, 10], epsilon=0.1, share=0.7)
         5
-        >>> from apiece import Budgets
         >>> budgets = Budgets([2.0] * 4000, 1e-5)
         >>> plan_from = budgets.lowered_to(budgets.epsilon - 0.1)
     """
@@ -358,10 +347,7 @@ def _bernoulli_exp_unit(gamma: Fraction, below: Below) -> bool:
 
 
 def discrete_gaussian_delta(variance: Fraction, epsilon: float) -> float:
-    """Return an upper bound on δ(ε) of adding this noise to a count of sensitivity 1.
-
-    δ(ε) = P[X > εσ² − 1/2] − e^ε·P[X > εσ² + 1/2]. Source: Theorem 7.
-    """
+    """Return an upper bound on δ(ε) of a count of sensitivity 1 with this noise (Theorem 7)."""
     variance_float = float(variance)
     reach = math.ceil(40 * math.sqrt(variance_float)) + 2
     weights = {x: math.exp(-(x * x) / (2 * variance_float)) for x in range(-reach, reach + 1)}

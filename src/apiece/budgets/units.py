@@ -53,10 +53,6 @@ class Units:
         Raises:
             DataError: For no rows, a row of nobody in `ids`, a unit without a row, an id given
                 twice, and ids that are neither integers nor text.
-
-        Example:
-            >>> Units.of(["ann", "bob", "ann"], ["bob", "ann"]).owner.tolist()
-            [1, 0, 1]
         """
         given = _check.ids("people", people)
         if not given.size:
@@ -94,10 +90,6 @@ class Units:
 
         Raises:
             DataError: For ids that are neither integers nor text.
-
-        Example:
-            >>> Units.in_turn(["bob", "ann", "bob"]).ids.tolist()
-            ['bob', 'ann']
         """
         given = _check.ids("people", people)
         if given.dtype.kind == "i" and (given[1:] >= given[:-1]).all():  # no need to sort
@@ -158,10 +150,6 @@ class Units:
 
         Raises:
             DataError: For another number of values than rows.
-
-        Example:
-            >>> Units.of(["ann", "bob", "ann"]).mean([1.0, 5.0, 3.0]).tolist()
-            [2.0, 5.0]
         """
         given = self._by_row(np.asarray(values, dtype=np.float64))
         sums = np.add.reduceat(given[..., self.rows], self.starts[:-1], axis=-1)
@@ -257,23 +245,22 @@ def _positions(ids: Ids, people: Ids) -> Integers:
 
 @dataclass(frozen=True, eq=False, init=False)
 class Ownership:
-    """Who owns which row: a public graph of rows and people.
+    """Who owns which row: a public graph of rows and people, which it does not hide.
 
     A message has a writer and readers, a co-authored text its authors: each of them is an owner,
-    and the removal of one owner removes all rows of theirs (Ganesh et al. 2025). The graph is
-    taken as public: nothing here hides who owns what.
+    and the removal of one owner removes all rows of theirs (Ganesh et al. 2025).
 
     Args:
-        owners: for each row, the ids of its owners, at least one; a repeated id counts once.
+        owners: For each row, the ids of its owners, at least one; a repeated id counts once.
 
     Attributes:
-        ids: the owners' ids, sorted; of type int or str.
-        rows: how many rows there are.
-        row, owner: one entry for each pair of a row and an owner: the position of the row, and
-            the position of the owner in `ids`; sorted by row, then owner.
+        ids: The owners' ids, sorted; of type int or str.
+        rows: How many rows there are.
+        row, owner: One entry for each pair of a row and an owner: their positions; sorted by row,
+            then owner.
 
     Raises:
-        InputError: a row without owners, or ids that are neither all integers nor all text.
+        InputError: For a row without owners, or ids that are neither all integers nor all text.
 
     Example:
         >>> chat = Ownership([["ann", "bob"], ["bob", "eve"], ["eve"]])
@@ -300,15 +287,11 @@ class Ownership:
         """Return the graph given by its edges, for tables of many millions.
 
         Args:
-            row: (E,) positions of rows, each of 0 … the largest at least once.
-            owner: (E,) ids of owners, integers or text.
+            row: (E,) Positions of rows, each of 0 … the largest at least once.
+            owner: (E,) Ids of owners, integers or text.
 
         Raises:
-            InputError: shapes that differ, rows without owners, ids of another kind.
-
-        Example:
-            >>> Ownership.from_pairs([0, 0, 1], ["ann", "bob", "bob"]).rows
-            2
+            InputError: For shapes that differ, rows without owners, ids of another kind.
         """
         rows, owners = np.asarray(row), _check.ids("owner", owner, error=InputError)
         if rows.ndim != 1 or rows.shape != owners.shape or not rows.size:
@@ -339,18 +322,17 @@ class Ownership:
     def select(self, limit: npt.ArrayLike = 1) -> Integers:
         """Return rows such that nobody owns more than `limit` of them; positions, ascending.
 
-        The choice depends on the graph and on `limit` only, so it costs no privacy where the
-        graph is public. It is maximal (no further row could be added), not the largest: that is
-        NP-hard. Each round counts, for every owner who could exceed the limit, how many rows they
-        have left for each place; a row is taken when, among the rows left, it is of the least
-        crowded for every one of its owners.
+        The choice depends on the graph and on `limit` only, so it costs no privacy where the graph
+        is public. It is maximal (no further row could be added), not the largest: that is NP-hard.
+        In each round a row is taken when it is among the least crowded rows of every one of its
+        owners.
 
         Args:
-            limit: a whole number ≥ 0, or one for each owner in the order of `ids`; 0 leaves all
+            limit: A whole number ≥ 0, or one for each owner in the order of `ids`; 0 leaves all
                 rows of an owner out.
 
         Raises:
-            InputError: a limit that is negative or no whole number, or another number of them.
+            InputError: For a limit that is negative or no whole number, or another number of them.
 
         References:
             Ganesh et al. 2025, Algorithm 2, takes rows by their number of owners.
@@ -383,11 +365,7 @@ class Ownership:
         """Return how many of the rows `selected` each owner owns, in the order of `ids`.
 
         Args:
-            selected: positions of rows.
-
-        Example:
-            >>> Ownership([[1, 2], [1], [3]]).owned([0, 1]).tolist()
-            [2, 1, 0]
+            selected: Positions of rows.
         """
         mask = np.zeros(self.rows, dtype=bool)
         mask[np.asarray(selected, dtype=np.int64)] = True
@@ -404,8 +382,8 @@ class Ownership:
 def _unanimous(row: Integers, owner: Integers, left: Integers, needed: Integers) -> Mask:
     """Return the rows that every one of their owners has among their `left` least crowded ones.
 
-    No owner can get more than `left` rows, for each votes for so many. The least crowded row of
-    all is always taken, so that the rounds end.
+    No owner can get more than `left` rows, for each votes for so many. The least crowded row of all
+    is always taken, so that the rounds end.
     """
     waiting = np.bincount(owner, minlength=left.size)
     crowd = np.where(waiting > left, waiting / np.maximum(left, 1), 0.0)

@@ -4,16 +4,13 @@
     plain = no comma and no quote;     a line ends with LF or CR LF, and no field holds either
 
 One record is one line, read from its own bytes and the header's alone, so that no record can reach
-into another. A quote that opens on one line and closes on another makes it a matter of opinion
-where records end, so a file with one is refused as a whole: whoever wrote the field between the
-quotes could write other people's lines. A line with too few or too many fields contributes nothing;
-a cell that is not UTF-8 is missing, and so is an empty one. What one row holds must not show in
-whether the others are answered; a steward's own table is read by `tables`, which refuses such a row
-and names it.
+into another; a file with a quote that closes on another line is refused as a whole, for whoever
+wrote the field between could write other people's lines. A line with too few or too many fields
+contributes nothing; a cell that is empty or not UTF-8 is missing. What one row holds must not show
+in whether the others are answered; a steward's own table is read by `tables`, which names the row.
 
-In a block, the lines without a quote or a stray carriage return are found and cut by array
-operations; every other line is read by `line_cells`, one by one. Both give the same cells, so the
-choice changes nothing for any line.
+Lines without a quote or a stray carriage return are cut by array operations, all others one by one
+by `line_cells`, which gives the same cells.
 """
 
 from __future__ import annotations

@@ -1,33 +1,8 @@
 """A public schema: what is known about a table's columns without looking at anybody's values.
 
 Feature encoding that learns ranges or categories from private rows leaks them, and no ε accounts
-for it. So every range, category and missing-value marker is declared here, in a TOML file:
-
-    [columns.age]
-    kind = "numeric"          # scaled from [lower, upper] to [-1, 1]; values outside are clipped
-    lower = 16
-    upper = 90
-
-    [columns.capital_gain]
-    kind = "numeric"
-    lower = 0
-    upper = 100000
-    scale = "log"             # log(1 + value - lower), for long tails; lower at least 0
-    missing = true            # empty cells and nulls: the middle of the scale, and an indicator
-
-    [columns.workclass]
-    kind = "categorical"      # one indicator a value; an undeclared value is none of them
-    values = ["Private", "State-gov"]
-    missing = ["?", ""]       # other markers; "" is an empty cell or a null
-
-    [columns.birth]
-    kind = "date"             # as a number of days; dates outside are clipped
-    lower = 1900-01-01
-    upper = 2010-12-31
-    format = "%d.%m.%Y"       # of texts; "%Y-%m-%d" if not given
-
-    [columns.note]
-    kind = "skip"
+for it. So every range, category and missing-value marker is declared, in a TOML file of tables
+[columns.NAME]; the guide of the main job shows one, and `template` writes one to be filled in.
 """
 
 from __future__ import annotations
@@ -156,11 +131,6 @@ class Schema:
 
         Raises:
             DataError: Where it holds anything else.
-
-        Example:
-            >>> age = {"kind": "numeric", "lower": 0, "upper": 9}
-            >>> Schema.from_dict({"columns": {"age": age}}, "x").columns["age"]
-            Numeric(lower=0.0, upper=9.0, scale='linear', missing=())
         """
         columns = data.get("columns")
         if not isinstance(columns, dict) or not columns or set(data) != {"columns"}:

@@ -2,12 +2,8 @@
 
 Nothing is sniffed. A line of a CSV file is one record and is read by itself, as texts; a Parquet
 file's columns have the types that the file declares. So no row changes how another is read: what
-cannot be read as declared is refused, with its line.
-
-`apiece query` reads CSV by another grammar, in `blocks`, on purpose: there an analyst
-who may not see the rows asks, so that what one row holds must neither be told nor refuse the
-others, and the file's form is fixed. Here the steward reads their own table, wants each mistake
-named, and says how it is written (`Dialect`).
+cannot be read as declared is refused, with its line, for the steward reads their own table.
+`apiece query` reads CSV by another grammar, in `blocks`: its analyst may not see the rows.
 """
 
 from __future__ import annotations
@@ -105,9 +101,8 @@ _OTHERS = {
 def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
     r"""Return the rows of a CSV (.csv, .tsv, also .gz, .bz2, .xz) or Parquet file.
 
-    CSV cells stay texts, stripped of the blanks after a separator, so that a category called "NA"
-    is not taken for a missing value: what is missing is for the schema to say. Parquet has its own
-    types. Blank lines are skipped.
+    CSV cells stay texts, stripped of the blanks after a separator: what is missing is for the
+    schema to say. Parquet has its own types. Blank lines are skipped.
 
     Args:
         path: Of the file.

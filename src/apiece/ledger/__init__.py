@@ -24,21 +24,7 @@ from apiece.ledger.scopes import Policy
 from apiece.ledger.verify import LedgerVerification
 
 __all__ = [
-    "Head",
-    "Ledger",
-    "LedgerFilter",
-    "LedgerVerification",
-    "Lineage",
-    "Policy",
-    "Receipt",
-    "account_shares",
-    "check_receipt",
-    "enroll_consents",
-    "migrate_ledger",
-    "plan_costs",
-    "receipt",
-    "reserve_alike",
-    "reserve_plan",
-    "standing",
-    "training_costs",
-]
+    "Head", "Ledger", "LedgerFilter", "LedgerVerification", "Lineage", "Policy", "Receipt",
+    "account_shares", "check_receipt", "enroll_consents", "migrate_ledger", "plan_costs", "receipt",
+    "reserve_alike", "reserve_plan", "standing", "training_costs",
+]  # fmt: skip

@@ -15,26 +15,9 @@ from apiece._files import EXPORT, writing
 from apiece._text import rounded_up
 from apiece._types import Integers
 from apiece.errors import BudgetError, DataError, StateError
-from apiece.ledger import chain
+from apiece.ledger import chain, codec
 from apiece.ledger.chain import Entry, Last, Origin
-from apiece.ledger.codec import (
-    BLOCK,
-    SLACK_UNIT,
-    TERMS,
-    UNIT,
-    Ids,
-    Terms,
-    block_digest,
-    by_block,
-    limits,
-    nothing,
-    pack_enrolled,
-    pack_ids,
-    pack_mask,
-    pack_pairs,
-    unpack_ids,
-    unpack_pairs,
-)
+from apiece.ledger.codec import BLOCK, SLACK_UNIT, TERMS, UNIT, Ids, Terms
 from apiece.ledger.schema import BALANCE, PEOPLE, SCOPE, chunks, pages
 from apiece.numerics.gaussian import gaussian_epsilon_above
 
@@ -60,7 +43,7 @@ class Stored(NamedTuple):
 
     def digest(self, salt: bytes, block: int, size: int, content: Sequence[bytes]) -> bytes:
         """Return the digest of a row."""
-        return block_digest(salt, self.kind, block, str(size).encode(), *content)
+        return codec.block_digest(salt, self.kind, block, str(size).encode(), *content)
 
     def checked(self, salt: bytes, row: sa.Row[Any]) -> list[bytes]:
         """Return what is stored of a block. Raises `StateError` where it is not its digest's."""
@@ -124,7 +107,7 @@ def read_ids(connection: sa.Connection, salt: bytes, first_block: int) -> Iterat
     """Yield the ids of the blocks from `first_block` on."""
     later = sa.select(PEOPLE).where(PEOPLE.c.block >= first_block)
     for row in pages(connection, later, PEOPLE.c.block):
-        yield unpack_ids(PERSONS.checked(salt, row)[0], row.size)
+        yield codec.unpack_ids(PERSONS.checked(salt, row)[0], row.size)
 
 
 def read_people(
@@ -138,19 +121,16 @@ def read_people(
 def read_spent(
     connection: sa.Connection, salt: bytes, blocks: Sequence[int], scope: str = ""
 ) -> dict[int, Integers]:
-    """Return what the people of each block have spent, (people, 2) units of μ² and slack.
-
-    In a scope: of the blocks that were charged in it, as many people as there were then.
-    """
+    """Return what people have spent, (people, 2) units; in a scope of those who were there then."""
     rows = balances_of(scope).rows(connection, salt, blocks)
-    return {block: unpack_pairs(spent, size) for block, size, (spent,) in rows}
+    return {block: codec.unpack_pairs(spent, size) for block, size, (spent,) in rows}
 
 
 def padded(spent: Integers | None, people: int) -> Integers:
     """Return what so many people of a block have spent, who came later nothing."""
     if spent is not None and len(spent) == people:
         return spent
-    result = nothing(people)
+    result = codec.nothing(people)
     if spent is not None:
         result[: len(spent)] = spent
     return result
@@ -161,14 +141,14 @@ def read_balances(
 ) -> tuple[Integers, Integers]:
     """Return what each person has spent and may spend, each (people, 2) units."""
     spent, limit = np.zeros((2, ordinals.size, 2), np.int64)
-    groups = by_block(ordinals)
+    groups = codec.by_block(ordinals)
     blocks = [block for block, _ in groups]
     people = read_people(connection, salt, blocks)
     balances = read_spent(connection, salt, blocks, scope)
     for block, part in groups:
         at, terms = ordinals[part] % BLOCK, people[block][1]
         spent[part] = padded(balances.get(block), terms.size)[at]
-        limit[part] = limits(terms)[at]
+        limit[part] = codec.limits(terms)[at]
     return spent, limit
 
 
@@ -176,18 +156,15 @@ def write_people(
     connection: sa.Connection, salt: bytes, rows: Sequence[tuple[int, Ids | bytes, Terms]]
 ) -> None:
     """Insert or replace blocks of people."""
-    packed = [
-        (block, len(terms), [ids if isinstance(ids, bytes) else pack_ids(ids), terms.tobytes()])
-        for block, ids, terms in rows
-    ]
-    PERSONS.replace(connection, salt, packed)
+    packed = ((b, ids if isinstance(ids, bytes) else codec.pack_ids(ids), t) for b, ids, t in rows)
+    PERSONS.replace(connection, salt, [(b, len(t), [ids, t.tobytes()]) for b, ids, t in packed])
 
 
 def write_spent(
     connection: sa.Connection, salt: bytes, rows: list[tuple[int, Integers]], scope: str = ""
 ) -> None:
     """Insert or replace blocks of balances."""
-    packed = [(block, len(spent), [pack_pairs(spent)]) for block, spent in rows]
+    packed = [(block, len(spent), [codec.pack_pairs(spent)]) for block, spent in rows]
     balances_of(scope).replace(connection, salt, packed)
 
 
@@ -204,10 +181,10 @@ def amend(
 ) -> Last:
     """Change the terms of people who have accounts; return the head after it.
 
-    keep: whose ε and δ are the same, whatever their slack. lower: to note, and to leave as they
-    are, those of `ids` who have spent more than their new limit; otherwise that is refused.
+    keep: those of the same ε and δ, whatever their slack. lower: leave out, and note, of `ids`, who
+    has spent more than their new limit; without it that is refused.
     """
-    groups = by_block(ordinals)
+    groups = codec.by_block(ordinals)
     blocks = [block for block, _ in groups]
     people = read_people(connection, salt, blocks)
     whole = [key for key in scopes_of(connection) if key[:1] in ("", "@")]
@@ -234,13 +211,13 @@ def amend(
         if lower is None:
             _refuse_lower(ids[changed], terms[changed], most)
         else:
-            low = (limits(terms[changed]) < most).any(axis=1)
+            low = (codec.limits(terms[changed]) < most).any(axis=1)
             lower.append(changed[low])
             changed, at = changed[~low], at[~low]
         new, mask = old.copy(), np.zeros(old.size, dtype=bool)
         new[at], mask[at] = terms[changed], True
         rows.append((block, packed, new))
-        payloads.append((block, pack_mask(mask, new[mask].tobytes())))
+        payloads.append((block, codec.pack_mask(mask, new[mask].tobytes())))
     if not rows:
         return head
     write_people(connection, salt, rows)
@@ -259,13 +236,13 @@ def add(
         return head
     ordinals = head.people + np.arange(ids.size)
     people, balances, payloads = [], [], []
-    for block, part in by_block(ordinals):
-        payloads.append((block, pack_enrolled(ids[part], terms[part])))
+    for block, part in codec.by_block(ordinals):
+        payloads.append((block, codec.pack_enrolled(ids[part], terms[part])))
         new_ids, new_terms = ids[part], terms[part]
-        spent = nothing(part.size)
+        spent = codec.nothing(part.size)
         if ordinals[part[0]] % BLOCK:  # the last block has room
             packed, old_terms = read_people(connection, salt, [block])[block]
-            old_ids = unpack_ids(packed, old_terms.size)
+            old_ids = codec.unpack_ids(packed, old_terms.size)
             new_ids = np.concatenate([old_ids, new_ids])
             new_terms = np.concatenate([old_terms, new_terms])
             old_spent = read_spent(connection, salt, [block])[block]
@@ -280,7 +257,7 @@ def add(
 
 def _refuse_lower(ids: Ids, terms: Terms, spent: Integers) -> None:
     """Raise `BudgetError` for a limit below what is spent."""
-    low = np.argwhere(limits(terms) < spent)
+    low = np.argwhere(codec.limits(terms) < spent)
     if not low.size:
         return
     i, of_slack = low[0]

@@ -1,12 +1,10 @@
 """Memory of a ledger outside its store, so that an older copy of it is not believed.
 
-A process remembers the last entry that any of its objects wrote or read. The head file, which lies
-beside an SQLite file, has the digest of every entry; so has an anchor, which lies elsewhere.
-Whoever puts an older copy in the ledger's place, or rewrites it, digests and all, would have to
-replace each of these too: keep an anchor on another machine or account than the database.
-
-A digest is written to the files once its entry is durable, and an answer goes out once both are. So
-a crash leaves a file behind the store by one entry, which the next call adds; never before it.
+A process remembers the last entry that any of its objects wrote or read; the head file, beside an
+SQLite file, has every entry's digest, and so has an anchor elsewhere: keep it on another machine or
+account. Who puts an older copy in the ledger's place would have to replace each of these too. A
+digest is written once its entry is durable, and an answer goes out once both are: a crash leaves a
+file behind the store by one entry, which the next call adds; never before it.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import Final, NamedTuple
 
 from apiece.errors import StateError
 from apiece.ledger.chain import Head, Last
-from apiece.ledger.database import head_file
+from apiece.ledger.database import head_file, is_there
 
 VARIABLE: Final = "APIECE_LEDGER_ANCHOR"
 TAIL: Final = 4096  # bytes of a file that are read at each call: some fifty entries
@@ -74,12 +72,10 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """Digests of entries in a file, one `number:digest` a line, as `apiece ledger status` has it.
+    """Digests of entries in a file, one `number:digest` a line; lines are added, never changed.
 
-    Lines are added and never changed, so that processes which write at once lose none.
-
-    store: The SQLite file that it lies beside, whose permissions it gets; None of an anchor, which
-    has to be there.
+    store: the SQLite file beside it, whose permissions it gets; None of an anchor, which must
+    exist.
     """
 
     path: Path
@@ -116,10 +112,7 @@ class HeadFile:
         return kept
 
     def keep(self, last: Last, kept: Mapping[int, str], *, must: bool = True) -> None:
-        """Add the last entry, if it is not kept, on the disk before this returns.
-
-        must: Whether it is an error that this process may not write to the file.
-        """
+        """Add the last entry, durably; must: it is an error that this process may not write."""
         if last.number in kept:
             return
         try:
@@ -180,10 +173,7 @@ class Anchor:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str] | None, store: Path | None) -> Anchor:
-        """Return the head file of an SQLite file and the anchor that is named, here or by VARIABLE.
-
-        store: The SQLite file; None of another database.
-        """
+        """Return the head file of an SQLite file, if any, and the anchor named or in VARIABLE."""
         named = os.environ.get(VARIABLE) if path is None else path
         beside = None if store is None else HeadFile(head_file(store), store)
         return cls(beside, HeadFile(Path(named)) if named else None)
@@ -216,7 +206,7 @@ class Anchor:
     def require_none(self, ledger: str) -> None:
         """Raise `StateError` where heads are kept of a ledger that is not there."""
         for file in self.files:
-            if _is_there(file.path) and file.read():
+            if is_there(file.path) and file.read():
                 raise StateError(
                     f"ledger {ledger}: is not there, but {file.called} is of one that was; put "
                     "that back, or, to begin anew without what it charged, remove the file"
@@ -230,11 +220,3 @@ class Anchor:
                 "ledger; put the newest copy back with it, or, if this is the newest, write into "
                 f"it the line {last.number}:{last.digest.hex()}"
             )
-
-
-def _is_there(path: Path) -> bool:
-    """Return whether there is such a file; a name that no file can have has none."""
-    try:
-        return path.exists()
-    except OSError:
-        return False

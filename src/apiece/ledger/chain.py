@@ -20,29 +20,10 @@ import sqlalchemy as sa
 
 from apiece._types import Integers, Json
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
-from apiece.ledger.codec import (
-    BLOCK,
-    DAMAGE,
-    SLACK_UNIT,
-    UNIT,
-    entry_digest,
-    keyed,
-    root,
-    unpack_mask,
-)
+from apiece.ledger import codec, schema
+from apiece.ledger.codec import BLOCK, DAMAGE, SLACK_UNIT, UNIT, keyed, root
 from apiece.ledger.permits import Permits
-from apiece.ledger.schema import (
-    BALANCE,
-    CHUNK,
-    ENTRY,
-    HEAD,
-    PAYLOAD,
-    PEOPLE,
-    SCOPE,
-    chunks,
-    payloads,
-    refuse_strangers,
-)
+from apiece.ledger.schema import BALANCE, CHUNK, ENTRY, HEAD, PAYLOAD, PEOPLE, SCOPE, chunks
 from apiece.ledger.scopes import NO_POLICY, Policy, Scope
 
 REMEDY = "nothing was charged; run `apiece ledger verify` and restore a backup"
@@ -57,11 +38,11 @@ class Last(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The last entry's number and digest, to be kept outside the database.
+    """The last entry's number and digest (64 hexadecimal digits), to be kept outside the database.
 
     Attributes:
         number: 0 is the entry with the ledger's settings.
-        digest: As 64 hexadecimal digits.
+        digest: Of this entry and all before it.
 
     Example:
         >>> Head(3, "0" * 64).number
@@ -84,10 +65,7 @@ class Entry:
 
 
 def state_root(connection: sa.Connection, salt: bytes, *, scoped: bool = True) -> str:
-    """Return the digest of everyone's terms and balances, from the digests of their blocks.
-
-    scoped: False where a ledger is older than scopes.
-    """
+    """Return the digest of all terms and balances; not `scoped`: of a ledger older than scopes."""
     roots = []
     for table in (PEOPLE, BALANCE):
         rows = connection.execute(sa.select(table.c.block, table.c.digest).order_by(table.c.block))
@@ -128,10 +106,7 @@ def append(
 def write_arrays(
     connection: sa.Connection, salt: bytes, last: Last, payloads: Iterable[tuple[int, bytes]]
 ) -> bytes:
-    """Write the packed arrays of the entry after `last`, some at a time; return their digest.
-
-    What makes them may change balances on the way.
-    """
+    """Write an entry's arrays, some at a time; what makes them may change balances meanwhile."""
     digests, left = [], iter(payloads)
     while part := list(islice(left, CHUNK)):
         connection.execute(
@@ -164,7 +139,7 @@ def close(connection: sa.Connection, salt: bytes, last: Last, body: Json, arrays
         "state": state_root(connection, salt),
     }
     text = json.dumps(full, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    digest = entry_digest(salt, last.digest, text, arrays)
+    digest = codec.entry_digest(salt, last.digest, text, arrays)
     connection.execute(
         sa.insert(ENTRY).values(number=number, body=text, digest=digest, payload_root=arrays)
     )
@@ -209,10 +184,9 @@ class Trail:
     def follow(self, connection: sa.Connection, kept: Mapping[int, str]) -> Last:
         """Check all entries since the last call, the head, and the digests of all balances.
 
-        kept: digests of entries that were kept outside the database. Raises `StateError` where
-        anything is not what was written, or the history is not the one that was followed so far.
+        kept: digests that were kept outside. Raises `StateError` for whatever is not as written.
         """
-        refuse_strangers(connection)
+        schema.refuse_strangers(connection)
         met = len(self.digests)
         rows = connection.execute(
             sa.select(ENTRY).where(ENTRY.c.number >= met - 1).order_by(ENTRY.c.number)
@@ -248,24 +222,24 @@ class Trail:
 
     def bodies(self, connection: sa.Connection) -> Iterator[tuple[Json, bytes]]:
         """Yield the content and digest of all entries, oldest first, checked again."""
-        for number, row in enumerate(
-            connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all()
-        ):
-            yield self._checked(row, number), self.digests[number]
+        for number, (body, _) in enumerate(self._rows(connection)):
+            yield body, self.digests[number]
 
     def leaves(self, connection: sa.Connection) -> Iterator[bytes]:
         """Yield what a published head binds of each entry, oldest first, checked again."""
-        for number, row in enumerate(
-            connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all()
-        ):
-            self._checked(row, number)
+        for _, row in self._rows(connection):
             yield f"{row.body}\n{bytes(row.payload_root).hex()}".encode()
+
+    def _rows(self, connection: sa.Connection) -> Iterator[tuple[Json, Any]]:
+        rows = connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all()
+        return ((self._checked(row, number), row) for number, row in enumerate(rows))
 
     def array_digests(self, connection: sa.Connection, number: int) -> dict[int, bytes]:
         """Return the digests of the packed arrays of an entry that was met, all checked again."""
         row = self._row(connection, number)
         self._checked(row, number)
-        result = {block: keyed(self.salt, data) for block, data in payloads(connection, number)}
+        stored = schema.payloads(connection, number)
+        result = {block: keyed(self.salt, data) for block, data in stored}
         if root(self.salt, result.items()) != bytes(row.payload_root):
             raise _damaged(number)
         return result
@@ -293,7 +267,7 @@ class Trail:
         previous = self.digests[number - 1] if number else b""
         stored = self.digests[number] if number < len(self.digests) else bytes(row.digest)
         text, arrays = str(row.body), bytes(row.payload_root)
-        if row.number != number or stored != entry_digest(self.salt, previous, text, arrays):
+        if row.number != number or stored != codec.entry_digest(self.salt, previous, text, arrays):
             raise _damaged(number)
         body = json.loads(text)
         if not isinstance(body, dict) or body["number"] != number or body["kind"] not in KINDS:
@@ -319,7 +293,8 @@ class Trail:
             self.permits = Permits.read(body, stored, people)
         elif kind == "withdraw":
             stored = self.arrays(connection, number, self.array_digests(connection, number))
-            places = [b * BLOCK + np.flatnonzero(unpack_mask(d)[0]) for b, d in stored.items()]
+            masks = {block: codec.unpack_mask(data)[0] for block, data in stored.items()}
+            places = [block * BLOCK + np.flatnonzero(mask) for block, mask in masks.items()]
             self.withdrawn = np.unique(np.concatenate([self.withdrawn, *places]))
         self.people, self.state = people, str(body["state"])
         self.at = max(self.at, str(body["at"]))
@@ -353,10 +328,7 @@ def hold(connection: sa.Connection) -> None:
 
 
 class Origin(NamedTuple):
-    """Who was in an older ledger that this one was migrated from: its first `people`.
-
-    Where that counted in Rényi divergence their accounts keep the terms that they then had.
-    """
+    """Whose first `people` came from an older ledger; of a Rényi ledger they keep its terms."""
 
     people: int
     renyi: bool
@@ -403,10 +375,7 @@ def terms_of(salt: bytes, terms: Any) -> Json:
 
 
 def check_terms(analysis_id: str, entry: Json, asked: Json) -> None:
-    """Raise `AnalysisError` where a reservation's entry holds other terms than those of `terms_of`.
-
-    Reservations of ledgers older than version 4 hold none. The message depends on nothing else.
-    """
+    """Raise `AnalysisError` for other terms, of which ledgers before version 4 hold none."""
     if any(entry.get(name) != asked.get(name) for name in ("terms", "scope")):
         raise AnalysisError(
             f"analysis {analysis_id!r}: in use for another analysis or other terms; use a new id"

@@ -183,10 +183,7 @@ def replay(
 ) -> Mask:
     """Return whom an earlier reservation charged at least one pair of what is asked of them.
 
-    What it left is checked first. Whoever has withdrawn since, or permits it no more, is left out.
-
-    Each one's place in the result follows from their own charges alone: nobody who was enrolled
-    since then, or contributes more, changes what is found of the others.
+    Whoever has withdrawn or permits it no more is left out; nobody's place follows from others'.
     """
     admitted = np.zeros(ordinals.size, dtype=bool)
     digests = trail.array_digests(connection, number)
@@ -207,11 +204,7 @@ def replay(
 def reserved(
     connection: sa.Connection, trail: Trail, analysis_id: str, about: Json
 ) -> tuple[int, Json]:
-    """Return the entry that reserved this under these terms and is not committed, by its number.
-
-    Raises `AnalysisError` for other terms, before anything else is compared, and for an analysis
-    that is committed.
-    """
+    """Return the open entry that reserved this; raise `AnalysisError` for other terms first."""
     number = trail.reserved[analysis_id]
     entry = trail.body(connection, number)
     check_terms(analysis_id, entry, about)

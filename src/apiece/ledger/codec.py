@@ -48,10 +48,7 @@ def checked_ids(ids: Any, *, least: int = 1) -> Ids:
 
 
 def read_id(text: str, kind: str | None) -> int | str | None:
-    """Return the id that a text stands for in a ledger of such ids; None where it can be nobody's.
-
-    No two texts stand for one id: where ids are whole numbers, "7" is 7, and "07" is nobody's.
-    """
+    """Return the one id that a text stands for; None for nobody's, as "07" among numbers."""
     if kind != "integer":
         return text
     whole = int(text) if _WHOLE.fullmatch(text) else 2**63
@@ -93,12 +90,12 @@ def pack_enrolled(ids: Ids, terms: Terms) -> bytes:
     return zlib.compress(struct.pack("<II", ids.size, len(packed)) + packed + terms.tobytes(), 1)
 
 
-def unpack_enrolled(data: bytes) -> tuple[Ids, Terms]:
-    """Invert `pack_enrolled`."""
+def unpack_enrolled(data: bytes, kept: np.dtype[Any] = TERMS) -> tuple[Ids, Terms]:
+    """Invert `pack_enrolled`; kept: the form of terms, of an older ledger another."""
     raw = zlib.decompress(data)
     size, length = struct.unpack_from("<II", raw)
     ids = unpack_ids(raw[8 : 8 + length], size)
-    return ids, np.frombuffer(raw[8 + length :], TERMS, count=size)
+    return ids, np.frombuffer(raw[8 + length :], kept, count=size)
 
 
 def pack_mask(mask: Mask, values: bytes = b"") -> bytes:

@@ -22,31 +22,26 @@ if TYPE_CHECKING:
 def enroll_consents(
     ledger: Ledger, standing: Standing, delta: float, *, slack: float | None = None
 ) -> int:
-    """Open or change accounts as people permit, and hold all charges to it from now on.
+    """Open or change accounts as people permit, and hold charges to it; return how many are new.
 
     Args:
         ledger: Of these people.
-        standing: As `ConsentRecords.on` returns it, of all consents that there are: whoever has an
-            account and is not in it permits nothing any more.
+        standing: All consents that there are: who has an account and is not in it permits nothing.
         delta: Of everybody.
         slack: As of `Ledger.enroll`.
-
-    Returns:
-        How many accounts are new.
 
     Raises:
         DataError: For persons that this ledger's ids cannot be.
 
     Guarantee:
         From now on nobody is charged in a scope that they do not permit, nor after the last day for
-        which that is known, nor, in all scopes together, beyond the level that they permit. Whoever
-        has already spent more than that is charged nothing more.
+        which that is known, nor, in all scopes together, beyond the level that they permit; whoever
+        has already spent more than that, nothing more.
 
     Example:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from apiece.budgets import ConsentMapping, read_consents
-        >>> from apiece.ledger import Ledger
         >>> mapping = ConsentMapping.from_toml('''
         ... source = "csv"
         ... levels = { low = 1, high = 8 }
@@ -56,11 +51,10 @@ def enroll_consents(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "consents.csv")
         ...     _ = path.write_text("who,level,for\\nann,high,science\\nbob,low,\\n")
-        ...     ledger = Ledger.open(f"sqlite:///{folder}/people.db")
+        ...     ledger = Ledger.open(f"{folder}/people.db")
         ...     _ = ledger.set_policy("version = 1\\n[purpose.research]\\n[purpose.'*']")
         ...     _ = enroll_consents(ledger, read_consents(path, mapping).on(), 1e-6)
-        ...     care = ledger.reserve("q", ["ann", "bob"], 1.0, 40.0, scope={"purpose": "care"})
-        ...     care.tolist()
+        ...     ledger.reserve("q", ["ann", "bob"], 1.0, 40.0, scope={"purpose": "care"}).tolist()
         ['bob']
     """
     ids = _as_ids(ledger, standing.ids)

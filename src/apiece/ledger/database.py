@@ -39,9 +39,8 @@ _PARAMETERS: Final = (
 def parse_address(address: str) -> URL:
     """Return the address of a ledger, as SQLAlchemy has it; a path is that of an SQLite file.
 
-    Raises `InputError` for a password, wherever it stands, for parameters of SQLite, which could
-    switch off locks (`nolock=1`, `immutable=1`), and for what is not an address. No message repeats
-    anything that may be a password.
+    Raises `InputError`, which repeats nothing that may be a password, for one wherever it stands,
+    and for parameters of SQLite, which could switch off locks (`nolock=1`, `immutable=1`).
     """
     if not str(address).isprintable():
         raise InputError(f"ledger: not an address; give {FORMS}")
@@ -165,10 +164,15 @@ def sqlite_file(engine: sa.Engine) -> Path | None:
 def is_missing(engine: sa.Engine) -> bool:
     """Return whether it is an SQLite file that does not exist; connecting would make it."""
     path = sqlite_file(engine)
+    return path is not None and not is_there(path)
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is such a file; a name that no file can have has none."""
     try:
-        return path is not None and not path.exists()
-    except OSError:  # a name that no file can have
-        return True
+        return path.exists()
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -208,10 +212,9 @@ def opened(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
 
 @contextmanager
 def transaction(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
-    """Run the body in one transaction: all of it happens, or none of it.
+    """Run the body in one transaction; a database's failure becomes a `StateError` of one line.
 
-    A database's failure becomes a `StateError` of one line. Where the connection broke during
-    the commit the outcome is unknown; every operation can be repeated without charging twice.
+    Where the connection broke during the commit the outcome is unknown: every call can be repeated.
     """
     try:
         with (

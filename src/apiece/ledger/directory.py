@@ -140,10 +140,7 @@ def _pieces(part: SortedPart) -> Iterator[SortedPart]:
 
 
 class _Filed(Sequence[SortedPart]):
-    """Parts in a file that no folder names, which ends with the process.
-
-    It is read by place, so that threads and forked processes do not move each other.
-    """
+    """Parts in a nameless file, read by place, so that threads and forks do not move each other."""
 
     def __init__(self) -> None:
         with _naming_room():

@@ -29,15 +29,13 @@ from apiece.ledger.scopes import Policy, Scope
 class Ledger(LedgerReader):
     """Durable accounts of privacy loss, charged before anything is released.
 
-    Make one with `Ledger.open(url)`. `reserve` charges, in one transaction, all who can pay, and
-    returns them; compute on those alone; `commit` records that the answer goes out, and returns the
-    answer to release. Charges are never given back. Reserving again under the same analysis id
-    charges nothing.
+    `reserve` charges all who can pay in one transaction, and returns them; compute on those alone;
+    `commit` records that the answer goes out, and returns it. Charges are never given back, and one
+    analysis id is charged once.
 
-    Everything read is checked first against the history, whose digests this object follows as it
-    grows. Where that lacks an entry that any object of this process wrote or read, or whose digest
-    the head file beside an SQLite file or an anchor has, every call raises `StateError`. Threads
-    may share one; their calls wait for each other.
+    All that is read is checked against the history. Where that lacks an entry that this process has
+    seen, or that the head file beside an SQLite file or an anchor has, every call raises
+    `StateError`. Threads may share a ledger; their calls wait for each other.
 
     Args:
         engine: The database, as `open` makes it.
@@ -75,15 +73,15 @@ class Ledger(LedgerReader):
         """Return the ledger at `url`; an empty one, which admits nobody, is made if there is none.
 
         Args:
-            url: sqlite:///file, a file's path, or postgresql://user@host/name, without a password:
-                PostgreSQL's is taken from PGPASSWORD or a password file.
+            url: sqlite:///file, a path, or postgresql://user@host/name; a password is taken from
+                PGPASSWORD or a password file.
             create: Whether to make one.
-            anchor: A file, besides the head file, with the digests of the entries written; by
-                default the one that APIECE_LEDGER_ANCHOR names, if any.
+            anchor: A file, besides the head file, with the digests of the entries; by default the
+                one that APIECE_LEDGER_ANCHOR names, if any.
 
         Raises:
-            StateError: For a database that cannot be reached, an anchor that cannot be read, and a
-                ledger that is damaged or of another version (see `migrate_ledger`).
+            StateError: For a database or an anchor that cannot be read, and a ledger that is
+                damaged or of another version (see `migrate_ledger`).
             InputError: For an address that is not allowed.
             DataError: Where, with create=False, there is none.
         """
@@ -114,7 +112,7 @@ class Ledger(LedgerReader):
 
         Args:
             url: As of `open`.
-            ids: As of `enroll`, and so epsilon, delta, slack and levels.
+            ids: As of `enroll`, like all that follow.
             epsilon: One entry a person, or a scalar.
             delta: The same.
             slack: The same, or None.
@@ -139,16 +137,13 @@ class Ledger(LedgerReader):
         return cls(engine, kept)
 
     def set_policy(self, text: str) -> Policy:
-        """Let a policy of scopes hold from now on; the one that holds already changes nothing.
+        """Let a policy of scopes hold from now on, and return it; the same one changes nothing.
 
         Args:
             text: TOML, as of `Policy.from_toml`. It is kept in the history: name no person.
 
-        Returns:
-            The policy.
-
         Raises:
-            InputError: For what is no policy, and where its version is not above the last one's.
+            InputError: For what is no policy, and a version that is not above the last one's.
             StateError: For another unit once anything was charged.
 
         Guarantee:
@@ -183,21 +178,17 @@ class Ledger(LedgerReader):
         slack: Any = None,
         levels: Offered | None = None,
     ) -> int:
-        """Open accounts, or change the budgets of open ones; the same terms again change nothing.
+        """Open accounts or change open ones; return how many are new. Repeated, it does nothing.
 
         Args:
             ids: Whole numbers or text, of one kind in a ledger.
             epsilon: One entry a person, or a scalar.
             delta: The same.
-            slack: The share of delta that is kept for what is no Gaussian, such as trainings with
-                sampled batches; the budget is made from the rest. More of it suits trainings in
-                which a record joins few steps: see `account_shares`. One, or one a person. By
-                default a tenth, and whoever has an account with this ε and δ keeps it as it is.
+            slack: The share of delta kept for what is no Gaussian, such as trainings with sampled
+                batches; one, or one a person. `account_shares` says what suits a training. By
+                default a tenth, and an account of this ε and δ stays as it is.
             levels: What people could choose, as {"low": 1, "high": 8}, where epsilon has these
                 names.
-
-        Returns:
-            How many accounts are new.
 
         Raises:
             BudgetError: For a budget lower than what the person has spent, and words that are no
@@ -217,16 +208,13 @@ class Ledger(LedgerReader):
         return int((~known).sum())
 
     def withdraw(self, ids: Any) -> Lineage:
-        """Charge these people nothing more, and return what became of their data.
+        """Charge these people nothing more; return what became of their data. Data about people.
 
         From now on they are in no answer and no training; those that go on leave them out at their
         next step. It is final in this ledger, and again it changes nothing.
 
         Args:
             ids: Of persons with accounts.
-
-        Returns:
-            In which releases they were, and what these can tell. Data about people.
 
         Raises:
             DataError: For an unknown person.
@@ -239,7 +227,6 @@ class Ledger(LedgerReader):
             >>> import tempfile
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], 1.0, 1e-6)
-            ...     _ = ledger.reserve("q", ["ann", "bob"], norms=1.0, noise_stddev=30.0)
             ...     lineage = ledger.withdraw(["ann"])
             ...     ledger.reserve("q", ["ann", "bob"], norms=1.0, noise_stddev=30.0).tolist()
             ['bob']
@@ -271,32 +258,29 @@ class Ledger(LedgerReader):
         terms: Any = None,
         scope: Scope | None = None,
     ) -> Ids:
-        """Charge a Gaussian sum to everyone who can pay; only they may enter the sum.
+        """Charge a Gaussian sum; return the ids of those who paid, who alone may enter it.
 
-        Durable before it returns; all or nothing. Repeated under the same terms it returns the same
-        ids and charges nothing, as long as the analysis is not committed: use that after a crash.
+        Durable before it returns; all or nothing. Until it is committed, the same terms again
+        return the same ids and charge nothing: use that after a crash. Data about people.
 
         Args:
             analysis_id: A name that no other analysis has.
-            ids: Of the persons in question.
+            ids: Of the persons in question; who paid is returned in this order.
             norms: Bound on each person's contribution to the sum (ℓ2), or one for all.
             noise_stddev: Of the noise on the sum.
             terms: What is asked, as a JSON value made of public facts: question, schema, ε, δ,
-                source. It is compared before any id or norm is. Where it is the same, whoever was
-                not charged, or was charged less than they now contribute, is left out without an
-                error. Without terms, another list of ids or norms is an error.
+                source. It is compared before any id or norm is. Where it is the same, who was not
+                charged, or was charged less than they now contribute, is left out without an error.
+                Without terms, another list of ids or norms is an error.
             scope: Who asks, what for, of which source and period: {"querier": "clinic"}, one name
-                for each dimension of the policy. It is one of the terms. By default that of
-                `within`. Whoever cannot pay in every scope that applies is not charged in any.
-
-        Returns:
-            The ids of those who paid, in the order given. Data about people.
+                for each dimension of the policy; one of the terms, by default that of `within`.
+                Whoever cannot pay in every scope that applies is charged in none.
 
         Raises:
             AnalysisError: For an id that stands for other terms, or for a committed analysis.
             DataError: For an unknown person.
-            InputError: For a norm that is negative or not finite, noise that is not positive,
-                terms that are no JSON, and a scope that the policy does not have.
+            InputError: For a norm that is negative or not finite, noise that is not positive, terms
+                that are no JSON, and a scope that the policy does not have.
 
         Guarantee:
             With terms, whether there is an `AnalysisError`, and its text, depend on the analysis id
@@ -319,11 +303,10 @@ class Ledger(LedgerReader):
         terms: Any = None,
         scope: Scope | None = None,
     ) -> Ids:
-        """Return who paid these costs, which are charged to all who can; otherwise as `reserve`.
+        """Return who paid these costs, for what is not one Gaussian sum; otherwise as `reserve`.
 
-        For what is not one Gaussian sum, such as a whole training. Each account pays one pair, the
-        one whose larger share of that account is the least: it follows from the account's budget,
-        not from what is left of it.
+        Each account pays the pair whose larger share of that account's budget, not of what is left
+        of it, is the least.
 
         Args:
             analysis_id: A name that no other analysis has.
@@ -350,22 +333,19 @@ class Ledger(LedgerReader):
         terms: Any = None,
         scope: Scope | None = None,
     ) -> int:
-        """Charge a Gaussian sum over all accounts, as `reserve` with everyone's id would.
+        """Return how many paid a Gaussian sum over all accounts, as `reserve`. Data about people.
 
-        All are charged in one transaction, or none, and `admitted` yields who paid. Repeated, it
-        charges those who had accounts at the first call, and therefore nobody again.
+        `admitted` yields who paid. Repeated, it charges those who had accounts at first: nobody
+        again.
 
         Args:
             analysis_id: A name that no other analysis has.
             norms: Bound on each person's contribution (ℓ2): one for all, or a function from some
-                ids to a norm for each. It is called with the ledger locked, and has to return the
-                same norms for the same ids when the call is repeated.
+                ids to a norm for each, called with the ledger locked; repeated, it has to return
+                the same.
             noise_stddev: Of the noise on the sum.
             terms: As of `reserve`; other norms under the same terms are an error.
             scope: As of `reserve`.
-
-        Returns:
-            How many paid. Data about people.
 
         Raises:
             AnalysisError: As `reserve`.
@@ -391,15 +371,12 @@ class Ledger(LedgerReader):
     def commit(self, analysis_id: str, result: Any = None) -> Any:
         """Record that the analysis is being released; return the result to release.
 
-        Of several commits of one analysis the first one's result counts and is what all of them
-        return, so that one charge never pays for two noisy answers.
+        The result of the first commit is what all commits of one analysis return, so that one
+        charge never pays for two noisy answers.
 
         Args:
             analysis_id: Of a reserved analysis.
             result: Any JSON value.
-
-        Returns:
-            The result that was committed first.
 
         Raises:
             AnalysisError: Where nothing was reserved under this id.
@@ -431,10 +408,10 @@ class Ledger(LedgerReader):
 
 @dataclass
 class LedgerFilter:
-    """Charges each call of `admit` to a ledger, as analyses `run`/0, `run`/1 and so on.
+    """Charges each call of `admit` to a ledger, as analyses `run`/0, `run`/1 and so on, committed.
 
-    Every charge is committed at once, so a run's name can be used once: a training that starts over
-    is another run and is charged again. Give it to `FilteredTrainer` as its accounts.
+    So a run's name can be used once: a training that starts over is another run and is charged
+    again. Give it to `FilteredTrainer` as its accounts.
 
     Args:
         ledger: With accounts of all these persons.
@@ -444,8 +421,7 @@ class LedgerFilter:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     ledger = Ledger.open(f"sqlite:///{folder}/people.db")
-        ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.1, 1.0], delta=1e-6)
+        ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 1.0], 1e-6)
         ...     LedgerFilter(ledger, ["ann", "bob"], "model 1").admit([0.1, 1.0], 10.0).tolist()
         [True, True]
     """

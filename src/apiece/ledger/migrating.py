@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,19 +22,11 @@ import sqlalchemy as sa
 from apiece._types import Floats, Integers, Json
 from apiece.errors import StateError
 from apiece.filters.convert import renyi_budget
-from apiece.ledger import accounts, chain, codec, schema, store
+from apiece.ledger import accounts, chain, codec, database, schema, store
 from apiece.ledger.anchor import Anchor, Heads
 from apiece.ledger.chain import Head, Last
 from apiece.ledger.codec import BLOCK, block_digest, entry_digest, payload_root
-from apiece.ledger.database import (
-    is_missing,
-    made_private,
-    make_engine,
-    name,
-    opened,
-    sqlite_file,
-    transaction,
-)
+from apiece.ledger.database import is_missing, made_private, make_engine, name, sqlite_file
 from apiece.ledger.schema import pages, payloads
 
 _TERMS: Final = np.dtype([("epsilon", "<f8"), ("delta", "<f8"), ("limit", "<i8")])
@@ -88,27 +78,24 @@ class Older:
 
 
 def migrate_ledger(old: str, new: str, *, anchor: str | os.PathLike[str] | None = None) -> Head:
-    """Copy a ledger of an older version into a new one: all of it, or nothing is left.
+    """Copy a ledger of an older version into a new one, all or nothing; return its last entry.
 
-    Accounts, charges and answers are the same; whoever was charged keeps what is left. The old one
-    stays as it is: put it away, so that nobody charges it with an older apiece. An anchor of the
-    new one is begun with the head that is returned.
+    The old one stays as it is: put it away, so that nobody charges it with an older apiece. An
+    anchor of the new one is begun with the head that is returned.
 
     Args:
         old: Its address, as of `Ledger.open`.
         new: An address where there is no ledger.
         anchor: The old one's.
 
-    Returns:
-        The last entry of the new ledger.
-
     Raises:
         DataError: Where there is no old one.
         StateError: Where the old one is damaged or of this version, or there is a new one.
 
     Guarantee:
-        Nobody has more left than before. Who was charged by a Rényi ledger stays on a Rényi filter
-        of that order, with the slack beside it, and their account cannot be changed.
+        Accounts, charges and answers are the same; nobody has more left than before. Who was
+        charged by a Rényi ledger stays on a Rényi filter of that order, with the slack beside it,
+        and their account cannot be changed.
 
     Example:
         >>> import tempfile
@@ -132,10 +119,10 @@ def _migrated(old: sa.Engine, new: sa.Engine, anchor: Any) -> Last:
     if store.is_there(new):
         raise StateError(f"ledger {name(new)}: exists already; give an address of a new one")
     beside.require_none(name(new))
-    with opened(old, writes=False) as source, chain.naming_damage():
+    with database.opened(old, writes=False) as source, chain.naming_damage():
         result = _read(source, name(old), kept)
         spent = _spent(source, result)
-        with made_private(new), transaction(new, writes=True) as target:
+        with made_private(new), database.transaction(new, writes=True) as target:
             schema.create(target, result.salt)
             row = {"one": 1, "number": -1, "digest": b"", "people": 0}
             target.execute(sa.insert(schema.HEAD).values(row))
@@ -227,7 +214,7 @@ def _write(
                 own = {"kind": "init", "units": [codec.UNIT, codec.SLACK_UNIT], "migrated": origin}
                 last = chain.append(target, salt, last, {**own, "at": body["at"]}, [])
             case "enroll":
-                some = [_enrolled(data) for _, data in arrays]
+                some = [codec.unpack_enrolled(data, _TERMS)[0] for _, data in arrays]
                 ids = np.concatenate(some)
                 places = last.people + np.arange(ids.size)
                 own_terms = np.concatenate(
@@ -239,12 +226,6 @@ def _write(
             case "commit":
                 last = chain.append(target, salt, last, kept, [])
     return last
-
-
-def _enrolled(data: bytes) -> codec.Ids:
-    raw = zlib.decompress(data)
-    size, length = struct.unpack_from("<II", raw)
-    return codec.unpack_ids(raw[8 : 8 + length], size)
 
 
 def _charged(

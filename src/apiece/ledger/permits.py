@@ -22,7 +22,7 @@ from apiece.ledger.scopes import Scope
 class Permits:
     """What people permit, by their places.
 
-    until: (people,) The last day of each, as `date.toordinal`; 0 of those who permit nothing.
+    until: (people,) each one's last day, as `date.toordinal`; 0 of those who permit nothing.
     allowed: (people, queriers, purposes).
     """
 
@@ -54,10 +54,7 @@ class Permits:
         return codec.pack_mask(mask, until.tobytes() + bits.tobytes())
 
     def hold(self, scope: Scope, at: str, people: int) -> Mask:
-        """Return which of the first people permit a scope at a time: of what it leaves open, all.
-
-        at: ISO 8601 in UTC.
-        """
+        """Return which of the first people permit all that a scope leaves open, at an ISO time."""
         own = permitted(self.allowed[:people], self.queriers, self.purposes, scope)
         result = np.zeros(people, dtype=bool)
         result[: own.size] = own & (self.until[:people] >= date.fromisoformat(at[:10]).toordinal())

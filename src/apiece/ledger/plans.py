@@ -78,8 +78,8 @@ def plan_costs(plan: Plan) -> Costs:
 def account_shares(plan: Plan, epsilon: npt.ArrayLike, *, times: int = 1) -> Floats:
     """Return which share of δ accounts best keep as slack, for trainings like this one.
 
-    It suits a training in which a record joins few steps, which takes more slack. A public number:
-    of the plan, and of a person's own ε. Give it to `Ledger.enroll(slack=…)`.
+    A training in which a record joins few steps takes more slack. A public number: of the plan, and
+    of a person's own ε. Give it to `Ledger.enroll(slack=…)`.
 
     Args:
         plan: Of the kind that is to be trained.
@@ -160,8 +160,8 @@ def reserve_plan(
         analysis_id: A name that no other analysis has.
         plan: Bound to its records' ids (`Budgets(ids=…)`).
         *others: Plans bound to the same ids; give a plan as often as a model is trained by it.
-        terms: What else is fixed in public: settings, source. With the plans and who is bound to
-            them they are the terms of `Ledger.reserve`.
+        terms: What else is fixed in public: settings, source; together with the plans and who is
+            bound to them, the terms of `Ledger.reserve`.
 
     Raises:
         InputError: For a plan without ids, or plans of different ids; and as `Ledger.reserve`.
@@ -173,8 +173,7 @@ def reserve_plan(
         >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     ledger = Ledger.open(f"sqlite:///{folder}/p.db")
-        ...     _ = ledger.enroll(["ann", "bob"], epsilon=[1.01, 3.02], delta=1e-5)
+        ...     ledger = Ledger.make(f"{folder}/p.db", ["ann", "bob"], [1.01, 3.02], 1e-5)
         ...     reserve_plan(ledger, "model 1", plan).tolist()
         ['ann', 'bob']
     """

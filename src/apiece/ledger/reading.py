@@ -30,15 +30,10 @@ class LedgerReader:
         self.scope: Json = {}
 
     def within(self, scope: Scope) -> Self:
-        """Return this ledger for one asker: what it charges is in a scope.
+        """Return this ledger for one asker: what it charges is in a scope, as of `reserve`.
 
-        Give it to a `Session`, a training or a `LedgerFilter`.
-
-        Args:
-            scope: As of `reserve`.
-
-        Raises:
-            InputError: For what is no scope.
+        Give it to a `Session`, a training or a `LedgerFilter`. Raises `InputError` for what is no
+        scope.
         """
         result = copy(self)
         result.scope = checked_scope(scope)
@@ -51,33 +46,16 @@ class LedgerReader:
             return self.store.trail.policy
 
     def withdrawn(self, ids: Any) -> Mask:
-        """Return which of these persons withdrew, or do not permit this scope now.
-
-        Whoever has no account did not withdraw.
-
-        Args:
-            ids: Of any persons.
-        """
-        ids = codec.checked_ids(ids, least=0)
-        with self.store.reading() as reading:
-            if self.store.directory(reading).kind is None:
-                return np.zeros(ids.size, dtype=bool)
-            places = self.store.directory(reading).find(ids)
-            return (places >= 0) & codec.among(places, self.store.trail.out(self.scope))
+        """Return who of these persons withdrew or does not permit this scope; nobody unknown."""
+        there, out = self._places(ids)
+        return there & out
 
     def admitted(self, analysis_id: str, *, withdrawn: bool = False) -> Iterator[Ids]:
-        """Yield the ids of those who paid for an analysis, up to 4,096 at a time.
+        """Yield the ids of those who paid for an analysis, to 4,096 at a time. Data about people.
 
-        In the order of enrolment, whoever was asked, but for those who have withdrawn since, or
-        permit it no more. Data about people.
-
-        Args:
-            analysis_id: Of a reserved or committed analysis.
-            withdrawn: Whether these are among them, for what has to know who was there at first.
-
-        Raises:
-            AnalysisError: Where nothing was reserved under this id.
-            StateError: Where what was stored is damaged.
+        In the order of enrolment, without those who have withdrawn since or permit it no more,
+        unless with `withdrawn`. Raises `AnalysisError` where nothing was reserved under this id,
+        and `StateError` where what was stored is damaged.
         """
         check_id(analysis_id)
         with self.store.reading() as reading:
@@ -101,14 +79,8 @@ class LedgerReader:
     def status(self, analysis_id: str, terms: Any = None, scope: Scope | None = None) -> str:
         """Return "unknown", "reserved" or "committed".
 
-        Args:
-            analysis_id: Of any analysis.
-            terms: As of `reserve`, to be compared before anything private is read; None compares
-                nothing.
-            scope: As of `reserve`, compared with the terms.
-
-        Raises:
-            AnalysisError: Where the analysis was reserved under other terms, or under none.
+        Terms and scope, as of `reserve`, are compared before anything private is read, if terms are
+        given. Raises `AnalysisError` where it was reserved under other terms, or under none.
         """
         check_id(analysis_id)
         about = self._about(terms, scope)
@@ -122,14 +94,7 @@ class LedgerReader:
             return "committed" if analysis_id in self.store.trail.committed else "reserved"
 
     def result(self, analysis_id: str) -> Any:
-        """Return the result that was committed.
-
-        Args:
-            analysis_id: Of a committed analysis.
-
-        Raises:
-            AnalysisError: Where there is none.
-        """
+        """Return the result that was committed. Raises `AnalysisError` where there is none."""
         check_id(analysis_id)
         with self.store.reading() as reading:
             self.store.trail.require(analysis_id)
@@ -139,39 +104,21 @@ class LedgerReader:
             return self.store.trail.body(reading.connection, number)["result"]
 
     def spent(self, ids: Any) -> Floats:
-        """Return the μ² that each person has spent. Data about people.
-
-        Args:
-            ids: Of persons with accounts.
-        """
+        """Return the μ² that each person has spent. Data about people."""
         return np.asarray(self.balances(ids)[1][:, 0] * codec.UNIT)
 
     def remaining(self, ids: Any) -> Floats:
-        """Return the μ² that is left of each person's budget. Data about people.
-
-        Args:
-            ids: Of persons with accounts.
-        """
+        """Return the μ² that is left of each person's budget. Data about people."""
         limit, spent = self.balances(ids)
         return np.asarray((limit - spent)[:, 0] * codec.UNIT)
 
     def remaining_slack(self, ids: Any) -> Floats:
-        """Return what is left of each person's slack. Data about people.
-
-        Args:
-            ids: Of persons with accounts.
-        """
+        """Return what is left of each person's slack. Data about people."""
         limit, spent = self.balances(ids)
         return np.asarray((limit - spent)[:, 1] * codec.SLACK_UNIT)
 
     def balances(self, ids: Any) -> tuple[Integers, Integers]:
-        """Return the limits of accounts and what is spent, (people, 2) whole units of μ² and slack.
-
-        Data about people.
-
-        Args:
-            ids: Of persons with accounts.
-        """
+        """Return limits and spending, each (people, 2) units of μ² and slack. Data about people."""
         ids = codec.checked_ids(ids)
         trail = self.store.trail
         with self.store.reading() as reading:
@@ -200,20 +147,18 @@ class LedgerReader:
             return self.store.directory(reading).kind
 
     def enrolled(self, ids: Any) -> Mask:
-        """Return which of these persons have an account, did not withdraw, and permit this scope.
+        """Return who has an account, did not withdraw and permits this scope. Data about people."""
+        there, out = self._places(ids)
+        return there & ~out
 
-        Data about people.
-
-        Args:
-            ids: Of any persons.
-        """
+    def _places(self, ids: Any) -> tuple[Mask, Mask]:
+        """Return which of these persons have an account, and which of those take no part."""
         ids = codec.checked_ids(ids, least=0)
         with self.store.reading() as reading:
             directory = self.store.directory(reading)
-            if directory.kind is None:
-                return np.zeros(ids.size, dtype=bool)
-            places = directory.find(ids)
-            return (places >= 0) & ~codec.among(places, self.store.trail.out(self.scope))
+            nobody = directory.kind is None
+            places = np.full(ids.size, -1) if nobody else directory.find(ids)
+            return places >= 0, codec.among(places, self.store.trail.out(self.scope))
 
     def history(self) -> Iterator[Entry]:
         """Yield the entries, oldest first; they hold nothing about a single person."""
@@ -227,8 +172,8 @@ class LedgerReader:
     def account_blocks(self) -> Iterator[tuple[Ids, codec.Terms, Integers]]:
         """Yield everyone's ids, terms and spending in units, some thousands at a time.
 
-        All as they are at one moment: the ledger is being read until the last is yielded, and who
-        would write to it (on SQLite) or use this object (in another thread) waits for that.
+        All as they are at one moment: until the last is yielded, who would write to the ledger (on
+        SQLite) or use this object (in another thread) waits.
         """
         trail = self.store.trail
         with self.store.reading() as reading:
@@ -244,29 +189,17 @@ class LedgerReader:
     def publish(self, since: Json | None = None) -> Json:
         """Return the head of the history for everybody to keep; it tells nothing of anybody.
 
-        Args:
-            since: A head that was published before, from which the new one proves to go on.
-
-        Returns:
-            The number of entries, and the roots of two Merkle trees: of all entries, and of
-            everyone's account after them.
-
-        Raises:
-            InputError: For a head that is not an earlier one of this ledger.
+        It has the number of entries, and the roots of two Merkle trees: of all entries, and of
+        everyone's account after them. since: a head published before, from which it proves to go
+        on. Raises `InputError` for one that is not an earlier one of this ledger.
         """
         with self.store.reading() as reading:
             return published(self.store, reading, reading.last.number + 1, since)
 
     def prove(self, person: int | str, head: Json) -> Json:
-        """Return a person's receipt with proofs, for `check_receipt`. Data about a person.
+        """Return a person's receipt with proofs against a published head. Data about a person.
 
-        Args:
-            person: Their id.
-            head: One that was published.
-
-        Raises:
-            DataError: For a person who had no account then.
-            InputError: For a head that is not this ledger's.
+        Raises `DataError` for a person who had no account then, `InputError` for a foreign head.
 
         Example:
             >>> import tempfile
@@ -282,19 +215,11 @@ class LedgerReader:
             return proved(self.store, reading, person, checked_head(head))
 
     def verify(self, head: Head | None = None) -> LedgerVerification:
-        """Recompute every digest, and every balance from the history.
+        """Recompute every digest, and every balance from the history; damage becomes a problem.
 
-        Args:
-            head: One that was kept elsewhere. A history that was cut short or rewritten together
-                with all its digests, with the head file and the anchor too, is told from a true one
-                by it alone.
-
-        Returns:
-            What was found; damage is a problem in it, not an exception.
-
-        Raises:
-            StateError: Where the head file, the anchor, this process's memory and `head` contradict
-                each other.
+        head: one that was kept elsewhere, which alone tells a history that was cut short or
+        rewritten with all its digests, head file and anchor from a true one. Raises `StateError`
+        where head file, anchor, this process's memory and `head` contradict each other.
         """
         return self.store.verify(head)
 
@@ -303,19 +228,14 @@ class LedgerReader:
     ) -> int:
         """Return how many rows were written to a Parquet file, whole or not at all.
 
-        Args:
-            path: A .parquet file. Only an earlier export is replaced.
-            table: "accounts" (id, epsilon, delta, of μ² and slack the limit and what is spent: data
-                about people), "history" (number, kind, at, analysis, digest: nothing about a
-                single person), or "paid" (the ids of those who paid for an analysis: data about
-                people).
-            analysis_id: For "paid": of which analysis.
+        table: "accounts" (id, epsilon, delta, of μ² and slack the limit and what is spent: data
+        about people), "history" (number, kind, at, analysis, digest: nothing about a single
+        person), or "paid" (who paid for `analysis_id`: data about people). Only an earlier export
+        is replaced.
 
-        Raises:
-            OptionError: For another table.
-            InputError: For "paid" without an analysis, and an analysis without it.
-            AnalysisError: Where nothing was reserved under this id.
-            DataError: Where the file cannot be written, or would take the place of something else.
+        Raises `OptionError` for another table, `InputError` for "paid" without an analysis or an
+        analysis without it, `AnalysisError` for an unknown one, `DataError` where it cannot be
+        written.
         """
         if table not in accounts.TABLES:
             raise unknown("table", table, accounts.TABLES)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from apiece.filters import Costs
 from apiece.ledger import accounts, codec
 from apiece.ledger.chain import Head
 from apiece.ledger.codec import BLOCK, SLACK_UNIT, UNIT, Ids
+from apiece.ledger.reading import LedgerReader
 from apiece.ledger.scopes import accounts_of
 from apiece.ledger.store import LedgerStore, Reading
 
@@ -24,19 +25,6 @@ _FREE: Final = np.zeros(2, dtype=np.int64)
 _WORDS: Final = (
     "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"
 )  # fmt: skip
-
-
-class KeptAccounts(Protocol):
-    """A ledger, as far as reports read it."""
-
-    @property
-    def store(self) -> LedgerStore:
-        """Its database."""
-        ...
-
-    def account_blocks(self) -> Iterator[tuple[Ids, codec.Terms, Integers]]:
-        """Yield everyone's ids, terms and spending in units."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +49,10 @@ class Receipt:
         person: Their id.
         epsilon: Of their budget, for all analyses together.
         delta: Of their budget.
-        charges: In order. An analysis that they could not pay for, or were not in, is not there.
-        spent: The share of the budget that is spent; in the period with the most, where each has
-            a budget of its own.
+        charges: In order, of the analyses that they paid for.
+        spent: The share of the budget that is spent; of the period with the most, where there are.
         slack: The share of the slack that is spent; the same.
-        repeats: How many more analyses like the last one what is left pays for; None where nothing
-            was charged yet.
+        repeats: How many more analyses like the last one are paid for; None where there was none.
         head: The last entry of the history, whose digest covers each charge. If the steward
             publishes heads, a person can see that theirs is one of them.
         told: The ε, at `delta`, of all that was charged together: what it can tell of the person.
@@ -151,7 +137,7 @@ class Lineage:
         ]
 
 
-def receipt(ledger: KeptAccounts, person: int | str) -> Receipt:
+def receipt(ledger: LedgerReader, person: int | str) -> Receipt:
     """Return what one person's account was charged, by which analyses. Data about a person.
 
     Args:
@@ -169,12 +155,10 @@ def receipt(ledger: KeptAccounts, person: int | str) -> Receipt:
         >>> import tempfile
         >>> from apiece.ledger import Ledger
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     ledger = Ledger.open(f"{folder}/people.db")
-        ...     _ = ledger.enroll(["ann", "bob"], epsilon=[1.0, 3.0], delta=1e-6)
+        ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [1.0, 3.0], 1e-6)
         ...     _ = ledger.reserve("q1", ["ann", "bob"], norms=1.0, noise_stddev=50.0)
-        ...     found = receipt(ledger, "ann")
-        >>> [charge.analysis for charge in found.charges], 0 < found.spent < 1
-        (['q1'], True)
+        ...     [charge.analysis for charge in receipt(ledger, "ann").charges]
+        ['q1']
     """
     ids = codec.checked_ids([person])
     with ledger.store.reading() as reading:
@@ -272,12 +256,11 @@ def _shares(pair: Integers, limits: Integers) -> tuple[float, float]:
 SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.1, 0.01)  # of an account, at least which are left
 
 
-def standing(ledger: KeptAccounts) -> dict[str, Integers]:
-    """Return how many accounts have at least each of `SHARES` left, for two kinds of analyses.
+def standing(ledger: LedgerReader) -> dict[str, Integers]:
+    """Return how many accounts have at least each of `SHARES` left: of "queries" and "trainings".
 
-    "queries" is about the budget alone, which is what Gaussian sums take; "trainings" about the
-    budget and the slack, whichever has less left. Data about people: what was charged follows from
-    their rows.
+    Queries take the budget alone, as Gaussian sums do; trainings the budget and the slack,
+    whichever has less left. Data about people: what was charged follows from their rows.
 
     Args:
         ledger: All of its accounts are counted.

@@ -15,68 +15,31 @@ UNITS: Final = 5  # since which ledgers count in today's units
 CHUNK: Final = 200  # rows a query: below every database's limit on parameters, and a few MB
 
 _tables = sa.MetaData()
-_bytes = sa.LargeBinary
+_whole, _bytes = sa.BigInteger, sa.LargeBinary
 
-META = sa.Table(
-    "apiece_meta",
-    _tables,
-    sa.Column("key", sa.String(32), primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
-)
+
+def _table(name: str, keys: int, **columns: Any) -> sa.Table:
+    """Return a table by its columns, none of them null; the first `keys` are its primary key."""
+    own = [
+        sa.Column(column, kind, primary_key=k < keys, autoincrement=False, nullable=False)
+        for k, (column, kind) in enumerate(columns.items())
+    ]
+    return sa.Table(name, _tables, *own)
+
+
+META = _table("apiece_meta", 1, key=sa.String(32), value=sa.Text)
 # The last entry. Writers lock this row, so there is one at a time.
-HEAD = sa.Table(
-    "apiece_head",
-    _tables,
-    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("number", sa.BigInteger, nullable=False),
-    sa.Column("digest", _bytes, nullable=False),
-    sa.Column("people", sa.BigInteger, nullable=False),
-    sa.CheckConstraint("one = 1"),
-)
+HEAD = _table("apiece_head", 1, one=sa.Integer, number=_whole, digest=_bytes, people=_whole)
+HEAD.append_constraint(sa.CheckConstraint("one = 1"))
 # The history: rows are added, never changed.
-ENTRY = sa.Table(
-    "apiece_entry",
-    _tables,
-    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("digest", _bytes, nullable=False),
-    sa.Column("payload_root", _bytes, nullable=False),
-)
-PAYLOAD = sa.Table(
-    "apiece_payload",
-    _tables,
-    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("block", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("data", _bytes, nullable=False),
-)
+ENTRY = _table("apiece_entry", 1, number=_whole, body=sa.Text, digest=_bytes, payload_root=_bytes)
+PAYLOAD = _table("apiece_payload", 2, number=_whole, block=_whole, data=_bytes)
 # What the history adds up to: who there is, what they allow, what they have spent.
-PEOPLE = sa.Table(
-    "apiece_people",
-    _tables,
-    sa.Column("block", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("ids", _bytes, nullable=False),
-    sa.Column("terms", _bytes, nullable=False),
-    sa.Column("digest", _bytes, nullable=False),
-)
-BALANCE = sa.Table(
-    "apiece_balance",
-    _tables,
-    sa.Column("block", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("spent", _bytes, nullable=False),
-    sa.Column("digest", _bytes, nullable=False),
-)
+_sized: Final = {"block": _whole, "size": sa.Integer}
+PEOPLE = _table("apiece_people", 1, **_sized, ids=_bytes, terms=_bytes, digest=_bytes)
+BALANCE = _table("apiece_balance", 1, **_sized, spent=_bytes, digest=_bytes)
 # The same of one scope (a querier, a purpose, a source, a period, the pool); no row is nothing.
-SCOPE = sa.Table(
-    "apiece_scope",
-    _tables,
-    sa.Column("scope", sa.String(256), primary_key=True),
-    sa.Column("block", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("digest", _bytes, nullable=False),
-    sa.Column("spent", _bytes, nullable=False),
-)
+SCOPE = _table("apiece_scope", 2, scope=sa.String(256), **_sized, digest=_bytes, spent=_bytes)
 
 
 def exists(connection: sa.Connection) -> bool:

@@ -35,10 +35,7 @@ _PERIODS: Final = {
 
 
 class Ceiling(NamedTuple):
-    """What a charge may bring one balance to: a share of each account, of `WHOLE`.
-
-    own: (scope, share) of the asker's sure share, where only what exceeds it counts here.
-    """
+    """What a charge may bring one balance to; own: of whose share only the excess counts."""
 
     scope: str
     share: int
@@ -192,10 +189,7 @@ NO_POLICY: Final = Policy()
 
 
 def pools(policy: Policy, limits: Integers, spent: Mapping[str, Integers]) -> dict[str, Integers]:
-    """Return what was taken of what nobody is sure of, where this policy begins to hold.
-
-    limits: (people, 2) of a block's accounts. spent: by scope, of as many or of the first.
-    """
+    """Return what was taken of what nobody is sure of, as this policy begins; spent: by scope."""
     result, whole = {}, "" if policy.unit == "person" else "@"
     for key, account in spent.items() if policy.sure else ():
         if key[:1] == whole:

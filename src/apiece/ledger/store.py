@@ -49,10 +49,7 @@ def none_there(engine: sa.Engine) -> DataError:
 
 
 def make(engine: sa.Engine, people: Enrolment | None) -> Last | None:
-    """Make a ledger, and open accounts for its first people: all of it, or nothing is left.
-
-    Return its last entry; None where another process had made one first, and nothing was done.
-    """
+    """Make a ledger, all or nothing; return its last entry, None where one was there first."""
     with made_private(engine), transaction(engine, writes=True) as connection:
         _alone(connection)
         if schema.exists(connection):
@@ -100,8 +97,7 @@ class Reading:
 class LedgerStore:
     """The database of a ledger, its history and people as far as they were followed.
 
-    Threads may share one: one of them reads or writes at a time. What any store of this process
-    wrote or read, all of them remember.
+    One thread reads or writes at a time; what any store of this process saw, all of them remember.
     """
 
     def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:

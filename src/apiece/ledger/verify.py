@@ -14,34 +14,13 @@ from sqlalchemy.exc import DBAPIError
 
 from apiece._types import Integers, Json, Mask
 from apiece.errors import InputError, StateError
-from apiece.ledger import codec
-from apiece.ledger.accounts import (
-    PERSONS,
-    Stored,
-    balances_of,
-    padded,
-    read_people,
-    read_spent,
-    scopes_of,
-)
+from apiece.ledger import accounts, codec, schema
+from apiece.ledger.accounts import PERSONS, Stored, padded
 from apiece.ledger.chain import Head, Trail, state_root
 from apiece.ledger.codec import BLOCK, TERMS, entry_digest, payload_root
 from apiece.ledger.database import transaction
 from apiece.ledger.permits import Permits
-from apiece.ledger.schema import (
-    BALANCE,
-    ENTRY,
-    HEAD,
-    PAYLOAD,
-    PEOPLE,
-    SCOPE,
-    VERSION,
-    chunks,
-    meta,
-    pages,
-    payloads,
-    strangers,
-)
+from apiece.ledger.schema import BALANCE, ENTRY, HEAD, PAYLOAD, PEOPLE, SCOPE, VERSION, chunks
 from apiece.ledger.scopes import ACCOUNT, NO_POLICY, WHOLE, Ceiling, Policy, beyond, pools
 from apiece.ledger.scopes import part as share_of
 
@@ -59,7 +38,6 @@ class LedgerVerification:
         problems: One line each; they may name persons' places.
 
     Example:
-        >>> from apiece.ledger.chain import Head
         >>> LedgerVerification(1, 0, Head(0, "0" * 64), ()).ok
         True
     """
@@ -214,9 +192,7 @@ def verify(
     """Return what `Ledger.verify` promises; damage becomes a problem, not an exception.
 
     The entries are read once for their digests and once more, a million people at a time, for what
-    they add up to, so that memory does not grow with the people.
-
-    kept: digests of entries that were kept outside the database. gone: a head file that is missing.
+    they add up to. kept: digests kept outside, by entry. gone: a head file that is missing.
     """
     fold = _Fold()
     last, people = Head(-1, ""), 0
@@ -235,7 +211,7 @@ def verify(
 
 
 def _check_file(connection: sa.Connection, problems: list[str]) -> None:
-    for result in strangers(connection):
+    for result in schema.strangers(connection):
         problems += [f"database: {each} is not of this ledger" for each in result]
     if connection.dialect.name == "sqlite":
         result = [str(r[0]) for r in connection.exec_driver_sql("PRAGMA integrity_check(20)")]
@@ -272,7 +248,7 @@ def _entries(
     numbers = {_whole(n) for (n,) in connection.execute(sa.select(PAYLOAD.c.number).distinct())}
     for row in connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all():
         number = _whole(row.number)
-        root = payload_root(salt, payloads(connection, number) if number in numbers else ())
+        root = payload_root(salt, schema.payloads(connection, number) if number in numbers else ())
         numbers.discard(number)
         yield number, str(row.body), bytes(row.digest), bytes(row.payload_root), root
     if numbers:
@@ -314,15 +290,12 @@ def _compare(connection: sa.Connection, salt: bytes, fold: _Fold) -> int:
 def accounts_after(
     trail: Trail, connection: sa.Connection, size: int
 ) -> Iterator[tuple[codec.Ids, codec.Terms, dict[str, Integers], Mask]]:
-    """Yield ids, terms, spending and who had withdrawn after so many entries, block by block.
-
-    Raises `StateError` where the arrays are not those of the entries.
-    """
+    """Yield ids, terms, spending and who had withdrawn after so many entries, block by block."""
     if size == len(trail.digests):  # as it is now, by the checked tables
-        whole = [key for key in scopes_of(connection) if key[:1] in ("", "@")]
+        whole = [key for key in accounts.scopes_of(connection) if key[:1] in ("", "@")]
         for blocks in chunks(range(-(-trail.people // BLOCK))):
-            people = read_people(connection, trail.salt, blocks)
-            spent = {key: read_spent(connection, trail.salt, blocks, key) for key in whole}
+            people = accounts.read_people(connection, trail.salt, blocks)
+            spent = {key: accounts.read_spent(connection, trail.salt, blocks, key) for key in whole}
             for block in blocks:
                 packed, terms = people[block]
                 several = {key: each[block] for key, each in spent.items() if block in each}
@@ -368,7 +341,7 @@ def _between(
     """Yield the rows of some blocks, by block, or first by another column."""
     block = table.c.block
     rows = sa.select(table).where(block.between(part[0], part[-1]))
-    return pages(connection, rows, *first, block)
+    return schema.pages(connection, rows, *first, block)
 
 
 def _compare_blocks(
@@ -392,7 +365,8 @@ def _compare_blocks(
         key = getattr(row, "scope", "")
         spent = fold.blocks[row.block].spent.get(key) if row.block in fold.blocks else None
         left.discard((key, row.block))
-        if spent is None or not same(row, balances_of(key), len(spent), [codec.pack_pairs(spent)]):
+        rows = accounts.balances_of(key)
+        if spent is None or not same(row, rows, len(spent), [codec.pack_pairs(spent)]):
             of = f"scope {key!r}, " if key else ""
             fold.problems.append(
                 f"balances: {of}block {row.block} (people {row.block * BLOCK} to "
@@ -413,5 +387,5 @@ def _compare_head(
     body = connection.execute(sa.select(ENTRY.c.body).where(ENTRY.c.number == last.number)).scalar()
     if json.loads(str(body))["state"] != state_root(connection, salt):
         problems.append("balances: their digests are not those of the last entry")
-    if meta(connection) != {"schema": str(VERSION), "salt": salt.hex()}:
+    if schema.meta(connection) != {"schema": str(VERSION), "salt": salt.hex()}:
         problems.append("settings: not those with which the ledger was opened")

@@ -4,18 +4,15 @@ The score of a grid point is minus the number of rows by which the quantile miss
 covers the ranks from the rows below it to those not above it, and the quantile of level q of n rows
 has rank q·n. One row more or less moves every score by at most max(q, 1 − q). A point is drawn with
 its prior weight times e^(−η·|score|/2Δ), Δ = r·max(q, 1 − q) for r rows a person. The loss of a
-person with k of those rows then has a range of at most η·k/r (Dong, Durfee, Rogers 2020), and no
-count is needed.
+person with k of those rows then has a range of at most η·k/r (Dong, Durfee, Rogers 2020).
 
-Several levels are drawn as a tree (Kaplan, Schnapp, Stemmer 2022): the middle one first, the lower
-ones from the rows on its left and the upper ones from those on its right, so that m levels cost
-⌈log2(m + 1)⌉ draws. Many rows may lie on the point that divides them. So a place is a point and a
-slice of its rows: slice j of S covers their ranks from ⌊c·j/S⌋ to ⌊c·(j+1)/S⌋, at least one of
-them, and ⌊c·(j+1)/S⌋ of the c rows go to the left. One row more is one row more on one side alone.
+Several levels are drawn as a tree (Kaplan, Schnapp, Stemmer 2022): the middle one first, the others
+from the rows on its sides, so that m levels cost ⌈log2(m + 1)⌉ draws. Many rows may lie on the
+point that divides them, so a place is a point and a slice of its c rows: slice j of S covers their
+ranks from ⌊c·j/S⌋ to ⌊c·(j+1)/S⌋, at least one, and ⌊c·(j+1)/S⌋ rows go to the left.
 
-The prior is public. Three quarters of it are even on the finest grid, the rest on coarser ones, of
-steps 10, 100, … times as large: data that are whole numbers sit on points that a coarse grid holds.
-With `log`, numbers of few digits near zero weigh more.
+The prior is public: three quarters are even on the finest grid, the rest on coarser ones of steps
+10, 100, …, on which whole numbers lie; with `log`, numbers of few digits near zero weigh more.
 """
 
 from __future__ import annotations

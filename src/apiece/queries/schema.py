@@ -26,14 +26,13 @@ class Schema:
         groups: Column → its declared values; rows with others are left out.
         rows_per_person: How many rows one person brings at most; more are dropped, by a choice that
             other people's rows do not touch. Without it only `count(persons)` can be asked.
-        kinds: Column → "numeric", "text" or "date", how `where` compares it. Without an entry a
-            column with bounds is numeric, one with groups and the person's are text, and no other
-            can be named.
+        kinds: Column → "numeric", "text" or "date", how `where` compares it. By default a column
+            with bounds is numeric, one with groups and the person's are text; no other can be
+            named.
 
     Raises:
-        InputError: Where low ≥ high or bounds are beyond ±1e60 (with which some answers could not
-            be recorded, depending on the noise), a group is declared twice, or a name or value
-            carries control characters.
+        InputError: Where low ≥ high or bounds are beyond ±1e60, a group is declared twice, or a
+            name or value carries control characters.
         OptionError: For an unknown kind.
 
     Example:

@@ -47,8 +47,7 @@ class Answer:
         query: Its text.
         analysis_id: Under which the ledger has charged it.
         groups: One estimate with its interval a declared group.
-        epsilon: What the query costs the person with the largest possible contribution, under
-            adding or removing all of a person's rows; most people are charged less.
+        epsilon: What it costs the person with the largest possible contribution; others pay less.
         delta: The same.
         noise_multiplier: The noise's standard deviation (of Laplace noise: its scale) over that
             contribution.
@@ -60,9 +59,8 @@ class Answer:
 
     Example:
         >>> import pandas as pd
-        >>> people = pd.DataFrame({"id": range(1000), "age": [20.0, 60.0] * 500})
-        >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
-        >>> session = Session(people, schema)
+        >>> schema = Schema("id", rows_per_person=1)
+        >>> session = Session(pd.DataFrame({"id": range(1000)}), schema)
         >>> answer = session.ask("count()", epsilon=1.0, delta=1e-6)
         >>> answer.counted, 900 < answer.groups[0]["estimate"] < 1100
         ('persons', True)
@@ -133,12 +131,8 @@ def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> Qu
     Args:
         text: The query.
         schema: Of the table.
-        epsilon: As of `Session.ask`.
+        epsilon: As of `Session.ask`, and so all errors.
         delta: The same.
-
-    Raises:
-        InputError: As `Session.ask`.
-        DataError: The same.
 
     Guarantee:
         Nobody is charged more. Whether somebody can pay is not told: it depends on their rows.
@@ -165,8 +159,7 @@ class Session:
     """Ask private queries of `source`, described by `schema`.
 
     Args:
-        source: A registered `Table` or `SparkTable`, or what `register` takes; that is registered
-            when the session is made.
+        source: A registered `Table` or `SparkTable`, or what `register` takes.
         schema: The one that the table was registered with.
         ledger: Charges each person for their own contribution and answers from those whose budget
             allows it, leaving out who has no account. Without one, each answer is (epsilon,
@@ -181,8 +174,7 @@ class Session:
     Example:
         >>> import pandas as pd
         >>> people = pd.DataFrame({"id": range(1000), "age": [20.0, 60.0] * 500})
-        >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
-        >>> session = Session(people, schema)
+        >>> session = Session(people, Schema("id", bounds={"age": (0, 100)}, rows_per_person=1))
         >>> answer = session.ask("mean(age)", epsilon=1.0, delta=1e-6)
         >>> 30 < answer.groups[0]["estimate"] < 50
         True
@@ -209,20 +201,17 @@ class Session:
     def ask(
         self, text: str, *, epsilon: float, delta: float, analysis_id: str | None = None
     ) -> Answer:
-        """Answer one query (see `grammar`) at a cost of at most (epsilon, delta) to anyone.
+        """Return the answer to a query (see `grammar`); it costs anyone at most (epsilon, delta).
 
         Args:
             text: The query.
             epsilon: Positive and finite.
             delta: In [0, 1). With 0 a count, sum or histogram has Laplace noise; otherwise the
                 noise is Gaussian. A quantile is drawn by the exponential mechanism and needs none.
-            analysis_id: The name under which the ledger charges it, once. It stands for its terms:
-                query, schema, epsilon, delta and source. Asked again on the same terms, also by
-                several processes at once or after a crash, the answer is the one that was recorded
-                first. A new id by default.
-
-        Returns:
-            The answer, which may be published.
+            analysis_id: The name under which the ledger charges it, once; by default a new one. It
+                stands for its terms: query, schema, epsilon, delta and source. Asked again on the
+                same terms, also by several processes at once or after a crash, the answer is the
+                one recorded first.
 
         Raises:
             InputError: For what is not a query, one whose answer would be too large, and where the
@@ -233,11 +222,11 @@ class Session:
         Guarantee:
             (epsilon, delta)-DP under adding or removing all rows of a person. With a ledger also
             each person's own (ε_i, δ_i) over everything the ledger ever charged, for adaptively
-            chosen queries. A quantile is (epsilon, 0)-DP. Sums are of whole grid steps, the noise
-            is an exact Gaussian or Laplace deviate rounded to the grid, and the exponential
-            mechanism draws from whole weights, so no floating-point effect weakens them. What is
-            raised depends on the terms and those that the ledger has for `analysis_id`, on no row,
-            wherever an earlier call was interrupted.
+            chosen queries. Sums are of whole grid steps, the noise is an exact Gaussian or Laplace
+            deviate rounded to the grid, and the exponential mechanism draws from whole weights, so
+            no floating-point effect weakens them. What is raised depends on the terms and those
+            that the ledger has for `analysis_id`, on no row, wherever an earlier call was
+            interrupted.
         """
         name = str(uuid.uuid4()) if analysis_id is None else analysis_id
         asked = _Asked.of(text, self.schema, epsilon, delta, name, self._table.fingerprint)

@@ -106,12 +106,11 @@ def register_on_spark(
     """Return a table for a `Session`: `source`, read once by Spark's workers, frozen in a folder.
 
     Args:
-        source: A Parquet file, or a folder whose Parquet files have the same columns; under a path
-            that every machine of the cluster sees.
+        source: A Parquet file, or a folder of some with the same columns, that every machine sees.
         schema: What is declared about it.
         spark: A `SparkSession` (see `start_spark`). Its workers need apiece and DuckDB.
-        workspace: A folder that every machine sees and only the steward may read; the rows are
-            kept in a new folder in it, for as long as questions are asked.
+        workspace: A folder that every machine sees and only the steward may read; the rows are kept
+            in a new folder in it, for as long as questions are asked.
         log: As of `register`.
         fingerprint: Refuse a source with another one.
 

@@ -137,17 +137,16 @@ def register(
     Args:
         source: The path of one Parquet or CSV file, a pandas or Arrow table, or a DuckDB relation.
         schema: What is declared about it.
-        log: Called with each line of the steward's log, which speaks of rows and is not for
-            analysts.
+        log: Called with each line of the steward's log, which speaks of rows: not for analysts.
         fingerprint: Refuse a source with another one.
         memory: How many bytes of rows are held in memory: 4 GiB by default, or four fifths of the
             machine's where that is less. The rest lies in a private folder of TMPDIR until the
             table is closed or gone, or the process ends.
 
     Raises:
-        DataError: For a file that is not there, lacks a declared column, has another fingerprint
-            or changes while it is read. Where the source itself cannot be read the message does
-            not depend on what is wrong; the log has the reason.
+        DataError: For a file that is not there, lacks a declared column, has another fingerprint or
+            changes while it is read. Where the source itself cannot be read, the log has the
+            reason.
         UnsupportedError: For a column of lists and the like.
 
     Guarantee:

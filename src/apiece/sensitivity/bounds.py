@@ -1,12 +1,8 @@
 """The maximum of a smooth expression over a box: found by SHGO, bounded by interval arithmetic.
 
 SHGO (simplicial homology global optimisation) finds a good point; it proves nothing. The upper end
-comes from branch and bound on outward-rounded intervals: boxes are cut until their enclosures meet
-the best value seen, and a box on which the function is monotone in an attribute shrinks to a face.
-
-An expression becomes a straight line of operations (`Tape`), each common subexpression once. On
-intervals, every operation is mpmath's, which rounds outward; so the result encloses every value
-that the expression takes on the box.
+comes from branch and bound on intervals that mpmath rounds outward: boxes are cut until their
+enclosures meet the best value seen, and shrink to a face where the function is monotone.
 """
 
 import heapq
@@ -33,13 +29,7 @@ _LEAST_NORMAL = 2.3e-308
 
 
 class Tape:
-    """Smooth expressions (`smooth_form`) over `symbols`, compiled for evaluation on boxes.
-
-    >>> x = sympy.Symbol("x")
-    >>> (value,) = Tape([x**2 - x], [x])([interval(0, 1)])
-    >>> ends(value)
-    Bounds(lower=-1.0, upper=1.0)
-    """
+    """Smooth expressions (`smooth_form`) over `symbols`, compiled for evaluation on boxes."""
 
     def __init__(self, expressions: Sequence[sympy.Expr], symbols: Sequence[sympy.Symbol]) -> None:
         self._steps: list[tuple[Callable[..., Interval], tuple[int, ...]]] = []
@@ -178,8 +168,8 @@ class Maximum:
     """The largest value of a function over the declared ranges.
 
     Attributes:
-        bounds: `lower` is attained (up to the rounding of its last digits) at `location`; `upper`
-            is the number to calibrate noise with, or inf where no proof was possible.
+        bounds: `lower` is attained (up to its last digits) at `location`; `upper` is the number to
+            calibrate noise with, or inf where no proof was possible.
         location: Attribute → value.
         certified: Whether `upper` is proven.
         reason: Why it is not, or how the proof ended.

@@ -179,12 +179,7 @@ _CONSTANTS = (type(sympy.pi), type(sympy.E))
 
 
 def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
-    """Return `expression` with abs, min and max resolved, real and C² over the ranges, or raise.
-
-    >>> a = sympy.Symbol("a", real=True)
-    >>> smooth_form(sympy.Abs(a - 3), {a: (0, 1)})
-    3 - a
-    """
+    """Return `expression` with abs, min and max resolved, real and C² over the ranges, or raise."""
     if not expression.args:
         if expression.is_number and expression.is_finite is not True:
             raise NotDifferentiableError(f"expression: it holds {expression}; divide by no zero")

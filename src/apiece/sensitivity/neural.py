@@ -32,10 +32,9 @@ Derivatives: TypeAlias = tuple[Tensor, Tensor]  # norms (n,), and their gradient
 class ModelLoss:
     """The loss ℓ(θ; x, y) of `model` on one record, for `partial_sensitivity`.
 
-    `partial_sensitivity(ModelLoss(model, loss_fn), inputs, targets)` differentiates ‖∇_θ ℓ(θ; x,
-    y)‖₂ with respect to the entries of x: `raw` has the shape of the inputs, images, tables or
-    sequences; the relation is "add_remove", because this norm is what the record adds to a sum of
-    gradients, before clipping.
+    ‖∇_θ ℓ(θ; x, y)‖₂ is differentiated with respect to the entries of x: `raw` has the shape of the
+    inputs, images, tables or sequences. The relation is "add_remove", because this norm is what the
+    record adds to a sum of gradients, before clipping.
 
     Where the model has kinks (ReLU, max pooling) the derivative is that of the piece on which the
     record lies. Where the gradient is exactly 0 (a hinge loss beyond its margin) the answer is 0
@@ -48,9 +47,8 @@ class ModelLoss:
         records_at_a_time: Bounds the memory.
 
     Raises:
-        UnsupportedError: For batch norm or dropout in training mode, and other models that write
-            to a buffer in the forward pass, because then a record's gradient depends on the others
-            or on chance.
+        UnsupportedError: For batch norm or dropout in training mode, and other models that write to
+            a buffer in the forward pass: a record's gradient depends on the others or on chance.
         NotDifferentiableError: For integer inputs, such as tokens (give embeddings).
         InputError: Where no parameter is trainable or the loss is not one number a record.
         DataError: For inputs that are not finite.

@@ -84,8 +84,8 @@ class HeterogeneousNoise:
     ) -> HeterogeneousNoise:
         """Return the noise that protects each attribute in proportion, at one total promise.
 
-        1/zⱼ² = (1/vⱼ)/Σₖ(1/vₖ) · 1/z² and Sⱼ = cⱼ zⱼ: attribute j's own squared loss is
-        proportional to 1/vⱼ, so twice the protection halves it.
+        1/zⱼ² = (1/vⱼ)/Σₖ(1/vₖ) · 1/z² and Sⱼ = cⱼ zⱼ: twice the protection vⱼ halves attribute j's
+        own squared loss.
 
         Args:
             bounds: Attribute → cⱼ, the largest |contribution| of one record.

@@ -22,8 +22,7 @@ class PartialSensitivity:
         raw: (n, ...), one entry an attribute (or input entry): d(norm)/d(attribute), in units of
             the norm per unit of the attribute; its sign says whether more of it costs more privacy.
         norms: (n,), the gradient norm s of each record, from which its loss α s²/(2S²) follows.
-        zero: (n,), True where the norm is exactly 0: there the norm has no gradient in general (it
-            has a kink), and `raw` is defined as 0.
+        zero: (n,), True where the norm is exactly 0, which has a kink there: `raw` is defined as 0.
         relation: What s is the sensitivity to. "add_remove": the record joins or leaves (a model's
             gradient sum). "attribute_change": a small change of the record's attributes, per unit
             of Euclidean distance (a query).
@@ -68,12 +67,12 @@ class RecordFunction(Protocol):
 def partial_sensitivity(function: RecordFunction, *records: object) -> PartialSensitivity:
     """Return, for every record x, the gradient ∇ₓ s(x) of its own sensitivity s(x).
 
-    `partial_sensitivity(Query(...), records)`: s(x) = ‖∇f(x)‖₂ for f over named attributes, so that
-    ∇s = H(x)∇f(x)/‖∇f(x)‖₂. `partial_sensitivity(ModelLoss(model, loss_fn), inputs, targets)`:
-    s(x) = ‖∇_θ ℓ(θ; x, y)‖₂, the norm that DP-SGD clips; ∇ over the entries of x.
+    Of a `Query`: s(x) = ‖∇f(x)‖₂ for f over named attributes, so that ∇s = H(x)∇f(x)/‖∇f(x)‖₂. Of a
+    `ModelLoss`: s(x) = ‖∇_θ ℓ(θ; x, y)‖₂, the norm that DP-SGD clips; ∇ over the entries of x.
+    Where s(x) = 0 the answer is 0 and `zero` is True.
 
-    Where s(x) = 0 the answer is 0 and `zero` is True. The result is as private as the records:
-    parameters of a release must not be derived from it unless they are public (`Query.design`).
+    The result is as private as the records: parameters of a release must not be derived from it
+    unless they are public (`Query.design`).
 
     Args:
         function: A `Query`, a `ModelLoss`, or anything with a method `differentiate`.
@@ -108,9 +107,9 @@ def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: 
     It holds while the order and the noise were fixed beforehand, and is itself data about people.
 
     Args:
-        sensitivities: sᵢ ≥ 0, finite, (n,). `query.contributions(records)` gives the loss against
-            the record leaving a sum, `partial.norms` the same for a model's unclipped gradients,
-            and for a query the loss per squared unit of a small change of attributes.
+        sensitivities: sᵢ ≥ 0, finite, (n,): `query.contributions(records)` for the record leaving a
+            sum; `partial.norms` of a model's unclipped gradients, or per squared unit of
+            attributes.
         order: α > 1.
         noise_stddev: S, on the sum.
 
@@ -161,8 +160,7 @@ def loss_shares(
 ) -> LossShares:
     """Return each attribute's share in the privacy loss of each group of records.
 
-    Every record's loss is proportional to sᵢ²; it is divided among the record's attributes by
-    `partial.fractions`, and summed over the group.
+    A record's loss, proportional to sᵢ², is divided among its attributes by `partial.fractions`.
 
     Args:
         partial: The partial sensitivities of n records.
@@ -172,7 +170,7 @@ def loss_shares(
         DataError: For another number of labels.
 
     Example:
-        >>> from apiece.sensitivity import Query, partial_sensitivity
+        >>> from apiece.sensitivity import Query
         >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
         >>> partial = partial_sensitivity(query, [[0.5, 0.5], [1.0, 0.2]])
         >>> loss_shares(partial).ranking("all")
@@ -195,14 +193,13 @@ def loss_shares(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exhaustion:
-    """Who runs out of budget after how many answers, and which attribute drives it.
+    """Who runs out of budget first, after how many answers, and which attribute drives it.
 
-    The first to run out comes first. Data about people; the repr shows none of it.
+    Data about people; the repr shows none of it.
 
     Attributes:
         ids: The records.
-        answers: How many releases each can be part of (int; `UNLIMITED` where a release costs the
-            record nothing).
+        answers: How many releases each can be part of; `UNLIMITED` where one costs it nothing.
         attributes: For each, the attribute with the largest |partial sensitivity|; None where no
             attribute moves the loss.
 
@@ -253,12 +250,9 @@ def exhaustion(
         Feldman and Zrnic 2021 (filters).
 
     Example:
-        >>> partial = PartialSensitivity(
-        ...     raw=np.array([[1.0, 0.0], [0.0, 2.0]]), norms=np.array([1.0, 2.0]),
-        ...     zero=np.array([False, False]), relation="add_remove",
-        ...     attributes=("age", "income"))
-        >>> result = exhaustion(partial, epsilon=1.0, delta=1e-5, noise_stddev=20.0,
-        ...                    ids=["ann", "bob"])
+        >>> partial = PartialSensitivity(np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([1.0, 2.0]),
+        ...                              np.array([False, False]), "add_remove", ("age", "income"))
+        >>> result = exhaustion(partial, epsilon=1, delta=1e-5, noise_stddev=20, ids=["ann", "bob"])
         >>> result.ids.tolist(), result.attributes
         (['bob', 'ann'], ('income', 'age'))
     """

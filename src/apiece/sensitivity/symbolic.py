@@ -144,15 +144,14 @@ class Query:
     Args:
         expression: Text (`"a**2 + exp(2*b - a)"`; see `parse`: numbers are exact, nothing is
             evaluated as code), or a SymPy expression over symbols with the attributes' names.
-        ranges: Attribute → (lower, upper), finite, lower < upper; a fact about the attribute that
-            everybody may know, never read off the data. Attributes that f does not use may be
-            there.
+        ranges: Attribute → (lower, upper), finite, lower < upper; public, never read off the data.
+            Attributes that f does not use may be there.
 
     Raises:
         AttributeRangeError: For an attribute without a range and an unbounded or empty range.
         ComplexValueError: Where f is not real within the ranges.
-        NotDifferentiableError: Where f is not, or cannot be shown to be, twice differentiable
-            there; ranges that touch a singular point (sqrt(a) with a from 0) are such.
+        NotDifferentiableError: Where f cannot be shown to be twice differentiable there, as where
+            ranges touch a singular point (sqrt(a) with a from 0).
         ExpressionError: For a text that is no expression.
 
     References:
@@ -274,9 +273,8 @@ class Query:
     def lipschitz_constant(self) -> Maximum:
         """Return the largest gradient norm over the ranges (Mueller et al.'s global sensitivity).
 
-        It is the most that f changes per unit of Euclidean change in a record's attributes. With
-        noise N(0, S²), two records at distance r in the ranges are told apart with Rényi divergence
-        of order α at most α (r·L)²/(2S²), for L = `bounds.upper`.
+        The most that f changes per unit of Euclidean change. With noise N(0, S²), two records at
+        distance r are told apart with Rényi divergence at most α (r·L)²/(2S²), L = `bounds.upper`.
         """
         squared = maximise(
             norm_objective(self.gradient, self.hessian, list(self.symbols.values())),

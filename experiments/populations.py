@@ -8,7 +8,7 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import AnyArray
-from apiece.budgets.records import Budgets
+from apiece.budgets import Budgets
 from apiece.errors import BudgetError
 
 ALAGGAN = (0.34, 0.43, 0.23)
