@@ -139,11 +139,14 @@ class EProcess:
         return self._in, self._out
 
     def update(self, scores_in: npt.ArrayLike, scores_out: npt.ArrayLike) -> Floats:
-        """Bet on further pairs; return the logarithm of the wealth after each, (pairs,).
+        """Bet on further pairs; return the logarithm of the wealth after each.
 
         Args:
             scores_in: Of runs with the record.
             scores_out: As many of runs without it.
+
+        Returns:
+            (pairs,) logarithms.
 
         Raises:
             DataError: For NaN, none, or another number of one than of the other.

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 def enroll_consents(
     ledger: Ledger, standing: Standing, delta: float, *, slack: float | None = None
 ) -> int:
-    """Open or change accounts as people permit, and hold charges to it; return how many are new.
+    """Open or change accounts as people permit, and hold all charges to it from now on.
 
     Args:
         ledger: Of these people.
         standing: All consents that there are: who has an account and is not in it permits nothing.
         delta: Of everybody.
         slack: As of `Ledger.enroll`.
+
+    Returns:
+        How many accounts are new.
 
     Raises:
         DataError: For persons that this ledger's ids cannot be.

@@ -137,10 +137,13 @@ class Ledger(LedgerReader):
         return cls(engine, kept)
 
     def set_policy(self, text: str) -> Policy:
-        """Let a policy of scopes hold from now on, and return it; the same one changes nothing.
+        """Let a policy of scopes hold from now on; the one that holds already changes nothing.
 
         Args:
             text: TOML, as of `Policy.from_toml`. It is kept in the history: name no person.
+
+        Returns:
+            The policy.
 
         Raises:
             InputError: For what is no policy, and a version that is not above the last one's.
@@ -178,7 +181,7 @@ class Ledger(LedgerReader):
         slack: Any = None,
         levels: Offered | None = None,
     ) -> int:
-        """Open accounts or change open ones; return how many are new. Repeated, it does nothing.
+        """Open accounts, or change the budgets of open ones; the same terms again change nothing.
 
         Args:
             ids: Whole numbers or text, of one kind in a ledger.
@@ -189,6 +192,9 @@ class Ledger(LedgerReader):
                 default a tenth, and an account of this ε and δ stays as it is.
             levels: What people could choose, as {"low": 1, "high": 8}, where epsilon has these
                 names.
+
+        Returns:
+            How many accounts are new.
 
         Raises:
             BudgetError: For a budget lower than what the person has spent, and words that are no
@@ -208,13 +214,16 @@ class Ledger(LedgerReader):
         return int((~known).sum())
 
     def withdraw(self, ids: Any) -> Lineage:
-        """Charge these people nothing more; return what became of their data. Data about people.
+        """Charge these people nothing more, and return what became of their data.
 
         From now on they are in no answer and no training; those that go on leave them out at their
         next step. It is final in this ledger, and again it changes nothing.
 
         Args:
             ids: Of persons with accounts.
+
+        Returns:
+            In which releases they were, and what these can tell. Data about people.
 
         Raises:
             DataError: For an unknown person.
@@ -258,14 +267,14 @@ class Ledger(LedgerReader):
         terms: Any = None,
         scope: Scope | None = None,
     ) -> Ids:
-        """Charge a Gaussian sum; return the ids of those who paid, who alone may enter it.
+        """Charge a Gaussian sum to everyone who can pay; only they may enter the sum.
 
         Durable before it returns; all or nothing. Until it is committed, the same terms again
-        return the same ids and charge nothing: use that after a crash. Data about people.
+        return the same ids and charge nothing: use that after a crash.
 
         Args:
             analysis_id: A name that no other analysis has.
-            ids: Of the persons in question; who paid is returned in this order.
+            ids: Of the persons in question.
             norms: Bound on each person's contribution to the sum (ℓ2), or one for all.
             noise_stddev: Of the noise on the sum.
             terms: What is asked, as a JSON value made of public facts: question, schema, ε, δ,
@@ -275,6 +284,9 @@ class Ledger(LedgerReader):
             scope: Who asks, what for, of which source and period: {"querier": "clinic"}, one name
                 for each dimension of the policy; one of the terms, by default that of `within`.
                 Whoever cannot pay in every scope that applies is charged in none.
+
+        Returns:
+            The ids of those who paid, in the order given. Data about people.
 
         Raises:
             AnalysisError: For an id that stands for other terms, or for a committed analysis.
@@ -371,12 +383,14 @@ class Ledger(LedgerReader):
     def commit(self, analysis_id: str, result: Any = None) -> Any:
         """Record that the analysis is being released; return the result to release.
 
-        The result of the first commit is what all commits of one analysis return, so that one
-        charge never pays for two noisy answers.
+        One charge never pays for two noisy answers: all commits of an analysis return the first's.
 
         Args:
             analysis_id: Of a reserved analysis.
             result: Any JSON value.
+
+        Returns:
+            The result that was committed first.
 
         Raises:
             AnalysisError: Where nothing was reserved under this id.

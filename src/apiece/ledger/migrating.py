@@ -78,7 +78,7 @@ class Older:
 
 
 def migrate_ledger(old: str, new: str, *, anchor: str | os.PathLike[str] | None = None) -> Head:
-    """Copy a ledger of an older version into a new one, all or nothing; return its last entry.
+    """Copy a ledger of an older version into a new one: all of it, or nothing is left.
 
     The old one stays as it is: put it away, so that nobody charges it with an older apiece. An
     anchor of the new one is begun with the head that is returned.
@@ -87,6 +87,9 @@ def migrate_ledger(old: str, new: str, *, anchor: str | os.PathLike[str] | None 
         old: Its address, as of `Ledger.open`.
         new: An address where there is no ledger.
         anchor: The old one's.
+
+    Returns:
+        The last entry of the new ledger.
 
     Raises:
         DataError: Where there is no old one.
