@@ -40,9 +40,10 @@ def machine() -> dict[str, Any]:
 
 def groups_case(strategy: str) -> dict[str, Any]:
     from apiece.assignment import assign
-    from apiece.budgets.populations import three_groups
+    from apiece.budgets import Budgets
 
-    budgets, times, cpu = three_groups(50000, 1e-5), [], []
+    groups = [("strict", 1.0, 0.34), ("medium", 2.0, 0.43), ("weak", 3.0, 0.23)]
+    budgets, times, cpu = Budgets.from_groups(groups, 50000, 1e-5), [], []
     for _ in range(3):
         start, used = time.perf_counter(), time.process_time()
         assign(budgets, strategy, steps=1465, expected_batch_size=1024, clip_norm=1.0)

@@ -232,7 +232,7 @@ def grouped(
     epsilon: Floats,
     delta: npt.ArrayLike,
     excess: npt.ArrayLike | None = None,
-    labels: npt.NDArray[Any] | None = None,
+    labels: npt.NDArray[np.str_] | None = None,
     counts: Integers | None = None,
 ) -> tuple[BudgetGroups, Integers]:
     """Return the distinct budgets of rows, `counts` times each, and each row's place in them."""

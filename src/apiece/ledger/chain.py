@@ -230,7 +230,7 @@ class Trail:
         for _, row in self._rows(connection):
             yield f"{row.body}\n{bytes(row.payload_root).hex()}".encode()
 
-    def _rows(self, connection: sa.Connection) -> Iterator[tuple[Json, Any]]:
+    def _rows(self, connection: sa.Connection) -> Iterator[tuple[Json, sa.Row[tuple[object, ...]]]]:
         rows = connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all()
         return ((self._checked(row, number), row) for number, row in enumerate(rows))
 

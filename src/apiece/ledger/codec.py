@@ -90,7 +90,7 @@ def pack_enrolled(ids: Ids, terms: Terms) -> bytes:
     return zlib.compress(struct.pack("<II", ids.size, len(packed)) + packed + terms.tobytes(), 1)
 
 
-def unpack_enrolled(data: bytes, kept: np.dtype[Any] = TERMS) -> tuple[Ids, Terms]:
+def unpack_enrolled(data: bytes, kept: npt.DTypeLike = TERMS) -> tuple[Ids, Terms]:
     """Invert `pack_enrolled`; kept: the form of terms, of an older ledger another."""
     raw = zlib.decompress(data)
     size, length = struct.unpack_from("<II", raw)

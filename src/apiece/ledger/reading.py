@@ -151,7 +151,7 @@ class LedgerReader:
         there, out = self._places(ids)
         return there & ~out
 
-    def _places(self, ids: Any) -> tuple[Mask, Mask]:
+    def _places(self, ids: object) -> tuple[Mask, Mask]:
         """Return which of these persons have an account, and which of those take no part."""
         ids = codec.checked_ids(ids, least=0)
         with self.store.reading() as reading:

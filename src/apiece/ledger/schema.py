@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import index
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -18,7 +18,10 @@ _tables = sa.MetaData()
 _whole, _bytes = sa.BigInteger, sa.LargeBinary
 
 
-def _table(name: str, keys: int, **columns: Any) -> sa.Table:
+Kind: TypeAlias = type[sa.Integer] | type[sa.LargeBinary] | type[sa.Text] | sa.String
+
+
+def _table(name: str, keys: int, **columns: Kind) -> sa.Table:
     """Return a table by its columns, none of them null; the first `keys` are its primary key."""
     own = [
         sa.Column(column, kind, primary_key=k < keys, autoincrement=False, nullable=False)
@@ -35,7 +38,7 @@ HEAD.append_constraint(sa.CheckConstraint("one = 1"))
 ENTRY = _table("apiece_entry", 1, number=_whole, body=sa.Text, digest=_bytes, payload_root=_bytes)
 PAYLOAD = _table("apiece_payload", 2, number=_whole, block=_whole, data=_bytes)
 # What the history adds up to: who there is, what they allow, what they have spent.
-_sized: Final = {"block": _whole, "size": sa.Integer}
+_sized: Final[dict[str, Kind]] = {"block": _whole, "size": sa.Integer}
 PEOPLE = _table("apiece_people", 1, **_sized, ids=_bytes, terms=_bytes, digest=_bytes)
 BALANCE = _table("apiece_balance", 1, **_sized, spent=_bytes, digest=_bytes)
 # The same of one scope (a querier, a purpose, a source, a period, the pool); no row is nothing.
