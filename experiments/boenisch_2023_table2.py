@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import torch
 from pictures import Images, cifar_parquet, idx_folder, svhn_mat
+from populations import ALAGGAN, NIU, three_groups
 from torch import nn
 
 from apiece.assignment import Sample, Scale, Sequential, Threshold, Uniform, assign
-from populations import ALAGGAN, NIU, three_groups
 from apiece.plan import BoundPlan
 from apiece.reproduce import Done, Experiment, Place, Table, Unit, signed, spread
 from apiece.training import Trainer

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from boenisch_2023_table2 import DATA, DELTA, SHARES
+from populations import three_groups
 
 from apiece.assignment import Sample, Scale, Uniform, assign
-from populations import three_groups
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
 
 RECORDS = {"mnist": 60_000, "svhn": 73_257, "cifar10-jpeg": 50_000}

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from feldman_2021_data import through, with_one
+from populations import exponential_skew
 from when_it_pays import Rows
 
 from apiece.accounting import privacy_curve
@@ -35,7 +36,6 @@ from apiece.assignment import (
     Uniform,
 )
 from apiece.budgets import Budgets
-from populations import exponential_skew
 from apiece.reproduce import Done, Experiment, Place, Table, Unit, interval, signed
 from recipes import DELTA, Task, after, chosen, gains, outcomes, plan_of, run, units
 

@@ -25,6 +25,7 @@ from feldman_2021_data import with_one
 from mails import authors
 from matplotlib.figure import Figure
 from pictures import Images
+from populations import exponential_skew, three_groups
 from when_it_pays import (
     CHANCE,
     HERE,
@@ -40,7 +41,6 @@ from when_it_pays import tuned as tried
 
 from apiece.assignment import Sample, Scale, Strategy, Threshold, Uniform, assign
 from apiece.budgets import Budgets
-from populations import exponential_skew, three_groups
 from apiece.plan import BoundPlan
 from apiece.recipes import Recipe
 from apiece.reporting import save

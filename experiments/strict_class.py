@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 from feldman_2021_data import through, with_one
+from populations import per_class
 from torch.nn.functional import one_hot
 
 from apiece.assignment import Hybrid, Sample, Scale, Threshold, Uniform, assign
-from populations import per_class
 from apiece.plan import BoundPlan
 from apiece.recipes import loss_ordered_weights
 from apiece.reproduce import Done, Experiment, Place, Table, Unit, interval
