@@ -136,7 +136,7 @@ def _page(flags: Flags, levels: str | None, as_json: bool) -> None:
     contributor_page(found).save(page)
     count = len({outcome.strategy for outcome in found.outcomes})
     said = f"wrote {page}: {len(found.names)} budgets, each under {count} strategies"
-    emit(as_json, found.to_dict(), "\n".join([said, *found.left_out]))
+    emit(as_json, found.to_dict(), [said, *found.left_out])
 
 
 def _explanation(
