@@ -1,24 +1,20 @@
 """apiece ledger: the accounts of everyone's spending."""
 
+from __future__ import annotations
+
 import json
 import math
 import sys
-from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from apiece._files import EXPORT
 from apiece._json import loads
 from apiece._text import plain, shown
-from apiece._types import Flags, Json
-from apiece.accounting import gaussian_of_bounded_range, gaussian_of_pure
-from apiece.budgets import Budgets, ConsentMapping, read_consents
-from apiece.budgets.frames import person_column
-from apiece.budgets.groups import cap_note, doubts_of_values
 from apiece.cli._command import (
     DIALECT,
     NUMBER_OR_NAME,
@@ -39,30 +35,15 @@ from apiece.cli._command import (
     table_options,
     warn,
 )
-from apiece.contract import explain
-from apiece.datasets import read_table
 from apiece.errors import AnalysisError, DataError, InputError
-from apiece.filters import Costs, costs_of
-from apiece.ledger import (
-    Head,
-    Ledger,
-    Receipt,
-    account_shares,
-    check_receipt,
-    enroll_consents,
-    migrate_ledger,
-    reserve_alike,
-    standing,
-)
-from apiece.ledger import receipt as receipt_of
-from apiece.ledger.accounts import write_parquet
-from apiece.ledger.anchor import read_head
-from apiece.ledger.codec import read_id
-from apiece.ledger.consenting import permitting
-from apiece.ledger.reports import SHARES
-from apiece.ledger.scopes import WHOLE, read_scope
-from apiece.mechanisms import from_json
-from apiece.mechanisms.algebra import to_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from apiece._types import Flags, Json
+    from apiece.budgets import Budgets
+    from apiece.filters import Costs
+    from apiece.ledger import Head, Ledger, Receipt
 
 EXAMPLE = """
 \b
@@ -82,6 +63,13 @@ def command() -> None:
 
     URL is sqlite:///file.db or postgresql://user@host/name.
     """
+
+
+def _open(url: str) -> Ledger:
+    """Return the ledger at an address, which must be there."""
+    from apiece.ledger import Ledger
+
+    return Ledger.open(url, create=False)
 
 
 def _head(head: Head) -> Json:
@@ -121,6 +109,9 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     batches. Those in which a record joins few steps need more of it: --like PLAN finds how much
     lets a plan's promises cost the least, for each person's ε.
     """
+    from apiece.budgets import Budgets
+    from apiece.budgets.groups import cap_note, doubts_of_values
+
     cap, like, budgets, found = flags["no_limit_cap"], flags["like"], None, []
     if flags["slack"] is not None and like is not None:
         raise InputError("--slack: --like finds it; give one of the two")
@@ -153,6 +144,8 @@ def _made(
     url: str, budgets: Budgets | None, slack: float | None, like: Path | None, times: int
 ) -> int:
     """Make the ledger if there is none; return how many people were enrolled."""
+    from apiece.ledger import Ledger, account_shares
+
     if budgets is None:
         Ledger.open(url)
         return 0
@@ -161,7 +154,7 @@ def _made(
         share = account_shares(read_plan(like), budgets.epsilon, times=times)
     people = (budgets.ids, budgets.epsilon, budgets.delta)
     try:
-        ledger = Ledger.open(url, create=False)
+        ledger = _open(url)
     except DataError:
         Ledger.make(url, *people, slack=share)
         return len(budgets)
@@ -193,6 +186,12 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
     nothing there. Whoever has an account and no consent in force is charged nothing. Run it again
     as consents change. --out is for `apiece train --people`. It is data about people.
     """
+    from apiece.budgets import ConsentMapping, read_consents
+    from apiece.ledger import Ledger, enroll_consents
+    from apiece.ledger.accounts import write_parquet
+    from apiece.ledger.consenting import permitting
+    from apiece.ledger.scopes import read_scope
+
     if flags["scope"] is not None and flags["out"] is None:
         raise InputError("--scope: says who is in --out; give that too")
     found = read_consents(consents, ConsentMapping.from_toml(read_text(mapping)))
@@ -227,6 +226,8 @@ def migrate(old: str, new: str, as_json: bool) -> None:
     NEW has all accounts, charges and answers. OLD stays as it is: put it away, so that nobody
     charges it with an older apiece.
     """
+    from apiece.ledger import migrate_ledger
+
     head = migrate_ledger(old, new)
     lines = [f"head {head.number}:{head.digest}", f"use {new} from now on, and put {old} away"]
     emit(as_json, {"head": _head(head)}, lines)
@@ -245,7 +246,9 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
     It declares who may spend what of each account: [querier.NAME], [purpose.NAME] and
     [source.NAME] with quota, sure (queriers) and renews; unit and every.
     """
-    ledger = Ledger.open(url, create=False)
+    from apiece.ledger.scopes import WHOLE
+
+    ledger = _open(url)
     found = ledger.policy if file is None else ledger.set_policy(read_text(file))
     quotas: dict[str, Json] = {kind: {} for kind in found.quotas}
     rows = [["scope", "at most", "sure of", "renews"]]
@@ -297,11 +300,14 @@ def charge(
     Whoever cannot pay has to be left out: `apiece ledger export --table paid` has the ids of the
     others. Charge before rows are read, and commit when the answer goes out.
     """
+    from apiece.ledger import reserve_alike
+    from apiece.ledger.scopes import read_scope
+
     if flags["person"] is None and data is not None:
         raise InputError("--data: needs --person beside it")
     if data is None:
         refuse_given(("person", *DIALECT), "of a table of people; give --data too")
-    ledger = Ledger.open(url, create=False)
+    ledger = _open(url)
     if flags["scope"] is not None:
         ledger = ledger.within(read_scope(flags["scope"]))
     ids = None if data is None else _people_of(ledger, data, flags)
@@ -313,6 +319,10 @@ def charge(
 
 def _people_of(ledger: Ledger, data: Path, flags: Flags) -> list[int | str | None]:
     """Return the ids of a table's people, as the ledger writes them."""
+    from apiece.budgets.frames import person_column
+    from apiece.datasets import read_table
+    from apiece.ledger.codec import read_id
+
     texts = person_column(read_table(data, dialect_from(flags)), flags["person"])
     ids = {text: read_id(text, ledger.id_kind) for text in dict.fromkeys(texts.tolist())}
     strange = [text for text, each in ids.items() if each is None]
@@ -325,6 +335,11 @@ def _costs_of(
     ledger: Ledger, source: str | None, pure: float | None, bounded_range: float | None
 ) -> tuple[Costs, Json]:
     """Return what is charged, and its terms."""
+    from apiece.accounting import gaussian_of_bounded_range, gaussian_of_pure
+    from apiece.filters import Costs, costs_of
+    from apiece.mechanisms import from_json
+    from apiece.mechanisms.algebra import to_dict
+
     if [source, pure, bounded_range].count(None) != 2:
         raise InputError("SOURCE: give a mechanism's JSON, --pure or --bounded-range, one of them")
     if pure is not None:
@@ -362,7 +377,7 @@ def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
         value = None if result is None else json.loads(result)
     except json.JSONDecodeError:
         raise InputError(f"--result: {result!r} is no JSON; write text as '\"text\"'") from None
-    released = Ledger.open(url, create=False).commit(analysis, value)
+    released = _open(url).commit(analysis, value)
     emit(as_json, {"analysis": analysis, "result": released}, [json.dumps(released)])
 
 
@@ -384,7 +399,7 @@ def status(
     --left says what can still be asked of how many: data about people. With --noise-stddev and
     --analysis these counts get noise, which everyone who is counted pays for, and may be shown.
     """
-    ledger = Ledger.open(url, create=False)
+    ledger = _open(url)
     if noise_stddev is not None and (analysis is None or not left):
         raise InputError("--noise-stddev: needs --left, and --analysis as the release's name")
     counts = _left(ledger, analysis, noise_stddev) if left else None
@@ -416,6 +431,9 @@ def status(
 
 def _left(ledger: Ledger, analysis: str | None, noise_stddev: float | None) -> Json:
     """Return how many accounts have which share left: as they are, or released."""
+    from apiece.ledger import standing
+    from apiece.ledger.reports import SHARES
+
     if noise_stddev is not None:
         from apiece.queries import release_standing
 
@@ -438,7 +456,9 @@ def receipt(url: str, person: str, head: Path | None, as_json: bool) -> None:
     It is data about a person. All charges together keep the person's budget. With --head it can be
     checked without the ledger: apiece ledger check.
     """
-    ledger = Ledger.open(url, create=False)
+    from apiece.ledger import receipt as receipt_of
+
+    ledger = _open(url)
     if head is not None:
         echo(json.dumps(ledger.prove(account_of(ledger, person), _document(head, "--head"))))
         return
@@ -472,7 +492,7 @@ def head(url: str, since: Path | None, as_json: bool) -> None:
     It binds all entries and everyone's account, in two Merkle trees as of RFC 6962.
     """
     before = None if since is None else _document(since, "--since")
-    echo(json.dumps(Ledger.open(url, create=False).publish(before)))
+    echo(json.dumps(_open(url).publish(before)))
 
 
 @command.command(
@@ -488,6 +508,8 @@ def check(receipt: Path, head: Path, as_json: bool) -> None:
     RECEIPT is of `apiece ledger receipt --head`. HEAD is the same head, or a later one that was
     published --since it.
     """
+    from apiece.ledger import check_receipt
+
     found = check_receipt(
         _document(receipt, "RECEIPT", "account", "receipt --head"), _document(head, "HEAD")
     )
@@ -504,6 +526,8 @@ def _checked(as_json: bool, document: Json, problems: Sequence[str], verdict: st
 
 def account_of(ledger: Ledger, person: str) -> int | str:
     """Return the id that a text stands for. Raises `DataError` where it can be nobody's."""
+    from apiece.ledger.codec import read_id
+
     whose = read_id(person, ledger.id_kind)
     if whose is None:
         raise DataError(
@@ -514,6 +538,8 @@ def account_of(ledger: Ledger, person: str) -> int | str:
 
 def receipt_text(found: Receipt) -> str:
     """Return a receipt for its person to read."""
+    from apiece.contract import explain
+
     promise = f"ε = {shown(found.epsilon)} at δ = {shown(found.delta)}"
     lines = [f"Receipt of {plain(found.person)}: {promise} for all analyses together", ""]
     if found.charges:
@@ -549,7 +575,7 @@ def percent(share: float) -> str:
 @option("--json")
 def history(url: str, as_json: bool) -> None:
     """List every entry: what was enrolled, reserved and committed, with digests."""
-    entries = list(Ledger.open(url, create=False).history())
+    entries = list(_open(url).history())
     names = ("number", "kind", "at", "analysis", "digest")
     lines = [
         f"{e.number:6d}  {e.at}  {e.kind:8s} {e.digest[:16]}  {e.analysis or ''}" for e in entries
@@ -566,10 +592,12 @@ def history(url: str, as_json: bool) -> None:
 @option("--json")
 def verify(url: str, head: str | None, as_json: bool) -> None:
     """Recompute every digest and balance; exit 1 and name what does not add up."""
+    from apiece.ledger.anchor import read_head
+
     kept = None if head is None else read_head(head)
     if head is not None and kept is None:
         raise InputError(f"--head: {head!r} is no head; give number:digest, as verify printed it")
-    found = Ledger.open(url, create=False).verify(kept)
+    found = _open(url).verify(kept)
     document = {name: getattr(found, name) for name in ("ok", "entries", "people")}
     verdict = "ok" if found.ok else f"{len(found.problems)} problems; restore a backup"
     said = f"{found.entries} entries, {found.people} people: {verdict}"
@@ -590,6 +618,6 @@ def export(url: str, out: Path, table: str, analysis: str | None, as_json: bool)
 
     The first two are data about people, and so is how many paid, which is not printed.
     """
-    rows = Ledger.open(url, create=False).export(out, table, analysis_id=analysis)
+    rows = _open(url).export(out, table, analysis_id=analysis)
     document = {"out": str(out), "table": table} | ({} if table == "paid" else {"rows": rows})
     emit(as_json, document, str(out) if table == "paid" else f"{out}: {rows} rows")

@@ -1,5 +1,7 @@
 """apiece query: one private query, charged to a ledger."""
 
+from __future__ import annotations
+
 import json
 import math
 import shlex
@@ -10,13 +12,12 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from apiece._files import Kind, append
 from apiece._text import rounded_up
-from apiece._types import Flags, Json
 from apiece.cli import Interrupted
 from apiece.cli._command import (
     Command,
@@ -30,19 +31,11 @@ from apiece.cli._command import (
     option,
 )
 from apiece.errors import ApieceError, InputError
-from apiece.ledger import Ledger
-from apiece.ledger.scopes import read_scope
-from apiece.queries import (
-    QueryCost,
-    Schema,
-    Session,
-    query_cost,
-    register,
-    register_on_spark,
-    start_spark,
-)
-from apiece.queries.estimates import FIELDS
-from apiece.queries.scan import Registered
+
+if TYPE_CHECKING:
+    from apiece._types import Flags, Json
+    from apiece.queries import QueryCost, Schema
+    from apiece.queries.scan import Registered
 
 Log = Callable[[str], None]
 _LOG = Kind("a steward's log", mark=b'"apiece query"\n', private=True)
@@ -116,6 +109,10 @@ def command(
     not of their column's kind, and people without an account, are left out without a word here;
     the steward's log has them. --cost reads no row and no account.
     """
+    from apiece.ledger import Ledger
+    from apiece.ledger.scopes import read_scope
+    from apiece.queries import Schema, Session, query_cost
+
     if flags["analysis"] is not None and flags["url"] is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
     if flags["scope"] is not None and flags["url"] is None:
@@ -171,6 +168,8 @@ def _registered(
     how: Flags,
 ) -> Iterator[Registered]:
     """Register the table with an engine; what it keeps of it is gone afterwards."""
+    from apiece.queries import register, register_on_spark, start_spark
+
     if engine == "duckdb":
         held = None if memory is None else math.ceil(memory * 1e9)
         with closing(register(source, schema, memory=held, **how)) as table:
@@ -242,6 +241,8 @@ def _priced(cost: QueryCost, delta: float) -> list[str]:
 
 
 def _table(answer: Json, *, ledger: bool) -> list[str]:
+    from apiece.queries.estimates import FIELDS
+
     lines = []
     for group in answer["groups"]:
         labels = [f"{k}={v}" for k, v in group.items() if k not in FIELDS]

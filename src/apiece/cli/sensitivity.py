@@ -1,15 +1,19 @@
 """apiece sensitivity: which attribute drives a query's sensitivity, and how large it can be."""
 
+from __future__ import annotations
+
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import numpy as np
 
-from apiece._types import Json
 from apiece.cli._command import Command, emit, once, option, refuse_given
 from apiece.errors import AttributeRangeError, DataError, InputError
-from apiece.sensitivity import Maximum, Query, individual_rdp, loss_shares, partial_sensitivity
+
+if TYPE_CHECKING:
+    from apiece._types import Json
+    from apiece.sensitivity import Maximum, Query
 
 DESIGN = 4096  # evenly spread records, from which the shares are computed
 
@@ -45,6 +49,8 @@ def command(
 
     EXPRESSION is one record's contribution, as in Python, over named attributes.
     """
+    from apiece.sensitivity import Query
+
     query = Query(expression, once("--range", map(_range, ranges)))
     if noise_stddev is None:
         refuse_given(["order"], "of the loss under noise; give --noise-stddev too, or leave it out")
@@ -62,6 +68,8 @@ def command(
 
 def describe(query: Query) -> Json:
     """Return what is known of a query without any data; `upper` is null where it is not proven."""
+    from apiece.sensitivity import loss_shares, partial_sensitivity
+
     latex = list(query.latex().values())
     partial = partial_sensitivity(query, query.design(DESIGN))
     shares = dict(loss_shares(partial).ranking("all"))
@@ -101,6 +109,8 @@ def _at(query: Query, text: str) -> Json:
             f"--at {text!r}: the query has no attribute {unknown[0]!r}; "
             f"give some of {', '.join(query.attributes)}"
         )
+    from apiece.sensitivity import partial_sensitivity
+
     partial = partial_sensitivity(query, values)
     return {
         "record": {name: value[0] for name, value in values.items()},
@@ -113,6 +123,7 @@ def _at(query: Query, text: str) -> Json:
 
 def _loss(answer: Json, noise_stddev: float, order: float) -> Json:
     """Return the Rényi loss of the worst record; null where its sensitivity is not proven."""
+    from apiece.sensitivity import individual_rdp
 
     def rdp(found: Json) -> float | None:
         if found["upper"] is None:
@@ -163,8 +174,11 @@ def _line(what: str, found: Json) -> str:
 
 
 def _draw(query: Query, path: Path) -> None:
+    import numpy as np
+
     from apiece.reporting import save
     from apiece.reporting.plots import partial_sensitivity_surface
+    from apiece.sensitivity import partial_sensitivity
 
     if len(query.attributes) != 2:
         raise InputError(

@@ -7,8 +7,6 @@ import click
 from apiece._text import plain, shown
 from apiece.cli._command import Command, emit, option
 from apiece.cli.ledger import account_of, receipt_text
-from apiece.ledger import Ledger
-from apiece.ledger.reports import CANNOT
 
 EXAMPLE = """
 \b
@@ -29,6 +27,9 @@ def command(ledger: str, person: str, as_json: bool) -> None:
     next step. It is final in this LEDGER. --json is the event for other systems. Both are data
     about a person.
     """
+    from apiece.ledger import Ledger
+    from apiece.ledger.reports import CANNOT
+
     opened = Ledger.open(ledger, create=False)
     before = opened.head()
     lineage = opened.withdraw([account_of(opened, person)])

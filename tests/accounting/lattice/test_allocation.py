@@ -114,9 +114,9 @@ def test_no_looser_than_another_grid(z: float, n: int) -> None:
 def test_cells_are_where_they_say_they_start() -> None:
     """Numbers of ratios rise with them, and lie between the starts of their cell and the next."""
     for grid in (
-        allocation.Grid(1.1, 0.1, 70, 8),
-        allocation.Grid(2.0, 0.5, 43, 8),
-        allocation.Grid(1.0, 0.5, 4, 2),
+        allocation.RatioCells(1.1, 0.1, 70, 8),
+        allocation.RatioCells(2.0, 0.5, 43, 8),
+        allocation.RatioCells(1.0, 0.5, 4, 2),
     ):
         ratio = np.sort(np.append(np.geomspace(1e-9, 1e6, 20_000), grid.starts(-300, 300)[1:]))
         ratio = ratio[ratio > 0]

@@ -58,7 +58,7 @@ class Ratio(NamedTuple):
     lost: float
 
 
-class Grid:
+class RatioCells:
     """Cells in y = |M − centre|/unit + 1: `many` of one width from each power of two to the next.
 
     Below `near` they lie so in M itself, `few` from each power of two to the next, down to 0.
@@ -128,7 +128,7 @@ def law(step: Allocated, *, upper: bool) -> Ratio:
     return total
 
 
-def _grid(z: float, m: int, n: int) -> Grid:
+def _grid(z: float, m: int, n: int) -> RatioCells:
     """Return the cells for a mean of m on the way to n."""
     # Narrow beside the standard deviation, near 1 and a little above, and beside the distance from
     # there for rare large ratios. Widths matter to how close bounds are and not to whether they
@@ -136,12 +136,14 @@ def _grid(z: float, m: int, n: int) -> Grid:
     # steps are quick, and have more.
     many = int(min(_MANY / math.sqrt((0.5 / z + _REACH) / z), _MOST) * (1 + 4 / n))
     ahead = min(_AHEAD * _deviation(z, n), 1.0)
-    return Grid(1 + ahead, min(_UNIT * _deviation(z, m), _LARGEST), max(many, 16), _FEW)
+    return RatioCells(1 + ahead, min(_UNIT * _deviation(z, m), _LARGEST), max(many, 16), _FEW)
 
 
-def _coarse(grid: Grid, m: int) -> Grid:
+def _coarse(grid: RatioCells, m: int) -> RatioCells:
     """Return the cells of a single ratio, by its own grid, where it is added to m others."""
-    return Grid(1.0, grid.unit, max(grid.many // _coarser(m), 4), max(grid.few // _coarser(m), 2))
+    return RatioCells(
+        1.0, grid.unit, max(grid.many // _coarser(m), 4), max(grid.few // _coarser(m), 2)
+    )
 
 
 def _coarser(m: int) -> int:
@@ -155,7 +157,7 @@ def _deviation(z: float, m: int) -> float:
         return math.sqrt(float(np.expm1(1 / z**2)) / m)
 
 
-def _one(z: float, grid: Grid, upper: bool) -> Ratio:
+def _one(z: float, grid: RatioCells, upper: bool) -> Ratio:
     """Return the law of a single lognormal ratio."""
     first, last = math.exp((-0.5 / z - _REACH) / z), math.exp((0.5 / z + _REACH) / z)
     ends = grid.starts(grid.number(first / grid.unit), grid.number(last / grid.unit) + 1)
@@ -164,7 +166,7 @@ def _one(z: float, grid: Grid, upper: bool) -> Ratio:
     return _atoms(normal_masses(log + 0.5 / z), normal_masses(log - 0.5 / z), ends, upper, 0.0)
 
 
-def _mean(one: Ratio, a: int, other: Ratio, b: int, grid: Grid, upper: bool) -> Ratio:
+def _mean(one: Ratio, a: int, other: Ratio, b: int, grid: RatioCells, upper: bool) -> Ratio:
     """Return the law of (a·M + b·M')/(a + b) for independent M and M', in the cells of a grid."""
     units = (a / (a + b) / grid.unit, b / (a + b) / grid.unit)
     left, right = ((law.ratio * u, law.mass) for law, u in zip((one, other), units, strict=True))
@@ -234,7 +236,7 @@ class _Sums(NamedTuple):
 
     q: Floats
     p: Floats
-    grid: Grid
+    grid: RatioCells
     bottom: float
     low: int
     work: Floats

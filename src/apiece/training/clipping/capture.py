@@ -53,7 +53,7 @@ from apiece.training.clipping.table import (
     name_of,
     operator_name,
 )
-from apiece.training.clipping.watch import Place, Watch
+from apiece.training.clipping.watch import Binding, Watch
 
 # Numbers of records in the capture that is kept: the first of which nothing else is a multiple.
 PRIMES = (1009, 1013, 1019, 1021)
@@ -478,7 +478,7 @@ class _Settling:
     leave, and with any number in a counter's place. So nothing freezes that would have moved.
     """
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[Binding]) -> None:
         self._places = places
         self._left: list[object] = []
         self._tensors: set[fx.Node] = set()

@@ -107,7 +107,7 @@ _DYNAMIC = {"getattr", "vars", "eval", "exec", "globals", "__dict__", "attrgette
 _END = object()
 
 
-class Place:
+class Binding:
     """A name in a module's attributes, a class or the globals of a file; and how it is told."""
 
     def __init__(self, holder: Any, name: str, said: str) -> None:
@@ -157,7 +157,7 @@ class Watch:
         self._own = set(map(id, model.buffers()))
         self._streams: list[tuple[Any, Callable[[Any], object]]] = []
         self.changed: list[str] = []
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, Binding] = {}
         marks = tuple(self._marks([model, loss_fn, *_hooks()]))
         spaces = ((h, sorted(n)) for h, n in self._spaces.values())
         self._bytes = list(map(_checksum, self._buffers))
@@ -341,7 +341,7 @@ class Watch:
             for here, content in spaces:
                 for name in [n for n in content if here.get(n) is not content[n]]:
                     here[name] = content[name]
-                    self._note(Place(here, name, name))
+                    self._note(Binding(here, name, name))
             for one, items in lists:
                 if len(one) != len(items) or any(map(operator.is_not, one, items)):
                     one.clear()
@@ -375,9 +375,9 @@ class Watch:
             self._tell(mapping)
         for key in () if owner is None or _is_a_layer_of_torch(owner) else moved:
             held = owner if isinstance(owner, type) else mapping
-            self._note(Place(held, key, f"{self._owners[id(mapping)][1]}.{key}"))
+            self._note(Binding(held, key, f"{self._owners[id(mapping)][1]}.{key}"))
 
-    def _note(self, place: Place) -> None:
+    def _note(self, place: Binding) -> None:
         self.changed.append(place.said)
         self.places[place.said] = place
 
