@@ -124,12 +124,7 @@ def command(
         rows_per_person=flags["rows_per_person"],
         kinds=once("--kind", map(_kind, flags["kinds"])),
     )
-    if memory is not None and engine != "duckdb":
-        raise InputError("--memory: of duckdb; Spark has settings of its own, leave it out")
-    if memory is not None and not 0 < memory < math.inf:
-        raise InputError(f"--memory = {memory:g}: must be a number of GB in (0, inf)")
-    if workspace is not None and engine == "duckdb":
-        raise InputError("--workspace: of Spark; duckdb works in TMPDIR, leave it out")
+    _refuse_settings(engine, memory, workspace)
     if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
         raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
     delta = needed_delta(flags["delta"])
@@ -156,6 +151,16 @@ def command(
         raise Interrupted(said) from None
     told = answer.to_dict()
     emit(as_json, told, _table(told, ledger=ledger is not None))
+
+
+def _refuse_settings(engine: str, memory: float | None, workspace: Path | None) -> None:
+    """Raise `InputError` for a setting of the other engine."""
+    if memory is not None and engine != "duckdb":
+        raise InputError("--memory: of duckdb; Spark has settings of its own, leave it out")
+    if memory is not None and not 0 < memory < math.inf:
+        raise InputError(f"--memory = {memory:g}: must be a number of GB in (0, inf)")
+    if workspace is not None and engine == "duckdb":
+        raise InputError("--workspace: of Spark; duckdb works in TMPDIR, leave it out")
 
 
 @contextmanager
