@@ -27,7 +27,7 @@ class Interrupted(click.ClickException):
     exit_code = INTERRUPTED
 
 
-# Every command, under what a person who opens the help looks for.
+# Every command, under what a person who opens the help looks for; told here, none is loaded.
 VERBS = {
     "Budget": {
         "explain": "What a budget promises a person, in frequencies.",
@@ -65,6 +65,13 @@ class CommandFolder(CommandGroup):
         for verb, own in VERBS.items():
             with formatter.section(verb):
                 formatter.write_dl([(name.ljust(width), does) for name, does in own.items()])
+        named = {name for own in VERBS.values() for name in own}
+        if others := [name for name in self.list_commands(ctx) if name not in named]:
+            with formatter.section("Other"):
+                loaded = [(name, self.get_command(ctx, name)) for name in others]
+                formatter.write_dl(
+                    [(name.ljust(width), c.get_short_help_str(60)) for name, c in loaded if c]
+                )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
