@@ -179,11 +179,11 @@ def gone_from(ledger: Ledger, ids: AnyArray) -> Mask:
 
 def _charge(prepared: Prepared) -> TrainingCharge | None:
     """Charge the ledger for every model that the job trains; None without a ledger."""
-    from apiece.ledger.codec import read_id
-
     job, people, ledger = prepared.job, prepared.people, ledger_of(prepared.job)
     if ledger is None or job.run.analysis is None:
         return None
+    from apiece.ledger.codec import read_id  # the ledger is an extra of its own
+
     plans = [plan for plan in prepared.plans.values() for _ in range(job.compare.seeds)]
     if ledger.id_kind == "integer":
         ids = [read_id(str(each), "integer") for each in people.budgets.ids]
