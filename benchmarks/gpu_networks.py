@@ -76,9 +76,12 @@ def bert(tiny: bool) -> Made:
 
 
 def texts(model: nn.Module, tiny: bool) -> Made:
-    """Return a model with random texts."""
+    """Return a model with random texts; places are said for each, as Opacus and fastDP need."""
     size, places, words = (4, 8, 50) if tiny else (16, 256, 30000)
-    given = {"input_ids": torch.randint(1, words, (size, places))}
+    given = {
+        "input_ids": torch.randint(1, words, (size, places)),
+        "position_ids": torch.arange(places).repeat(size, 1),
+    }
     return model, given, torch.randint(0, CLASSES, (size,))
 
 

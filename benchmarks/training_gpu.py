@@ -70,22 +70,24 @@ def memory(step: Step, device: str) -> float:
 
 def ready(
     made: Made, device: str, kind: torch.dtype | None, chosen: list[str]
-) -> tuple[dict[str, Step], dict[str, str]]:
-    """Return the steps of those that can run a network, and why the others cannot."""
+) -> tuple[dict[str, Step], dict[str, float], dict[str, str]]:
+    """Return the steps of those that can run a network, their first calls, why others cannot."""
     model, inputs, targets = (on(device, each) for each in made)
     steps: dict[str, Step] = {}
+    first: dict[str, float] = {}
     failed: dict[str, str] = {}
     for who in chosen:
         try:
             step = CONTENDERS[who](model, losses, inputs, targets)
             steps[who] = cast(step, device, kind)
-            for _ in range(WARM):
+            first[who] = round(seconds(steps[who], device), 2)
+            for _ in range(WARM - 1):
                 steps[who]()
         except Exception as error:  # a contender that cannot run this network is named, not hidden
             steps.pop(who, None)
             failed[who] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
             torch.cuda.empty_cache()
-    return steps, failed
+    return steps, first, failed
 
 
 def cast(step: Step, device: str, kind: torch.dtype | None) -> Step:
@@ -102,7 +104,7 @@ def measure(
     made: Made, device: str, precision: str, chosen: list[str], rounds: int
 ) -> dict[str, Any]:
     """Return the figures of one network in one precision."""
-    steps, failed = ready(made, device, PRECISIONS[precision], chosen)
+    steps, first, failed = ready(made, device, PRECISIONS[precision], chosen)
     took: dict[str, list[float]] = {who: [] for who in steps}
     for _ in range(rounds):
         for who, step in steps.items():
@@ -118,6 +120,7 @@ def measure(
         "contenders": {
             who: {
                 "milliseconds": round(medians[who] * 1e3, 2),
+                "first call, seconds": first[who],
                 "records per second": round(len(targets) / medians[who], 1),
                 "to the fastest plain": ratio(took[who], took[fastest]),
                 "to the usual plain": ratio(took[who], took[PLAIN]),
