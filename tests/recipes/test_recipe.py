@@ -154,6 +154,8 @@ def test_features_beside_are_both_at_equal_norms() -> None:
         ("clip_norm", float("nan")),
         ("momentum", 1.0),
         ("average", -1),
+        ("average", 1.0),
+        ("average", float("nan")),
         ("flips", 1),
         ("whiten", 2),
     ],

@@ -1,53 +1,8 @@
 """Job: everything that one training on a table is made from, as a TOML file and back.
 
 Every setting is declared here, once: as a field of the section that it stands in. The TOML file,
-the options of `apiece train`, the checks and the config in a run folder are made from these fields.
-
-[data]
-source = "people.csv"         # CSV, Parquet, or a packaged table: adult, german, credit_default
-label = "income"
-schema = "people.toml"        # public schema; not needed where a packaged one fits
-split = "part"                # column of "train" and "test"; else test_share, by coin
-ids = "person"                # column of unique record ids
-person = "patient"            # in place of ids, where a person may have several rows: see --person
-people = "consents.csv"       # with person, a second table of budgets and split, a row a person
-separator = ";"               # of a CSV file; with decimal = "," and encoding = "latin-1"
-
-[budgets]
-epsilon = "consent_epsilon"   # column; or simulated: groups = [{name, epsilon, share}, …]
-delta = 1e-5                  # or a column
-no_limit_cap = 8              # what "no limit" or inf in that column is read as
-levels = { low = 1, medium = 3, high = 8 }   # the consent form's words in that column, or [1, 3, 8]
-
-[training]
-strategy = "sample"
-batch_size = 512
-steps = 1000
-rows_per_person = 5           # with person: the most rows that one brings to a step, or "all"
-learning_rate_schedule = { points = [[0, 0.1], [50, 1], [1000, 0]], between = "cosine" }
-noise_schedule = { points = [[0, 2], [500, 1]], between = "hold" }   # relative noise, by step
-
-[pate]                        # with method = "pate" under [training]
-teachers = 100
-questions = 200
-public = "public.csv"         # or public_share = 0.5, of the held-out units
-
-[search]                      # optional: the best of a random number of runs, as --tune
-space = { learning_rate = { log_uniform = [0.01, 10] }, steps = [50, 200] }
-runs = 20                     # on average
-validation = "public.csv"     # public rows to score on; without, a noisy score is paid for
-
-[compare]                     # optional: other strategies beside it, several seeds each
-strategies = ["uniform", "scale", "sample"]
-seeds = 3
-
-[run]
-# seed = 0                    # experiments only, never with a ledger; leave it out for a release
-out = "runs/first"
-ledger = "sqlite:///people.db"  # optional: charged before the first step, under this name
-analysis = "income model 1"
-purpose = "who earns more than 50,000 a year"
-controller = "County Hospital"  # for the statement, with contact = "…", valid_until = "2030-12-31"
+the options of `apiece train`, the checks, the config in a run folder and how metrics.json is read
+are made from these fields. `docs/main-job.md` has an example of each.
 """
 
 # Annotations are kept as types, not as texts: they say how a setting is read.
@@ -387,7 +342,8 @@ PARTS = {
     "compare": Comparison,
     "run": RunSettings,
 }
-# Setting → the section that it is in; no two sections have one of the same name.
+# No two sections have a setting of the same name.
+SETTINGS = {name: how for part in PARTS.values() for name, how in settings_of(part)}
 SECTION_OF = {name: section for section, part in PARTS.items() for name, _ in settings_of(part)}
 
 

@@ -20,8 +20,8 @@ from apiece._types import Json
 from apiece.accounting import privacy_curve
 from apiece.budgets.frames import capped
 from apiece.errors import DataError, StateError
-from apiece.jobs.config import SAID, TUNED, Job, read_job
-from apiece.jobs.settings import day
+from apiece.jobs.config import SAID, SETTINGS, TUNED, Job, read_job
+from apiece.jobs.settings import stored
 from apiece.jobs.statement import (
     ALLOCATED,
     COVERED,
@@ -228,14 +228,6 @@ def _read(path: Path) -> Any:
     return _json.loads(text, str(path))
 
 
-def _day(value: object, where: str) -> str:
-    return day(where, value)
-
-
-def _rows(value: object, where: str) -> int | str:
-    return "all" if value == "all" else _json.whole(10**12)(value, where)
-
-
 def _label(value: object, where: str) -> object:
     if not isinstance(value, str | int | float):
         raise DataError(f"{where} = {value!r}: must be a text or a number")
@@ -258,19 +250,18 @@ _ESTIMATOR: dict[str, _json.Reader[object]] = {
     "recipe": _json.as_is,
     "shape": _json.maybe(_json.listed(_json.whole(10**6))),
 }
-_TRAINING: dict[str, _json.Reader[object]] = {
-    "strategy": _json.text,
-    "hidden": _json.reader_of(tuple[int, ...]),
-    "rows_per_person": _json.maybe(_rows),
+# Settings of a job are read as from its config; the strategy of an estimator may be anybody's own.
+_SETTINGS = {name: _json.maybe(stored(how)) for name, how in SETTINGS.items()}
+_TRAINING = {name: _SETTINGS[name] for name in ("hidden", "rows_per_person")} | {
+    "strategy": _json.text
 }
 # What metrics.json has under the names of the attributes, and what else it has.
 _STORED: dict[str, _json.Reader[object]] = {
     "versions": _json.reader_of(Mapping[str, str]),
     "name": _json.text,
-    **dict.fromkeys(SAID[:3], _json.maybe(_json.text)),
-    **dict.fromkeys(("valid_until", "finished"), _json.maybe(_day)),
+    **{name: _SETTINGS[name] for name in (*SAID, "no_limit_cap")},
+    "finished": _SETTINGS["valid_until"],
     "data": _json.reader_of(Facts),
-    "no_limit_cap": _json.maybe(_json.number),
     "levels": _json.reader_of(tuple[Level, ...]),
     "tested": _json.maybe(_json.reader_of(Accuracies)),
     "estimator": _json.maybe(_object(**_ESTIMATOR)),
@@ -278,7 +269,9 @@ _STORED: dict[str, _json.Reader[object]] = {
 }
 _RUN: dict[str, _json.Reader[object]] = _STORED | {
     "apiece": _json.text,
-    "training": lambda value, where: _json.fields(value, where, _TRAINING, {"method": _json.text}),
+    "training": lambda value, where: _json.fields(
+        value, where, _TRAINING, {"method": stored(SETTINGS["method"])}
+    ),
     "ledger": _json.maybe(_object(analysis=_json.text)),
     "randomness": _object(seed=_json.maybe(_json.reader_of(Seed)), noise=_json.as_is),
     "strategies": _json.listed(_object(**_TRAINED)),

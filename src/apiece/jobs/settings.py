@@ -9,8 +9,8 @@ from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, Protocol, get_args, get_origin
 
-from apiece import _check
-from apiece.errors import BudgetError, InputError, unknown
+from apiece import _check, _json
+from apiece.errors import BudgetError, DataError, InputError, unknown
 from apiece.plan import Schedule
 
 # Takes a setting's name and value; returns the value checked and frozen, or raises `InputError`.
@@ -84,6 +84,18 @@ def check(part: JobSection) -> None:
             object.__setattr__(part, name, how.read(name, value))
 
 
+def stored(how: Setting) -> _json.Reader[Any]:
+    """Return the reader of a setting in a run's files; it raises `DataError`."""
+
+    def read(value: object, where: str) -> object:
+        try:
+            return how.read(where, value)
+        except InputError as error:
+            raise DataError(str(error)) from None
+
+    return read
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """One group of a simulated population: its name, its ε, and its share of the records."""
@@ -108,8 +120,8 @@ def text(name: str, value: object) -> str:
 def day(name: str, value: object) -> str:
     """Return a day, written as 2026-01-31."""
     with suppress(ValueError):
-        if (found := text(name, value)) == date.fromisoformat(found).isoformat():
-            return found
+        if (given := text(name, value)) == date.fromisoformat(given).isoformat():
+            return given
     raise InputError(f"{name} = {value!r}: must be a day, as 2026-01-31")
 
 
@@ -243,10 +255,10 @@ def schedule(name: str, value: object) -> Schedule:
 
 def held_schedule(name: str, value: object) -> Schedule:
     """Return a schedule that stays at each point up to the next."""
-    found = schedule(name, value)
-    if found.between != "hold" and len(found.points) > 1:
+    noise = schedule(name, value)
+    if noise.between != "hold" and len(noise.points) > 1:
         raise InputError(
-            f"{name}: between = {found.between!r}, but the noise of a stage is one "
+            f"{name}: between = {noise.between!r}, but the noise of a stage is one "
             'number; give between = "hold" and a point for each stage'
         )
-    return found
+    return noise

@@ -20,8 +20,8 @@ from apiece._types import Floats, Integers, Json, Mask
 from apiece.budgets import Levels
 from apiece.budgets.groups import LARGE, SMALL_GROUP, cap_note
 from apiece.errors import DataError, InputError
-from apiece.jobs.config import Pate, Training
-from apiece.jobs.settings import listed, settings_of
+from apiece.jobs.config import SETTINGS, TUNED
+from apiece.jobs.settings import listed, stored
 from apiece.plan import Plan
 from apiece.plan.parts import runs_on_average
 
@@ -31,21 +31,17 @@ _OF_PATE = ("teachers", "questions", "answers", "threshold", "semi_supervised")
 
 
 def _range(value: object, where: str) -> tuple[float, float]:
-    found = _json.listed(_json.number)(value, where)
-    if len(found) != 2 or not found[0] < found[1]:
+    ends = _json.listed(_json.number)(value, where)
+    if len(ends) != 2 or not ends[0] < ends[1]:
         raise DataError(f"{where} = {value!r}: must be a lower and an upper end")
-    return found[0], found[1]
+    return ends[0], ends[1]
 
 
 def _settings(value: object, where: str) -> Json:
-    whole = _json.whole(10**12)
-    tuned = {name: how.kind for name, how in settings_of(Training) if how.tuned}
-    pate = {name: how.kind for name, how in settings_of(Pate) if name in _OF_PATE}
+    readers = {name: stored(SETTINGS[name]) for name in (*TUNED, *_OF_PATE)}
+    readers["semi_supervised"] = _json.whole(1)  # a number, as the others
     return _json.fields(
-        value,
-        where,
-        {name: whole if kind is int else _json.number for name, kind in tuned.items()},
-        {name: _json.share if kind is float else whole for name, kind in pate.items()},
+        value, where, {n: readers[n] for n in TUNED}, {n: readers[n] for n in _OF_PATE}
     )
 
 

@@ -68,10 +68,8 @@ def whitening(patches: Tensor, *, floor: float = 1e-2) -> tuple[Tensor, Tensor]:
 
 def unit(values: Tensor) -> Tensor:
     """Return rows (n, …) at norm 1; a row of zeros stays."""
-    flat = values.flatten(1)
-    size = flat.norm(dim=1, keepdim=True).clamp_min(math.sqrt(torch.finfo(torch.float32).tiny))
-    result: Tensor = flat / size
-    return result.view_as(values)
+    least = math.sqrt(torch.finfo(torch.float32).tiny)
+    return nn.functional.normalize(values.flatten(1), dim=1, eps=least).view_as(values)
 
 
 def require_shape(images: Tensor, colours: int | str, side: int) -> None:

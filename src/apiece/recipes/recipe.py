@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from apiece import _check
 from apiece._json import read_toml
@@ -35,7 +36,6 @@ from apiece.recipes.features import (
     whitened,
 )
 from apiece.recipes.scattering import Scattering
-from apiece.training import Progress
 from apiece.training.randomness import Streams
 from apiece.training.trainer import fit_by_sgd
 
@@ -100,34 +100,15 @@ HEADS: MappingProxyType[str, Callable[[Shape, int], nn.Module]] = MappingProxyTy
 )
 
 
-class WeightAverage:
-    """A callback that keeps the exponential average of a model's parameters."""
-
-    # What is averaged are the parameters after every step, which the plan's promises cover
-    # together. decay: weight of the past in each step, in [0, 1); the first steps are averaged
-    # evenly. Sources: Polyak and Juditsky 1992; De et al. 2022 §4 with private training.
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay = _check.probability("decay", decay, high_open=True)
-        self._model = model
-        self._mean: list[torch.Tensor] | None = None
-
-    @torch.no_grad()
-    def __call__(self, progress: Progress) -> None:
-        """Take the parameters after one step into the average."""
-        now = list(self._model.parameters())
-        if self._mean is None:
-            self._mean = [p.detach().clone() for p in now]
-            return
-        share = max(1 - self.decay, 1 / progress.step)
-        for mean, parameter in zip(self._mean, now, strict=True):
-            mean.lerp_(parameter, share)
-
-    @torch.no_grad()
-    def put(self) -> None:
-        """Put the average in the model's place; without a step nothing changes."""
-        for parameter, mean in zip(self._model.parameters(), self._mean or [], strict=False):
-            parameter.copy_(mean)
+def average_of(model: nn.Module, decay: float) -> AveragedModel:
+    """Return a copy of a model for the average of its parameters after every step."""
+    # The plan's promises cover all these parameters together. decay: weight of the past in each
+    # step, in [0, 1); the first steps are averaged evenly. Sources: Polyak and Juditsky 1992;
+    # De et al. 2022 §4 with private training.
+    return AveragedModel(
+        model,
+        avg_fn=lambda mean, now, steps: mean.lerp(now, max(1 - decay, 1 / (int(steps) + 1))),
+    )
 
 
 def loss_ordered_weights(losses: Tensor, clip_norms: Tensor, quiet: float, ramp: float) -> Tensor:
@@ -407,7 +388,7 @@ class Recipe:
             torch.manual_seed(Streams.from_seed(seed).initialisation().initial_seed() % 2**63)
             head = HEADS[self.head](shape, classes)
         views = features.shape[1]
-        callbacks = [WeightAverage(head, self.average)] if self.average else []
+        average = average_of(head, self.average)
         fit_by_sgd(
             head,
             lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none") / views,
@@ -417,12 +398,10 @@ class Recipe:
             momentum=self.momentum,
             seed=seed,
             physical_batch_size=4096,
-            callbacks=callbacks,
+            callbacks=[lambda _: average.update_parameters(head)] if self.average else [],
             people=None if views == 1 else np.repeat(plan.ids, views),
         )
-        for average in callbacks:
-            average.put()
-        return head
+        return average.module if self.average else head
 
 
 @torch.no_grad()
