@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from apiece._text import figure_text
 from apiece.audit.membership import Roc
 from apiece.errors import InputError
-from apiece.reporting.plots import COLOURS, at_most_seven, png
+from apiece.reporting.plots import COLOURS, at_most_seven
 from apiece.reproduce import Done, Store
 
 RESULTS = Path(__file__).parent / "results"
@@ -201,7 +201,7 @@ def main() -> None:
         **kaiser_2026_table1(),
         **kaiser_2026_fig6(),
     }.items():
-        (folder / f"{name}.png").write_bytes(png(figure))
+        figure.savefig(folder / f"{name}.png", dpi=150)
         print(folder / f"{name}.png")
 
 

@@ -210,17 +210,17 @@ def find(folder: Path) -> dict[str, Path]:
     """Return the file of each experiment by its name, without running any."""
     # An experiment NAME is in `NAME.py`, with _ for -; other files are helpers. Raises `DataError`
     # where there is no such folder, or no experiment in it.
-    found = {
+    paths = {
         path.stem.replace("_", "-"): path
         for path in sorted(folder.glob("*.py"))
         if f"\n{MARK}" in f"\n{path.read_text(encoding='utf-8')}"
     }
-    if not found:
+    if not paths:
         raise DataError(
             f"{folder}: no experiments in it; they come with apiece's repository, whose folder "
             "`experiments` --experiments names"
         )
-    return found
+    return paths
 
 
 def outline_of(path: Path) -> Outline:

@@ -126,11 +126,15 @@ def test_a_config_that_is_none(data: Any, error: type[InputError], words: str) -
         ({"strategies": ["uniform", "scale"]}, "strategy = 'sample': its model is kept"),
         ({"ledger": "sqlite:///l.db", "analysis": "m"}, "needs --ids"),
         ({"ledger": "sqlite:///l.db", "analysis": "m", "ids": "i"}, "without --split"),
+        (
+            {"source": "german", "ledger": "sqlite:///l.db", "analysis": "m", "ids": "i"},
+            "without --split",  # this packaged table has no split of its own
+        ),
     ],
 )
 def test_parts_that_do_not_go_together(more: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
-        job_from_dict({}, name="x", changes={"source": "t.csv", "epsilon": "e", **more})
+        job_from_dict({}, name="x", changes={"source": "t.csv", "epsilon": "e"} | more)
     assert words in str(caught.value)
 
 

@@ -7,7 +7,7 @@ from apiece.jobs.trained import errors_of
 
 
 def test_errors_by_hand() -> None:
-    found = errors_of(np.array([1.0, 2.0, 4.0, 4.0]), np.array([1.0, 2.0, 3.0, 6.0]))
+    found = errors_of(np.array([1.0, 2.0, 4.0, 4.0]), np.array([1.0, 2.0, 3.0, 6.0]), np.arange(4))
     assert found is not None
     assert found.mean_absolute.value == 0.75
     assert found.r2.value == pytest.approx(1 - 5 / 14)
@@ -18,21 +18,20 @@ def test_errors_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predicted", "truth", "person"),
+    ("predicted", "truth", "unit"),
     [
-        ([], [], None),
-        ([1.0], [1.0], None),
-        ([1.0, 2.0], [3.0, 3.0], None),
-        ([1.0, 2.0], [3.0, 4.0], ["ann", "ann"]),
-        ([1.0, np.nan], [3.0, 4.0], None),
-        ([1.0, np.inf], [3.0, 4.0], None),
+        ([], [], []),
+        ([1.0], [1.0], [0]),
+        ([1.0, 2.0], [3.0, 3.0], [0, 1]),
+        ([1.0, 2.0], [3.0, 4.0], [0, 0]),
+        ([1.0, np.nan], [3.0, 4.0], [0, 1]),
+        ([1.0, np.inf], [3.0, 4.0], [0, 1]),
     ],
 )
 def test_where_errors_say_nothing(
-    predicted: list[float], truth: list[float], person: list[str] | None
+    predicted: list[float], truth: list[float], unit: list[int]
 ) -> None:
-    who = None if person is None else np.array(person)
-    assert errors_of(np.array(predicted), np.array(truth), who) is None
+    assert errors_of(np.array(predicted), np.array(truth), np.array(unit)) is None
 
 
 @pytest.mark.parametrize("rows_a_person", [1, 6])
@@ -48,7 +47,7 @@ def test_intervals_hold_the_truth_nineteen_times_in_twenty(rows_a_person: int) -
         truth = predicted + np.repeat(generator.normal(0, noise, people), rows_a_person)
         for found, count in (
             (errors_of(predicted, truth, who), held),
-            (errors_of(predicted, truth), naive),
+            (errors_of(predicted, truth, np.arange(truth.size)), naive),
         ):
             assert found is not None
             for i, each in enumerate((found.mean_absolute, found.r2)):

@@ -48,8 +48,9 @@ def test_the_budgets_of_persons_are_in_the_order_of_their_ids() -> None:
     )
     rows = units.rows(chosen)
     assert rows.sum() == ROWS[np.arange(300) % 3 > 0].sum()
-    assert set(units.people(rows)) == set(trained)  # type: ignore[arg-type]
-    assert not set(units.people(~rows)) & set(trained)  # type: ignore[arg-type]
+    assert units.person is not None
+    assert set(units.person[rows]) == set(trained)
+    assert not set(units.person[~rows]) & set(trained)
 
 
 def test_a_coin_a_person_that_nobody_else_moves() -> None:
@@ -117,7 +118,7 @@ def test_one_row_a_person_is_as_records() -> None:
     first, second = budgets(one, ASKED, chosen), budgets(other, ASKED, chosen)
     assert first.ids.tolist() == second.ids.tolist()
     assert first.epsilon.tolist() == second.epsilon.tolist()
-    assert one.people(chosen) is None
+    assert one.person is None
 
 
 def test_repeated_ids_of_records_are_refused_with_the_way_out() -> None:

@@ -1,5 +1,6 @@
 """Papers of a statement: a PDF of two pages, a registry record, a model card, a CycloneDX BOM."""
 
+import html
 import json
 import re
 import shutil
@@ -67,7 +68,7 @@ def texts(statement: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(page, "_safe", lambda document, text: written.append(text) or text)
     statement_pdf(statement)
     monkeypatch.undo()
-    return "\n".join(written)
+    return html.unescape(re.sub(r"(<[^>]*>\s*)+", "\n", "\n".join(written)))
 
 
 def test_every_answer_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

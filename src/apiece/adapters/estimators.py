@@ -19,7 +19,6 @@ from apiece import _check
 from apiece._types import AnyArray, Ids
 from apiece.adapters.account import Account
 from apiece.adapters.fitting import (
-    Columns,
     budgets_of,
     codes_of,
     declared,
@@ -38,9 +37,11 @@ from apiece.budgets.groups import doubts
 from apiece.budgets.levels import Offered
 from apiece.datasets import Numeric
 from apiece.datasets.encode import encode
-from apiece.errors import InputError, UnsupportedError, unknown
+from apiece.errors import InputError, unknown
+from apiece.jobs.config import Pate, Training
 from apiece.jobs.people import Examples
-from apiece.jobs.settings import METHODS
+from apiece.jobs.prepared import require_one_model
+from apiece.jobs.results import tuned
 from apiece.jobs.trained import Promise, promises_of
 from apiece.pate import plan_votes
 from apiece.plan import BoundPlan
@@ -175,61 +176,68 @@ class _Tabular(_Private):
         targets = self._encoded(X, y)
         if not isinstance(self.account, Account | None):
             raise InputError(f"account = {self.account!r}: give an apiece.sklearn.Account or None")
-        self._check_method()
+        training, pate = self._settings(len(budgets))
         for doubt in doubts(budgets.groups):
             warnings.warn(doubt, UserWarning, stacklevel=2)
         features = training_features(frame, columns)
         rows = Examples(features, np.arange(len(frame)), ids).without_faulty()
         records = Examples(rows.features, targets[rows.labels], rows.person)
         seed = seed_of(self.random_state)
-        settings = self._train(budgets, columns, target, records, seed)
-        whole = None if ids is None else "all"
+        training = self._train(budgets, target, records, training, seed)
         self._note_run(
             y,
             features=int(features.shape[1]),
-            settings={"momentum": 0.0, "steps": int(self.steps), "clip_norm": float(self.clip_norm),
-                      "learning_rate": float(self.learning_rate), **settings},
+            settings=tuned(training, pate),
             seed=seed,
             columns=declared_columns(self.columns, list(frame.columns)),
-            hidden=tuple(map(int, self.hidden)),
-            rows_per_person=whole and (int(self.rows_per_person or 0) or whole),
-            method="pate" if "teachers" in settings else "dp-sgd",
-        )  # fmt: skip
+            hidden=training.hidden,
+            rows_per_person=None if ids is None else training.rows_per_person or "all",
+            method=training.method,
+        )
         return self
 
-    def _train(
-        self, budgets: Budgets, columns: Columns, target: Target, rows: Examples, seed: int | None
-    ) -> dict[str, float]:
-        """Return the settings of the training that no field holds, after training by DP-SGD."""
-        strategy = "sample" if self.strategy is None else self.strategy
-        batch = float(min(len(budgets), 2048) if self.batch_size is None else self.batch_size)
-        own = {name: getattr(self, name) for name in ("steps", "clip_norm", "learning_rate")}
-        own["batch_size"] = batch
-        if self.search is not None:
-            network, plan, own = self._best(budgets, strategy, own, target, rows, seed)
-        else:
-            steps, clip = self.steps, self.clip_norm
-            plan = assign(budgets, strategy, steps=steps, expected_batch_size=batch, clip_norm=clip)
-            if plan.combine != "continue":
-                raise UnsupportedError(
-                    f"strategy {plan.strategy}: averages the outputs of {len(plan.stages)} models, "
-                    "and an estimator has one; choose sample, scale or hybrid"
-                )
-            plan = replace(plan, unit=rows.unit)
-            self._note(plan)
-            network = self._descended(plan, own["learning_rate"], target, rows, seed)
-        self.network_, self.plan_ = network, plan.public()
-        return own
+    def _settings(self, units: int) -> tuple[Training, Pate]:
+        """Return the settings of the training, checked as those of a job."""
+        training = Training(
+            batch_size=min(units, 2048) if self.batch_size is None else self.batch_size,
+            steps=self.steps,
+            clip_norm=self.clip_norm,
+            learning_rate=self.learning_rate,
+            hidden=tuple(self.hidden),
+            rows_per_person=self.rows_per_person,
+        )
+        return training, Pate()
 
-    def _best(
-        self, budgets: Budgets, strategy: Any, own: dict[str, float], target: Target,
-        rows: Examples, seed: int | None,
-    ) -> tuple[torch.nn.Module, BoundPlan, dict[str, float]]:  # fmt: skip
-        """Return the best network of a search, its plan and its settings."""
+    def _train(
+        self, budgets: Budgets, target: Target, rows: Examples, training: Training, seed: int | None
+    ) -> Training:
+        """Train by DP-SGD, and return the settings, some of them chosen by a search."""
+        strategy = "sample" if self.strategy is None else self.strategy
+        if self.search is not None:
+            return self._search(budgets, strategy, target, rows, training, seed)
+        plan = assign(
+            budgets,
+            strategy,
+            steps=training.steps,
+            expected_batch_size=training.batch_size,
+            clip_norm=training.clip_norm,
+        )
+        require_one_model(plan)
+        plan = replace(plan, unit=rows.unit)
+        self._note(plan)
+        self.network_ = _descended(plan, training, target, rows, seed)
+        self.plan_ = plan.public()
+        return training
+
+    def _search(
+        self, budgets: Budgets, strategy: Any, target: Target, rows: Examples, training: Training,
+        seed: int | None,
+    ) -> Training:  # fmt: skip
+        """Keep the best network of a search and its plan, and return its settings."""
         import torch
 
         from apiece.jobs.model import rightness
-        from apiece.jobs.search import Candidates, Search, seed_of_run
+        from apiece.jobs.search import SETTINGS, Candidates, Search, seed_of_run
         from apiece.training.randomness import Streams
 
         search = self.search if isinstance(self.search, Search) else Search(self.search)
@@ -237,13 +245,14 @@ class _Tabular(_Private):
         if search.validation is not None:
             X, y = search.validation
             scored = Examples(self._features(X), self._encoded(X, y))
+        own = {name: getattr(training, name) for name in SETTINGS}
         candidates = Candidates.of(search, budgets, strategy, own, unit=rows.unit)
         ids = candidates.first.ids
         self._note(candidates.first)
 
-        def train(plan: BoundPlan, how: dict[str, float], run: int) -> torch.nn.Module:
+        def train(plan: BoundPlan, how: dict[str, Any], run: int) -> torch.nn.Module:
             own_seed = None if seed is None else seed_of_run(seed, run)
-            return self._descended(plan, how["learning_rate"], target, rows, own_seed)
+            return _descended(plan, replace(training, **how), target, rows, own_seed)
 
         targets = torch.from_numpy(scored.labels)
         best = candidates.best(
@@ -251,35 +260,8 @@ class _Tabular(_Private):
             lambda network: rightness(network, scored, target, targets, ids),
             Streams.from_seed(seed),
         )
-        return best.model, candidates.plan(best.settings), best.settings
-
-    def _descended(
-        self, plan: BoundPlan, rate: float, target: Target, rows: Examples, seed: int | None
-    ) -> torch.nn.Module:
-        """Return a network that DP-SGD trained by a plan."""
-        import torch
-
-        from apiece.jobs.model import build
-        from apiece.training.randomness import Streams
-        from apiece.training.trainer import fit_by_sgd
-
-        network = build(
-            rows.features.shape[1],
-            target.outputs,
-            tuple(self.hidden),
-            Streams.from_seed(seed).initialisation(),
-        )
-        fit_by_sgd(
-            network,
-            target.loss,
-            plan,
-            (torch.from_numpy(rows.features), torch.from_numpy(rows.labels)),
-            learning_rate=rate,
-            seed=seed,
-            people=rows.person,
-            rows_per_person=self.rows_per_person,
-        )
-        return network
+        self.network_, self.plan_ = best.model, candidates.plan(best.settings).public()
+        return replace(training, **best.settings)
 
     def _note(self, plan: BoundPlan) -> None:
         """Note a plan that is about to be run."""
@@ -306,13 +288,30 @@ class _Tabular(_Private):
     def _encoded(self, X: object, y: object) -> AnyArray:
         """Return the targets of the rows, checked."""
 
-    def _check_method(self) -> None:
-        """Raise for parameters that do not go together."""
-
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True  # such a row contributes nothing
         return tags
+
+
+def _descended(
+    plan: BoundPlan, training: Training, target: Target, rows: Examples, seed: int | None
+) -> torch.nn.Module:
+    """Return a network that DP-SGD trained by a plan."""
+    import torch
+
+    from apiece.jobs.model import by_sgd
+
+    return by_sgd(
+        plan,
+        rows,
+        target,
+        torch.from_numpy(rows.labels),
+        hidden=training.hidden,
+        rows_per_person=training.rows_per_person,
+        seed=seed,
+        learning_rate=training.learning_rate,
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -399,32 +398,39 @@ class PrivateClassifier(_Classifies, _Tabular):
         self.classes_ = classes
         return codes
 
-    def _check_method(self) -> None:
-        if self.method not in METHODS:
-            raise unknown("method", self.method, METHODS)
+    def _settings(self, units: int) -> tuple[Training, Pate]:
+        training, pate = super()._settings(units)
         if self.method == "pate" and self.search is not None:
             raise InputError('search: is of DP-SGD; with method="pate" leave it out')
         given = [name for name in _OF_PATE if getattr(self, name) is not None]
         if self.method == "dp-sgd" and given:
             raise InputError(f'{given[0]}: is of PATE; give method="pate" too, or leave it out')
         if self.method == "dp-sgd":
-            return
+            return training, pate
         if self.rows_per_person is not None:
             raise InputError(
                 'rows_per_person: is of DP-SGD; with method="pate" leave it out (all rows of a '
                 "person go to that person's teachers)"
             )
+        size = 32 if self.batch_size is None else _check.count("batch_size", self.batch_size)
+        training = replace(training, method=self.method, batch_size=size)
         if self.public is None:
             raise InputError('public: missing; with method="pate" give rows that are public')
         if self.teachers is None:
             raise InputError("teachers: missing; give a number, some hundred people a teacher")
+        return training, Pate(
+            teachers=self.teachers,
+            questions=self.questions,
+            threshold=self.threshold,
+            semi_supervised=bool(self.semi_supervised),
+        )
 
     def _train(
-        self, budgets: Budgets, columns: Columns, target: Target, rows: Examples, seed: int | None
-    ) -> dict[str, float]:
-        """Return as DP-SGD does, after training by it or a student by PATE."""
-        if self.method == "dp-sgd":
-            return super()._train(budgets, columns, target, rows, seed)
+        self, budgets: Budgets, target: Target, rows: Examples, training: Training, seed: int | None
+    ) -> Training:
+        """Train by DP-SGD, or a student by PATE, and return the settings."""
+        if training.method == "dp-sgd":
+            return super()._train(budgets, target, rows, training, seed)
         from apiece.jobs.running import student
         from apiece.pate import Lessons
 
@@ -438,32 +444,25 @@ class PrivateClassifier(_Classifies, _Tabular):
             unit=rows.unit,
         )
         self._note(votes.plan)
-        public = encode(frame_of(self, self.public, reset=False), columns)
-        size = 32 if self.batch_size is None else _check.count("batch_size", self.batch_size)
+        frame = frame_of(self, self.public, reset=False)
+        public = encode(frame, declared(self.columns, list(frame.columns)))
         self.network_, _ = student(
             votes,
             rows,
             public.features[~public.faulty],
-            hidden=tuple(self.hidden),
+            hidden=training.hidden,
             classes=len(self.classes_),
             lessons=Lessons(
-                steps=self.steps,
-                batch_size=size,
-                learning_rate=self.learning_rate,
-                clip_norm=self.clip_norm,
+                steps=training.steps,
+                batch_size=int(training.batch_size),
+                learning_rate=training.learning_rate,
+                clip_norm=training.clip_norm,
             ),
             semi_supervised=bool(self.semi_supervised),
             seed=seed,
         )
         self.plan_ = votes.plan.public()
-        threshold = {} if self.threshold is None else {"threshold": float(self.threshold)}
-        return {
-            "batch_size": float(size),
-            "teachers": int(self.teachers),
-            "questions": int(self.questions),
-            "semi_supervised": int(bool(self.semi_supervised)),
-            **threshold,
-        }
+        return training
 
 
 @dataclass(eq=False, repr=False)

@@ -308,17 +308,12 @@ class Papers(BaseEstimator):
         unit = np.arange(said.size) if ids is None else np.unique(ids, return_inverse=True)[1]
         facts = replace(facts, test_records=int(unit.max()) + 1)
         if not facts.classes:
-            found = errors_of(said, column_or_1d(y, dtype=np.float64), ids)
-            tested, kept = None, replace(run.kept, test_errors=() if found is None else (found,))
-        else:
-            classes = self.classes_
-            true = codes_of(X, y, classes)
-            answers = Predictions(pd.Index(classes).get_indexer(pd.Index(said)), true, unit)
-            tested = accuracies(answers, classes.size, answers, true, 0, {})
-            commonest = float(np.bincount(true).max() / true.size)
-            facts = replace(facts, commonest_class_share=commonest)
-            by_person = () if ids is None else (answers.by_person,)
-            kept = replace(
-                run.kept, test_accuracy=(answers.by_row,), test_accuracy_by_person=by_person
-            )
+            errors = errors_of(said, column_or_1d(y, dtype=np.float64), unit)
+            return replace(run, data=facts, strategies=(run.kept.tested([errors], facts.unit),))
+        classes = self.classes_
+        true = codes_of(X, y, classes)
+        answers = Predictions(pd.Index(classes).get_indexer(pd.Index(said)), true, unit)
+        facts = replace(facts, commonest_class_share=answers.commonest)
+        kept = run.kept.tested([answers], facts.unit)
+        tested = accuracies(answers, classes.size, answers, true, 0, {})
         return replace(run, data=facts, strategies=(kept,), tested=tested)

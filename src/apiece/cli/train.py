@@ -61,11 +61,10 @@ class TrainCommand(Command):
 def setting_options() -> list[click.Parameter]:
     """Return an option for every setting of a job that has one, in the order of the config."""
     from apiece.budgets.levels import Levels
-    from apiece.jobs.config import PARTS
-    from apiece.jobs.settings import settings_of
+    from apiece.jobs.config import SETTINGS
 
     options: list[click.Parameter] = []
-    for name, how in (each for part in PARTS.values() for each in settings_of(part)):
+    for name, how in SETTINGS.items():
         if how.help is None:
             continue
         default = how.value if how.default is None else how.default
@@ -209,12 +208,11 @@ def _search(tune: Path, changes: Flags) -> Flags:
 def interrupted(out: Path, given: Flags) -> Prepared:
     """Return the run that was interrupted in `out`; of all settings only --ledger may be given."""
     from apiece.jobs import prepare_again
-    from apiece.jobs.config import PARTS
-    from apiece.jobs.settings import settings_of
+    from apiece.jobs.config import SETTINGS
 
     others = [k for k, value in given.items() if k != "ledger" and value not in (None, (), False)]
     if others:
-        flags = {k: how.flag or k for part in PARTS.values() for k, how in settings_of(part)}
+        flags = {name: how.flag or name for name, how in SETTINGS.items()}
         left_out = flags.get(others[0], others[0]).replace("_", "-")
         raise OptionError(
             f"--resume {out}: goes on with the settings in that folder; leave out {left_out}"

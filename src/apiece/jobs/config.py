@@ -403,7 +403,7 @@ class Job:
             return
         if self.data.ids is None and self.data.person is None:
             raise InputError("ledger: needs --ids or --person, the column with the persons' ids")
-        if self.data.split is None and not self.data.packaged and self.data.test_share > 0:
+        if self.data.split_column is None and self.data.test_share > 0:
             raise InputError(
                 "ledger: without --split each run draws anew whom it trains on, so that a repeated "
                 "run is another analysis; give --split COLUMN, or --test-share 0"

@@ -23,6 +23,7 @@ from torch import nn
 
 from apiece import _json
 from apiece._types import Floats, Ids, Integers, Json, State
+from apiece.budgets.units import Units
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.datasets.encode import encode, feature_names, scale, unscale
 from apiece.datasets.schema import Feature
@@ -30,6 +31,10 @@ from apiece.errors import DataError, InputError
 from apiece.jobs.people import Examples
 from apiece.jobs.statement import require_same_digest, require_sealed, weights_digest
 from apiece.jobs.trained import Errors, Predictions, errors_of
+from apiece.plan import Plan
+from apiece.training.callbacks import Callback
+from apiece.training.randomness import Streams
+from apiece.training.trainer import fit_by_sgd
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,17 +140,48 @@ def build(
     return nn.Sequential(*layers[:-1])
 
 
+def by_sgd(
+    plan: Plan,
+    records: Examples,
+    target: Target,
+    targets: torch.Tensor,
+    *,
+    hidden: tuple[int, ...],
+    rows_per_person: int | str | None,
+    seed: int | None,
+    watch: Callable[[nn.Module], Callback] | None = None,
+    **how: object,
+) -> nn.Sequential:
+    """Return a network that DP-SGD trained by a plan."""
+    # targets: `encoded` labels. watch: makes a callback from the network. how: of `fit_by_sgd`.
+    source = Streams.from_seed(seed).initialisation()
+    network = build(records.features.shape[1], target.outputs, hidden, source)
+    fit_by_sgd(
+        network,
+        target.loss,
+        plan,
+        (torch.from_numpy(records.features), targets),
+        seed=seed,
+        people=records.person,
+        rows_per_person=None if rows_per_person == "all" else rows_per_person,
+        callbacks=[] if watch is None else [watch(network)],
+        **how,  # type: ignore[arg-type]
+    )
+    return network
+
+
 @torch.no_grad()
-def answers(model: nn.Module, records: Examples) -> Predictions | None:
-    """Return the classes that a model says of usable rows, and those that are so; None of none."""
-    usable = ~records.faulty
-    if not usable.any():
+def evaluated(
+    model: nn.Module, records: Examples, target: Categorical | Numeric
+) -> Predictions | Errors | None:
+    """Return what a model says of usable rows and what is so; None where that says nothing."""
+    usable = records.of(~records.faulty)
+    if not usable.labels.size:
         return None
-    said = model(torch.from_numpy(records.features[usable])).argmax(dim=1).numpy()
-    unit = np.arange(said.size)
-    if records.person is not None:
-        unit = np.unique(records.person[usable], return_inverse=True)[1]
-    return Predictions(said, records.labels[usable], unit)
+    outputs = model(torch.from_numpy(usable.features))
+    if isinstance(target, Numeric):
+        return errors_of(Amount(target).decoded(outputs), usable.labels, usable.owner)
+    return Predictions(outputs.argmax(dim=1).numpy(), usable.labels, usable.owner)
 
 
 @torch.no_grad()
@@ -158,29 +194,7 @@ def rightness(
     """
     right = target.rightness(model(torch.from_numpy(records.features)), targets)
     right[records.faulty] = 0.0
-    if records.person is None:
-        return right
-    unit = np.unique(records.person, return_inverse=True)[1]
-    by_person = np.bincount(unit, right) / np.bincount(unit)
-    return np.asarray(by_person[np.argsort(np.argsort(ids))])
-
-
-@torch.no_grad()
-def errors(model: nn.Module, records: Examples, declared: Numeric) -> Errors | None:
-    """Return how far the numbers that the model says are off; None where that says nothing."""
-    usable = ~records.faulty
-    outputs = model(torch.from_numpy(records.features[usable]))
-    person = None if records.person is None else records.person[usable]
-    return errors_of(Amount(declared).decoded(outputs), records.labels[usable], person)
-
-
-def figure(model: nn.Module, records: Examples, target: Categorical | Numeric) -> float | None:
-    """Return a model's accuracy by row, or of a number its mean absolute error; None of no row."""
-    if isinstance(target, Numeric):
-        found = errors(model, records, target)
-        return None if found is None else found.mean_absolute.value
-    said = answers(model, records)
-    return None if said is None else said.by_row
+    return right if records.person is None else Units.of(records.person, ids).mean(right)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -362,21 +376,21 @@ def _content(path: Path) -> tuple[Json, Categorical | Numeric, Json | None]:
 def _statement(content: Json, target: Categorical | Numeric, path: Path) -> Json | None:
     """Return the statement in a stored model; it is its author's word."""
     # Raises `DataError` where it is of another model, or another than statement.json beside it.
-    found, where = None, str(path)
+    statement, where = None, str(path)
     if content.get("statement") is not None:
-        found = require_sealed(_json.loads(str(content["statement"]), where), where)
-        said = found["data"] | {"hidden": found["mechanism"]["hidden"]}
+        statement = require_sealed(_json.loads(str(content["statement"]), where), where)
+        said = statement["data"] | {"hidden": statement["mechanism"]["hidden"]}
         own = {name: content[name] for name in ("label", "columns", "hidden")} | {
             "classes": list(target.values) if isinstance(target, Categorical) else [],
             "range": [target.lower, target.upper] if isinstance(target, Numeric) else None,
             "scale": getattr(target, "scale", None),
         }
         weights = weights_digest(content["state"])
-        require_same_digest(weights, found["bound_to"].get("weights"), "weights", where)
+        require_same_digest(weights, statement["bound_to"].get("weights"), "weights", where)
         for name, value in own.items():
             require_same_digest(value, said[name], name, where)
     beside = path.with_name("statement.json")
     if path.name == "model.pt" and beside.exists():
         said = _json.loads(beside.read_bytes(), str(beside))
-        require_same_digest(found, said, "the statement in it", where)
-    return found
+        require_same_digest(statement, said, "the statement in it", where)
+    return statement

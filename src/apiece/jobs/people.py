@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import AnyArray, Floats, Mask
+from apiece._types import AnyArray, Floats, Integers, Mask
 from apiece.budgets import Budgets
 from apiece.budgets.frames import budget_columns, capped, ids_column
 from apiece.budgets.groups import doubts as budget_doubts
@@ -73,9 +73,16 @@ class Examples:
         return "record" if self.person is None else "person"
 
     @property
+    def owner(self) -> Integers:
+        """(n,) The position of each row's record or person, persons in the order of their ids."""
+        if self.person is None:
+            return np.arange(self.labels.size)
+        return np.unique(self.person, return_inverse=True)[1]
+
+    @property
     def units(self) -> int:
         """How many records or persons there are."""
-        return self.labels.size if self.person is None else np.unique(self.person).size
+        return np.unique(self.owner).size
 
     @property
     def faulty(self) -> npt.NDArray[np.bool_]:
@@ -126,10 +133,7 @@ class People:
     def group_of_rows(self) -> npt.NDArray[np.int64]:
         """The budget group of each row that is trained on."""
         group, person = self.budgets.group_index, self.train.person
-        if person is None:
-            return group
-        order = np.argsort(self.budgets.ids)
-        return group[order[np.searchsorted(self.budgets.ids[order], person)]]
+        return group if person is None else group[Units.of(person, self.budgets.ids).owner]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -176,9 +180,8 @@ def read_people(job: Job, coins: int | None = None) -> People:
     if not data.packaged:
         public += lint(schema, list(frame.columns), taken=taken, records=len(asked))
         private = of_rows(frame, columns, encoded, dialect.decimal, with_ids=units.ids is not None)
-    everyone = np.ones(len(frame), dtype=bool)
-    persons = units.people(everyone)
-    whole = Examples(encoded.features, labels, persons, units.ids if persons is None else persons)
+    person = units.person
+    whole = Examples(encoded.features, labels, person, units.ids if person is None else person)
     read = [job.pate.public, job.search.validation]
     read += [] if data.packaged else [data.source, data.people]
     people = People(
@@ -209,11 +212,11 @@ def _public(
     """Return the encoded public rows, without faulty ones; None where nothing is asked of them."""
     if job.training.method != "pate":
         return None
-    found, path = declared, job.pate.public
+    features, path = declared, job.pate.public
     if path is not None:
         dialect = job.data.dialect_of(path)
-        found = encode(read_table(path, dialect), columns, decimal=dialect.decimal).features
-    usable = found[~np.isnan(found).any(axis=1)]
+        features = encode(read_table(path, dialect), columns, decimal=dialect.decimal).features
+    usable = features[~np.isnan(features).any(axis=1)]
     if len(usable) < job.pate.asked:
         raise DataError(
             f"public: {len(usable)} usable rows for {job.pate.asked} questions; ask fewer with "
@@ -259,8 +262,8 @@ def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, s
     column(frame, data.label, "label")
     if data.schema is not None:
         return frame, read_schema(data.schema), data.label
-    found = matching(list(frame.columns), data.label)
-    if found is None:
+    match = matching(list(frame.columns), data.label)
+    if match is None:
         columns = (job.budgets.epsilon, data.ids, data.person, data.split)
         skip = "".join(f" --skip {c}" for c in columns if c)
         raise DataError(
@@ -269,7 +272,7 @@ def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, s
             f"`apiece schema {data.source} --label {data.label}{skip} --out schema.toml`, fill it "
             "in, and pass --schema schema.toml"
         )
-    schema, names = found
+    schema, names = match
     return frame.rename(columns=names), schema, names[data.label]
 
 
@@ -323,9 +326,10 @@ class Roster:
         """Return which rows of the data are of the chosen units."""
         return chosen if self.units is None else chosen[self.units.owner]
 
-    def people(self, rows: Mask) -> npt.NDArray[np.str_] | None:
-        """Return the person of each of these rows; None where each row is a record."""
-        return None if self.units is None else self.units.ids[self.units.owner[rows]]
+    @property
+    def person(self) -> npt.NDArray[np.str_] | None:
+        """(n,) The person of each row; None where each row is a record."""
+        return None if self.units is None else self.units.ids[self.units.owner]
 
     def once(self, values: AnyArray, what: str) -> AnyArray:
         """Return what each unit has, (U,), from what each row of `table` says."""
@@ -444,17 +448,18 @@ def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
 def roles(job: Job, label: str) -> dict[str, str]:
     """Return the columns that are no features, and what each is instead."""
     # Raises `InputError` where one column is given two roles.
-    data, delta, found = job.data, job.budgets.delta, {label: "label"}
+    data, delta, role_of = job.data, job.budgets.delta, {label: "label"}
     given = {"epsilon": job.budgets.epsilon, "delta": delta if isinstance(delta, str) else None}
     given |= {role: getattr(data, role) for role in ("ids", "person", "split")}
     for role, name in given.items():
-        if name in found:
+        if name in role_of:
             raise InputError(
-                f"column {name!r}: given both as {found[name]} and as {role}; name one column each"
+                f"column {name!r}: given both as {role_of[name]} and as {role}; name one column "
+                "each"
             )
         if name is not None:
-            found[name] = role
-    return found
+            role_of[name] = role
+    return role_of
 
 
 def refuse_too_wide(columns: Columns, rows: int) -> None:
@@ -502,7 +507,7 @@ def of_rows(
     frame: pd.DataFrame, columns: Columns, encoded: Encoded, decimal: str, *, with_ids: bool
 ) -> list[str]:
     """Return what looks like a mistake in the rows: data about people, one line each."""
-    found, size = [], len(frame)
+    doubts, size = [], len(frame)
     for name, count in encoded.unread.items():
         kind, what, hint = columns[name], "finite number", ""
         if not count:
@@ -520,25 +525,25 @@ def of_rows(
                 hint = f", {commas} of them with a comma: if it is the decimal mark, --decimal ,"
         if empty and "" not in markers(kind.missing):
             hint += f", {empty} of them empty: declare missing = true to learn from such rows"
-        found.append(f"column {name!r}: {count} of {size} cells are no {what}{hint}")
+        doubts.append(f"column {name!r}: {count} of {size} cells are no {what}{hint}")
     for name, count in encoded.outside.items():
         if count:
             hint = "; is the range in other units?" if count == size else ""
-            found.append(
+            doubts.append(
                 f"column {name!r}: {count} of {size} cells lie outside their declared range and "
                 f"are clipped{hint}"
             )
         cells = column(frame, name, "feature")
         if size >= 20 and cells.is_unique and all(c.isdecimal() for c in texts(cells)):
-            found.append(
+            doubts.append(
                 f"column {name!r}: a different whole number in every row, like an id; is it one?"
             )
     if not with_ids and (copies := int(frame.duplicated().sum())):
-        found.append(
+        doubts.append(
             f"{copies} rows are exact copies of others; without --ids or --person every row is "
             "promised its budget, and a person with several rows gets several"
         )
-    return found
+    return doubts
 
 
 def _but_for_case(frame: pd.DataFrame, name: str, kind: Categorical) -> int:

@@ -20,7 +20,7 @@ from apiece.jobs.people import People, read_people
 from apiece.jobs.search import SETTINGS, Candidates
 from apiece.jobs.settings import refuse_past
 from apiece.pate import VotePlan, plan_votes
-from apiece.plan import BoundPlan
+from apiece.plan import BoundPlan, Plan
 
 _FILE = Kind("a run's file", mark=b"")  # the folder was empty when the run began
 _LOG = Kind("a run's log", (".jsonl",), b'{"seconds": ')
@@ -307,13 +307,18 @@ def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
         plans = {name: each.plan for name, each in votes.items()}
         return Prepared(job, people, plans, unfinished, resumed, votes)
     plans = {name: _plan(job, name, people.budgets, notes) for name in job.strategies}
-    for name, plan in plans.items():
-        if plan.combine != "continue":
-            raise UnsupportedError(
-                f"strategy {name}: averages the outputs of {len(plan.stages)} models, and "
-                "apiece train makes one; choose sample, scale or hybrid"
-            )
+    for plan in plans.values():
+        require_one_model(plan)
     return Prepared(job, people, plans, unfinished, resumed)
+
+
+def require_one_model(plan: Plan) -> None:
+    """Raise `UnsupportedError` for a plan of several models, whose outputs are averaged."""
+    if plan.combine != "continue":
+        raise UnsupportedError(
+            f"strategy {plan.strategy}: averages the outputs of {len(plan.stages)} models, and one "
+            "is made here; choose sample, scale or hybrid"
+        )
 
 
 def _plan(job: Job, name: str, budgets: Budgets, notes: tuple[str, ...]) -> BoundPlan:

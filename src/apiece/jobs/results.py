@@ -20,7 +20,7 @@ from apiece._types import Json
 from apiece.accounting import privacy_curve
 from apiece.budgets.frames import capped
 from apiece.errors import DataError, StateError
-from apiece.jobs.config import SAID, SETTINGS, TUNED, Job, read_job
+from apiece.jobs.config import SAID, SETTINGS, TUNED, Job, Pate, Training, read_job
 from apiece.jobs.settings import stored
 from apiece.jobs.statement import (
     ALLOCATED,
@@ -49,7 +49,7 @@ CONFIG, PLAN, METRICS, MODEL, REPORT, STATEMENT = (
     "config.toml", "plan.json", "metrics.json", "model.pt", "report.html", "statement.json",
 )  # fmt: skip
 COMPLETED = "papers.ready"  # holds papers completed later, until they are in their places
-_TOTALS = 12  # groups for which the cost of all models together is stated
+_SOME = 12  # groups for which the cost of all models together is stated, or a figure drawn
 _REMEDY = "give a folder as apiece train wrote it"
 
 
@@ -99,8 +99,8 @@ class Run:
         ...               clip_norm=1.0)
         >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
         ...               False)
-        >>> found = Trained("scale", plan, {}, None, (), 1.0)
-        >>> Run("1.0", "first", facts, "scale", (), None, None, None, (found,), 1, ()).release.fit
+        >>> models = Trained("scale", plan, {}, None, (), 1.0)
+        >>> Run("1.0", "first", facts, "scale", (), None, None, None, (models,), 1, ()).release.fit
         'yes'
     """
 
@@ -135,7 +135,7 @@ class Run:
     @property
     def kept(self) -> Trained:
         """The models of the strategy that the folder holds one of."""
-        return next(found for found in self.strategies if found.strategy == self.strategy)
+        return next(each for each in self.strategies if each.strategy == self.strategy)
 
     @cached_property
     def release(self) -> Release:
@@ -155,7 +155,7 @@ class Run:
             "training": training | method,
             "ledger": None if self.analysis is None else {"analysis": self.analysis},
             "randomness": {"seed": self.seed, "noise": noise},
-            "strategies": [found.to_dict() for found in self.strategies],
+            "strategies": [each.to_dict() for each in self.strategies],
             "all_models": {"models": self.models, "groups": self.totals},
             "release": self.release.to_dict(),
         })  # fmt: skip
@@ -209,11 +209,11 @@ class Run:
         plan = _read(folder / PLAN)
         require_same(plan, run.kept.plan.to_dict(), str(folder / PLAN))
         if run.estimator is None:
-            for name, asked, found in _told(run, read_job(folder / CONFIG)):
-                if asked != found:
+            for name, asked, told in _told(run, read_job(folder / CONFIG)):
+                if asked != told:
                     raise DataError(
                         f"{folder / CONFIG}: {name} = {asked}, but {METRICS} beside it has "
-                        f"{found}; {_REMEDY}"
+                        f"{told}; {_REMEDY}"
                     )
         _require_bound(run, plan, data, folder)
         return run
@@ -287,7 +287,7 @@ def _run_of(top: Json, where: str) -> Run:
         Trained(**{k: v for k, v in each.items() if k in Trained.__dataclass_fields__})
         for each in top["strategies"]
     )
-    names = [found.strategy for found in strategies]
+    names = [each.strategy for each in strategies]
     if training["strategy"] not in names or len(set(names)) < len(names):
         raise DataError(
             f"{where}: strategy {training['strategy']!r} is not among {names}, once; {_REMEDY}"
@@ -300,7 +300,7 @@ def _run_of(top: Json, where: str) -> Run:
         version=top["apiece"],
         strategies=strategies,
         models=models,
-        totals=() if top["estimator"] else totals([found.plan for found in strategies], repeats),
+        totals=() if top["estimator"] else totals([each.plan for each in strategies], repeats),
         analysis=None if ledger is None else ledger["analysis"],
         seed=top["randomness"]["seed"],
         **training,
@@ -324,42 +324,42 @@ def _require_fitting(strategies: tuple[Trained, ...], top: Json, repeats: int, w
             "tested.confusion": len(tested.confusion) != len(by_class)
             or any(row is not None and len(row) != classes for row in tested.confusion),
         }
-    for found in strategies:
-        by_person = len(found.test_accuracy_by_person)
+    for own in strategies:
+        by_person = len(own.test_accuracy_by_person)
         fits = {
-            "test_accuracy": len(found.test_accuracy) == figures,
+            "test_accuracy": len(own.test_accuracy) == figures,
             "test_accuracy_by_person": by_person == figures * (data.unit == "person"),
-            "test_errors": len(found.test_errors) in (0, repeats * number),
+            "test_errors": len(own.test_errors) in (0, repeats * number),
             "data.classes": number != bool(data.classes),
-            "plan.groups": found.plan.budget_groups.same_as(groups),
-            "plan.unit": found.plan.unit == data.unit,
-            "plan.records": found.plan.records == data.training_records,
+            "plan.groups": own.plan.budget_groups.same_as(groups),
+            "plan.unit": own.plan.unit == data.unit,
+            "plan.records": own.plan.records == data.training_records,
         }
-        bad = {name: not good for name, good in fits.items()} | found.contradicted
-        wrong |= {f"{name} of strategy {found.strategy!r}": each for name, each in bad.items()}
+        bad = {name: not good for name, good in fits.items()} | own.contradicted
+        wrong |= {f"{name} of strategy {own.strategy!r}": each for name, each in bad.items()}
     for name, amiss in wrong.items():
         if amiss:
             raise DataError(f"{where}: {name} does not fit the rest of the run; {_REMEDY}")
 
 
-def require_same(stored: object, found: object, where: str) -> None:
+def require_same(stored: object, computed: object, where: str) -> None:
     """Raise `DataError` where what is stored differs from what was computed anew."""
     # Numbers may differ in their last digits, since other machines round otherwise.
-    if isinstance(found, dict) and isinstance(stored, dict) and found.keys() == stored.keys():
-        for name, value in found.items():
+    if isinstance(computed, dict) and isinstance(stored, dict) and computed.keys() == stored.keys():
+        for name, value in computed.items():
             require_same(stored[name], value, f"{where}.{name}")
         return
-    if isinstance(found, list) and isinstance(stored, list) and len(found) == len(stored):
-        for i, value in enumerate(found):
+    if isinstance(computed, list) and isinstance(stored, list) and len(computed) == len(stored):
+        for i, value in enumerate(computed):
             require_same(stored[i], value, f"{where}[{i}]")
         return
     numbers = (int, float)  # and no Booleans
-    if type(found) in numbers and type(stored) in numbers:
-        same = math.isclose(found, stored, rel_tol=1e-6, abs_tol=1e-12)  # type: ignore[arg-type]
+    if type(computed) in numbers and type(stored) in numbers:
+        same = math.isclose(computed, stored, rel_tol=1e-6, abs_tol=1e-12)  # type: ignore[arg-type]
     else:
-        same = stored == found and type(stored) is type(found)
+        same = stored == computed and type(stored) is type(computed)
     if not same:
-        raise DataError(f"{where} = {stored!r}, but by the plan it is {found!r}; {_REMEDY}")
+        raise DataError(f"{where} = {stored!r}, but by the plan it is {computed!r}; {_REMEDY}")
 
 
 def _require_bound(run: Run, plan: Json, metrics: Json, folder: Path) -> None:
@@ -372,8 +372,8 @@ def _require_bound(run: Run, plan: Json, metrics: Json, folder: Path) -> None:
         raise DataError(f"{folder / METRICS}: binds no statement; train again, or use the apiece "
                         "that wrote it")  # fmt: skip
     # What it is bound to is compared with what is stored, not with what was computed anew.
-    found = statement_of(run) | {name: said[name] for name in ("bound_to", "digest")}
-    require_same(said, found, str(path))
+    expected = statement_of(run) | {name: said[name] for name in ("bound_to", "digest")}
+    require_same(said, expected, str(path))
     config = None
     if run.estimator is None:
         config = config_digest(_json.read_toml(folder / CONFIG, "config"))
@@ -391,7 +391,7 @@ def _told(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
     # What is told by strategy comes last: it is asked of strategies that both have.
     for name in ("strategy", "method", "hidden", "rows_per_person"):
         yield name, getattr(job.training, name), getattr(run, name)
-    yield "strategies", job.strategies, tuple(found.strategy for found in run.strategies)
+    yield "strategies", job.strategies, tuple(each.strategy for each in run.strategies)
     yield "seeds", job.compare.seeds * len(job.strategies), run.models
     yield "unit", job.data.unit, run.data.unit
     for name in ("seed", "analysis", *SAID):
@@ -402,23 +402,22 @@ def _told(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
     yield "source", job.data.packaged, run.data.packaged
     search, chosen = job.search.search(), run.kept.plan.selection
     yield "search", None if search is None else search.runs, None if chosen is None else chosen.runs
-    for found in run.strategies:
-        yield f"seeds of {found.strategy}", job.seeds_of(found.strategy), found.seeds
-        asked = tuned(job, found.strategy)
-        if search is not None and search.admits(found.settings):
-            asked |= {name: found.settings[name] for name in search.values}
-        yield f"settings of {found.strategy}", asked, found.settings
+    for own in run.strategies:
+        yield f"seeds of {own.strategy}", job.seeds_of(own.strategy), own.seeds
+        asked = tuned(job.training_of(own.strategy), job.pate)
+        if search is not None and search.admits(own.settings):
+            asked |= {name: own.settings[name] for name in search.values}
+        yield f"settings of {own.strategy}", asked, own.settings
 
 
-def tuned(job: Job, strategy: str) -> dict[str, float]:
-    """Return the settings in which the strategies of a comparison may differ."""
-    training, pate = job.training_of(strategy), job.pate
-    found = {name: getattr(training, name) for name in TUNED}
+def tuned(training: Training, pate: Pate) -> dict[str, float]:
+    """Return the settings in which trainings may differ."""
+    settings = {name: getattr(training, name) for name in TUNED}
     if training.method == "pate":
-        found |= {"questions": pate.asked, "semi_supervised": int(bool(pate.semi_supervised))}
+        settings |= {"questions": pate.asked, "semi_supervised": int(bool(pate.semi_supervised))}
         given = {name: getattr(pate, name) for name in ("teachers", "answers", "threshold")}
-        found |= {name: value for name, value in given.items() if value is not None}
-    return found
+        settings |= {name: value for name, value in given.items() if value is not None}
+    return settings
 
 
 def declared_levels(job: Job) -> tuple[Level, ...]:
@@ -434,9 +433,9 @@ def declared_levels(job: Job) -> tuple[Level, ...]:
     return tuple(Level(name, epsilon, delta) for name, epsilon in named)
 
 
-def totalled(groups: int) -> list[int]:
-    """Return of which groups the cost of all models is told: all, or some where there are many."""
-    return list(np.round(np.linspace(0, groups - 1, min(groups, _TOTALS))).astype(int).tolist())
+def some_of(groups: int) -> list[int]:
+    """Return the positions of all groups, or of some from first to last where there are many."""
+    return list(np.round(np.linspace(0, groups - 1, min(groups, _SOME))).astype(int).tolist())
 
 
 def totals(plans: Sequence[Plan], repeats: int) -> tuple[Total, ...]:
@@ -446,13 +445,13 @@ def totals(plans: Sequence[Plan], repeats: int) -> tuple[Total, ...]:
     groups = plans[0].budget_groups
     if len(plans) * repeats == 1:
         return ()
-    found = []
-    for g in totalled(len(groups)):
+    costs = []
+    for g in some_of(len(groups)):
         every = Composed(*(Repeated(plan.mechanism_for(g), repeats) for plan in plans))
         delta = float(groups.delta[g])
         spent = float(privacy_curve(every, method="pld").epsilon(delta).upper)
-        found.append(Total(str(groups.name[g]), delta, spent))
-    return tuple(found)
+        costs.append(Total(str(groups.name[g]), delta, spent))
+    return tuple(costs)
 
 
 def statement_of(run: Run) -> Json:
@@ -482,8 +481,8 @@ def statement_of(run: Run) -> Json:
         ...               clip_norm=1.0)
         >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
         ...               False)
-        >>> found = Trained("scale", plan, {}, None, (), 1.0)
-        >>> run = Run("1.0", "first", facts, "scale", (), None, None, None, (found,), 1, ())
+        >>> models = Trained("scale", plan, {}, None, (), 1.0)
+        >>> run = Run("1.0", "first", facts, "scale", (), None, None, None, (models,), 1, ())
         >>> statement_of(run)["unit_of_privacy"]["unit"]
         'record'
     """

@@ -23,16 +23,7 @@ from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
 from apiece.errors import AnalysisError, InputError, StateError
 from apiece.jobs.config import SAID, Job, Training, complete
-from apiece.jobs.model import (
-    TabularModel,
-    answers,
-    build,
-    errors,
-    figure,
-    rightness,
-    target_of,
-    to_bytes,
-)
+from apiece.jobs.model import TabularModel, build, by_sgd, evaluated, rightness, target_of, to_bytes
 from apiece.jobs.people import Examples
 from apiece.jobs.prepared import Prepared, RunFolder, refuse_used
 from apiece.jobs.results import (
@@ -49,20 +40,13 @@ from apiece.jobs.results import (
 )
 from apiece.jobs.search import Best, Candidates, seed_of_run
 from apiece.jobs.statement import Bound, as_text, weights_digest
-from apiece.jobs.trained import (
-    POINTS,
-    Accuracies,
-    Facts,
-    Predictions,
-    Trained,
-    accuracies,
-)
+from apiece.jobs.trained import POINTS, Accuracies, Facts, Predictions, Trained, accuracies
 from apiece.pate import Lessons, VotePlan, teach
 from apiece.plan import BoundPlan, Plan
 from apiece.training import Progress, StackedMlp
+from apiece.training.callbacks import Callback
 from apiece.training.checkpoints import CheckpointFolder
 from apiece.training.randomness import Streams
-from apiece.training.trainer import fit_by_sgd
 
 if TYPE_CHECKING:
     from apiece.ledger import Ledger
@@ -125,18 +109,18 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
         entry = charge.ledger.head()
         head = f"{entry.number}:{entry.digest}"
     bound = Bound.of(kept.state_dict(), read_toml(out / CONFIG, "config"), job.run.seed, head)
-    found = replace(_found(prepared, models, folder), bound=bound)
-    told = statement_of(found)
+    made = replace(_found(prepared, models, folder), bound=bound)
+    told = statement_of(made)
     folder.write(
         MODEL, to_bytes(TabularModel(kept, people.columns, people.label, people.target, told))
     )
     folder.write(STATEMENT, as_text(told))
-    folder.write(METRICS, found.to_json(indent=2) + "\n")
+    folder.write(METRICS, made.to_json(indent=2) + "\n")
     if prepared.candidates is not None:
-        folder.write(PLAN, found.kept.plan.to_json(indent=2) + "\n")
+        folder.write(PLAN, made.kept.plan.to_json(indent=2) + "\n")
     prepared.unfinished.clear()
     folder.log("finished")
-    return found
+    return made
 
 
 def _open(prepared: Prepared, out: Path) -> RunFolder:
@@ -246,11 +230,6 @@ class ModelRun:
         return None if seeds is None else seeds[self.repeat]
 
     @property
-    def included(self) -> Mask | None:
-        """Who takes part; None for everyone."""
-        return None if self.charge is None else self.charge.included
-
-    @property
     def place(self) -> Path:
         """Where its checkpoint is."""
         if self.number is not None:
@@ -279,47 +258,41 @@ def _made(
 
 def descended(one: ModelRun) -> nn.Sequential:
     """Return a network that DP-SGD trained."""
-    people, training, seed = one.prepared.people, one.training, one.seed
+    people, training, charge = one.prepared.people, one.training, one.charge
     train, target = people.train.without_faulty(), target_of(people.target)
-    inputs = torch.from_numpy(train.features)
-    network = build(
-        inputs.shape[1],
-        target.outputs,
-        training.hidden,
-        Streams.from_seed(seed).initialisation(),
-    )
     alone = one.number is None  # of the runs of a search nothing is logged
     kept = alone and (one.strategy, one.repeat) == (one.prepared.job.training.strategy, 0)
 
-    def progress(done: Progress) -> None:
-        step, last = done.step, done.step == done.steps
-        one.watch(one.strategy, one.repeat, step, done.steps)
-        of = {"strategy": one.strategy, "repeat": one.repeat, "step": step}
-        if kept and (step % -(-done.steps // POINTS) == 0 or last):
-            held_out = figure(network, people.test, people.target)
-            if held_out is not None:
-                one.folder.log("tested", **of, figure=held_out)
-        if alone and (step % 100 == 0 or last):
-            one.folder.log("trained", **of, steps=done.steps)
+    def watch(network: nn.Module) -> Callback:
+        def progress(done: Progress) -> None:
+            step, last = done.step, done.step == done.steps
+            one.watch(one.strategy, one.repeat, step, done.steps)
+            of = {"strategy": one.strategy, "repeat": one.repeat, "step": step}
+            if kept and (step % -(-done.steps // POINTS) == 0 or last):
+                held_out = evaluated(network, people.test, people.target)
+                if held_out is not None:
+                    one.folder.log("tested", **of, figure=held_out.figure)
+            if alone and (step % 100 == 0 or last):
+                one.folder.log("trained", **of, steps=done.steps)
 
-    whole = training.rows_per_person == "all"
-    fit_by_sgd(
-        network,
-        target.loss,
+        return progress
+
+    return by_sgd(
         one.prepared.plans[one.strategy],
-        (inputs, target.encoded(train.labels)),
+        train,
+        target,
+        target.encoded(train.labels),
+        hidden=training.hidden,
+        rows_per_person=training.rows_per_person,
+        seed=one.seed,
+        watch=watch,
         learning_rate=training.learning_rate,
         momentum=training.momentum,
-        seed=seed,
         checkpoint=one.place,
-        callbacks=[progress],
         save_every=SAVE_EVERY,
-        included=one.included,
-        withdrawn=None if one.charge is None else one.charge.withdrawn,
-        people=train.person,
-        **({} if whole else {"rows_per_person": training.rows_per_person}),
+        included=None if charge is None else charge.included,
+        withdrawn=None if charge is None else charge.withdrawn,
     )
-    return network
 
 
 def searched(
@@ -334,11 +307,8 @@ def searched(
     Until the run is done its folder keeps, readable by its owner, the key of the search's draws,
     the best model so far with its score, and a checkpoint of the present run; no other model.
     """
-    job, people, journal = (
-        prepared.job,
-        prepared.people,
-        CheckpointFolder(prepared.unfinished.search),
-    )
+    job, people = prepared.job, prepared.people
+    journal = CheckpointFolder(prepared.unfinished.search)
     name, target, seed = job.training.strategy, target_of(people.target), job.run.seed
     rows = people.train.without_faulty() if people.validation is None else people.validation
     targets, ids = target.encoded(rows.labels), candidates.first.ids
@@ -349,8 +319,7 @@ def searched(
         return replace(prepared, job=changed, plans={name: plan})
 
     def train(plan: BoundPlan, settings: Mapping[str, Any], run: int) -> nn.Sequential:
-        made = ModelRun(one(plan, settings), name, 0, folder, watch, charge, run)
-        return descended(made)
+        return descended(ModelRun(one(plan, settings), name, 0, folder, watch, charge, run))
 
     def keep(done: int, best: Best[nn.Sequential] | None) -> None:
         state: State = {"step": 0, "finished": False, "done": done, "best": None}
@@ -373,7 +342,7 @@ def searched(
             best.model.load_state_dict(weights)
     else:
         keep(0, None)
-    found = candidates.best(
+    chosen = candidates.best(
         train,
         lambda model: rightness(model, rows, target, targets, ids),
         streams,
@@ -381,7 +350,7 @@ def searched(
         begun=(done, best),
         keep=keep,
     )
-    return one(candidates.plan(found.settings), found.settings), found.model
+    return one(candidates.plan(chosen.settings), chosen.settings), chosen.model
 
 
 def taught(one: ModelRun) -> nn.Sequential:
@@ -436,7 +405,7 @@ def student(
     # persons. public: (Q, d), public rows, encoded alike. hidden: widths of hidden layers. options:
     # of `teach`.
     features = records.features.shape[1]
-    found = teach(
+    lesson = teach(
         votes,
         StackedMlp((features, *hidden, classes)),
         (torch.from_numpy(records.features), torch.from_numpy(records.labels)),
@@ -446,49 +415,36 @@ def student(
         **options,  # type: ignore[arg-type]
     )
     network = build(features, classes, hidden, torch.Generator())
-    nn.utils.vector_to_parameters(found.student, network.parameters())
-    return network, int((found.answers >= 0).sum())
+    nn.utils.vector_to_parameters(lesson.student, network.parameters())
+    return network, int((lesson.answers >= 0).sum())
 
 
 def _found(prepared: Prepared, models: Models, folder: RunFolder) -> Run:
     """Return what a run tells of its models."""
-    job, people, target = prepared.job, prepared.people, prepared.people.target
+    job, people = prepared.job, prepared.people
     plans = {name: plan.public() for name, plan in prepared.plans.items()}
-    strategies, said = [], dict[str, list[Predictions]]()
+    strategies, held_out = [], None
     for name, trained in models.items():
-        off, told = [], said.setdefault(name, [])
-        for network, _ in trained:
-            if isinstance(target, Numeric):
-                off.append(errors(network, people.test, target))
-            elif (each := answers(network, people.test)) is not None:
-                told.append(each)
-        strategies.append(
-            Trained(
-                strategy=name,
-                plan=plans[name],
-                settings=tuned(job, name),
-                seeds=job.seeds_of(name),
-                test_accuracy=tuple(each.by_row for each in told),
-                test_accuracy_by_person=tuple(
-                    each.by_person for each in told if job.data.unit == "person"
-                ),
-                test_errors=tuple(each for each in off if each is not None),
-                seconds=round(sum(seconds for _, seconds in trained), 2),
-            )
-        )
-    kept, held_out = models[job.training.strategy][0][0], said[job.training.strategy]
-    curve, predictions = folder.curve(job.training.strategy, 0), held_out[0] if held_out else None
+        told = [evaluated(network, people.test, people.target) for network, _ in trained]
+        if name == job.training.strategy:
+            held_out = told[0] if isinstance(told[0], Predictions) else None
+        seconds = round(sum(each for _, each in trained), 2)
+        settings = tuned(job.training_of(name), job.pate)
+        made = Trained(name, plans[name], settings, job.seeds_of(name), (), seconds)
+        strategies.append(made.tested(told, job.data.unit))
+    curve = folder.curve(job.training.strategy, 0)
     tested = Accuracies(None, (), (), (), tuple(sorted(curve.items())))
     if people.classes:
-        trained_on = answers(kept, people.train)
-        assert trained_on is not None  # somebody is usable, or the people are refused
+        kept = models[job.training.strategy][0][0]
+        trained_on = evaluated(kept, people.train, people.target)
+        assert isinstance(trained_on, Predictions)  # somebody is usable, or the people are refused
         group = people.group_of_rows[~people.train.faulty]
         groups = len(people.budgets.groups)
-        tested = accuracies(predictions, len(people.classes), trained_on, group, groups, curve)
+        tested = accuracies(held_out, len(people.classes), trained_on, group, groups, curve)
     return Run(
         version=__version__,
         name=job.name,
-        data=_facts(prepared, predictions),
+        data=_facts(prepared, held_out),
         strategy=job.training.strategy,
         method=job.training.method,
         hidden=job.training.hidden,
@@ -516,9 +472,6 @@ def versions() -> dict[str, str]:
 def _facts(prepared: Prepared, held_out: Predictions | None) -> Facts:
     data, people = prepared.job.data, prepared.people
     number = people.target if isinstance(people.target, Numeric) else None
-    commonest = None
-    if held_out is not None:
-        commonest = float(np.bincount(held_out.true).max() / held_out.true.size)
     return Facts(
         source=data.source if data.packaged else Path(data.source).name,
         packaged=data.packaged,
@@ -531,7 +484,7 @@ def _facts(prepared: Prepared, held_out: Predictions | None) -> Facts:
         unit=data.unit,
         training_records=people.train.units,
         test_records=people.test.units,
-        commonest_class_share=commonest,
+        commonest_class_share=None if held_out is None else held_out.commonest,
         simulated_budgets=bool(prepared.job.budgets.groups),
         columns=Schema("model", people.columns).to_dict()["columns"],
         fingerprints=people.fingerprints,
@@ -605,23 +558,6 @@ def charge_training(
     Raises `AnalysisError` where a model was released under this id by another run, or the id stands
     for another plan, other people or other terms, or nobody's account can bear the plan;
     `DataError` for a person without an account; `InputError` for a plan without ids.
-
-    >>> import tempfile
-    >>> from apiece import Budgets, Ledger, Scale, Trainer, assign
-    >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
-    >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
-    >>> model = torch.nn.Linear(2, 1)
-    >>> loss = lambda out, y: (out[:, 0] - y).square()
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ledger = Ledger.open(f"sqlite:///{folder}/p.db")
-    ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.5, 3.1], delta=1e-5)
-    ...     charge = charge_training(ledger, "model 1", plan)
-    ...     trainer = Trainer(model, torch.optim.SGD(model.parameters(), 0.1), loss, plan,
-    ...         (torch.ones(2, 2), torch.ones(2)), included=charge.included, seed=0)
-    ...     trainer.fit()
-    ...     _ = charge.release(model.state_dict())
-    ...     charge.included.tolist(), ledger.status("model 1")
-    ([False, True], 'committed')
     """
     from apiece.ledger.plans import reserve_plan, training_terms
 

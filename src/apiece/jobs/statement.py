@@ -153,9 +153,9 @@ def require_sealed(statement: object, where: str) -> Json:
     return statement
 
 
-def require_same_digest(found: object, said: object, part: str, where: str) -> None:
+def require_same_digest(own: object, said: object, part: str, where: str) -> None:
     """Raise `DataError` where a part's digest is not that to which the statement is bound."""
-    if found != said:
+    if own != said:
         raise DataError(f"{where}: {part} is not what its statement is bound to; {_REMEDY}")
 
 
@@ -216,8 +216,8 @@ def statement_schema() -> Json:
         'A privacy statement of apiece'
     """
     path = files("apiece.jobs") / "statement.schema.json"
-    found: Json = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    schema: Json = json.loads(path.read_text(encoding="utf-8"))
+    return schema
 
 
 def guarantee(
@@ -254,7 +254,9 @@ def _level(plan: Plan | None, level: Level) -> Json:
     if not own:
         return said
     # Of groups with one budget (by an excess, say) the largest count and μ hold for all.
-    said["gaussian"] = asdict(max((plan.gaussian(g) for g in own), key=lambda found: found.mu))
+    said["gaussian"] = asdict(
+        max((plan.gaussian(g) for g in own), key=lambda gaussian: gaussian.mu)
+    )
     if (advantage := plan.measures.advantage) is not None:
         made = count_up((1 + float(advantage[own].max())) / 2)
         said |= {"as_made_at_most": made, "sentence": guess(made, right)}

@@ -7,12 +7,11 @@ of who has which budget. Figures of held-out people are covered by no ε.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece import _json
 from apiece._text import count_up
@@ -82,14 +81,16 @@ class Errors:
     mean_absolute: Interval
     r2: Interval
 
+    @property
+    def figure(self) -> float:
+        """The one number of a learning curve."""
+        return self.mean_absolute.value
 
-def errors_of(
-    predicted: Floats, truth: Floats, person: npt.NDArray[np.str_] | None = None
-) -> Errors | None:
+
+def errors_of(predicted: Floats, truth: Floats, unit: Integers) -> Errors | None:
     """Return the errors of predictions (n,); None where they say nothing."""
     # That is of fewer than two records or persons, of one value for all, and where a model puts out
-    # what is no number. person: (n,), whose each row is, so that an interval counts persons.
-    unit = np.arange(truth.size) if person is None else np.unique(person, return_inverse=True)[1]
+    # what is no number. unit: (n,), the position of each row's record or person, from 0.
     centred = (truth - truth.mean()) ** 2 if truth.size else truth
     if truth.size == 0 or unit.max() < 1 or not centred.sum() > 0:
         return None
@@ -145,7 +146,7 @@ class Predictions:
         return share_right((self.said == self.true)[where], self.unit[where])
 
     @property
-    def by_row(self) -> float:
+    def figure(self) -> float:
         """The share that is right: every row counts alike."""
         return float((self.said == self.true).mean())
 
@@ -155,6 +156,11 @@ class Predictions:
         return float(
             (np.bincount(self.unit, self.said == self.true) / np.bincount(self.unit)).mean()
         )
+
+    @property
+    def commonest(self) -> float:
+        """The share of the rows that are of the commonest class."""
+        return float(np.bincount(self.true).max() / self.true.size)
 
 
 def accuracies(
@@ -191,8 +197,8 @@ def share_right(hits: Mask, unit: Integers) -> Interval | None:
 
     hits: (n,), which rows count. unit: (n,), whose each row is; rows of one unit may go together.
 
-    >>> found = share_right(np.arange(100) < 80, np.arange(100))
-    >>> round(found.lower, 3), found.value, round(found.upper, 3)
+    >>> share = share_right(np.arange(100) < 80, np.arange(100))
+    >>> round(share.lower, 3), share.value, round(share.upper, 3)
     (0.711, 0.8, 0.867)
     """
     if not hits.size:
@@ -321,7 +327,7 @@ def promises_of(plan: Plan) -> tuple[Promise, ...]:
     spent, advantage = plan.measures.epsilon_spent, plan.measures.advantage
     risks = [None] * len(spent) if advantage is None else advantage.tolist()
     each = zip(plan.groups, spent.tolist(), risks, strict=True)
-    return tuple(Promise(g.name, g.records, g.epsilon, g.delta, *found) for g, *found in each)
+    return tuple(Promise(g.name, g.records, g.epsilon, g.delta, *numbers) for g, *numbers in each)
 
 
 @dataclass(frozen=True)
@@ -345,6 +351,16 @@ class Trained:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "plan", self.plan.public())  # nothing of who is where
+
+    def tested(self, told: Sequence[Predictions | Errors | None], unit: str) -> Self:
+        """Return the same with what each model says of held-out rows; None says nothing."""
+        right = [each for each in told if isinstance(each, Predictions)]
+        return replace(
+            self,
+            test_accuracy=tuple(each.figure for each in right),
+            test_accuracy_by_person=tuple(e.by_person for e in right if unit == "person"),
+            test_errors=tuple(each for each in told if isinstance(each, Errors)),
+        )
 
     @property
     def test_accuracy_mean(self) -> float | None:

@@ -47,7 +47,14 @@ def closing_table(run: Run) -> str:
     lines = aligned(rows)
     if len(groups) > MOST_GROUPS:
         lines.append(f"  … and {len(groups) - MOST_GROUPS} more groups, in plan.json")
-    return "\n".join([*lines, "", *_remarks(run)])
+    lines.append("")
+    for row in gains(run):
+        points = f"{100 * row.gain:+.2f} points (spread {100 * row.spread:.2f})"
+        verdict = "" if row.exceeds_spread else ": no clear difference"
+        lines.append(f"{row.strategy} against uniform: {points}{verdict}")
+    lines.append(f"{release_title(run.release)}:")
+    lines += [f"  [{check.verdict}] {check.name}: {check.says}" for check in run.release.checks]
+    return "\n".join(lines)
 
 
 def held_out(run: Run) -> list[tuple[str, list[str]]]:
@@ -73,9 +80,8 @@ def interval_text(intervals: Sequence[Interval]) -> str:
     """
     if not intervals:
         return "not tested"
-    value = statistics.fmean(each.value for each in intervals)
-    lower = statistics.fmean(each.lower for each in intervals)
-    upper = statistics.fmean(each.upper for each in intervals)
+    every = [(each.value, each.lower, each.upper) for each in intervals]
+    value, lower, upper = map(statistics.fmean, zip(*every, strict=True))
     return f"{value:.4g} [{lower:.4g}, {upper:.4g}]"
 
 
@@ -120,14 +126,3 @@ def release_title(release: Release) -> str:
         "decide": "Fit for release once you have decided what is marked so",
         "no": "Not for release",
     }[release.fit]
-
-
-def _remarks(run: Run) -> list[str]:
-    lines = []
-    for row in gains(run):
-        points = f"{100 * row.gain:+.2f} points (spread {100 * row.spread:.2f})"
-        verdict = "" if row.exceeds_spread else ": no clear difference"
-        lines.append(f"{row.strategy} against uniform: {points}{verdict}")
-    lines.append(f"{release_title(run.release)}:")
-    lines += [f"  [{check.verdict}] {check.name}: {check.says}" for check in run.release.checks]
-    return lines

@@ -5,23 +5,23 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from apiece._text import figure_text, plain, rounded_up
+from apiece.jobs.results import some_of
 
 if TYPE_CHECKING:
     from apiece.audit.membership import Roc
     from apiece.jobs import Run
     from apiece.jobs.trained import Promise
     from apiece.plan import Group, Plan
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 # Each has a contrast of 3 or more on white and on the page's dark ground.
 COLOURS = ["#2C7FC9", "#CF6215", "#16886B", "#9566C9", "#C84B87", "#77838F"]
@@ -44,22 +44,10 @@ _STYLE: Any = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
 }
 _WIDTH = 5.2  # inches: narrow, so that texts can be read on a phone
-_MOST = 12  # groups drawn; with more, the strictest, the loosest and some between
 _LEAST_DELTA = 1e-12
 
 
-def _styled(draw: Callable[P, R]) -> Callable[P, R]:
-    @wraps(draw)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-        from matplotlib import rc_context
-
-        with rc_context(_STYLE):
-            return draw(*args, **kwargs)
-
-    return inside
-
-
-@_styled
+@rc_context(_STYLE)
 def accuracy(run: Run) -> Markup | None:
     """Return a figure of test accuracy, one dot a seed and a bar at the mean; None of one dot."""
     strategies = [each for each in run.strategies if each.test_accuracy]
@@ -78,15 +66,13 @@ def accuracy(run: Run) -> Markup | None:
     return _svg(figure, "Test accuracy of each strategy, on held-out people.")
 
 
-@_styled
+@rc_context(_STYLE)
 def budgets(by_strategy: Mapping[str, Sequence[Promise]]) -> Markup | None:
     """Return a figure of each group's ε, asked (a line) and spent (marks); None of one mark."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
     groups = next(iter(by_strategy.values()))
     if len(groups) * len(by_strategy) == 1:
         return None
-    shown = _some(len(groups))
+    shown = some_of(len(groups))
     figure, axes = _axes(1.3 + 0.42 * len(shown))
     for row, g in enumerate(shown):
         asked = groups[g].epsilon
@@ -114,7 +100,7 @@ def budgets(by_strategy: Mapping[str, Sequence[Promise]]) -> Markup | None:
     return _svg(figure, "For each group the ε it asked for and the ε that each strategy spends.")
 
 
-@_styled
+@rc_context(_STYLE)
 def profile(
     plan: Plan, chosen: Sequence[int]
 ) -> tuple[Markup, list[tuple[Group, list[tuple[float, str]]]]]:
@@ -142,12 +128,12 @@ def profile(
     return _svg(figure, said), points
 
 
-@_styled
+@rc_context(_STYLE)
 def influence(rows: Sequence[tuple[Group, float, float, float]]) -> Markup | None:
     """Return a figure of each group's share of the people and of the pull; None of one group."""
     if len(rows) == 1:
         return None
-    shown = [rows[i] for i in _some(len(rows))]
+    shown = [rows[i] for i in some_of(len(rows))]
     figure, axes = _axes(1.1 + 0.5 * len(shown))
     places = np.arange(len(shown))
     for i, (column, label) in enumerate(((1, "of the people"), (3, "of the greatest pull"))):
@@ -159,13 +145,11 @@ def influence(rows: Sequence[tuple[Group, float, float, float]]) -> Markup | Non
     return _svg(figure, "Each group's share of the people and of the greatest pull on a step.")
 
 
-@_styled
+@rc_context(_STYLE)
 def learning_curve(points: Sequence[tuple[int, float]], *, error: bool) -> Markup | None:
     """Return a figure of held-out accuracy, or of the error, by step; None of fewer than two."""
     if len(points) < 2:
         return None
-    from matplotlib.ticker import MaxNLocator
-
     figure, axes = _axes(2.6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     scale = 1.0 if error else 100.0
@@ -176,7 +160,7 @@ def learning_curve(points: Sequence[tuple[int, float]], *, error: bool) -> Marku
     return _svg(figure, f"The learning curve: {name} on held-out people after some of the steps.")
 
 
-@_styled
+@rc_context(_STYLE)
 def rocs(curves: Mapping[str, Roc]) -> Markup | None:
     """Return a figure of true against false positive rate by group; None without any."""
     if not curves:
@@ -195,8 +179,6 @@ def rocs(curves: Mapping[str, Roc]) -> Markup | None:
 
 
 def _axes(height: float) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(_WIDTH, height), layout="constrained")
     return figure, figure.subplots()
 
@@ -210,12 +192,6 @@ def _rows(axes: Any, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), shown)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
-
-
-def _some(count: int) -> list[int]:
-    if count <= _MOST:
-        return list(range(count))
-    return sorted({round(i * (count - 1) / (_MOST - 1)) for i in range(_MOST)})
 
 
 def _svg(figure: Any, title: str) -> Markup:

@@ -195,6 +195,7 @@ def environment(form: str = "html") -> Environment:
         "release_title": release_title,
         "share": _share,
         "shown": shown,
+        "sentence": lambda text: text[:1].upper() + text[1:],
         "number": partial(np.format_float_positional, trim="0"),  # one in YAML 1.1 too
     }
     return environment

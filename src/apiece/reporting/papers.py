@@ -39,7 +39,7 @@ _SIZES = (10.0, 9.0, 8.0, 7.0, 6.0)  # points: the largest at which all is on tw
 _LEVELS = 12  # shown on the page; all are in statement.json
 _LONGEST = 300  # characters of a text that somebody wrote
 _INK, _QUIET, _MARK, _SOFT = (28, 39, 51), (86, 99, 111), (11, 122, 117), (244, 246, 248)
-_WIDE, _LEFT = 178.0, 16.0  # mm
+_WARNING = (180, 60, 0)
 _OPEN = "not stated"
 
 
@@ -52,12 +52,9 @@ def statement_pdf(statement: Json) -> bytes:
     for size in _SIZES:
         document = _blank(statement)
         try:
-            _board(document, statement, size)
-            if document.page == 1:
-                document.add_page()
-                _questions(document, statement, size)
-                if document.page == 2:
-                    return bytes(document.output())
+            _draw(document, statement, size)
+            if document.page == 2:
+                return bytes(document.output())
         finally:
             for font in document.fonts.values():
                 if isinstance(font, TTFFont):
@@ -87,178 +84,79 @@ def _blank(statement: Json) -> FPDF:
     fonts = Path(get_data_path()) / "fonts" / "ttf"
     document.add_font("page", "", fonts / "DejaVuSans.ttf")
     document.add_font("page", "B", fonts / "DejaVuSans-Bold.ttf")
-    document.set_margins(_LEFT, 14)
+    document.set_draw_color(205, 211, 217)
+    document.set_margins(16, 14)
     document.set_auto_page_break(auto=True, margin=14)
     document.add_page()
     return document
 
 
-def _board(document: FPDF, statement: Json, size: float) -> None:
-    """Draw the first page: what it is, three numbers, who answers for it, what is promised."""
-    label, bound = _cut(statement["data"]["label"]), statement["bound_to"]
-    _write(document, "PRIVACY STATEMENT", size - 2, "B", _MARK)
-    _write(document, f"A model that predicts “{label}”", size + 6, "B")
-    if statement["purpose"]:
-        _write(document, _cut(statement["purpose"]), size + 1)
-    if not statement["for_release"]:
-        _write(
-            document, "An experiment: this model must not be released.", size + 1, "B", (180, 60, 0)
-        )
-    _cards(document, statement, size)
-    head = "none: no ledger was charged" if not (bound and bound["ledger"]) else bound["ledger"]
-    weights = bound["weights"] if bound else "none: of a run that is in no folder"
-    facts = [
-        ("Responsible", _cut(statement["controller"] or _OPEN)),
-        ("Contact", _cut(statement["contact"] or _OPEN)),
-        ("Made on", statement["finished"] or _OPEN),
-        ("Valid until", statement["valid_until"] or "no end was set"),
-        ("Model (SHA-256)", weights),
-        ("Ledger’s head", head),
-    ]
-    _table(document, facts, size - 1.5, (32, 146), head=False)
-    document.ln(2)
-    _paragraphs(document, "What is each person promised?", [], size)
-    _promises(document, statement["guarantee"], size)
-    unit, near = statement["unit_of_privacy"], statement["neighbouring"]
-    _paragraphs(
-        document,
-        "Whose presence is hidden?",
-        [f"{unit['means']}: {near['means']} ({near['relation']})."],
-        size,
-    )
-    _paragraphs(
-        document, "What is not covered?", [f"•  {t}" for t in statement["not_covered"]], size
-    )
+def _draw(document: FPDF, statement: Json, size: float) -> None:
+    """Draw both pages, more where a page is too short for what is on it."""
+    from fpdf.fonts import FontFace, TextStyle
 
-
-def _cards(document: FPDF, statement: Json, size: float) -> None:
-    """Draw three numbers, each in a box with what it is."""
-    levels = statement["guarantee"]["levels"]
     mechanism = statement["mechanism"]
-    numbers = [
-        _trained(mechanism),
-        (f"{mechanism['settings']['steps']:,g}", "steps of training"),
-        (f"1 {statement['unit_of_privacy']['unit']}", "is protected: whether it took part"),
-    ]
+    trained = (str(mechanism["models_trained"]), "models trained")
+    if "runs_on_average" in mechanism:  # of a search, whose number of runs is secret
+        trained = (f"{mechanism['runs_on_average']:g}", "runs on average, the best is kept")
+    page = environment().get_template("statement.html.j2")
+    context = page.new_context({
+        "said": statement, "trained": trained, "cut": _cut, "most": _LEVELS,
+        "versions": ", ".join(f"{name} {number}" for name, number in statement["versions"].items()),
+    })  # fmt: skip
+    styles = {
+        "h1": TextStyle(font_size_pt=size + 6, font_style="B", color=_INK, b_margin=0.2),
+        "h2": TextStyle(font_size_pt=size, font_style="B", color=_INK, t_margin=size * 0.2),
+        "h5": TextStyle(font_size_pt=size + 1, font_style="B", color=_WARNING),
+        "h6": TextStyle(font_size_pt=size - 2, font_style="B", color=_MARK),
+        "p": TextStyle(t_margin=0.01),
+        "ul": TextStyle(t_margin=0.01),
+        "li": TextStyle(l_margin=3, t_margin=0),
+    }
+
+    def write(name: str) -> None:
+        html = _safe(document, "".join(page.blocks[name](context)))
+        document.set_font("page", "", size)
+        document.set_text_color(*_INK)
+        document.write_html(
+            html, tag_styles=styles, table_line_separators=True, li_prefix_color=_MARK
+        )
+
+    write("head")
+    numbers, meanings = zip(*_numbers(statement, trained), strict=True)
+    document.ln(size * 0.4)
+    with document.table(
+        borders_layout="NONE", first_row_as_headings=False, gutter_width=4, line_height=size * 0.45,
+        padding=2, text_align="LEFT",
+    ) as table:  # fmt: skip
+        bold = FontFace(size_pt=size + 3, emphasis="BOLD", color=_MARK, fill_color=_SOFT)
+        table.row(numbers, style=bold)
+        table.row(meanings, style=FontFace(size_pt=size - 2, color=_QUIET, fill_color=_SOFT))
+    document.ln(size * 0.4)
+    write("board")
+    document.add_page()
+    write("questions")
+
+
+def _numbers(statement: Json, trained: tuple[str, str]) -> list[tuple[str, str]]:
+    """Return three numbers, each with what it is."""
+    levels = statement["guarantee"]["levels"]
     if levels:
         made = all(each["as_made_at_most"] for each in levels)
         right = "as_made_at_most" if made else "right_of_1000_at_most"
         told = [(each["epsilon"], each["delta"], each[right]) for each in levels]
-        numbers = list(promised_cards(told, MADE if made else ALONE))
-    document.ln(3)
-    top, width, height = document.get_y(), (_WIDE - 8) / 3, 3.0 * size - 3
-    for k, (number, what) in enumerate(numbers):
-        left = _LEFT + k * (width + 4)
-        document.set_fill_color(*_SOFT)
-        document.rect(left, top, width, height, style="F")
-        document.set_fill_color(*_MARK)
-        document.rect(left, top, width, 1.2, style="F")
-        document.set_xy(left + 3, top + 4)
-        document.set_font("page", "B", size + 3)
-        document.set_text_color(*_INK)
-        document.cell(width - 6, size * 0.55, number)
-        document.set_xy(left + 3, top + 4 + size * 0.75)
-        document.set_font("page", "", size - 2)
-        document.set_text_color(*_QUIET)
-        document.multi_cell(width - 6, size * 0.4, what, align="L")
-    document.set_xy(_LEFT, top + height + 4)
-
-
-def _promises(document: FPDF, promise: Json, size: float) -> None:
-    """Draw the table of declared budgets."""
-    levels = promise["levels"]
-    if not levels:
-        _write(document, "Which budgets people could choose was not declared; those that they "
-               "chose are not told.", size)  # fmt: skip
-        return
-    _write(document, f"{guessing()} at most so many, whatever else they know; who has not seen the "
-           "model, about 500:", size)  # fmt: skip
-    made = any(each["as_made_at_most"] for each in levels)
-    rows = [["budget", "ε", "δ", "by ε and δ alone", "as it was made"]]
-    for each in levels[:_LEVELS]:
-        told = (each["right_of_1000_at_most"], each["as_made_at_most"])
-        rights = ["–" if right is None else f"{right:,} of 1,000" for right in told]
-        budget = [_cut(each["name"], 40), shown(each["epsilon"]), shown(each["delta"])]
-        rows.append([*budget, *rights])
-    widths = (54, 24, 28, 36, 36)[: 5 if made else 4]
-    _table(document, [row[: len(widths)] for row in rows], size - 0.5, widths)
-    if len(levels) > _LEVELS:
-        _write(document, f"and {len(levels) - _LEVELS} more, in statement.json", size - 1)
-    if promise["no_limit_cap"] is not None:
-        _write(document, f"Who set no limit: ε = {promise['no_limit_cap']:g}.", size)
-    if not made:
-        less = (
-            "As this model was made an attacker may be right less often; how often follows from "
-            "how many chose what, and is not told."
-        )
-        _write(document, less, size - 1, colour=_QUIET)
-
-
-def _table(
-    document: FPDF, rows: list[list[str]] | list[tuple[str, str]], size: float,
-    widths: tuple[int, ...], *, head: bool = True,
-) -> None:  # fmt: skip
-    from fpdf.fonts import FontFace
-
-    document.set_font("page", "", size)
-    document.set_text_color(*_INK)
-    document.set_draw_color(205, 211, 217)
-    document.set_fill_color(255, 255, 255)
-    with document.table(
-        borders_layout="HORIZONTAL_LINES",
-        col_widths=widths,
-        width=sum(widths),
-        align="L",
-        text_align=("LEFT", *(("RIGHT" if head else "LEFT"),) * (len(widths) - 1)),
-        first_row_as_headings=head,
-        headings_style=FontFace(color=_QUIET, fill_color=(255, 255, 255)),
-        line_height=size * 0.5,
-        padding=0.8,
-    ) as table:
-        for row in rows:
-            table.row([_safe(document, cell) for cell in row])
-
-
-def _trained(mechanism: Json) -> tuple[str, str]:
-    """Return how many models were trained; of a search, whose number is secret, on average."""
-    if "runs_on_average" in mechanism:
-        return f"{mechanism['runs_on_average']:g}", "runs on average, the best is kept"
-    return str(mechanism["models_trained"]), "models trained"
-
-
-def _questions(document: FPDF, statement: Json, size: float) -> None:
-    """Draw the second page: what a reader who asks further is told."""
-    versions = ", ".join(f"{name} {number}" for name, number in statement["versions"].items())
-    page = environment("text").get_template("statement.txt.j2")
-    trained = _trained(statement["mechanism"])
-    told = page.render(said=statement, trained=trained, versions=versions, most=_LEVELS, cut=_cut)
-    for line in told.split("\n"):
-        if line.startswith("# "):
-            _paragraphs(document, line[2:], [], size)
-        else:
-            _write(document, line[:1].upper() + line[1:], size)
-
-
-def _paragraphs(document: FPDF, question: str, answers: list[str], size: float) -> None:
-    document.ln(size * 0.2)
-    _write(document, question, size, "B")
-    for answer in answers:
-        _write(document, answer[:1].upper() + answer[1:], size)
-
-
-def _write(
-    document: FPDF, text: str, size: float, style: str = "", colour: tuple[int, int, int] = _INK
-) -> None:
-    document.set_font("page", style, size)
-    document.set_text_color(*colour)
-    safe = _safe(document, text)
-    document.multi_cell(0, size * 0.47, safe, align="L", new_x="LMARGIN", new_y="NEXT")
+        return list(promised_cards(told, MADE if made else ALONE))
+    return [
+        trained,
+        (f"{statement['mechanism']['settings']['steps']:,g}", "steps of training"),
+        (f"1 {statement['unit_of_privacy']['unit']}", "is protected: whether it took part"),
+    ]
 
 
 def _safe(document: FPDF, text: str) -> str:
-    """Return a text; a character that the font does not have is shown as its escape."""
+    """Return HTML; a character that the font does not have is shown as its escape."""
     known = document.fonts["page"].cmap  # type: ignore[union-attr]  # a font of a file
-    return "".join(c if ord(c) in known else ascii(c)[1:-1] for c in plain(text))
+    return "".join(c if ord(c) in known or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _cut(text: str, most: int = _LONGEST) -> str:

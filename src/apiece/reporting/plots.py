@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,13 +54,6 @@ def save(figure: Figure, path: Path) -> None:
         form = path.suffix.lower().removeprefix(".")
         mark = {"Software" if form == "png" else "Creator": "apiece figure"}
         figure.savefig(file, format=form, dpi=150, metadata=mark)
-
-
-def png(figure: Figure) -> bytes:
-    """Return a figure as the bytes of a PNG file."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
-    return buffer.getvalue()
 
 
 def promise(explanation: Explanation) -> Figure:

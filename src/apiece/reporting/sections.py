@@ -19,7 +19,7 @@ from apiece.contract import explain
 from apiece.contract.explain import promised_right, whole
 from apiece.errors import InputError
 from apiece.jobs.config import SAID
-from apiece.jobs.results import totalled
+from apiece.jobs.results import some_of
 from apiece.jobs.trained import Asked, levels_of, promises_of
 from apiece.plan import Plan
 from apiece.plan.parts import RELATION, runs_on_average
@@ -306,7 +306,7 @@ def comparison(subject: Subject) -> Json | None:
     run = _run(subject)
     if run.models == 1 or not run.totals:
         return None
-    alone = [run.kept.promises[g] for g in totalled(len(run.kept.promises))]
+    alone = [run.kept.promises[g] for g in some_of(len(run.kept.promises))]
     return {"totals": list(zip(run.totals, alone, strict=False)), "models": run.models}
 
 
@@ -434,12 +434,12 @@ def left_out_text(subject: Subject, edition: str) -> str:
 
 def cards(subject: Subject, edition: str) -> list[tuple[str, str]]:
     """Return the three numbers on top of a page, each with what it is."""
-    declared, run, found = subject.declared, subject.run, subject.findings
+    declared, run, findings = subject.declared, subject.run, subject.findings
     reads = {"run": {"budgets", "held out"}, "plan": {"budgets"}, "findings": {"members"}}
     if edition == "public" and not reads[declared.of] <= subject.open:
         return list(_declared_cards(declared))
-    if found is not None:
-        return list(_findings_cards(found))
+    if findings is not None:
+        return list(_findings_cards(findings))
     groups = promises_of(subject.plan)
     first = f"{sum(g.records for g in groups):,}", f"{declared.unit}s in the plan"
     if run is not None and (told := held_out(run)):
@@ -501,12 +501,15 @@ def _declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
     yield f"1 {declared.unit}", "is protected: whether it took part"
 
 
-def _findings_cards(found: Findings) -> Iterator[tuple[str, str]]:
-    least = max((bound.epsilon for bound in found.bounds), default=None)
+def _findings_cards(findings: Findings) -> Iterator[tuple[str, str]]:
+    least = max((bound.epsilon for bound in findings.bounds), default=None)
     yield ("–" if least is None else f"{least:.3g}"), "ε at least, by what the attack found"
-    areas = [roc.auc for roc in found.rocs.values()]
+    areas = [roc.auc for roc in findings.rocs.values()]
     yield (f"{max(areas):.3f}" if areas else "–"), "area under the curve of the group told best"
-    yield (f"{found.canaries:,}" if found.canaries else "–"), "canaries that the bounds rest on"
+    yield (
+        (f"{findings.canaries:,}" if findings.canaries else "–"),
+        "canaries that the bounds rest on",
+    )
 
 
 def _why_not(section: ReportSection, subject: Subject, edition: str) -> str:

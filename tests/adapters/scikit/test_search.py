@@ -10,6 +10,7 @@ from apiece import report
 from apiece.datasets import Numeric
 from apiece.errors import InputError
 from apiece.jobs import Search, statement_schema
+from apiece.jobs import model as model_of_table
 from apiece.sklearn import PrivateClassifier
 
 GENERATOR = np.random.default_rng(3)
@@ -29,14 +30,14 @@ def fitted(**how):
 
 def searched(**how):
     """Return an estimator that searched, and the learning rate of each of its runs."""
-    rates, descended = [], PrivateClassifier._descended
+    rates, by_sgd = [], model_of_table.by_sgd
 
-    def noted(self, plan, rate, *rest):
-        rates.append(rate)
-        return descended(self, plan, rate, *rest)
+    def noted(*given, learning_rate, **rest):
+        rates.append(learning_rate)
+        return by_sgd(*given, learning_rate=learning_rate, **rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PrivateClassifier, "_descended", noted)
+        patch.setattr(model_of_table, "by_sgd", noted)
         return fitted(**how), rates
 
 

@@ -40,7 +40,16 @@ def test_doubts_about_budgets_are_told_to_who_fits() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"steps": 0}, {"batch_size": 1e9}, {"clip_norm": np.nan}, {"strategy": "sampel"}],
+    [
+        {"steps": 0},
+        {"batch_size": 1e9},
+        {"clip_norm": np.nan},
+        {"strategy": "sampel"},
+        {"learning_rate": np.nan},
+        {"learning_rate": -1.0},
+        {"hidden": [0]},
+        {"rows_per_person": 0},
+    ],
 )
 def test_settings_out_of_bounds_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError):
