@@ -15,7 +15,6 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from apiece import _check
 from apiece._types import AnyArray, Ids
 from apiece.adapters.account import Account
 from apiece.adapters.fitting import (
@@ -38,7 +37,7 @@ from apiece.budgets.levels import Offered
 from apiece.datasets import Numeric
 from apiece.datasets.encode import encode
 from apiece.errors import InputError, unknown
-from apiece.jobs.config import Pate, Training
+from apiece.jobs.config import Pate, Training, check_method
 from apiece.jobs.people import Examples
 from apiece.jobs.prepared import require_one_model
 from apiece.jobs.results import tuned
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 
     from apiece.jobs.model import Amount, Classes, Target
     from apiece.recipes import Recipe
-
-_OF_PATE = ("public", "teachers", "threshold")
 
 
 @dataclass(eq=False, repr=False)
@@ -399,31 +396,20 @@ class PrivateClassifier(_Classifies, _Tabular):
         return codes
 
     def _settings(self, units: int) -> tuple[Training, Pate]:
-        training, pate = super()._settings(units)
-        if self.method == "pate" and self.search is not None:
-            raise InputError('search: is of DP-SGD; with method="pate" leave it out')
-        given = [name for name in _OF_PATE if getattr(self, name) is not None]
-        if self.method == "dp-sgd" and given:
-            raise InputError(f'{given[0]}: is of PATE; give method="pate" too, or leave it out')
-        if self.method == "dp-sgd":
-            return training, pate
-        if self.rows_per_person is not None:
-            raise InputError(
-                'rows_per_person: is of DP-SGD; with method="pate" leave it out (all rows of a '
-                "person go to that person's teachers)"
+        training = replace(super()._settings(units)[0], method=self.method)
+        pate = Pate(teachers=self.teachers, threshold=self.threshold)
+        if self.method == "pate":
+            size = 32 if self.batch_size is None else self.batch_size
+            training = replace(training, batch_size=size)
+            pate = replace(
+                pate, questions=self.questions, semi_supervised=bool(self.semi_supervised)
             )
-        size = 32 if self.batch_size is None else _check.count("batch_size", self.batch_size)
-        training = replace(training, method=self.method, batch_size=size)
-        if self.public is None:
+        if self.method == "pate" and self.public is None:
             raise InputError('public: missing; with method="pate" give rows that are public')
-        if self.teachers is None:
-            raise InputError("teachers: missing; give a number, some hundred people a teacher")
-        return training, Pate(
-            teachers=self.teachers,
-            questions=self.questions,
-            threshold=self.threshold,
-            semi_supervised=bool(self.semi_supervised),
-        )
+        if self.method == "dp-sgd" and self.public is not None:
+            pate = replace(pate, public="rows")  # which is refused
+        check_method(training, pate, searched=self.search is not None)
+        return training, pate
 
     def _train(
         self, budgets: Budgets, target: Target, rows: Examples, training: Training, seed: int | None

@@ -16,12 +16,11 @@ from apiece._types import Flags, Json
 from apiece.budgets.levels import Levels, Offered
 from apiece.datasets import PACKAGED
 from apiece.datasets.tables import PLAIN, Dialect, is_parquet
-from apiece.errors import InputError, unknown
+from apiece.errors import InputError, as_given, unknown
 from apiece.jobs.search import Search
 from apiece.jobs.settings import (
     Share,
     address,
-    as_given,
     below_one,
     charged_scope,
     check,
@@ -41,6 +40,7 @@ from apiece.jobs.settings import (
     shares,
     strategies_of,
     strategy_name,
+    unread,
 )
 from apiece.plan import Schedule
 
@@ -233,12 +233,40 @@ class Pate:
         return 200 if self.questions is None else self.questions
 
 
+def check_method(training: Training, pate: Pate, *, searched: bool) -> None:
+    """Raise `InputError` for a setting of the other method, and for one that the method needs."""
+    how = as_given("method", "pate")
+    if training.method == "dp-sgd":
+        for name, _ in settings_of(Pate):
+            if getattr(pate, name) is not None:
+                raise InputError(f"{name}: is of PATE; give {how} too, or leave it out")
+        return
+    if searched:
+        raise InputError(f"search: is of DP-SGD; with {how} leave it out")
+    for name in ("rows_per_person", "noise_schedule", "learning_rate_schedule"):
+        if getattr(training, name) is not None:
+            raise InputError(
+                f"{name}: is of DP-SGD; with {how} leave it out (all rows of a person go to that "
+                "person's teachers)"
+            )
+    if not training.batch_size == int(training.batch_size):
+        raise InputError(
+            f"batch_size = {training.batch_size:g}: with {how} every teacher takes as many rows "
+            "to a step; give a whole number"
+        )
+    if pate.teachers is None:
+        raise InputError(
+            f"teachers: missing; give {as_given('teachers', 100)}, say: some hundred people a "
+            "teacher are many"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
     """[search]: a `Search`, with the path of public rows to score on; none without `space`."""
 
-    space: Mapping[str, Any] | None = setting(read=as_given)
-    runs: Any = setting(read=as_given)
+    space: Mapping[str, Any] | None = setting(read=unread)
+    runs: Any = setting(read=unread)
     score_noise: float | None = setting()
     validation: str | None = setting()
 
@@ -388,10 +416,14 @@ class Job:
         for name in (*compare.strategies, *compare.settings):
             if name not in known:
                 raise unknown(f"[compare]: strategy of method {method}", name, known)
-        if method == "pate":
-            self._check_pate()
-        else:
-            self._check_dp_sgd()
+        check_method(self.training, self.pate, searched=self.search.space is not None)
+        if method == "pate" and (self.pate.public is None) == (self.pate.public_share is None):
+            raise InputError(
+                "public: the student learns from public rows; give a table of them with --public, "
+                "or declare a share of the held-out rows public with --public-share; one of the two"
+            )
+        if method == "dp-sgd":
+            self._check_rows_per_person()
         if compare.strategies and strategy not in compare.strategies:
             raise InputError(
                 f"strategy = {strategy!r}: its model is kept, so it must be one of [compare] "
@@ -409,46 +441,17 @@ class Job:
                 "run is another analysis; give --split COLUMN, or --test-share 0"
             )
 
-    def _check_pate(self) -> None:
-        training, pate = self.training, self.pate
-        for name in ("rows_per_person", "noise_schedule", "learning_rate_schedule"):
-            if getattr(training, name) is not None:
-                raise InputError(
-                    f"{name}: is of DP-SGD; with --method pate leave it out (all rows of a person "
-                    "go to that person's teachers)"
-                )
-        if not training.batch_size == int(training.batch_size):
-            raise InputError(
-                f"batch_size = {training.batch_size:g}: with --method pate every teacher takes as "
-                "many rows to a step; give a whole number"
-            )
-        if pate.teachers is None:
-            raise InputError(
-                "teachers: missing; give --teachers, as in --teachers 100: some hundred people a "
-                "teacher are many"
-            )
-        if (pate.public is None) == (pate.public_share is None):
-            raise InputError(
-                "public: the student learns from public rows; give a table of them with --public, "
-                "or declare a share of the held-out rows public with --public-share; one of the two"
-            )
-
     def _check_search(self) -> None:
-        training, compare = self.training, self.compare
-        if training.method == "pate":
-            raise InputError("search: is of DP-SGD; with --method pate leave it out")
+        compare = self.compare
         if compare.strategies or compare.settings or compare.seeds > 1:
             raise InputError(
                 "search: chooses one model; leave out [compare], --compare and --seeds"
             )
         for name in ("noise_schedule", "learning_rate_schedule"):
-            if getattr(training, name) is not None:
+            if getattr(self.training, name) is not None:
                 raise InputError(f"{name}: is of one run; with a search leave it out")
 
-    def _check_dp_sgd(self) -> None:
-        for name, _ in settings_of(Pate):
-            if getattr(self.pate, name) is not None:
-                raise InputError(f"{name}: is of PATE; give --method pate too, or leave it out")
+    def _check_rows_per_person(self) -> None:
         person, rows = self.data.person, self.training.rows_per_person
         if person is None and rows is not None:
             raise InputError(

@@ -180,8 +180,8 @@ def read_people(job: Job, coins: int | None = None) -> People:
     if not data.packaged:
         public += lint(schema, list(frame.columns), taken=taken, records=len(asked))
         private = of_rows(frame, columns, encoded, dialect.decimal, with_ids=units.ids is not None)
-    person = units.person
-    whole = Examples(encoded.features, labels, person, units.ids if person is None else person)
+    owner = units.ids if units.person is None else units.person
+    whole = Examples(encoded.features, labels, units.person, owner)
     read = [job.pate.public, job.search.validation]
     read += [] if data.packaged else [data.source, data.people]
     people = People(
@@ -304,36 +304,26 @@ def _check_labels(people: People) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Roster:
-    """The units of a job: records, which are rows of the data, or persons with any number of rows.
+    """The units of a job: persons with any number of rows, or records, each a row of the data.
 
     What a unit has once, its budget and its part of the split, stands in the data or in a second
     table of persons.
 
-    size: how many. ids: (U,), of the units; None for records without. units: whose each row of the
-    data is; None where each row is a record. table: what says budgets and split. decimal: its
-    decimal mark. stated: the persons of that table's rows, in the order of `ids`; None where each
-    of its rows is a unit, in order.
+    units: of the data. ids: (U,), theirs; None of records without. person: (n,), whose each row is;
+    None where each row is a record. table: what says budgets and split. decimal: its decimal mark.
+    stated: the same units, of that table's rows.
     """
 
-    size: int
+    units: Units
     ids: npt.NDArray[np.str_] | None
-    units: Units | None
+    person: npt.NDArray[np.str_] | None
     table: pd.DataFrame
     decimal: str
-    stated: Units | None
+    stated: Units
 
     def rows(self, chosen: Mask) -> Mask:
         """Return which rows of the data are of the chosen units."""
-        return chosen if self.units is None else chosen[self.units.owner]
-
-    @property
-    def person(self) -> npt.NDArray[np.str_] | None:
-        """(n,) The person of each row; None where each row is a record."""
-        return None if self.units is None else self.units.ids[self.units.owner]
-
-    def once(self, values: AnyArray, what: str) -> AnyArray:
-        """Return what each unit has, (U,), from what each row of `table` says."""
-        return values if self.stated is None else self.stated.once(values, what)
+        return chosen[self.units.owner]
 
 
 def read_units(frame: pd.DataFrame, data: Data) -> Roster:
@@ -361,14 +351,17 @@ def read_units(frame: pd.DataFrame, data: Data) -> Roster:
                     f"{error}; or where a person may have several rows, pass --person {data.ids} "
                     "in place of --ids"
                 ) from None
-        return Roster(len(frame), ids, None, table, dialect.decimal, None)
+        row = np.arange(len(frame))
+        records = Units(row if ids is None else ids, row)
+        return Roster(records, ids, None, table, dialect.decimal, records)
     persons = stated = Units.of_column(frame, data.person)
     if data.people is not None:
         dialect = data.dialect_of(data.people)
         table = read_table(data.people, dialect)
         stated = Units.of_column(table, data.person)
         persons.require_same(stated, here=data.source, there=data.people)
-    return Roster(len(persons), persons.ids, persons, table, dialect.decimal, stated)
+    person = persons.ids[persons.owner]
+    return Roster(persons, persons.ids, person, table, dialect.decimal, stated)
 
 
 def split(units: Roster, data: Data, seed: int | None) -> Mask:
@@ -380,19 +373,19 @@ def split(units: Roster, data: Data, seed: int | None) -> Mask:
     name = data.split_column
     random = np.random.default_rng(seed)
     if name is not None:
-        parts = [part.lower() for part in texts(column(units.table, name, "split"))]
-        bad = [row for row, part in enumerate(parts) if part not in _PARTS]
+        cells = [str(cell) for cell in texts(column(units.table, name, "split"))]
+        parts = [_PARTS.get(cell.lower()) for cell in cells]
+        bad = [row for row, part in enumerate(parts) if part is None]
         if bad:
-            said = str(texts(column(units.table, name, "split"))[bad[0]])
             raise DataError(
-                f"split column {name!r}, row {bad[0] + 1} = {said!r}: must be 'train' "
+                f"split column {name!r}, row {bad[0] + 1} = {cells[bad[0]]!r}: must be 'train' "
                 f"or 'test' ({len(bad)} such rows)"
             )
-        trained = units.once(np.array([_PARTS[part] for part in parts]), f"split column {name!r}")
+        trained = units.stated.once(np.array(parts, dtype=bool), f"split column {name!r}")
     elif data.person is not None and units.ids is not None:
         trained = _coins(units.ids, random.bytes(32)) >= data.test_share
     else:
-        trained = random.random(units.size) >= data.test_share
+        trained = random.random(len(units.units)) >= data.test_share
     if not trained.any():
         raise DataError(f"{data.source}: no record is left for training; change the split")
     return np.asarray(trained)
@@ -403,7 +396,7 @@ def declared_public(units: Roster, held: Mask, share: float, seed: int | None) -
     # held: (U,), which of them are held out. share: that is declared public. seed: as of `split`.
     # Raises `DataError` where no unit is public.
     random = np.random.default_rng(None if seed is None else [seed, 1])
-    coins = random.random(units.size) if units.ids is None else _coins(units.ids, random.bytes(32))
+    coins = random.random(held.size) if units.ids is None else _coins(units.ids, random.bytes(32))
     public = held & (coins < share)
     if not public.any():
         raise DataError(
@@ -430,7 +423,7 @@ def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
         levels=asked.levels,
         no_limit_cap=asked.no_limit_cap,
         decimal=units.decimal,
-        once=units.once,
+        once=units.stated.once,
     )
     columns = {name: each[trained] if np.ndim(each) else each for name, each in said.items()}
     if asked.groups:

@@ -105,8 +105,8 @@ class Share:
     share: float
 
 
-def as_given(name: str, value: object) -> object:
-    """Return what is checked as a whole, with what stands beside it."""
+def unread(name: str, value: object) -> object:
+    """Return what is checked later, with what stands beside it."""
     return value
 
 

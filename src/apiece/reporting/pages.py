@@ -169,7 +169,7 @@ def render(subject: Subject, edition: str) -> str:
 
 
 def environment(form: str = "html") -> Environment:
-    """Return what makes HTML, Markdown or text: values are escaped, no character does anything."""
+    """Return what makes HTML or Markdown: values are escaped, and no character does anything."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     def safe(value: object) -> object:

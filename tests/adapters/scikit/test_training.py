@@ -28,7 +28,7 @@ def test_the_plan_is_verified_and_of_all_steps() -> None:
 
 
 def test_several_models_in_one_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="an estimator has one"):
+    with pytest.raises(UnsupportedError, match="and one is made here; choose sample"):
         fitted(strategy="adapdp", steps=10)
 
 
