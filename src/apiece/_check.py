@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import AnyArray, Floats
+from apiece._types import AnyArray, Floats, Mask
 from apiece.errors import DataError, InputError
 
 
@@ -81,18 +81,33 @@ def positive_array(
     name: str, values: object, *, below: float = math.inf, error: type[InputError] = InputError
 ) -> Floats:
     """Return `values` as a read-only float array if every entry lies in (0, below)."""
-    # The message names the first entry that does not.
+    return _array(name, values, f"(0, {below:g})", lambda x: (x > 0) & (x < below), error)
+
+
+def probability_array(name: str, values: object, *, error: type[InputError] = InputError) -> Floats:
+    """Return `values` as a read-only float array if every entry lies in [0, 1]."""
+    return _array(name, values, "[0, 1]", lambda x: (x >= 0) & (x <= 1), error)
+
+
+def _array(
+    name: str,
+    values: object,
+    interval: str,
+    inside: Callable[[Floats], Mask],
+    error: type[InputError],
+) -> Floats:
+    """Return `values` as a read-only float array; the error names the first entry outside."""
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise error(f"{name}: not numbers; give an array of numbers in (0, {below:g})") from None
-    good = (array > 0) & (array < below)
-    if not good.all():
-        where = "" if array.ndim == 0 else f"[{int(np.flatnonzero(~good.ravel())[0])}]"
-        value = float(array.ravel()[np.flatnonzero(~good.ravel())[0]])
-        bad = f" ({int((~good).sum())} such entries)" if array.ndim else ""
+        raise error(f"{name}: not numbers; give an array of numbers in {interval}") from None
+    outside = np.flatnonzero(~inside(array))
+    if outside.size:
+        where = f"[{int(outside[0])}]" if array.ndim else ""
+        many = f" ({outside.size} such entries)" if array.ndim else ""
         remedy = "correct or leave out these entries" if array.ndim else "give a number inside"
-        raise error(f"{name}{where} = {value!r}: must be in (0, {below:g}){bad}; {remedy}")
+        value = float(array.ravel()[outside[0]])
+        raise error(f"{name}{where} = {value!r}: must be in {interval}{many}; {remedy}")
     array.flags.writeable = False
     return array
 

@@ -16,7 +16,7 @@ from apiece.assignment import Allocate
 from apiece.contract import choices, explain
 from apiece.errors import InputError, UnsupportedError, VerificationError
 from apiece.plan import BoundPlan
-from apiece.plan.parts import allocated_steps, mechanism_of
+from apiece.plan.parts import allocated_steps
 from apiece.reporting.pages import contributor_page
 from apiece.training import poisson_batches
 from apiece.training.batches import PlannedSampler
@@ -92,7 +92,7 @@ def test_a_step_is_drawn_again_alone_and_shards_make_the_whole(plan: BoundPlan) 
 
 def test_planned_spending_of_a_prefix_is_an_upper_bound_that_grows(plan: BoundPlan) -> None:
     for g in (0, 1):
-        parts = [privacy_curve(mechanism_of(plan, g, n)).epsilon(1e-4) for n in (1, 8, 15, 23)]
+        parts = [privacy_curve(plan.mechanism_at(g, n)).epsilon(1e-4) for n in (1, 8, 15, 23)]
         ends = [bounds.upper for bounds in parts]
         assert ends[-1] == pytest.approx(plan.epsilon_spent[g])
         assert ends == sorted(ends)

@@ -10,7 +10,6 @@ from apiece.budgets import Budgets
 from apiece.errors import InputError
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 from apiece.plan import Plan, Stage
-from apiece.plan.parts import mechanism_of, own_reference
 
 BUDGETS = Budgets([1.0] * 60 + [3.0] * 40, 1e-5)
 PLAN: Plan = assign(BUDGETS, "scale", steps=8, expected_batch_size=20, clip_norm=1.0).public()
@@ -21,9 +20,9 @@ def test_stages_are_composed_and_those_without_the_group_left_out() -> None:
     only_weak = Stage(3, 8.0, 2.0, np.array([0.0, 0.2]), np.array([1.0, 1.0]))
     both = replace(PLAN, stages=(FIRST, only_weak))
     assert both.steps == 11
-    assert mechanism_of(both, 0) == mechanism_of(PLAN, 0)
+    assert both.mechanism_at(0) == PLAN.mechanism_at(0)
     own = Repeated(Sampled(Gaussian(2.0), 0.2), 3)
-    assert mechanism_of(both, 1) == Composed(mechanism_of(PLAN, 1), own)
+    assert both.mechanism_at(1) == Composed(PLAN.mechanism_at(1), own)
 
 
 def test_on_a_worst_path_no_coin_hides_anything() -> None:
@@ -32,14 +31,14 @@ def test_on_a_worst_path_no_coin_hides_anything() -> None:
     revealed = replace(
         hidden, worst_paths=np.array([[True], [False]]), objections=("coins are revealed",)
     )
-    assert mechanism_of(hidden, 0) == Sampled(mechanism_of(PLAN, 0), 0.5)
-    assert mechanism_of(revealed, 0) == mechanism_of(PLAN, 0)
-    assert mechanism_of(revealed, 1) == Composed()
+    assert hidden.mechanism_at(0) == Sampled(PLAN.mechanism_at(0), 0.5)
+    assert revealed.mechanism_at(0) == PLAN.mechanism_at(0)
+    assert revealed.mechanism_at(1) == Composed()
 
 
 def test_the_reference_of_a_plan_that_nobody_requested_is_its_mean_rate() -> None:
-    assert own_reference(PLAN).sampling_probability == pytest.approx(0.2)
-    assert own_reference(PLAN).steps == 8
+    assert PLAN.own_reference().sampling_probability == pytest.approx(0.2)
+    assert PLAN.own_reference().steps == 8
 
 
 @pytest.mark.parametrize(

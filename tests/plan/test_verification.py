@@ -9,24 +9,26 @@ import pytest
 from apiece import contract
 from apiece.accounting import privacy_curve
 from apiece.assignment import JorgensenSampling, Sample, Scale, Uniform, assign
-from apiece.budgets import Budgets
+from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InputError, VerificationError
-from apiece.plan import BoundPlan, Stage, Verification
-from apiece.plan.verification import amplified, spending, strictest
+from apiece.plan import BoundPlan, Plan, Stage, Verification
+from apiece.plan.parts import sampled_steps
+from apiece.plan.verification import spending, strictest
 
 SETTINGS = {"steps": 3, "expected_batch_size": 10, "clip_norm": 1.0}
 
 
 @pytest.mark.parametrize("joins", [1e-9, 0.3, 1.0])
-def test_amplification_is_rounded_up_and_never_overflows(joins: float) -> None:
-    epsilon = np.array([1e-12, 1e-3, 0.999, 1.0, 30.0, 700.0])
-    found = amplified(epsilon, np.full(6, joins))
-    exact = np.array([math.log1p(joins * math.expm1(e)) for e in epsilon])
-    assert (found >= exact * (1 - 2.0**-50)).all()
-    assert found == pytest.approx(exact, rel=1e-9)
-    assert amplified(np.array([2000.0]), np.array([joins])) == pytest.approx(
-        2000 + math.log(joins), rel=1e-12
-    )
+@pytest.mark.parametrize("noise", [100.0, 1.0, 0.02])
+def test_amplification_is_rounded_up_and_never_overflows(joins: float, noise: float) -> None:
+    groups = BudgetGroups(np.array(["a"]), np.ones(1), np.full(1, 1e-11), None, np.array([100]))
+    whole, coin = np.ones(1), np.full(1, joins)
+    plan = Plan("by hand", 1.0, groups, (Stage(1, 100 * joins, noise, whole, whole, coin),))
+    run = float(privacy_curve(sampled_steps(noise, 1, 1)).epsilon(1e-11 / joins).upper)
+    exact = math.log1p(joins * math.expm1(run)) if run < 700 else run + math.log(joins)
+    (spent,) = spending(plan, "pld")
+    assert spent >= exact * (1 - 2.0**-50)
+    assert spent == pytest.approx(exact, rel=1e-9)
 
 
 def test_a_coin_costs_what_the_mechanism_with_the_coin_costs() -> None:

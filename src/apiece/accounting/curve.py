@@ -234,10 +234,7 @@ one, whose profile has a closed form
         Guarantee:
             Never below the truth.
         """
-        rates = _real_array("false_positive_rate", false_positive_rate)
-        wrong = ~((rates >= 0) & (rates <= 1))
-        if wrong.any():
-            raise InputError(f"false_positive_rate = {float(rates[wrong][0])!r}: must be in [0, 1]")
+        rates = _check.probability_array("false_positive_rate", false_positive_rate)
         with within_range(self._what):
             power = greatest_power(self._gated, rates.ravel()) if rates.size else rates
         return float(power[0]) if rates.ndim == 0 else power.reshape(rates.shape)

@@ -58,7 +58,7 @@ class BudgetGroups:
         put(self, "epsilon", _check.positive_array("epsilon", self.epsilon, error=BudgetError))
         put(self, "delta", _check.positive_array("delta", self.delta, below=1, error=BudgetError))
         if self.excess is not None:
-            put(self, "excess", excess_array(self.excess))
+            put(self, "excess", _check.probability_array("excess", self.excess, error=BudgetError))
         for name, dtype in (("records", np.int64), ("name", str)):
             array = np.array(getattr(self, name), dtype=dtype)
             array.flags.writeable = False
@@ -91,20 +91,6 @@ class BudgetGroups:
             return False
         columns = ("epsilon", "delta", "records", *(() if self.excess is None else ("excess",)))
         return all(np.array_equal(getattr(self, c), getattr(other, c)) for c in columns)
-
-
-def excess_array(values: npt.ArrayLike) -> Floats:
-    """Return `values` as a read-only array if every entry lies in [0, 1]."""
-    try:
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise BudgetError("excess: not numbers; give numbers in [0, 1]") from None
-    good = (array >= 0) & (array <= 1)
-    if not good.all():
-        bad = array.ravel()[~good.ravel()][0]
-        raise BudgetError(f"excess = {float(bad)!r}: must be in [0, 1]; 1 asks for no bound")
-    array.flags.writeable = False
-    return array
 
 
 def names_of(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.budgets.frames import budget_columns, ids_column, read_frame
-from apiece.budgets.groups import BudgetGroups, excess_array, grouped
+from apiece.budgets.groups import BudgetGroups, grouped
 from apiece.budgets.levels import Levels, Offered, epsilons_of, levels_of
 from apiece.budgets.units import Units
 from apiece.datasets.tables import PLAIN, Dialect
@@ -137,7 +137,7 @@ class Budgets:
             "delta": _check.positive_array("delta", delta, below=1.0, error=BudgetError),
         }
         if excess is not None:
-            columns["excess"] = excess_array(excess)
+            columns["excess"] = _check.probability_array("excess", excess, error=BudgetError)
         if ids is not None:
             columns["ids"] = _check.record_ids("ids", ids)
         if labels is not None:

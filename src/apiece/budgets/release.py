@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers
-from apiece.budgets.groups import excess_array
 from apiece.budgets.records import Budgets
 from apiece.errors import BudgetError, InfeasibleError, InputError, unknown
 from apiece.numerics.roots import geometric, narrowed
@@ -227,7 +226,9 @@ def _levels(
     """Return the levels' ε, δ and Δ̄ in order; nothing in it knows the records."""
     epsilon = np.atleast_1d(_check.positive_array("levels", levels, error=BudgetError))
     deltas = _check.positive_array("level_delta", delta, below=1, error=BudgetError)
-    bounds = None if excess is None else excess_array(excess)
+    bounds = (
+        None if excess is None else _check.probability_array("excess", excess, error=BudgetError)
+    )
     for name, given in (("level_delta", deltas), ("level_excess", bounds)):
         if given is not None and given.shape not in ((), (1,), epsilon.shape):
             raise BudgetError(

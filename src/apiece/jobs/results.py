@@ -43,7 +43,6 @@ from apiece.jobs.statement import (
 from apiece.jobs.trained import Accuracies, Facts, Level, Release, Seed, Trained, checklist
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
-from apiece.plan.parts import runs_on_average
 
 CONFIG, PLAN, METRICS, MODEL, REPORT, STATEMENT = (
     "config.toml", "plan.json", "metrics.json", "model.pt", "report.html", "statement.json",
@@ -487,7 +486,7 @@ def statement_of(run: Run) -> Json:
         'record'
     """
     data, plan, seeded = run.data, run.kept.plan, run.seed is not None
-    searched = runs_on_average(plan) is not None
+    searched = plan.runs_on_average is not None
     public = plan.counts == "released" or (data.packaged and data.simulated_budgets)
     bound = run.bound and run.bound.said(plan.to_dict(), run.to_dict())
     return sealed({
@@ -526,7 +525,7 @@ def statement_of(run: Run) -> Json:
 
 
 def _mechanism(run: Run) -> Json:
-    searched = runs_on_average(run.kept.plan)
+    searched = run.kept.plan.runs_on_average
     return {
         "name": WORDS[run.method][0],
         "sampling": ALLOCATED if run.strategy == "allocate" else WORDS[run.method][1],

@@ -23,7 +23,6 @@ from apiece._types import Json
 from apiece.contract.explain import promised_right
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
-from apiece.plan.parts import runs_on_average
 
 if TYPE_CHECKING:
     import torch
@@ -224,7 +223,7 @@ def guarantee(
     plan: Plan, levels: tuple[Level, ...], no_limit_cap: float | None, *, counts_are_public: bool
 ) -> Json:
     """Return what is promised of each declared level, and of the plan what may be told."""
-    of, runs = "the release of one model, chosen without looking at others", runs_on_average(plan)
+    of, runs = "the release of one model, chosen without looking at others", plan.runs_on_average
     if runs is not None:
         of = (
             f"the release of one model, the best of a random number of runs, {runs:g} on average; "

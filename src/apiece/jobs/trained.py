@@ -22,7 +22,6 @@ from apiece.errors import DataError, InputError
 from apiece.jobs.config import SETTINGS, TUNED
 from apiece.jobs.settings import listed, stored
 from apiece.plan import Plan
-from apiece.plan.parts import runs_on_average
 
 NORMAL = 1.959964  # of a 95 % interval
 POINTS = 20  # of a learning curve
@@ -440,7 +439,7 @@ def checklist(
     # kept: of the strategy whose model is in the folder. models: how many were trained in all.
     plan, groups = kept.plan, kept.plan.budget_groups
     records, delta, largest = plan.records, float(groups.delta.max()), float(groups.epsilon.max())
-    runs, small = runs_on_average(plan), int((groups.records < SMALL_GROUP).sum())
+    runs, small = plan.runs_on_average, int((groups.records < SMALL_GROUP).sum())
     note = "" if no_limit_cap is None else f"; {cap_note(no_limit_cap)}"
     # What is looked at; whether it is amiss, and then the verdict and what is said; else what is.
     lines: list[tuple[str, bool, str, str, str]] = [

@@ -151,15 +151,9 @@ class Finite:
 
 
 def _chances(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    try:
-        chances = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name}: not numbers; give the chance of each outcome") from None
+    chances = _check.probability_array(name, values)
     if chances.ndim != 1 or not chances.size:
         raise InputError(f"{name}: shape {chances.shape}; give one chance an outcome")
-    wrong = ~((chances >= 0) & (chances <= 1))
-    if wrong.any():
-        raise InputError(f"{name} = {float(chances[wrong][0])!r}: chances must be in [0, 1]")
     total = float(chances.sum())
     if not abs(total - 1) <= _SUMS_TO_ONE:
         raise InputError(f"{name}: sums to {total!r}; chances must sum to 1 within {_SUMS_TO_ONE}")

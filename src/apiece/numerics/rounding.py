@@ -16,15 +16,14 @@ LARGEST_LOG_RATIO: Final = 600.0
 _FAR: Final = 1e300  # beyond it all but the largest term is below any rounding
 
 
-def after_coin(log_ratio: npt.ArrayLike, probability: float) -> Floats:
+def after_coin(log_ratio: npt.ArrayLike, probability: npt.ArrayLike) -> Floats:
     """Return log(1 − q + q·e^ρ): a log-ratio ρ of P₁ to Q, as one of (1 − q)Q + qP₁ to Q."""
-    rho = np.asarray(log_ratio, dtype=np.float64)
-    if probability == 1:
-        return rho
+    rho, probability = np.asarray(log_ratio, np.float64), np.asarray(probability, np.float64)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         root = np.exp(rho / 2)
         more = np.where(rho < 700, probability * np.expm1(rho), probability * root * root)
         # where little is left of 1, by positive terms alone: 1 − q is exact there
         less = np.log((1 - probability) + probability * np.exp(np.minimum(rho, 0.0)))
         near = np.where(more < -0.5, less, np.log1p(more))
-        return np.where(more > _FAR, rho + np.log(probability), near)
+        result = np.where(more > _FAR, rho + np.log(probability), near)
+        return np.where(probability == 1, rho, result)

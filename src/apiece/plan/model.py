@@ -27,7 +27,7 @@ from apiece.budgets.records import Consents
 from apiece.errors import InputError
 from apiece.mechanisms import Mechanism
 from apiece.plan import serial
-from apiece.plan.parts import PUBLIC, UNSPENT, Group, Numbers, Stage, frozen, mechanism_of, steps_of
+from apiece.plan.parts import PUBLIC, UNSPENT, Group, Numbers, Stage, frozen
 from apiece.plan.verification import (
     Asked,
     Measures,
@@ -120,16 +120,6 @@ class Plan(Numbers):
         return int(self.budget_groups.records.sum())
 
     @property
-    def steps(self) -> int:
-        """How many updates in total."""
-        return steps_of(self)
-
-    @property
-    def releasable(self) -> bool:
-        """Whether the plan has no objections: each group's (ε, δ) is kept. `require` checks Δ̄."""
-        return not self.objections
-
-    @property
     def _stage(self) -> Stage:
         if len(self.stages) != 1:
             raise InputError(f"plan: it has {len(self.stages)} stages; read plan.stages[i]")
@@ -167,7 +157,7 @@ class Plan(Numbers):
         Raises:
             InputError: For a group that there is not.
         """
-        return mechanism_of(self, self._position(group))
+        return self.mechanism_at(self._position(group))
 
     def renamed(self, names: Sequence[str]) -> Self:
         """Return the same plan with other names of its groups, in its notes too.

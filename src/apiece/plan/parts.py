@@ -152,19 +152,12 @@ class Stage:
         object.__setattr__(self, "times", frozen("times", times, np.int64, shape))
 
     def _chances(self, name: str, values: object) -> Floats:
-        array: Floats = np.array(values, dtype=np.float64)
+        array = _check.probability_array(name, values)
         if array.shape != self.clip_norm.shape or array.ndim != 1 or array.size == 0:
             raise InputError(
                 f"{name}: shape {array.shape}, clip_norm has {self.clip_norm.shape}; give one "
                 "entry a budget group to both"
             )
-        good = (array >= 0) & (array <= 1)
-        if not good.all():
-            where = int(np.flatnonzero(~good)[0])
-            raise InputError(
-                f"{name}[{where}] = {float(array[where])!r}: must be in [0, 1]; give a probability"
-            )
-        array.flags.writeable = False
         return array
 
     def mechanism(self, group: int, steps: int | None = None) -> Mechanism | None:
@@ -411,7 +404,7 @@ class Numbers:
             put(self, "worst_paths", frozen("worst_paths", self.worst_paths, bool, shape))
         self._require_fit()
         if self.reference is None:
-            put(self, "reference", own_reference(self))
+            put(self, "reference", self.own_reference())
 
     def _require_fit(self) -> None:
         """Raise where the stages do not fit the groups, or a batch size its rates."""
@@ -431,6 +424,50 @@ class Numbers:
                     f"sum to {total!r}; they must agree"
                 )
 
+    @property
+    def steps(self) -> int:
+        """How many updates in total."""
+        return sum(stage.steps for stage in self.stages)
+
+    @property
+    def releasable(self) -> bool:
+        """Whether the plan has no objections: each group's (ε, δ) is kept. `require` checks Δ̄."""
+        return not self.objections
+
+    @property
+    def runs_on_average(self) -> float | None:
+        """The mean number of runs whose best is released; None without a search."""
+        return None if self.selection is None else self.selection.runs.mean
+
+    def mechanism_at(self, group: int, steps: int | None = None) -> Mechanism:
+        """Return what is done to a record of a group in the first steps, or in all.
+
+        Args:
+            group: A position.
+            steps: How many; None for all.
+        """
+        if self.selection is not None:  # all runs have been made by when anything is released
+            return self.selection.of(self.stages[0], group)
+        left, taken = self.steps if steps is None else steps, list[tuple[Stage, int]]()
+        for s, stage in enumerate(self.stages):
+            first, left = min(left, stage.steps), max(left - stage.steps, 0)
+            if first and self.worst_paths is None:
+                taken.append((stage, first))
+            elif first and self.worst_paths is not None and self.worst_paths[group, s]:
+                taken.append((replace(stage, participation=None), first))
+        parts = [m for stage, first in taken if (m := stage.mechanism(group, first)) is not None]
+        return parts[0] if len(parts) == 1 else Composed(*parts)
+
+    def own_reference(self) -> Reference:
+        """Return the reference of a plan that nobody requested: its own mean rate."""
+        # Of those who asked: public records join in the batch size that was requested for the
+        # others.
+        groups = self.budget_groups
+        asked = groups.records[groups.name != PUBLIC]
+        records = int((asked if asked.size else groups.records).sum())
+        joined = sum(stage.steps * stage.expected_batch_size for stage in self.stages)
+        return Reference(min(1.0, joined / self.steps / records), self.steps)
+
 
 def frozen(
     name: str, values: npt.ArrayLike, dtype: npt.DTypeLike, shape: tuple[int, ...]
@@ -443,38 +480,3 @@ def frozen(
         array = array.copy()
         array.flags.writeable = False
     return array
-
-
-def steps_of(plan: Numbers) -> int:
-    """Return how many updates there are in all stages."""
-    return sum(stage.steps for stage in plan.stages)
-
-
-def runs_on_average(plan: Numbers) -> float | None:
-    """Return the mean number of runs whose best is released; None without a search."""
-    return None if plan.selection is None else plan.selection.runs.mean
-
-
-def mechanism_of(plan: Numbers, group: int, steps: int | None = None) -> Mechanism:
-    """Return what is done to a record of `group` in the first steps, or all; `mechanism_for`."""
-    if plan.selection is not None:  # all runs have been made by when anything is released
-        return plan.selection.of(plan.stages[0], group)
-    left, taken = steps_of(plan) if steps is None else steps, list[tuple[Stage, int]]()
-    for s, stage in enumerate(plan.stages):
-        first, left = min(left, stage.steps), max(left - stage.steps, 0)
-        if first and plan.worst_paths is None:
-            taken.append((stage, first))
-        elif first and plan.worst_paths is not None and plan.worst_paths[group, s]:
-            taken.append((replace(stage, participation=None), first))
-    parts = [m for stage, first in taken if (m := stage.mechanism(group, first)) is not None]
-    return parts[0] if len(parts) == 1 else Composed(*parts)
-
-
-def own_reference(plan: Numbers) -> Reference:
-    """Return the reference of a plan that nobody requested: its own mean rate."""
-    # Of those who asked: public records join in the batch size that was requested for the others.
-    groups = plan.budget_groups
-    asked = groups.records[groups.name != PUBLIC]
-    records = int((asked if asked.size else groups.records).sum())
-    joined = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
-    return Reference(min(1.0, joined / steps_of(plan) / records), steps_of(plan))

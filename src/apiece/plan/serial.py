@@ -19,8 +19,6 @@ from apiece.plan.parts import (
     Schedule,
     Selection,
     Stage,
-    own_reference,
-    steps_of,
 )
 from apiece.plan.verification import MEASURED, Measures, strictest, verify
 
@@ -51,25 +49,26 @@ class Claims:
         # plan without objections does not keep what it promises. Advantage and excess take a curve
         # a group: they are compared where the budgets have bounds on the excess, which then rest on
         # the plan's reference; elsewhere `Plan.measures` recomputes them when they are read.
-        releasable = not plan.objections
-        if self.steps != steps_of(plan):
-            raise DataError(f"plan: steps = {self.steps}, but its stages have {steps_of(plan)}")
-        if self.releasable != releasable:
+        if self.steps != plan.steps:
+            raise DataError(f"plan: steps = {self.steps}, but its stages have {plan.steps}")
+        if self.releasable != plan.releasable:
             raise DataError(
                 f"plan: releasable is {self.releasable}, with {len(plan.objections)} objections; "
                 "give what to_json wrote"
             )
-        if plan.worst_paths is not None and releasable:
+        if plan.worst_paths is not None and plan.releasable:
             raise DataError("plan: its coins are revealed, so it has objections; none is given")
         # a bound that is no number keeps no promise
         with within_range(lambda: "plan"):
             stage, bounds = plan.stages[0], plan.budget_groups.excess
             self._same(plan, "noise_multiplier", stage.noise_stddev / stage.clip_norm)
             epsilon, delta, bound = strictest(plan.budget_groups)
-            if releasable:  # bounds on the excess are verified before a release, by `Plan.require`
+            if (
+                plan.releasable
+            ):  # bounds on the excess are verified before a release, by `Plan.require`
                 verify(plan, spent(), (epsilon, delta, np.ones_like(bound)), measures).require()
             self._same(plan, "epsilon_spent", spent())
-            if releasable and (bound < 1).any():
+            if plan.releasable and (bound < 1).any():
                 _require_own_reference(plan)
             if bounds is not None and len(plan.budget_groups) <= MEASURED:
                 for name, own in measures().columns().items():
@@ -92,7 +91,7 @@ class Claims:
 
 def _require_own_reference(plan: Numbers) -> None:
     """Raise `DataError` unless the reference, on which bounds rest, is that of what will be run."""
-    own, given = own_reference(plan), plan.reference
+    own, given = plan.own_reference(), plan.reference
     assert given is not None  # set when the plan was made
     off = abs(given.sampling_probability - own.sampling_probability)
     if given.steps != own.steps or not off <= SLACK * own.sampling_probability:
@@ -110,10 +109,10 @@ def parameters(plan: Numbers) -> Json:
         "strategy": plan.strategy,
         "relation": plan.relation,
         "method": plan.method,
-        "steps": steps_of(plan),
+        "steps": plan.steps,
         "clip_norm": plan.clip_norm,
         "reference": asdict(plan.reference),
-        "releasable": not plan.objections,
+        "releasable": plan.releasable,
         "objections": list(plan.objections),
         "counts": plan.counts,
         "notes": list(plan.notes),

@@ -17,7 +17,8 @@ from apiece.budgets import BudgetGroups
 from apiece.budgets.records import Consents
 from apiece.errors import VerificationError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
-from apiece.plan.parts import Numbers, Reference, Stage, mechanism_of, sampled_steps
+from apiece.numerics.rounding import after_coin
+from apiece.plan.parts import Numbers, Reference, Stage, sampled_steps
 
 MEASURED = 64  # groups up to which a plan says what each risks
 QUICK = 32  # distinct mechanisms from which on no curves are made
@@ -126,7 +127,7 @@ def measure(plan: Numbers, spent: Floats) -> Measures:
     """Return what `plan` spends, which is known, and risks."""
     if len(plan.budget_groups) > MEASURED:
         return Measures(spent, None, None, None)
-    own = tuple(mechanism_of(plan, g) for g in range(len(plan.budget_groups)))
+    own = tuple(plan.mechanism_at(g) for g in range(len(plan.budget_groups)))
     baselines = tuple(baseline_for(plan, g) for g in range(len(own)))
     return Measures(spent, *map(np.array, _risks(own, baselines)))
 
@@ -207,7 +208,7 @@ def verify(
     again = (bound < 1) & (narrower if measured is not None else True)
     forward = np.full(len(own), np.nan) if measured is None else measured.copy()
     some = np.flatnonzero(again).tolist()
-    curves = _curves([mechanism_of(plan, g) for g in some])
+    curves = _curves([plan.mechanism_at(g) for g in some])
     baselines = [baseline_for(plan, g, (float(epsilon[g]), float(delta[g]))) for g in some]
     forward[some] = [each.forward.upper for each in _excesses(baselines, curves)]
     kept &= (bound >= 1) | (forward <= bound)
@@ -235,7 +236,7 @@ def spending(plan: Numbers, method: str) -> Floats:
             return spent
     for same in distinct:
         at = tuple(delta[same].tolist())
-        spent[same] = _epsilons(mechanism_of(plan, int(same[0])), method, at)
+        spent[same] = _epsilons(plan.mechanism_at(int(same[0])), method, at)
     return spent
 
 
@@ -267,20 +268,8 @@ def _spending_by_coin(plan: Numbers, stage: Stage, joins: Floats, method: str) -
         here = pays[place.reshape(-1) == number]
         run = sampled_steps(stage.noise_stddev / clip, q, stage.steps)
         inner = _at_each(privacy_curve(run, method=method), delta[here] / joins[here] * (1 - ULP))
-        spent[here] = amplified(inner, joins[here])
+        spent[here] = after_coin(inner, joins[here]) * (1 + 64 * ULP)
     return spent
-
-
-def amplified(epsilon: Floats, joins: Floats) -> Floats:
-    """Return log(1 + π(e^ε − 1)), rounded up, without overflow.
-
-    >>> amplified(np.array([1.0, 1.0, 900.0]), np.array([1.0, 0.5, 0.5])).round(4).tolist()
-    [1.0, 0.6201, 899.3069]
-    """
-    with np.errstate(divide="ignore", over="ignore"):
-        small = np.log1p(joins * np.expm1(np.minimum(epsilon, 1.0)))
-        large = np.logaddexp(np.log1p(-joins), np.log(joins) + epsilon)
-    return np.asarray(np.where(epsilon < 1, small, large) * (1 + 64 * ULP))
 
 
 def _distinct(plan: Numbers) -> list[npt.NDArray[np.intp]]:

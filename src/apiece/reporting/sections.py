@@ -22,7 +22,7 @@ from apiece.jobs.config import SAID
 from apiece.jobs.results import some_of
 from apiece.jobs.trained import Asked, levels_of, promises_of
 from apiece.plan import Plan
-from apiece.plan.parts import RELATION, runs_on_average
+from apiece.plan.parts import RELATION
 from apiece.reporting import figures
 from apiece.reporting.closing import gains, held_out, interval_text
 
@@ -156,7 +156,7 @@ def _of_run(run: Run) -> Subject:
         seeded=run.seed is not None,
         charged=run.analysis is not None,
         simulated=data.simulated_budgets,
-        runs=runs_on_average(run.kept.plan),
+        runs=run.kept.plan.runs_on_average,
     )
     public = data.packaged and data.simulated_budgets
     opened = frozenset({"budgets", "held out", "members"} if public else ())
@@ -172,7 +172,7 @@ def _of_plan(plan: Plan, levels: tuple[Level, ...]) -> Subject:
         strategy=plan.strategy,
         settings={plan.strategy: {"steps": plan.reference.steps, "clip_norm": plan.clip_norm}},
         levels=levels,
-        runs=runs_on_average(plan),
+        runs=plan.runs_on_average,
     )
     opened = frozenset({"budgets"} if plan.counts == "released" else ())
     return Subject(declared, {plan.strategy: plan.public()}, open=opened)

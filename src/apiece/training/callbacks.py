@@ -16,7 +16,6 @@ from apiece import _check
 from apiece.accounting import privacy_curve
 from apiece.errors import UnsupportedError
 from apiece.plan import Plan
-from apiece.plan.parts import mechanism_of
 from apiece.training.modes import evaluating
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class PlannedSpending:
         for g in self._groups:
             upper = 0.0
             if steps:
-                first = mechanism_of(self._plan, g, steps)
+                first = self._plan.mechanism_at(g, steps)
                 curve = privacy_curve(first, method=self._plan.method)
                 upper = float(curve.epsilon(float(asked.delta[g])).upper)
             spent.append(Spent(str(asked.name[g]), float(asked.epsilon[g]), upper))
