@@ -271,7 +271,6 @@ PUBLIC = [
     "sensitivity.neural.ModelLoss",
     "sensitivity.noise.HeterogeneousNoise",
     "training.callbacks.Progress",
-    "training.checkpoints.CheckpointFolder",
     "training.processes.Processes",
     "training.callbacks.Spent",
     "jobs.config.Job",

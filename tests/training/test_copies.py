@@ -20,7 +20,7 @@ from apiece.adapters.stepping import PrivateStep
 from apiece.errors import StateError
 from apiece.filters import GaussianFilter
 from apiece.training import ChaCha20Stream, FilteredTrainer
-from apiece.training.randomness import RunningStreams, Streams
+from apiece.training.randomness import Streams
 
 SIZE = 24
 X = torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(2))
@@ -54,7 +54,6 @@ DRAWS: dict[str, Callable[[], object]] = {
     "streams": lambda: Streams.from_seed(None),
     "streams of a seed": lambda: Streams.from_seed(1),
     "noise of a step": lambda: Streams.from_seed(None).noise(3),
-    "running streams": lambda: RunningStreams(None),
     "trainer": trainer,
     "trainer of a seed": lambda: trainer(0),
     "step loop": lambda: trainer()._loop,

@@ -14,6 +14,7 @@ from apiece.ledger import Ledger, LedgerFilter
 from apiece.training.clipping.records import ClippedSum
 from apiece.training.filtered import FilteredTrainer, charges_for
 from apiece.training.processes import Processes
+from apiece.training.sums import Sums
 
 
 def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -421,3 +422,21 @@ def test_bad_people(whose: object, more: dict[str, object], error: type, message
         trainer(
             GaussianFilter([1.0] * 2, 1e-5), torch.ones(3, 1), torch.ones(3), people=whose, **more
         )
+
+
+def test_every_pass_of_a_step_draws_the_model_s_randomness_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or what one record's pass draws would follow from who is in another one."""
+    seeds, over = list[int](), Sums.over
+
+    def watch(self: Sums, records: np.ndarray, clip_norms: np.ndarray, seed: int) -> ClippedSum:
+        seeds.append(seed)
+        return over(self, records, clip_norms, seed)
+
+    monkeypatch.setattr(Sums, "over", watch)
+    people = GaussianFilter([1.0, 1.0, 0.05], 1e-5)
+    targets = torch.tensor([7.0, 0.1, 0.01])
+    run = trainer(people, torch.ones(3, 1), targets, noise_stddev=3.0)
+    run.fit(2)  # the third person cannot pay for the whole bound: three passes
+    assert len(set(seeds)) == len(seeds) == 6

@@ -14,7 +14,7 @@ from apiece.training.batches import Draw
 from apiece.training.clipping import ClippedSum
 from apiece.training.loop import Loop, Prepaid, SumOver
 from apiece.training.processes import Processes
-from apiece.training.randomness import Randomness, Streams
+from apiece.training.randomness import Streams
 from apiece.training.sources import source_of
 from apiece.training.sums import Sums
 from apiece.training.updates import Updates
@@ -29,7 +29,7 @@ class Turns:
     def __init__(self, noise_stddev: float = 1e-12) -> None:
         self.noise_stddev, self.log = noise_stddev, list[str]()
 
-    def draw(self, step: int, streams: Randomness) -> Draw:
+    def draw(self, step: int, streams: Streams) -> Draw:
         self.log.append(f"draw {step}")
         records = np.array([step % SIZE, (step + 1) % SIZE])
         return Draw(records, np.array([0.5, 2.0]), self.noise_stddev, 4.0, stage=step // 2)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from apiece import Budgets, Scale, Trainer, assign
 from apiece.errors import InputError, StateError
-from apiece.training.randomness import ChaCha20Stream, RunningStreams, Streams, uniforms
+from apiece.training.randomness import ChaCha20Stream, Streams, uniforms
 
 
 def in_a_fork(call: Callable[[], object]) -> str:
@@ -75,7 +76,7 @@ def test_a_trainer_refuses_in_a_fork() -> None:
     trainer.step()
 
 
-def drawn(streams: Streams | RunningStreams) -> list[object]:
+def drawn(streams: Streams) -> list[object]:
     """What each purpose draws in two steps."""
     purposes = (streams.sampling, streams.noise)
     found: list[object] = []
@@ -88,18 +89,17 @@ def drawn(streams: Streams | RunningStreams) -> list[object]:
     return found
 
 
-@pytest.mark.parametrize("make", [Streams.from_seed, RunningStreams])
-def test_every_seed_purpose_and_step_draws_its_own(make) -> None:
+def test_every_seed_purpose_and_step_draws_its_own() -> None:
+    make = Streams.from_seed
     draws = [value for seed in (0, 1, 2, None, None) for value in drawn(make(seed))]
     assert len(set(draws)) == len(draws) == 30
     assert drawn(make(0)) == drawn(make(0)) == draws[:6]
 
 
-@pytest.mark.parametrize("make", [Streams.from_seed, RunningStreams])
 @pytest.mark.parametrize("seed", [-1, 0.5, "0"])
-def test_a_seed_is_a_whole_number_from_0(make, seed: object) -> None:
+def test_a_seed_is_a_whole_number_from_0(seed: Any) -> None:
     with pytest.raises(InputError, match="seed"):
-        make(seed)
+        Streams.from_seed(seed)
 
 
 def test_streams_of_shards_and_stages_are_apart() -> None:

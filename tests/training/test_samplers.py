@@ -8,7 +8,7 @@ from apiece.budgets import Budgets
 from apiece.errors import InputError
 from apiece.plan import BoundPlan, Plan, Stage
 from apiece.training.batches import EqualSampler, PlannedSampler
-from apiece.training.randomness import RunningStreams, Streams
+from apiece.training.randomness import Streams
 
 N = 60
 GROUPS = Budgets.from_groups([("a", 1.0, 20), ("b", 2.0, 40)], N, 1e-5)
@@ -99,7 +99,7 @@ def test_shards_share_the_records_out() -> None:
 
 def test_equal_chances() -> None:
     bounds = np.linspace(1, 2, 500)
-    sampler, streams = EqualSampler(bounds, 0.3, 2.0, 150.0), RunningStreams(0)
+    sampler, streams = EqualSampler(bounds, 0.3, 2.0, 150.0), Streams.from_seed(0)
     draws = [sampler.draw(step, streams) for step in range(40)]
     counts = np.array([draw.records.size for draw in draws])
     assert abs(counts.mean() / 150 - 1) < 5 * (0.7 / 0.3 / 500 / 40) ** 0.5
@@ -109,12 +109,12 @@ def test_equal_chances() -> None:
 
 
 def test_the_full_batch_takes_no_coin() -> None:
-    streams = RunningStreams(0)
+    streams = Streams.from_seed(0)
     draw = EqualSampler(np.ones(5), 1.0, 2.0, 5.0).draw(0, streams)
     assert np.array_equal(draw.records, np.arange(5))
-    assert streams.sampling(0).uniform(1) == RunningStreams(0).sampling(0).uniform(1)
+    assert streams.sampling(0).uniform(1) == Streams.from_seed(0).sampling(0).uniform(1)
 
 
 def test_draws_show_nobody() -> None:
-    draw = EqualSampler(np.full(5, 7310429.0), 1.0, 2.0, 5.0).draw(0, RunningStreams(0))
+    draw = EqualSampler(np.full(5, 7310429.0), 1.0, 2.0, 5.0).draw(0, Streams.from_seed(0))
     assert "7310429" not in repr(draw)

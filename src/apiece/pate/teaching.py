@@ -35,6 +35,7 @@ from apiece.errors import DataError, StateError, UnsupportedError, VerificationE
 from apiece.pate.planning import Noise, VotePlan
 from apiece.training import ChaCha20Stream
 from apiece.training.checkpoints import write_atomically
+from apiece.training.identity import bytes_of
 from apiece.training.randomness import Streams
 from apiece.training.stacked import SUMS, StackedModel
 
@@ -191,7 +192,7 @@ class KeptAnswers:
     def at(cls, path: Path, plan: VotePlan, questions: Tensor) -> KeptAnswers:
         """Return the place for the answers of a plan to these questions."""
         digest = hashlib.sha256(f"{plan.hash()} {tuple(questions.shape)}".encode())
-        digest.update(questions.contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(bytes_of(questions))
         return cls(path, digest.hexdigest())
 
     def read(self, questions: int, classes: int) -> Integers:

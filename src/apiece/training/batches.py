@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.errors import InputError
 from apiece.plan import BoundPlan, Plan, Stage
-from apiece.training.randomness import Generator, Randomness, uniforms
+from apiece.training.randomness import Generator, Streams, uniforms
 
 Positions = npt.NDArray[np.signedinteger[Any]]  # of 4 bytes where they fit
 _PLAIN = 32  # up to so many distinct rates each gets a bucket of its own, without thinning
@@ -35,10 +36,7 @@ class Bucket:
 
     def draw(self, generator: Generator) -> Positions:
         """Return the records that join, each independently with its own rate."""
-        if self.rate >= 1:
-            hits = np.arange(self.records.size)
-        else:
-            hits = skips(self.records.size, self.rate, generator)
+        hits = skips(self.records.size, self.rate, generator)
         if self.rates is not None and hits.size:
             hits = hits[uniforms(generator, hits.size) * self.rate < self.rates[hits]]
         chosen: Positions = self.records[hits]
@@ -48,8 +46,11 @@ class Bucket:
 def skips(size: int, rate: float, generator: Generator) -> Integers:
     """Return positions in range(size), each present independently with probability `rate`.
 
-    0 ≤ rate < 1. Cost and memory are those of the expected number of positions, size·rate.
+    Cost and memory are those of the expected number of positions, size·rate. No coin is tossed
+    where the rate is 0 or 1.
     """
+    if rate >= 1:
+        return np.arange(size)
     if rate <= 0 or size == 0:
         return np.empty(0, dtype=np.int64)
     scale = 1 / np.log1p(-rate)
@@ -204,16 +205,11 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
         >>> len(batches), all((np.diff(batch) > 0).all() for batch in batches)
         (3, True)
     """
-    group_index = BoundPlan.of(plan).group_index
-    for stage in plan.stages:
-        if stage.times is not None:
-            allocated = AllocatedSampler(stage, group_index, lambda group, start: generator)
-            yield from map(allocated.draw, range(stage.steps))
-            continue
-        joined = participants(stage, group_index, generator)
-        sampler = PoissonSampler(stage, group_index, joined=joined)
-        for _ in range(stage.steps):
-            yield sampler.draw(generator)
+    bound = BoundPlan.of(plan)
+    sampler = PlannedSampler(bound, taking_part(None, bound.group_index.size))
+    one = SimpleNamespace(sampling=lambda *_: generator, participation=lambda *_: generator)
+    for step in range(plan.steps):
+        yield sampler.draw(step, cast(Streams, one)).records
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -234,7 +230,7 @@ class Draw:
 class Sampler(Protocol):
     """What the step loop asks who takes part."""
 
-    def draw(self, step: int, streams: Randomness) -> Draw:
+    def draw(self, step: int, streams: Streams) -> Draw:
         """Return the draw of `step`, counted from 0, by coins from `streams`."""
         ...
 
@@ -263,7 +259,7 @@ class PlannedSampler:
         self._withdrawn = withdrawn
         self._entered: int | None = None
 
-    def draw(self, step: int, streams: Randomness) -> Draw:
+    def draw(self, step: int, streams: Streams) -> Draw:
         """Return the draw of `step`; entering a stage costs one sort of the records."""
         number, within = stage_of(self._plan, step)
         stage, index = self._plan.stages[number], self._plan.group_index
@@ -286,7 +282,7 @@ class PlannedSampler:
         """Return who has withdrawn by now."""
         return np.zeros(0, dtype=bool) if self._withdrawn is None else self._withdrawn()
 
-    def _enter(self, number: int, streams: Randomness) -> None:
+    def _enter(self, number: int, streams: Streams) -> None:
         """Make ready to draw steps of a stage."""
         stage, index = self._plan.stages[number], self._plan.group_index
         self._allocated: AllocatedSampler | None = None
@@ -335,11 +331,7 @@ class EqualSampler(Sampler):
         mean = self.clip_norms.size * self.probability
         return mean if self.expected_batch_size is None else self.expected_batch_size
 
-    def draw(self, step: int, streams: Randomness) -> Draw:
+    def draw(self, step: int, streams: Streams) -> Draw:
         """Return the draw of `step`; without a coin where the probability is 1."""
-        count = self.clip_norms.size
-        if self.probability < 1:
-            records = np.flatnonzero(streams.sampling(step).uniform(count) < self.probability)
-        else:
-            records = np.arange(count)
+        records = skips(self.clip_norms.size, self.probability, streams.sampling(step))
         return Draw(records, self.clip_norms[records], self.noise_stddev, self.size)

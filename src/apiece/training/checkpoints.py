@@ -18,18 +18,17 @@ import os
 import pickle
 import stat
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from apiece._files import STATE, write
-from apiece._types import State
+from apiece._types import Integers, State
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.plan import Plan
-from apiece.training.identity import identity_of
+from apiece.training.identity import bytes_of, identity_of
 from apiece.training.loop import Loop
 from apiece.training.processes import gathered, spread, spread_updates
 from apiece.training.randomness import KEY_BYTES, Streams
@@ -83,26 +82,12 @@ def _to_bytes(state: State, *, check: bool) -> bytes:
     return buffer.getvalue()
 
 
-@dataclass(frozen=True, slots=True)
 class CheckpointFolder:
-    """One checkpoint folder, which need not exist yet."""
+    """One checkpoint folder, which need not exist yet, and the paths of its three files."""
 
-    path: Path
-
-    @property
-    def state(self) -> Path:
-        """Parameters, optimizer and step."""
-        return self.path / "state.pt"
-
-    @property
-    def key(self) -> Path:
-        """The key of the randomness; secret."""
-        return self.path / "key"
-
-    @property
-    def journal(self) -> Path:
-        """The digests of the updates made."""
-        return self.path / "journal"
+    def __init__(self, path: Path) -> None:
+        self.path, self.state = path, path / "state.pt"
+        self.key, self.journal = path / "key", path / "journal"
 
     def save(self, state: State, key: bytes) -> None:
         """Write the state; the key once, before it and before anything is released.
@@ -204,8 +189,7 @@ class Journal:
         """
         digest = hashlib.blake2b(digest_size=_DIGEST)  # public, as the update itself is
         for tensor in update:
-            flat = tensor.detach().cpu().contiguous().view(-1)
-            digest.update(flat.view(torch.uint8).numpy().tobytes())
+            digest.update(bytes_of(tensor))
         new = digest.digest()
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # against a second process on this run
         try:
@@ -238,28 +222,25 @@ class Keeper:
 
     A first checkpoint comes before the first update, and no step is released twice with different
     noise, however often the run is killed and resumed. With the plan's last step the key of the
-    randomness is deleted. makes: what decides the updates beside plan and data, by the names that
-    messages give it. folder: None keeps no checkpoint until `save` is given one. Where somebody
-    whom the loop samples has left since the checkpoint, no step is made again, without them.
+    randomness is deleted. groups: (n,) of the records, −1 for who takes no part. folder: None keeps
+    no checkpoint until `save` is given one. Where somebody whom the loop samples has left since the
+    checkpoint, no step is made again, without them.
     """
 
     def __init__(
         self,
         loop: Loop,
-        streams: Streams,
         *,
         plan: Plan,
-        fingerprint: Callable[[Streams], str],  # of records and groups, by the run's own key
-        makes: Mapping[str, object],
-        folder: Path | None,
+        groups: Integers,
+        folder: str | Path | None,
         every: int,
     ) -> None:
-        self._loop, self._streams, self._plan = loop, streams, plan
-        self._fingerprint, self._every, self._makes = fingerprint, every, makes
+        self._loop, self._plan, self._groups, self._every = loop, plan, groups, every
         self._data: str | None = None  # the fingerprint, once it is known
         self._identity: dict[str, str] | None = None  # of what else decides the updates
         self._journal: Journal | None = None
-        self._folder = None if folder is None else CheckpointFolder(folder)
+        self._folder = None if folder is None else CheckpointFolder(Path(folder))
         self._begun, self._finished = False, False
         loop.journal = self._note
         if self._folder is not None and self._folder.state.exists():
@@ -277,10 +258,26 @@ class Keeper:
     def _identify(self) -> dict[str, str]:
         """Return what makes the updates, digested: as it is before the first step from here."""
         if self._identity is None:
-            key, model = self._streams.derive("identity", 0), self._loop.sums.model
-            made = {name: identity_of(it, key, model=model) for name, it in self._makes.items()}
-            self._identity = made
+            sums, thaw = self._loop.sums, self._loop.unfreezing
+            makes = {
+                "loss": sums.loss_fn, "model": sums.model, **self._loop.updates.settings,
+                "schedule of unfreezing": None if thaw is None else thaw.schedule,
+                "method": sums.method, "compiled": sums.compiled, "physical batch size": sums.width,
+            }  # fmt: skip
+            key = self._loop.streams.derive("identity", 0)
+            self._identity = {
+                name: identity_of(value, key, model=sums.model) for name, value in makes.items()
+            }
         return self._identity
+
+    def _fingerprint(self) -> str:
+        """Return a keyed hash of records, their groups and persons: the same, in the same order."""
+        key, people = self._loop.streams.derive("fingerprint", 0), self._loop.sums.people
+        who = [self._groups]
+        if people is not None:
+            who += [people.rows, people.starts, np.array([people.most or 0])]
+        persons = hashlib.blake2b(b"".join(w.tobytes() for w in who), key=key, digest_size=16)
+        return self._loop.sums.source.fingerprint(key) + persons.hexdigest()
 
     def after_step(self) -> None:
         """Save, if it is time to."""
@@ -309,11 +306,11 @@ class Keeper:
         self._folder, self._begun = place, True
         if not self._finished:
             first = loop.processes.rank == 0
-            self._data = self._data or (self._fingerprint(self._streams) if first else None)
+            self._data = self._data or (self._fingerprint() if first else None)
             loop.processes.settle()
             state = self._state()
             if first:
-                place.save(state, self._streams.key)
+                place.save(state, loop.streams.key)
         loop.processes.wait()
         return place.path
 
@@ -326,7 +323,7 @@ class Keeper:
             "plan": self._plan.hash(),
             "data": self._data,
             "makes": self._identify(),
-            "release": self._streams.release,
+            "release": loop.streams.release,
             "world": loop.processes.world,
             "rejected": loop.rejected,
             "withdrawn": self._left(),
@@ -347,8 +344,8 @@ class Keeper:
             self._check_world(folder, state)
         own, kept = {"plan": self._plan.hash()}, {"plan": state["plan"]}
         if key is not None:
-            self._streams = loop.streams = Streams(key, state["release"])
-            own |= {"data": self._fingerprint(self._streams), **self._identify()}
+            loop.streams = Streams(key, state["release"])
+            own |= {"data": self._fingerprint(), **self._identify()}
             kept |= {"data": state["data"], **state["makes"]}
         for name in own | kept:
             if own.get(name) != kept.get(name):
@@ -372,7 +369,7 @@ class Keeper:
     def _left(self) -> str:
         """Return a keyed digest of who has withdrawn by now."""
         mask = self._loop.sampler.left()
-        who, key = np.flatnonzero(mask).tobytes(), self._streams.derive("withdrawn", 0)
+        who, key = np.flatnonzero(mask).tobytes(), self._loop.streams.derive("withdrawn", 0)
         return hashlib.blake2b(who, key=key, digest_size=16).hexdigest()
 
     def _made(self, folder: CheckpointFolder, state: State) -> int:

@@ -15,11 +15,11 @@ from apiece._types import Floats, Integers, Mask
 from apiece.errors import InputError, UnsupportedError, VerificationError
 from apiece.training.batches import Draw, EqualSampler
 from apiece.training.callbacks import Callback, Progress
-from apiece.training.clipping import ClippedSum, Proof, guards
+from apiece.training.clipping import ClippedSum, guards
 from apiece.training.clipping.records import LossFunction
-from apiece.training.loop import Loop, SumOver
+from apiece.training.loop import Descent, Loop, SumOver
 from apiece.training.processes import Processes
-from apiece.training.randomness import RunningStreams, Uncopied
+from apiece.training.randomness import Streams
 from apiece.training.sources import source_of
 from apiece.training.sums import Sums, units_of
 from apiece.training.updates import Scheduler, Updates, check_holds
@@ -102,7 +102,7 @@ def charges_for(clipped: ClippedSum) -> Floats:
     return np.asarray(np.where(np.isfinite(norms), held, 0.0))
 
 
-class FilteredTrainer(Uncopied):
+class FilteredTrainer(Descent):
     """Gradient descent in which each record takes part for as long as its own budget lasts.
 
     Args:
@@ -207,25 +207,10 @@ class FilteredTrainer(Uncopied):
             sampler=sampler,
             charger=self._charger,
             updates=updates,
-            streams=RunningStreams(seed),
+            streams=Streams.from_seed(seed),
             processes=processes,
             callbacks=tuple(callbacks),
         )
-
-    @property
-    def proof(self) -> Proof | None:
-        """What was proved of model and loss, or why it was not; None before the first batch."""
-        return self._loop.sums.proof
-
-    @property
-    def step_number(self) -> int:
-        """How many steps are taken."""
-        return self._loop.step_number
-
-    @property
-    def rejected(self) -> int:
-        """How many times a record was not finite and left out; a private count."""
-        return self._loop.rejected
 
     def fit(self, steps: int) -> None:
         """Take `steps` further steps; once nobody can pay, what is left of them is noise.

@@ -69,6 +69,12 @@ def identity_of(value: object, key: bytes, *, model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """Return a tensor's values as they are in memory: numpy lacks some of torch's types."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes()
+
+
 def settings_of(optimizer: torch.optim.Optimizer, scheduler: Any) -> dict[str, Any]:
     """Return what an optimizer and a scheduler are before their first step, for `identity_of`."""
     groups = copy.deepcopy([{**group, "params": None} for group in optimizer.param_groups])
@@ -120,8 +126,7 @@ def _container(value: Any, seen: Seen) -> Iterator[bytes]:
 def _array(value: Any, seen: Seen) -> Iterator[bytes]:
     yield f"array {tuple(value.shape)} {value.dtype}".encode()
     if isinstance(value, torch.Tensor):
-        dense = value.detach() if value.layout is torch.strided else value.detach().to_dense()
-        yield dense.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        yield bytes_of(value if value.layout is torch.strided else value.detach().to_dense())
     elif value.dtype.hasobject:
         yield from _parts(value.tolist(), seen)
     else:

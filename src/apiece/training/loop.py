@@ -16,9 +16,9 @@ from apiece._types import Floats, Integers
 from apiece.errors import IdleParameterWarning
 from apiece.training.batches import Draw, Sampler
 from apiece.training.callbacks import Callback, Progress
-from apiece.training.clipping import ClippedSum, guards
+from apiece.training.clipping import ClippedSum, Proof, guards
 from apiece.training.processes import Processes
-from apiece.training.randomness import Randomness, Uncopied, noisy_mean
+from apiece.training.randomness import Streams, Uncopied, noisy_mean
 from apiece.training.sums import Sums
 from apiece.training.updates import Restarts, Unfreezing, Updates
 
@@ -59,7 +59,7 @@ class Loop(Uncopied):
     sampler: Sampler
     charger: Charger
     updates: Updates
-    streams: Randomness
+    streams: Streams
     processes: Processes
     callbacks: tuple[Callback, ...] = ()
     restarts: Restarts | None = None
@@ -67,6 +67,7 @@ class Loop(Uncopied):
     journal: Journal | None = None
     watch: NoiseAlone | None = None
     step_number: int = 0
+    passes: int = 0  # of the present step
     rejected: int = 0
 
     def step(self, steps: int) -> Progress:
@@ -80,7 +81,7 @@ class Loop(Uncopied):
         if self.unfreezing is not None:
             self.unfreezing.enter(self.step_number, self.sums)
         self.sums.check_same()
-        begun = time.perf_counter()
+        begun, self.passes = time.perf_counter(), 0
         draw = self.sampler.draw(self.step_number, self.streams)
         if self.restarts is not None:
             self.restarts.enter(draw.stage)
@@ -107,9 +108,9 @@ class Loop(Uncopied):
         Every pass draws the model's randomness anew: what one record's pass does must not depend
         on who else is in it.
         """
-        drawn = records.size > 0
-        seed = self.streams.model(self.step_number, self.processes.rank) if drawn else 0
-        return self.sums.over(records, clip_norms, seed)
+        shard = self.processes.rank + self.passes * self.processes.world
+        self.passes += 1
+        return self.sums.over(records, clip_norms, self.streams.model(self.step_number, shard))
 
     def _released(self, clipped: ClippedSum, draw: Draw) -> dict[str, torch.Tensor]:
         """Return the noisy sum over all processes, divided by the expected batch size."""
@@ -125,6 +126,27 @@ class Loop(Uncopied):
             if self.processes.rank == 0:
                 self.journal(self.step_number, noted)
         return update
+
+
+class Descent(Uncopied):
+    """A run of the step loop: how far it is, and what was proved of its model."""
+
+    _loop: Loop
+
+    @property
+    def step_number(self) -> int:
+        """How many steps are taken."""
+        return self._loop.step_number
+
+    @property
+    def proof(self) -> Proof | None:
+        """What was proved of model and loss, or why it was not; None before the first batch."""
+        return self._loop.sums.proof
+
+    @property
+    def rejected(self) -> int:
+        """How many times a sampled record was not finite and left out; a private count."""
+        return self._loop.rejected
 
 
 _ENDS = (10, 30, 70, 150, 310)  # of the windows: the first one may clear, and names nobody

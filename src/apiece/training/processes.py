@@ -24,6 +24,7 @@ from torch import nn
 from apiece._types import State
 from apiece.errors import UnsupportedError
 from apiece.training.clipping import ClippedSum, guards
+from apiece.training.identity import bytes_of
 from apiece.training.randomness import part_of
 
 
@@ -223,9 +224,7 @@ class FullySharded:
         """Return a digest of each process's part of an update, in every process."""
         digest = hashlib.blake2b()
         for value in update.values():
-            part = value.to_local() if guards.is_sharded(value) else value
-            flat = part.detach().cpu().contiguous().view(-1)
-            digest.update(flat.view(torch.uint8).numpy().tobytes())
+            digest.update(bytes_of(value.to_local() if guards.is_sharded(value) else value))
         own = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
         device = next(iter(update.values())).device
         every = [torch.empty_like(own, device=device) for _ in range(dist.get_world_size())]

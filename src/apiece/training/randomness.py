@@ -229,39 +229,6 @@ def _torch_generator(key: bytes) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(key[:8], "little"))
 
 
-class RunningStreams(Uncopied):
-    """Each purpose's stream, read on from step to step: for runs of a length that nobody fixes.
-
-    Noise comes from ChaCha20, with a seed and without. What a step draws depends on the steps
-    before it, so that no step can be made again alone.
-    """
-
-    def __init__(self, seed: int | None) -> None:
-        def stream(purpose: str) -> ChaCha20Stream:
-            if seed is None:
-                return ChaCha20Stream()
-            number = _check.count("seed", seed, least=0)
-            return ChaCha20Stream(hashlib.sha256(f"filtered/{purpose}/{number}".encode()).digest())
-
-        self._noise, self._sampling, self._model = map(stream, ("noise", "sampling", "model"))
-
-    def sampling(self, step: int, shard: int = 0) -> ChaCha20Stream:
-        """Return the stream that says who joins a step."""
-        return self._sampling
-
-    participation = sampling
-
-    def noise(self, step: int) -> ChaCha20Stream:
-        """Return the stream of the noise."""
-        return self._noise
-
-    def model(self, step: int, shard: int = 0) -> int:
-        """Return a new seed of the model's own randomness, at each call."""
-        return int(self._model.bits(1)[0])
-
-
-Randomness: TypeAlias = Streams | RunningStreams  # what a step draws from, by purpose
-
 _BITS = 20  # of the noise's standard deviation; the grid adds 1e-13 of its variance
 
 

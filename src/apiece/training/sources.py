@@ -30,7 +30,8 @@ from torch.utils.data import (
 from apiece._types import AnyArray, Integers
 from apiece.errors import DataError, StewardWarning
 from apiece.training.clipping import records
-from apiece.training.clipping.ambient import model_randomness
+from apiece.training.clipping.ambient import model_randomness, streams_kept
+from apiece.training.identity import bytes_of
 
 Indices = npt.NDArray[np.int64]
 Together = tuple[Indices, object, object]  # places in an index, and inputs and targets there
@@ -68,8 +69,7 @@ class Tensors:
         digest = hashlib.blake2b(key=key, digest_size=16)
         for tensor in records.leaves((self.inputs, self.targets)):
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-            flat = tensor.detach().cpu().contiguous().view(-1)
-            digest.update(flat.view(torch.uint8).numpy().tobytes())
+            digest.update(bytes_of(tensor))
         return digest.hexdigest()
 
 
@@ -177,15 +177,11 @@ def look_at_items(source: Source) -> None:
 
 def _first_of(source: Source, index: list[int]) -> list[torch.Tensor]:
     """Return the tensors of the first record of `index`, read by streams that begin anew."""
-    before, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
+    with streams_kept():
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
-        with model_randomness(0, ()):
-            groups = list(source.alike(np.array(index), torch.device("cpu")))
-    finally:
-        random.setstate(before)
-        np.random.set_state(of_numpy)  # noqa: NPY002
+        torch.default_generator.manual_seed(0)
+        groups = list(source.alike(np.array(index), torch.device("cpu")))
     places, *trees = next(group for group in groups if 0 in group[0])
     return [tensor[places.tolist().index(0)] for tensor in records.leaves(trees)]
 

@@ -50,8 +50,7 @@ class Sums:
         self.model, self.loss_fn, self.source = model, loss_fn, source
         self.take_parameters()
         guards.check_modules(model)
-        self._width, self._method, self._compiled = width, method, compiled
-        self._people = people
+        self.width, self.method, self.compiled, self.people = width, method, compiled, people
         in_memory = isinstance(source, Tensors) and method != "alone" and not compiled
         self._rows = source if in_memory else None  # whose labels are yet to be looked at
 
@@ -95,7 +94,7 @@ class Sums:
         if not records.size:
             return empty_sum(self.parameters)
         total: ClippedSum | None = None
-        bounds, width = torch.from_numpy(clip_norms), self._width or len(self.source)
+        bounds, width = torch.from_numpy(clip_norms), self.width or len(self.source)
         summed: list[Integers] = []
         with model_randomness(seed, (p.device for p in self.parameters.values())):
             for places, inputs, targets, owner in self._batches(records, width, seed):
@@ -109,15 +108,15 @@ class Sums:
                     inputs,
                     targets,
                     bounds[places],
-                    method=self._method,
+                    method=self.method,
                     physical_batch_size=None if owner is None else width,
                     people=owner,
-                    compiled=self._compiled,
+                    compiled=self.compiled,
                 )
                 total = clipped if total is None else total + clipped
                 summed.append(places)
         assert total is not None
-        return total if self._people is not None else total.ordered(np.concatenate(summed))
+        return total if self.people is not None else total.ordered(np.concatenate(summed))
 
     def _batches(
         self, records: Integers, width: int, seed: int
@@ -125,7 +124,7 @@ class Sums:
         """Yield batches: places in `records`, inputs and targets, and whose each row is."""
         device = next(iter(self.parameters.values())).device
         every = np.arange(records.size)
-        if self._people is None:
+        if self.people is None:
             for start in range(0, records.size, width):
                 part = slice(start, start + width)
                 for places, inputs, targets in self.source.alike(records[part], device):
@@ -133,7 +132,7 @@ class Sums:
             return
         # No guarantee rests on these coins: how many rows a person brings is bounded anyway.
         key = hashlib.blake2b(f"rows {seed}".encode(), digest_size=32).digest()
-        brought = bring(self._people, records, key)
+        brought = bring(self.people, records, key)
         for persons, rows in brought.parts(width):
             batch = self.source.fetch(brought.rows[rows], device)
             yield every[persons], *batch, brought.owner[rows]

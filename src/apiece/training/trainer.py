@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,18 @@ import torch
 from torch import nn
 
 from apiece import _check
-from apiece._types import Integers, Mask, State
-from apiece.budgets import Units
+from apiece._types import Mask
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import BoundPlan, Plan
 from apiece.training.batches import PlannedSampler, taking_part
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.checkpoints import CheckpointFolder, Keeper
-from apiece.training.clipping import Proof, guards
+from apiece.training.clipping import guards
 from apiece.training.clipping.records import LossFunction
-from apiece.training.loop import Loop, NoiseAlone, Prepaid
+from apiece.training.loop import Descent, Loop, NoiseAlone, Prepaid
 from apiece.training.processes import Processes
-from apiece.training.randomness import Streams, Uncopied
-from apiece.training.sources import Source, look_at_items, source_of
+from apiece.training.randomness import Streams
+from apiece.training.sources import look_at_items, source_of
 from apiece.training.sums import Sums, units_of
 from apiece.training.updates import (
     OutputAverage,
@@ -39,7 +36,7 @@ from apiece.training.updates import (
 )
 
 
-class Trainer(Uncopied):
+class Trainer(Descent):
     """Runs individual DP-SGD exactly as a plan says.
 
     Each step: records join at their own rates; their gradients are clipped at their own norms and
@@ -139,9 +136,10 @@ class Trainer(Uncopied):
         self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
         source, width = source_of(dataset), _check.count("physical_batch_size", physical_batch_size)
         bound, processes = BoundPlan.of(plan), Processes.current(self.model)
-        streams, mask = _streams(seed, processes), taking_part(included, bound.group_index.size)
+        streams, mask = Streams.from_seed(seed), taking_part(included, bound.group_index.size)
+        streams = replace(streams, key=processes.share_key(streams.key))
         rows = units_of(people, bound.ids, source, rows_per_person, plan.unit)
-        how: State = {"method": method, "compiled": compiled}
+        how: dict[str, Any] = {"method": method, "compiled": compiled}
         sums = Sums(self.model, loss_fn, source, width=width, people=rows, **how)
         if streams.release:
             plan.require()
@@ -158,11 +156,9 @@ class Trainer(Uncopied):
         )
         self._keeper = Keeper(
             self._loop,
-            streams,
             plan=plan,
-            fingerprint=partial(_fingerprint, source, np.where(mask, bound.group_index, -1), rows),
-            makes=_makes(self, updates, unfreeze, {**how, "physical batch size": width}),
-            folder=None if checkpoint is None else Path(checkpoint),
+            groups=np.where(mask, bound.group_index, -1),
+            folder=checkpoint,
             every=_check.count("save_every", save_every),
         )
         processes.wait()
@@ -173,21 +169,6 @@ class Trainer(Uncopied):
     def steps(self) -> int:
         """Number of steps in the plan."""
         return self.plan.steps
-
-    @property
-    def step_number(self) -> int:
-        """How many of them are taken."""
-        return self._loop.step_number
-
-    @property
-    def proof(self) -> Proof | None:
-        """What was proved of model and loss, or why it was not; None before the first batch."""
-        return self._loop.sums.proof
-
-    @property
-    def rejected(self) -> int:
-        """How many times a sampled record was not finite and left out; a private count."""
-        return self._loop.rejected
 
     def fit(self, steps: int | None = None) -> None:
         """Take `steps` further steps, or all that are left of the plan.
@@ -301,18 +282,6 @@ class Trainer(Uncopied):
         return trainer
 
 
-def _streams(seed: int | None, processes: Processes) -> Streams:
-    """Return the streams of the seed, by the key that process 0 has."""
-    streams = Streams.from_seed(seed)
-    return replace(streams, key=processes.share_key(streams.key))
-
-
-def _makes(run: Trainer, updates: Updates, thaw: object, how: State) -> State:
-    """Return what makes a run's updates, beside plan and data, by the names that messages use."""
-    how = {"schedule of unfreezing": thaw, **how}
-    return {"loss": run.loss_fn, "model": run.model, **updates.settings, **how}
-
-
 def _restarts(
     plan: Plan, model: nn.Module, updates: Updates, processes: Processes
 ) -> Restarts | None:
@@ -346,16 +315,6 @@ def _unfreezing(
     check_holds(optimizer, {n: named[n] for step in schedule for n in sorted(thaw.at(step))})
     thaw.enter(0, sums)
     return thaw
-
-
-def _fingerprint(source: Source, groups: Integers, rows: Units | None, streams: Streams) -> str:
-    """Return a keyed hash of records, their groups and persons: the same, in the same order."""
-    key = streams.derive("fingerprint", 0)
-    who = [groups]
-    if rows is not None:
-        who += [rows.rows, rows.starts, np.array([rows.most or 0])]
-    persons = hashlib.blake2b(b"".join(w.tobytes() for w in who), key=key, digest_size=16)
-    return source.fingerprint(key) + persons.hexdigest()
 
 
 def fit_by_sgd(

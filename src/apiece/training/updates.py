@@ -252,7 +252,7 @@ class Unfreezing:
     """
 
     def __init__(self, model: nn.Module, schedule: Mapping[int, Sequence[str]]) -> None:
-        self._named = dict(model.named_parameters())
+        self._named, self.schedule = dict(model.named_parameters()), schedule
         steps = [_check.count("unfreeze", step, least=0) for step in schedule]
         if not steps or min(steps) != 0:
             raise InputError(
