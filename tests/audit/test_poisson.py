@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
-from apiece.audit.stacked_training import batches, pad, successes
+from apiece.audit.stacked_training import batches, pad
+from apiece.training.batches import skips
 
 
 @pytest.mark.parametrize("q", [0.001, 0.05, 0.5, 0.97])
-def test_successes_are_independent_coins(q: float) -> None:
+def test_skips_are_independent_coins(q: float) -> None:
     generator = np.random.default_rng(0)
     tosses, runs = 50, 4000
     hits = np.zeros((runs, tosses))
     for run in range(runs):
-        hits[run, successes(tosses, q, generator)] = 1
+        hits[run, skips(tosses, q, generator)] = 1
     error = np.sqrt(q * (1 - q) / runs)
     assert np.abs(hits.mean(axis=0) - q).max() < 4.5 * error
     total = hits.sum(axis=1)
@@ -21,12 +22,12 @@ def test_successes_are_independent_coins(q: float) -> None:
     assert abs(neighbours) < 4.5 * q * (1 - q) / np.sqrt(runs * (tosses - 1))
 
 
-def test_successes_at_the_ends() -> None:
+def test_skips_at_the_ends() -> None:
     generator = np.random.default_rng(0)
-    assert successes(5, 1.0, generator).tolist() == [0, 1, 2, 3, 4]
-    assert successes(5, 0.0, generator).size == 0
-    assert successes(0, 0.5, generator).size == 0
-    assert successes(10, 1e-300, generator).size == 0
+    assert skips(5, 1.0, generator).tolist() == [0, 1, 2, 3, 4]
+    assert skips(5, 0.0, generator).size == 0
+    assert skips(0, 0.5, generator).size == 0
+    assert skips(10, 1e-300, generator).size == 0
 
 
 def test_pad() -> None:

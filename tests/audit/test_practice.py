@@ -99,3 +99,14 @@ def test_a_plan_for_other_counts_is_refused() -> None:
             recipe=UpdateRule(),
             seed=1,
         )
+    with pytest.raises(InputError, match="models = 1: must be at least 2"):
+        target_job(
+            data,
+            make_plan(),
+            data.ids[:1],
+            group=1,
+            models=1,
+            model=StackedMlp((7, 3)),
+            recipe=UpdateRule(),
+            seed=1,
+        )

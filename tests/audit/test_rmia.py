@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from apiece.audit import membership
+from apiece.audit import ShadowScores, membership
 from apiece.audit.membership import loss_scores, rmia
+from apiece.errors import InputError
 
 from .worlds import scores
 
@@ -32,3 +34,11 @@ def test_rmia_counts_the_population_it_beats() -> None:
 
 def test_loss_scores_order_as_losses() -> None:
     np.testing.assert_allclose(loss_scores([-800.0, 0.0, 800.0]), [-800, -np.log(2), 0], atol=1e-9)
+
+
+@pytest.mark.parametrize(("member", "world"), [(True, "without"), (False, "with")])
+def test_a_record_needs_a_model_of_each_world(member: bool, world: str) -> None:
+    included = np.array([[True, member], [False, member]])
+    shadows = ShadowScores(np.array([7, 9]), np.array(["a", "a"]), included, 4.0 * included)
+    with pytest.raises(InputError, match=f"0 {world} record 9; online RMIA needs at least 1"):
+        rmia([4.0, -4.0], shadows, np.zeros(5), np.zeros((2, 5)))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.audit.splits import biregular, check_half_full, one_target
+from apiece.audit.splits import biregular, check_half_full
 from apiece.errors import DataError, InputError
 
 
@@ -43,20 +43,12 @@ def test_every_pair_of_records_meets_about_as_often() -> None:
     assert np.abs(apart - 0.2).max() < 0.03  # ½ · 2/5
 
 
-def test_one_target() -> None:
-    split = one_target(6, 5, 3)
-    assert split[:, [0, 1, 2, 4]].all()
-    assert split[:, 3].sum() == 3
-
-
 def test_bad_input() -> None:
     generator = np.random.default_rng(0)
     with pytest.raises(InputError, match="at least 2"):
         biregular(1, [0, 0], generator=generator)
     with pytest.raises(DataError, match="groups"):
         biregular(2, [], generator=generator)
-    with pytest.raises(DataError, match="target"):
-        one_target(2, 3, 3)
     split = biregular(4, [0] * 8, generator=generator)
     split[0] = True
     with pytest.raises(DataError, match="half full"):

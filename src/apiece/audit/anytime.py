@@ -27,7 +27,7 @@ from scipy import special
 from apiece import _check
 from apiece._types import Floats, Json
 from apiece.accounting import PrivacyCurve, privacy_curve
-from apiece.audit.bounds import LowerBound, flat_scores
+from apiece.audit.bounds import LowerBound, above, doubling_ranks, flat_scores
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan, Stage
@@ -180,11 +180,10 @@ def _paired(scores_in: npt.ArrayLike, scores_out: npt.ArrayLike) -> tuple[Floats
 def _stakes(claim: Claim, ins: Floats, outs: Floats) -> tuple[Floats, ...] | None:
     """Return thresholds, and both arms' points and stakes at each, from sorted scores."""
     n = ins.size
-    rank = 2 ** np.arange(int(np.log2(max(n // 2, 1))) + 1)
+    rank = doubling_ranks(n)
     trial = np.unique(np.append(outs[n - rank], np.nextafter(ins[rank - 1], -np.inf)))
     seen_p, seen_q = (
-        np.asarray((n - np.searchsorted(arm, trial, side="right") + _PRIOR) / (n + 2 * _PRIOR))
-        for arm in (ins, outs)
+        np.asarray((above(arm, trial) + _PRIOR) / (n + 2 * _PRIOR)) for arm in (ins, outs)
     )
     p, q, stake, growth = projected(seen_p[:, None], seen_q[:, None], claim.slope, claim.offset)
     line, row = growth.argmax(axis=1), np.arange(trial.size)

@@ -54,7 +54,8 @@ def flat_scores(name: str, values: npt.ArrayLike) -> Floats:
     return array
 
 
-def _ranks(size: int) -> Integers:
+def doubling_ranks(size: int) -> Integers:
+    """Return 1, 2, 4, … up to half of `size`."""
     return 2 ** np.arange(int(np.log2(max(size // 2, 1))) + 1, dtype=np.int64)
 
 
@@ -62,18 +63,22 @@ def order_statistics(scores_in: Floats, scores_out: Floats) -> Thresholds:
     """Return the thresholds at ranks 1, 2, 4, … from the top of the outs and bottom of the ins."""
     # The ranks depend on the counts alone, so Bonferroni over the candidates is valid.
     ins, outs = np.sort(scores_in), np.sort(scores_out)
-    top, bottom = _ranks(outs.size), _ranks(ins.size)
+    top, bottom = doubling_ranks(outs.size), doubling_ranks(ins.size)
     at_out, at_in = outs[outs.size - top], ins[bottom - 1]
-    found = ins.size - np.searchsorted(ins, at_out, side="right"), ins.size - (bottom - 1)
-    wrong = top - 1, outs.size - np.searchsorted(outs, at_in, side="left")
-    tests, tp, fp = np.append(at_out, at_in), np.concatenate(found), np.concatenate(wrong)
-    return Thresholds(tests, tp, fp, ins.size, outs.size)
+    tp = np.append(above(ins, at_out), ins.size - (bottom - 1))
+    fp = np.append(top - 1, outs.size - np.searchsorted(outs, at_in, side="left"))
+    return Thresholds(np.append(at_out, at_in), tp, fp, ins.size, outs.size)
 
 
-def fixed(scores_in: Floats, scores_out: Floats, threshold: float) -> Thresholds:
-    """Return the one test "score > threshold", chosen without looking at these scores."""
-    tp, fp = (np.array([(arm > threshold).sum()]) for arm in (scores_in, scores_out))
-    return Thresholds(np.array([threshold]), tp, fp, scores_in.size, scores_out.size)
+def above(ordered: Floats, threshold: Floats) -> Integers:
+    """Return how many of the sorted scores are above each threshold."""
+    return np.asarray(ordered.size - np.searchsorted(ordered, threshold, side="right"))
+
+
+def fixed(scores_in: Floats, scores_out: Floats, threshold: Floats) -> Thresholds:
+    """Return the tests "score > threshold", chosen without looking at these scores."""
+    tp, fp = (above(np.sort(arm), threshold) for arm in (scores_in, scores_out))
+    return Thresholds(threshold, tp, fp, scores_in.size, scores_out.size)
 
 
 def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> Thresholds:
@@ -86,27 +91,9 @@ def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> 
         )
     half_in, half_out = ins.size // 2, outs.size // 2
     trial = np.unique(np.concatenate([ins[:half_in], outs[:half_out]]))
-    sorted_in, sorted_out = np.sort(ins[:half_in]), np.sort(outs[:half_out])
-    found = half_in - np.searchsorted(sorted_in, trial, side="right")
-    wrong = half_out - np.searchsorted(sorted_out, trial, side="right")
-    guess = Thresholds(trial, found, wrong, half_in, half_out)
-    tpr, fpr = rates(guess, error)
+    tpr, fpr = rates(fixed(ins[:half_in], outs[:half_out], trial), error)
     best = int(np.argmax(epsilon_from_rates(tpr, fpr, delta)))
-    return fixed(ins[half_in:], outs[half_out:], float(trial[best]))
-
-
-def choose(
-    scores_in: Floats, scores_out: Floats, threshold: str | float, delta: float, error: float
-) -> Thresholds:
-    """Return the candidates for `threshold`: "bonferroni", "split", or a number."""
-    match threshold:
-        case "bonferroni":
-            return order_statistics(scores_in, scores_out)
-        case "split":
-            return split(scores_in, scores_out, delta, error)
-        case str():
-            raise unknown("threshold", threshold, ["bonferroni", "split"])
-    return fixed(scores_in, scores_out, _check.finite("threshold", threshold))
+    return fixed(ins[half_in:], outs[half_out:], trial[best : best + 1])
 
 
 def rates(candidates: Thresholds, error: float) -> tuple[Floats, Floats]:
@@ -268,7 +255,15 @@ def lower_bound(
     outs = flat_scores("scores_out", scores_out)
     delta, confidence = _checked(delta, confidence, method, METHODS)
     error = 1 - confidence
-    tests = choose(ins, outs, threshold, delta, error)
+    match threshold:
+        case "bonferroni":
+            tests = order_statistics(ins, outs)
+        case "split":
+            tests = split(ins, outs, delta, error)
+        case str():
+            raise unknown("threshold", threshold, ["bonferroni", "split"])
+        case _:
+            tests = fixed(ins, outs, np.array([_check.finite("threshold", threshold)]))
     each = error / len(tests)
     mu: float | None = None
     if method == "gdp":

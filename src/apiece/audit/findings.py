@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-from apiece._types import Floats, Json
+from apiece._types import AnyArray, Floats, Json
 from apiece.audit.anytime import Watched
 from apiece.audit.bounds import LowerBound, flat_scores, one_run
 from apiece.audit.membership import Roc, lira_each, loss_scores, privacy_scores, roc_by_group
-from apiece.audit.records import Array, ShadowScores
+from apiece.audit.records import ShadowScores
 from apiece.audit.splits import check_half_full
 from apiece.budgets import Units
 from apiece.errors import DataError
@@ -122,10 +122,11 @@ def student_t(first: npt.ArrayLike, second: npt.ArrayLike) -> Difference:
     if min(a.size, b.size) < 2:
         raise DataError(f"groups: {a.size} and {b.size} scores; give at least two of each")
     test = stats.ttest_ind(a, b)
-    freedom = a.size + b.size - 2
-    pooled = math.sqrt(((a.size - 1) * a.var(ddof=1) + (b.size - 1) * b.var(ddof=1)) / freedom)
-    effect = float(a.mean() - b.mean()) / pooled if pooled > 0 else 0.0
-    return Difference(float(test.statistic), float(test.pvalue), effect)
+    # t is Cohen's d over the square root of 1/a + 1/b; both are infinite where nothing varies.
+    effect = float(test.statistic) * math.sqrt(1 / a.size + 1 / b.size)
+    return Difference(
+        float(test.statistic), float(test.pvalue), effect if math.isfinite(effect) else 0.0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +292,8 @@ class ModelScores:
     """What a model says of those that it was trained on, or of others; data about people."""
 
     scores: Floats
-    groups: Array | None = None
-    people: Array | None = None
+    groups: AnyArray | None = None
+    people: AnyArray | None = None
 
     @classmethod
     def of(

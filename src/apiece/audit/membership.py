@@ -14,9 +14,9 @@ import numpy.typing as npt
 from scipy import special
 
 from apiece import _check
-from apiece._types import Floats, Mask
+from apiece._types import AnyArray, Floats, Mask
 from apiece.audit.bounds import flat_scores
-from apiece.audit.records import Array, ShadowScores
+from apiece.audit.records import ShadowScores
 from apiece.errors import DataError, InputError, unknown
 
 VARIANTS = ("online", "offline")
@@ -33,14 +33,9 @@ class World:
     count: Floats
 
 
-def _columns(values: Floats) -> Floats:
-    """Return confidences (K, n) or (K, n, A) as (K, n, A)."""
-    return values[..., None] if values.ndim == 2 else values
-
-
-def world(confidences: Floats, member: Mask) -> World:
-    """Return the moments over the models where `member` (K, n); arrays of (n, augmentations)."""
-    values = _columns(confidences)
+def world(confidences: Floats, member: Mask | Floats) -> World:
+    """Return the moments over the models of a world, (n, augmentations); member: weights (K, n)."""
+    values = confidences[..., None] if confidences.ndim == 2 else confidences
     weight = member[..., None].astype(np.float64)
     count = weight.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -76,8 +71,13 @@ def _options(shadows: ShadowScores, variant: str, variance: str, spare: int) -> 
         raise unknown("variance", variance, VARIANCES)
     if not np.isfinite(shadows.confidences).all():
         raise DataError("confidences: some are infinite; LiRA fits normals, clip them first")
-    inside = shadows.included.sum(axis=0)
     least = (2 if variance == "per-example" else 1) + spare
+    _require_models(shadows, variant, least, f"{variant} LiRA with {variance} variance")
+
+
+def _require_models(shadows: ShadowScores, variant: str, least: int, needed_by: str) -> None:
+    """Raise `InputError` where a record has fewer models of a world than that."""
+    inside = shadows.included.sum(axis=0)
     counts = {"without": shadows.models - inside}
     if variant == "online":
         counts["with"] = inside
@@ -85,8 +85,8 @@ def _options(shadows: ShadowScores, variant: str, variance: str, spare: int) -> 
         if not count.min() >= least:
             at = int(np.argmin(count))
             raise InputError(
-                f"shadow models: {int(count[at])} {name} record {shadows.ids[at]!s}; {variant} "
-                f"LiRA with {variance} variance needs at least {least}: train more, or balance"
+                f"shadow models: {int(count[at])} {name} record {shadows.ids[at]!s}; {needed_by} "
+                f"needs at least {least}: train more, or balance"
             )
 
 
@@ -193,8 +193,19 @@ def privacy_scores(
         [2.0, 2.0]
     """
     _options(shadows, "online", "per-example", spare=0)
-    weights = np.ones((1, shadows.models))
-    score = _weighted_scores(shadows, weights)[0]
+    centred = shadows.confidences - shadows.confidences.mean(axis=0)
+
+    def scores(counts: Floats) -> Floats:
+        """Return the scores when model k counts counts[k] times."""
+        inside, outside = (
+            world(centred, counts[:, None] * member)
+            for member in (shadows.included, ~shadows.included)
+        )
+        gap = np.abs(inside.mean - outside.mean)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = np.where(gap == 0, 0.0, gap / (inside.std + outside.std))
+        return np.asarray(ratio.mean(axis=-1))
+
     lower = upper = None
     if resamples:
         if generator is None:
@@ -202,29 +213,10 @@ def privacy_scores(
         share = _check.probability("confidence", confidence, low_open=True, high_open=True)
         even = np.full(shadows.models, 1 / shadows.models)
         drawn = generator.multinomial(shadows.models, even, size=resamples).astype(float)
-        resampled = _weighted_scores(shadows, drawn)
+        resampled = np.stack(list(map(scores, drawn)))
         lower, upper = np.nanquantile(resampled, [(1 - share) / 2, (1 + share) / 2], axis=0)
+    score = scores(np.ones(shadows.models))
     return PrivacyScores(shadows.ids, shadows.groups, score, lower, upper)
-
-
-def _weighted_scores(shadows: ShadowScores, weights: Floats) -> Floats:
-    """Return (resamples, n): the scores when model k counts weights[·, k] times."""
-    values = _columns(shadows.confidences)
-    values = values - values.mean(axis=0)
-    parts = []
-    for a in range(values.shape[2]):
-        moments = []
-        for member in (shadows.included, ~shadows.included):
-            count = weights @ member
-            with np.errstate(invalid="ignore", divide="ignore"):
-                mean = weights @ (member * values[..., a]) / count
-                square = weights @ (member * values[..., a] ** 2) / count
-            moments.append((mean, np.sqrt(np.maximum(square - mean**2, 0.0))))
-        (mean_in, std_in), (mean_out, std_out) = moments
-        gap = np.abs(mean_in - mean_out)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            parts.append(np.where(gap == 0, 0.0, gap / (std_in + std_out)))
-    return np.asarray(np.mean(parts, axis=0))
 
 
 def loss_scores(confidences: npt.ArrayLike) -> Floats:
@@ -298,10 +290,11 @@ def rmia(
         )
     if np.isnan(x).any() or np.isnan(z).any() or np.isnan(z_shadows).any():
         raise DataError("target or population: some confidences are NaN")
+    _require_models(shadows, variant, 1, f"{variant} RMIA")
     p = special.expit(shadows.confidences)
-    without = _mean("without", p, ~shadows.included)
+    without = world(p, ~shadows.included).mean[:, 0]
     if variant == "online":
-        reference = (without + _mean("with", p, shadows.included)) / 2
+        reference = (without + world(p, shadows.included).mean[:, 0]) / 2
         z_reference = special.expit(z_shadows).mean(axis=0)
     else:
         reference = ((1 + weight) * without + (1 - weight)) / 2
@@ -310,13 +303,6 @@ def rmia(
     ratio = special.expit(x) / np.maximum(reference, tiny)
     z_ratio = np.sort(special.expit(z) / np.maximum(z_reference, tiny))
     return np.searchsorted(z_ratio, ratio / gamma, side="right") / z.size
-
-
-def _mean(name: str, p: Floats, member: npt.NDArray[np.bool_]) -> Floats:
-    count = member.sum(axis=0)
-    if not count.min() >= 1:
-        raise InputError(f"shadow models: some record has none {name} it; train at least one")
-    return np.asarray((p * member).sum(axis=0) / count)
 
 
 FPRS = (1e-3, 1e-2, 1e-1)
@@ -369,7 +355,7 @@ def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:
     return Roc(np.r_[0, fp / others], np.r_[0, tp / members], members, others)
 
 
-def roc_by_group(scores: npt.ArrayLike, member: npt.ArrayLike, groups: Array) -> dict[str, Roc]:
+def roc_by_group(scores: npt.ArrayLike, member: npt.ArrayLike, groups: AnyArray) -> dict[str, Roc]:
     """Return the ROC of all records ("all") and of each group, by name.
 
     Args:

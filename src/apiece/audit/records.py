@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from apiece.datasets.tables import Dialect
 
-Array = AnyArray  # ids, groups and what else differs in type
 _MARK = b"apiece arrays"
 _ARRAYS = Kind("a file of scores", (".npz",), _MARK)
 
@@ -49,8 +48,8 @@ class ShadowScores:
         (2, 2)
     """
 
-    ids: Array
-    groups: Array
+    ids: AnyArray
+    groups: AnyArray
     included: Mask
     confidences: Floats
 
@@ -93,7 +92,7 @@ class ShadowScores:
         """
         return self.of(slice(None), positions(self.ids, _check.ids("ids", ids)))
 
-    def of(self, models: Array | slice, records: Array | slice) -> ShadowScores:
+    def of(self, models: AnyArray | slice, records: AnyArray | slice) -> ShadowScores:
         """Return what some models say of some records.
 
         Args:
@@ -132,7 +131,7 @@ class ShadowScores:
         return cls(ids, groups, included.astype(bool), confidences.astype(np.float64))
 
 
-def positions(known: Array, wanted: Array) -> Integers:
+def positions(known: AnyArray, wanted: AnyArray) -> Integers:
     """Return where each of `wanted` stands in `known`; raise `DataError` for one that does not."""
     order = np.argsort(known, kind="stable")
     try:
@@ -149,7 +148,7 @@ def positions(known: Array, wanted: Array) -> Integers:
     return where
 
 
-def join(name: str, known: Array, wanted_name: str, wanted: Array) -> Integers:
+def join(name: str, known: AnyArray, wanted_name: str, wanted: AnyArray) -> Integers:
     """Return where each of the ids `wanted` stands in `known`, if the two are the same ids."""
     first, second = _check.record_ids(name, known), _check.record_ids(wanted_name, wanted)
     pairs = ((name, first), (wanted_name, second))
@@ -172,7 +171,7 @@ def read_canaries(
     group: str | None,
     person: str | None,
     dialect: Dialect,
-) -> tuple[Floats, Mask, Array | None]:
+) -> tuple[Floats, Mask, AnyArray | None]:
     """Return scores, coins and maybe groups, one a canary; with `person` one a person."""
     # With `coins`, the two files are joined by id, whatever the order of their rows.
     from apiece.budgets import Units
@@ -201,7 +200,7 @@ def read_canaries(
             f"({bad.size} such rows); give every canary a score"
         )
     values = [texts(table[name]).astype(str) for name in decided] if coins is None else []
-    ids: Array = np.zeros(0)
+    ids: AnyArray = np.zeros(0)
     if key is not None:
         ids = (ids_column if person is None else person_column)(table, key).astype(str)
     if person is not None:
@@ -220,7 +219,7 @@ def read_canaries(
     return scores, np.isin(words, ["1", "true"]), values[1] if group else None
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+def write_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> None:
     """Write arrays to a `.npz` file, whole or not at all; a comment in it says that it is one."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
@@ -229,7 +228,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     write(path, buffer.getvalue(), _ARRAYS)
 
 
-def read_arrays(path: Path) -> dict[str, Array]:
+def read_arrays(path: Path) -> dict[str, AnyArray]:
     """Return the arrays in a `.npz` file; nothing in it is executed."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as data:

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from apiece import _check
 from apiece._files import Kind, write
-from apiece._types import Integers, Json, Mask
+from apiece._types import AnyArray, Integers, Json, Mask
 from apiece.assignment import Strategy, assign
 from apiece.audit import stacked_training
 from apiece.audit.membership import PrivacyScores, privacy_scores
-from apiece.audit.records import Array, ShadowScores, positions, read_arrays, write_arrays
-from apiece.audit.splits import biregular, one_plan, one_target
+from apiece.audit.records import ShadowScores, positions, read_arrays, write_arrays
+from apiece.audit.splits import biregular, one_plan
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets, Units
 from apiece.errors import DataError, InputError
@@ -36,7 +36,7 @@ from apiece.plan import Plan
 from apiece.training import StackedMlp
 from apiece.training.stacked import StackedModel
 
-Arrays = dict[str, Array]
+Arrays = dict[str, AnyArray]
 Work = Callable[[int], Arrays]
 Mapper = Callable[[Work, Iterable[int]], Iterable[tuple[int, Arrays]]]
 
@@ -61,7 +61,7 @@ class Pool:
         4
     """
 
-    ids: Array
+    ids: AnyArray
     inputs: Tensor
     targets: Tensor
     groups: Integers
@@ -359,7 +359,7 @@ def table_job(
     models: int,
     seed: int,
     recipe: UpdateRule | None = None,
-    people: Array | None = None,
+    people: AnyArray | None = None,
     rows_per_person: int | None = None,
 ) -> ShadowJob:
     """Return the job of `models` MLPs (features, 128, 64, classes) on halves, of persons if so."""
@@ -397,8 +397,12 @@ def target_job(
     # the plan must have been made for just those counts. plan: one, or one a world, which must be
     # the same. The rows of target t are t·models … (t+1)·models − 1.
     shared = one_plan(*([plan] if isinstance(plan, Plan) else plan))
-    where = positions(pool.ids, np.asarray(targets))
-    included = np.concatenate([one_target(models, len(pool), int(t)) for t in where])
+    where, models = (
+        positions(pool.ids, np.asarray(targets)),
+        _check.count("models", models, least=2),
+    )
+    included = np.ones((where.size, models, len(pool)), dtype=bool)
+    included[np.arange(where.size), 1::2, where] = False
     groups = np.repeat(pool.groups[None], where.size * models, axis=0)
     groups[np.arange(len(groups)), np.repeat(where, models)] = group
     expected = shared.budget_groups.records
@@ -409,7 +413,8 @@ def target_job(
                 f"plan: made for {expected.tolist()} records a group, but with target "
                 f"{pool.ids[where[t]]!s} there are {counts.tolist()}; make it with the target in it"
             )
-    return ShadowJob(pool, shared, model, included, recipe, seed=seed, block=block, groups=groups)
+    rows = included.reshape(-1, len(pool))
+    return ShadowJob(pool, shared, model, rows, recipe, seed=seed, block=block, groups=groups)
 
 
 def target_scores(scores: ShadowScores, targets: npt.ArrayLike, *, models: int) -> PrivacyScores:

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Mask
-from apiece.audit.records import Array
+from apiece._types import AnyArray, Mask
 from apiece.errors import DataError, InputError
 from apiece.plan import BoundPlan, Plan
 
@@ -75,17 +74,7 @@ def _mix(rows: Mask, trades: int, generator: np.random.Generator) -> None:
         rows[a, differ], rows[b, differ] = dealt, ~dealt
 
 
-def one_target(models: int, size: int, target: int) -> Mask:
-    """Return membership (models, size): all others in every model, the target in half of them."""
-    models = _check.count("models", models, least=2)
-    if not 0 <= target < size:
-        raise DataError(f"target = {target}: there are {size} records")
-    result = np.ones((models, size), dtype=bool)
-    result[1::2, target] = False
-    return result
-
-
-def check_half_full(included: Mask, groups: Array) -> None:
+def check_half_full(included: Mask, groups: AnyArray) -> None:
     """Raise `DataError` unless every row holds half of every group, give or take one record."""
     for group in np.unique(groups):
         counts = included[:, groups == group].sum(axis=1)

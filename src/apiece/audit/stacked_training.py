@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from apiece import _check
-from apiece._types import Floats, Integers, Mask
-from apiece.audit.records import Array
+from apiece._types import AnyArray, Floats, Integers, Mask
 from apiece.budgets import Units
 from apiece.errors import DataError, InputError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
+from apiece.training.batches import skips
 from apiece.training.modes import evaluating
 from apiece.training.randomness import noisy_mean
 from apiece.training.stacked import SUMS, StackedModel
@@ -34,25 +34,6 @@ class PaddedBatch(NamedTuple):
 
     def __repr__(self) -> str:
         return "PaddedBatch()"  # what it holds is data about people
-
-
-def successes(tosses: int, probability: float, generator: np.random.Generator) -> Integers:
-    """Return which of `tosses` coins with `probability` came up, in increasing order."""
-    if probability >= 1:
-        return np.arange(tosses)
-    if probability <= 0 or tosses == 0:
-        return np.empty(0, dtype=np.int64)
-    places: list[Integers] = []
-    last = -1
-    while last < tosses:
-        mean = (tosses - last) * probability
-        draw = int(mean + 4 * np.sqrt(mean) + 8)
-        gaps = np.minimum(generator.geometric(probability, draw), tosses + 1)
-        at = last + np.cumsum(gaps)
-        places.append(at)
-        last = int(at[-1])
-    every = np.concatenate(places)
-    return every[every < tosses]
 
 
 def pad(models: Integers, records: Integers, count: int) -> PaddedBatch:
@@ -77,7 +58,7 @@ def batches(rates: Floats, steps: int, generator: np.random.Generator) -> Iterat
         now = min(block, steps - first)
         when, who = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
         for q, members in pairs:
-            at = successes(now * members.size, q, generator)
+            at = skips(now * members.size, q, generator)
             when.append(at // members.size)
             who.append(members[at % members.size])
         step, pair = np.concatenate(when), np.concatenate(who)
@@ -190,19 +171,26 @@ def train(
             f'plan.combine = "average" ({len(plan.stages)} stages, each with a model of its own): '
             "a shadow is one model; audit a plan that trains one through all stages"
         )
-    streams = BlockStreams.from_seed(seed, block, dataset[0].device)
+    inputs, targets = dataset
+    streams = BlockStreams.from_seed(seed, block, inputs.device)
     flat = model.initial(included.shape[0], streams.start).requires_grad_(False)
     optimizer = recipe.start(flat)
     done = 0
     for stage in plan.stages:
         rates, clip = stage_rates(stage, groups, included, streams.sampling)
-        steps = batches(rates, stage.steps, streams.sampling)
-        for batch in steps:
+        for batch in batches(rates, stage.steps, streams.sampling):
             own = 1.0 if plan.learning_rate is None else plan.learning_rate.at(done)
             for entry in optimizer.param_groups:
                 entry["lr"] = recipe.rate(done, plan.steps) * own
-            rows = rows_of(batch, people, streams.sampling)
-            flat.grad = noisy_gradient(model, flat, dataset, rows, clip, stage, streams.noise)
+            step = rows_of(batch, people, streams.sampling)
+            own_clips = np.take_along_axis(clip, step.batch.records, axis=1)
+            bounds = torch.from_numpy(np.where(step.batch.real, own_clips, 0.0))
+            rows = torch.from_numpy(step.rows).to(inputs.device)
+            owner = None if step.owner is None else torch.from_numpy(step.owner).to(inputs.device)
+            clipped = model.clipped_sum(flat, inputs[rows], targets[rows], bounds.to(inputs), owner)
+            mean = stage.expected_batch_size
+            noisy = noisy_mean(clipped, stage.noise_stddev, mean, generator=streams.noise)
+            flat.grad = noisy[SUMS]
             optimizer.step()
             done += 1
     return flat.detach()
@@ -249,27 +237,6 @@ def rows_of(batch: PaddedBatch, people: Units | None, generator: np.random.Gener
     return StepRows(PaddedBatch(records, real), rows, owner)
 
 
-def noisy_gradient(
-    model: StackedModel,
-    flat: Tensor,
-    dataset: tuple[Tensor, Tensor],
-    step: StepRows,
-    clip: Floats,
-    stage: Stage,
-    generator: torch.Generator,
-) -> Tensor:
-    """Return (K, parameters): (Σ clipped gradients + N(0, noise_stddev²)) / expected batch size."""
-    inputs, targets = dataset
-    device, batch = inputs.device, step.batch
-    rows = torch.from_numpy(step.rows).to(device)
-    bounds = np.where(batch.real, np.take_along_axis(clip, batch.records, axis=1), 0.0)
-    clips = torch.from_numpy(bounds).to(device=device, dtype=inputs.dtype)
-    owner = None if step.owner is None else torch.from_numpy(step.owner).to(device)
-    clipped = model.clipped_sum(flat, inputs[rows], targets[rows], clips, owner)
-    size = stage.expected_batch_size
-    return noisy_mean(clipped, stage.noise_stddev, size, generator=generator)[SUMS]
-
-
 def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tensor) -> Floats:
     """Return (K, n): φ = log(p/(1−p)) of the true class (Carlini et al. 2022, LiRA, §V)."""
     parts: list[npt.NDArray[np.float32]] = []
@@ -291,8 +258,8 @@ def logit_scaled(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float32]:
 
 def model_confidences(
     model: nn.Module,
-    inputs: Tensor | Array,
-    targets: Tensor | Array,
+    inputs: Tensor | AnyArray,
+    targets: Tensor | AnyArray,
     *,
     batch_size: int = 1024,
 ) -> Floats:
