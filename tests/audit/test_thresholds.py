@@ -36,7 +36,7 @@ def test_a_threshold_picked_on_the_scores_fails_more_often() -> None:
 
     def best(ins, outs):
         every = np.concatenate([ins, outs])
-        tests = [bounds.fixed(ins, outs, np.array([at])) for at in every]
+        tests = [bounds.fixed(ins, outs, float(at)) for at in every]
         gaps = [t.true_positives[0] / 40 - (1 - t.threshold[0]) for t in tests]
         return tests[int(np.argmax(gaps))]
 

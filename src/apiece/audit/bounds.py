@@ -75,10 +75,11 @@ def above(ordered: Floats, threshold: Floats) -> Integers:
     return np.asarray(ordered.size - np.searchsorted(ordered, threshold, side="right"))
 
 
-def fixed(scores_in: Floats, scores_out: Floats, threshold: Floats) -> Thresholds:
-    """Return the tests "score > threshold", chosen without looking at these scores."""
-    tp, fp = (above(np.sort(arm), threshold) for arm in (scores_in, scores_out))
-    return Thresholds(threshold, tp, fp, scores_in.size, scores_out.size)
+def fixed(scores_in: Floats, scores_out: Floats, threshold: Floats | float) -> Thresholds:
+    """Return the test, or tests, "score > threshold", chosen without looking at these scores."""
+    tests = np.atleast_1d(np.asarray(threshold, dtype=np.float64))
+    tp, fp = (above(np.sort(arm), tests) for arm in (scores_in, scores_out))
+    return Thresholds(tests, tp, fp, scores_in.size, scores_out.size)
 
 
 def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> Thresholds:
@@ -93,7 +94,7 @@ def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> 
     trial = np.unique(np.concatenate([ins[:half_in], outs[:half_out]]))
     tpr, fpr = rates(fixed(ins[:half_in], outs[:half_out], trial), error)
     best = int(np.argmax(epsilon_from_rates(tpr, fpr, delta)))
-    return fixed(ins[half_in:], outs[half_out:], trial[best : best + 1])
+    return fixed(ins[half_in:], outs[half_out:], trial[best])
 
 
 def rates(candidates: Thresholds, error: float) -> tuple[Floats, Floats]:
@@ -263,7 +264,7 @@ def lower_bound(
         case str():
             raise unknown("threshold", threshold, ["bonferroni", "split"])
         case _:
-            tests = fixed(ins, outs, np.array([_check.finite("threshold", threshold)]))
+            tests = fixed(ins, outs, _check.finite("threshold", threshold))
     each = error / len(tests)
     mu: float | None = None
     if method == "gdp":

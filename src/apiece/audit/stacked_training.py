@@ -22,7 +22,7 @@ from apiece.plan import Plan, Stage
 from apiece.training.batches import skips
 from apiece.training.modes import evaluating
 from apiece.training.randomness import noisy_mean
-from apiece.training.stacked import SUMS, StackedModel
+from apiece.training.stacked import SUMS, StackedModel, logits_in_parts
 from apiece.training.sums import bring
 
 
@@ -239,12 +239,11 @@ def rows_of(batch: PaddedBatch, people: Units | None, generator: np.random.Gener
 
 def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tensor) -> Floats:
     """Return (K, n): φ = log(p/(1−p)) of the true class (Carlini et al. 2022, LiRA, §V)."""
-    parts: list[npt.NDArray[np.float32]] = []
     width = max(1, int(2e6 / max(1, inputs[0].numel() * flat.shape[0])))
-    for at in range(0, inputs.shape[0], width):
-        part = inputs[at : at + width]
-        logits = model.logits(flat, part.expand(flat.shape[0], *part.shape))
-        parts.append(logit_scaled(logits, targets[at : at + width].expand(flat.shape[0], -1)))
+    parts = [
+        logit_scaled(logits, targets[part].expand(flat.shape[0], -1))
+        for part, logits in logits_in_parts(model, flat, inputs, width)
+    ]
     return np.concatenate(parts, axis=1).astype(np.float64)
 
 

@@ -225,7 +225,14 @@ def plan_votes(
             f"teachers = {teachers}: there are {records} records or persons to teach them; give "
             f"at most {records}, and better a hundredth of it"
         )
-    most = _answers(questions, answers, threshold if noise is None else noise.threshold)
+    most = questions if answers is None else _check.count("answers", answers)
+    if answers is not None and (threshold if noise is None else noise.threshold) is None:
+        raise InputError(
+            f"answers = {answers}: without a threshold every question is answered; give one, or "
+            "leave answers out"
+        )
+    if not most <= questions:
+        raise InputError(f"answers = {answers}: must be at most questions = {questions}")
     mu = gaussian_mu(groups.epsilon, groups.delta)
     seats = voters.seats(groups, mu, teachers)
     # (pools,) What each pool's records allow together, as the μ² of a record of reach 1.
@@ -253,19 +260,6 @@ def plan_votes(
         notes=(told, *notes),
     ).bind(budgets)
     return VotePlan(strategy=voters.name, seats=seats, noise=noise, phases=phases, plan=plan)
-
-
-def _answers(questions: int, answers: int | None, threshold: float | None) -> int:
-    if answers is None:
-        return questions
-    if threshold is None:
-        raise InputError(
-            f"answers = {answers}: without a threshold every question is answered; give one, or "
-            "leave answers out"
-        )
-    if not _check.count("answers", answers) <= questions:
-        raise InputError(f"answers = {answers}: must be at most questions = {questions}")
-    return answers
 
 
 def _least_noise(allowed: float, questions: int, answers: int, threshold: float | None) -> Noise:

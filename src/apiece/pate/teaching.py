@@ -37,7 +37,8 @@ from apiece.training import ChaCha20Stream
 from apiece.training.checkpoints import write_atomically
 from apiece.training.identity import bytes_of
 from apiece.training.randomness import Streams
-from apiece.training.stacked import SUMS, StackedModel
+from apiece.training.stacked import SUMS, StackedModel, logits_in_parts
+from apiece.training.sums import bring
 
 _CELLS = 1 << 22  # coins in memory at a time
 
@@ -82,14 +83,12 @@ def shared_out(
     if included is not None:
         record, teacher = record[included[record]], teacher[included[record]]
     order = np.argsort(teacher, kind="stable")
-    record, teacher = record[order], teacher[order]
-    counts = np.ones(record.size, np.int64) if of is None else of.counts[record]
-    ends = np.cumsum(np.bincount(teacher, weights=counts, minlength=plan.teachers))
-    starts = np.concatenate([np.zeros(1, np.int64), ends.astype(np.int64)])
-    if of is None:
-        return Shares(record, starts)
-    first = np.repeat(of.starts[record] - (np.cumsum(counts) - counts), counts)
-    return Shares(of.rows[first + np.arange(int(counts.sum()))], starts)
+    rows, teacher = record[order], teacher[order]
+    if of is not None:
+        brought = bring(of, rows, key)  # all of them, so that no coin is tossed
+        rows, teacher = brought.rows, teacher[brought.owner]
+    sizes = np.bincount(teacher, minlength=plan.teachers)
+    return Shares(rows, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
 
 
 def require_dealt(
@@ -336,12 +335,8 @@ def require_classes(targets: Tensor, classes: int) -> None:
 def said(model: StackedModel, flat: Tensor, inputs: Tensor, *, block: int = 64) -> Integers:
     """Return the class that each model says of each input, (models, inputs)."""
     # Without noise: data about those whom the models learned from, and for no eyes or files.
-    models, result = flat.shape[0], []
-    for at in range(0, inputs.shape[0], block):
-        part = inputs[at : at + block]
-        logits = model.logits(flat, part.expand(models, *part.shape))
-        result.append(logits.argmax(dim=2).numpy())
-    return np.concatenate(result, axis=1)
+    parts = logits_in_parts(model, flat, inputs, block)
+    return np.concatenate([logits.argmax(dim=2).numpy() for _, logits in parts], axis=1)
 
 
 NEIGHBOURS = 10

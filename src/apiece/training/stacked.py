@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -297,6 +298,15 @@ class StackedModule:
 
 
 StackedModel: TypeAlias = StackedMlp | StackedModule
+
+
+def logits_in_parts(
+    model: StackedModel, flat: Tensor, inputs: Tensor, width: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield which of the inputs (n, …), at most `width`, and all models' logits of these."""
+    for at in range(0, inputs.shape[0], width):
+        part = slice(at, at + width)
+        yield part, model.logits(flat, inputs[part].expand(flat.shape[0], *inputs[part].shape))
 
 
 def _reset(module: nn.Module) -> None:
