@@ -182,17 +182,17 @@ def test_persons_bring_their_own_rows(most: int | None) -> None:
     batch = stacked_training.PaddedBatch(
         np.array([[3, 5, 0], [1, 2, 4]]), np.array([[True, True, False], [True] * 3])
     )
-    step = rows_of(batch, of, np.random.default_rng(0))
-    assert step.batch.records.shape == (2, 4)
-    assert step.owner is not None
+    drawn, rows, owner = rows_of(batch, of, np.random.default_rng(0))
+    assert drawn.records.shape == (2, 4)
+    assert owner is not None
     for k, persons in enumerate(([3, 5], [1, 2, 4])):
         for place, person in enumerate(persons):
-            mine = step.rows[k, step.owner[k] == place]
+            mine = rows[k, owner[k] == place]
             assert (whose[mine] == person).all()
             held = int((whose == person).sum())
             assert len(set(mine.tolist())) == mine.size == (held if most is None else min(held, 2))
-        padding = step.owner[k] >= len(persons)
-        assert not step.batch.real[k, step.owner[k, padding]].any()
+        padding = owner[k] >= len(persons)
+        assert not drawn.real[k, owner[k, padding]].any()
 
 
 def test_persons_outside_a_world_have_no_influence() -> None:

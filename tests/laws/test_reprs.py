@@ -54,7 +54,6 @@ HOLDS = {
     "audit.shadows.ShadowJob": "pool plan included seed groups",
     "audit.findings.ModelScores": "scores groups people",
     "audit.stacked_training.BlockStreams": "sampling noise start",
-    "audit.stacked_training.StepRows": "batch rows owner",
     "audit.bounds.Thresholds": "threshold true_positives false_positives",
     "budgets.groups.BudgetGroups": "epsilon delta excess records name",
     "budgets.units.Ownership": "ids row owner",

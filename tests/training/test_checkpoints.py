@@ -142,3 +142,21 @@ def test_a_set_that_holds_what_reads_it_has_an_end() -> None:
         assert identity_of(model, bytes(16), model=model) != first
     finally:
         KNOWN.remove("c")
+
+
+class Scaled:
+    """A loss whose setting is in a slot, and goes by another name outside of its class."""
+
+    __slots__ = ("__factor",)
+
+    def __init__(self, factor: float) -> None:
+        self.__factor = factor
+
+    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return self.__factor * (outputs[:, 0] - targets)
+
+
+def test_what_is_in_a_private_slot_counts() -> None:
+    model = nn.Linear(3, 2)
+    one, same, other = (identity_of(Scaled(f), bytes(16), model=model) for f in (1.0, 1.0, 2.0))
+    assert one == same != other

@@ -358,8 +358,8 @@ def sequential(
     Example:
         >>> draw = np.random.default_rng(0).normal
         >>> pairs = ({"all": (draw(3, 1, 8), draw(0, 1, 8))} for _ in range(99))
-        >>> found = sequential(pairs, {"all": Claim.budget(1.0, 1e-5)})
-        >>> found.rejected, found.watched[0].samples < 200
+        >>> seen = sequential(pairs, {"all": Claim.budget(1.0, 1e-5)})
+        >>> seen.rejected, seen.watched[0].samples < 200
         (True, True)
     """
     confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
@@ -439,8 +439,8 @@ def step_claims(plan: Plan) -> dict[str, Claim]:
 def _taking_part(plan: Plan, stage: Stage) -> list[tuple[str, GroupStage]]:
     """Return the groups that a stage may draw, by name, and what it does to them."""
     every = [(str(name), stage.of(group)) for group, name in enumerate(plan.budget_groups.name)]
-    which = "" if len(plan.stages) == 1 else f", stage {plan.stages.index(stage) + 1}"
-    return [(name + which, own) for name, own in every if own.sampling_probability > 0]
+    suffix = "" if len(plan.stages) == 1 else f", stage {plan.stages.index(stage) + 1}"
+    return [(name + suffix, own) for name, own in every if own.sampling_probability > 0]
 
 
 def engine_rounds(plan: Plan, *, seed: int) -> Iterator[Pairs]:
@@ -458,8 +458,8 @@ def engine_rounds(plan: Plan, *, seed: int) -> Iterator[Pairs]:
         >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 50, 1e-5)
         >>> plan = assign(budgets, "scale", steps=5, expected_batch_size=5, clip_norm=1.0)
-        >>> found = sequential(engine_rounds(plan, seed=0), step_claims(plan), max_samples=64)
-        >>> found.watched[0].samples
+        >>> seen = sequential(engine_rounds(plan, seed=0), step_claims(plan), max_samples=64)
+        >>> seen.watched[0].samples
         64
     """
     for start in count(0):

@@ -124,9 +124,8 @@ def student_t(first: npt.ArrayLike, second: npt.ArrayLike) -> Difference:
     test = stats.ttest_ind(a, b)
     # t is Cohen's d over the square root of 1/a + 1/b; both are infinite where nothing varies.
     effect = float(test.statistic) * math.sqrt(1 / a.size + 1 / b.size)
-    return Difference(
-        float(test.statistic), float(test.pvalue), effect if math.isfinite(effect) else 0.0
-    )
+    effect = effect if math.isfinite(effect) else 0.0
+    return Difference(float(test.statistic), float(test.pvalue), effect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +151,8 @@ def share_that_rises(before: npt.ArrayLike, after: npt.ArrayLike) -> Rise:
         DataError: For NaN or lengths that differ.
 
     Example:
-        >>> found = share_that_rises([1.0, 2.0, 3.0], [1.5, 2.5, 2.0])
-        >>> round(found.share, 3), found.pairs
+        >>> rise = share_that_rises([1.0, 2.0, 3.0], [1.5, 2.5, 2.0])
+        >>> round(rise.share, 3), rise.pairs
         (0.667, 3)
     """
     a, b = flat_scores("before", before), flat_scores("after", after)
@@ -257,12 +256,10 @@ class Findings:
 LEAST_MODELS = 6  # so that the others of each model hold two with and two without each record
 
 
-def shadow_findings(
-    shadows: ShadowScores, *, variant: str = "online", variance: str = "per-example"
-) -> Findings:
+def shadow_findings(shadows: ShadowScores, *, variant: str = "online") -> Findings:
     """Return the findings of LiRA with every model attacked in turn by all others."""
     check_half_full(shadows.included, shadows.groups)
-    scores = lira_each(shadows, variant=variant, variance=variance)
+    scores = lira_each(shadows, variant=variant)
     rocs = roc_by_group(scores, shadows.included, shadows.groups)
     inside = shadows.included.sum(axis=0)
     likelihood = np.where(shadows.included, scores, 0.0).sum(axis=0) / np.maximum(inside, 1)
@@ -275,7 +272,7 @@ def shadow_findings(
     private = privacy_scores(shadows).score
     return Findings(
         audit="shadow models",
-        attack=f"LiRA, {variant}, {variance} variance",
+        attack=f"LiRA, {variant}, per-example variance",
         models=shadows.models,
         records=len(shadows),
         rocs=rocs,

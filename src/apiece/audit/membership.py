@@ -138,16 +138,13 @@ def lira(
     return _score(x.reshape(len(shadows), -1), inside, outside, variant)
 
 
-def lira_each(
-    shadows: ShadowScores, *, variant: str = "online", variance: str = "per-example"
-) -> Floats:
+def lira_each(shadows: ShadowScores, *, variant: str = "online") -> Floats:
     """Return (K, n): `lira` of every model in turn, with the K − 1 others as its shadows."""
-    _options(shadows, variant, variance, spare=1)
+    _options(shadows, variant, "per-example", spare=1)
     every = np.arange(shadows.models)
     rest = (shadows.of(every != k, slice(None)) for k in every)
-    how = {"variant": variant, "variance": variance}
     pairs = zip(shadows.confidences, rest, strict=True)
-    return np.stack([lira(one, others, **how) for one, others in pairs])
+    return np.stack([lira(one, others, variant=variant) for one, others in pairs])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -367,8 +364,8 @@ def roc_by_group(scores: npt.ArrayLike, member: npt.ArrayLike, groups: AnyArray)
         DataError: As `roc`, and for another number of groups.
 
     Example:
-        >>> found = roc_by_group([3, 2, 1, 0], [1, 0, 1, 0], np.array(["a", "a", "b", "b"]))
-        >>> {name: curve.auc for name, curve in found.items()}
+        >>> curves = roc_by_group([3, 2, 1, 0], [1, 0, 1, 0], np.array(["a", "a", "b", "b"]))
+        >>> {name: curve.auc for name, curve in curves.items()}
         {'all': 0.75, 'a': 1.0, 'b': 1.0}
     """
     values, truth = np.asarray(scores, dtype=np.float64), np.asarray(member, dtype=bool)

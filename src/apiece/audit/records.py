@@ -1,4 +1,4 @@
-"""What an audit reads: confidences of shadow models, canaries and coins, joined by record id."""
+"""Inputs of an audit: confidences of shadow models, canaries and coins, joined by record id."""
 
 from __future__ import annotations
 

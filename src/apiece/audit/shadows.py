@@ -397,10 +397,8 @@ def target_job(
     # the plan must have been made for just those counts. plan: one, or one a world, which must be
     # the same. The rows of target t are t·models … (t+1)·models − 1.
     shared = one_plan(*([plan] if isinstance(plan, Plan) else plan))
-    where, models = (
-        positions(pool.ids, np.asarray(targets)),
-        _check.count("models", models, least=2),
-    )
+    where = positions(pool.ids, np.asarray(targets))
+    models = _check.count("models", models, least=2)
     included = np.ones((where.size, models, len(pool)), dtype=bool)
     included[np.arange(where.size), 1::2, where] = False
     groups = np.repeat(pool.groups[None], where.size * models, axis=0)

@@ -171,8 +171,8 @@ def train(
             f'plan.combine = "average" ({len(plan.stages)} stages, each with a model of its own): '
             "a shadow is one model; audit a plan that trains one through all stages"
         )
-    inputs, targets = dataset
-    streams = BlockStreams.from_seed(seed, block, inputs.device)
+    (inputs, targets), device = dataset, dataset[0].device
+    streams = BlockStreams.from_seed(seed, block, device)
     flat = model.initial(included.shape[0], streams.start).requires_grad_(False)
     optimizer = recipe.start(flat)
     done = 0
@@ -182,12 +182,11 @@ def train(
             own = 1.0 if plan.learning_rate is None else plan.learning_rate.at(done)
             for entry in optimizer.param_groups:
                 entry["lr"] = recipe.rate(done, plan.steps) * own
-            step = rows_of(batch, people, streams.sampling)
-            own_clips = np.take_along_axis(clip, step.batch.records, axis=1)
-            bounds = torch.from_numpy(np.where(step.batch.real, own_clips, 0.0))
-            rows = torch.from_numpy(step.rows).to(inputs.device)
-            owner = None if step.owner is None else torch.from_numpy(step.owner).to(inputs.device)
-            clipped = model.clipped_sum(flat, inputs[rows], targets[rows], bounds.to(inputs), owner)
+            who, places, whose = rows_of(batch, people, streams.sampling)
+            bounds = np.where(who.real, np.take_along_axis(clip, who.records, axis=1), 0.0)
+            clips, rows = torch.from_numpy(bounds).to(inputs), torch.from_numpy(places).to(device)
+            owner = None if whose is None else torch.from_numpy(whose).to(device)
+            clipped = model.clipped_sum(flat, inputs[rows], targets[rows], clips, owner)
             mean = stage.expected_batch_size
             noisy = noisy_mean(clipped, stage.noise_stddev, mean, generator=streams.noise)
             flat.grad = noisy[SUMS]
@@ -212,20 +211,16 @@ def stage_rates(
     return rates, np.broadcast_to(stage.clip_norm[groups], included.shape)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class StepRows:
-    """One step's rows for K models."""
+def rows_of(
+    batch: PaddedBatch, people: Units | None, generator: np.random.Generator
+) -> tuple[PaddedBatch, Integers, Integers | None]:
+    """Return those who take part, (K, P), their rows (K, R), and whose of the P each row is.
 
-    batch: PaddedBatch  # the records that take part, (K, P)
-    rows: Integers  # (K, R) positions in the data set
-    owner: Integers | None = None  # (K, R) whose of the P each is; None where records are the rows
-
-
-def rows_of(batch: PaddedBatch, people: Units | None, generator: np.random.Generator) -> StepRows:
-    """Return the rows that the records bring: for persons, by coins of each model's own."""
+    Of persons the rows are drawn by coins of each model's own; None where records are the rows.
+    """
     # Rows are padded with row 0 of one who is padding.
     if people is None:
-        return StepRows(batch, batch.records)
+        return batch, batch.records, None
     ends = ((0, 0), (0, 1))  # the last is padding
     records, real = np.pad(batch.records, ends), np.pad(batch.real, ends)
     brought = [bring(people, records[k, real[k]], generator.bytes(32)) for k in range(len(records))]
@@ -234,7 +229,7 @@ def rows_of(batch: PaddedBatch, people: Units | None, generator: np.random.Gener
     owner = np.full(rows.shape, records.shape[1] - 1)
     for k, each in enumerate(brought):
         rows[k, : each.rows.size], owner[k, : each.owner.size] = each.rows, each.owner
-    return StepRows(PaddedBatch(records, real), rows, owner)
+    return PaddedBatch(records, real), rows, owner
 
 
 def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tensor) -> Floats:

@@ -431,9 +431,9 @@ def teach(
         >>> from apiece.training import StackedMlp
         >>> x = torch.rand(2000, 1)
         >>> votes = plan_votes(Budgets([2.0] * 2000, 1e-5), "uniform", teachers=100, questions=50)
-        >>> found = teach(votes, StackedMlp((1, 2)), (x, (x[:, 0] > 0.5).long()),
-        ...               torch.rand(50, 1), classes=2, lessons=Lessons(steps=50), seed=0)
-        >>> found.answers.shape, found.student.shape
+        >>> taught = teach(votes, StackedMlp((1, 2)), (x, (x[:, 0] > 0.5).long()),
+        ...                torch.rand(50, 1), classes=2, lessons=Lessons(steps=50), seed=0)
+        >>> taught.answers.shape, taught.student.shape
         ((50,), torch.Size([4]))
     """
     inputs, targets = dataset
@@ -449,8 +449,8 @@ def teach(
     def teachers() -> Tensor:
         return learn(model, inputs, targets, shares, lessons, key, watch)
 
-    def votes(which: slice) -> Integers:
-        return said(model, teachers(), public[which])
+    def votes(block: slice) -> Integers:
+        return said(model, teachers(), public[block])
 
     answers = ask(plan, votes, classes, seed=seed, kept=kept)
     own = key.derive("student", 0)

@@ -152,14 +152,8 @@ def _object(value: object, seen: Seen) -> Iterator[bytes]:
     else:
         yield from _parts(type(value), seen)
         if not _of_library(type(value)):
-            slots = [name for one in type(value).__mro__ for name in _slots(one)]
-            held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-            yield from _parts(held | getattr(value, "__dict__", {}), seen)
-
-
-def _slots(one: type) -> tuple[str, ...]:
-    named = vars(one).get("__slots__", ())
-    return (named,) if isinstance(named, str) else tuple(named)
+            # attributes, and what is in slots, by whatever names
+            yield from _parts(object.__getstate__(value) or {}, seen)
 
 
 def _of_library(value: object) -> bool:

@@ -40,12 +40,12 @@ class Processes:
     sharded: FullySharded | None = None
 
     @classmethod
-    def current(cls, model: nn.Module | None = None) -> Processes:
+    def current(cls, model: nn.Module) -> Processes:
         """Return the place in torch.distributed's default group, if there is one."""
         rank, world = 0, 1
         if dist.is_available() and dist.is_initialized():
             rank, world = dist.get_rank(), dist.get_world_size()
-        if model is None or not any(guards.is_sharded(p) for p in model.parameters()):
+        if not any(guards.is_sharded(p) for p in model.parameters()):
             return cls(rank, world)
         return cls(rank, world, FullySharded(model, world))
 
