@@ -19,7 +19,7 @@ from apiece.adapters.fitting import ids_of
 from apiece.assignment import assign
 from apiece.audit.records import join
 from apiece.budgets import Budgets, Ownership, Units
-from apiece.budgets.frames import ids_column
+from apiece.budgets.units import ids_column
 from apiece.datasets import read_table
 from apiece.errors import ApieceError, DataError, InputError
 from apiece.ledger import Ledger, LedgerFilter

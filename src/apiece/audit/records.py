@@ -175,7 +175,7 @@ def read_canaries(
     """Return scores, coins and maybe groups, one a canary; with `person` one a person."""
     # With `coins`, the two files are joined by id, whatever the order of their rows.
     from apiece.budgets import Units
-    from apiece.budgets.frames import ids_column, person_column
+    from apiece.budgets.units import ids_column, person_column
     from apiece.datasets import read_table
     from apiece.datasets.cells import as_numbers, column, texts
     from apiece.datasets.tables import PLAIN, is_parquet

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Ids, Integers, Json, Mask
+from apiece._types import Floats, Integers, Json, Mask
 from apiece.budgets.levels import NO_LIMIT, Levels
 from apiece.datasets import read_table
 from apiece.datasets.cells import Texts, as_number, as_numbers, column, texts
@@ -121,46 +120,6 @@ def capped(epsilon: float, no_limit_cap: float | None) -> float:
     if no_limit_cap is None:
         raise BudgetError(f"epsilon = inf: {_unlimited()}")
     return _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)
-
-
-def ids_column(table: pd.DataFrame, name: str) -> Ids:
-    """Return a column of ids: whole numbers where they are stored as such, else texts."""
-    cells = column(table, name, "ids")
-    remedy = f"give every record its person's id, or leave {as_given('ids')} out"
-    filled = _filled(cells, f"ids column {name!r}", remedy)
-    whole = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in cells)
-    return _check.record_ids(f"ids column {name!r}", cells.tolist() if whole else filled)
-
-
-def person_column(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
-    """Return a column of persons' ids, as texts; a person may have many rows."""
-    remedy = "give every row its person's id, or leave the row out"
-    return _filled(column(table, name, "person"), f"person column {name!r}", remedy)
-
-
-def _filled(cells: pd.Series[Any], what: str, remedy: str) -> npt.NDArray[np.str_]:
-    """Return cells as texts, none of which is empty; two ids never become one."""
-    given, missing = cells.to_numpy(dtype=object).tolist(), cells.isna().to_numpy(dtype=bool)
-    empty = [k for k, v in enumerate(given) if missing[k] or (isinstance(v, str) and not v.strip())]
-    if empty:
-        raise DataError(f"{what}, row {empty[0] + 1}: empty ({len(empty)} such rows); {remedy}")
-    if all(isinstance(v, str) for v in given):
-        padded = [k for k, v in enumerate(given) if v != v.strip()]
-        if padded:
-            raise DataError(
-                f"{what}, row {padded[0] + 1}: blanks around the id ({len(padded)} such rows); "
-                "remove them, so that it is the id that accounts and other tables have"
-            )
-    elif all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in given) or all(
-        isinstance(v, float) and v.is_integer() and abs(v) < 2**53 for v in given
-    ):
-        given = [f"{int(v)}" for v in given]
-    else:
-        raise DataError(
-            f"{what}: ids are text or whole numbers, all of one kind, and numbers with a point "
-            "below 2**53; convert the column"
-        )
-    return _check.ids(what, given)
 
 
 def _why(cell: str, role: str, decimal: str) -> str:

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Ids, Integers, Json, Mask
-from apiece.budgets.frames import budget_columns, ids_column, read_frame
+from apiece.budgets.frames import budget_columns, read_frame
 from apiece.budgets.groups import BudgetGroups, grouped
 from apiece.budgets.levels import Levels, Offered, epsilons_of, levels_of
-from apiece.budgets.units import Units
+from apiece.budgets.units import Units, ids_column
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
 

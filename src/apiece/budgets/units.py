@@ -1,4 +1,4 @@
-"""Units of privacy: whose each row of a table is, one owner a row or several."""
+"""Units of privacy: a table's ids, and whose each row is, one owner a row or several."""
 
 from __future__ import annotations
 
@@ -12,11 +12,49 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import AnyArray, Floats, Ids, Integers, Mask
-from apiece.budgets.frames import person_column
-from apiece.errors import DataError, InputError
+from apiece.datasets.cells import column
+from apiece.errors import DataError, InputError, as_given
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def ids_column(table: pd.DataFrame, name: str) -> Ids:
+    """Return a column of ids: whole numbers where they are stored as such, else texts."""
+    remedy = f"give every record its person's id, or leave {as_given('ids')} out"
+    return _check.record_ids(*_cells(table, name, "ids", remedy))
+
+
+def person_column(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
+    """Return a column of persons' ids, as texts; a person may have many rows."""
+    remedy = "give every row its person's id, or leave the row out"
+    what, cells = _cells(table, name, "person", remedy)
+    return _check.ids(what, [str(cell) for cell in cells])
+
+
+def _cells(table: pd.DataFrame, name: str, role: str, remedy: str) -> tuple[str, list[str | int]]:
+    """Return the name of a column in messages and its ids, none of them empty, all of one kind."""
+    cells, what = column(table, name, role), f"{role} column {name!r}"
+    given, missing = cells.to_numpy(dtype=object).tolist(), cells.isna().to_numpy(dtype=bool)
+    empty = [k for k, v in enumerate(given) if missing[k] or (isinstance(v, str) and not v.strip())]
+    if empty:
+        raise DataError(f"{what}, row {empty[0] + 1}: empty ({len(empty)} such rows); {remedy}")
+    if all(isinstance(v, str) for v in given):
+        padded = [k for k, v in enumerate(given) if v != v.strip()]
+        if padded:
+            raise DataError(
+                f"{what}, row {padded[0] + 1}: blanks around the id ({len(padded)} such rows); "
+                "remove them, so that it is the id that accounts and other tables have"
+            )
+        return what, given
+    if all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in given):
+        return what, [int(v) for v in given]
+    if all(isinstance(v, float) and v.is_integer() and abs(v) < 2**53 for v in given):
+        return what, [f"{int(v)}" for v in given]
+    raise DataError(
+        f"{what}: ids are text or whole numbers, all of one kind, and numbers with a point below "
+        "2**53; convert the column"
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

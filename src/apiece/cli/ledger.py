@@ -319,7 +319,7 @@ def charge(
 
 def _people_of(ledger: Ledger, data: Path, flags: Flags) -> list[int | str | None]:
     """Return the ids of a table's people, as the ledger writes them."""
-    from apiece.budgets.frames import person_column
+    from apiece.budgets.units import person_column
     from apiece.datasets import read_table
     from apiece.ledger.codec import read_id
 

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from apiece._types import AnyArray, Floats, Integers, Mask
 from apiece.budgets import Budgets
-from apiece.budgets.frames import budget_columns, capped, ids_column
+from apiece.budgets.frames import budget_columns, capped
 from apiece.budgets.groups import doubts as budget_doubts
-from apiece.budgets.units import Units
+from apiece.budgets.units import Units, ids_column
 from apiece.datasets import (
     PACKAGED,
     Categorical,
