@@ -112,6 +112,23 @@ def _array(
     return array
 
 
+def nonnegative_array(name: str, values: object) -> Floats:
+    """Return `values` as floats if every entry lies in [0, ∞)."""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: not numbers; give one number a person") from None
+    # min and max let a NaN through to the comparison, which it fails.
+    if array.size and not (array.min() >= 0 and array.max() < math.inf):
+        flat = array.reshape(-1)
+        bad = int(np.flatnonzero(~((flat >= 0) & (flat < math.inf)))[0])
+        raise InputError(
+            f"{name}[{bad}] = {float(flat[bad])!r}: must be in [0, inf); a person whose "
+            "contribution is not finite must contribute nothing, with 0"
+        )
+    return array
+
+
 def ids(name: str, values: Any, *, error: type[InputError] = DataError) -> AnyArray:
     """Return ids as a flat array of 64-bit integers or of texts, in which no two have become one.
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from apiece.filters.convert import best_order, gaussian_mu, renyi_budget
+from apiece.filters.convert import best_order, distinct, gaussian_mu, renyi_budget
 from apiece.numerics.gaussian import gaussian_delta, gaussian_epsilon_above
 
 
@@ -86,3 +86,15 @@ def test_each_person_is_solved_as_alone(shape: tuple[int, ...]) -> None:
         together = convert(epsilon, delta)
         assert together.shape == shape
         assert together.ravel().tolist() == alone
+
+
+def test_distinct_rows_of_many_columns_are_found_again() -> None:
+    """Of five columns of 10,000 values there are more combinations than fit into 64 bits."""
+    rng = np.random.default_rng(0)
+    columns = [*(rng.permutation(10_000) for _ in range(5)), np.array([3.0])]
+    kinds, place = distinct(*columns)
+    assert all((k[place] == c).all() for k, c in zip(kinds, columns, strict=True))
+    assert kinds[0].size == 10_000
+    (first, second), place = distinct([2.0, 1.0, 2.0, 2.0], [5, 5, 5, 4])
+    assert (first.tolist(), second.tolist()) == ([1.0, 2.0, 2.0], [5, 4, 5])
+    assert place.tolist() == [2, 0, 2, 1]

@@ -33,7 +33,7 @@ HOLDS = {
     "budgets.consents.Rule": "permit level queriers purposes sure maybe exceptions",
     "budgets.consents.Standing": "ids epsilon until allowed aside",
     "budgets.consents._Held": "level until allowed odd",
-    "ledger.permits.Permits": "until allowed",
+    "ledger.scopes.Permits": "until allowed",
     "adapters.account._Fit": "ids group_index",
     "ledger.chain.Trail": "salt digests reserved committed withdrawn",
     "queries.quantiles.Segment": "points counts first last",
@@ -68,9 +68,8 @@ HOLDS = {
     "ledger.reports.Lineage": "receipts",
     "ledger.charging.Ceilings": "out",
     "ledger.verify.LedgerVerification": "problems",
-    "ledger.verify._Fold": "kinds reserved committed blocks problems withdrawn",
+    "ledger.verify._Fold": "bodies reserved committed blocks problems withdrawn",
     "ledger.verify._FoldedBlock": "ids terms spent",
-    "ledger.charging.Everyone": "salt losses paid _asked",
     "ledger.charging.Demand": "pairs row",
     "ledger.migrating.Older": "salt bodies blocks",
     "ledger.directory.SortedPart": "keys places",
@@ -312,7 +311,6 @@ EXCUSED = {
 }
 EXCUSED |= {"ledger.chain.Last": {"people"}, "ledger.chain.Trail": {"people"}}
 EXCUSED |= {"ledger.chain.Origin": {"people"}}
-EXCUSED |= {"ledger.charging.Everyone": {"people"}}
 
 
 class Marked:

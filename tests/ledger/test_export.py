@@ -33,9 +33,14 @@ def test_accounts_in_the_filter_s_own_unit(tmp_path: Path) -> None:
     assert found["slack_spent"] == [0.0, 0.0, 8 * codec.SLACK_UNIT]
 
 
-def test_nobody_has_no_accounts() -> None:
+def test_nobody_has_no_accounts_and_pays_for_nothing(tmp_path: Path) -> None:
+    ledger = Ledger.open(f"{tmp_path}/p.db")
+    ledger.reserve_everyone("q", 1.0, 9.0)
     with pytest.raises(DataError, match="no accounts to export; enroll people first"):
-        list(accounts.account_rows([]))
+        ledger.export(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="nobody paid for this analysis"):
+        ledger.export(tmp_path / "a.parquet", "paid", analysis_id="q")
+    assert not (tmp_path / "a.parquet").exists()
 
 
 def test_history_holds_the_entries_alone(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from apiece.cli import run
 from apiece.errors import DataError, StateError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, codec, enroll_consents, receipt, schema
-from apiece.ledger.permits import Permits
+from apiece.ledger.scopes import Permits
 
 from .tables import another_process
 from .test_scopes import day
@@ -147,7 +147,7 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "the last day": lambda m: m.setattr(
         Permits, "hold", lambda self, scope, at, people: self.allowed.any(axis=(1, 2))[:people]),
     "the scope": lambda m: m.setattr(
-        "apiece.ledger.permits.permitted",
+        "apiece.ledger.scopes.permitted",
         lambda allowed, queriers, purposes, scope: allowed.any(axis=(1, 2))),
     "consents": lambda m: m.setattr(
         "apiece.ledger.chain.Permits.read", lambda *_: None),

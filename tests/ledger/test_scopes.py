@@ -12,6 +12,7 @@ from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, Policy, codec, schema
 from apiece.ledger import scopes as scopes_module
+from apiece.ledger.charging import Demand
 from apiece.ledger.scopes import WHOLE, Ceiling, read_scope
 
 from .tables import another_process
@@ -103,7 +104,7 @@ def test_a_ledger_keeps_every_promise_of_its_policy(
         units = limits * rng.choice([0.02, 0.08, 0.3], (ids.size, 1)) * rng.random((ids.size, 2))
         units = units.astype(np.int64)
         costs = Costs.fixed(units[:, 0] * codec.UNIT, units[:, 1] * codec.SLACK_UNIT)
-        charged = codec.pairs(costs)[:, 0].tolist()
+        charged = Demand.of(costs).pairs[:, 0].tolist()
         admitted = ledger.reserve_costs(f"a{step}", ids, costs, scope=scope).tolist()
         expected = [
             i for i, own in zip(ids.tolist(), charged, strict=True)
@@ -166,7 +167,6 @@ def test_the_crowd_takes_it_from_a_ledger_that_is_broken(
     name: str, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     BREAKS[name](monkeypatch)
-    monkeypatch.setattr("apiece.ledger.charging.share_of", scopes_module.part)
     ledger = Ledger.make(f"{tmp_path}/p.db", IDS, 1.0, 1e-6)
     ledger.set_policy(SURE)
     taken = kept(ledger)

@@ -78,7 +78,7 @@ def test_a_history_is_followed_to_its_end_and_on_from_there(tables: sa.Connectio
     assert (trail.reserved, trail.committed) == ({"q": 2}, {"q": 4})
     assert [body["kind"] for body, _ in trail.bodies(tables)] == list(HISTORY)
     digests = trail.array_digests(tables, 2)
-    assert trail.arrays(tables, 2, digests) == {0: b"reserve"}
+    assert trail.arrays_of(tables, 2, digests) == dict(trail.arrays(tables, 2)) == {0: b"reserve"}
     assert trail.follow(tables, {5: last.digest.hex()}) == last
     for kept in ({5: "00" * 32}, {6: last.digest.hex()}):
         with pytest.raises(StateError, match="cut short or rewritten"):
@@ -131,9 +131,9 @@ def test_what_is_read_again_is_checked_again(tables: sa.Connection) -> None:
     digests = trail.array_digests(tables, 2)
     tables.exec_driver_sql("UPDATE apiece_payload SET data = x'00' WHERE number = 2")
     with pytest.raises(StateError, match="entry 2 is damaged or missing"):
-        trail.arrays(tables, 2, digests)
+        trail.arrays_of(tables, 2, digests)
     with pytest.raises(StateError, match="entry 2 is damaged or missing"):
-        trail.array_digests(tables, 2)
+        list(trail.arrays(tables, 2))
     assert trail.body(tables, 2)["kind"] == "reserve"
     tables.exec_driver_sql("DELETE FROM apiece_entry WHERE number = 2")
     with pytest.raises(StateError, match="entry 2 is damaged or missing"):

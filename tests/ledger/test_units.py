@@ -11,6 +11,7 @@ from apiece.errors import BudgetError, InputError
 from apiece.filters import Costs
 from apiece.filters.costs import cheapest
 from apiece.ledger import codec
+from apiece.ledger.charging import Demand
 from apiece.numerics.gaussian import gaussian_delta
 
 UNIT, SLACK = Fraction(codec.UNIT), Fraction(codec.SLACK_UNIT)
@@ -19,7 +20,7 @@ UNIT, SLACK = Fraction(codec.UNIT), Fraction(codec.SLACK_UNIT)
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(st.floats(0, 1e4), st.floats(1e-3, 1e3))
 def test_a_charge_is_never_below_the_loss(norm: float, stddev: float) -> None:
-    ((loss, slack),) = codec.whole(codec.losses([norm], stddev))[0].tolist()
+    ((loss, slack),) = Demand.of(Costs.fixed(codec.losses([norm], stddev))).pairs[0].tolist()
     exact = (Fraction(norm) / Fraction(stddev)) ** 2
     assert loss * UNIT >= min(exact, codec.CAP * UNIT)
     assert norm > 0 or loss == 0
@@ -29,7 +30,7 @@ def test_a_charge_is_never_below_the_loss(norm: float, stddev: float) -> None:
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(st.floats(0, 1e9), st.floats(0, 0.5))
 def test_a_pair_is_never_below_its_cost(loss: float, slack: float) -> None:
-    ((first, second),) = codec.pairs(Costs.fixed([loss], slack))[0].tolist()
+    ((first, second),) = Demand.of(Costs.fixed([loss], slack)).pairs[0].tolist()
     assert first * UNIT >= min(Fraction(loss), codec.CAP * UNIT)
     assert second * SLACK >= min(Fraction(slack), codec.CAP * SLACK)
 
@@ -60,7 +61,7 @@ def test_a_whole_slack_is_in_the_account(delta: float) -> None:
 
     costs = costs_of([Repeated(Sampled(Gaussian(3.0), 0.1), 50)], delta)
     limit = codec.account_limits(np.array([50.0]), np.array([delta]))
-    pairs = codec.pairs(costs)[0]  # of .9 of δ, .8 and so on; a tenth is the ninth
+    pairs = Demand.of(costs).pairs[0]  # of .9 of δ, .8 and so on; a tenth is the ninth
     assert pairs[8, 1] <= limit[0, 1] <= pairs[8, 1] * 1.001
     assert pairs[7, 1] > limit[0, 1]
     assert cheapest(pairs[None, :, 0], pairs[None, :, 1], limit[:, 0], limit[:, 1]).tolist() != [0]

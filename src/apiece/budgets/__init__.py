@@ -1,4 +1,4 @@
-"""What each record asked for: ε_i, δ_i and, where given, a bound Δ̄_i on the excess risk."""
+"""Budgets and consents: ε_i, δ_i and, where given, a bound Δ̄_i on the excess risk."""
 
 from apiece.budgets.consent_files import read_consents
 from apiece.budgets.consents import ConsentMapping, ConsentRecords, Standing

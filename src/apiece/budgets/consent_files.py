@@ -58,17 +58,21 @@ def read_consents(path: str | Path, mapping: ConsentMapping) -> ConsentRecords:
     """
     result = ConsentRecords(mapping, str(path))
     if mapping.source == "csv":
-        _read_rows(Path(path), result)
+        for row in _rows(Path(path), mapping):
+            _note(result, row, _named, _row)
         return result
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); give a JSON file") from None
     content = loads(text, str(path))
-    resources, read = (_resources, _fhir) if mapping.source == "fhir" else (_records, _dpv)
     try:
-        for each in resources(content, str(path)):
-            _note(result, each, read)
+        if mapping.source == "fhir":
+            for each in _resources(content, str(path)):
+                _note(result, each, _patient, _consent)
+        else:
+            for each in _records(content, str(path)):
+                _note(result, each, _subject, _record)
     except RecursionError:
         raise DataError(f"{path}: nested too deep for a consent; give another file") from None
     if not (result.rules or result.odd or result.aside):
@@ -77,16 +81,16 @@ def read_consents(path: str | Path, mapping: ConsentMapping) -> ConsentRecords:
 
 
 def _note(
-    result: ConsentRecords, each: Json, read: Callable[[Json, ConsentMapping], Found]
+    result: ConsentRecords,
+    each: Json,
+    whose: Callable[[Json], str],
+    said: Callable[[Json, ConsentMapping], Rule | str],
 ) -> None:
-    """Add what one consent says, or what kind of odd one it is."""
+    """Add whose consent it is, and what they said or why nothing; or what kind of odd one it is."""
+    person = ""
     try:
-        person, said = read(each, result.mapping)
-    except OddError as error:
-        result.odd.setdefault("", []).append(str(error))
-        return
-    try:
-        rule = said()
+        person = whose(each)
+        rule = said(each, result.mapping)
     except OddError as error:
         result.odd.setdefault(person, []).append(str(error))
         return
@@ -94,9 +98,6 @@ def _note(
         result.aside[rule] += 1
     else:
         result.rules.setdefault(person, []).append(rule)
-
-
-Found = tuple[str, Callable[[], Rule | str]]  # whose it is, and what they said or why nothing
 
 
 # --- dates
@@ -107,12 +108,12 @@ def _days(text: object, *, end: bool) -> tuple[int, int]:
 
     A month or year as an end has all its days in it, as FHIR says; as a beginning it is unclear.
     """
-    found = _DATE.fullmatch(text) if isinstance(text, str) else None
-    if found is None or (found[4] and not found[3]):
+    parts = _DATE.fullmatch(text) if isinstance(text, str) else None
+    if parts is None or (parts[4] and not parts[3]):
         raise OddError("a date that is none")
-    year, month, day = int(found[1]), found[2], found[3]
+    year, month, day = int(parts[1]), parts[2], parts[3]
     try:
-        if found[4]:
+        if parts[4]:
             when = datetime.fromisoformat(str(text)).astimezone(UTC)
             at = when.date().toordinal()
             whole = not end and (when.hour, when.minute, when.second, when.microsecond) == (0,) * 4
@@ -224,12 +225,13 @@ def _resources(content: object, what: str) -> Iterator[Json]:
             yield resource
 
 
-def _fhir(resource: Json, mapping: ConsentMapping) -> Found:
-    reference = _one(resource, "patient", "subject").get("reference")
-    person = re.fullmatch(r"Patient/([A-Za-z0-9.-]{1,64})", str(reference))
+def _patient(resource: Json) -> str:
+    given = [resource[name] for name in ("patient", "subject") if name in resource]
+    reference = _reference(given[0]) if len(given) == 1 else ""
+    person = re.fullmatch(r"Patient/([A-Za-z0-9.-]{1,64})", reference)
     if person is None:
         raise OddError("no patient, written as Patient/ID")
-    return person[1], lambda: _consent(resource, mapping)
+    return person[1]
 
 
 def _consent(resource: Json, mapping: ConsentMapping) -> Rule | str:
@@ -390,11 +392,6 @@ def _ends(node: Json) -> tuple[object, object]:
     return period.get("start"), period.get("end")
 
 
-def _one(node: Json, *names: str) -> Json:
-    given = [node[name] for name in names if name in node]
-    return _dict(given[0]) if len(given) == 1 else {}
-
-
 def _dict(value: object) -> Json:
     if not isinstance(value, dict):
         raise OddError("an element of another form")
@@ -410,19 +407,17 @@ def _list(node: Json, name: str) -> list[object]:
 # --- tables
 
 
-def _read_rows(path: Path, result: ConsentRecords) -> None:
-    table, mapping = read_table(path), result.mapping
-    cells = {
-        role: texts(column(table, name, role)).tolist() for role, name in mapping.columns.items()
-    }
+def _rows(path: Path, mapping: ConsentMapping) -> Iterator[Json]:
+    """Yield the cells of each row by what the mapping says that they are."""
+    table, roles = read_table(path), mapping.columns
+    cells = [texts(column(table, name, role)).tolist() for role, name in roles.items()]
+    return (dict(zip(roles, values, strict=True)) for values in zip(*cells, strict=True))
 
-    def read(row: Json, mapping: ConsentMapping) -> Found:
-        if not row["person"]:
-            raise OddError("no person")
-        return row["person"], lambda: _row(row, mapping)
 
-    for values in zip(*cells.values(), strict=True):
-        _note(result, dict(zip(cells, values, strict=True)), read)
+def _named(row: Json) -> str:
+    if not row["person"]:
+        raise OddError("no person")
+    return str(row["person"])
 
 
 def _row(row: Json, mapping: ConsentMapping) -> Rule:
@@ -503,13 +498,13 @@ def _of(record: Json, name: str) -> list[list[str]]:
     return result
 
 
-def _dpv(record: Json, mapping: ConsentMapping) -> Found:
+def _subject(record: Json) -> str:
     people = [each for space in _DPV for each in _list(record, f"{space}hasDataSubject")]
     one = people[0] if len(people) == 1 else None
     person = one.get("@id") if isinstance(one, dict) else one
     if not isinstance(person, str) or not person:
         raise OddError("no data subject, or several")
-    return person, lambda: _record(record, mapping)
+    return person
 
 
 def _record(record: Json, mapping: ConsentMapping) -> Rule | str:
@@ -522,11 +517,11 @@ def _record(record: Json, mapping: ConsentMapping) -> Rule | str:
     statuses = [every & set(map(_term, each)) for each in _of(record, "hasConsentStatus")]
     if not statuses or not all(len(each) == 1 for each in statuses):
         raise OddError("a status that is none")
-    found = set[str]().union(*statuses)
-    if not found & (_VALID | _AGAINST):
-        return f"status {min(found)}"
-    permit = not found & _AGAINST
-    if permit and found & _NOTHING:
+    status = set[str]().union(*statuses)
+    if not status & (_VALID | _AGAINST):
+        return f"status {min(status)}"
+    permit = not status & _AGAINST
+    if permit and status & _NOTHING:
         raise OddError("several statuses that contradict each other")
     lists = [[_meaning(each, mapping) for each in _of(record, name)] for name in _LIMITS]
     lists = [own for own in lists if own]

@@ -253,7 +253,7 @@ class ConsentRecords:
         at = (datetime.now(UTC).date() if day is None else day).toordinal()
         names = self.mapping.names("querier"), self.mapping.names("purpose")
         known: dict[tuple[Rule, ...], _Held] = {}
-        found: dict[str, _Held] = {}
+        permitting: dict[str, _Held] = {}
         odd = {person: list(kinds) for person, kinds in self.odd.items()}
         for person, own in self.rules.items():
             rules = tuple(own)
@@ -262,10 +262,10 @@ class ConsentRecords:
             if known[rules].odd is not None:
                 odd.setdefault(person, []).append(str(known[rules].odd))
             elif known[rules].allowed.any():
-                found[person] = known[rules]
+                permitting[person] = known[rules]
         self._refuse(odd, leave_out)
-        people = sorted(found.keys() - odd.keys())
-        held = [found[person] for person in people]
+        people = sorted(permitting.keys() - odd.keys())
+        held = [permitting[person] for person in people]
         shape = (len(people), len(names[0]), len(names[1]))
         return Standing(
             date.fromordinal(at),

@@ -73,9 +73,9 @@ def budget_columns(
             values = _numbers(cells, what, role, below, decimal, cap, count)
         return values if once is None else once(values, what)
 
-    found = {"epsilon": read(epsilon, "epsilon", math.inf), "delta": read(delta, "delta", 1.0)}
-    found["excess"] = read(excess, "excess", 1.0)
-    return found if levels is None else found | {"labels": levels.names_of(found["epsilon"])}
+    columns = {"epsilon": read(epsilon, "epsilon", math.inf), "delta": read(delta, "delta", 1.0)}
+    columns["excess"] = read(excess, "excess", 1.0)
+    return columns if levels is None else columns | {"labels": levels.names_of(columns["epsilon"])}
 
 
 def _numbers(

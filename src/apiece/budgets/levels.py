@@ -48,20 +48,20 @@ class Levels(Mapping[str, float]):
     __slots__ = ("_epsilon",)
 
     def __init__(self, offered: Offered) -> None:
-        found: dict[str, float] = {}
+        levels: dict[str, float] = {}
         for given, epsilon in _pairs(offered):
             name = str(given).strip()
-            if not name or plain(name) != name or name in found:
+            if not name or plain(name) != name or name in levels:
                 raise BudgetError(
                     f"levels: {given!r} is empty, has control characters or is given twice; give "
                     "each level one name, as in low=1,high=8"
                 )
-            found[name] = _check.positive(f"level {name}", epsilon, error=BudgetError)
-        if len(set(found.values())) < len(found) or not found:
+            levels[name] = _check.positive(f"level {name}", epsilon, error=BudgetError)
+        if len(set(levels.values())) < len(levels) or not levels:
             raise BudgetError(
-                f"levels = {found}: give at least one, each with an epsilon of its own"
+                f"levels = {levels}: give at least one, each with an epsilon of its own"
             )
-        self._epsilon = dict(sorted(found.items(), key=lambda level: level[1]))
+        self._epsilon = dict(sorted(levels.items(), key=lambda level: level[1]))
 
     def __getitem__(self, name: str) -> float:
         return self._epsilon[name]
@@ -141,13 +141,13 @@ class Levels(Mapping[str, float]):
 
         given = cells.tolist()
         known = {cell: named(cell) for cell in dict.fromkeys(given)}
-        found = np.array([known[cell] for cell in given], dtype=np.float64)
-        if np.isnan(found).any():
+        epsilon = np.array([known[cell] for cell in given], dtype=np.float64)
+        if np.isnan(epsilon).any():
             strange, total = Counter[str](), len(given) if rows is None else int(rows.sum())
             for cell, many in zip(given, [1] * len(given) if rows is None else rows, strict=True):
                 strange[cell] += int(many) * math.isnan(known[cell])
             raise BudgetError(f"{what}: {self._undeclared(+strange, total)}")
-        return found
+        return epsilon
 
     def _undeclared(self, cells: Counter[str], rows: int) -> str:
         """Say how many rows name no level; cells: how many there are of each that is none."""

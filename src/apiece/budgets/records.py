@@ -153,12 +153,11 @@ class Budgets:
             full = values if values.shape == (size,) else np.broadcast_to(values, size)
             full.flags.writeable = False
             columns[name] = full
-        object.__setattr__(self, "epsilon", columns["epsilon"])
-        object.__setattr__(self, "delta", columns["delta"])
-        object.__setattr__(self, "excess", columns.get("excess"))
-        object.__setattr__(self, "ids", columns.get("ids", np.arange(size)))
-        object.__setattr__(self, "labels", columns.get("labels"))
-        self.ids.flags.writeable = False
+        if ids is None:
+            columns["ids"] = np.arange(size)
+            columns["ids"].flags.writeable = False
+        for name in COLUMNS:
+            object.__setattr__(self, name, columns.get(name))
 
     def __len__(self) -> int:
         return int(self.epsilon.size)

@@ -40,7 +40,7 @@ from apiece.errors import AnalysisError, DataError, InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from apiece._types import Flags, Json
+    from apiece._types import Flags, Ids, Json
     from apiece.budgets import Budgets
     from apiece.filters import Costs
     from apiece.ledger import Head, Ledger, Receipt
@@ -317,18 +317,19 @@ def charge(
     emit(as_json, {"analysis": analysis, "status": status}, [f"analysis {analysis}: {status}"])
 
 
-def _people_of(ledger: Ledger, data: Path, flags: Flags) -> list[int | str | None]:
+def _people_of(ledger: Ledger, data: Path, flags: Flags) -> Ids:
     """Return the ids of a table's people, as the ledger writes them."""
     from apiece.budgets.units import person_column
     from apiece.datasets import read_table
-    from apiece.ledger.codec import read_id
+    from apiece.ledger.codec import read_ids
 
     texts = person_column(read_table(data, dialect_from(flags)), flags["person"])
-    ids = {text: read_id(text, ledger.id_kind) for text in dict.fromkeys(texts.tolist())}
-    strange = [text for text, each in ids.items() if each is None]
-    if strange:
+    people = list(dict.fromkeys(texts.tolist()))
+    ids, known = read_ids(people, ledger.id_kind)
+    if not known.all():
+        strange = [text for text, there in zip(people, known, strict=True) if not there]
         raise DataError(f"--data: {strange[0]!r} has no account ({len(strange)} such); enroll them")
-    return list(ids.values())
+    return ids
 
 
 def _costs_of(

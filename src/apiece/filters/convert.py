@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats
+from apiece._types import AnyArray, Floats, Integers
 from apiece.numerics.gaussian import gaussian_mu_below
 
 ULP: Final = 2.0**-52
@@ -16,8 +16,9 @@ SHARE: Final = 0.1
 
 def gaussian_mu(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the largest safe μ such that μ-Gaussian differential privacy is (ε, δ)-DP."""
-    eps, dlt, place = _distinct(epsilon, delta)
-    return np.asarray(gaussian_mu_below(eps, dlt)[place])
+    (eps, dlt), place = distinct(epsilon, delta)
+    shape = np.broadcast_shapes(np.shape(epsilon), np.shape(delta))
+    return np.asarray(gaussian_mu_below(eps, dlt)[place]).reshape(shape)
 
 
 def gaussian_budget(
@@ -44,7 +45,7 @@ def best_order(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the order that lets the most Gaussian noise queries through a Rényi filter."""
     # It maximises B(α)/α, because a Gaussian's Rényi loss is proportional to α; it depends on the
     # budget alone, so it is fixed before any data are seen.
-    distinct_epsilon, distinct_delta, place = _distinct(epsilon, delta)
+    (distinct_epsilon, distinct_delta), place = distinct(epsilon, delta)
     log_order = np.linspace(math.log(1e-4), math.log(1e7), 600)  # of α − 1
     best = np.empty(distinct_epsilon.size)
     for i, (eps, dlt) in enumerate(zip(distinct_epsilon, distinct_delta, strict=True)):
@@ -55,20 +56,25 @@ def best_order(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
         most = grid[int(np.argmax(renyi_budget(eps, dlt, grid) / grid))]
         # Three digits of α − 1: the curve is flat there, and a short number is easier to report.
         best[i] = 1 + float(f"{most - 1:.3g}")
-    return np.asarray(best[place])
+    return best[place].reshape(np.broadcast_shapes(np.shape(epsilon), np.shape(delta)))
 
 
-def _distinct(
-    epsilon: npt.ArrayLike, delta: npt.ArrayLike
-) -> tuple[Floats, Floats, npt.NDArray[np.intp]]:
-    """Return the distinct pairs and, in the shape of both, each person's place among them."""
-    epsilon, delta = np.broadcast_arrays(
-        np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
-    )
-    # One sort a column: a sort of pairs takes several times as long.
-    eps, first = np.unique(epsilon.ravel(), return_inverse=True)
-    dlt, second = np.unique(delta.ravel(), return_inverse=True)
-    if dlt.size == 1:
-        return eps, np.broadcast_to(dlt, eps.shape), first.reshape(epsilon.shape)
-    codes, place = np.unique(first * dlt.size + second, return_inverse=True)
-    return eps[codes // dlt.size], dlt[codes % dlt.size], place.reshape(epsilon.shape)
+def distinct(*columns: npt.ArrayLike) -> tuple[list[AnyArray], Integers]:
+    """Return the distinct rows of columns, of one entry a row or one for all, and each row's place.
+
+    >>> [each.tolist() for each in distinct([2.0, 1.0, 2.0], 1e-5)[0]]
+    [[1.0, 2.0], [1e-05, 1e-05]]
+    """
+    # One sort a column: a sort of rows takes several times as long. Codes of two columns at a time
+    # stay below the square of the number of rows, and within 64 bits.
+    kinds, place = list[AnyArray](), np.zeros(1, np.int64)
+    for column in columns:
+        values, own = np.unique(column, return_inverse=True)
+        if not kinds:
+            kinds, place = [values], own.reshape(-1)
+        elif values.size == 1:
+            kinds.append(np.repeat(values, kinds[0].size))
+        else:
+            codes, place = np.unique(place * values.size + own.reshape(-1), return_inverse=True)
+            kinds = [*(kind[codes // values.size] for kind in kinds), values[codes % values.size]]
+    return kinds, place

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Integers
+from apiece._types import AnyArray, Floats, Integers
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.slack import gaussian_with_slack
 from apiece.errors import InputError
@@ -167,7 +167,7 @@ class Costs:
 
 
 def cheapest(
-    loss: Floats, slack: Floats, budget: npt.ArrayLike, most: npt.ArrayLike
+    loss: AnyArray, slack: AnyArray, budget: npt.ArrayLike, most: npt.ArrayLike
 ) -> npt.NDArray[np.intp]:
     """Return for each account the place of the pair whose larger share of it is the least."""
     with np.errstate(divide="ignore", invalid="ignore"):

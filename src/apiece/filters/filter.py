@@ -51,7 +51,10 @@ class Filter:
                 positive.
         """
         stddev = _check.positive("noise_stddev", noise_stddev)
-        norms = _checked_norms(norms, self._limit.shape)
+        norms = _check.nonnegative_array("norms", norms)
+        if norms.ndim and norms.shape != self._limit.shape:
+            shape = self._limit.shape
+            raise InputError(f"norms: shape {norms.shape}, but the filter has persons {shape}")
         scale = 1 / stddev * (1 + 2 * ULP)  # charge ≥ (norm/stddev)² after all round-off
         limit, total = self._limit.reshape(-1), self._total.reshape(-1)
         flat = np.broadcast_to(norms, self._limit.shape).reshape(-1)
@@ -339,23 +342,6 @@ def _charge(
         np.copyto(new, total, where=norms == 0)  # free: no rounding of a sum to make up for
     np.less_equal(new, limit, out=active)
     np.copyto(total, new, where=active)
-
-
-def _checked_norms(norms: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
-    """Return `norms` as floats of `shape` or a scalar, all in [0, ∞)."""
-    array = np.asarray(norms, dtype=np.float64)
-    if array.ndim and array.shape != shape:
-        raise InputError(f"norms: shape {array.shape}, but the filter has persons {shape}")
-    flat = array.reshape(-1)
-    parts = (flat[start : start + BLOCK] for start in range(0, flat.size, BLOCK))
-    # min and max let a NaN through to the comparison, which it fails.
-    if not all(part.min() >= 0 and part.max() < math.inf for part in parts):
-        bad = int(np.flatnonzero(~((flat >= 0) & (flat < math.inf)))[0])
-        raise InputError(
-            f"norms[{bad}] = {float(flat[bad])!r}: must be in [0, inf); a record "
-            "whose contribution is not finite must contribute nothing, with norm 0"
-        )
-    return array
 
 
 def _checked_orders(order: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:

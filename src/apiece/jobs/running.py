@@ -150,15 +150,13 @@ def ledger_of(job: Job) -> Ledger | None:
 
 def gone_from(ledger: Ledger, ids: AnyArray) -> Mask:
     """Return who of a table's ids withdrew, or does not permit the ledger's scope now."""
-    from apiece.ledger.codec import read_id
+    from apiece.ledger.codec import read_ids
 
-    kind = ledger.id_kind
-    own = [read_id(str(each), kind) for each in ids.tolist()]
-    known = np.array([each is not None for each in own], dtype=bool)
-    who, place = np.unique([each for each in own if each is not None], return_inverse=True)
-    result = np.zeros(len(own), dtype=bool)
-    result[known] = ledger.withdrawn(who)[place]
-    return result
+    own, known = read_ids(ids.tolist(), ledger.id_kind)
+    who, place = np.unique(own, return_inverse=True)
+    gone = known.copy()
+    gone[known] = ledger.withdrawn(who)[place]
+    return gone
 
 
 def _charge(prepared: Prepared) -> TrainingCharge | None:
@@ -166,17 +164,16 @@ def _charge(prepared: Prepared) -> TrainingCharge | None:
     job, people, ledger = prepared.job, prepared.people, ledger_of(prepared.job)
     if ledger is None or job.run.analysis is None:
         return None
-    from apiece.ledger.codec import read_id  # the ledger is an extra of its own
+    from apiece.ledger.codec import read_ids  # the ledger is an extra of its own
 
     plans = [plan for plan in prepared.plans.values() for _ in range(job.compare.seeds)]
     if ledger.id_kind == "integer":
-        ids = [read_id(str(each), "integer") for each in people.budgets.ids]
-        if None in ids:
+        whole, known = read_ids(people.budgets.ids.tolist(), "integer")
+        if not known.all():
             raise InputError(
-                f"ids: {ids.count(None)} of {len(ids)} are not whole numbers as 7 is written, but "
-                "this ledger's ids are; mend the column of ids"
+                f"ids: {int((~known).sum())} of {known.size} are not whole numbers as 7 is "
+                "written, but this ledger's ids are; mend the column of ids"
             )
-        whole = np.array(ids, dtype=np.int64)
         plans = [replace(plan, consents=plan.consents.named(whole)) for plan in plans]
     # What the ledger holds a training to beside its plans: settings and tables.
     sections = job.to_dict()

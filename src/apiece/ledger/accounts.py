@@ -103,6 +103,11 @@ def scopes_of(connection: sa.Connection) -> list[str]:
     return ["", *sorted(map(str, keys))]
 
 
+def whole_accounts(connection: sa.Connection) -> list[str]:
+    """Return those of them that hold a whole account, or one of a period."""
+    return [key for key in scopes_of(connection) if key[:1] in ("", "@")]
+
+
 def read_ids(connection: sa.Connection, salt: bytes, first_block: int) -> Iterator[Ids]:
     """Yield the ids of the blocks from `first_block` on."""
     later = sa.select(PEOPLE).where(PEOPLE.c.block >= first_block)
@@ -126,6 +131,18 @@ def read_spent(
     return {block: codec.unpack_pairs(spent, size) for block, size, (spent,) in rows}
 
 
+def read_accounts(
+    connection: sa.Connection, salt: bytes, blocks: Sequence[int], scopes: Sequence[str] = ("",)
+) -> Iterator[tuple[int, bytes, Terms, dict[str, Integers]]]:
+    """Yield each block, its packed ids, its terms, and by scope what is spent where anything is."""
+    for part in chunks(blocks):
+        people = read_people(connection, salt, part)
+        spent = {key: read_spent(connection, salt, part, key) for key in scopes}
+        for block in part:
+            own = {key: each[block] for key, each in spent.items() if block in each}
+            yield block, *people[block], own
+
+
 def padded(spent: Integers | None, people: int) -> Integers:
     """Return what so many people of a block have spent, who came later nothing."""
     if spent is not None and len(spent) == people:
@@ -141,13 +158,11 @@ def read_balances(
 ) -> tuple[Integers, Integers]:
     """Return what each person has spent and may spend, each (people, 2) units."""
     spent, limit = np.zeros((2, ordinals.size, 2), np.int64)
-    groups = codec.by_block(ordinals)
-    blocks = [block for block, _ in groups]
-    people = read_people(connection, salt, blocks)
-    balances = read_spent(connection, salt, blocks, scope)
-    for block, part in groups:
-        at, terms = ordinals[part] % BLOCK, people[block][1]
-        spent[part] = padded(balances.get(block), terms.size)[at]
+    parts = dict(codec.by_block(ordinals))
+    for block, _, terms, own in read_accounts(connection, salt, list(parts), [scope]):
+        part = parts[block]
+        at = ordinals[part] % BLOCK
+        spent[part] = padded(own.get(scope), terms.size)[at]
         limit[part] = codec.limits(terms)[at]
     return spent, limit
 
@@ -181,17 +196,13 @@ def amend(
 ) -> Last:
     """Change the terms of people who have accounts; return the head after it.
 
-    keep: those of the same ε and δ, whatever their slack. lower: leave out, and note, of `ids`, who
-    has spent more than their new limit; without it that is refused.
+    keep: those of the same ε and δ, whatever their slack. lower: leave out, and note the places of,
+    who has spent more than their new limit; without it that is refused.
     """
-    groups = codec.by_block(ordinals)
-    blocks = [block for block, _ in groups]
-    people = read_people(connection, salt, blocks)
-    whole = [key for key in scopes_of(connection) if key[:1] in ("", "@")]
-    several = [read_spent(connection, salt, blocks, key) for key in whole]
-    rows, payloads = [], []
-    for block, part in groups:
-        packed, old = people[block]
+    parts, rows, payloads = dict(codec.by_block(ordinals)), [], []
+    whole = whole_accounts(connection)
+    for block, packed, old, spent in read_accounts(connection, salt, list(parts), whole):
+        part = parts[block]
         at = ordinals[part] % BLOCK
         same = (old["epsilon"][at] == terms["epsilon"][part]) & (
             old["delta"][at] == terms["delta"][part]
@@ -207,12 +218,12 @@ def amend(
                 "migrated from, and keeps that account; enroll them under a new id for new data"
             )
         at = ordinals[changed] % BLOCK
-        most = np.max([padded(each.get(block), old.size)[at] for each in several], axis=0)
+        most = np.max([padded(each, old.size)[at] for each in spent.values()], axis=0)
         if lower is None:
             _refuse_lower(ids[changed], terms[changed], most)
         else:
             low = (codec.limits(terms[changed]) < most).any(axis=1)
-            lower.append(changed[low])
+            lower.append(ordinals[changed[low]])
             changed, at = changed[~low], at[~low]
         new, mask = old.copy(), np.zeros(old.size, dtype=bool)
         new[at], mask[at] = terms[changed], True
@@ -241,12 +252,10 @@ def add(
         new_ids, new_terms = ids[part], terms[part]
         spent = codec.nothing(part.size)
         if ordinals[part[0]] % BLOCK:  # the last block has room
-            packed, old_terms = read_people(connection, salt, [block])[block]
-            old_ids = codec.unpack_ids(packed, old_terms.size)
-            new_ids = np.concatenate([old_ids, new_ids])
+            ((_, packed, old_terms, old),) = read_accounts(connection, salt, [block])
+            new_ids = np.concatenate([codec.unpack_ids(packed, old_terms.size), new_ids])
             new_terms = np.concatenate([old_terms, new_terms])
-            old_spent = read_spent(connection, salt, [block])[block]
-            spent = np.concatenate([old_spent, spent])
+            spent = np.concatenate([old[""], spent])
         people.append((block, new_ids, new_terms))
         balances.append((block, spent))
     write_people(connection, salt, people)
@@ -275,8 +284,13 @@ def _refuse_lower(ids: Ids, terms: Terms, spent: Integers) -> None:
     raise BudgetError(f"person {who!r}: {told}; what was released cannot be taken back: {remedy}")
 
 
-def write_parquet(parts: Iterable[pa.Table], path: str | Path, inputs: Iterable[Path]) -> int:
-    """Write the rows to a Parquet file as they come; return how many."""
+def write_parquet(
+    parts: Iterable[pa.Table], path: str | Path, inputs: Iterable[Path], none: str = ""
+) -> int:
+    """Write the rows to a Parquet file as they come; return how many.
+
+    none: what is wrong where nothing comes. Raises `DataError` then.
+    """
     import pyarrow.parquet as pq
 
     rows = 0
@@ -288,6 +302,8 @@ def write_parquet(parts: Iterable[pa.Table], path: str | Path, inputs: Iterable[
                 writer = opened.enter_context(pq.ParquetWriter(file, schema))
             writer.write_table(part.replace_schema_metadata(schema.metadata))
             rows += part.num_rows
+        if writer is None:
+            raise DataError(f"ledger: {none}")
     return rows
 
 
@@ -295,10 +311,9 @@ def account_rows(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> Iterator[pa.T
     """Yield id, ε, δ, and of μ² and slack the limit and what is spent, some accounts at a time."""
     import pyarrow as pa
 
-    several, none = iter(blocks), True
+    several = iter(blocks)
     while some := list(islice(several, GROUP)):
         ids, rows, spent = (np.concatenate(each) for each in zip(*some, strict=True))
-        none = False
         yield pa.table(
             {
                 "id": pa.array(ids),
@@ -310,20 +325,6 @@ def account_rows(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> Iterator[pa.T
                 "slack_spent": spent[:, 1] * SLACK_UNIT,
             }
         )
-    if none:
-        raise DataError("ledger: it has no accounts to export; enroll people first")
-
-
-def paid_rows(blocks: Iterable[Ids]) -> Iterator[pa.Table]:
-    """Yield the ids of those who paid for an analysis, some thousands at a time."""
-    import pyarrow as pa
-
-    none = True
-    for ids in blocks:
-        none = False
-        yield pa.table({"id": pa.array(ids)})
-    if none:
-        raise DataError("ledger: nobody paid for this analysis; there is nothing to export")
 
 
 def history_rows(entries: Iterable[Entry]) -> pa.Table:

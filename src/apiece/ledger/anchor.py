@@ -164,6 +164,9 @@ class Heads(NamedTuple):
         return {**self.beside, **self.elsewhere}
 
 
+NO_HEADS: Final = Heads({}, {})
+
+
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """The files in which a ledger's heads are kept: beside an SQLite file, and elsewhere."""
@@ -197,7 +200,7 @@ class Anchor:
             )
         return kept
 
-    def keep(self, last: Last, kept: Heads, *, must: bool = True) -> None:
+    def keep(self, last: Last, kept: Heads = NO_HEADS, *, must: bool = True) -> None:
         """Add the last entry where it is not kept, on the disk before this returns."""
         for file, known in ((self.beside, kept.beside), (self.elsewhere, kept.elsewhere)):
             if file is not None:

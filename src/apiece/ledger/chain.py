@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import operator
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,10 +21,9 @@ import sqlalchemy as sa
 from apiece._types import Integers, Json
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.ledger import codec, schema
-from apiece.ledger.codec import BLOCK, DAMAGE, SLACK_UNIT, UNIT, keyed, root
-from apiece.ledger.permits import Permits
+from apiece.ledger.codec import DAMAGE, SLACK_UNIT, UNIT, keyed, root
 from apiece.ledger.schema import BALANCE, CHUNK, ENTRY, HEAD, PAYLOAD, PEOPLE, SCOPE, chunks
-from apiece.ledger.scopes import NO_POLICY, Policy, Scope
+from apiece.ledger.scopes import NO_POLICY, Permits, Policy, Scope
 
 REMEDY = "nothing was charged; run `apiece ledger verify` and restore a backup"
 
@@ -245,14 +244,22 @@ class Trail:
         return result
 
     def arrays(
+        self, connection: sa.Connection, number: int, blocks: Collection[int] | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield the packed arrays of an entry that was met, of all blocks or of some, checked."""
+        digests = self.array_digests(connection, number)
+        wanted = [block for block in digests if blocks is None or block in blocks]
+        for part in chunks(wanted):
+            stored = self.arrays_of(connection, number, {block: digests[block] for block in part})
+            yield from stored.items()
+
+    def arrays_of(
         self, connection: sa.Connection, number: int, digests: Mapping[int, bytes]
     ) -> dict[int, bytes]:
         """Return an entry's packed arrays of some blocks, if these are their digests."""
-        result: dict[int, bytes] = {}
-        for part in chunks(list(digests)):
-            here = sa.and_(PAYLOAD.c.number == number, PAYLOAD.c.block.in_(part))
-            for row in connection.execute(sa.select(PAYLOAD).where(here)):
-                result[row.block] = bytes(row.data)
+        here = sa.and_(PAYLOAD.c.number == number, PAYLOAD.c.block.in_(list(digests)))
+        rows = connection.execute(sa.select(PAYLOAD).where(here))
+        result = {row.block: bytes(row.data) for row in rows}
         if {block: keyed(self.salt, data) for block, data in result.items()} != digests:
             raise _damaged(number)
         return result
@@ -281,20 +288,18 @@ class Trail:
         if (kind == "init") != (number == 0) or people < self.people:
             raise _damaged(number)
         if kind in ("reserve", "commit"):
-            which = self.reserved if kind == "reserve" else self.committed
+            known = self.reserved if kind == "reserve" else self.committed
             analysis = str(body["analysis"])
-            if analysis in which or (kind == "commit" and analysis not in self.reserved):
+            if analysis in known or (kind == "commit" and analysis not in self.reserved):
                 raise _damaged(number)
-            which[analysis] = number
+            known[analysis] = number
         if kind == "policy":
             self.policy = Policy.from_toml(body["policy"])
         elif kind == "consent":
-            stored = self.arrays(connection, number, self.array_digests(connection, number))
-            self.permits = Permits.read(body, stored, people)
+            self.permits = Permits.read(body, dict(self.arrays(connection, number)), people)
         elif kind == "withdraw":
-            stored = self.arrays(connection, number, self.array_digests(connection, number))
-            masks = {block: codec.unpack_mask(data)[0] for block, data in stored.items()}
-            places = [block * BLOCK + np.flatnonzero(mask) for block, mask in masks.items()]
+            stored = self.arrays(connection, number)
+            places = [codec.places(block, codec.unpack_mask(data)[0]) for block, data in stored]
             self.withdrawn = np.unique(np.concatenate([self.withdrawn, *places]))
         self.people, self.state = people, str(body["state"])
         self.at = max(self.at, str(body["at"]))
@@ -348,11 +353,11 @@ def origin(connection: sa.Connection, salt: bytes) -> Origin:
     return Origin(operator.index(older["people"]), older["order"] is not None)
 
 
-def put_back(number: int, which: str) -> StateError:
+def put_back(number: int, described: str) -> StateError:
     """Return the error for a store that lacks an entry."""
     return StateError(
-        f"ledger: entry {number} is not the one {which}, so the database was put back to an older "
-        f"or another state; {NEWEST}"
+        f"ledger: entry {number} is not the one {described}, so the database was put back to an "
+        f"older or another state; {NEWEST}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,13 @@ import sqlalchemy as sa
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError
 from apiece.filters import Costs
+from apiece.filters.convert import distinct
 from apiece.filters.costs import cheapest
 from apiece.ledger import accounts, chain, codec
 from apiece.ledger.chain import Last, Trail, check_terms
 from apiece.ledger.codec import BLOCK, Ids, begin
 from apiece.ledger.schema import chunks
-from apiece.ledger.scopes import ACCOUNT, WHOLE, Ceiling, Policy, Scope, beyond, pools
-from apiece.ledger.scopes import part as share_of
+from apiece.ledger.scopes import ACCOUNT, Ceiling, Policy, Scope, pools, takings
 
 Record = Iterator[tuple[int, bytes]]  # what each block was charged
 Losses = Callable[[Ids], Floats]
@@ -38,7 +39,8 @@ class Demand:
     @classmethod
     def of(cls, costs: Costs) -> Demand:
         """Return costs in units, rounded up."""
-        return cls(codec.pairs(costs), costs.group)
+        units = codec.to_units(costs.loss), codec.to_units(costs.slack, codec.SLACK_UNIT)
+        return cls(np.moveaxis(np.array(units), 0, -1), costs.group)
 
     def __len__(self) -> int:
         return len(self.pairs if self.row is None else self.row)
@@ -58,7 +60,7 @@ class Demand:
         if self.pairs.shape[1] == 1:
             return self.each()[:, 0]
         rows = np.arange(len(self.pairs)) if self.row is None else self.row
-        (row, *limit), kind = codec.distinct(rows, *limits.T)
+        (row, *limit), kind = distinct(rows, *limits.T)
         pairs = self.pairs[row]
         at = cheapest(pairs[..., 0], pairs[..., 1], *limit)
         return np.asarray(pairs[np.arange(len(pairs)), at][kind])
@@ -94,39 +96,25 @@ def charge(
     bounds: Ceilings = Ceilings(),
 ) -> tuple[Mask, list[tuple[int, bytes]]]:
     """Charge each account that can bear it in all scopes; return whose could, and the record."""
-    groups = codec.by_block(ordinals)
-    blocks = [block for block, _ in groups]
-    people = accounts.read_people(connection, salt, blocks)
-    balances = {
-        each.scope: accounts.read_spent(connection, salt, blocks, each.scope)
-        for each in bounds.ceilings
-    }
-    admitted = np.zeros(ordinals.size, dtype=bool)
-    rows: dict[str, list[tuple[int, Integers]]] = {key: [] for key in balances}
-    payloads = []
-    for block, part in groups:
-        terms, part, at = people[block][1], _run(part), _run(ordinals[part] % BLOCK)
-        limits = codec.limits(terms)[at]
+    parts, keys = dict(codec.by_block(ordinals)), [each.scope for each in bounds.ceilings]
+    admitted, payloads = np.zeros(ordinals.size, dtype=bool), []
+    rows: dict[str, list[tuple[int, Integers]]] = {key: [] for key in keys}
+    for block, _, terms, own in accounts.read_accounts(connection, salt, list(parts), keys):
+        part, at = _run(parts[block]), _run(ordinals[parts[block]] % BLOCK)
+        limits, spent = codec.limits(terms)[at], {}
         charges = asked[part].chosen(limits)
+        for key in keys:
+            spent[key] = accounts.padded(own.get(key), terms.size)
+        near = {key: each[at] for key, each in spent.items()}
+        taken = takings(bounds.ceilings, limits, near, charges)
         can = ~codec.among(ordinals[part], bounds.out)
-        spent, taken = {}, {}
-        for key, share, own in bounds.ceilings:
-            spent[key] = accounts.padded(balances[key].get(block), terms.size)
-            taken[key] = charges
-            if own is not None:
-                before, sure = spent[own[0]][at], share_of(limits, own[1])
-                taken[key] = beyond(before + charges, sure) - beyond(before, sure)
-            most = limits if share == WHOLE else share_of(limits, share)
-            total = spent[key][at] + taken[key]
-            can &= (total[:, 0] <= most[:, 0]) & (total[:, 1] <= most[:, 1])
+        for _, _, over in taken:
+            can &= ~over
         admitted[part] = can
         mask = np.zeros(terms.size, dtype=bool)
         mask[at] = can
-        for key, amount in taken.items():
-            if can.all():
-                spent[key][at] += amount
-            else:
-                spent[key][at] += np.where(can[:, None], amount, 0)
+        for key, amount, _ in taken:
+            spent[key][at] += amount if can.all() else np.where(can[:, None], amount, 0)
             rows[key].append((block, spent[key]))
         charged = codec.nothing(terms.size)
         charged[at] = charges
@@ -140,12 +128,9 @@ def share_out(connection: sa.Connection, salt: bytes, policy: Policy, people: in
     """Find anew what was taken of what nobody is sure of, under another policy."""
     scopes = accounts.scopes_of(connection)
     for blocks in chunks(range(-(-people // BLOCK))):
-        terms = accounts.read_people(connection, salt, blocks)
-        spent = {key: accounts.read_spent(connection, salt, blocks, key) for key in scopes}
         rows: dict[str, list[tuple[int, Integers]]] = {}
-        for block in blocks:
-            own = {key: each[block] for key, each in spent.items() if block in each}
-            for key, taken in pools(policy, codec.limits(terms[block][1]), own).items():
+        for block, _, terms, own in accounts.read_accounts(connection, salt, blocks, scopes):
+            for key, taken in pools(policy, codec.limits(terms), own).items():
                 rows.setdefault(key, []).append((block, taken))
         for key, each in rows.items():
             accounts.write_spent(connection, salt, each, key)
@@ -156,21 +141,6 @@ def _run(places: Integers) -> Any:
     if places.size and (np.diff(places) == 1).all():
         return slice(int(places[0]), int(places[-1]) + 1)
     return places
-
-
-def charge_listed(
-    connection: sa.Connection,
-    salt: bytes,
-    ordinals: Integers,
-    asked: Demand,
-    admitted: Mask,
-    bounds: Ceilings,
-) -> Record:
-    """Charge these people as the record is read; `admitted` says afterwards who could pay."""
-    for groups in chunks(codec.by_block(ordinals)):
-        part = _run(np.concatenate([each for _, each in groups]))
-        admitted[part], record = charge(connection, salt, ordinals[part], asked[part], bounds)
-        yield from record
 
 
 def replay(
@@ -186,18 +156,13 @@ def replay(
     Whoever has withdrawn or permits it no more is left out; nobody's place follows from others'.
     """
     admitted = np.zeros(ordinals.size, dtype=bool)
-    digests = trail.array_digests(connection, number)
-    for groups in chunks(codec.by_block(ordinals)):
-        there = {block: digests[block] for block, _ in groups if block in digests}
-        stored = trail.arrays(connection, number, there)
-        for block, part in groups:
-            if block not in stored:
-                continue
-            mask, charged = codec.unpack_charges(stored[block])
-            most = np.full((BLOCK, 2), -1, dtype=np.int64)
-            most[: mask.size][mask] = charged
-            paid = most[ordinals[part] % BLOCK][:, None]
-            admitted[part] = (asked[part].each() <= paid).all(axis=2).any(axis=1)
+    parts = dict(codec.by_block(ordinals))
+    for block, data in trail.arrays(connection, number, parts):
+        mask, charged = codec.unpack_charges(data)
+        part, most = parts[block], np.full((BLOCK, 2), -1, dtype=np.int64)
+        most[: mask.size][mask] = charged
+        paid = most[ordinals[part] % BLOCK][:, None]
+        admitted[part] = np.any(np.all(asked[part].each() <= paid, axis=2), axis=1)
     return admitted & ~codec.among(ordinals, trail.out(entry.get("scope", {})))
 
 
@@ -223,64 +188,6 @@ def check_request(analysis_id: str, entry: Json, request: str) -> None:
         )
 
 
-@dataclass
-class Everyone:
-    """A charge of the first `people` accounts, of which a few thousand are in memory at a time."""
-
-    salt: bytes = field(repr=False)
-    people: int
-    losses: Losses = field(repr=False)
-    bounds: Ceilings = field(default=Ceilings(), repr=False)
-    paid: int = field(default=0, init=False, repr=False)
-    _asked: Any = field(default=None, init=False, repr=False)
-
-    def charges(self, connection: sa.Connection) -> Iterator[tuple[Integers, Demand]]:
-        """Yield places and what is asked; afterwards `request` tells them from all others."""
-        self._asked = begin(self.salt, b"everyone", str(self.people).encode())
-        for blocks in chunks(range(-(-self.people // BLOCK))):
-            rows = accounts.read_people(connection, self.salt, blocks)
-            charges = [self._charges(*rows[block], self.people - block * BLOCK) for block in blocks]
-            places = blocks[0] * BLOCK + np.arange(sum(map(len, charges)))
-            yield places, Demand(np.concatenate(charges))
-
-    def _charges(self, packed: bytes, terms: codec.Terms, most: int) -> Integers:
-        ids = codec.unpack_ids(packed, terms.size)[:most]
-        loss = codec.nonnegative("losses", self.losses(ids))
-        if loss.shape != ids.shape:
-            raise InputError(f"{loss.size} norms or losses for {ids.size} ids; give one a person")
-        charges = codec.whole(loss)
-        self._asked.update(b"".join(Demand(charges).told()))
-        return charges
-
-    def charge(self, connection: sa.Connection) -> Record:
-        """Charge them as the record is read; `paid` says afterwards how many could pay."""
-        for places, asked in self.charges(connection):
-            admitted, record = charge(connection, self.salt, places, asked, self.bounds)
-            self.paid += int(admitted.sum())
-            yield from record
-
-    def replay(
-        self, connection: sa.Connection, trail: Trail, analysis_id: str, number: int, entry: Json
-    ) -> int:
-        """Return how many an earlier, identical reservation admitted; it is checked first."""
-        for _ in self.charges(connection):
-            pass
-        check_request(analysis_id, entry, self.request)
-        paid, out = 0, trail.out(entry.get("scope", {}))
-        digests = trail.array_digests(connection, number)
-        for blocks in chunks(list(digests)):
-            some = {block: digests[block] for block in blocks}
-            for block, data in trail.arrays(connection, number, some).items():
-                places = block * BLOCK + np.flatnonzero(codec.unpack_charges(data)[0])
-                paid += int((~codec.among(places, out)).sum())
-        return paid
-
-    @property
-    def request(self) -> str:
-        """Return a digest of the demand, to which another call is compared."""
-        return str(self._asked.hexdigest())
-
-
 def reserve_listed(
     connection: sa.Connection,
     trail: Trail,
@@ -300,9 +207,15 @@ def reserve_listed(
         return replay(connection, trail, number, ordinals, asked, entry), last
     admitted, at = np.zeros(ordinals.size, dtype=bool), trail.now()
     bounds = bounds_of(trail, about.get("scope", {}), at)
-    record = charge_listed(connection, salt, ordinals, asked, admitted, bounds)
+
+    def record() -> Record:
+        for groups in chunks(codec.by_block(ordinals)):
+            part = _run(np.concatenate([each for _, each in groups]))
+            admitted[part], charged = charge(connection, salt, ordinals[part], asked[part], bounds)
+            yield from charged
+
     body = {"kind": "reserve", "analysis": analysis_id, "request": request, "at": at, **about}
-    return admitted, chain.append(connection, salt, last, body, record)
+    return admitted, chain.append(connection, salt, last, body, record())
 
 
 def reserve_all(
@@ -314,14 +227,47 @@ def reserve_all(
     about: Json,
 ) -> tuple[int, Last]:
     """Charge everyone, or count whom an earlier reservation charged; return the last entry."""
+    salt, paid, at = trail.salt, 0, trail.now()
     if analysis_id in trail.reserved:
         number, entry = reserved(connection, trail, analysis_id, about)
-        everyone = Everyone(trail.salt, int(entry["people"]), losses)
-        return everyone.replay(connection, trail, analysis_id, number, entry), last
-    at = trail.now()
+        people = int(entry["people"])
+        request = begin(salt, b"everyone", str(people).encode())
+        for _ in _everyone(connection, salt, people, losses, request):
+            pass  # who came later is not asked
+        check_request(analysis_id, entry, request.hexdigest())
+        out = trail.out(entry.get("scope", {}))
+        for block, data in trail.arrays(connection, number):
+            places = codec.places(block, codec.unpack_charges(data)[0])
+            paid += int((~codec.among(places, out)).sum())
+        return paid, last
     bounds = bounds_of(trail, about.get("scope", {}), at)
-    everyone = Everyone(trail.salt, last.people, losses, bounds)
-    arrays = chain.write_arrays(connection, trail.salt, last, everyone.charge(connection))
-    body = {"kind": "reserve", "analysis": analysis_id, "request": everyone.request, "at": at}
-    body |= about
-    return everyone.paid, chain.close(connection, trail.salt, last, body, arrays)
+    request = begin(salt, b"everyone", str(last.people).encode())
+
+    def record() -> Record:
+        nonlocal paid
+        for places, asked in _everyone(connection, salt, last.people, losses, request):
+            admitted, charged = charge(connection, salt, places, asked, bounds)
+            paid += int(admitted.sum())
+            yield from charged
+
+    arrays = chain.write_arrays(connection, salt, last, record())
+    body = {"kind": "reserve", "analysis": analysis_id, "request": request.hexdigest(), "at": at}
+    return paid, chain.close(connection, salt, last, body | about, arrays)
+
+
+def _everyone(
+    connection: sa.Connection, salt: bytes, people: int, losses: Losses, request: blake2b
+) -> Iterator[tuple[Integers, Demand]]:
+    """Yield places of the first people and what is asked of them; `request` takes all of it in."""
+    for blocks in chunks(range(-(-people // BLOCK))):
+        pairs = []
+        for block, packed, terms, _ in accounts.read_accounts(connection, salt, blocks, ()):
+            ids = codec.unpack_ids(packed, terms.size)[: people - block * BLOCK]
+            loss = losses(ids)
+            if loss.shape != ids.shape:
+                raise InputError(f"{loss.size} norms for {ids.size} ids; give one a person")
+            asked = Demand.of(Costs.fixed(loss))
+            request.update(b"".join(asked.told()))
+            pairs.append(asked.pairs)
+        every = Demand(np.concatenate(pairs))
+        yield blocks[0] * BLOCK + np.arange(len(every)), every

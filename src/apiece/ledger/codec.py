@@ -21,9 +21,8 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
-from apiece.errors import BudgetError, DataError, InputError, StateError
-from apiece.filters import Costs
-from apiece.filters.convert import SHARE, gaussian_budget
+from apiece.errors import BudgetError, DataError, StateError
+from apiece.filters.convert import SHARE, distinct, gaussian_budget
 
 Ids = npt.NDArray[Any]
 
@@ -53,6 +52,13 @@ def read_id(text: str, kind: str | None) -> int | str | None:
         return text
     whole = int(text) if _WHOLE.fullmatch(text) else 2**63
     return whole if -(2**63) <= whole < 2**63 else None
+
+
+def read_ids(texts: Iterable[object], kind: str | None) -> tuple[Ids, Mask]:
+    """Return the ids that texts stand for, in a ledger of this kind, and which stand for one."""
+    each = [read_id(str(text), kind) for text in texts]
+    known = np.array([one is not None for one in each], dtype=bool)
+    return checked_ids([one for one in each if one is not None], least=0), known
 
 
 def kind(ids: Ids) -> str:
@@ -159,6 +165,11 @@ def among(places: Integers, some: Integers) -> Mask:
     return np.asarray(np.append(some, -1)[at] == places)
 
 
+def places(block: int, mask: Mask) -> Integers:
+    """Return the places of those of a block who are meant."""
+    return np.asarray(block * BLOCK + np.flatnonzero(mask))
+
+
 def by_block(ordinals: Integers) -> list[tuple[int, npt.NDArray[np.intp]]]:
     """Return, for each block touched, its number and the positions in `ordinals` that touch it."""
     if not ordinals.size:
@@ -231,24 +242,11 @@ def account_limits(epsilon: Floats, delta: Floats, share: Floats | float = SHARE
     return np.asarray(np.array([units, told]).astype(np.int64)[:, place].T)
 
 
-def distinct(*columns: Any) -> tuple[list[npt.NDArray[Any]], Integers]:
-    """Return the distinct rows of columns, one or one entry a person, and each person's row."""
-    kinds, places = zip(*(np.unique(each, return_inverse=True) for each in columns), strict=True)
-    sizes, codes = [kind.size for kind in kinds], np.zeros(1, dtype=np.int64)
-    for size, place in zip(sizes, places, strict=True):
-        codes = codes * size + place.reshape(-1)
-    result, place = np.arange(max(sizes)), codes
-    if sum(size > 1 for size in sizes) > 1:
-        result, place = np.unique(codes, return_inverse=True)
-    rows = np.unravel_index(result, sizes)
-    return [kind[row] for kind, row in zip(kinds, rows, strict=True)], place
-
-
 def terms(ids: Ids, epsilon: Any, delta: Any, slack: Any = None) -> Terms:
     """Return each person's ε, δ and account; raises `BudgetError` for what cannot be a budget."""
     eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
     dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
-    share = nonnegative("slack", SHARE if slack is None else slack)
+    share = _check.nonnegative_array("slack", SHARE if slack is None else slack)
     if not (share < 1).all():
         raise BudgetError(f"slack = {slack!r}: must be in [0, 1), a share of delta; try {SHARE}")
     for label, array in (("epsilon", eps), ("delta", dlt), ("slack", share)):
@@ -263,26 +261,10 @@ def terms(ids: Ids, epsilon: Any, delta: Any, slack: Any = None) -> Terms:
 def losses(norms: Any, noise_stddev: Any) -> Floats:
     """Return the μ² of a Gaussian sum, s²/S²; not yet rounded."""
     stddev = _check.positive("noise_stddev", noise_stddev)
-    given = nonnegative("norms", norms)
+    given = _check.nonnegative_array("norms", norms)
     with np.errstate(over="ignore", under="ignore"):
         ratio = given / stddev  # 0 for the smallest norms, which are not free for that
         return np.asarray(np.where(given > 0, np.maximum(ratio * ratio, UNIT / 4), 0.0))
-
-
-def nonnegative(name: str, values: Any) -> Floats:
-    """Return `values` as floats if all lie in [0, ∞)."""
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name}: not numbers; give one number a person") from None
-    good = (array >= 0) & (array < np.inf)
-    if not good.all():
-        i = int(np.flatnonzero(~good.reshape(-1))[0])
-        raise InputError(
-            f"{name}[{i}] = {float(array.reshape(-1)[i])!r}: must be in [0, inf); a person whose "
-            "contribution is not finite must contribute nothing, with 0"
-        )
-    return array
 
 
 def to_units(amount: Floats, unit: float = UNIT) -> Integers:
@@ -290,15 +272,3 @@ def to_units(amount: Floats, unit: float = UNIT) -> Integers:
     with np.errstate(over="ignore"):
         units = np.ceil(amount * (1 + 16 * ULP) / unit)
     return np.minimum(units, CAP).astype(np.int64)
-
-
-def whole(loss: Floats) -> Integers:
-    """Return the costs (μ², no slack) in units, (people, 1, 2): one pair a person."""
-    units = to_units(loss)
-    return np.asarray(np.array([units, np.zeros_like(units)]).T[:, None])
-
-
-def pairs(costs: Costs) -> Integers:
-    """Return the pairs of costs in units, (groups, pairs, 2)."""
-    told = to_units(costs.slack, SLACK_UNIT)
-    return np.stack([to_units(costs.loss), told], axis=-1)

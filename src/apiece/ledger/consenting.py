@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from apiece._types import Integers
 from apiece.budgets.consents import Standing
 from apiece.errors import DataError
-from apiece.ledger import accounts, chain, codec
+from apiece.ledger import chain, codec
 from apiece.ledger.codec import BLOCK
 from apiece.ledger.ledger import Ledger
-from apiece.ledger.permits import Permits
-from apiece.ledger.scopes import Scope
+from apiece.ledger.scopes import Permits, Scope
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,25 +59,26 @@ def enroll_consents(
         ...     ledger.reserve("q", ["ann", "bob"], 1.0, 40.0, scope={"purpose": "care"}).tolist()
         ['bob']
     """
-    ids = _as_ids(ledger, standing.ids)
+    ids, known = codec.read_ids(standing.ids, ledger.id_kind)
+    if not known.all():
+        raise DataError(
+            f"consents: {int((~known).sum())} persons are no whole numbers, as this ledger's ids "
+            "are; write them as it does"
+        )
     terms = np.zeros(0, codec.TERMS)
     if ids.size:
         terms = codec.terms(ids, standing.epsilon, delta, slack)
     store = ledger.store
     with store.writing() as writing:
-        at, salt, lower = writing.connection, store.salt, list[Integers]()
-        places = store.directory(writing).find(ids)
-        known = np.flatnonzero((places >= 0) & ~codec.among(places, store.trail.withdrawn))
-        own, keep = (ids[known], places[known], terms[known]), slack is None
-        last = accounts.amend(at, salt, writing.last, *own, store.origin, keep=keep, lower=lower)
-        new = np.flatnonzero(places < 0)
-        places[new] = last.people + np.arange(new.size)
-        last = accounts.add(at, salt, last, ids[new], terms[new])
-        until, allowed = np.zeros(last.people, np.int64), standing.allowed
+        before, lower = writing.last.people, list[Integers]()
+        places = store.enroll(writing, ids, terms, keep=slack is None, lower=lower)
+        last = writing.last
+        until = np.zeros(last.people, np.int64)
         until[places] = standing.until
-        until[places[known[np.concatenate([*lower, np.zeros(0, np.int64)])]]] = 0
-        whole = np.zeros((last.people, *allowed.shape[1:]), dtype=bool)
-        whole[places] = allowed
+        for low in lower:
+            until[low] = 0
+        whole = np.zeros((last.people, *standing.allowed.shape[1:]), dtype=bool)
+        whole[places] = standing.allowed
         permits = Permits(standing.queriers, standing.purposes, until, whole)
         body = {
             "kind": "consent",
@@ -87,8 +87,8 @@ def enroll_consents(
             "day": standing.day.isoformat(),
         }
         packed = ((block, permits.pack(block)) for block in range(-(-last.people // BLOCK)))
-        writing.last = chain.append(at, salt, last, body, packed)
-    return new.size
+        writing.last = chain.append(writing.connection, store.salt, last, body, packed)
+    return last.people - before
 
 
 def permitting(standing: Standing, scope: Scope) -> pa.Table:
@@ -97,16 +97,3 @@ def permitting(standing: Standing, scope: Scope) -> pa.Table:
 
     who = standing.permits(scope) if scope else standing.allowed.any(axis=(1, 2))
     return pa.table({"person": pa.array(standing.ids[who]), "epsilon": standing.epsilon[who]})
-
-
-def _as_ids(ledger: Ledger, persons: Any) -> codec.Ids:
-    """Return persons as the ledger writes its ids."""
-    if ledger.id_kind != "integer":
-        return codec.checked_ids(persons, least=0)
-    found = [codec.read_id(str(each), "integer") for each in persons]
-    if strange := sum(each is None for each in found):
-        raise DataError(
-            f"consents: {strange} persons are no whole numbers, as this ledger's ids are; write "
-            "them as it does"
-        )
-    return codec.checked_ids(found, least=0)

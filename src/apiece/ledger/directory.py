@@ -52,10 +52,6 @@ class SortedPart:
 
     def merged(self, other: SortedPart) -> SortedPart:
         """Return the people of both."""
-        if not other.size:
-            return self
-        if not self.size:
-            return other
         at = np.searchsorted(self.keys[0], other.keys[0])
         keys = tuple(np.insert(a, at, b) for a, b in zip(self.keys, other.keys, strict=True))
         # later places may need wider numbers
@@ -239,8 +235,8 @@ class Directory:
         keys = tuple(each[order] for each in keys)
         twice = np.logical_and.reduce([each[1:] == each[:-1] for each in keys])
         if twice.any():
-            which = ids[order[int(np.argmax(twice))]].item()
-            raise DataError(f"ids: {which!r} occurs more than once; give each person one entry")
+            person = ids[order[int(np.argmax(twice))]].item()
+            raise DataError(f"ids: {person!r} occurs more than once; give each person one entry")
         result = np.full(ids.size, -1, dtype=np.int64)
         for run in self._runs:
             result[order] = np.maximum(result[order], run.find(keys))

@@ -15,8 +15,8 @@ from apiece._types import Floats, Json, Mask
 from apiece.budgets.levels import Offered, epsilons_of
 from apiece.errors import InputError, StateError
 from apiece.filters import Costs
-from apiece.ledger import accounts, chain, codec, store
-from apiece.ledger.anchor import Anchor, Heads
+from apiece.ledger import chain, codec, store
+from apiece.ledger.anchor import Anchor
 from apiece.ledger.chain import Head, check_id, checked_json
 from apiece.ledger.charging import Demand, reserve_all, reserve_listed, reserved, share_out
 from apiece.ledger.codec import BLOCK, Ids
@@ -93,7 +93,7 @@ class Ledger(LedgerReader):
                 raise store.none_there(engine)
             last = store.make(engine, None)
             if last is not None:
-                kept.keep(last, Heads({}, {}))
+                kept.keep(last)
         return cls(engine, kept)
 
     @classmethod
@@ -133,7 +133,7 @@ class Ledger(LedgerReader):
             last = store.make(engine, (ids, terms))
         if last is None:
             raise StateError(f"ledger {name(engine)}: exists already; open it, and enroll people")
-        kept.keep(last, Heads({}, {}))
+        kept.keep(last)
         return cls(engine, kept)
 
     def set_policy(self, text: str) -> Policy:
@@ -204,14 +204,9 @@ class Ledger(LedgerReader):
         ids = codec.checked_ids(ids)
         terms = codec.terms(ids, epsilons_of(epsilon, levels), delta, slack)
         with self.store.writing() as writing:
-            places = self.store.directory(writing).find(ids)
-            known, at, salt = places >= 0, writing.connection, self.store.salt
-            there = known & ~codec.among(places, self.store.trail.withdrawn)
-            old = ids[there], places[there], terms[there]
-            keep, last = slack is None, writing.last
-            last = accounts.amend(at, salt, last, *old, self.store.origin, keep=keep)
-            writing.last = accounts.add(at, salt, last, ids[~known], terms[~known])
-        return int((~known).sum())
+            before = writing.last.people
+            self.store.enroll(writing, ids, terms, keep=slack is None)
+            return writing.last.people - before
 
     def withdraw(self, ids: Any) -> Lineage:
         """Charge these people nothing more, and return what became of their data.
@@ -302,7 +297,7 @@ class Ledger(LedgerReader):
         ids = codec.checked_ids(ids, least=0)
         if loss.ndim and loss.shape != ids.shape:
             raise InputError(f"{loss.size} norms for {ids.size} ids; give one a person")
-        asked = Demand(codec.whole(np.broadcast_to(loss, ids.shape)))
+        asked = Demand.of(Costs.fixed(np.broadcast_to(loss, ids.shape)))
         about = {"noise_stddev": float(noise_stddev), **self._about(terms, scope)}
         return self._reserve(analysis_id, ids, asked, about)
 

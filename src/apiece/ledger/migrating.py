@@ -130,7 +130,7 @@ def _migrated(old: sa.Engine, new: sa.Engine, anchor: Any) -> Last:
             row = {"one": 1, "number": -1, "digest": b"", "people": 0}
             target.execute(sa.insert(schema.HEAD).values(row))
             last = _write(source, target, result, spent)
-    beside.keep(last, Heads({}, {}))
+    beside.keep(last)
     return last
 
 
@@ -179,37 +179,37 @@ def _people(connection: sa.Connection, salt: bytes) -> dict[int, tuple[codec.Ids
     return result
 
 
-def _spent(connection: sa.Connection, found: Older) -> dict[int, Integers]:
+def _spent(connection: sa.Connection, older: Older) -> dict[int, Integers]:
     """Return what each block's people have spent, once in today's units, by the history."""
-    spent = {b: np.zeros((2, terms.size), np.int64) for b, (_, terms) in found.blocks.items()}
-    for body in found.bodies:
+    spent = {b: np.zeros((2, terms.size), np.int64) for b, (_, terms) in older.blocks.items()}
+    for body in older.bodies:
         if body["kind"] == "reserve":
             for block, data in payloads(connection, body["number"]):
                 mask, rest = codec.unpack_mask(data)
                 at, charges = np.flatnonzero(mask), np.frombuffer(rest, "<i8")
                 spent[block][0][at] += charges
-                spent[block][1][at] += found.now(charges)
+                spent[block][1][at] += older.now(charges)
     rows = connection.exec_driver_sql("SELECT block, spent, digest FROM apiece_balance").all()
     for block, data, digest in rows:
         raw = bytes(data)
-        good = bytes(digest) == block_digest(found.salt, "balance", block, raw)
+        good = bytes(digest) == block_digest(older.salt, "balance", block, raw)
         if not good or block not in spent or raw != spent[block][0].astype("<i8").tobytes():
             raise _damaged(f"the balances of block {block} are")
     return {block: both[1] for block, both in spent.items()}
 
 
 def _write(
-    source: sa.Connection, target: sa.Connection, found: Older, spent: dict[int, Integers]
+    source: sa.Connection, target: sa.Connection, older: Older, spent: dict[int, Integers]
 ) -> Last:
     """Write the history anew; return its last entry."""
-    salt, terms = found.salt, {b: found.terms(b, each) for b, each in spent.items()}
+    salt, terms = older.salt, {b: older.terms(b, each) for b, each in spent.items()}
     origin = {
-        "people": found.last.people,
-        "order": found.order,
-        "head": f"{found.last.number}:{found.last.digest.hex()}",
+        "people": older.last.people,
+        "order": older.order,
+        "head": f"{older.last.number}:{older.last.digest.hex()}",
     }
     last = Last(-1, b"", 0)
-    for body in found.bodies:
+    for body in older.bodies:
         kept = {key: value for key, value in body.items() if key not in _OWN}
         arrays = payloads(source, body["number"])
         match body["kind"]:
@@ -225,23 +225,23 @@ def _write(
                 )
                 last = accounts.add(target, salt, last, ids, own_terms)
             case "reserve":
-                last = chain.append(target, salt, last, kept, _charged(target, found, arrays))
+                last = chain.append(target, salt, last, kept, _charged(target, older, arrays))
             case "commit":
                 last = chain.append(target, salt, last, kept, [])
     return last
 
 
 def _charged(
-    target: sa.Connection, found: Older, arrays: Iterator[tuple[int, bytes]]
+    target: sa.Connection, older: Older, arrays: Iterator[tuple[int, bytes]]
 ) -> Iterator[tuple[int, bytes]]:
     """Add an entry's charges to the new balances, block by block; yield the new record."""
     for block, data in arrays:
         mask, rest = codec.unpack_mask(data)
         charges = np.frombuffer(rest, "<i8")
-        pairs = np.stack([found.now(charges), np.zeros_like(charges)], axis=-1)
-        spent = accounts.read_spent(target, found.salt, [block])[block]
+        pairs = np.stack([older.now(charges), np.zeros_like(charges)], axis=-1)
+        spent = accounts.read_spent(target, older.salt, [block])[block]
         spent[np.flatnonzero(mask)] += pairs
-        accounts.write_spent(target, found.salt, [(block, spent)])
+        accounts.write_spent(target, older.salt, [(block, spent)])
         yield block, codec.pack_charges(mask, pairs)
 
 

@@ -181,13 +181,11 @@ def proved(store: LedgerStore, reading: Reading, person: int | str, head: Json) 
     block, at = divmod(place, BLOCK)
     charges = []
     for body, _ in trail.bodies(connection):
-        if body["number"] < size and body["kind"] == "reserve":
-            digests = trail.array_digests(connection, body["number"])
-            own = {block: digests[block]} if block in digests else {}
-            for data in trail.arrays(connection, body["number"], own).values():
+        number = body["number"]
+        if number < size and body["kind"] == "reserve":
+            for _, data in trail.arrays(connection, number, [block]):
                 mask, pairs = codec.unpack_charges(data)
                 if at < mask.size and mask[at]:
-                    number = body["number"]
                     charges.append(
                         {
                             "entry": number,

@@ -1,4 +1,4 @@
-"""What a ledger says: balances, answers, history, proofs, exports; each read is checked first."""
+"""Reading a ledger: balances, answers, history, proofs, exports; each read is checked first."""
 
 from __future__ import annotations
 
@@ -66,13 +66,12 @@ class LedgerReader:
         for blocks in schema.chunks(sorted(digests)):
             with self.store.reading() as reading:
                 some = {block: digests[block] for block in blocks}
-                stored = self.store.trail.arrays(reading.connection, number, some)
+                stored = self.store.trail.arrays_of(reading.connection, number, some)
                 people = accounts.read_people(reading.connection, self.store.salt, blocks)
                 out = self.store.trail.out(entry.get("scope", {}))
             for block in blocks:
                 mask, _ = codec.unpack_charges(stored[block])
-                places = block * BLOCK + np.arange(mask.size)
-                mask &= withdrawn | ~codec.among(places, out)
+                mask &= withdrawn | ~codec.among(block * BLOCK + np.arange(mask.size), out)
                 packed, terms = people[block]
                 yield codec.unpack_ids(packed, terms.size)[: mask.size][mask]
 
@@ -178,13 +177,11 @@ class LedgerReader:
         trail = self.store.trail
         with self.store.reading() as reading:
             key = account_of(trail.policy, self.scope, trail.now())
-            for blocks in schema.chunks(range(-(-reading.last.people // BLOCK))):
-                people = accounts.read_people(reading.connection, trail.salt, blocks)
-                spent = accounts.read_spent(reading.connection, trail.salt, blocks, key)
-                for block in blocks:
-                    packed, terms = people[block]
-                    own = accounts.padded(spent.get(block), terms.size)
-                    yield codec.unpack_ids(packed, terms.size), terms, own
+            blocks = range(-(-reading.last.people // BLOCK))
+            rows = accounts.read_accounts(reading.connection, trail.salt, blocks, [key])
+            for _, packed, terms, spent in rows:
+                own = accounts.padded(spent.get(key), terms.size)
+                yield codec.unpack_ids(packed, terms.size), terms, own
 
     def publish(self, since: Json | None = None) -> Json:
         """Return the head of the history for everybody to keep; it tells nothing of anybody.
@@ -244,14 +241,18 @@ class LedgerReader:
                 f"table = {table!r}: 'paid' is of one analysis, and nothing else is; name it, or "
                 "leave it out"
             )
-        parts: Iterable[Any]
+        import pyarrow as pa
+
+        parts: Iterable[pa.Table]
+        none = "it has no accounts to export; enroll people first"
         if analysis_id is not None:
-            parts = accounts.paid_rows(self.admitted(analysis_id))
+            parts = (pa.table({"id": pa.array(ids)}) for ids in self.admitted(analysis_id))
+            none = "nobody paid for this analysis; there is nothing to export"
         elif table == "accounts":
             parts = accounts.account_rows(self.account_blocks())
         else:
             parts = [accounts.history_rows(self.history())]
-        return accounts.write_parquet(parts, path, self.store.files)
+        return accounts.write_parquet(parts, path, self.store.files, none)
 
     def _about(self, terms: Any, scope: Scope | None) -> Json:
         """Return what a reservation's entry holds of its terms and scope."""

@@ -177,10 +177,8 @@ def receipts(store: LedgerStore, reading: Reading, ids: Ids) -> list[Receipt]:
         if body["kind"] == "commit":
             results[body["analysis"]] = body["result"]
         elif body["kind"] in ("reserve", "withdraw"):
-            digests = trail.array_digests(connection, body["number"])
-            own = {block: digests[block] for block in blocks if block in digests}
-            stored = trail.arrays(connection, body["number"], own)
-            entries.append((body, {b: codec.unpack_mask(data) for b, data in stored.items()}))
+            stored = trail.arrays(connection, body["number"], blocks)
+            entries.append((body, {b: codec.unpack_mask(data) for b, data in stored}))
     result = []
     for person, place in zip(ids.tolist(), places.tolist(), strict=True):
         block, at = divmod(place, BLOCK)

@@ -1,4 +1,4 @@
-"""Scopes: who asks, what for, of which source and period; and the quotas beneath each account.
+"""Scopes: who asks, what for, of which source and period; quotas and permits for each of them.
 
 One account a person is the filter that makes everything sound, whoever asks: budgets of single
 askers alone are not, once these adapt to one another (arXiv 2506.05290). Quotas, and the shares
@@ -16,8 +16,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from apiece._types import Integers, Json
+from apiece._types import Integers, Json, Mask
+from apiece.budgets.consents import permitted
 from apiece.errors import InputError
+from apiece.ledger import codec
+from apiece.ledger.codec import BLOCK
 
 Scope: TypeAlias = Mapping[str, str | Sequence[str]]
 
@@ -58,9 +61,22 @@ def part(limits: Integers, share: int) -> Integers:
     return np.asarray((limits >> 30) * share + ((limits & (WHOLE - 1)) * share >> 30))
 
 
-def beyond(spent: Integers, own: Integers) -> Integers:
-    """Return what is spent beyond one's own share."""
-    return np.asarray(np.maximum(spent - own, 0))
+def takings(
+    ceilings: Sequence[Ceiling], limits: Integers, spent: Mapping[str, Integers], charges: Integers
+) -> list[tuple[str, Integers, Mask]]:
+    """Return by scope what charges take of each balance, and whom they bring over the ceiling.
+
+    All but the mask are (people, 2); spent: before the charges, of every ceiling's scope.
+    """
+    result = []
+    for scope, share, own in ceilings:
+        taken = charges
+        if own is not None:  # of what the charges add to, only what is beyond the asker's own share
+            before, sure = spent[own[0]], part(limits, own[1])
+            taken = np.maximum(before + charges - sure, 0) - np.maximum(before - sure, 0)
+        over = spent[scope] + taken > (limits if share == WHOLE else part(limits, share))
+        result.append((scope, taken, over[:, 0] | over[:, 1]))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +231,51 @@ def accounts_of(policy: Policy, scope: Scope | None) -> list[str]:
         return [""]
     given = checked_scope(scope)["period"]
     return [f"@{each}" for each in ([given] if isinstance(given, str) else set(given))]
+
+
+@dataclass(frozen=True, slots=True)
+class Permits:
+    """Who consents to which scope until when, by their places; held to by all charges.
+
+    One entry says it of everybody: whoever is not in it, or came later, permits nothing.
+
+    until: (people,) each one's last day, as `date.toordinal`; 0 of those who permit nothing.
+    allowed: (people, queriers, purposes).
+    """
+
+    queriers: tuple[str, ...]
+    purposes: tuple[str, ...]
+    until: Integers = field(repr=False)
+    allowed: Mask = field(repr=False)
+
+    @classmethod
+    def read(cls, body: Json, blocks: Mapping[int, bytes], people: int) -> Permits:
+        """Return what an entry and its arrays say of so many people."""
+        queriers, purposes = tuple(body["queriers"]), tuple(body["purposes"])
+        cells = len(queriers) * len(purposes)
+        until, allowed = np.zeros(people, np.int64), np.zeros((people, cells), dtype=bool)
+        for block, data in blocks.items():
+            mask, rest = codec.unpack_mask(data)
+            places, size = codec.places(block, mask), int(mask.sum())
+            until[places] = np.frombuffer(rest[: 4 * size], "<u4")
+            bits = np.unpackbits(np.frombuffer(rest[4 * size :], np.uint8), count=size * cells)
+            allowed[places] = bits.reshape(size, cells)
+        shape = (people, len(queriers), len(purposes))
+        return cls(queriers, purposes, until, allowed.reshape(shape))
+
+    def pack(self, block: int) -> bytes:
+        """Return what is stored of one block; `read` is the inverse."""
+        part = slice(block * BLOCK, (block + 1) * BLOCK)
+        mask = self.until[part] > 0
+        until, bits = self.until[part][mask].astype("<u4"), np.packbits(self.allowed[part][mask])
+        return codec.pack_mask(mask, until.tobytes() + bits.tobytes())
+
+    def hold(self, scope: Scope, at: str, people: int) -> Mask:
+        """Return which of the first people permit all that a scope leaves open, at an ISO time."""
+        own = permitted(self.allowed[:people], self.queriers, self.purposes, scope)
+        result = np.zeros(people, dtype=bool)
+        result[: own.size] = own & (self.until[:people] >= date.fromisoformat(at[:10]).toordinal())
+        return result
 
 
 def _periods(policy: Policy, scope: Scope, now: str) -> list[str]:

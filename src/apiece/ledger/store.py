@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
 
+from apiece._types import Integers
 from apiece.errors import DataError, StateError
 from apiece.ledger import accounts, chain, codec, schema
 from apiece.ledger.anchor import Anchor, Heads, memory_of
@@ -110,6 +112,28 @@ class LedgerStore:
         """Return the places of everyone there is."""
         self._directory.refresh(reading.connection, reading.last.people)
         return self._directory
+
+    def enroll(
+        self,
+        writing: Reading,
+        ids: codec.Ids,
+        terms: codec.Terms,
+        *,
+        keep: bool,
+        lower: list[Integers] | None = None,
+    ) -> Integers:
+        """Change the terms of who has an account and did not withdraw, add the others; all places.
+
+        keep, lower: as of `amend`.
+        """
+        places = self.directory(writing).find(ids)
+        new, at = places < 0, writing.connection
+        known = ~new & ~codec.among(places, self.trail.withdrawn)
+        own = ids[known], places[known], terms[known]
+        last = accounts.amend(at, self.salt, writing.last, *own, self.origin, keep, lower)
+        places[new] = last.people + np.arange(int(new.sum()))
+        writing.last = accounts.add(at, self.salt, last, ids[new], terms[new])
+        return places
 
     def verify(self, head: Head | None) -> LedgerVerification:
         """Recompute everything from the history, and hold it against all heads that are kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -19,10 +20,8 @@ from apiece.ledger.accounts import PERSONS, Stored, padded
 from apiece.ledger.chain import Head, Trail, state_root
 from apiece.ledger.codec import BLOCK, TERMS, entry_digest, payload_root
 from apiece.ledger.database import transaction
-from apiece.ledger.permits import Permits
-from apiece.ledger.schema import BALANCE, ENTRY, HEAD, PAYLOAD, PEOPLE, SCOPE, VERSION, chunks
-from apiece.ledger.scopes import ACCOUNT, NO_POLICY, WHOLE, Ceiling, Policy, beyond, pools
-from apiece.ledger.scopes import part as share_of
+from apiece.ledger.schema import BALANCE, ENTRY, HEAD, PAYLOAD, PEOPLE, SCOPE, VERSION
+from apiece.ledger.scopes import ACCOUNT, NO_POLICY, Ceiling, Permits, Policy, pools, takings
 
 SPAN: Final = 256  # blocks folded at a time: a million people
 
@@ -70,15 +69,14 @@ class _FoldedBlock:
 class _Fold:
     """The entries' content and, some blocks at a time, the sums of their arrays."""
 
-    kinds: dict[int, str] = field(default_factory=dict)
+    bodies: dict[int, Json] = field(default_factory=dict)
     policy: Policy = NO_POLICY
     policies: dict[int, Policy] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)  # entries with policies, to be applied
     ceilings: dict[int, list[Ceiling]] = field(default_factory=dict)
     withdrawn: dict[int, Mask] = field(default_factory=dict)
-    consents: dict[int, Json] = field(default_factory=dict)  # by entry
+    consented: float = math.inf  # the first entry with consents
     permits: dict[int, Permits] = field(default_factory=dict)  # by block
-    scopes: dict[int, tuple[Json, str]] = field(default_factory=dict)
     reserved: set[str] = field(default_factory=set)
     committed: set[str] = field(default_factory=set)
     blocks: dict[int, _FoldedBlock] = field(default_factory=dict)
@@ -91,7 +89,7 @@ class _Fold:
             case "enroll" | "amend" | "init" | "withdraw":
                 pass
             case "consent":
-                self.consents[number] = body
+                self.consented = min(self.consented, number)
             case "policy":
                 after, before = Policy.from_toml(body["policy"]), self.policy
                 if after.version <= before.version or (after.unit != before.unit and self.reserved):
@@ -103,7 +101,6 @@ class _Fold:
                         f"entry {number}: analysis {body['analysis']!r} is reserved twice"
                     )
                 self.reserved.add(body["analysis"])
-                self.scopes[number] = (body.get("scope", {}), body["at"])
                 try:
                     self.ceilings[number] = self.policy.ceilings(body.get("scope"), body["at"])
                 except InputError as error:
@@ -115,11 +112,11 @@ class _Fold:
                 self.committed.add(body["analysis"])
             case _:
                 self.problems.append(f"entry {number}: unknown kind {kind!r}")
-        self.kinds[number] = kind
+        self.bodies[number] = body
 
     def apply(self, number: int, block: int, data: bytes) -> None:
         """Add an entry's array of one block to what the earlier ones made of it."""
-        match self.kinds.get(number):
+        match self.bodies.get(number, {}).get("kind"):
             case "enroll":
                 ids, terms = codec.unpack_enrolled(data)
                 spent = {"": codec.nothing(ids.size)}
@@ -139,7 +136,7 @@ class _Fold:
                 mask = codec.unpack_mask(data)[0]
                 self.withdrawn.setdefault(block, np.zeros(BLOCK, bool))[: mask.size] |= mask
             case "consent":
-                self.permits[block] = Permits.read(self.consents[number], {0: data}, BLOCK)
+                self.permits[block] = Permits.read(self.bodies[number], {0: data}, BLOCK)
             case "reserve":
                 self._charge(number, block, data)
 
@@ -158,9 +155,9 @@ class _Fold:
         gone = self.withdrawn.get(block)
         if gone is not None and (gone[: mask.size] & mask).any():
             self.problems.append(f"entry {number}: someone in block {block} had withdrawn")
-        if any(each < number for each in self.consents):
-            said = self.permits.get(block)
-            scope, at = self.scopes[number]
+        if self.consented < number:
+            said, body = self.permits.get(block), self.bodies[number]
+            scope, at = body.get("scope", {}), body["at"]
             if (mask if said is None else mask & ~said.hold(scope, at, mask.size)).any():
                 self.problems.append(f"entry {number}: someone in block {block} did not permit it")
         people = len(own.limits)
@@ -170,20 +167,13 @@ class _Fold:
         if not who.all():  # nothing of the others
             full = codec.nothing(people)
             full[who] = charges
-        taken = {}
-        for key, share, sure in self.ceilings[number]:
-            own.spent[key] = padded(own.spent.get(key), people)
-            taken[key] = full
-            if sure is not None:
-                before, least = own.spent[sure[0]], share_of(own.limits, sure[1])
-                taken[key] = beyond(before + full, least) - beyond(before, least)
-            most = own.limits if share == WHOLE else share_of(own.limits, share)
-            over = own.spent[key] + taken[key] > most
-            if over.any() and (over.any(axis=1) & who).any():
+        ceilings = self.ceilings[number]
+        own.spent |= {key: padded(own.spent.get(key), people) for key, *_ in ceilings}
+        for key, taken, over in takings(ceilings, own.limits, own.spent, full):
+            if (over & who).any():
                 limit = f"scope {key!r}" if key else "budget"
                 self.problems.append(f"entry {number}: someone in block {block} is over {limit}")
-        for key, amount in taken.items():
-            own.spent[key] += amount
+            own.spent[key] += taken
 
 
 def verify(
@@ -272,10 +262,8 @@ def _compare(connection: sa.Connection, salt: bytes, fold: _Fold) -> int:
     sizes: list[int] = []
     for start in range(0, len(numbers), SPAN):
         part = numbers[start : start + SPAN]
-        fold.blocks = {}
-        fold.waiting = list(fold.policies)
         _apply(connection, part, fold)
-        fold.share_out(len(fold.kinds))
+        fold.share_out(len(fold.bodies))
         _compare_blocks(connection, salt, part, fold)
         sizes += [fold.blocks[b].ids.size if b in fold.blocks else 0 for b in part]
     filled = len(sizes) - sizes.count(0)
@@ -292,16 +280,12 @@ def accounts_after(
 ) -> Iterator[tuple[codec.Ids, codec.Terms, dict[str, Integers], Mask]]:
     """Yield ids, terms, spending and who had withdrawn after so many entries, block by block."""
     if size == len(trail.digests):  # as it is now, by the checked tables
-        whole = [key for key in accounts.scopes_of(connection) if key[:1] in ("", "@")]
-        for blocks in chunks(range(-(-trail.people // BLOCK))):
-            people = accounts.read_people(connection, trail.salt, blocks)
-            spent = {key: accounts.read_spent(connection, trail.salt, blocks, key) for key in whole}
-            for block in blocks:
-                packed, terms = people[block]
-                several = {key: each[block] for key, each in spent.items() if block in each}
-                places = block * BLOCK + np.arange(terms.size)
-                gone = codec.among(places, trail.withdrawn)
-                yield codec.unpack_ids(packed, terms.size), terms, several, gone
+        every, whole = range(-(-trail.people // BLOCK)), accounts.whole_accounts(connection)
+        for block, packed, terms, spent in accounts.read_accounts(
+            connection, trail.salt, every, whole
+        ):
+            gone = codec.among(block * BLOCK + np.arange(terms.size), trail.withdrawn)
+            yield codec.unpack_ids(packed, terms.size), terms, spent, gone
         return
     fold, last = _Fold(), 0
     for body, _ in trail.bodies(connection):
@@ -311,7 +295,6 @@ def accounts_after(
             last = body["people"]
     blocks = range(-(-last // BLOCK))
     for start in range(0, len(blocks), SPAN):
-        fold.blocks, fold.waiting = {}, list(fold.policies)
         _apply(connection, blocks[start : start + SPAN], fold, size)
         for block, own in fold.blocks.items():
             gone = fold.withdrawn.get(block, np.zeros(BLOCK, bool))[: own.ids.size]
@@ -323,7 +306,8 @@ def accounts_after(
 def _apply(
     connection: sa.Connection, part: Sequence[int], fold: _Fold, before: int | None = None
 ) -> None:
-    """Fold what the entries say about some blocks, oldest first; those before one, or all."""
+    """Fold what entries say about these blocks alone, oldest first; those before one, or all."""
+    fold.blocks, fold.waiting = {}, list(fold.policies)
     for row in _between(connection, PAYLOAD, part, PAYLOAD.c.number):
         if before is not None and row.number >= before:
             break
