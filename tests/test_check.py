@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,29 @@ def test_positive_array_names_the_first_entry_that_is_wrong() -> None:
         _check.positive_array("x", 1.0, below=1.0)
     with pytest.raises(InputError, match="not numbers"):
         _check.positive_array("x", ["a"])
+
+
+@pytest.mark.parametrize(
+    "check",
+    [_check.numbers, _check.positive_array, _check.probability_array, _check.count_array],
+)
+@pytest.mark.parametrize(
+    "value", ["a", [{}], 10**400, [1, 10**400]], ids=["text", "object", "large", "one large"]
+)
+def test_arrays_of_what_is_no_float_are_refused(check: Any, value: object) -> None:
+    """A whole number past the largest float, too."""
+    with pytest.raises(InputError, match="x: not numbers; give"):
+        check("x", value)
+
+
+def test_probability_and_count_arrays_name_the_first_entry_that_is_wrong() -> None:
+    assert _check.probability_array("q", [0, 1, 0.5]).tolist() == [0, 1, 0.5]
+    assert _check.count_array("n", [1, 3.0]).tolist() == [1, 3]
+    with pytest.raises(InputError, match=r"q\[1\] = nan: must be in \[0, 1\]"):
+        _check.probability_array("q", [0.5, math.nan])
+    for wrong in (0, 1.5, math.nan, math.inf, 1e15):
+        with pytest.raises(InputError, match=r"n\[1\] = .*: must be in 1, 2, 3"):
+            _check.count_array("n", [1, wrong])
 
 
 def test_positive_array_is_a_fresh_read_only_copy() -> None:

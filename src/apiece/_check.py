@@ -15,6 +15,9 @@ import numpy.typing as npt
 from apiece._types import AnyArray, Floats, Mask
 from apiece.errors import DataError, InputError
 
+_MOST_COUNT = 1e15  # counts below it are exact as floats
+_NOTHING = "a person whose contribution is not finite must contribute nothing, with 0"
+
 
 def _number(name: str, value: Any, error: type[InputError]) -> float:
     if isinstance(value, (bool, np.bool_, str, bytes)):
@@ -77,6 +80,20 @@ def put(value: object, **checks: Callable[..., object]) -> None:
         object.__setattr__(value, name, check(name, getattr(value, name)))
 
 
+def numbers(
+    name: str,
+    values: object,
+    *,
+    give: str = "an array of numbers",
+    error: type[InputError] = InputError,
+) -> Floats:
+    """Return `values` as a fresh float array; its entries may be anything, NaN too."""
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise error(f"{name}: not numbers; give {give}") from None
+
+
 def positive_array(
     name: str, values: object, *, below: float = math.inf, error: type[InputError] = InputError
 ) -> Floats:
@@ -89,6 +106,15 @@ def probability_array(name: str, values: object, *, error: type[InputError] = In
     return _array(name, values, "[0, 1]", lambda x: (x >= 0) & (x <= 1), error)
 
 
+def count_array(name: str, values: object) -> Floats:
+    """Return `values` as a read-only float array if every entry is a whole number from 1 on."""
+
+    def whole(x: Floats) -> Mask:
+        return np.asarray((x >= 1) & (x == np.floor(x)) & (x < _MOST_COUNT))
+
+    return _array(name, values, "1, 2, 3, …", whole, InputError)
+
+
 def _array(
     name: str,
     values: object,
@@ -97,10 +123,7 @@ def _array(
     error: type[InputError],
 ) -> Floats:
     """Return `values` as a read-only float array; the error names the first entry outside."""
-    try:
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise error(f"{name}: not numbers; give an array of numbers in {interval}") from None
+    array = numbers(name, values, give=f"an array of numbers in {interval}", error=error)
     outside = np.flatnonzero(~inside(array))
     if outside.size:
         where = f"[{int(outside[0])}]" if array.ndim else ""
@@ -112,20 +135,14 @@ def _array(
     return array
 
 
-def nonnegative_array(name: str, values: object) -> Floats:
+def nonnegative_array(name: str, values: object, *, remedy: str = _NOTHING) -> Floats:
     """Return `values` as floats if every entry lies in [0, ∞)."""
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name}: not numbers; give one number a person") from None
+    array = numbers(name, values)
     # min and max let a NaN through to the comparison, which it fails.
     if array.size and not (array.min() >= 0 and array.max() < math.inf):
         flat = array.reshape(-1)
         bad = int(np.flatnonzero(~((flat >= 0) & (flat < math.inf)))[0])
-        raise InputError(
-            f"{name}[{bad}] = {float(flat[bad])!r}: must be in [0, inf); a person whose "
-            "contribution is not finite must contribute nothing, with 0"
-        )
+        raise InputError(f"{name}[{bad}] = {float(flat[bad])!r}: must be in [0, inf); {remedy}")
     return array
 
 

@@ -5,10 +5,13 @@ step, so that each evaluation is one call for all entries that are still open.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from apiece import _check
 from apiece._types import Bounds, Floats
 from apiece.accounting.bounds import runs
 from apiece.accounting.choose import bounds_of, require_batch, upper_bounds_of
@@ -21,6 +24,13 @@ LEAST_NOISE, _MOST_NOISE = 0.05, 1e8
 _LEAST_PROBABILITY = 1e-12
 _NEARBY = 1.05  # times ε, from which slopes are guessed
 _DOUBT = 0.1  # of log q, that a guess may be off
+_CHECKS: dict[str, Callable[[str, npt.ArrayLike], Floats]] = {
+    "epsilon": partial(_check.positive_array, error=BudgetError),
+    "delta": partial(_check.positive_array, below=1.0, error=BudgetError),
+    "noise_multiplier": _check.positive_array,
+    "sampling_probability": _check.probability_array,
+    "steps": _check.count_array,
+}
 
 
 def epsilons(
@@ -263,38 +273,13 @@ def _mu(epsilon: Floats, delta: Floats) -> Floats:
 
 def broadcast(**columns: npt.ArrayLike) -> tuple[tuple[int, ...], list[Floats]]:
     """Check and broadcast the arguments; return their shape and flat columns."""
-    arrays = [_checked(name, values) for name, values in columns.items()]
+    arrays = [_CHECKS[name](name, values) for name, values in columns.items()]
     try:
         arrays = list(np.broadcast_arrays(*arrays))
     except ValueError:
         shapes = ", ".join(f"{n} {np.shape(v)}" for n, v in columns.items())
         raise InputError(f"arrays do not broadcast: {shapes}; give one shape") from None
     return arrays[0].shape, [array.ravel() for array in arrays]
-
-
-def _checked(name: str, values: npt.ArrayLike) -> Floats:
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name}: not numbers; give an array of numbers") from None
-    error: type[InputError] = InputError
-    match name:
-        case "sampling_probability":
-            good, bound = (array >= 0) & (array <= 1), "[0, 1]"
-        case "steps":
-            good, bound = (array >= 1) & (array == np.floor(array)) & (array < 1e15), "1, 2, 3, …"
-        case "delta":
-            good, bound, error = (array > 0) & (array < 1), "(0, 1)", BudgetError
-        case "epsilon":
-            good, bound, error = (array > 0) & (array < np.inf), "(0, inf)", BudgetError
-        case _:
-            good, bound = (array > 0) & (array < np.inf), "(0, inf)"
-    if not good.all():
-        first = int(np.flatnonzero(~good.ravel())[0])
-        where = f"[{first}]" if array.ndim else ""
-        value = float(array.ravel()[first])
-        raise error(f"{name}{where} = {value!r}: must be in {bound}; give numbers inside")
-    return array
 
 
 def distinct(columns: Floats) -> tuple[Floats, Places]:

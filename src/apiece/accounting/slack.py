@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from apiece import _check
 from apiece._types import Bounds, Floats, Mask
 from apiece.accounting.choose import privacy_curve
 from apiece.accounting.curve import PrivacyCurve
@@ -29,6 +30,7 @@ from apiece.numerics.normal import log_tail, place_of_tail, tail
 from apiece.numerics.roots import geometric, narrowed
 from apiece.numerics.rounding import UNIT
 
+_FINITE: Final = "give finite numbers from 0 on"
 _CLOSE: Final = 2e-4  # relative: how much larger chords may make μ than the values at their ends
 _FIRST: Final = 24  # values of δ that are looked at first, evenly spread in ε
 _ROUNDS, _PARTS = 8, np.array([1, 2]) / 3  # of cutting up intervals that decide
@@ -60,7 +62,7 @@ def gaussian_of_pure(epsilon: npt.ArrayLike) -> Floats:
         >>> round(float(gaussian_of_pure(1.0)), 4)
         1.232
     """
-    eps = _checked_epsilon("epsilon", epsilon)
+    eps = _check.nonnegative_array("epsilon", epsilon, remedy=_FINITE)
     return _of_tail(eps, -np.logaddexp(0.0, eps))
 
 
@@ -86,15 +88,8 @@ def gaussian_of_laplace(epsilon: npt.ArrayLike) -> Floats:
         >>> round(float(gaussian_of_laplace(1.0)), 4) < round(float(gaussian_of_pure(1.0)), 4)
         True
     """
-    eps = _checked_epsilon("epsilon", epsilon)
+    eps = _check.nonnegative_array("epsilon", epsilon, remedy=_FINITE)
     return _of_tail(eps, -eps / 2 - math.log(2))
-
-
-def _checked_epsilon(name: str, epsilon: npt.ArrayLike) -> Floats:
-    eps = np.asarray(epsilon, dtype=np.float64)
-    if not ((eps >= 0) & (eps < math.inf)).all():
-        raise InputError(f"{name} = {epsilon!r}: must be in [0, inf)")
-    return eps
 
 
 def _of_tail(epsilon: Floats, log_mass: Floats) -> Floats:
@@ -132,7 +127,7 @@ def gaussian_of_bounded_range(eta: npt.ArrayLike) -> Floats:
         >>> bool(gaussian_of_bounded_range(2.0) == gaussian_of_pure(1.0))
         True
     """
-    return gaussian_of_pure(_checked_epsilon("eta", eta) / 2)
+    return gaussian_of_pure(_check.nonnegative_array("eta", eta, remedy=_FINITE) / 2)
 
 
 def gaussian_with_slack(curve: PrivacyCurve, slack: npt.ArrayLike) -> Bounds:

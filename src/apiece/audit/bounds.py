@@ -39,10 +39,7 @@ class Thresholds:
 
 def flat_scores(name: str, values: npt.ArrayLike) -> Floats:
     """Return `values` as a flat array of scores; infinities order, NaN is refused."""
-    try:
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DataError(f"{name}: not numbers; give one score a model or canary") from None
+    array = _check.numbers(name, values, give="one score a model or canary", error=DataError)
     if array.ndim != 1 or array.size == 0:
         raise DataError(f"{name}: shape {array.shape}; give a flat array of at least one score")
     if np.isnan(array).any():
