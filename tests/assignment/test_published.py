@@ -4,8 +4,10 @@ import math
 
 import pytest
 
-from apiece.assignment import AdaPDP, Rounds
+from apiece.assignment import AdaPDP, Rounds, assign
+from apiece.assignment.front import strategy_named
 from apiece.assignment.rounds import paths
+from apiece.budgets import Budgets
 from apiece.plan import Plan
 
 from .plans import plan_of
@@ -60,3 +62,13 @@ def test_paths_are_all_ways_that_coins_can_fall() -> None:
     assert set(paths(3.0, [2.0, 2.0])) == {(True, True), (True, False)}
     assert set(paths(2.0, [2.0, 2.0])) == {(True, False)}
     assert len(set(paths(0.5, [2.0] * 4))) == 5
+
+
+def test_a_plan_is_called_by_who_pays() -> None:
+    """Not by the name under which the strategy was asked for."""
+    settings = {"steps": 10, "expected_batch_size": 20, "clip_norm": 1.0}
+    asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+    plan = assign(asked, strategy_named("published_rounds", charging="everyone"), **settings)
+    assert (plan.strategy, plan.releasable) == ("rounds", True)
+    plan = assign(asked, Rounds(charging="joined"), **settings)
+    assert (plan.strategy, plan.releasable) == ("published_rounds", False)

@@ -5,15 +5,16 @@ import pytest
 
 from apiece._types import Floats
 from apiece.accounting import Bounds, batch, epsilons
+from apiece.assignment import Hybrid, assign
 from apiece.assignment.request import Request
 from apiece.assignment.solve import (
     MANY,
     crossing,
-    few_groups,
     harmonic_noise,
     loosest,
     noise,
     rates,
+    require_few,
     strictest,
     uniform_noise,
 )
@@ -60,8 +61,8 @@ def test_the_crossing_at_an_end_or_past_a_jump() -> None:
 def test_too_many_groups_for_a_curve_each() -> None:
     epsilon = np.linspace(1, 2, MANY + 1)
     with pytest.raises(UnsupportedError, match="501 distinct budgets, at most 500"):
-        few_groups(Request(Budgets(epsilon, 1e-5), 1, 1.0, 1.0), "some")
-    few_groups(Request(Budgets(epsilon[1:], 1e-5), 1, 1.0, 1.0), "some")
+        assign(Budgets(epsilon, 1e-5), Hybrid(0.1), steps=1, expected_batch_size=1, clip_norm=1.0)
+    require_few("some", MANY)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])

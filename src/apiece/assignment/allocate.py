@@ -13,6 +13,7 @@ from apiece._text import per_cent
 from apiece.accounting import privacy_curve
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.sample import batch_noise
+from apiece.assignment.solve import require_few
 from apiece.errors import InfeasibleError, UnsupportedError
 from apiece.numerics.roots import safe_end
 from apiece.plan import Plan, Stage
@@ -54,11 +55,11 @@ class Allocate(Strategy):
     def plan(self, request: Request) -> Plan:
         """Return the plan with a whole number of steps a group."""
         groups, steps = request.groups, request.steps
-        if len(groups) > MOST_GROUPS or request.method != "pld":
+        if request.method != "pld":
             raise UnsupportedError(
-                f"strategy allocate: {len(groups)} distinct budgets by method {request.method!r}; "
-                f"takes at most {MOST_GROUPS}, by 'pld': use Budgets.rounded_down, or Sample"
+                f"strategy allocate: method {request.method!r}; takes 'pld' alone, or use Sample"
             )
+        require_few("strategy allocate", len(groups), MOST_GROUPS)
         start, rates = batch_noise(request)
         about = np.clip(np.rint(rates * steps), 1, steps).astype(np.int64)
         least = [_least_noise(request, g, int(k), start) for g, k in enumerate(about)]

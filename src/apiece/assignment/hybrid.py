@@ -13,7 +13,14 @@ from apiece.accounting.divergence import excesses
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale, scaled
-from apiece.assignment.solve import Follow, crossing, few_groups, harmonic_noise, level_noise, noise
+from apiece.assignment.solve import (
+    Follow,
+    crossing,
+    harmonic_noise,
+    level_noise,
+    noise,
+    require_few,
+)
 from apiece.errors import BudgetError, as_given
 from apiece.numerics.roots import safe_ends
 from apiece.plan import Plan
@@ -66,19 +73,20 @@ class Hybrid(Strategy):
 
     def plan(self, request: Request) -> Plan:
         """Return the plan with a rate and a clip norm a group."""
-        own = request.groups.excess
+        groups = request.groups
+        own = groups.excess
         if own is None and self.excess is None:
             raise BudgetError(
                 "Hybrid: the budgets carry no bound on the excess risk; give "
                 + as_given("Hybrid(excess=…) or Budgets(…, excess=…)", flag="--option excess=0.02")
             )
-        bound = np.ones(len(request.groups)) if own is None else own
+        bound = np.ones(len(groups)) if own is None else own
         bound = np.minimum(bound, 1.0 if self.excess is None else self.excess)
         if (bound <= 0).all() or (bound >= 1).all():
             # Nobody may move, or everybody freely: Scale's plan, or Sample's.
             end = Scale() if (bound <= 0).all() else Sample()
             return replace(end.plan(request), strategy=self.name)
-        few_groups(request, self.name)
+        require_few(f"strategy {self.name}", len(groups))
         return scaled(request, self.name, *_joint_rates(request, bound))
 
 

@@ -1,4 +1,4 @@
-"""What a strategy is asked: budgets and the settings of the training."""
+"""Requests: budgets and the settings of a training, and the strategies that plan for them."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self

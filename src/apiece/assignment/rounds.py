@@ -7,14 +7,13 @@ from functools import partial
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Mask
 from apiece.accounting import privacy_curve
 from apiece.assignment.jorgensen import best_threshold, check_loss, inner_rate, participation
 from apiece.assignment.request import Request, Strategy
-from apiece.assignment.solve import crossing, few_groups, noise
+from apiece.assignment.solve import crossing, noise, require_few
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InfeasibleError, UnsupportedError, unknown
 from apiece.mechanisms import Composed
@@ -99,9 +98,10 @@ class Rounds(Strategy):
 
     def plan(self, request: Request) -> Plan:
         """Return the plan with a stage a round."""
+        name = self.name.removeprefix("published_")  # of a plan: who pays decides, not the class
         if self.charging == "joined":
-            return _published(self, request)
-        plan = request.plan(self.name, _schedule(self, request), combine=self.combine)
+            return _published(self, request, f"published_{name}")
+        plan = request.plan(name, _schedule(self, request), combine=self.combine)
         plan = _with_least_noise(plan, request.target)
         spent = zip(request.groups.name, plan.epsilon_spent / request.groups.epsilon, strict=True)
         note = ", ".join(f"{name} {100 * share:.1f} %" for name, share in spent)
@@ -228,16 +228,15 @@ def _with_least_noise(plan: Plan, target: Floats) -> Plan:
     return scaled(factor * (1 + 1e-3))
 
 
-def _published(strategy: Rounds, request: Request) -> BoundPlan:
+def _published(strategy: Rounds, request: Request, name: str) -> BoundPlan:
     """Return the plan of the rounds that these coins give, with what its worst paths spend."""
     # The coins are tossed here, because thresholds, noise and normalisers of later rounds depend on
     # them.
-    name, groups = strategy.name.removeprefix("published_"), request.groups
-    few_groups(request, f"published_{name}")
+    groups = request.groups
+    require_few(f"strategy {name}", len(groups))
     if not isinstance(request.budgets, Budgets):
         raise UnsupportedError(
-            f"strategy published_{name}: tosses each record's coins, so it needs Budgets, not "
-            "levels"
+            f"strategy {name}: tosses each record's coins, so it needs Budgets, not levels"
         )
     generator = np.random.default_rng(strategy.seed)
     remaining = request.budgets.epsilon.copy()
@@ -264,10 +263,11 @@ def _published(strategy: Rounds, request: Request) -> BoundPlan:
         stages.append(_round(request, tau, steps, q, joins, size, q * size))
     origin, taus = patterns[:, 0].astype(np.int64), [tau for tau, *_ in rounds]
     worst = {g: _worst_path(request, stages, taus, g) for g in np.unique(origin).tolist()}
-    names = [_name(groups.name[p[0]], p[1:]) for p in patterns]
+    turns = [",".join(str(k + 1) for k in np.flatnonzero(p[1:])) or "none" for p in patterns]
+    names = [f"{groups.name[g]} joined {turn}" for g, turn in zip(origin, turns, strict=True)]
     excess = None if groups.excess is None else groups.excess[origin]
     return BoundPlan(
-        strategy=f"published_{name}",
+        strategy=name,
         clip_norm=request.clip_norm,
         budget_groups=BudgetGroups(
             np.array(names), groups.epsilon[origin], groups.delta[origin], excess, counts
@@ -281,11 +281,6 @@ def _published(strategy: Rounds, request: Request) -> BoundPlan:
         reference=request.reference,
         worst_paths=np.array([worst[g] for g in origin.tolist()]),
     )
-
-
-def _name(name: str, joined: npt.NDArray[np.int64]) -> str:
-    turns = ",".join(str(turn + 1) for turn in np.flatnonzero(joined))
-    return f"{name} joined {turns or 'none'}"
 
 
 def paths(epsilon: float, taus: list[float]) -> Iterator[tuple[bool, ...]]:

@@ -9,7 +9,7 @@ import numpy as np
 from apiece import _check
 from apiece._types import Floats
 from apiece.accounting import privacy_curve
-from apiece.assignment.solve import MANY, ROUND
+from apiece.assignment.solve import ROUND, require_few
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed
 from apiece.numerics.roots import log_room, safe_end
@@ -62,11 +62,7 @@ def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = No
     # Groups with the same rate, noise, ε and δ are solved for once.
     keys = np.stack([stage.sampling_probability, old, targets, plan.budget_groups.delta], axis=1)
     distinct, group = np.unique(keys, axis=0, return_inverse=True)
-    if len(distinct) > MANY:
-        raise UnsupportedError(
-            f"schedule_noise: {len(distinct)} distinct mechanisms, at most {MANY}; round the "
-            "budgets down first, with Budgets.rounded_down"
-        )
+    require_few("schedule_noise", len(distinct), of="distinct mechanisms")
     how = steps, factors, plan.method
     levels = np.array([_multiplier(q, z, e, d, *how) for q, z, e, d in distinct.tolist()])
     # The mean clip norm stays while each group's own moves: budgets feel uneven noise differently.

@@ -1,7 +1,8 @@
-"""What strategies share: safe parameters for many budgets at once, or for all of them."""
+"""Solvers that strategies share: safe parameters for many budgets at once, or for all of them."""
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from apiece.assignment.request import Request
 from apiece.errors import InfeasibleError, UnsupportedError
 from apiece.numerics.roots import safe_end
 
-SEVERAL, APART = 64, 8  # budgets from which on every eighth is solved first
+SEVERAL, EVERY = 64, 8  # budgets from which on every eighth is solved first
 MANY = 500  # more distinct budgets than this are not planned for curve by curve
 ROUND = 1 - 1e-12  # a factor that outweighs the rounding of a product or quotient
 
@@ -26,15 +27,13 @@ def noise(
     steps: npt.ArrayLike | None = None,
 ) -> Floats:
     """Return the smallest safe noise multiplier for each (ε, δ), rate and number of steps."""
-    told = request.steps if steps is None else steps
-    columns = np.broadcast_arrays(epsilon, delta, probability, told)
-    names = ("epsilon", "delta", "sampling_probability", "steps")
-
-    def solve(some: Integers, guess: Floats) -> Floats:
-        given = {name: column[some] for name, column in zip(names, columns, strict=True)}
-        return accounting.noise_multipliers(**given, method=request.method, guess=guess)
-
-    return _some_first(epsilon, delta, solve)
+    return _solved(
+        partial(accounting.noise_multipliers, method=request.method),
+        epsilon=epsilon,
+        delta=delta,
+        sampling_probability=probability,
+        steps=request.steps if steps is None else steps,
+    )
 
 
 def rates(
@@ -47,45 +46,43 @@ def rates(
 ) -> Floats:
     """Return the largest safe sampling probability for each (ε, δ) at a noise multiplier, or 0."""
     # guess: about what they are, NaN where unknown. precision: what may be missing of each.
-    columns = np.broadcast_arrays(epsilon, delta, multiplier, precision, guess)
-    names = ("epsilon", "delta", "noise_multiplier", "precision")
-    known = columns[4]
-
-    def solve(some: Integers, about: Floats) -> Floats:
-        given = {name: column[some] for name, column in zip(names, columns, strict=False)}
-        start = np.where(np.isnan(known[some]), about, known[some])
-        return accounting.sampling_probabilities(
-            **given, steps=request.steps, method=request.method, guess=start
-        )
-
-    return _some_first(epsilon, delta, solve) if np.isnan(known).all() else solve(*_all(epsilon))
+    return _solved(
+        partial(accounting.sampling_probabilities, method=request.method),
+        guess,
+        epsilon=epsilon,
+        delta=delta,
+        noise_multiplier=multiplier,
+        steps=request.steps,
+        precision=precision,
+    )
 
 
-def _some_first(
-    epsilon: Floats, delta: Floats, solve: Callable[[Integers, Floats], Floats]
+def _solved(
+    solver: Callable[..., Floats], known: npt.ArrayLike = math.nan, **settings: npt.ArrayLike
 ) -> Floats:
-    """Return what `solve` finds for each budget, given about what it is; NaN where unknown."""
+    """Return the solver's parameter for each budget; known: about what it is, NaN for unknown."""
+    columns = dict(zip(settings, np.broadcast_arrays(*settings.values()), strict=True))
+    epsilon, delta = columns["epsilon"], columns["delta"]
+
+    def solve(some: Integers | slice, guess: npt.ArrayLike = math.nan) -> Floats:
+        return solver(**{name: column[some] for name, column in columns.items()}, guess=guess)
+
     # Of many budgets that differ by ε alone some are solved first, and the others' guesses lie
     # between those.
-    order = np.argsort(epsilon, kind="stable")
-    if order.size < SEVERAL or (delta != delta[0]).any():
-        return solve(*_all(epsilon))
+    order, everyone = np.argsort(epsilon, kind="stable"), slice(None)
+    if not np.isnan(known).all() or order.size < SEVERAL or (delta != delta[0]).any():
+        return solve(everyone, known)
     # Every eighth and the last, each ε once: an interpolation needs points that rise.
-    some = order[np.unique(np.append(np.arange(0, order.size, APART), order.size - 1))]
+    some = order[np.unique(np.append(np.arange(0, order.size, EVERY), order.size - 1))]
     some = some[np.append(True, np.diff(epsilon[some]) > 0)]
-    solved = solve(some, np.full(some.size, math.nan))
+    solved = solve(some)
     if some.size < 3 or not (solved > 0).all():
-        return solve(*_all(epsilon))
+        return solve(everyone)
     # Guesses alone are interpolated: what is returned is solved for and safe.
     from scipy.interpolate import PchipInterpolator
 
     curve = PchipInterpolator(np.log(epsilon[some]), np.log(solved))
-    return solve(np.arange(epsilon.size), np.exp(curve(np.log(epsilon))))
-
-
-def _all(epsilon: Floats) -> tuple[Integers, Floats]:
-    """Return all places, with guesses that are unknown."""
-    return np.arange(epsilon.size), np.full(epsilon.size, math.nan)
+    return solve(everyone, np.exp(curve(np.log(epsilon))))
 
 
 def require_rates(request: Request, rate: Floats, multiplier: float) -> None:
@@ -178,12 +175,12 @@ def crossing(
     return math.exp(most if math.isnan(end) else end)
 
 
-def few_groups(request: Request, strategy: str) -> None:
-    """Raise `UnsupportedError` where a strategy that computes a curve a group has too many."""
-    if len(request.groups) > MANY:
+def require_few(what: str, number: int, most: int = MANY, *, of: str = "distinct budgets") -> None:
+    """Raise `UnsupportedError` where there are too many budgets to compute a curve for each."""
+    if number > most:
         raise UnsupportedError(
-            f"strategy {strategy}: {len(request.groups)} distinct budgets, at most {MANY}; round "
-            "them down first, with Budgets.rounded_down"
+            f"{what}: {number} {of}, at most {most}; round the budgets down first, with "
+            "Budgets.rounded_down"
         )
 
 

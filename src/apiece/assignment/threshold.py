@@ -1,6 +1,7 @@
 """Threshold: leave out the strictest records and train the rest at one budget."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -47,8 +48,7 @@ class Threshold(Strategy):
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
-            number = _check.positive("Threshold epsilon", self.epsilon, error=BudgetError)
-            object.__setattr__(self, "epsilon", number)
+            _check.put(self, epsilon=partial(_check.positive, error=BudgetError))
 
     def plan(self, request: Request) -> Plan:
         """Return the plan in which the groups below τ have q = 0."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from apiece.assignment.front import strategy_named
 from apiece.assignment.request import Request, Strategy
+from apiece.assignment.solve import require_few
 from apiece.budgets import Budgets
 from apiece.errors import InfeasibleError, InputError, UnsupportedError
 from apiece.mechanisms import Runs
@@ -70,11 +71,7 @@ def assign_tuned(
     """
     if not settings or not isinstance(runs, Runs):
         raise InputError("settings, runs: give at least one setting, and Runs(mean)")
-    if len(budgets.groups) > MANY:
-        raise UnsupportedError(
-            f"search: {len(budgets.groups)} distinct budgets, at most {MANY}; round them down "
-            "first, with Budgets.rounded_down"
-        )
+    require_few("search", len(budgets.groups), MANY)
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
     asked, requests = budgets.groups.epsilon, [
         Request(budgets, **{"clip_norm": clip_norm, **setting}) for setting in settings
@@ -97,13 +94,13 @@ def assign_tuned(
             f"search: no plan of strategy {chosen.name} was found that keeps each promise with "
             f"{runs.mean:g} runs; ask for fewer runs, more records or more noise on the score"
         )
-    found = [
+    noted = tuple(
         replace(plan, notes=(*plan.notes, _note(plan, chosen, r)))
         for plan, r in zip(best, requests, strict=True)
-    ]
-    for plan in found:  # each from its own numbers
+    )
+    for plan in noted:  # each from its own numbers
         plan.require()
-    return tuple(found)
+    return noted
 
 
 def _note(plan: BoundPlan, strategy: Strategy, request: Request) -> str:

@@ -1,6 +1,7 @@
 """Uniform: one budget for all, as without individualization."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from apiece import _check
@@ -40,8 +41,7 @@ class Uniform(Strategy):
 
     def __post_init__(self) -> None:
         if not isinstance(self.budget, str):
-            number = _check.positive("Uniform budget", self.budget, error=BudgetError)
-            object.__setattr__(self, "budget", number)
+            _check.put(self, budget=partial(_check.positive, error=BudgetError))
         elif self.budget not in ("strictest", "loosest"):
             raise unknown("Uniform budget", self.budget, ["strictest", "loosest"])
 

@@ -13,20 +13,13 @@ from apiece._types import Json
 from apiece.accounting import privacy_curve
 from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
 from apiece.assignment.front import noise_over_signal, unspent_notes
+from apiece.assignment.solve import require_few
 from apiece.budgets import Budgets
-from apiece.errors import (
-    BudgetError,
-    InfeasibleError,
-    RangeError,
-    UnsupportedError,
-    VerificationError,
-)
+from apiece.errors import BudgetError, InfeasibleError, RangeError, VerificationError
 from apiece.numerics.roots import log_room, safe_end
 from apiece.plan import BoundPlan, Plan, Reference
 from apiece.plan.parts import PUBLIC
 from apiece.plan.verification import excess_of
-
-MOST = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +106,7 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
         >>> check(plan, budgets).ok
         True
     """
-    if len(plan.budget_groups) > MOST:
-        raise UnsupportedError(
-            f"contract: {len(plan.budget_groups)} groups, at most {MOST}; round the budgets down "
-            "first, with Budgets.rounded_down"
-        )
+    require_few("contract", len(plan.budget_groups), of="groups")
     verification, measures = plan.verify(budgets), plan.measures
     size = len(plan.budget_groups)
     bounds = np.ones(size) if verification.bound is None else verification.bound
