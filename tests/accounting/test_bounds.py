@@ -103,14 +103,10 @@ BROKEN = {
 ASK = np.array([0.5, 1e-4, 0.7])
 
 
-def never(bounds: Bounds) -> np.ndarray:
-    return np.zeros(bounds.upper.shape, dtype=bool)
-
-
 def together(*profiles: object, spare: object = None) -> Evaluations:
     each = [Evaluated(f"number {k}", "why", p) for k, p in enumerate(profiles)]  # type: ignore[arg-type]
     last = None if spare is None else Evaluated("spare", "why", spare)  # type: ignore[arg-type]
-    return Evaluations(tuple(each), never, lambda: last)
+    return Evaluations(tuple(each), spare=lambda: last)
 
 
 @pytest.mark.parametrize("question", ["epsilon", "delta"])
@@ -213,8 +209,8 @@ def test_arrays_go_through_the_gate_too(monkeypatch: pytest.MonkeyPatch) -> None
     right = epsilons(**given, delta=1e-5)
     contour = choose.epsilon_bounds
 
-    def broken(*columns: Floats) -> Bounds:
-        lower, upper = contour(*columns)
+    def broken(columns: Floats) -> Bounds:
+        lower, upper = contour(columns)
         return Bounds(lower, np.where(columns[0] == 1.0, np.nan, upper))
 
     monkeypatch.setattr(choose, "epsilon_bounds", broken)

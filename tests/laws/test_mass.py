@@ -10,7 +10,6 @@ import pytest
 
 from apiece._types import Floats
 from apiece.accounting import exact as closed
-from apiece.accounting.bounds import DEFAULT
 from apiece.accounting.exact import log_ratio
 from apiece.accounting.lattice.discretise import Lattice, aligned, cut, discretise
 from apiece.accounting.lattice.pairs import (
@@ -38,8 +37,8 @@ def some_pairs(seed: int, size: int) -> Iterator[Pair]:
         shifts, chances = random.uniform(0.1, 2, 3), random.dirichlet(np.ones(3)) * (1 - 1e-15)
         mixture = MixtureOfGaussians(10 ** random.uniform(-0.3, 2), shifts, chances)
         yield mixture_pair(mixture, random.choice([rare**0.7, 1.0]))
-    yield run_pair(((LaplacePair(1.5, 0.3), 20),), 0.2, DEFAULT)
-    yield run_pair(((GaussianPair(2.0, 0.1), 50),), 0.01, DEFAULT)
+    yield run_pair(((LaplacePair(1.5, 0.3), 20),), 0.2)
+    yield run_pair(((GaussianPair(2.0, 0.1), 50),), 0.01)
 
 
 def settings(pair: Pair, seed: int) -> Iterator[tuple[Window, float]]:

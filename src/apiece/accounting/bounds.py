@@ -1,4 +1,4 @@
-"""What every evaluator delivers: bounds on a privacy profile, from below and from above."""
+"""Bounds on a privacy profile, from below and from above: what every evaluator delivers."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -34,12 +34,8 @@ class Profile(Protocol):
         """Return 0 ≤ lower ≤ ε(δ) ≤ upper, maybe ∞, for a flat array of δ in (0, 1)."""
 
 
-class Inverted:
+class Inverted(Profile, Protocol):
     """A profile whose ε(δ) is found by inverting its δ(ε)."""
-
-    def delta(self, epsilon: Floats) -> Bounds:
-        """Bound δ(ε)."""
-        raise NotImplementedError
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
@@ -61,6 +57,11 @@ _TRIVIAL: dict[Question, float] = {"epsilon": math.inf, "delta": 1.0}
 """The upper bound that says nothing; the lower one is 0."""
 
 
+def nowhere(bounds: Bounds) -> Mask:
+    """Return that bounds are close enough nowhere, so that everybody is asked."""
+    return np.zeros(bounds.upper.shape, dtype=bool)
+
+
 @dataclass(frozen=True)
 class Evaluations:
     """A profile by several evaluators: the next is asked only where bounds are not close."""
@@ -72,9 +73,9 @@ class Evaluations:
     # said. spare: who is asked in the end, where nobody has an upper bound.
 
     answers: tuple[Evaluated, ...]
-    enough: Callable[[Bounds], Mask]
+    enough: Callable[[Bounds], Mask] = nowhere
     spare: Callable[[], Evaluated | None] = lambda: None
-    resolved: Callable[[Bounds], Mask] = lambda _: np.array(False)
+    resolved: Callable[[Bounds], Mask] = nowhere
 
     def delta(self, epsilon: Floats, first: Bounds | None = None) -> Bounds:
         """Bound δ(ε); first: what the first answer said already, None where it was not asked."""
@@ -113,7 +114,7 @@ class Evaluations:
                 told.append((answer, bounds, wrong))
 
         for answer in answers:
-            open_ = np.broadcast_to(~enough(Bounds(lower, upper)), values.shape)
+            open_ = ~enough(Bounds(lower, upper))
             if not open_.any():
                 break
             ask(answer, open_)
@@ -160,7 +161,7 @@ def asked(answer: Evaluated, question: Question, values: Floats) -> tuple[Bounds
 
 
 def gated(who: str, question: Question, values: Floats, bounds: Bounds) -> tuple[Bounds, Errors]:
-    """Return `found`, with bounds that say nothing where it has none, and the errors there."""
+    """Return `bounds`, made to say nothing where they are none, and the errors there."""
     # No bounds are: NaN on either side, a lower one that is below 0 or above the upper one, and a δ
     # above 1.
     lower, upper = (np.array(end, dtype=np.float64) for end in bounds)

@@ -1,4 +1,4 @@
-"""Which evaluator answers what, and why: one table, which every route to an ε or a δ asks.
+"""Choice of evaluators: one table says who answers what, and why; every route asks it.
 
 `TABLE` is read from top to bottom. A question is the normal form of a mechanism and a method; each
 evaluator that knows mechanisms of this form is asked in turn, until one is exact or bounds lie as
@@ -13,8 +13,8 @@ are not used, and the next one is asked. So
 - a plan's million records by the same, in arrays (`bounds_of`); and where many records share a
   mechanism, by curves of the contour integral that answer for all of them (`upper_bounds_of`).
 
-An evaluator is a function from a normal form and a `Precision` to a `Profile`, or to None for other
-forms. A new one is a file beside this one and a row here.
+An evaluator is a function from a normal form to a `Profile`, or to None for other forms. A new one
+is a file beside this one and a row here.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,6 @@ from apiece.accounting.bounds import (
     DEFAULT,
     Evaluated,
     Evaluations,
-    Precision,
     Profile,
     gated,
     nothing_known,
@@ -62,7 +61,7 @@ from apiece.mechanisms import (
 from apiece.mechanisms.algebra import NormalForm, require_mechanism
 
 
-def _formula(steps: NormalForm, accuracy: Precision) -> Profile | None:
+def _formula(steps: NormalForm) -> Profile | None:
     """Return the profile of one Gaussian: flattening has merged all plain ones into it."""
     match steps:
         case ((Gaussian(z), 1),):
@@ -70,7 +69,7 @@ def _formula(steps: NormalForm, accuracy: Precision) -> Profile | None:
     return None
 
 
-def _one_step(steps: NormalForm, accuracy: Precision) -> Profile | None:
+def _one_step(steps: NormalForm) -> Profile | None:
     """Return the profile of one Gaussian or Laplace step behind a coin, or of Laplace alone."""
     match steps:
         case ((Sampled(Gaussian(z), q), 1),):
@@ -82,23 +81,23 @@ def _one_step(steps: NormalForm, accuracy: Precision) -> Profile | None:
     return None
 
 
-def _sampled_gaussians(steps: NormalForm, accuracy: Precision) -> Profile | None:
+def _sampled_gaussians(steps: NormalForm) -> Profile | None:
     """Return the profile of several sampled Gaussian steps of one kind."""
     match steps:
         case ((Sampled(Gaussian(z), q), times),) if times >= FEWEST:
-            return SampledGaussians(z, q, times, accuracy)
+            return SampledGaussians(z, q, times)
     return None
 
 
-def _selected(steps: NormalForm, accuracy: Precision) -> Profile | None:
+def _selected(steps: NormalForm) -> Profile | None:
     """Return the profile of the best of a random number of runs, from the tight ones of a run."""
     match steps:
         case ((Selected(mechanisms, runs), 1),):
-            return SelectedProfile.of([choose(m, "pld", accuracy) for m in mechanisms], runs)
+            return SelectedProfile.of([choose(m) for m in mechanisms], runs)
     return None
 
 
-def _allocated(steps: NormalForm, accuracy: Precision) -> Profile | None:
+def _allocated(steps: NormalForm) -> Profile | None:
     """Return the profile of one Gaussian step of several, drawn at random."""
     match steps:
         case ((Allocated() as step, 1),):
@@ -114,7 +113,7 @@ class Row(NamedTuple):
 
     evaluator: str
     methods: tuple[str, ...]
-    answer: Callable[[NormalForm, Precision], Profile | None]
+    answer: Callable[[NormalForm], Profile | None]
     exact: bool
     why: str
     spare: tuple[str, ...] = ()
@@ -127,11 +126,11 @@ BATCH_METHODS = ("pld", "rdp")
 _TIGHT = ("pld", "best")
 TABLE = (
     Row(
-        "nothing released", METHODS, lambda steps, _: None if steps else PureProfile(0.0), True,
+        "nothing released", METHODS, lambda steps: None if steps else PureProfile(0.0), True,
         "no step ever sees the record",
     ),
     Row(
-        "pure ε", _TIGHT, lambda steps, _: pure(steps), False,
+        "pure ε", _TIGHT, pure, False,
         "no outcome is likelier in one world by a larger factor",
     ),
     Row(
@@ -143,7 +142,7 @@ TABLE = (
         "one step behind a coin is a change of variables in a closed form",
     ),
     Row(
-        "enumeration", _TIGHT, lambda steps, _: enumerated(steps), True,
+        "enumeration", _TIGHT, enumerated, True,
         "discrete steps with few distinct losses are added up one by one",
     ),
     Row(
@@ -163,7 +162,7 @@ TABLE = (
         "takes every composition; asked where nothing above is exact or close enough",
     ),
     Row(
-        "Rényi divergences", ("rdp", "best"), lambda steps, _: renyi(steps), False,
+        "Rényi divergences", ("rdp", "best"), renyi, False,
         "add up under composition, and bound from above alone", spare=("pld",),
     ),
 )  # fmt: skip
@@ -171,29 +170,29 @@ SEVERAL = 3
 """Values of δ from which on a curve of upper bounds is quicker than one answer after another."""
 
 
-def choose(mechanism: Mechanism, method: str = "pld", accuracy: Precision = DEFAULT) -> Evaluations:
+def choose(mechanism: Mechanism, method: str = "pld") -> Evaluations:
     """Return the profile of `mechanism` by the evaluators that the table names."""
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     try:
         with within_range(lambda: f"{short(mechanism)} by method {method!r}"):
-            return _chosen(flatten(mechanism), method, accuracy)
+            return _chosen(flatten(mechanism), method)
     except RecursionError:
         raise InputError("mechanism: nested too deep; write equal steps as Repeated") from None
 
 
-def _chosen(steps: NormalForm, method: str, accuracy: Precision) -> Evaluations:
+def _chosen(steps: NormalForm, method: str) -> Evaluations:
     answers: list[Evaluated] = []
     refused: list[ApieceError] = []
     for row in TABLE:
-        answer = _told(row, steps, accuracy) if method in row.methods else None
+        answer = _told(row, steps) if method in row.methods else None
         if isinstance(answer, ApieceError):
             refused.append(answer)  # others may know
         elif answer is not None:
             answers.append(answer)
             if row.exact:
                 break
-    spare = cache(partial(_spare, steps, method, accuracy))
+    spare = cache(partial(_spare, steps, method))
     if not answers and (last := spare()) is not None:
         answers.append(last)
     if not answers and refused:
@@ -204,23 +203,23 @@ def _chosen(steps: NormalForm, method: str, accuracy: Precision) -> Evaluations:
             f"method {method!r}: {other!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
         )
     if method == "best":  # everyone is asked
-        return Evaluations(tuple(answers), lambda b: np.zeros(b.upper.shape, dtype=bool), spare)
-    return Evaluations(tuple(answers), accuracy.reached, spare, accuracy.resolved)
+        return Evaluations(tuple(answers), spare=spare)
+    return Evaluations(tuple(answers), DEFAULT.reached, spare, DEFAULT.resolved)
 
 
-def _told(row: Row, steps: NormalForm, accuracy: Precision) -> Evaluated | ApieceError | None:
+def _told(row: Row, steps: NormalForm) -> Evaluated | ApieceError | None:
     """Return a row's profile, or why it has none; None for a form that it does not know."""
     try:
         with within_range(lambda: row.evaluator):
-            profile = row.answer(steps, accuracy)
+            profile = row.answer(steps)
     except (UnsupportedError, RangeError) as error:
         return error
     return None if profile is None else Evaluated(row.evaluator, row.why, profile)
 
 
-def _spare(steps: NormalForm, method: str, accuracy: Precision) -> Evaluated | None:
+def _spare(steps: NormalForm, method: str) -> Evaluated | None:
     """Return who is asked where nobody else knows an upper bound; None where that is nobody."""
-    told = (_told(row, steps, accuracy) for row in TABLE if method in row.spare)
+    told = (_told(row, steps) for row in TABLE if method in row.spare)
     return next((answer for answer in told if isinstance(answer, Evaluated)), None)
 
 
@@ -246,22 +245,21 @@ kind, quickest and closest
     return PrivacyCurve(choose(mechanism, method), method, mechanism)
 
 
-def bounds_of(columns: Floats, method: str, accuracy: Precision = DEFAULT) -> Bounds:
+def bounds_of(columns: Floats, method: str) -> Bounds:
     """Return bounds on ε for columns (z, q, steps, δ) of sampled Gaussian steps."""
     # Equal mechanisms lie side by side. What contours answer is asked in one array; only what is
     # left, of each mechanism on its own. 0 and ∞ where the arithmetic tells nothing.
     lower, upper = nothing_known(columns[3])
     first = _by_contours(columns, method)
     with within_range(lambda: f"arrays by method {method!r}"):
-        z, q, times, delta = columns[:, first]
-        lower[first], upper[first] = epsilon_bounds(z, q, times, delta, accuracy)
+        lower[first], upper[first] = epsilon_bounds(columns[:, first])
     known, _ = gated("contour integral", "epsilon", columns[3], Bounds(lower, upper))
-    (lower, upper), left = known, np.flatnonzero(~accuracy.reached(known))
+    (lower, upper), left = known, np.flatnonzero(~DEFAULT.reached(known))
     starts, sizes = runs(columns[:3, left]) if left.size else (left, left)
     for start, size in zip(starts, sizes, strict=True):
         here = left[start : start + size]
         z, q, steps = columns[:3, here[0]].tolist()
-        asked = choose(Repeated(Sampled(Gaussian(z), q), int(steps)), method, accuracy)
+        asked = choose(Repeated(Sampled(Gaussian(z), q), int(steps)), method)
         answers = asked.answers[int(first[here[0]]) :]
         with within_range(lambda: f"arrays by method {method!r}"):
             known = Bounds(lower[here], upper[here])

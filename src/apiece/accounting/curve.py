@@ -140,7 +140,9 @@ class PrivacyCurve:
             InputError: For what is not a number.
             RangeError: Past the numerical range.
         """
-        values = _real_array("epsilon", epsilon)
+        values = _check.numbers("epsilon", epsilon)
+        if np.isnan(values).any():
+            raise InputError("epsilon = nan: must be a number")
         return _shaped(self._delta(values.ravel(), None), values)
 
     def _delta(self, flat: Floats, first: Bounds | None) -> Bounds:
@@ -164,8 +166,7 @@ class PrivacyCurve:
         if isinstance(self.profile, Evaluations):
             return self.profile
         why = "the profile that this curve was given"
-        only = Evaluated(type(self.profile).__name__, why, self.profile)
-        return Evaluations((only,), lambda bounds: np.zeros(bounds.upper.shape, dtype=bool))
+        return Evaluations((Evaluated(type(self.profile).__name__, why, self.profile),))
 
     def _asked(self, ask: Callable[[Floats], Bounds], values: Floats) -> Bounds:
         """Return what a profile answers; raise `RangeError` where its arithmetic fails."""
@@ -338,7 +339,7 @@ def deltas(curves: Sequence[PrivacyCurve], epsilon: Sequence[Floats]) -> list[Bo
     first: list[Bounds | None] = [None] * len(curves)
     profiles = [one._gated.answers[0].profile for one in curves]
     some = {k: one for k, one in enumerate(profiles) if isinstance(one, SampledGaussians)}
-    if len(some) > 1 and len({one.accuracy for one in some.values()}) == 1:
+    if len(some) > 1:
         ends = np.cumsum([0, *(size[k].size for k in some)])
         owner = np.repeat(np.arange(len(some)), np.diff(ends))
         with suppress(RangeError):  # each is asked on its own then
@@ -347,16 +348,6 @@ def deltas(curves: Sequence[PrivacyCurve], epsilon: Sequence[Floats]) -> list[Bo
             for k, begin, end in zip(some, ends, ends[1:], strict=False):
                 first[k] = Bounds(lower[begin:end], upper[begin:end])
     return [one._delta(at, known) for one, at, known in zip(curves, epsilon, first, strict=True)]
-
-
-def _real_array(name: str, values: npt.ArrayLike) -> Floats:
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name}: not numbers; give a number or an array of numbers") from None
-    if np.isnan(array).any():
-        raise InputError(f"{name} = nan: must be a number")
-    return array
 
 
 def _shaped(bounds: Bounds, like: Floats) -> Bounds:

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from apiece._types import Bounds, Floats, Reals
+from apiece._types import Bounds, Floats, Mask, Reals
+from apiece.numerics.roots import narrowed
 from apiece.numerics.rounding import UNIT
 
 MARGIN = 1.02
@@ -174,17 +175,17 @@ def about_epsilon(parts: Sequence[Points], delta: Floats) -> Floats:
     whole = sum(body[:, :, -1] for body in bodies) + constant
     high = ((whole - np.log(delta)) / _EXCESS).min(axis=1, keepdims=True)
     fall = slightest_fall(parts, high, delta)[0]
-    low, high = np.full_like(delta, np.log(1e-9)), np.log(np.maximum(high, 1e-9))
-    for _ in range(_ROUNDS):
-        middle = (low + high) / 2
-        epsilon = np.exp(middle)
+
+    def beyond(log_epsilon: Floats) -> Mask:
+        epsilon = np.exp(log_epsilon)
         moment = constant - _EXCESS * epsilon
         for part, body in zip(parts, bodies, strict=True):
             last = np.maximum((part.ratio <= epsilon + fall).sum(axis=1) - 1, 0)
             moment = moment + body[np.arange(last.size), :, last]
         bound = np.exp(np.minimum(moment.min(axis=1, keepdims=True), 0.0))
-        more = _chance(parts, epsilon + fall, 0) + bound > delta
-        low, high = np.where(more, middle, low), np.where(more, high, middle)
+        return np.asarray(~(_chance(parts, epsilon + fall, 0) + bound > delta))
+
+    high, _ = narrowed(beyond, np.log(np.maximum(high, 1e-9)), np.log(1e-9), rounds=_ROUNDS)
     return np.asarray(np.exp(high))
 
 

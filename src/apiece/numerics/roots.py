@@ -119,7 +119,7 @@ class _Open:
     quick: Mask  # whether the last step at least halved the room
 
     def only(self, some: Mask) -> _Open:
-        """Return the searches of `which`."""
+        """Return some of the searches."""
         return _Open(*(getattr(self, field.name)[some] for field in fields(self)))
 
     def learn(self, room: Floats, good: Mask) -> None:

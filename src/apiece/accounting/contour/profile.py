@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from apiece._types import Bounds, Floats, Mask
-from apiece.accounting.bounds import DEFAULT, Precision, nothing_known, runs, tightest
+from apiece.accounting.bounds import DEFAULT, nothing_known, runs, tightest
 from apiece.accounting.contour.integral import Aim, Contour, contour
 from apiece.accounting.contour.moments import OUTSIDE, cut, nodes_needed, whole
 from apiece.numerics.normal import place_of_tail
@@ -64,7 +64,6 @@ class SampledGaussians:
     noise_multiplier: float
     probability: float
     times: int
-    accuracy: Precision = DEFAULT
     kept: dict[Stage, SharedIntegrals] = field(default_factory=dict, repr=False, compare=False)
 
     def delta(self, epsilon: Floats) -> Bounds:
@@ -85,18 +84,17 @@ class SampledGaussians:
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
         mechanism = (self.noise_multiplier, self.probability, float(self.times))
-        z, q, times = (np.full(delta.shape, value) for value in mechanism)
-        return epsilon_bounds(z, q, times, delta, self.accuracy)
+        return epsilon_bounds(np.stack([*(np.full(delta.shape, m) for m in mechanism), delta]))
 
 
 @np.errstate(all="ignore")
 def delta_bounds(of: Sequence[SampledGaussians], epsilon: Floats, owner: Places) -> Bounds:
-    """Return bounds on δ at each ε, of the mechanism at this place in `of`; all of one accuracy."""
+    """Return bounds on δ at each ε, of the mechanism at this place in `of`."""
     # By the nearest integral, by the second and by more of them where that is not close. They are
     # made for all mechanisms together, and are what each would have alone.
     lower, upper = np.zeros(epsilon.shape), np.ones(epsilon.shape)
     for stage, turn in product(product(_REGIONS, range(_ATTEMPTS)), range(2)):
-        open_ = np.flatnonzero(~of[0].accuracy.resolved(Bounds(lower, upper)))
+        open_ = np.flatnonzero(~DEFAULT.resolved(Bounds(lower, upper)))
         asked, place = np.unique(owner[open_], return_inverse=True)
         for here, sides, rows in _made([of[k] for k in asked], stage, place):
             some = open_[here]
@@ -134,23 +132,21 @@ def _make(of: Sequence[SampledGaussians], stage: Stage) -> None:
             sizes = [each.shape[1] for each in columns]
             sides: Sides = []
             if count:
-                sides = _sides(np.concatenate(columns, axis=1), count, stage[1], of[0].accuracy)
+                sides = _sides(np.concatenate(columns, axis=1), count, stage[1])
             for k, first, size in zip(some, np.cumsum([0, *sizes]).tolist(), sizes, strict=False):
                 of[k].kept[stage] = SharedIntegrals(sides, first, size)
 
 
-def epsilon_bounds(
-    z: Floats, q: Floats, times: Floats, delta: Floats, accuracy: Precision = DEFAULT
-) -> Bounds:
-    """Return bounds on ε(δ) of `times` ≥ 16 sampled Gaussian steps with 0 < q < 1; (K,) arrays."""
+def epsilon_bounds(columns: Floats) -> Bounds:
+    """Return bounds on ε(δ) for columns (z, q, T, δ) of T ≥ 2 sampled Gaussian steps, 0 < q < 1."""
     # Where this cannot tell, the bounds are 0 and ∞; also where many δ share a mechanism, whose
     # curve on the lattice answers for all of them quicker.
-    order = np.lexsort((z, q, times))
-    _, sizes = runs(np.stack([z, q, times])[:, order])
+    order = np.lexsort(columns[:3])
+    _, sizes = runs(columns[:3, order])
     few = np.empty(order.size, dtype=bool)
     few[order] = np.repeat(sizes, sizes) < MANY
-    lower, upper = nothing_known(delta)
-    lower[few], upper[few] = _each(np.stack([z, q, times, delta])[:, few], accuracy)
+    lower, upper = nothing_known(columns[3])
+    lower[few], upper[few] = _each(columns[:, few])
     return Bounds(lower, upper)
 
 
@@ -184,7 +180,7 @@ def _curves(keys: Floats) -> Iterator[tuple[Places, _Curves]]:
     columns, todo = np.stack([*keys[:3], middle, least]), np.ones(middle.size, dtype=bool)
     for attempt in range(_ATTEMPTS):
         for some, count in _chunks(keys[:3], least, todo, attempt):
-            sides = _sides(columns[:, some], count, attempt, DEFAULT)
+            sides = _sides(columns[:, some], count, attempt)
             close, curves = _curve(sides, most[some, None], least[some, None])
             yield some[close], _Curves(curves.epsilon[close], curves.delta[close])
             todo[some] &= ~close
@@ -221,18 +217,18 @@ def _on_chords(epsilon: Floats, bound: Floats, delta: Floats) -> Floats:
 
 
 @np.errstate(all="ignore")
-def _each(columns: Floats, accuracy: Precision) -> Bounds:
+def _each(columns: Floats) -> Bounds:
     """Return the bounds of each column (z, q, T, δ), on its own."""
     delta = columns[3]
     lower, upper = nothing_known(delta)
     todo = np.ones(delta.size, dtype=bool)
     for attempt in range(_ATTEMPTS):
         for some, count in _chunks(columns[:3], delta, todo, attempt):
-            sides = _sides(columns[:, some][[0, 1, 2, 3, 3]], count, attempt, accuracy)
+            sides = _sides(columns[:, some][[0, 1, 2, 3, 3]], count, attempt)
             bounds = _larger([one.epsilon(delta[some, None], guess) for one, guess in sides])
             lower[some] = np.maximum(lower[some], bounds.lower[:, 0])
             upper[some] = np.minimum(upper[some], bounds.upper[:, 0])
-        todo &= ~accuracy.reached(Bounds(lower, upper))
+        todo &= ~DEFAULT.reached(Bounds(lower, upper))
     return tightest([Bounds(lower, upper)])
 
 
@@ -268,14 +264,14 @@ def _window(times: Floats, delta: Floats) -> Floats:
     return np.asarray(place_of_tail(np.log(OUTSIDE * delta / times)))
 
 
-def _sides(columns: Floats, count: int, attempt: int, accuracy: Precision) -> Sides:
+def _sides(columns: Floats, count: int, attempt: int) -> Sides:
     """Return both directions' integrals around δ, and about the ε that belong to it."""
     # columns: z, q, T, δ, and the smallest δ that they are asked at, which windows and cuts are
     # chosen for.
     z, q, times, delta, least = columns[:, :, None]
     windows = np.stack([z, q, times, least, _window(times, least)])
     forward, outside, share = (cut if attempt else whole)(windows, count)
-    aim = Aim(_POINTS[1], _LOG_ROUGH, accuracy) if attempt else Aim(_POINTS[0])
+    aim = Aim(_POINTS[1], _LOG_ROUGH, DEFAULT) if attempt else Aim(_POINTS[0])
     return [
         contour(forward, times, delta, outside, share, aim),
         contour(forward.reversed(), times, delta, outside, np.ones_like(share), aim),

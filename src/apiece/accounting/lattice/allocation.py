@@ -279,9 +279,9 @@ def _merged(ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
 def _outcomes(step: Allocated, *, upper: bool) -> Outcomes:
     """Return a law as a pair of worlds; what only one of them can show is left out of it."""
     ratio, mass, lost = law(step, upper=upper)
-    apart, error = float(mass[ratio == 0].sum()), (step.steps + 16) * _ROUNDING
+    at_zero, error = float(mass[ratio == 0].sum()), (step.steps + 16) * _ROUNDING
     ratio, mass = ratio[ratio > 0], mass[ratio > 0]
-    return Outcomes(np.log(ratio), ratio * mass, mass, 0.0, 0.0, lost, apart, error)
+    return Outcomes(np.log(ratio), ratio * mass, mass, 0.0, 0.0, lost, at_zero, error)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
 _LEAST_NOISE, _MOST_NOISE = 1e-6, 1e12
 _LEAST_TAIL = 1e-300
+_PAST = "past the numerical range"
 _BESIDE, _NOTHING = 0.01, 1e-280
 
 
@@ -49,6 +50,12 @@ class Atom(NamedTuple):
 
 NEITHER = (Bounds(0.0, 0.0), Bounds(0.0, 0.0))
 """No outcome that only one of the two worlds can have."""
+
+
+def require_losses(of: str, largest: float) -> None:
+    """Raise `RangeError` for losses whose exponentials near the end of floating-point numbers."""
+    if not largest <= LARGEST_LOG_RATIO:
+        raise RangeError(f"{of}: losses up to {largest:.0f} are {_PAST}; use more noise")
 
 
 class Pair(Protocol):
@@ -91,16 +98,13 @@ class GaussianPair:
         z = self.noise_multiplier
         if not _LEAST_NOISE <= z <= _MOST_NOISE:
             raise RangeError(
-                f"noise_multiplier = {z!r}: past the numerical range; give one in "
-                f"[{_LEAST_NOISE:g}, {_MOST_NOISE:g}]"
+                f"noise_multiplier = {z!r}: {_PAST}; give one in [{_LEAST_NOISE:g}, "
+                f"{_MOST_NOISE:g}]"
             )
         reach = float(place_of_tail(math.log(max(tail, _LEAST_TAIL))))
         low, high = (-z * reach - 0.5) / z**2, (z * reach + 0.5) / z**2
-        if not high <= LARGEST_LOG_RATIO:
-            raise RangeError(
-                f"noise_multiplier = {z!r}: losses up to {high:.0f} at sampling_probability = "
-                f"{self.probability!r} are past the numerical range; use more noise"
-            )
+        q = self.probability
+        require_losses(f"noise_multiplier = {z!r}, sampling_probability = {q!r}", high)
         return Window(low, high, 2.1 * tail, 2.1 * tail, high)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
@@ -133,17 +137,10 @@ class LaplacePair:
 
     def window(self, tail: float) -> Window:
         """The loss is bounded: nothing lies outside."""
+        what, end = f"noise_multiplier = {self.scale!r} of Laplace", 1 / self.scale
         if not self.scale <= _MOST_NOISE:
-            raise RangeError(
-                f"noise_multiplier = {self.scale!r}: past the numerical range; give at most "
-                f"{_MOST_NOISE:g}"
-            )
-        if not 1 / self.scale <= LARGEST_LOG_RATIO:
-            raise RangeError(
-                f"noise_multiplier = {self.scale!r}: Laplace losses of {1 / self.scale:.0f} are "
-                "past the numerical range; use more noise"
-            )
-        end = 1 / self.scale
+            raise RangeError(f"{what}: {_PAST}; give at most {_MOST_NOISE:g}")
+        require_losses(what, end)
         return Window(-end, end, 0.0, 0.0, end)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
@@ -183,8 +180,7 @@ class AtomsPair:
         if last - first < 2:
             first, last = 0, larger.size
         low, high = float(self.log_ratio[first]), float(self.log_ratio[last - 1])
-        if high > LARGEST_LOG_RATIO:
-            raise RangeError(f"a discrete step has losses up to {high:.0f}; use more noise")
+        require_losses("a discrete step", high)
         q = self.probability
         p_out, q_out = (
             float(np.delete(m, np.s_[first:last]).sum()) * (1 + self.error) for m in (p, self.mass)
@@ -269,7 +265,6 @@ def _quadrature(left: Floats, width: Floats) -> Floats:
     return np.asarray(total * width * (0.5 / math.sqrt(2 * math.pi)))
 
 
-_LEAST, _MOST = 1e-6, 1e12
 _TURNS = 200
 _END = 45.0  # standard deviations past which a normal has no mass left
 _COUNT = 18  # Chebyshev nodes of a panel
@@ -347,8 +342,7 @@ class MixturePair:
         reach = float(place_of_tail(math.log(max(tail, _LEAST_TAIL))))
         ends = np.array([-reach, float(self.shifts[-1]) + reach])
         low, high = self.series.ratio(ends)[0].tolist()
-        if not high <= LARGEST_LOG_RATIO:
-            raise _past(high)
+        require_losses("mixture of Gaussians", high)
         return Window(low, high, 2.1 * tail, 2.1 * tail, high)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
@@ -393,25 +387,17 @@ class MixturePair:
         raise RangeError("mixture of Gaussians: its log-ratio cannot be inverted; use more noise")
 
 
-def _past(loss: float) -> RangeError:
-    return RangeError(
-        f"mixture of Gaussians: losses up to {loss:.0f} are past the numerical range; use more "
-        "noise"
-    )
-
-
 def mixture_pair(step: MixtureOfGaussians, probability: float = 1.0) -> MixturePair:
     """Return the pair of a step, itself behind a coin."""
     z, most = step.noise_multiplier, step.shifts[-1]
-    if not _LEAST <= z / most <= _MOST:
+    if not _LEAST_NOISE <= z / most <= _MOST_NOISE:
         raise RangeError(
-            f"noise_multiplier = {z!r} with shifts up to {most!r}: past the numerical range; give "
-            f"a quotient in [{_LEAST:g}, {_MOST:g}]"
+            f"noise_multiplier = {z!r} with shifts up to {most!r}: {_PAST}; give a quotient in "
+            f"[{_LEAST_NOISE:g}, {_MOST_NOISE:g}]"
         )
     chances, shifts = np.array(step.chances), np.array(step.shifts) / z
     total = math.fsum(step.chances)
     joins = min(total, 1.0) * probability
     log_chances = np.log(chances) - math.log(total)
-    if not shifts[-1] ** 2 / 2 + log_chances[-1] <= LARGEST_LOG_RATIO:
-        raise _past(shifts[-1] ** 2 / 2 + log_chances[-1])
+    require_losses("mixture of Gaussians", shifts[-1] ** 2 / 2 + log_chances[-1])
     return MixturePair(shifts, log_chances, joins, Series.of(shifts, log_chances))

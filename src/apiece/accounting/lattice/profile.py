@@ -88,7 +88,7 @@ _NO_RATIO = 40.0  # nats below 1 − π, at which π·e^ρ is nothing beside it
 # are a part of a dominated pair, masses plus their errors contain a dominating one. With a coin in
 # front both are pairs like any other: a loss ℓ becomes log(1 − π + π·e^ℓ) under the same Q
 # (Theorem 2 of Balle, Barthe, Gaboardi 2018).
-def run_pair(leaves: Leaves, probability: float, accuracy: Precision) -> AtomsPair:
+def run_pair(leaves: Leaves, probability: float, accuracy: Precision = DEFAULT) -> AtomsPair:
     """Return the pair of a composition behind one coin."""
     # What only P can show tells the worlds apart behind the coin too, π times as often. What only Q
     # can show does not: there the ratio is 1 − π, an atom like any other. Raises `RangeError` where
@@ -272,7 +272,7 @@ def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Preci
 _LEAST_PROBABILITY = 1e-250
 
 
-def composition(steps: NormalForm, accuracy: Precision = DEFAULT) -> Composition:
+def composition(steps: NormalForm) -> Composition:
     """Return bounds on the profile of any steps, chosen in advance or adaptively."""
     # How close the bounds are is checked, not proved: for sampled Gaussian steps of one kind the
     # gap in ε was at most 0.1 % wherever it was looked at with ε ≥ 0.01, sampling probabilities
@@ -281,12 +281,11 @@ def composition(steps: NormalForm, accuracy: Precision = DEFAULT) -> Composition
     # and δ at given ε (the advantage too) can be wider, by far in a few cases, as the bounds
     # themselves show. Laws of allocated steps, known from two sides, take most of the gap.
     lent = _LENT if any(isinstance(step, Allocated) for step, _ in steps) else 1.0
-    leaves = tuple((_pair(step, accuracy), times) for step, times in steps)
-    return Composition(leaves, accuracy, lent)
+    return Composition(tuple((_pair(step), times) for step, times in steps), lent=lent)
 
 
 @lru_cache(maxsize=64)
-def _pair(step: Mechanism, accuracy: Precision) -> Pair:
+def _pair(step: Mechanism) -> Pair:
     match step:
         case Sampled(_, q) if q < _LEAST_PROBABILITY:
             raise RangeError(
@@ -312,8 +311,7 @@ def _pair(step: Mechanism, accuracy: Precision) -> Pair:
         case _ if (atoms := atoms_of(step)) is not None:
             return discrete_pair(atoms)
         case Sampled(inner, q):
-            leaves = tuple((_pair(part, accuracy), times) for part, times in flatten(inner))
-            return run_pair(leaves, q, accuracy)
+            return run_pair(tuple((_pair(part), times) for part, times in flatten(inner)), q)
         case _:
             raise UnsupportedError(f"method 'pld': {step!r} is no step")
 

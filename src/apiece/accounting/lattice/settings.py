@@ -1,4 +1,4 @@
-"""Where to look: tilt, lattice step and cut for some δ, estimated from a coarse view of the pairs.
+"""Settings of a composition: tilt, lattice step and cut for some δ, from a coarse view of pairs.
 
 Nothing here affects soundness; a poor choice only widens the bounds.
 """
