@@ -13,13 +13,11 @@ from torch import nn
 from apiece.training.clipping.contributions import (
     KEEP,
     Contribution,
+    Products,
     Rows,
     Squares,
-    gram_sum,
-    made_again,
     may_keep,
     row_squares,
-    term_sizes,
 )
 
 _CELLS = 1 << 18  # entries of patches at a time: they stay in the second-level cache
@@ -73,8 +71,8 @@ class Convolution(Contribution):
         ends = [n for n in reversed(self.kernel.padding) for _ in range(2)]
         return nn.functional.pad(self.inputs[start:end], ends)
 
-    def matrices(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return gradients (b·G, O/G, L) and patches (b·G, L, C/G·K) of some records."""
+    def _products(self, start: int, end: int) -> Products:
+        """Return some records as gradients (b·G, L, O/G) times patches (b·G, L, C/G·K)."""
         outputs, conv = self.outputs[start:end], self.kernel
         left = outputs.reshape(outputs.shape[0] * conv.groups, outputs.shape[1] // conv.groups, -1)
         padded = self._padded(start, end)
@@ -87,7 +85,7 @@ class Convolution(Contribution):
         moves = [s * d for s, d in zip(steps, conv.stride, strict=True)]
         stride = (first, second * each, *moves, second, *taps)
         view = padded.as_strided(size, stride, padded.storage_offset())
-        return left, view.reshape(left.shape[0], left.shape[2], -1)
+        return Products(left.mT, view.reshape(left.shape[0], left.shape[2], -1))
 
     def _over(
         self, function: Callable[[int, int], torch.Tensor], width: int
@@ -103,25 +101,17 @@ class Convolution(Contribution):
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return squared norms by the cheaper of Gram matrices and gradients, in slices."""
-        ghost = self.gram_share <= 1
-
-        def some(start: int, end: int) -> torch.Tensor:
-            left, right = self.matrices(start, end)
-            if ghost:
-                grams = left.mT @ left, right @ right.mT
-                squares = gram_sum(*grams, left.shape[1], right.shape[2])
-            else:
-                squares = made_again(row_squares(left @ right), left.mT, right)
-            return squares.view(end - start, -1).sum(1)
-
-        return torch.cat(tuple(self._over(some, self._records)))
+        return self._of_groups(Products.squares)
 
     def sizes(self) -> torch.Tensor:
         """Return Σ_t ‖left_t‖‖right_t‖ over places, (B,)."""
+        return self._of_groups(Products.sizes)
+
+    def _of_groups(self, function: Callable[[Products], torch.Tensor]) -> torch.Tensor:
+        """Return what a function of products comes to over each record's groups, (B,)."""
 
         def some(start: int, end: int) -> torch.Tensor:
-            left, right = self.matrices(start, end)
-            return term_sizes(left.mT, right).view(end - start, -1).sum(1)
+            return function(self._products(start, end)).view(end - start, -1).sum(1)
 
         return torch.cat(tuple(self._over(some, self._records)))
 
@@ -146,8 +136,8 @@ class Convolution(Contribution):
         return self._over(self._gradients, self._records)
 
     def _gradients(self, start: int, end: int) -> torch.Tensor:
-        left, right = self.matrices(start, end)
-        return (left @ right).view(end - start, *self.kernel.shape)
+        rows = self._products(start, end).per_record()
+        return rows.view(end - start, *self.kernel.shape)
 
     def _grouped(self, start: int, end: int) -> torch.Tensor:
         """Return the gradients of some records as those of one image with a group a record."""

@@ -57,9 +57,7 @@ def _reduce(call: Call) -> Given:
         if call.name in ("sum", "mean"):
             return SUMMED
         raise Unproved(USED)
-    if isinstance(layout, Places):
-        raise Unproved(PLACE)
-    call.numbers_are_shared()
+    assert isinstance(layout, Records)
     dims = call.axes(call.argument("dim"), tensor)
     if layout.axis in dims and call.name == "sum":
         return SUMMED
@@ -129,7 +127,6 @@ def _product(call: Call) -> Given:
 @rule("addmm baddbmm")
 def _added(call: Call) -> Given:
     """What is added to a product must be along the same records, or shared."""
-    call.numbers_are_shared("alpha", "beta")
     result, (tensor, layout) = _product(call), layout_and_tensor(call)
     if isinstance(result, Summed) or isinstance(layout, Summed):
         if layout != result:
@@ -239,7 +236,7 @@ def _layer_norm(call: Call) -> Given:
 def _normed(call: Call) -> Layout:
     tensor, layout = layout_and_tensor(call, "input")
     last = len(call.shape(tensor)) - len(call.argument("normalized_shape"))
-    if isinstance(layout, Summed | Places) or (isinstance(layout, Records) and layout.axis >= last):
+    if isinstance(layout, Summed) or (isinstance(layout, Records) and layout.axis >= last):
         raise Unproved(f"{call.name} over the records")
     return layout
 
@@ -256,9 +253,8 @@ def _layer_norm_backward(call: Call) -> Given:
 def _group_norm(call: Call) -> Given:
     call.only_shared("weight", "bias")
     layout = _first(call, "input")
-    given = [call.argument(name) for name in ("N", "C")]
-    given = [size.meta["val"] if isinstance(size, fx.Node) else size for size in given]
-    if isinstance(layout, Records) and given != list(call.shape(call.argument("input"))[:2]):
+    given = call.argument("N"), call.argument("C")
+    if isinstance(layout, Records) and given != call.shape(call.argument("input"))[:2]:
         raise Unproved("group normalisation takes other rows than the records'")
     return layout
 
@@ -343,8 +339,8 @@ def _attention_backward(call: Call) -> Given:
 def _embedding(call: Call) -> Given:
     call.only_shared("weight")
     layout = call.of(call.argument("indices"))
-    if isinstance(layout, Summed | Places):
-        raise Unproved("a record's place in the batch, or a sum over them, is looked up")
+    if isinstance(layout, Summed):
+        raise Unproved("a sum over the records is looked up")
     return layout
 
 
@@ -415,7 +411,6 @@ def _gather(call: Call) -> Given:
 @rule("scatter scatter_add scatter_reduce")
 def _scatter(call: Call) -> Given:
     _, layout, _ = along(call)
-    call.numbers_are_shared("value")
     index = call.argument("index")
     if not isinstance(layout, Records | Shared) or call.of(index) != layout:
         raise Unproved("records are scattered over what is not along them")
@@ -531,7 +526,7 @@ def _entry_by_entry(call: Call) -> Given:
     """What is made of each entry of `self` alone, by no linear map."""
     call.only_shared("sorted_sequence", "sorter", "boundaries")
     layout = call.of(call.argument("self"))
-    if isinstance(layout, Summed | Places):
+    if isinstance(layout, Summed):
         raise Unproved(USED)
     return layout
 
@@ -539,14 +534,10 @@ def _entry_by_entry(call: Call) -> Given:
 @rule("_cdist_forward _cdist_backward linalg_inv_ex linalg_cross cross")
 def _batches_of_matrices(call: Call) -> Given:
     """Matrices on the last two axes, one apart from the other."""
-    tensors = call.tensors()
-    for tensor in tensors:
+    for tensor in call.tensors():
         rank = len(call.shape(tensor))
         within([rank - 2, rank - 1], call.of(tensor), call.name)
-    layouts = {call.of(tensor) for tensor in tensors}
-    if len(layouts) != 1 or isinstance(next(iter(layouts)), Summed | Places):
-        raise Unproved(MEET)
-    return layouts.pop()
+    return aligned(call)
 
 
 @rule("_weight_norm_interface")

@@ -8,7 +8,8 @@ function of record i, of its own random numbers and of what is shared; and each 
 What a rule of the table lets through is held against five laws, whatever the rule says. The
 operator has a rule. The number of records enters nothing but shapes. What is made of a sum over the
 records is one, and not of records too. What is shared is made of what is shared. The numbers of
-the records' places pick each record's own, and are nothing else.
+the records' places pick each record's own, and are nothing else. What these laws say of an
+operator's arguments holds before its rule is asked, which need not say it again.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from torch import fx
 from apiece.training.clipping import layers, shapes  # noqa: F401 - put their rules in the table
 from apiece.training.clipping.table import (
     AGAIN,
-    COUNT,
     LIKE,
     PLACE,
     RANDOM,
     RULES,
     SHAPES,
     SHARED,
+    SUMMED,
     UNFILLED,
     Call,
     Given,
@@ -145,6 +146,7 @@ def layout_of(call: Call) -> Given:
         shared = all(isinstance(call.of(t), Shared) for t in call.tensors())
         raise Unproved(f"no rule {'for this operator' if shared else 'says how it treats records'}")
     _numbers_are_shapes(call)
+    _arguments_fit(call)
     result, value = RULES[call.name](call), call.node.meta["val"]
     values = value if isinstance(value, list | tuple) else [value]
     given = result if isinstance(result, tuple) else (result,) * len(values)
@@ -166,14 +168,13 @@ _LENGTHS: dict[str, frozenset[str]] = {
     ),
     "reshape": words("shape"),
     "repeat": words("repeats"),
-    "arange": words("end"),
     "native_group_norm": words("N"),
     "native_group_norm_backward": words("N"),
     **dict.fromkeys(
         words("select_backward diagonal_backward unfold_backward"), words("input_sizes")
     ),
 }
-_SLICES = words("slice slice_copy narrow slice_scatter slice_backward")
+_SLICES = words("slice slice_copy narrow slice_scatter slice_backward arange")
 
 
 def _numbers_are_shapes(call: Call) -> None:
@@ -190,7 +191,7 @@ def _numbers_are_shapes(call: Call) -> None:
         for number in flat(call.argument(argument.name)):
             value = number.meta["val"] if isinstance(number, fx.Node) else number
             if call.sizes.depends(value):
-                raise Unproved(COUNT)
+                raise Unproved("the number of records in the batch becomes a value")
 
 
 _PICK = words("index _unsafe_index index_put _unsafe_index_put _embedding_bag")
@@ -215,20 +216,27 @@ _BESIDE = words(
 )
 
 
+def _arguments_fit(call: Call) -> None:
+    """Raise `Unproved` where a sum meets records, or their places are no operator's to take."""
+    given = _layouts(call)
+    if any(isinstance(one, Places) for one in given) and call.name not in _PLACES | _PICK:
+        raise Unproved(PLACE)
+    if SUMMED in given and any(isinstance(one, Records | Places) for one in given):
+        raise Unproved(AGAIN)
+
+
+def _layouts(call: Call) -> set[Layout]:
+    """Return the layouts of the tensors whose values an operator takes."""
+    return set() if call.name in LIKE else {call.of(tensor) for tensor in call.tensors()}
+
+
 def _flows(call: Call, result: Layout, *, beside: bool) -> None:
     """Raise `Unproved` where a rule overlooked a tensor: whatever it says, nothing is lost."""
-    if call.name in LIKE:  # takes the shape alone
-        return
-    given = [call.of(t) for t in call.tensors()]
-    if (
-        any(isinstance(one, Places) for one in (result, *given))
-        and call.name not in _PLACES | _PICK
-    ):
+    given = _layouts(call)
+    if isinstance(result, Places) and call.name not in _PLACES | _PICK:
         raise Unproved(PLACE)
-    records = any(isinstance(one, Records | Places) for one in given)
-    if any(isinstance(one, Summed) for one in given) and (
-        records or not isinstance(result, Summed)
-    ):
+    if SUMMED in given and not isinstance(result, Summed):
         raise Unproved(AGAIN)
+    records = any(isinstance(one, Records | Places) for one in given)
     if records and isinstance(result, Shared) and not (beside and call.name in _BESIDE):
         raise Unproved("what follows from records is taken for shared")

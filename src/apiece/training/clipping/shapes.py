@@ -40,8 +40,6 @@ from apiece.training.clipping.table import (
 @rule("view _unsafe_view reshape _reshape_copy view_copy")
 def _view(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
-    if isinstance(layout, Places):
-        raise Unproved(PLACE)
     if isinstance(layout, Records):
         return viewed(layout, call.shape(tensor), call.out(), call.sizes)
     return layout
@@ -103,8 +101,8 @@ def _repeat(call: Call) -> Given:
         if out[layout.axis + shift] != shape[layout.axis]:
             raise Unproved("records are repeated one after the other")
         return moved(layout, layout.axis + shift)
-    if isinstance(layout, Summed | Places):
-        raise Unproved("a sum over the records, or their numbers, is repeated")
+    if isinstance(layout, Summed):
+        raise Unproved("a sum over the records is repeated")
     for at in call.sizes.long(out)[:1]:
         count = times[at].meta["val"] if isinstance(times[at], fx.Node) else times[at]
         inner = 1 if at < shift else shape[at - shift]
@@ -129,7 +127,6 @@ def _select(call: Call) -> Given:
     if axis_of(layout) == call.axis(call.argument("dim"), tensor):
         raise Unproved(PICKED)
     _, layout, axis = along(call)
-    call.numbers_are_shared("index")
     if call.name != "select_scatter":
         return dropped(layout, [axis])
     part = call.argument("src")
@@ -184,7 +181,6 @@ def _pad(call: Call) -> Given:
     ends, rank = list(call.argument("pad", call.argument("padding"))), len(call.shape(tensor))
     padded = [rank - 1 - k for k in range(len(ends) // 2) if ends[2 * k] or ends[2 * k + 1]]
     within(padded, layout, "padding")
-    call.numbers_are_shared("value")
     return layout
 
 
@@ -233,11 +229,6 @@ def _back_into(call: Call) -> Given:
 
 
 @rule(" ".join(SHAPES))
-def _constant(call: Call) -> Given:
-    call.numbers_are_shared("fill_value", "s")
-    return _even(call)
-
-
 def _even(call: Call) -> Layout:
     """A tensor whose entries do not depend on their place, or are drawn each by itself."""
     long = call.sizes.long(call.out())
@@ -270,7 +261,6 @@ def _unfilled(call: Call) -> Given:
 
 @rule("rand randn randint rand_like randn_like randint_like normal")
 def _random(call: Call) -> Given:
-    call.numbers_are_shared("low", "high", "mean", "std")
     given = call.tensors("mean", "std")
     if given and call.name == "normal":
         layouts = [call.of(t) for t in given]
@@ -287,7 +277,6 @@ def _random(call: Call) -> Given:
 def _arange(call: Call) -> Given:
     (size,) = call.out()
     if not call.sizes.depends(size):
-        call.numbers_are_shared("start", "step", "end")
         return SHARED
     start, step = call.argument("start", 0), call.argument("step", 1)
     if start != 0 or not isinstance(step, int) or call.sizes.factor(size) != 1:
@@ -296,6 +285,5 @@ def _arange(call: Call) -> Given:
 
 
 @rule("linspace eye logspace hann_window tril_indices triu_indices")
-def _constants(call: Call) -> Given:
-    call.numbers_are_shared()
+def _constants(_call: Call) -> Given:
     return SHARED

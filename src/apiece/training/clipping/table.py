@@ -5,9 +5,10 @@ whoever is in the batch), `Records` (along one axis, row i made of record i and 
 or `SUMMED` (a sum over records of what each of them gives alone, and linear in each of them).
 
 A rule is a theorem about one operator of ATen: from inputs with these layouts come outputs with
-those. `RULES` holds them by the operator's name; what is not in it is not proved. Each is checked
-in the tests against the operator on each record alone (`torch.func.vmap`), on random shapes and
-arguments, and against PyTorch's own sharding rules where it has one.
+those. `RULES` holds them by the operator's name; what is not in it is not proved. A rule is asked
+once the laws of `proof` hold of what the operator is given. Each is checked in the tests against
+the operator on each record alone (`torch.func.vmap`), on random shapes and arguments, and against
+PyTorch's own sharding rules where it has one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ AGAIN = "a sum over the records meets the records again"
 USED = "a sum over the batch's records is computed with, as if it were one record's"
 PLACE = "a record's place in the batch becomes a value"
 PICKED = "some of the batch's records are picked by their place"
-COUNT = "the number of records in the batch becomes a value"
 DRAWN = "a random number is drawn for all records at once; draw one for each"
 
 
@@ -221,14 +221,6 @@ class Call:
             return list(range(len(self.shape(tensor))))
         return [self.axis(d, tensor) for d in (dims if isinstance(dims, Sequence) else [dims])]
 
-    def numbers_are_shared(self, *names: str) -> None:
-        """Raise `Unproved` where the batch's size is among numbers that enter values."""
-        given = [self.argument(name) for name in names]
-        for number in flat(given if names else [*self.node.args, *self.node.kwargs.values()]):
-            value = number.meta["val"] if isinstance(number, fx.Node) else number
-            if not isinstance(value, torch.Tensor) and self.sizes.depends(value):
-                raise Unproved(COUNT)
-
     def only_shared(self, *names: str) -> None:
         """Raise `Unproved` unless these arguments are the same for every record."""
         for name in names:
@@ -276,7 +268,7 @@ def layout_and_tensor(call: Call, name: str = "self") -> tuple[fx.Node, Layout]:
 def aligned(call: Call, *names: str) -> Layout:
     """Return the layout that these tensors of one shape have in common."""
     layouts = {call.of(t) for t in call.tensors(*names)}
-    if len(layouts) != 1 or isinstance(next(iter(layouts)), Summed | Places):
+    if len(layouts) != 1 or layouts == {SUMMED}:
         raise Unproved(MEET)
     return layouts.pop()
 
@@ -284,9 +276,9 @@ def aligned(call: Call, *names: str) -> Layout:
 def written(call: Call, tensors: Sequence[object]) -> Given:
     """Return the layout of tensors of one layout, one of them written into another."""
     layouts = {call.of(t) for t in tensors}
-    if len(layouts) == 1 and not isinstance(next(iter(layouts)), Places):
+    if len(layouts) == 1:
         return layouts.pop()
-    if any(isinstance(one, Summed | Places) for one in layouts):
+    if SUMMED in layouts:
         raise Unproved("a sum over the records is joined to something else")
     raise Unproved("records and what is not along them are joined")
 
@@ -307,8 +299,6 @@ def along(call: Call, name: str = "self", dim: str = "dim") -> tuple[fx.Node, La
     """Return the tensor, its layout and the axis worked along, which must not be the records'."""
     tensor, layout = layout_and_tensor(call, name)
     axis = call.axis(call.argument(dim, 0), tensor)
-    if isinstance(layout, Places):
-        raise Unproved(PLACE)
     within([axis], layout, call.name.strip("_"))
     return tensor, layout, axis
 
@@ -353,12 +343,11 @@ RANDOM = words(
 @rule(" ".join(POINTWISE))
 def _pointwise(call: Call) -> Given:
     """Every entry of the output is made of the entries at its place."""
-    call.numbers_are_shared()
     not_reduced(call)
     # what a copy writes over counts for its shape alone
     tensors = [call.argument("src")] if call.name == "copy" else call.tensors()
     layouts = [call.of(t) for t in tensors]
-    if any(isinstance(one, Summed) for one in layouts):
+    if SUMMED in layouts:
         return _of_sums(call, layouts)
     if call.name in RANDOM:
         drawn(call, layouts)
@@ -369,8 +358,6 @@ def matched(call: Call, tensors: list[fx.Node], layouts: list[Layout]) -> Layout
     """Return the layout of what is made entry by entry of tensors that are broadcast."""
     rank, result = len(call.out()), set[Layout]()
     for tensor, layout in zip(tensors, layouts, strict=True):
-        if isinstance(layout, Places):
-            raise Unproved(PLACE)
         if isinstance(layout, Records):
             result.add(moved(layout, layout.axis + rank - len(call.shape(tensor))))
     if len(result) > 1:
@@ -389,10 +376,7 @@ def drawn(call: Call, layouts: list[Layout]) -> None:
 
 def _of_sums(call: Call, layouts: list[Layout]) -> Given:
     """A linear map of sums over records is one: with shared factors, and sums added up."""
-    name, several = call.name, sum(isinstance(one, Summed) for one in layouts)
-    if any(isinstance(one, Records | Places) for one in layouts):
-        raise Unproved(AGAIN)
-    linear = False
+    name, several, linear = call.name, layouts.count(SUMMED), False
     if name in _LINEAR_IN_ONE:
         linear = name != "_to_copy" or call.node.meta["val"].is_floating_point()
     elif name in ("add", "sub"):
