@@ -8,7 +8,7 @@ import torch
 from apiece import Budgets, Scale, assign
 from apiece.errors import InputError
 from apiece.training import Trainer, clip_and_sum
-from apiece.training.clipping import front
+from apiece.training.clipping import alone
 
 from .harness import METHODS, PRECISIONS, Refused, filtered, movement
 from .zoo import HONEST, MIXING, RANDOM, case
@@ -99,8 +99,8 @@ def test_trainers(run):
 
 def test_it_sees_copies_that_are_not_made(monkeypatch):
     fresh = lambda batch: (batch.model, batch.loss_fn, batch.parameters)  # noqa: E731
-    monkeypatch.setattr(front, "_fresh", fresh)
-    monkeypatch.setattr(front, "written", lambda *_, **__: [])
+    monkeypatch.setattr(alone, "_fresh", fresh)
+    monkeypatch.setattr(alone, "written", lambda *_, **__: [])
     assert movement(MIXING["keeps: buffer by data"], method="alone") > 1.1
 
 

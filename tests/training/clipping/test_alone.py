@@ -1,7 +1,14 @@
 """One record at a time: what one leaves behind, nobody reads."""
 
+import array
 import collections
+import contextvars
 import functools
+import io
+import itertools
+import sys
+import types
+import weakref
 
 import numpy as np
 import pytest
@@ -10,7 +17,7 @@ from torch import nn
 
 from apiece.errors import UnsupportedError
 from apiece.training import clip_and_sum
-from apiece.training.clipping.watch import written
+from apiece.training.clipping.alone import written
 
 SIZE = 6
 
@@ -23,7 +30,17 @@ class Slots:
     __slots__ = ("held",)
 
 
+def turning():
+    while True:
+        yield 1
+        yield 2
+
+
 HELD = {"in": None}
+DOUBLES, PAGES, CONTEXT = array.array("d", [0.0]), io.BytesIO(), contextvars.ContextVar("CONTEXT")
+CYCLE, TURNING = itertools.cycle([1, 2, 3]), turning()
+STORAGE = torch.zeros(8).untyped_storage()
+OTHER = types.ModuleType("other_that_holds")
 QUEUE, ARRAY, SLOTS = collections.deque(maxlen=1), np.zeros(1), Slots()
 STREAM = torch.Generator()
 
@@ -35,6 +52,10 @@ def cached():
 
 class Named:
     held = None
+
+
+ALIVE = Named()
+WEAK = weakref.WeakValueDictionary(one=ALIVE)
 
 
 def in_a_queue(value):
@@ -73,12 +94,65 @@ def by_its_name(value):
     setattr(nn, "held", value)  # noqa: B010
 
 
+def in_memory(value):
+    DOUBLES[0] = value
+
+
+def in_a_stream_of_bytes(value):
+    PAGES.write(b"%a" % value)
+
+
+def in_a_storage(value):
+    STORAGE[0] = 1
+
+
+def in_a_context(value):
+    CONTEXT.set(value)
+
+
+def in_what_is_held_weakly(value):
+    WEAK["one"].held = value
+
+
+def in_an_iterator(_value):
+    next(CYCLE)
+
+
+def in_a_generator(_value):
+    next(TURNING)
+
+
+def in_a_setting(_value):
+    torch.set_default_dtype(torch.float64)
+
+
+def in_a_hook_of_all_modules(value):
+    from torch.nn.modules.module import register_module_forward_hook as register
+
+    HOOKS.append(register(lambda *_: print(value, end="")))
+
+
+def on_a_class_of_a_library(value):
+    torch.Tensor.held = value
+
+
+def in_what_is_imported(value):
+    import other_that_holds
+
+    other_that_holds.held = value
+
+
+HOOKS = []
+
+
 def in_a_function(value):
     in_a_function.held = value
 
 
 WAYS = [in_a_queue, in_an_array, in_slots, in_a_cache, in_a_class, in_a_dict, in_a_stream,
-        on_a_library, by_its_name, in_a_function]  # fmt: skip
+        on_a_library, by_its_name, in_a_function, in_memory, in_a_stream_of_bytes, in_a_storage,
+        in_a_context, in_what_is_held_weakly, in_an_iterator, in_a_generator, in_a_setting,
+        in_a_hook_of_all_modules, on_a_class_of_a_library, in_what_is_imported]  # fmt: skip
 
 
 class Telling(nn.Module):
@@ -97,16 +171,21 @@ class Telling(nn.Module):
 
 
 @pytest.fixture
-def _as_new():
+def _as_new(monkeypatch):
+    monkeypatch.setitem(sys.modules, OTHER.__name__, OTHER)
     yield
+    for hook in HOOKS:
+        hook.remove()
+    torch.set_default_dtype(torch.float32)
     QUEUE.clear()
     ARRAY[:] = 0
     SLOTS.held = Named.held = HELD["in"] = None
     cached.cache_clear()
     STREAM.manual_seed(0)
     in_a_function.__dict__.clear()
-    if hasattr(nn, "held"):
-        del nn.held
+    for holder in (nn, torch.Tensor, OTHER):
+        if hasattr(holder, "held"):
+            del holder.held
 
 
 @pytest.mark.usefixtures("_as_new")
@@ -194,9 +273,10 @@ def test_what_copies_reach_is_new_for_each_record():
 
 def test_large_tensors_count_by_their_version_and_at_last_by_their_values():
     model = nn.Linear(300, 300)
-    quick, whole = written(model, squares, whole=False), written(model, squares, whole=True)
+    seen = functools.partial(written, model, squares, modules={})
+    quick, whole = seen(whole=False), seen(whole=True)
     with torch.no_grad():
         model.weight.data.view(-1)[7] += 1
-    assert written(model, squares, whole=True) != whole
+    assert seen(whole=True) != whole
     model.weight.detach().mul_(2)
-    assert written(model, squares, whole=False) != quick
+    assert seen(whole=False) != quick

@@ -1,24 +1,11 @@
-"""clip_and_sum: the front door to per-record clipping, by a proved graph or one record at a time.
-
-A record that runs alone does so on fresh copies of everything that its forward can write. Nothing
-that it leaves behind (in a buffer, an attribute, a closure, a random stream) is there for the next:
-independence holds by construction. What cannot be copied (a module's globals, attributes of
-classes) is compared afterwards, and a batch that changed it is refused.
-"""
+"""clip_and_sum: the front door to clipping, by a proved graph or one record at a time."""
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import operator
-import random
-import types
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import fx, nn
@@ -27,23 +14,17 @@ from apiece import _check
 from apiece.budgets import Units
 from apiece.errors import InputError, SlowPathWarning, UnsupportedError, unknown
 from apiece.training.clipping import guards, records
-from apiece.training.clipping.ambient import streams_kept, wide
-from apiece.training.clipping.contributions import (
-    Contribution,
-    Outer,
-    Products,
-    flattened,
-)
+from apiece.training.clipping.alone import clip_alone
+from apiece.training.clipping.ambient import wide
+from apiece.training.clipping.contributions import Contribution, Outer, Products, flattened
 from apiece.training.clipping.engine import (
     arguments_of,
     at_least_two,
-    clip_one,
     clip_proved,
     engine_for,
     refused,
 )
-from apiece.training.clipping.records import Batch, ClippedSum, LossFunction, Tree, add_up
-from apiece.training.clipping.watch import held_by, written
+from apiece.training.clipping.records import Batch, ClippedSum, LossFunction, Tree
 
 _WRAPPED = "_orig_mod."  # how torch.compile's wrapper names what is in it
 METHODS = ("auto", "proved", "alone")
@@ -143,16 +124,20 @@ def check_values(
 
     some: a batch, by which the graph is captured. Of what is not proved nothing is known.
     """
-    inner = guards.inner(model)
-    parameters = guards.fit_parameters(inner)
-    device = next(iter(parameters.values())).device
-    bounds = torch.ones(records.count(*some), dtype=torch.float64, device=device)
     with guards.told():
-        taken = engine_for(Batch(inner, parameters, loss_fn, *some, bounds)).ranges
+        taken = engine_for(_unbounded(guards.inner(model), loss_fn, *some)).ranges
     if taken:
         from apiece.training.clipping.ranges import check  # slow to import, and there by now
 
         check(taken, records.leaves(list(every)), len(records.leaves(every[0])))
+
+
+def _unbounded(model: nn.Module, loss_fn: LossFunction, inputs: Tree, targets: Tree) -> Batch:
+    """Return a batch that nothing is clipped of."""
+    parameters = guards.fit_parameters(model)
+    device = next(iter(parameters.values())).device
+    bounds = torch.ones(records.count(inputs, targets), dtype=torch.float64, device=device)
+    return Batch(model, parameters, loss_fn, inputs, targets, bounds)
 
 
 def units_of(people: ArrayLike | torch.Tensor, size: int) -> Units | None:
@@ -201,136 +186,6 @@ def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
     return ClippedSum(zeros, none, none, none.to(torch.float64))
 
 
-# ---------------------------------------------------------------- one record at a time
-
-
-def clip_alone(batch: Batch) -> ClippedSum:
-    """Return the clipped sum of a batch, made one record after the other.
-
-    Raises `UnsupportedError` for a model or loss that cannot be copied, or that writes where copies
-    do not reach.
-    """
-    model, loss_fn = batch.model, batch.loss_fn
-    before, held = (written(model, loss_fn, whole=whole) for whole in (True, False))
-
-    def clipped() -> Iterator[ClippedSum]:
-        start = 0
-        for person in batch.parts(1):
-            yield _person(person, base, start)
-            start += len(person)
-            _same(written(model, loss_fn, whole=False), held)
-
-    base = int(torch.randint(2**62, ()))  # of which the run's own stream is one draw further
-    with streams_kept(), _memory_wiped():
-        total = add_up(clipped())
-    _same(written(model, loss_fn, whole=True), before)
-    return total
-
-
-def _same(now: list[object], before: list[object]) -> None:
-    if now != before:
-        raise UnsupportedError(
-            "model, loss_fn: running a record changes something outside of them (a global, a "
-            "class's attribute, a cache, a tensor that both hold), which the next record would "
-            "read; give it as an input, or compute it before"
-        )
-
-
-@contextlib.contextmanager
-def _memory_wiped() -> Iterator[None]:
-    """Let memory that nobody has written hold NaN, and not what another record left in it."""
-    memory: Any = torch.utils.deterministic
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        memory.fill_uninitialized_memory,
-    )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*deterministic")
-        try:
-            if not before[0]:
-                torch.use_deterministic_algorithms(True, warn_only=True)
-            memory.fill_uninitialized_memory = True
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            memory.fill_uninitialized_memory = before[2]
-
-
-def _person(batch: Batch, base: int, start: int) -> ClippedSum:
-    """Return the clipped share of one record or person, whose first row is at `start`."""
-    total: dict[str, torch.Tensor] = {}
-    losses: list[torch.Tensor] = []
-    for k, row in enumerate(batch.of_rows().parts(1)):
-        seed = (base + 0x9E3779B97F4A7C15 * (start + k + 1)) % 2**63
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        loss, gradients = _gradients(row)
-        losses.append(loss)
-        for name, g in gradients.items():
-            total[name] = total[name] + g if name in total else g
-    return clip_one(total, torch.cat(losses), batch.clip_norms)
-
-
-def _gradients(batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the loss and gradients of one record, on copies of the model and the loss."""
-    # in memory of its own: a view of the batch's would lead to the others
-    inputs, targets = (records.tree_map(torch.clone, t) for t in (batch.inputs, batch.targets))
-    model, loss_fn, parameters = _fresh(batch)
-    with torch.enable_grad():
-        outputs = records.call(model, inputs)
-        losses = records.check_losses(loss_fn(outputs, targets), 1, loss_fn)
-        gradients = [torch.zeros_like(p) for p in parameters.values()]
-        if losses.requires_grad:
-            with torch.autocast(losses.device.type, enabled=False):
-                gradients = list(
-                    torch.autograd.grad(
-                        losses.sum(),
-                        list(parameters.values()),
-                        allow_unused=True,
-                        materialize_grads=True,
-                    )
-                )
-    dense = [g.to_dense() if g.is_sparse else g for g in gradients]
-    named = zip(parameters, dense, strict=True)
-    return losses.detach(), {name: g.detach().to(wide(g.dtype)) for name, g in named}
-
-
-def _fresh(batch: Batch) -> tuple[nn.Module, LossFunction, dict[str, nn.Parameter]]:
-    """Return copies of model and loss, with their parameters by name."""
-    functions, libraries = held_by(batch.model, batch.loss_fn)
-    memo: dict[int, Any] = {id(library): library for library in libraries}
-    memo |= {id(function): _with_cells(function) for function in functions}
-    try:
-        for function in functions:
-            made = memo[id(function)]
-            made.__defaults__ = copy.deepcopy(function.__defaults__, memo)
-            made.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__, memo)
-            for cell, new in zip(function.__closure__ or (), made.__closure__ or (), strict=True):
-                with contextlib.suppress(ValueError):  # an empty one stays empty
-                    new.cell_contents = copy.deepcopy(cell.cell_contents, memo)
-        model = copy.deepcopy(batch.model, memo)
-        loss_fn = copy.deepcopy(batch.loss_fn, memo)
-    except Exception as error:  # whatever an object raises that cannot be copied
-        raise UnsupportedError(
-            "model, loss_fn: cannot be copied for each record alone "
-            f"({type(error).__name__}: {str(error)[:120]}); hold plain values and tensors"
-        ) from None
-    own = dict(model.named_parameters(remove_duplicate=False))
-    return model, loss_fn, {name: own[name] for name in batch.parameters}
-
-
-def _with_cells(function: types.FunctionType) -> types.FunctionType:
-    """Return the function with a closure of its own, still empty."""
-    cells = tuple(types.CellType() for _ in function.__closure__ or ())
-    made = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, None, cells or None
-    )
-    made.__dict__.update(function.__dict__)
-    return made
-
-
 # ---------------------------------------------------------------- norms to be differentiated
 
 # Whose outputs, and those of their backward, autograd differentiates as what they are.
@@ -371,20 +226,17 @@ def smooth_squares(
         >>> smooth_squares(model, summed, torch.ones(3, 2), torch.ones(3)).tolist()
         [2.0, 2.0, 2.0]
     """
-    parameters = guards.fit_parameters(model)
-    size = records.count(inputs, targets)
-    first = next(iter(parameters.values()))
-    bounds = torch.ones(size, dtype=torch.float64, device=first.device)
-    rows = Batch(model, parameters, loss_fn, inputs, targets, bounds)
+    rows = _unbounded(model, loss_fn, inputs, targets)
     engine = engine_for(rows)
     if engine.program is None or not _is_smooth(engine.program.module):
         return None
     batch = at_least_two(rows)
     _, operands = engine.program.run(arguments_of(engine, batch))
+    first = next(iter(batch.parameters.values()))
     squares = torch.zeros(len(batch), dtype=wide(first.dtype), device=first.device)
     for part in engine.program.contributions(operands, len(batch)).values():
         squares = squares + _squares(part)
-    return squares[:size]
+    return squares[: len(rows)]
 
 
 def _is_smooth(module: fx.GraphModule) -> bool:

@@ -228,7 +228,6 @@ def _back_into(call: Call) -> Given:
 # ---------------------------------------------------------------- made anew
 
 
-@rule(" ".join(SHAPES))
 def _even(call: Call) -> Layout:
     """A tensor whose entries do not depend on their place, or are drawn each by itself."""
     long = call.sizes.long(call.out())
@@ -241,6 +240,9 @@ def _even(call: Call) -> Layout:
         if isinstance(one, Records) and (one.axis, one.rows) == (axis, rows):
             return one
     return Records(axis, 1, rows)
+
+
+rule(" ".join(SHAPES))(_even)
 
 
 @rule(" ".join(UNFILLED))

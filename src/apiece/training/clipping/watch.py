@@ -1,8 +1,7 @@
-"""Python's values that a model and its loss hold: watched, put back, copied, compared.
+"""Python's values that a model and its loss hold: walked, watched, put back.
 
-One walk goes into all of them. A capture has frozen what their code reads (`Watch`) and puts back
-what a forward writes (`Kept`). A record that runs alone gets functions of its own (`held_by`); what
-copies do not reach is compared before and after (`written`).
+A capture has frozen what their code reads, and puts back what a forward writes (`Watch`). What is
+looked at here of single values is what `alone` compares, too.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import dis
 import functools
 import gc
 import hashlib
+import io
 import itertools
 import operator
 import os
@@ -21,81 +21,48 @@ import random
 import sys
 import types
 import weakref
-import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch._library.custom_ops import CustomOpDef
 
 from apiece.training.clipping.ambient import is_highest
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice, torch.dtype)
+PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice, torch.dtype)
 
 
 def walk(
-    roots: Sequence[object], within: Callable[[Any], Iterable[object]]
+    roots: Sequence[object],
+    within: Callable[[Any], Iterable[object]],
+    further: Callable[[], Iterable[object]] = tuple,
 ) -> Iterator[tuple[Any, int | None]]:
-    """Yield what `within` leads to, outer values first; with its place, what came before."""
+    """Yield what `within` leads to, outer values first; with its place, what came before.
+
+    further: asked for more, as long as there is some, where nothing is left.
+    """
     places: dict[int, int] = {}
     alive: list[object] = []  # an id stands for its value only while that lives
     waiting = [*reversed(roots)]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, _PLAIN):
-            yield value, None
-            continue
-        place = places.get(id(value))
+        plain = isinstance(value, PLAIN)
+        place = None if plain else places.get(id(value))
         yield value, place
-        if place is None:
+        if place is None and not plain:
             places[id(value)] = len(alive)
             alive.append(value)
             waiting += reversed(list(within(value)))
+        waiting = waiting or [*reversed(list(further()))]
 
 
-def _held(value: Any) -> list[Any]:
-    """Return what a value itself holds."""
-    if isinstance(value, torch.Tensor | types.ModuleType | type):
-        return []
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, list | tuple | set | frozenset):
-        return list(value)
-    if isinstance(value, types.FunctionType):
-        return [*map(_content, value.__closure__ or ()), value.__dict__]
-    if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
-    held = getattr(value, "__dict__", None)
-    own = isinstance(value, nn.Module) or not _is_of_torch(value)
-    return [held] if isinstance(held, dict) and own else []
-
-
-def _is_of_torch(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] in ("torch", "numpy")
-
-
-def _content(cell: types.CellType) -> Any:
+def content_of(cell: types.CellType) -> Any:
+    """Return what a cell of a closure holds, None where it is empty."""
     try:
         return cell.cell_contents
     except ValueError:
         return None
-
-
-def held_by(model: nn.Module, loss_fn: object) -> tuple[list[types.FunctionType], list[object]]:
-    """Return the functions with closures or defaults that model and loss hold, and libraries.
-
-    Libraries are Python's modules and operators registered with torch: nobody can copy them.
-    """
-    functions: list[types.FunctionType] = []
-    libraries: list[object] = []
-    for value, place in walk([model, loss_fn], _held):
-        if place is None and isinstance(value, types.ModuleType | CustomOpDef):
-            libraries.append(value)
-        elif place is None and isinstance(value, types.FunctionType):
-            functions += [value] if value.__closure__ or value.__defaults__ else []
-    return functions, libraries
 
 
 # ---------------------------------------------------------------- what a capture has frozen
@@ -142,7 +109,7 @@ class Watch:
 
     def __init__(self, model: nn.Module, loss_fn: object) -> None:
         self._paths = {id(m): name for name, m in model.named_modules()}
-        self._held: dict[int, tuple[int, Any]] = {}  # an id stands for its value while that lives
+        self._alive: list[Any] = []  # an id stands for its value only while that lives
         self._mappings: list[Any] = []  # dicts, and what classes hold
         self._lists: list[Any] = []
         self._objects: list[object] = []
@@ -152,26 +119,27 @@ class Watch:
         self._spaces: dict[int, tuple[Any, set[str]]] = {}  # globals, and those that code names
         self._owners: dict[int, tuple[Any, str]] = {}  # of a mapping: whose it is, as it is told
         self._open: list[tuple[Any, bool]] = []  # classes and modules, whose names are yet to come
+        self._told: set[tuple[int, str]] = set()  # of these, the names that have come
         self._attributes = {"forward", "backward", "setup_context", "jvp", "vmap"}  # torch calls
         self.moving = ""
         self._own = set(map(id, model.buffers()))
         self._streams: list[tuple[Any, Callable[[Any], object]]] = []
         self.changed: list[str] = []
         self.places: dict[str, Binding] = {}
-        marks = tuple(self._marks([model, loss_fn, *_hooks()]))
+        marks = tuple(self._marks([model, loss_fn, *hooks()]))
         spaces = ((h, sorted(n)) for h, n in self._spaces.values())
-        self._bytes = list(map(_checksum, self._buffers))
+        self._bytes = list(map(memory_of, self._buffers))
         named = (_mark(here.get(name)) for here, names in spaces for name in names)
-        self.key = (marks, *named, *self._bytes, *_ambient())
+        self.key = (marks, *named, *self._bytes, *ambient())
         self._globals = [functools.partial(map, h.get, sorted(n)) for h, n in self._spaces.values()]
         self._empty = [m for m in self._mappings if not m]  # most of a module's, at no cost
         self._full = [m for m in self._mappings if m]
         self._values = [m.values() for m in self._full]
-        self._odd = [m for m in self._full if not all(isinstance(k, _PLAIN) for k in m)]
+        self._odd = [m for m in self._full if not all(isinstance(k, PLAIN) for k in m)]
         odd = set(map(id, self._odd))
         self._even = [m for m in self._full if id(m) not in odd]
         self._keys = [*itertools.chain.from_iterable(self._even)]
-        self._ambient = _ambient()
+        self._ambient = ambient()
         self._lengths, self._before = self._sizes(), list(self._contents())
 
     def unchanged(self) -> bool:
@@ -181,8 +149,8 @@ class Watch:
             and not any(self._empty)
             and [*itertools.chain.from_iterable(self._even)] == self._keys
             and all(map(operator.is_, self._contents(), self._before))
-            and self._ambient == _ambient()
-            and (not self._buffers or list(map(_checksum, self._buffers)) == self._bytes)
+            and self._ambient == ambient()
+            and (not self._buffers or list(map(memory_of, self._buffers)) == self._bytes)
         )
 
     def _sizes(self) -> list[int]:
@@ -208,22 +176,17 @@ class Watch:
 
     def _marks(self, roots: list[object]) -> Iterator[Hashable]:
         """Yield what tells each value from others, outer ones first."""
-        waiting: list[Any] = roots[::-1]
-        while waiting:
-            value = waiting.pop()
-            known = None if isinstance(value, _PLAIN) else self._held.get(id(value))
-            if known is None and id(value) in self._own:
+        for value, place in walk(roots, self._within, self._named):
+            if place is not None:
+                yield place
+            elif id(value) in self._own:
                 yield value.shape, value.dtype, value.device  # one of another value is taken
             else:
-                yield _mark(value) if known is None else known[0]
-            if known is None and not isinstance(value, _PLAIN):
-                self._held[id(value)] = len(self._held), value
-                waiting += reversed(list(self._within(value)))
-            if not waiting:
-                waiting += reversed(list(self._named()))
+                yield _mark(value)
 
     def _within(self, value: Any) -> Iterable[object]:
         """Note how a change of a value is seen; return what is within it."""
+        self._alive.append(value)
         kind = type(value)
         library = str(kind.__module__).partition(".")[0] in _OPAQUE_PARTS
         if isinstance(value, torch.Tensor):
@@ -240,12 +203,12 @@ class Watch:
         if isinstance(value, type):
             return self._within_class(value)
         if isinstance(value, types.ModuleType):
-            self._open.append((value, _is_of_a_library(value.__name__)))
+            self._open.append((value, is_of_a_library(value.__name__)))
             return []
         if isinstance(value, dict | types.MappingProxyType):
             self._mappings.append(value)
             own = [] if type(value) in (dict, collections.OrderedDict) else _attributes(value)
-            return [*value.values(), *(k for k in value if not isinstance(k, _PLAIN)), *own]
+            return [*value.values(), *(k for k in value if not isinstance(k, PLAIN)), *own]
         if isinstance(value, list | set | collections.deque):
             self._lists.append(value)
             return [*value, *_attributes(value)]
@@ -257,21 +220,21 @@ class Watch:
             return [value.get(None)]
         if isinstance(value, functools._lru_cache_wrapper):
             return [value.__wrapped__]
-        if _has_memory(value):
+        if has_memory(value):
             self._buffers.append(value)
             return []
         if isinstance(value, Iterator) and kind.__module__ in ("builtins", "itertools"):
             self.moving = self.moving or f"a {kind.__name__} is held, which moves as it is read"
-        read = next((_STREAMS[k] for k in _STREAMS if isinstance(value, k)), None)
+        read = next((STREAMS[k] for k in STREAMS if isinstance(value, k)), None)
         if read is not None and not self.moving:
             self._streams.append((value, read))
-        if library or isinstance(value, (*_OPAQUE, *_STREAMS)):
+        if library or isinstance(value, (*OPAQUE, *STREAMS)):
             return []
         self._objects.append(value)
         return [*_attributes(value), *gc.get_referents(value)]
 
     def _within_function(self, function: types.FunctionType) -> list[object]:
-        if _is_of_a_library(function.__module__):
+        if is_of_a_library(function.__module__):
             return [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__]
         self._functions.append(function)
         here, (names, attributes, imports) = function.__globals__, _named_by(function.__code__)
@@ -280,7 +243,7 @@ class Watch:
             self._attributes |= _DYNAMIC
         known = names & here.keys()
         if "globals" in names:
-            known |= {n for n, v in here.items() if isinstance(v, _PLAIN) or n in attributes}
+            known |= {n for n, v in here.items() if isinstance(v, PLAIN) or n in attributes}
         self._spaces.setdefault(id(here), (here, set()))[1].update(known)
         imported = (sys.modules.get(name) for name in imports)
         environ = [os.environ] if "getenv" in names | attributes else []
@@ -290,12 +253,12 @@ class Watch:
         ]  # fmt: skip
 
     def _within_class(self, owner: type) -> list[object]:
-        if _is_of_a_library(owner.__module__):
-            return [one for one in owner.__mro__[1:] if not _is_of_a_library(one.__module__)]
+        if is_of_a_library(owner.__module__):
+            return [one for one in owner.__mro__[1:] if not is_of_a_library(one.__module__)]
         self._mappings.append(vars(owner))
         self._owners[id(self._mappings[-1])] = owner, owner.__qualname__
         self._open.append((owner, False))
-        held = [v for k, v in vars(owner).items() if k not in _NOTED and not isinstance(v, _CODE)]
+        held = [v for k, v in vars(owner).items() if k not in NOTED and not isinstance(v, _CODE)]
         return [*held, *owner.__mro__[1:], type(owner)]
 
     def _named(self) -> Iterator[object]:
@@ -314,11 +277,12 @@ class Watch:
                 value = held[name]
                 if value is sys.modules:
                     continue
-                if of_library and callable(value) and _is_of_a_library(_home(value, owner)):
+                if of_library and callable(value) and is_of_a_library(_home(value, owner)):
                     continue
                 if not isinstance(owner, type) and not of_library:
                     self._spaces.setdefault(id(held), (held, set()))[1].add(name)
-                if not isinstance(value, _PLAIN) and id(value) not in self._held:
+                if not isinstance(value, PLAIN) and (id(owner), name) not in self._told:
+                    self._told.add((id(owner), name))
                     yield value
 
     # ------------------------------------------------------------ what a forward writes
@@ -331,7 +295,7 @@ class Watch:
         mappings = [(m, dict(m)) for m in self._mappings]
         lists = [(one, [*one]) for one in self._lists]
         spaces = [(here, {n: here[n] for n in names}) for here, names in self._spaces.values()]
-        contents = [(cell, _content(cell)) for cell in cells]
+        contents = [(cell, content_of(cell)) for cell in cells]
         self.changed, self.places = [], {}
         try:
             yield
@@ -348,11 +312,11 @@ class Watch:
                     (one.update if isinstance(one, set) else one.extend)(items)
                     self._tell(one)
             for cell, held in contents:
-                if _content(cell) is not held:
+                if content_of(cell) is not held:
                     cell.cell_contents = held
                     self._tell(cell)
             if streams != [read(one) for one, read in self._streams]:
-                self.changed.append("a generator that the model or the loss holds")
+                self.changed.append("a generator or a stream that the model or the loss holds")
             if not self.unchanged():
                 self._tell(None)
 
@@ -401,7 +365,8 @@ def _home(value: object, module: Any) -> object:
     return getattr(value, "__module__", module.__name__)
 
 
-def _has_memory(value: object) -> bool:
+def has_memory(value: object) -> bool:
+    """Return whether a value is memory without Python values: an array, bytes to be written."""
     try:
         memoryview(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):
@@ -409,23 +374,28 @@ def _has_memory(value: object) -> bool:
     return True
 
 
-def _checksum(value: Any) -> int:
-    """Return what tells the contents of memory from others."""
-    if isinstance(value, np.ndarray):
-        if value.dtype.hasobject:
-            return hash(repr(value.tolist()))
-        value = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    return zlib.crc32(memoryview(value).cast("B") if memoryview(value).nbytes else b"")
+def memory_of(value: Any, most: int = sys.maxsize) -> Hashable:
+    """Return what tells the contents of memory from others; of more than `most` bytes, its form."""
+    memory = value if isinstance(value, np.ndarray) else memoryview(value)
+    if isinstance(memory, np.ndarray) and memory.dtype.hasobject:
+        return repr(memory.tolist())
+    form = memory.shape, getattr(memory, "dtype", None)
+    return (*form, digest(memory.tobytes())) if memory.nbytes <= most else form
 
 
-def _hooks() -> list[object]:
+def digest(data: bytes) -> bytes:
+    """Return a hash, the same for no other bytes."""
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def hooks() -> list[object]:
     """Return the hooks that torch runs for every module."""
     of: Any = nn.modules.module
     return [of._global_forward_hooks, of._global_forward_pre_hooks,
             of._global_backward_hooks, of._global_backward_pre_hooks]  # fmt: skip
 
 
-def _ambient() -> tuple[Hashable, ...]:
+def ambient() -> tuple[Hashable, ...]:
     """Return torch's settings that a capture depends on."""
     return (
         torch.get_default_dtype(),
@@ -454,14 +424,14 @@ def _named_by(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], fro
     names = names_in(code, "LOAD_GLOBAL", "LOAD_NAME")
     return (
         frozenset(names),
-        frozenset(attributes | (_names(code) - set(code.co_names))),
+        frozenset(attributes | (names_within(code) - set(code.co_names))),
         frozenset(names_in(code, "IMPORT_NAME")),
     )
 
 
 def _mark(value: Any) -> Hashable:
     """Return what tells a value from others; functions and methods are made anew at each look."""
-    if isinstance(value, _PLAIN):
+    if isinstance(value, PLAIN):
         return type(value), value if isinstance(value, int | str | bytes) else repr(value)
     if isinstance(value, types.FunctionType):
         return id(value.__code__)
@@ -472,150 +442,49 @@ def _mark(value: Any) -> Hashable:
     if isinstance(value, dict | list | tuple | set | frozenset) and not value:
         return type(value)
     if isinstance(value, dict):
-        return id(value), tuple(k if isinstance(k, _PLAIN) else id(k) for k in value)
+        return id(value), tuple(k if isinstance(k, PLAIN) else id(k) for k in value)
     return id(value)
 
 
-# ---------------------------------------------------------------- what copies do not reach
+# ---------------------------------------------------------------- what is not followed
 
-_SMALL = 1 << 14  # bytes of a tensor that are hashed after each record; of others, the version
 _LIBRARIES = sys.stdlib_module_names | {
     "torch", "numpy", "transformers", "timm", "peft", "torchvision", "apiece", "accelerate",
     "scipy", "pandas", "sklearn", "einops", "sympy", "pytest", "_pytest", "hypothesis",
     "lightning", "lightning_fabric", "pytorch_lightning", "torchmetrics", "datasets",
 }  # fmt: skip
-_ANYWHERE = {"globals", "vars", "exec", "eval", "__globals__", "locals"}
-_NOTED = {  # in classes, by Python itself
+NOTED = {  # in classes, by Python itself
     "__weakref__", "__dict__", "_abc_impl", "__doc__", "__slotnames__", "__annotations__",
 }  # fmt: skip
-_OPAQUE = (
+OPAQUE = (
     types.BuiltinFunctionType, types.CodeType, types.FrameType, types.GetSetDescriptorType,
     types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.MethodWrapperType, types.ClassMethodDescriptorType, types.ModuleType, weakref.ref,
     torch.device, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
 )  # fmt: skip
-_STREAMS: dict[type, Callable[[Any], object]] = {
+STREAMS: dict[type, Callable[[Any], object]] = {
     torch.Generator: lambda stream: stream.get_state().numpy().tobytes(),
     random.SystemRandom: lambda _stream: None,  # holds nothing
     random.Random: lambda stream: stream.getstate(),
     np.random.Generator: lambda stream: stream.bit_generator.state,
     np.random.RandomState: lambda stream: stream.get_state(legacy=False),
     itertools.count: lambda stream: stream,
+    io.BytesIO: lambda stream: stream.closed or stream.__getstate__(),
+    io.StringIO: lambda stream: stream.closed or stream.__getstate__(),
 }
 
 
-def written(model: nn.Module, loss_fn: object, *, whole: bool) -> list[object]:
-    """Return what a forward of the model, or the loss, may have written, to be compared.
-
-    The walk goes into what they hold, their classes, and wherever their code goes by name. Large
-    tensors count by their version, and where `whole` by their values.
-    """
-    result = walk([model, loss_fn], _writable)
-    return [_seen(value, whole) if place is None else place for value, place in result]
-
-
-def _seen(value: Any, whole: bool) -> object:
-    """Return what is compared of a value itself."""
-    if isinstance(value, _PLAIN):
-        # an int as it is: Python writes none of more than 4,300 digits
-        return (type(value), value) if isinstance(value, int) else repr(value)
-    own: object = None
-    if isinstance(value, torch.Tensor):
-        own = _of_tensor(value, whole)
-    elif isinstance(value, types.FunctionType):
-        own = id(value.__code__)
-    elif isinstance(value, types.ModuleType):
-        own = value.__name__  # what of it is named is looked at from there
-    elif isinstance(value, type):
-        own = sorted(vars(value).keys() - _NOTED) if _is_of_a_library(value.__module__) else None
-    elif isinstance(value, np.ndarray):
-        if not value.dtype.hasobject and (whole or value.nbytes <= _SMALL):
-            own = value.shape, _hash(np.ascontiguousarray(value).tobytes())
-    elif isinstance(value, bytearray | memoryview):
-        own = _hash(bytes(value))
-    elif (read := next((_STREAMS[k] for k in _STREAMS if isinstance(value, k)), None)) is not None:
-        own = _hash(repr(read(value)).encode())
-    return type(value).__qualname__, own
-
-
-def _of_tensor(tensor: torch.Tensor, whole: bool) -> tuple[object, ...]:
-    kind = (tuple(tensor.shape), tensor.dtype, tensor._version, tensor.requires_grad)
-    size = tensor.numel() * tensor.element_size()
-    if tensor.layout is not torch.strided or tensor.is_meta:
-        return kind
-    if size > _SMALL and not whole:
-        return (*kind, tensor.data_ptr())
-    plain = tensor.detach().cpu().contiguous().reshape(-1)
-    return (*kind, _hash(plain.view(torch.uint8).numpy().tobytes() if size else b""))
-
-
-def _hash(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
-
-
-def _is_of_a_library(name: object) -> bool:
+def is_of_a_library(name: object) -> bool:
+    """Return whether a module by this name is Python's own or of a library whose code is known."""
     return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES
 
 
-def _writable(value: Any) -> Iterator[object]:
-    """Yield what is within a value, in slots, in C or in a dict, and what its code names."""
-    if isinstance(value, torch.Tensor):
-        yield value.__dict__
-    elif isinstance(value, nn.Module):
-        yield from (value.__dict__, *type(value).__mro__)
-    elif isinstance(value, dict | types.MappingProxyType):
-        yield from itertools.chain.from_iterable(list(value.items()))
-    elif isinstance(value, types.FunctionType):
-        yield from map(_content, value.__closure__ or ())
-        yield from (value.__defaults__, value.__kwdefaults__)
-        for key, inner in list(value.__dict__.items()):
-            if not key.startswith(("__", "_torchdynamo")):  # a library's notes on functions
-                yield from (key, inner)
-        if not _is_of_a_library(value.__module__):
-            yield from _named(value)
-    elif isinstance(value, type):
-        library = _is_of_a_library(value.__module__)
-        for key, inner in list(vars(value).items()):
-            kept = not library or isinstance(inner, (*_PLAIN, torch.Tensor, np.ndarray))
-            if kept and key not in _NOTED:
-                yield from (key, inner)
-        yield from () if library else value.__mro__[1:]
-    elif isinstance(value, np.ndarray):
-        yield from [value.tolist()] if value.dtype.hasobject else []
-    elif not isinstance(value, (*_OPAQUE, bytearray, memoryview, *_STREAMS)):
-        # CPython keeps attributes without a dict until one is asked for: ask, so that it is there.
-        with contextlib.suppress(AttributeError):
-            object.__getattribute__(value, "__dict__")
-        for inner in gc.get_referents(value):
-            if inner is not type(value) or not _is_of_a_library(type(value).__module__):
-                yield inner
-
-
-def _named(function: types.FunctionType) -> Iterator[object]:
-    """Yield what a function's code names: globals, and attributes of modules among them."""
-    names, here = _names(function.__code__), function.__globals__
-    if _ANYWHERE & names:
-        yield [value for name, value in list(here.items()) if not name.startswith("__")]
-    waiting = [here[name] for name in sorted(names & here.keys())]
-    modules: set[int] = set()
-    while waiting:
-        value = waiting.pop()
-        if not isinstance(value, types.ModuleType):
-            yield value
-        elif id(value) not in modules:
-            modules.add(id(value))
-            held = vars(value)
-            for inner in (held[name] for name in sorted(names & held.keys())):
-                own = not _is_of_a_library(getattr(inner, "__module__", value.__name__))
-                waiting += [inner] if own or not callable(inner) else []
-
-
-def _names(code: types.CodeType) -> set[str]:
+def names_within(code: types.CodeType) -> set[str]:
     """Return the names in a function's code and in that of the functions within it."""
     result = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            result |= _names(constant)
+            result |= names_within(constant)
         elif isinstance(constant, str):
             result.add(constant)  # setattr(module, "name", …)
     return result

@@ -1,0 +1,348 @@
+"""One record at a time, on fresh copies of everything that its forward can write.
+
+Nothing that it leaves behind (in a buffer, an attribute, a closure, a random stream) is there for
+the next: independence holds by construction. What cannot be copied (a module's globals, attributes
+of classes, memory that they hold, torch's settings) is compared afterwards, and a batch that
+changed it is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import copy
+import functools
+import gc
+import itertools
+import os
+import random
+import sys
+import types
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch._library.custom_ops import CustomOpDef
+
+from apiece.errors import UnsupportedError
+from apiece.training.clipping import records
+from apiece.training.clipping.ambient import streams_kept, wide
+from apiece.training.clipping.engine import clip_one
+from apiece.training.clipping.records import Batch, ClippedSum, LossFunction, add_up
+from apiece.training.clipping.watch import (
+    NOTED,
+    OPAQUE,
+    PLAIN,
+    STREAMS,
+    ambient,
+    content_of,
+    digest,
+    has_memory,
+    hooks,
+    is_of_a_library,
+    memory_of,
+    names_in,
+    names_within,
+    walk,
+)
+
+
+def clip_alone(batch: Batch) -> ClippedSum:
+    """Return the clipped sum of a batch, made one record after the other.
+
+    Raises `UnsupportedError` for a model or loss that cannot be copied, or that writes where copies
+    do not reach.
+    """
+    model, loss_fn = batch.model, batch.loss_fn
+    modules = dict(sys.modules)  # what is first imported by a record holds nothing of one before
+    seen = functools.partial(written, model, loss_fn, modules=modules)
+    before = seen(whole=True)
+
+    def clipped() -> Iterator[ClippedSum]:
+        start, held = 0, seen(whole=False)
+        for person in batch.parts(1):
+            yield _person(person, base, start)
+            start += len(person)
+            _same(seen(whole=False), held)
+
+    base = int(torch.randint(2**62, ()))  # of which the run's own stream is one draw further
+    with streams_kept(), _memory_wiped():
+        total = add_up(clipped())
+    _same(seen(whole=True), before)
+    return total
+
+
+def _same(now: list[object], before: list[object]) -> None:
+    if now != before:
+        raise UnsupportedError(
+            "model, loss_fn: running a record changes something outside of them (a global, a "
+            "class's attribute, a cache, a setting, a tensor that both hold), which the next "
+            "record would read; give it as an input, or compute it before"
+        )
+
+
+@contextlib.contextmanager
+def _memory_wiped() -> Iterator[None]:
+    """Let memory that nobody has written hold NaN, and not what another record left in it."""
+    memory: Any = torch.utils.deterministic
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        memory.fill_uninitialized_memory,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*deterministic")
+        try:
+            if not before[0]:
+                torch.use_deterministic_algorithms(True, warn_only=True)
+            memory.fill_uninitialized_memory = True
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            memory.fill_uninitialized_memory = before[2]
+
+
+def _person(batch: Batch, base: int, start: int) -> ClippedSum:
+    """Return the clipped share of one record or person, whose first row is at `start`."""
+    total: dict[str, torch.Tensor] = {}
+    losses: list[torch.Tensor] = []
+    for k, row in enumerate(batch.of_rows().parts(1)):
+        seed = (base + 0x9E3779B97F4A7C15 * (start + k + 1)) % 2**63
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        loss, gradients = _gradients(row)
+        losses.append(loss)
+        for name, g in gradients.items():
+            total[name] = total[name] + g if name in total else g
+    return clip_one(total, torch.cat(losses), batch.clip_norms)
+
+
+def _gradients(batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the loss and gradients of one record, on copies of the model and the loss."""
+    # in memory of its own: a view of the batch's would lead to the others
+    inputs, targets = (records.tree_map(torch.clone, t) for t in (batch.inputs, batch.targets))
+    model, loss_fn, parameters = _fresh(batch)
+    with torch.enable_grad():
+        outputs = records.call(model, inputs)
+        losses = records.check_losses(loss_fn(outputs, targets), 1, loss_fn)
+        gradients = [torch.zeros_like(p) for p in parameters.values()]
+        if losses.requires_grad:
+            with torch.autocast(losses.device.type, enabled=False):
+                gradients = list(
+                    torch.autograd.grad(
+                        losses.sum(),
+                        list(parameters.values()),
+                        allow_unused=True,
+                        materialize_grads=True,
+                    )
+                )
+    dense = [g.to_dense() if g.is_sparse else g for g in gradients]
+    named = zip(parameters, dense, strict=True)
+    return losses.detach(), {name: g.detach().to(wide(g.dtype)) for name, g in named}
+
+
+def _fresh(batch: Batch) -> tuple[nn.Module, LossFunction, dict[str, nn.Parameter]]:
+    """Return copies of model and loss, with their parameters by name."""
+    functions, libraries = held_by(batch.model, batch.loss_fn)
+    memo: dict[int, Any] = {id(library): library for library in libraries}
+    memo |= {id(function): _with_cells(function) for function in functions}
+    try:
+        for function in functions:
+            made = memo[id(function)]
+            made.__defaults__ = copy.deepcopy(function.__defaults__, memo)
+            made.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__, memo)
+            for cell, new in zip(function.__closure__ or (), made.__closure__ or (), strict=True):
+                with contextlib.suppress(ValueError):  # an empty one stays empty
+                    new.cell_contents = copy.deepcopy(cell.cell_contents, memo)
+        model = copy.deepcopy(batch.model, memo)
+        loss_fn = copy.deepcopy(batch.loss_fn, memo)
+    except Exception as error:  # whatever an object raises that cannot be copied
+        raise UnsupportedError(
+            "model, loss_fn: cannot be copied for each record alone "
+            f"({type(error).__name__}: {str(error)[:120]}); hold plain values and tensors"
+        ) from None
+    own = dict(model.named_parameters(remove_duplicate=False))
+    return model, loss_fn, {name: own[name] for name in batch.parameters}
+
+
+def _with_cells(function: types.FunctionType) -> types.FunctionType:
+    """Return the function with a closure of its own, still empty."""
+    cells = tuple(types.CellType() for _ in function.__closure__ or ())
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, None, cells or None
+    )
+    made.__dict__.update(function.__dict__)
+    return made
+
+
+# ---------------------------------------------------------------- what copies reach
+
+
+def held_by(model: nn.Module, loss_fn: object) -> tuple[list[types.FunctionType], list[object]]:
+    """Return the functions with closures or defaults that model and loss hold, and libraries.
+
+    Libraries are Python's modules and operators registered with torch: nobody can copy them.
+    """
+    functions: list[types.FunctionType] = []
+    libraries: list[object] = []
+    for value, place in walk([model, loss_fn], _held):
+        if place is None and isinstance(value, types.ModuleType | CustomOpDef):
+            libraries.append(value)
+        elif place is None and isinstance(value, types.FunctionType):
+            functions += [value] if value.__closure__ or value.__defaults__ else []
+    return functions, libraries
+
+
+def _held(value: Any) -> list[Any]:
+    """Return what a value itself holds."""
+    if isinstance(value, torch.Tensor | types.ModuleType | type):
+        return []
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    if isinstance(value, types.FunctionType):
+        return [*map(content_of, value.__closure__ or ()), value.__dict__]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    held = getattr(value, "__dict__", None)
+    own = isinstance(value, nn.Module) or not _is_of_torch(value)
+    return [held] if isinstance(held, dict) and own else []
+
+
+def _is_of_torch(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] in ("torch", "numpy")
+
+
+# ---------------------------------------------------------------- what copies do not reach
+
+_SMALL = 1 << 14  # bytes of a tensor that are hashed after each record; of others, the version
+_ANYWHERE = {"globals", "vars", "exec", "eval", "__globals__", "locals"}
+
+
+def written(
+    model: nn.Module, loss_fn: object, *, whole: bool, modules: Mapping[str, object]
+) -> list[object]:
+    """Return what a forward of the model, or the loss, may have written, to be compared.
+
+    The walk goes into what they hold, their classes, torch's hooks of all modules, and wherever
+    their code goes by name, in these of Python's modules where it imports. Large tensors count by
+    their version, where `whole` by their values.
+    """
+    result = walk([model, loss_fn, *hooks()], functools.partial(_writable, modules))
+    seen = [_seen(value, whole) if place is None else place for value, place in result]
+    return [*seen, ambient()]
+
+
+def _seen(value: Any, whole: bool) -> object:
+    """Return what is compared of a value itself."""
+    if isinstance(value, PLAIN):
+        # an int as it is: Python writes none of more than 4,300 digits
+        return (type(value), value) if isinstance(value, int) else repr(value)
+    own: object = None
+    if isinstance(value, torch.Tensor):
+        own = _of_tensor(value, whole)
+    elif isinstance(value, torch.UntypedStorage):
+        bytes_of = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value)
+        own = _of_tensor(bytes_of, whole)
+    elif isinstance(value, types.FunctionType):
+        own = id(value.__code__)
+    elif isinstance(value, types.ModuleType):
+        own = value.__name__  # what of it is named is looked at from there
+    elif isinstance(value, type):
+        own = sorted(vars(value).keys() - NOTED) if is_of_a_library(value.__module__) else None
+    elif (read := next((STREAMS[k] for k in STREAMS if isinstance(value, k)), None)) is not None:
+        own = digest(repr(read(value)).encode())
+    elif has_memory(value) and not (isinstance(value, np.ndarray) and value.dtype.hasobject):
+        own = memory_of(value, sys.maxsize if whole else _SMALL)
+    return type(value).__qualname__, own
+
+
+def _of_tensor(tensor: torch.Tensor, whole: bool) -> tuple[object, ...]:
+    kind = (tuple(tensor.shape), tensor.dtype, tensor._version, tensor.requires_grad)
+    size = tensor.numel() * tensor.element_size()
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return kind
+    if size > _SMALL and not whole:
+        return (*kind, tensor.data_ptr())
+    plain = tensor.detach().cpu().contiguous().reshape(-1)
+    return (*kind, digest(plain.view(torch.uint8).numpy().tobytes() if size else b""))
+
+
+def _writable(modules: Mapping[str, object], value: Any) -> Iterator[object]:
+    """Yield what is within a value, in slots, in C or in a dict, and what its code names."""
+    if isinstance(value, torch.Tensor):
+        yield value.__dict__
+    elif isinstance(value, nn.Module):
+        yield from (value.__dict__, *type(value).__mro__)
+    elif isinstance(value, dict | types.MappingProxyType):
+        yield from itertools.chain.from_iterable(list(value.items()))
+    elif isinstance(value, types.FunctionType):
+        yield from map(content_of, value.__closure__ or ())
+        yield from (value.__defaults__, value.__kwdefaults__)
+        for key, inner in list(value.__dict__.items()):
+            if not key.startswith(("__", "_torchdynamo")):  # a library's notes on functions
+                yield from (key, inner)
+        if not is_of_a_library(value.__module__):
+            yield from _named(value, modules)
+    elif isinstance(value, type):
+        library = is_of_a_library(value.__module__)
+        for key, inner in list(vars(value).items()):
+            kept = not library or isinstance(inner, (*PLAIN, torch.Tensor, np.ndarray))
+            if kept and key not in NOTED:
+                yield from (key, inner)
+        yield from () if library else value.__mro__[1:]
+    elif isinstance(value, np.ndarray):
+        yield from [value.tolist()] if value.dtype.hasobject else []
+    elif isinstance(value, weakref.ref):
+        yield value()
+    elif isinstance(value, contextvars.ContextVar):
+        yield value.get(None)
+    elif not isinstance(value, (*OPAQUE, *STREAMS)):
+        # CPython keeps attributes without a dict until one is asked for: ask, so that it is there.
+        with contextlib.suppress(AttributeError):
+            object.__getattribute__(value, "__dict__")
+        for inner in gc.get_referents(value):
+            if inner is not type(value) or not is_of_a_library(type(value).__module__):
+                yield inner
+        if type(value).__module__ in ("builtins", "itertools") and isinstance(value, Iterator):
+            yield _position(value)
+
+
+def _position(iterator: Any) -> object:
+    """Return how far an iterator of Python's own has come; nothing twice where that is unknown."""
+    if isinstance(iterator, types.GeneratorType):
+        return iterator.gi_frame and iterator.gi_frame.f_lasti
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that copies in itertools end with Python 3.14
+            return iterator.__reduce__()
+    except (TypeError, RuntimeError):
+        return os.urandom(16)
+
+
+def _named(function: types.FunctionType, modules: Mapping[str, object]) -> Iterator[object]:
+    """Yield what a function's code names: globals, and attributes of modules among them."""
+    names, here = names_within(function.__code__), function.__globals__
+    if _ANYWHERE & names:
+        yield [value for name, value in list(here.items()) if not name.startswith("__")]
+    waiting = [here[name] for name in sorted(names & here.keys())]
+    imports = sorted(names_in(function.__code__, "IMPORT_NAME"))
+    waiting += [modules[name] for name in imports if name in modules]
+    known: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if not isinstance(value, types.ModuleType):
+            yield value
+        elif id(value) not in known:
+            known.add(id(value))
+            held = vars(value)
+            for inner in (held[name] for name in sorted(names & held.keys())):
+                library = is_of_a_library(getattr(inner, "__module__", value.__name__))
+                plain_code = callable(inner) and not isinstance(inner, type)
+                waiting += [] if library and plain_code else [inner]
