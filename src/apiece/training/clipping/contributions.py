@@ -98,16 +98,12 @@ class Contribution:
     def without(self, bad: torch.Tensor) -> Self:
         """Return this with the records at `bad` (B,) set to zero."""
         held = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
-        real = {n: t for n, t in held.items() if isinstance(t, torch.Tensor)}
-        return replace(  # type: ignore[type-var]
-            self, **{n: blank(t, bad) for n, t in real.items() if t.is_floating_point()}
-        )
-
-
-def blank(tensor: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
-    """Return a copy of `tensor` with the rows at `bad` zero: 0·NaN would be none."""
-    rows = bad.view(-1, *([1] * (tensor.dim() - 1)))
-    return torch.where(rows, torch.zeros((), dtype=tensor.dtype, device=tensor.device), tensor)
+        blank = {  # by selection: 0·NaN would be no zero
+            name: tensor.masked_fill(bad.view(-1, *([1] * (tensor.dim() - 1))), 0)
+            for name, tensor in held.items()
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+        }
+        return replace(self, **blank)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -337,7 +333,7 @@ def gram_sum(left: torch.Tensor, right: torch.Tensor, *widths: int) -> torch.Ten
 
 
 def cancellation_of(sizes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the same from Σ_t ‖left_t‖‖right_t‖, which it overwrites."""
+    """Return a bound on the round-off of such a sum from Σ_t ‖left_t‖‖right_t‖, overwritten."""
     return sizes.square_().mul_(_unit(dtype))
 
 

@@ -72,13 +72,9 @@ def _reduce(call: Call) -> Given:
     """
 )
 def _along_axis(call: Call) -> Given:
-    tensor, layout, _ = along(call)
-    if isinstance(layout, Summed):
-        if call.name == "cumsum":
-            return SUMMED
+    _, layout, _ = along(call)
+    if isinstance(layout, Summed) and call.name != "cumsum":
         raise Unproved(USED)
-    if call.name in ("sort", "topk", "argsort"):  # along the last axis where none is named
-        within([call.axis(call.argument("dim", -1), tensor)], layout, call.name)
     return layout
 
 
@@ -170,17 +166,12 @@ def _sums(layout: Layout, count: int) -> tuple[Layout, ...]:
     return (layout, *[SUMMED if isinstance(layout, Records) else SHARED] * count)
 
 
-@rule("convolution _convolution")
+@rule("convolution _convolution convolution_backward")
 def _convolution(call: Call) -> Given:
     call.only_shared("weight", "bias")
-    return _batched(call, _first(call, "input"), "input", len(call.argument("stride")) + 2)
-
-
-@rule("convolution_backward")
-def _convolution_backward(call: Call) -> Given:
-    call.only_shared("weight")
     layout = _first(call, "grad_output", "input")
-    return _sums(_batched(call, layout, "input", len(call.argument("stride")) + 2), 2)
+    layout = _batched(call, layout, "input", len(call.argument("stride")) + 2)
+    return _sums(layout, 2) if call.name.endswith("_backward") else layout
 
 
 _POOLS = """
@@ -227,44 +218,35 @@ def _nll(call: Call) -> Given:
     return (_rows_alone(call), SHARED)  # type: ignore[return-value]
 
 
-@rule("native_layer_norm _fused_rms_norm")
+@rule(
+    """
+    native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward
+    """
+)
 def _layer_norm(call: Call) -> Given:
-    call.only_shared("weight", "bias")
-    return _normed(call)
-
-
-def _normed(call: Call) -> Layout:
     tensor, layout = layout_and_tensor(call, "input")
     last = len(call.shape(tensor)) - len(call.argument("normalized_shape"))
     if isinstance(layout, Summed) or (isinstance(layout, Records) and layout.axis >= last):
         raise Unproved(f"{call.name} over the records")
-    return layout
+    return _normalised(call, layout)
 
 
-@rule("native_layer_norm_backward _fused_rms_norm_backward")
-def _layer_norm_backward(call: Call) -> Given:
+def _normalised(call: Call, layout: Layout) -> Given:
+    """Return the layouts of what a normaliser gives, or its backward: gradients of all it took."""
     call.only_shared("weight", "bias")
-    layout = _normed(call)
+    if not call.name.endswith("_backward"):
+        return layout
     _same_records(call, layout, "grad_out", "mean", "rstd")
     return _sums(layout, len(call.node.meta["val"]) - 1)
 
 
-@rule("native_group_norm")
+@rule("native_group_norm native_group_norm_backward")
 def _group_norm(call: Call) -> Given:
-    call.only_shared("weight", "bias")
     layout = _first(call, "input")
     given = call.argument("N"), call.argument("C")
     if isinstance(layout, Records) and given != call.shape(call.argument("input"))[:2]:
         raise Unproved("group normalisation takes other rows than the records'")
-    return layout
-
-
-@rule("native_group_norm_backward")
-def _group_norm_backward(call: Call) -> Given:
-    layout = _group_norm(call)
-    assert not isinstance(layout, tuple)
-    _same_records(call, layout, "grad_out", "mean", "rstd")
-    return _sums(layout, 2)
+    return _normalised(call, layout)
 
 
 @rule(
@@ -335,12 +317,13 @@ def _attention_backward(call: Call) -> Given:
 # ---------------------------------------------------------------- tables and picking
 
 
-@rule("embedding")
-def _embedding(call: Call) -> Given:
-    call.only_shared("weight")
-    layout = call.of(call.argument("indices"))
+@rule("embedding one_hot searchsorted bucketize")
+def _looked_up(call: Call) -> Given:
+    """What is made of each entry alone, by no linear map, with what is the same for all."""
+    call.only_shared("weight", "sorted_sequence", "sorter", "boundaries")
+    layout = call.of(call.argument("indices", call.argument("self")))
     if isinstance(layout, Summed):
-        raise Unproved("a sum over the records is looked up")
+        raise Unproved(USED)
     return layout
 
 
@@ -427,8 +410,7 @@ def _index_select(call: Call) -> Given:
     index = call.of(call.argument("index"))
     if call.name == "index_select" and isinstance(layout, Shared) and isinstance(index, Records):
         return moved(index, axis)
-    if call.name != "index_select" or not isinstance(layout, Shared):
-        call.only_shared("index")
+    call.only_shared("index")
     if call.name == "index_select":
         return layout
     return written(call, [call.argument("self"), call.argument("source")])
@@ -521,16 +503,6 @@ def _index_put(call: Call) -> Given:
 # ---------------------------------------------------------------- others
 
 
-@rule("one_hot searchsorted bucketize")
-def _entry_by_entry(call: Call) -> Given:
-    """What is made of each entry of `self` alone, by no linear map."""
-    call.only_shared("sorted_sequence", "sorter", "boundaries")
-    layout = call.of(call.argument("self"))
-    if isinstance(layout, Summed):
-        raise Unproved(USED)
-    return layout
-
-
 @rule("_cdist_forward _cdist_backward linalg_inv_ex linalg_cross cross")
 def _batches_of_matrices(call: Call) -> Given:
     """Matrices on the last two axes, one apart from the other."""
@@ -538,9 +510,3 @@ def _batches_of_matrices(call: Call) -> Given:
         rank = len(call.shape(tensor))
         within([rank - 2, rank - 1], call.of(tensor), call.name)
     return aligned(call)
-
-
-@rule("_weight_norm_interface")
-def _weight_norm(call: Call) -> Given:
-    call.only_shared("v", "g")
-    return SHARED

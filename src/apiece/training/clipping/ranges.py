@@ -34,16 +34,11 @@ class IndexRange:
     also: int | None
     operator: str
 
-    def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether all values are such."""
-        good = (tensor >= 0) & (tensor < self.size)
-        return bool((good if self.also is None else good | (tensor == self.also)).all())
-
 
 def ranges(captured: Captured) -> tuple[IndexRange, ...]:
     """Return what the graph's operators take of integers that they are given as they came."""
     places = {node: k for k, node in enumerate(captured.records)}
-    result: dict[IndexRange, None] = {}
+    result: list[IndexRange] = []
     for node in captured.module.graph.nodes:
         if node.op != "call_function" or name_of(node) not in _COUNTED:
             continue
@@ -55,10 +50,9 @@ def ranges(captured: Captured) -> tuple[IndexRange, ...]:
             axis = int(call.argument("dim"))
         size = counted[min(axis, len(counted) - 1)]
         if source in places and not captured.sizes.depends(size):
-            result[IndexRange(places[source], size, call.argument("ignore_index"), call.name)] = (
-                None
-            )
-    return tuple(result)
+            also = call.argument("ignore_index")
+            result.append(IndexRange(places[source], size, also, call.name))
+    return tuple(dict.fromkeys(result))
 
 
 def _source(node: fx.Node) -> fx.Node:
@@ -71,7 +65,11 @@ def _source(node: fx.Node) -> fx.Node:
 def check(wanted: Iterable[IndexRange], tensors: list[torch.Tensor], inputs: int) -> None:
     """Raise `DataError` where a value is outside; the first `inputs` tensors are the inputs'."""
     for one in wanted:
-        if not one.holds(tensors[one.place]):
+        values = tensors[one.place]
+        good = (values >= 0) & (values < one.size)
+        if one.also is not None:
+            good |= values == one.also
+        if not bool(good.all()):
             also = "" if one.also is None else f", or {one.also}"
             raise DataError(
                 f"{'inputs' if one.place < inputs else 'targets'}: values outside 0 to "

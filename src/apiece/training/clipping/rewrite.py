@@ -316,9 +316,6 @@ def _shortened(chain: tuple[Step, ...]) -> tuple[Step, ...]:
 
 # ---------------------------------------------------------------- leaves, operator by operator
 
-# By name, what a leaf gives in one of its places; None where its arguments ask for `vmap`.
-LEAVES: dict[str, Callable[[Call, int], Leaf | None]] = {}
-
 
 def by_record(tensor: torch.Tensor, layout: Records, size: int) -> torch.Tensor:
     """Return (B, rows, *rest): each record's places on its axis, then the other axes in order."""
@@ -482,20 +479,19 @@ def _batch_norm(call: Call, index: int) -> Leaf | None:
     return _normalised(call, index, "grad_out input running_mean running_var", normal)
 
 
-LEAVES.update(
-    {
-        "mm": _mm,
-        "sum": _sum,
-        "convolution_backward": _convolution,
-        "embedding_dense_backward": _embedding,
-        "_embedding_bag_backward": _bags,
-        "_embedding_bag_dense_backward": _bags,
-        "native_layer_norm_backward": _layer_norm,
-        "_fused_rms_norm_backward": _rms_norm,
-        "native_group_norm_backward": _group_norm,
-        "native_batch_norm_backward": _batch_norm,
-    }
-)
+# By name, what a leaf gives in one of its places; None where its arguments ask for `vmap`.
+LEAVES: dict[str, Callable[[Call, int], Leaf | None]] = {
+    "mm": _mm,
+    "sum": _sum,
+    "convolution_backward": _convolution,
+    "embedding_dense_backward": _embedding,
+    "_embedding_bag_backward": _bags,
+    "_embedding_bag_dense_backward": _bags,
+    "native_layer_norm_backward": _layer_norm,
+    "_fused_rms_norm_backward": _rms_norm,
+    "native_group_norm_backward": _group_norm,
+    "native_batch_norm_backward": _batch_norm,
+}
 
 
 def _by_vmap(call: Call, index: int) -> Leaf:

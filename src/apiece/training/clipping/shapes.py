@@ -124,9 +124,9 @@ def _slice(call: Call) -> Given:
 @rule("select select_copy select_scatter")
 def _select(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
-    if axis_of(layout) == call.axis(call.argument("dim"), tensor):
+    axis = call.axis(call.argument("dim"), tensor)
+    if axis_of(layout) == axis:
         raise Unproved(PICKED)
-    _, layout, axis = along(call)
     if call.name != "select_scatter":
         return dropped(layout, [axis])
     part = call.argument("src")
@@ -286,6 +286,7 @@ def _arange(call: Call) -> Given:
     return Places(0, step)
 
 
-@rule("linspace eye logspace hann_window tril_indices triu_indices")
-def _constants(_call: Call) -> Given:
+@rule("linspace eye logspace hann_window tril_indices triu_indices _weight_norm_interface")
+def _shared(_call: Call) -> Given:
+    """Of what is shared alone: the laws let nothing else through."""
     return SHARED

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from apiece.errors import UnsupportedError
@@ -59,7 +58,11 @@ def as_whole(
         _find_compiler()
     size = next((prime for prime in _PRIMES if prime >= most), _PRIMES[-1])
     try:
-        graph, other = _traced(clipped, given, along, [size, OTHERWISE])
+        with torch.no_grad():
+            graph, other = (
+                make_fx(clipped, tracing_mode="fake")(*fakes(given, along, number))
+                for number in (size, OTHERWISE)
+            )
         agree(graph, other, size)
     except (Coincidence, Uncaptured):
         raise UnsupportedError(
@@ -99,11 +102,3 @@ def _find_compiler() -> None:
         raise UnsupportedError(
             "compiled: no C++ compiler is found; install g++ or set CXX, or leave it out"
         ) from None
-
-
-def _traced(
-    clipped: Clipped, given: Tensors, along: Sequence[bool], sizes: Sequence[int]
-) -> Iterator[fx.GraphModule]:
-    for size in sizes:
-        with torch.no_grad():
-            yield make_fx(clipped, tracing_mode="fake")(*fakes(given, along, size))
