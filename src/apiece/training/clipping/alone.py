@@ -130,20 +130,13 @@ def _gradients(batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     with torch.enable_grad():
         outputs = records.call(model, inputs)
         losses = records.check_losses(loss_fn(outputs, targets), 1, loss_fn)
-        gradients = [torch.zeros_like(p) for p in parameters.values()]
-        if losses.requires_grad:
-            with torch.autocast(losses.device.type, enabled=False):
-                gradients = list(
-                    torch.autograd.grad(
-                        losses.sum(),
-                        list(parameters.values()),
-                        allow_unused=True,
-                        materialize_grads=True,
-                    )
-                )
-    dense = [g.to_dense() if g.is_sparse else g for g in gradients]
-    named = zip(parameters, dense, strict=True)
-    return losses.detach(), {name: g.detach().to(wide(g.dtype)) for name, g in named}
+        gradients = records.gradients_of(losses, list(parameters.values()))
+    result: dict[str, torch.Tensor] = {}
+    for (name, parameter), given in zip(parameters.items(), gradients, strict=True):
+        gradient = torch.zeros_like(parameter) if given is None else given
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        result[name] = dense.detach().to(wide(dense.dtype))
+    return losses.detach(), result
 
 
 def _fresh(batch: Batch) -> tuple[nn.Module, LossFunction, dict[str, nn.Parameter]]:
@@ -210,13 +203,9 @@ def _held(value: Any) -> list[Any]:
         return [*map(content_of, value.__closure__ or ()), value.__dict__]
     if isinstance(value, types.MethodType):
         return [value.__func__, value.__self__]
-    held = getattr(value, "__dict__", None)
-    own = isinstance(value, nn.Module) or not _is_of_torch(value)
+    held, library = getattr(value, "__dict__", None), type(value).__module__.partition(".")[0]
+    own = isinstance(value, nn.Module) or library not in ("torch", "numpy")
     return [held] if isinstance(held, dict) and own else []
-
-
-def _is_of_torch(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] in ("torch", "numpy")
 
 
 # ---------------------------------------------------------------- what copies do not reach

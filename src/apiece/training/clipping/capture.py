@@ -41,18 +41,13 @@ from apiece.training.clipping.graphs import (
     Uncaptured,
     agree,
     is_mutation,
+    moved_by_records,
     place_of,
     tidy,
 )
 from apiece.training.clipping.records import LossFunction
 from apiece.training.clipping.sequences import Unwritten, written_out
-from apiece.training.clipping.table import (
-    RANDOM,
-    RULES,
-    Sizes,
-    name_of,
-    operator_name,
-)
+from apiece.training.clipping.table import RULES, Sizes, name_of, operator_name
 from apiece.training.clipping.watch import Binding, Watch
 
 # Numbers of records in the capture that is kept: the first of which nothing else is a multiple.
@@ -311,10 +306,7 @@ class _Task:
             note("")
             if settling is not None:
                 settling.after()
-            gradients: Sequence[torch.Tensor | None] = [None for _ in wanted]
-            if losses.requires_grad:
-                with torch.autocast(losses.device.type, enabled=False):
-                    gradients = torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
+            gradients = records.gradients_of(losses, wanted)
             for place, tensor in everywhere.items():
                 module, _, name = place.rpartition(".")
                 if getattr(self.model.get_submodule(module), name, None) is not tensor:
@@ -518,7 +510,7 @@ class _Settling:
 
     def check(self, graph: fx.Graph) -> None:
         """Take out the forwards before; raise `Unsettled` where a tensor follows from inputs."""
-        if self._tensors & _moved_by_records(graph):
+        if self._tensors & moved_by_records(graph):
             raise Unsettled("follows from what it was given")
         for node in reversed(list(graph.nodes)[: self._begins]):
             if not node.users and node.op != "placeholder":
@@ -529,25 +521,6 @@ def _left_alike(one: object, other: object) -> bool:
     if one is other:
         return True
     return type(one) is type(other) and isinstance(one, _SETTLED) and bool(one == other)
-
-
-def _moved_by_records(graph: fx.Graph) -> set[fx.Node]:
-    """Return what is made of inputs or of chance, and what such values are written into."""
-    result = {n for n in graph.nodes if n.op == "placeholder" or name_of(n) in RANDOM}
-    known = 0
-    while len(result) > known:
-        known = len(result)
-        for node in graph.nodes:
-            if node not in result and result.isdisjoint(node.all_input_nodes):
-                continue
-            result.add(node)
-            schema, into = getattr(node.target, "_schema", None), node
-            while schema is not None and schema.is_mutable and into.args:
-                if not isinstance(into.args[0], fx.Node):
-                    break
-                into = into.args[0]
-                result.add(into)
-    return result
 
 
 # ---------------------------------------------------------------- where

@@ -174,12 +174,17 @@ class Products(Contribution):
                 self.right,
                 self.left.shape[1] ** 2,
             )
-        return in_parts(
-            lambda left, right: made_again(row_squares(left.mT @ right), left, right),
-            self.left,
-            self.right,
-            self.left.shape[2] * self.right.shape[2],
-        )
+
+        def made_again(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            # The sum makes the gradients once more. Two products of the same tensors differ by a
+            # few units of precision of Σ_t ‖left_t‖‖right_t‖, which is more than a unit of their
+            # norm where positions cancel.
+            unit = 2.0**-50 if left.dtype == torch.float64 else 2.0**-21
+            norms = row_squares(left.mT @ right).sqrt_()
+            return norms.add_(term_sizes(left, right).mul_(unit)).square_()
+
+        cells = self.left.shape[2] * self.right.shape[2]
+        return in_parts(made_again, self.left, self.right, cells)
 
     def sizes(self) -> torch.Tensor:
         """Return Σ_t ‖left_t‖‖right_t‖, (B,), of which round-off is a few units of precision."""
@@ -344,16 +349,6 @@ def underflow_room(dtype: torch.dtype) -> float:
 
 def _unit(dtype: torch.dtype) -> float:
     return 2.0**-48 if dtype == torch.float64 else 2.0**-20
-
-
-def made_again(squares: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return `squares` with room for gradients that are made once more for the sum, (B,).
-
-    Two products of the same tensors differ by a few units of precision of Σ_t ‖left_t‖‖right_t‖,
-    which is more than a unit of their norm where positions cancel.
-    """
-    unit = 2.0**-50 if left.dtype == torch.float64 else 2.0**-21
-    return squares.sqrt_().add_(term_sizes(left, right).mul_(unit)).square_()
 
 
 def term_sizes(left: torch.Tensor, right: torch.Tensor, room: float = 1.0) -> torch.Tensor:

@@ -67,15 +67,12 @@ class Convolution(Contribution):
         out = self.kernel.shape[0] // self.kernel.groups
         return float(places * (into + out) / (into * out))
 
-    def _padded(self, start: int, end: int) -> torch.Tensor:
-        ends = [n for n in reversed(self.kernel.padding) for _ in range(2)]
-        return nn.functional.pad(self.inputs[start:end], ends)
-
     def _products(self, start: int, end: int) -> Products:
         """Return some records as gradients (b·G, L, O/G) times patches (b·G, L, C/G·K)."""
         outputs, conv = self.outputs[start:end], self.kernel
         left = outputs.reshape(outputs.shape[0] * conv.groups, outputs.shape[1] // conv.groups, -1)
-        padded = self._padded(start, end)
+        ends = [n for n in reversed(conv.padding) for _ in range(2)]
+        padded = nn.functional.pad(self.inputs[start:end], ends)
         batch, channels, *_ = padded.shape
         first, second, *steps = padded.stride()
         each = channels // conv.groups

@@ -148,6 +148,25 @@ def _moving(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if node not in still]
 
 
+def moved_by_records(graph: fx.Graph) -> set[fx.Node]:
+    """Return what is made of inputs or of chance, and what such values are written into."""
+    result = {n for n in graph.nodes if n.op == "placeholder" or name_of(n) in RANDOM}
+    known = 0
+    while len(result) > known:
+        known = len(result)
+        for node in graph.nodes:
+            if node not in result and result.isdisjoint(node.all_input_nodes):
+                continue
+            result.add(node)
+            schema, into = getattr(node.target, "_schema", None), node
+            while schema is not None and schema.is_mutable and into.args:
+                if not isinstance(into.args[0], fx.Node):
+                    break
+                into = into.args[0]
+                result.add(into)
+    return result
+
+
 @dataclass(frozen=True, slots=True)
 class _Pairs:
     """Nodes of two captures that do the same, the first with `batch` records."""

@@ -5,7 +5,7 @@ Inputs and targets are a tensor, or tuples, lists and dicts of them, records fir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -178,6 +178,16 @@ def check_losses(losses: object, size: int, loss_fn: LossFunction) -> torch.Tens
         f"loss_fn: returned {got} for {size} records{said}; it must return one loss a record, "
         f"shape ({size},): use reduction='none', and average over positions within a record only"
     )
+
+
+def gradients_of(
+    losses: torch.Tensor, wanted: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
+    """Return the gradients of the losses' sum, not under autocast; None where it has none."""
+    if not losses.requires_grad:
+        return [None] * len(wanted)
+    with torch.autocast(losses.device.type, enabled=False):
+        return torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
 
 
 # ---------------------------------------------------------------- sums

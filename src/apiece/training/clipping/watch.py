@@ -82,7 +82,8 @@ class Binding:
 
     def get(self) -> Any:
         """Return what is there, None where there is nothing."""
-        return _contents_of(self._holder).get(self._name)
+        holder = self._holder
+        return (vars(holder) if isinstance(holder, type) else holder).get(self._name)
 
     def put(self, value: object) -> None:
         """Let another value be there."""
@@ -90,10 +91,6 @@ class Binding:
             setattr(self._holder, self._name, value)
         else:
             self._holder[self._name] = value
-
-
-def _contents_of(holder: Any) -> Any:
-    return vars(holder) if isinstance(holder, type) else holder
 
 
 class Watch:
@@ -277,7 +274,8 @@ class Watch:
                 value = held[name]
                 if value is sys.modules:
                     continue
-                if of_library and callable(value) and is_of_a_library(_home(value, owner)):
+                home = getattr(value, "__module__", owner.__name__)
+                if of_library and callable(value) and is_of_a_library(home):
                     continue
                 if not isinstance(owner, type) and not of_library:
                     self._spaces.setdefault(id(held), (held, set()))[1].add(name)
@@ -359,10 +357,6 @@ def _attributes(value: object) -> list[Any]:
     """Return the attributes of an object, as one dict, where it has any."""
     held = getattr(value, "__dict__", None)
     return [held] if isinstance(held, dict) else []
-
-
-def _home(value: object, module: Any) -> object:
-    return getattr(value, "__module__", module.__name__)
 
 
 def has_memory(value: object) -> bool:
