@@ -314,7 +314,7 @@ class Watch:
                     cell.cell_contents = held
                     self._tell(cell)
             if streams != [read(one) for one, read in self._streams]:
-                self.changed.append("a generator or a stream that the model or the loss holds")
+                self.changed.append("a generator that the model or the loss holds, or a stream")
             if not self.unchanged():
                 self._tell(None)
 
