@@ -58,14 +58,11 @@ def jonckheere_terpstra(populations: Sequence[npt.ArrayLike]) -> Trend:
     if len(populations) < 2:
         raise DataError(f"populations: {len(populations)}; a trend needs at least two")
     parts = [flat_scores(f"populations[{i}]", p) for i, p in enumerate(populations)]
-    statistic, pairs = 0.0, 0
-    for i, low in enumerate(parts):
-        ordered = np.sort(low)
-        for high in parts[i + 1 :]:
-            below = np.searchsorted(ordered, high, side="left").sum()
-            not_above = np.searchsorted(ordered, high, side="right").sum()
-            statistic += float(below + not_above) / 2
-            pairs += low.size * high.size
+    statistic = sum(
+        float(stats.mannwhitneyu(high, low, method="asymptotic").statistic)
+        for low, high in combinations(parts, 2)
+    )
+    pairs = sum(low.size * high.size for low, high in combinations(parts, 2))
     sizes = np.array([p.size for p in parts], dtype=float)
     _, ties = np.unique(np.concatenate(parts), return_counts=True)
     spread = math.sqrt(_variance(sizes, ties.astype(float)))
@@ -77,19 +74,11 @@ def jonckheere_terpstra(populations: Sequence[npt.ArrayLike]) -> Trend:
 
 def _variance(sizes: Floats, ties: Floats) -> float:
     """Return the variance of the statistic without a trend, corrected for ties."""
-    n = float(sizes.sum())
-
-    def total(x: npt.ArrayLike, *shifts: int) -> float:
-        return float(np.prod([np.asarray(x, float) - k for k in shifts], axis=0).sum())
-
-    def cubic(x: npt.ArrayLike) -> float:
-        return float((np.asarray(x) * (np.asarray(x) - 1) * (2 * np.asarray(x) + 5)).sum())
-
-    variance = (cubic([n]) - cubic(sizes) - cubic(ties)) / 72
-    if n > 2:
-        triples = total(sizes, 0, 1, 2) * total(ties, 0, 1, 2)
-        variance += triples / (36 * n * (n - 1) * (n - 2))
-    return variance + total(sizes, 0, 1) * total(ties, 0, 1) / (8 * n * (n - 1))
+    n = sizes.sum()
+    cubics = [(x * (x - 1) * (2 * x + 5)).sum() for x in (n, sizes, ties)]
+    pairs, triples = (special.perm(sizes, k).sum() * special.perm(ties, k).sum() for k in (2, 3))
+    variance = (cubics[0] - cubics[1] - cubics[2]) / 72 + pairs / (8 * n * (n - 1))
+    return float(variance + (triples / (36 * n * (n - 1) * (n - 2)) if n > 2 else 0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,19 +133,16 @@ class ShadowScores:
 
 def positions(known: AnyArray, wanted: AnyArray) -> Integers:
     """Return where each of `wanted` stands in `known`; raise `DataError` for one that does not."""
-    order = np.argsort(known, kind="stable")
-    try:
-        at = np.minimum(np.searchsorted(known, wanted, sorter=order), known.size - 1)
-    except TypeError:
-        raise DataError(f"ids: {wanted.dtype} do not compare with {known.dtype}") from None
-    where = order[at]
-    wrong = np.flatnonzero(known[where] != wanted)
+    import pandas as pd
+
+    where = pd.Index(known).get_indexer(pd.Index(wanted))
+    wrong = np.flatnonzero(where < 0)
     if wrong.size:
         raise DataError(
             f"ids: {wanted[wrong[0]]!s} is not among the {known.size} records "
             f"({wrong.size} of {wanted.size} ids do not match)"
         )
-    return where
+    return np.asarray(where)
 
 
 def join(name: str, known: AnyArray, wanted_name: str, wanted: AnyArray) -> Integers:

@@ -22,7 +22,6 @@ from apiece.training.randomness import Streams, Uncopied, noisy_mean
 from apiece.training.sums import Sums
 from apiece.training.updates import Restarts, Unfreezing, Updates
 
-Journal = Callable[[int, Iterable[torch.Tensor]], None]  # step, noisy update
 SumOver = Callable[[Integers, Floats], ClippedSum]  # records, their bounds; a pass of its own
 
 
@@ -64,7 +63,7 @@ class Loop(Uncopied):
     callbacks: tuple[Callback, ...] = ()
     restarts: Restarts | None = None
     unfreezing: Unfreezing | None = None
-    journal: Journal | None = None
+    journal: Callable[[int, Iterable[torch.Tensor]], None] | None = None  # step, update
     watch: NoiseAlone | None = None
     step_number: int = 0
     passes: int = 0  # of the present step

@@ -66,9 +66,7 @@ def _written(name: str, now: Held, then: Held, buffers: dict[int, Values]) -> bo
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if torch.equal(one, other):
-        return True
-    return bool(((one == other) | ((one != one) & (other != other))).all())  # NaN stays NaN
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def called_with(

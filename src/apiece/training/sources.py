@@ -251,6 +251,14 @@ def _check_even(loader: DataLoader[Any]) -> None:
         )
 
 
+def _files_of(folder: str | os.PathLike[str], pattern: str) -> list[Path]:
+    """Return the files of a folder, by name; raise `DataError` for none."""
+    files = sorted(Path(folder).glob(pattern))
+    if not files:
+        raise DataError(f"{folder}: no {pattern} files in it")
+    return files
+
+
 class ParquetShards:
     """The rows of a folder's Parquet files, in the order of the files' names, read when drawn.
 
@@ -280,9 +288,7 @@ class ParquetShards:
         self, folder: str | os.PathLike[str], *, inputs: Sequence[str], target: str
     ) -> None:
         self.inputs, self.target = list(inputs), target
-        self.files = sorted(Path(folder).glob("*.parquet"))
-        if not self.files:
-            raise DataError(f"{folder}: no *.parquet files in it")
+        self.files = _files_of(folder, "*.parquet")
         sizes: list[int] = []
         self._groups: list[tuple[int, int]] = []
         self._footers: dict[Path, object] = {}  # so that each is read once
@@ -401,9 +407,7 @@ class TarShards:
         self, folder: str | os.PathLike[str], *, decode: Callable[[Mapping[str, bytes]], object]
     ) -> None:
         self.decode = decode
-        self.files = sorted(Path(folder).glob("*.tar"))
-        if not self.files:
-            raise DataError(f"{folder}: no *.tar files in it")
+        self.files = _files_of(folder, "*.tar")
         names: list[str] = []
         endings: dict[str, int] = {}
         # Of each part its file, ending, place and size; of each record its first part.
