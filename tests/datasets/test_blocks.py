@@ -83,6 +83,12 @@ def test_blocks_read_what_lines_do(data: bytes, block: int, order: list[str], co
     assert in_blocks(data, wanted, block) == one_by_one(data, wanted)
 
 
+def test_lines_too_long_for_arrow_are_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_LONG", 6)
+    data = b'a,b,c\na long,line,here\n"a",b,\n\na,b\n\xff,\xc2\x85,longer\n'
+    assert in_blocks(data, NAMES, 64) == one_by_one(data, NAMES)
+
+
 @pytest.mark.slow
 def test_blocks_read_what_lines_do_more_often() -> None:
     """100,000 files of random atoms, by blocks of random sizes."""
@@ -96,8 +102,8 @@ def test_blocks_read_what_lines_do_more_often() -> None:
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
-        ("_CR", ord("~")),  # a carriage return is no end, and no reason to look closer
-        ("_QUOTE", ord("~")),  # a quote is a character like any other
+        ("_readable", lambda cells: cells.cast("large_string")),  # what no text has
+        ("_cells_of", lambda line, _: line.split(b",")),  # a quote hides no comma
         ("_UNREADABLE", "~"),  # control characters beyond ASCII
     ],
 )

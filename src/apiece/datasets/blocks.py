@@ -9,21 +9,19 @@ wrote the field between could write other people's lines. A line with too few or
 contributes nothing; a cell that is empty or not UTF-8 is missing. What one row holds must not show
 in whether the others are answered; a steward's own table is read by `tables`, which names the row.
 
-Lines without a quote or a stray carriage return are cut by array operations, all others one by one
-by `line_cells`, which gives the same cells.
+Arrow cuts the lines without a quote or a stray carriage return, a block of them at a time.
+`line_cells` cuts every other line by itself, and gives the same cells for all.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from apiece._types import Integers, Mask
 from apiece.errors import DataError
 
 if TYPE_CHECKING:
@@ -88,24 +86,10 @@ def cell_text(cell: bytes) -> str | None:
 
 
 BLOCK: Final = 1 << 22  # bytes
-_LF, _CR, _COMMA, _QUOTE = b'\n\r,"'
-Bytes = npt.NDArray[np.uint8]
+_LONG: Final = 1 << 30  # bytes of a line; Arrow takes blocks of less than twice as many
 Log = Callable[[str], None]
 # In RE2, for cells that are UTF-8: what `UNREADABLE` finds in them.
 _UNREADABLE: Final = r"[\x00-\x1f\x7f-\x{9f}]"
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Lines:
-    """The lines of a block."""
-
-    data: Bytes
-    begin: Integers  # of each line
-    end: Integers  # without LF or CR LF
-    odd: Mask  # which lines have a quote or a carriage return, and are not cut here
-    cells: Integers  # how many the others have, 0 of an empty line
-    commas: Integers  # the places of all
-    first: Integers  # of each line among them
 
 
 def read_batches(
@@ -114,113 +98,102 @@ def read_batches(
     r"""Yield the wanted columns of the lines after the header, a block at a time, as Arrow text."""
     import pyarrow as pa
 
-    places = [names.index(name) for name in wanted]
-    number = 2
-    for data in _blocks(file, block):
-        lines = _lines(np.frombuffer(data, dtype=np.uint8))
-        good, cut = _read_odd(lines, data, len(names), number, log)
-        plain = np.flatnonzero(~lines.odd & (lines.cells == len(names)))
-        order = np.argsort(np.concatenate([plain, np.array(good, dtype=np.int64)]), kind="stable")
-        columns = []
-        for place in places:
-            column = _column(lines, plain, place, len(names))
-            if good:
-                odd = pa.array([cell_text(cells[place]) for cells in cut], pa.large_string())
-                column = pa.concat_arrays([column, odd]).take(pa.array(order))
-            columns.append(column)
+    places, number = [names.index(name) for name in wanted], 2  # of the next line
+    while data := file.read(block):
+        data += b"" if data.endswith(b"\n") else file.readline()
+        columns = None
+        long = len(data) > _LONG
+        if not long and b'"' not in data and data.count(b"\r") == data.count(b"\r\n"):
+            with suppress(pa.ArrowInvalid):  # for a line with more or fewer cells
+                columns = _cut(data, len(names), places)
+        if columns is None:
+            columns = _cut_by_line(data, len(names), places, number, log)
         yield pa.record_batch(columns, names=list(wanted))
-        number += lines.begin.size
+        number += data.count(b"\n")
 
 
-def _blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield the file in parts of whole lines, of at least `size` bytes where there are as many."""
-    while data := file.read(size):
-        yield data + file.readline() if not data.endswith(b"\n") else data
-
-
-def _lines(data: Bytes) -> _Lines:
-    ends = np.flatnonzero(data == _LF)
-    if data[-1] != _LF:
-        ends = np.append(ends, data.size)
-    begin = np.append(0, ends[:-1] + 1)
-    # A line's end is LF or CR LF: one carriage return before it belongs to it.
-    cr = (ends > begin) & (data[np.maximum(ends - 1, 0)] == _CR)
-    end = ends - cr
-    strange = np.flatnonzero((data == _QUOTE) | (data == _CR))
-    at = np.searchsorted(begin, strange, side="right") - 1
-    odd = np.zeros(begin.size, dtype=np.bool_)
-    odd[at[strange < end[at]]] = True
-    commas = np.flatnonzero(data == _COMMA)
-    first = np.searchsorted(commas, begin)
-    cells = np.searchsorted(commas, end) - first + 1
-    return _Lines(data, begin, end, odd, np.where(end > begin, cells, 0), commas, first)
-
-
-def _read_odd(
-    lines: _Lines, data: bytes, width: int, number: int, log: Log
-) -> tuple[list[int], list[list[bytes]]]:
-    """Return the odd lines that have as many cells as the header, and their cells."""
-    # Tells of every line, odd or not, that has more or fewer; raises at the first unclear one.
-    good, cut = [], []
-    for at in np.flatnonzero(lines.odd | (lines.cells != width)).tolist():
-        count = int(lines.cells[at])
-        if lines.odd[at]:
-            try:
-                # With an end put back, so that one carriage return of the line's own stays in it.
-                cells = line_cells(data[lines.begin[at] : lines.end[at]] + b"\r\n")
-            except UnclearLineError:
-                raise UnclearLineError(
-                    f"line {number + at}: a quote that opens and does not close on its line, or "
-                    "stands beside other text, or a line break within a line; write one record a "
-                    "line"
-                ) from None
-            count = len(cells)
-            if count == width:
-                good.append(at)
-                cut.append(cells)
-        if count not in (0, width):
-            log(f"line {number + at}: {count} fields, not {width}; left out")
-    return good, cut
-
-
-def _column(lines: _Lines, rows: Integers, place: int, width: int) -> pa.Array:
-    """Return one cell of each of these lines, none of them odd, as Arrow text."""
+def _cut_by_line(
+    data: bytes, width: int, places: Sequence[int], number: int, log: Log
+) -> list[pa.Array]:
+    """Return the columns at these places of lines of any kind, the first with this number."""
     import pyarrow as pa
 
-    first = lines.first[rows]
-    begin = lines.begin[rows] if place == 0 else lines.commas[first + place - 1] + 1
-    end = lines.end[rows] if place == width - 1 else lines.commas[first + place]
-    size = end - begin
-    offsets = np.append(0, np.cumsum(size))
-    # Where each byte of the column stands in the block: its place in its cell, past the cell's.
-    taken = np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], size)
-    text = lines.data[taken]
-    if text.size and text.max() >= 0x80:
-        return _beyond_ascii(text, offsets)
-    missing = pa.py_buffer(np.packbits(size > 0, bitorder="little").tobytes())
-    return _large_string(offsets, text, missing)
+    plain: list[bytes] = []  # the lines that are cut at their commas
+    quoted: list[list[bytes]] = []  # the cells of the others
+    is_quoted: list[bool] = []  # of each line that is kept
+    for at, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=number):
+        own = line.removesuffix(b"\r")
+        alone = b'"' in own or b"\r" in own or len(own) > _LONG
+        cells = _cells_of(line, at) if alone else None
+        count = own.count(b",") + bool(own) if cells is None else len(cells)
+        if count != width:
+            if count:
+                log(f"line {at}: {count} fields, not {width}; left out")
+            continue
+        is_quoted.append(cells is not None)
+        if cells is None:
+            plain.append(own)
+        else:
+            quoted.append(cells)
+    columns = _cut(b"\n".join(plain), width, places)
+    rest = [[cell_text(cells[place]) for cells in quoted] for place in places]
+    # The columns have the plain lines first: they are put in the order of the file.
+    order = pa.array(np.argsort(np.argsort(is_quoted, kind="stable")))
+    return [
+        pa.concat_arrays([column, pa.array(texts, pa.large_string())]).take(order)
+        for column, texts in zip(columns, rest, strict=True)
+    ]
 
 
-def _large_string(offsets: Integers, text: Bytes, present: object) -> pa.Array:
+def _cells_of(line: bytes, number: int) -> list[bytes]:
+    try:
+        return line_cells(line + b"\n")
+    except UnclearLineError:
+        raise UnclearLineError(
+            f"line {number}: a quote that opens and does not close on its line, or stands beside "
+            "other text, or a line break within a line; write one record a line"
+        ) from None
+
+
+def _cut(data: bytes, width: int, places: Sequence[int]) -> list[pa.Array]:
+    """Return the columns at these places of lines of so many cells, none of them quoted."""
     import pyarrow as pa
+    from pyarrow import csv
 
-    buffers = [present, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(text)]
-    return pa.Array.from_buffers(pa.large_string(), offsets.size - 1, buffers)
+    if not data:
+        return [pa.array([], pa.large_string()) for _ in places]
+    data = b"\n" + data  # a byte-order mark at the very start would be dropped
+    wanted = [str(place) for place in places]
+    table = csv.read_csv(
+        pa.py_buffer(data),
+        csv.ReadOptions(
+            column_names=[str(place) for place in range(width)],
+            use_threads=False,
+            block_size=len(data),
+        ),
+        csv.ParseOptions(quote_char=False, double_quote=False),
+        csv.ConvertOptions(
+            column_types=dict.fromkeys(wanted, pa.large_binary()),
+            include_columns=wanted,
+            null_values=[""],
+            strings_can_be_null=True,
+        ),
+    )
+    return [_readable(table.column(name).combine_chunks()) for name in wanted]
 
 
-def _beyond_ascii(text: Bytes, offsets: Integers) -> pa.Array:
-    """Return cells of which some are not ASCII: read in one go if all are UTF-8."""
+def _readable(cells: pa.Array) -> pa.Array:
+    """Return cells as text, as `cell_text` does."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = _large_string(offsets, text, None)
     try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        cells = column.cast(pa.large_binary()).to_pylist()
-        return pa.array([cell_text(cell) for cell in cells], pa.large_string())
-    plain = pc.or_(
-        pc.string_is_ascii(column), pc.invert(pc.match_substring_regex(column, _UNREADABLE))
-    )
-    kept = pc.and_(plain, pc.greater(pc.binary_length(column), 0))
+        column = cells.cast(pa.large_string())
+    except pa.ArrowInvalid:  # some are not UTF-8
+        texts = [None if cell is None else cell_text(cell) for cell in cells.to_pylist()]
+        return pa.array(texts, pa.large_string())
+    plain = pc.string_is_ascii(column)
+    if pc.all(plain).as_py():
+        return column
+    kept = pc.or_(plain, pc.invert(pc.match_substring_regex(column, _UNREADABLE)))
     return pc.if_else(kept, column, pa.scalar(None, pa.large_string()))
