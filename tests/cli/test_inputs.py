@@ -44,7 +44,7 @@ def test_groups_come_back(groups: list[tuple[str, float, float]]) -> None:
         ("", "'' is not name:epsilon:share"),
         ("a:1", "'a:1' is not name:epsilon:share"),
         ("a:1:1,b:1:1:1", "'b:1:1:1' is not name:epsilon:share"),
-        ("a:one:1", "must be numbers"),
+        ("a:one:1", "with two numbers"),
     ],
 )
 def test_groups_that_are_none(text: str, said: str) -> None:

@@ -141,7 +141,7 @@ def test_a_table_of_visits_is_planned_by_person(tmp_path: Path) -> None:
         (["--option", "nois=mean"], "did you mean 'noise'"),
         (["--option", "noise"], "not name=value"),
         (["--groups", "strict:1"], "not name:epsilon:share"),
-        (["--groups", "strict:one:1"], "must be numbers"),
+        (["--groups", "strict:one:1"], "with two numbers"),
         (["--groups", "strict:nan:1"], "epsilon of strict"),
         (["--delta", "1"], "delta"),
         (["--batch-size", "1001"], "there are 1000 records"),

@@ -12,13 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import click
 
 from apiece._files import FIGURE, Kind, check_output, reading
-from apiece._text import plain, plain_lines
+from apiece._text import aligned, plain, plain_lines
 from apiece.errors import DataError, InputError, unknown
 
 if TYPE_CHECKING:
@@ -229,20 +230,25 @@ def needed_delta(given: T | None, own: T | None = None) -> T:
     return delta
 
 
+def misread(flag: str, text: str, form: str) -> InputError:
+    """Return the error for a value that is not written as `form`, which ends with an example."""
+    return InputError(f"{flag}: {text!r} is not {form}")
+
+
 def groups_from(text: str) -> list[tuple[str, float, float]]:
     """Return (name, epsilon, share) of each group in `name:epsilon:share,…`."""
-    found = []
+    groups = []
     for part in text.split(","):
-        name, *numbers = part.split(":")
-        if len(numbers) != 2 or name != name.strip() or not name:
-            raise InputError(f"--groups: {part!r} is not name:epsilon:share, as in strict:1:0.34")
         try:
-            found.append((name, float(numbers[0]), float(numbers[1])))
+            name, epsilon, share = part.split(":")
+            if name != name.strip() or not name:
+                raise ValueError
+            groups.append((name, float(epsilon), float(share)))
         except ValueError:
-            raise InputError(
-                f"--groups: {part!r}: epsilon and share must be numbers, as in strict:1:0.34"
+            raise misread(
+                "--groups", part, "name:epsilon:share with two numbers, as in strict:1:0.34"
             ) from None
-    return found
+    return groups
 
 
 def numbers_from(flag: str, text: str) -> list[float]:
@@ -250,14 +256,30 @@ def numbers_from(flag: str, text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"{flag}: {text!r} is not a list of numbers, as in 2,4,8") from None
+        raise misread(flag, text, "a list of numbers, as in 2,4,8") from None
+
+
+def assigned(flag: str, text: str, form: str, *, last: bool = False) -> tuple[str, str]:
+    """Return the name and the value of `name=value`; last: the last = counts, not the first."""
+    name, equals, value = text.rpartition("=") if last else text.partition("=")
+    if not (name and equals):
+        raise misread(flag, text, form)
+    return name, value
+
+
+def interval_from(flag: str, text: str, form: str) -> tuple[str, tuple[float, float]]:
+    """Return the name and the ends of `name=low:high`."""
+    name, ends = assigned(flag, text, form, last=True)
+    try:
+        low, high = map(float, ends.split(":"))
+    except ValueError:
+        raise misread(flag, text, form) from None
+    return name, (low, high)
 
 
 def parse_option(text: str) -> tuple[str, Any]:
     """Return the name and the value of `name=value`, the value as JSON where it is."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InputError(f"--option: {text!r} is not name=value, as in noise=strictest")
+    name, value = assigned("--option", text, "name=value, as in noise=strictest")
     try:
         return name.replace("-", "_"), json.loads(value)
     except json.JSONDecodeError:
@@ -270,12 +292,12 @@ def once(flag: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     >>> once("--range", [("a", 1), ("b", 2)])
     {'a': 1, 'b': 2}
     """
-    found: dict[str, T] = {}
+    values: dict[str, T] = {}
     for name, value in pairs:
-        if name in found:
+        if name in values:
             raise InputError(f"{flag}: {name!r} is given twice; give it once")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def read_plan(path: Path) -> Plan:
@@ -345,16 +367,19 @@ def columns(rows: Sequence[Sequence[str]], *, width: int = 80) -> list[str]:
     """
     head, *body = rows
     depth = max(cell.count("\n") for cell in head) + 1
-    tops = [([""] * depth + cell.split("\n"))[-depth:] for cell in head]
-    cells = [[plain(cell) for cell in row] for row in body]
-    widths = [max(map(len, [*tops[i], *(row[i] for row in cells)])) for i in range(len(head))]
-    widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths[1:]), 12))
-    lines = []
-    for first, *rest in (*zip(*tops, strict=True), ["─" * w for w in widths], *cells):
-        first = first if len(first) <= widths[0] else first[: widths[0] - 1] + "…"
-        right = (cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True))
-        lines.append("  ".join([first.ljust(widths[0]), *right]).rstrip())
-    return lines
+    tops = zip(*(([""] * depth + cell.split("\n"))[-depth:] for cell in head), strict=True)
+    cells = [*map(list, tops), *([plain(cell) for cell in row] for row in body)]
+    first, *rest = (max(map(len, column)) for column in zip(*cells, strict=True))
+    first = min(first, max(width - sum(rest) - 2 * len(rest), 12))
+    for row in cells:
+        row[0] = row[0] if len(row[0]) <= first else row[0][: first - 1] + "…"
+    cells.insert(depth, ["─" * each for each in (first, *rest)])
+    return aligned(cells)
+
+
+def bullets(sentences: Iterable[str]) -> list[str]:
+    """Return the lines of a list of sentences, 78 columns wide."""
+    return [fill(each, 78, initial_indent="- ", subsequent_indent="  ") for each in sentences]
 
 
 PATIENCE = 2.0  # seconds without a bar

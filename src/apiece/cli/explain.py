@@ -1,7 +1,6 @@
 """apiece explain: what a budget means for the person who gives it, in frequencies."""
 
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ from apiece.cli._command import (
     Bar,
     Command,
     Output,
+    bullets,
     emit,
     flag_of,
     groups_from,
@@ -179,10 +179,6 @@ def _of_plan(path: Path, group: str | None) -> Explanation:
 
 def text(found: Explanation) -> str:
     """Return an explanation for people to read, 80 columns wide."""
-
-    def listed(sentences: tuple[str, ...]) -> list[str]:
-        return [fill(s, 78, initial_indent="- ", subsequent_indent="  ") for s in sentences]
-
     of = "the mechanism that is run" if found.tighter else "any mechanism that keeps it"
     return "\n".join(
         [
@@ -190,9 +186,9 @@ def text(found: Explanation) -> str:
             f"{found.relation.replace('_', '/')}; of {of}.",
             "The attacker knows everything about everyone else. The counts are averages.",
             "",
-            *listed(found.sentences),
+            *bullets(found.sentences),
             "",
             "What it does not cover:",
-            *listed(found.limits),
+            *bullets(found.limits),
         ]
     )

@@ -7,7 +7,6 @@ import math
 import sys
 from datetime import date
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +20,7 @@ from apiece.cli._command import (
     PATH,
     CommandGroup,
     Output,
+    bullets,
     columns,
     dialect_from,
     echo,
@@ -554,9 +554,8 @@ def receipt_text(found: Receipt) -> str:
         lines += ["The slack is the part of δ for results that are no plain Gaussian sums.", ""]
     lines.append(found.left)
     lines += ["", "What the whole budget means:"]
-    said = explain(found.epsilon, found.delta).sentences
-    lines += [fill(s, 78, initial_indent="- ", subsequent_indent="  ") for s in said]
-    lines += ["", f"History {found.head.number}:{found.head.digest}", "covers every charge above."]
+    lines += [*bullets(explain(found.epsilon, found.delta).sentences), ""]
+    lines += [f"History {found.head.number}:{found.head.digest}", "covers every charge above."]
     return "\n".join(lines)
 
 

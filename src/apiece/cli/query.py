@@ -8,7 +8,7 @@ import shlex
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -24,8 +24,10 @@ from apiece.cli._command import (
     Output,
     Printed,
     Scratch,
+    assigned,
     columns,
     emit,
+    interval_from,
     needed_delta,
     once,
     option,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from apiece.queries.scan import Registered
 
 Log = Callable[[str], None]
+BOUNDS = "column=LOW:HIGH, as in income=0:200000"
+KINDS = "column=numeric, text or date, as in city=text"
 _LOG = Kind("a steward's log", mark=b'"apiece query"\n', private=True)
 EXAMPLE = """
 \b
@@ -119,10 +123,10 @@ def command(
         raise InputError("--scope: of what a ledger is charged; give --ledger too")
     schema = Schema(
         flags["person"],
-        bounds=once("--bounds", map(_bounds, flags["bounds"])),
+        bounds=once("--bounds", (interval_from("--bounds", b, BOUNDS) for b in flags["bounds"])),
         groups=once("--values", map(_values, flags["values"])),
         rows_per_person=flags["rows_per_person"],
-        kinds=once("--kind", map(_kind, flags["kinds"])),
+        kinds=once("--kind", (assigned("--kind", k, KINDS, last=True) for k in flags["kinds"])),
     )
     _refuse_settings(engine, memory, workspace)
     if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
@@ -189,19 +193,8 @@ def _registered(
         yield register_on_spark(source, schema, spark=spark, workspace=folder, **how)
 
 
-def _bounds(text: str) -> tuple[str, tuple[float, float]]:
-    name, equals, rest = text.rpartition("=")
-    low, _, high = rest.partition(":")
-    with suppress(ValueError):
-        if equals:
-            return name, (float(low), float(high))
-    raise InputError(f"--bounds: {text!r} is not column=LOW:HIGH, as in income=0:200000")
-
-
 def _values(text: str) -> tuple[str, list[str]]:
-    name, equals, rest = text.partition("=")
-    if not (equals and name and rest):
-        raise InputError(f"--values: {text!r} is not column=A,B, as in region=north,south")
+    name, rest = assigned("--values", text, "column=A,B, as in region=north,south")
     values = rest.split(",")
     for value in values:
         if value != value.strip() or not value:
@@ -212,13 +205,6 @@ def _values(text: str) -> tuple[str, list[str]]:
         if values.count(value) > 1:
             raise InputError(f"--values: {value!r} occurs twice in {text!r}; give it once")
     return name, values
-
-
-def _kind(text: str) -> tuple[str, str]:
-    name, equals, kind = text.rpartition("=")
-    if not (equals and name):
-        raise InputError(f"--kind: {text!r} is not column=numeric, text or date, as in city=text")
-    return name, kind
 
 
 def _log(path: Path | None) -> Log:

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from apiece.cli._command import Command, emit, once, option, refuse_given
-from apiece.errors import AttributeRangeError, DataError, InputError
+from apiece.cli._command import (
+    Command,
+    assigned,
+    emit,
+    interval_from,
+    misread,
+    numbers_from,
+    once,
+    option,
+    refuse_given,
+)
+from apiece.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from apiece._types import Json
@@ -101,15 +111,12 @@ def _maximum(found: Maximum) -> Json:
 
 
 def _at(query: Query, text: str) -> Json:
-    record = once("--at", (_assignment(part, "--at", "a=1,b=3") for part in text.split(",")))
-    values = {name: [_number(value, "--at", text)] for name, value in record.items()}
-    unknown = sorted(set(values) - set(query.attributes))
-    if unknown:
-        raise AttributeRangeError(
-            f"--at {text!r}: the query has no attribute {unknown[0]!r}; "
-            f"give some of {', '.join(query.attributes)}"
-        )
     from apiece.sensitivity import partial_sensitivity
+
+    pairs = (assigned("--at", part, "name=NUMBER, as in a=1") for part in text.split(","))
+    values = once("--at", ((name.strip(), numbers_from("--at", one)) for name, one in pairs))
+    for name in values.keys() - set(query.attributes):
+        raise unknown(f"attribute in --at {text!r}", name, query.attributes)
 
     partial = partial_sensitivity(query, values)
     return {
@@ -192,22 +199,8 @@ def _draw(query: Query, path: Path) -> None:
 
 
 def _range(text: str) -> tuple[str, tuple[float, float]]:
-    name, ends = _assignment(text, "--range", "a=1:2")
-    lower, colon, upper = ends.partition(":")
-    if not colon:
-        raise AttributeRangeError(f"--range {text!r}: no ':' in it; write --range {name}=1:2")
-    return name, (_number(lower, "--range", text), _number(upper, "--range", text))
-
-
-def _assignment(text: str, option: str, example: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (equals and name.strip().isidentifier()):
-        raise DataError(f"{option} {text!r}: not understood; write {option} {example}")
-    return name.strip(), value
-
-
-def _number(text: str, option: str, whole: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise DataError(f"{option} {whole!r}: {text!r} is not a number; give a number") from None
+    form = "name=LOWER:UPPER, as in a=1:2"
+    name, ends = interval_from("--range", text, form)
+    if not name.strip().isidentifier():
+        raise misread("--range", text, form)
+    return name.strip(), ends
