@@ -18,12 +18,12 @@ from apiece import Budgets, Scale, assign, cli
 from apiece._text import figure_text, plain, plain_lines
 from apiece.audit import Findings
 from apiece.audit.membership import roc
-from apiece.cli.audit import text as audit_text
 from apiece.cli.plan import table
 from apiece.jobs import Run
 from apiece.jobs.trained import Facts, Trained, promises_of
 from apiece.reporting import report
 from apiece.reporting.closing import closing_table
+from apiece.reporting.closing import findings_text as audit_text
 from apiece.reporting.figures import budgets as budgets_figure
 from apiece.reporting.figures import rocs as rocs_figure
 from apiece.reporting.plots import privacy_curves

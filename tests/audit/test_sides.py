@@ -67,3 +67,13 @@ def test_persons_are_on_one_side_and_in_one_group() -> None:
         audit_scores(one, ModelScores.of([1.0, 2]), delta=1e-5, generator=generator)
     with pytest.raises(DataError, match="groups: rows of one person differ"):
         ModelScores.of([1.0, 2, 3], people=[1, 1, 2], groups=["a", "b", "a"])
+
+
+def test_groups_of_members_alone_are_told_from_all_others() -> None:
+    phi = np.array([9.0, 8, 1, 0])
+    members = ModelScores.of(phi, groups=np.array(["a", "a", "b", "b"]))
+    others = ModelScores.of([2.0, 3, 4])
+    generator = np.random.default_rng(0)
+    found = audit_scores(members, others, delta=1e-5, generator=generator)
+    areas = {name: curve.auc for name, curve in found.rocs.items()}
+    assert areas == {"all": 0.5, "a": 1.0, "b": 0.0}

@@ -15,8 +15,8 @@ from apiece.budgets import Budgets
 from apiece.cli import run as main
 from apiece.cli.audit import _kind_of
 from apiece.cli.audit import command as audit_command
-from apiece.cli.audit import text as audit_text
 from apiece.reporting import report
+from apiece.reporting.closing import findings_text as audit_text
 from apiece.training import loop
 
 from .audits import call, canaries
@@ -64,7 +64,7 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     [
         ([], "name one of"),
         (["--canaries", "a", "--shadows", "b"], "name one of"),
-        (["--scores-in", "none.txt"], "--scores-out: missing"),
+        (["--scores-in", "none.txt"], "Missing option '--scores-out'"),
         (["--scores-in", "none.txt", "--scores-out", "none.txt"], "none.txt"),
         (["--shadows", "none.npz"], "No such file"),
         (["--canaries", "none.csv"], "none.csv"),
@@ -106,7 +106,7 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             ["--trust-model", "--model", "{good}", "--members", "{good}", "--others", "{good}"],
             "not a .npz file",
         ),
-        (["--model", "{good}"], "--members, --others: missing"),
+        (["--model", "{good}"], "Missing option '--members'"),
     ],
 )
 def test_audit_mistakes(

@@ -182,6 +182,7 @@ def test_the_flags_of_an_offer(
         ([*OFFER, "--page", "a.html", "--epsilon", "1"], "--epsilon"),
         ([*OFFER, "--page", "a.html", "--consent"], "--consent"),
         ([*OFFER, "--page", "a.html", "--figure", "a.png"], "--figure"),
+        ([*OFFER, "--page", "a.html", "--purpose", "sleep"], "--purpose"),
         (["--groups", "a:1", *OFFER[2:], "--page", "a.html"], "name:epsilon:share"),
         (["--groups", "a:1:1", *OFFER[2:], "--page", "a.html"], "offer 2"),
         (["--epsilon", "1", "--delta", "1e-5", "--steps", "5"], "--steps"),

@@ -532,7 +532,8 @@ OTHERS = [
             add="--order 8", mend={"add": "--order 8 --noise-stddev 10"}),
     Mistake("sensitivity: range of words", "sensitivity", ("'b=low:2'", "LOWER:UPPER"),
             add="--range b=low:2"),
-    Mistake("sensitivity: not a colon", "sensitivity", ("--range: 'b=1-2'", "a=1:2"), add="--range b=1-2"),
+    Mistake("sensitivity: not a colon", "sensitivity", ("--range: 'b=1-2'", "a=1:2"),
+            add="--range b=1-2"),
 ]  # fmt: skip
 
 

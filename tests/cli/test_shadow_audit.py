@@ -8,7 +8,7 @@ import pytest
 from apiece import audit
 from apiece.audit.shadows import Arrays, ShadowJob
 from apiece.cli import run as main
-from apiece.cli.audit import text as audit_text
+from apiece.reporting.closing import findings_text as audit_text
 
 from .options import last
 

@@ -14,7 +14,7 @@ from scipy import special, stats
 from apiece._types import AnyArray, Floats, Json
 from apiece.audit.anytime import Watched
 from apiece.audit.bounds import LowerBound, flat_scores, one_run
-from apiece.audit.membership import Roc, lira_each, loss_scores, privacy_scores, roc_by_group
+from apiece.audit.membership import Roc, lira_each, loss_scores, privacy_scores, roc, roc_by_group
 from apiece.audit.records import ShadowScores
 from apiece.audit.splits import check_half_full
 from apiece.budgets import Units
@@ -328,6 +328,10 @@ def audit_scores(
     if members.groups is not None and others.groups is not None:
         groups = np.concatenate([members.groups, others.groups])
     rocs = roc_by_group(scores, truth, groups)
+    if members.groups is not None and others.groups is None:  # each group against all others
+        for name in np.unique(members.groups).tolist():
+            of = np.append(members.groups == name, np.ones(sizes[1], dtype=bool))
+            rocs[str(name)] = roc(scores[of], truth[of])
     size = min(sizes)
     count = int(generator.binomial(size, 0.5))
     drawn = generator.choice(sizes[0], count, replace=False)

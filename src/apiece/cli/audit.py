@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -12,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece._text import plain
 from apiece.cli import Interrupted
 from apiece.cli._command import (
     DIALECT,
     PATH,
+    SHARED,
     Bar,
     Command,
-    Decorator,
     Output,
     dialect_from,
     emit,
@@ -27,13 +25,14 @@ from apiece.cli._command import (
     option,
     read_plan,
     read_text,
+    refuse_given,
     renamed,
     table_options,
 )
 from apiece.errors import DataError, InputError, StateError, UnsupportedError, unknown
 
 if TYPE_CHECKING:
-    from apiece.audit import Findings, LowerBound, ShadowJob, ShadowScores, Stopped
+    from apiece.audit import Claim, Findings, ShadowJob, ShadowScores
     from apiece.audit.shadows import Mapper
     from apiece.jobs.config import Job
     from apiece.jobs.people import Examples, People
@@ -51,7 +50,6 @@ Examples:
   apiece audit shadows --shadows audits/first/scores.npz
   apiece audit anytime runs/first --max-samples 2000
 """
-FEW_MODELS = 32  # from here on the AUC of scores without signal is within 0.005 of 1/2
 # What an audit is of, by the option that names it; without a sub-command it is told by these.
 NAMED_BY = {
     "--model": "model",
@@ -62,8 +60,44 @@ NAMED_BY = {
 }
 
 
+class AuditCommand(Command):
+    """One kind of audit, whose function returns its findings, which are printed.
+
+    An option of another kind is refused with the kinds that it goes with.
+    """
+
+    def __init__(self, name: str, callback: Callable[..., Findings], **how: Any) -> None:
+        def run(as_json: bool, **asked: Any) -> None:
+            from apiece.reporting.closing import findings_text
+
+            findings = callback(**asked)
+            emit(as_json, findings.to_dict(), findings_text(findings))
+
+        super().__init__(name, callback=run, **how)
+        self.params.append(click.Option(["--json", "as_json"], **SHARED["--json"]))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return what is left of the arguments, or raise for an option of another kind."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            owners = [
+                name
+                for name, kind in command.commands.items()
+                if any(error.option_name in option.opts for option in kind.params)
+            ]
+            if not owners:
+                raise
+            raise InputError(
+                f"{error.option_name}: goes with {' or '.join(owners)}, not with {self.name}; "
+                "leave it out"
+            ) from None
+
+
 class AuditGroup(click.Group):
     """The sub-commands, of which the first option or argument tells which is meant."""
+
+    command_class = AuditCommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the name of the sub-command first, where it is not there."""
@@ -86,29 +120,6 @@ def _kind_of(args: list[str]) -> str:
     return given[0]
 
 
-class AuditCommand(Command):
-    """One kind of audit: an option of another is refused with the kinds that it goes with."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Return what is left of the arguments, or raise for an option of another kind."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            parent = ctx.parent.command if ctx.parent is not None else None
-            kinds = parent.commands if isinstance(parent, click.Group) else {}
-            owners = [
-                name
-                for name, kind in kinds.items()
-                if any(error.option_name in option.opts for option in kind.params)
-            ]
-            if not owners:
-                raise
-            raise InputError(
-                f"{error.option_name}: goes with {' or '.join(owners)}, not with {self.name}; "
-                "leave it out"
-            ) from None
-
-
 @click.group(cls=AuditGroup, epilog=EXAMPLE)
 def command() -> None:
     """Audit a run folder, a torch model, scores of many models, canaries of one run, or shadows.
@@ -125,26 +136,7 @@ _seed = option("--seed", type=int, default=0, help="Seed of the audit.")
 _variant = option("--variant", default="online", help="Variant of LiRA: online or offline.")
 
 
-def audit(name: str, short_help: str) -> Decorator:
-    """Return a decorator that makes a kind of audit of a function that returns its findings."""
-
-    def made(function: Any) -> click.Command:
-        def run(as_json: bool, **asked: Any) -> None:
-            found = function(**asked)
-            emit(as_json, found.to_dict(), text(found))
-
-        run.__doc__ = function.__doc__
-        run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        kind: click.Command = command.command(name, short_help=short_help, cls=AuditCommand)(
-            option("--json")(run)
-        )
-        kind.params.append(kind.params.pop(0))  # --json comes last
-        return kind
-
-    return made
-
-
-@audit("run", "The model in a run folder, by its losses.")
+@command.command("run", short_help="The model in a run folder, by its losses.")
 @click.argument("run", type=PATH)
 @_seed
 @_delta
@@ -156,8 +148,6 @@ def of_run(run: Path, delta: float | None, confidence: float, seed: int) -> Find
     """
     import numpy as np
 
-    from apiece.jobs.people import read_people
-
     job = _job_of(run)
     own = job.budgets.delta
     delta = needed_delta(delta, None if isinstance(own, str) else own)
@@ -167,31 +157,23 @@ def of_run(run: Path, delta: float | None, confidence: float, seed: int) -> Find
             "that members cannot be told from others; train with --split COLUMN, or audit a run "
             "with --seed"
         )
-    people = _present(job, _of_classes(read_people(job)))
+    people = _people_of(job)
     from apiece.audit.findings import ModelScores, audit_scores
-    from apiece.audit.membership import roc
     from apiece.audit.stacked_training import model_confidences
     from apiece.jobs import load_model
 
     network = load_model(run / "model.pt").network
 
     def side(records: Examples, groups: Any = None) -> ModelScores:
-        good = ~records.faulty
-        found = model_confidences(network, records.features[good], records.labels[good])
-        person = None if records.person is None else records.person[good]
-        return ModelScores.of(found, groups=None if groups is None else groups[good], people=person)
+        usable = records.of(~records.faulty)
+        phi = model_confidences(network, usable.features, usable.labels)
+        own = None if groups is None else groups[~records.faulty]
+        return ModelScores.of(phi, groups=own, people=usable.person)
 
     names = people.budgets.groups.name[people.group_of_rows].astype(str)
-    members, others = side(people.train, names), side(people.test)
-    generator = np.random.default_rng(seed)
-    found = audit_scores(members, others, delta=delta, confidence=confidence, generator=generator)
-    rocs = dict(found.rocs)
-    assert members.groups is not None
-    for name in np.unique(members.groups).tolist():
-        own = members.scores[members.groups == name]
-        truth = np.repeat([True, False], [own.size, others.scores.size])
-        rocs[name] = roc(np.concatenate([own, others.scores]), truth)
-    return replace(found, audit="run folder", rocs=rocs)
+    sides, generator = (side(people.train, names), side(people.test)), np.random.default_rng(seed)
+    findings = audit_scores(*sides, delta=delta, confidence=confidence, generator=generator)
+    return replace(findings, audit="run folder")
 
 
 def _job_of(run: Path) -> Job:
@@ -202,21 +184,20 @@ def _job_of(run: Path) -> Job:
     return read_job(run / "config.toml")
 
 
-def _of_classes(people: People) -> People:
-    """Return the people of a run; raise `UnsupportedError` where its model predicts a number."""
+def _people_of(job: Job, coins: int | None = None) -> People:
+    """Return the people of a run without those who have withdrawn since, by its ledger.
+
+    Raises `UnsupportedError` where its model predicts a number, and `AnalysisError` where the
+    ledger did not pay for it.
+    """
+    from apiece.jobs.people import read_people
+
+    people = read_people(job, coins)
     if not people.classes:
         raise UnsupportedError(
             f"run: its model predicts the number {people.label!r}, and scores of membership here "
             "are those of classes; audit scores of your own with --canaries"
         )
-    return people
-
-
-def _present(job: Job, people: People) -> People:
-    """Return the people of a run without those who have withdrawn since, by its ledger.
-
-    Raises `AnalysisError` where the ledger did not pay for the run.
-    """
     from apiece.jobs.running import gone_from, ledger_of
 
     ledger = ledger_of(job)
@@ -231,7 +212,7 @@ def _present(job: Job, people: People) -> People:
     return replace(people, train=train, test=test, budgets=budgets)
 
 
-@audit("lira", "Shadow models of a run's table (LiRA).")
+@command.command("lira", short_help="Shadow models of a run's table (LiRA).")
 @click.argument("run", type=PATH)
 @option("--models", type=int, default=64, help="Number of models to train.")
 @option("--processes", type=int, default=1, help="Number of processes that train them.")
@@ -283,16 +264,15 @@ def _shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Callable[
     """
     import numpy as np
 
-    from apiece.jobs.people import read_people
-
     job = _job_of(run)
+    people = _people_of(job, seed if job.run.seed is None else None)
     from apiece.audit.shadows import half_plan, table_job
     from apiece.jobs.running import gone_from, ledger_of
 
-    training, coins = job.training_of(job.training.strategy), job.run.seed
-    people = _present(job, _of_classes(read_people(job, seed if coins is None else coins)))
-    rows, whole, person = ~people.train.faulty, people.budgets, people.train.person
-    budgets = whole.taken(rows if person is None else np.isin(whole.ids, person[rows]))
+    training = job.training_of(job.training.strategy)
+    usable, whole = ~people.train.faulty, people.budgets
+    train = people.train.of(usable)
+    budgets = whole.taken(usable if train.person is None else np.isin(whole.ids, train.person))
     plan = half_plan(
         budgets,
         training.strategy,
@@ -310,13 +290,13 @@ def _shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Callable[
             )
 
     made = table_job(
-        people.train.features[rows],
-        people.train.labels[rows],
+        train.features,
+        train.labels,
         budgets,
         replace(plan, unit=job.data.unit),
         models=models,
         seed=seed,
-        people=None if person is None else person[rows],
+        people=train.person,
         rows_per_person=most if isinstance(most, int) else None,
     )
     return made, stay
@@ -332,22 +312,20 @@ def _shadow_scores(
     from apiece.audit import train_shadows
     from apiece.audit.shadows import claim
 
-    def done() -> int:
-        return 0 if out is None else job.blocks - len(claim(job, out))
-
     def told(at: int, total: int) -> None:
         bar.advance(f"block {at} of {total}")
         stay()
 
-    # what Ray says of a worker that died would be part of the answer
-    with Bar(job.blocks, done=done()) as bar, redirect_stdout(sys.stderr):
+    kept = 0 if out is None else job.blocks - len(claim(job, out))
+    # What Ray says of a worker that died would be part of the answer.
+    with Bar(job.blocks, done=kept) as bar, redirect_stdout(sys.stderr):
         try:
             scores = train_shadows(job, folder=out, mapper=mapper, progress=told)
         except KeyboardInterrupt:
             raise Interrupted(
                 "interrupted; nothing is kept: with --out FOLDER the next call would go on"
                 if out is None
-                else f"interrupted with {done()} of {job.blocks} blocks of models in {out}; the "
+                else f"interrupted with {bar.done} of {job.blocks} blocks of models in {out}; the "
                 "same command goes on from there"
             ) from None
     if out is not None:
@@ -355,7 +333,7 @@ def _shadow_scores(
     return scores
 
 
-@audit("model", "A torch model, by its losses.")
+@command.command("model", short_help="A torch model, by its losses.")
 @option("--model", type=PATH, required=True, help="Model, as torch.export.save wrote it (.pt2).")
 @option(
     "--trust-model",
@@ -366,16 +344,17 @@ def _shadow_scores(
 @option(
     "--members",
     type=PATH,
+    required=True,
     help="Records trained on: .npz of inputs, targets, maybe groups, people.",
 )
-@option("--others", type=PATH, help="Records not trained on, in the same form.")
+@option("--others", type=PATH, required=True, help="Records not trained on, in the same form.")
 @_seed
 @_delta
 @_confidence
 def of_model(
     model: Path,
-    members: Path | None,
-    others: Path | None,
+    members: Path,
+    others: Path,
     *,
     trusted: bool,
     delta: float | None,
@@ -388,29 +367,28 @@ def of_model(
     from apiece.audit.findings import ModelScores, audit_scores
     from apiece.audit.records import read_arrays
 
-    if members is None or others is None:
-        raise InputError("--members, --others: missing; give the records trained on, and others")
     given = [read_arrays(path) for path in (members, others)]
     for path, arrays in zip((members, others), given, strict=True):
         if not {"inputs", "targets"} <= set(arrays):
             raise DataError(f"{path}: has {sorted(arrays)}; give arrays inputs and targets")
     from apiece.audit.stacked_training import exported_model, model_confidences
 
-    network, sides = exported_model(model, trusted=trusted), []
+    network, generator = exported_model(model, trusted=trusted), np.random.default_rng(seed)
+    sides = []
     for arrays in given:
         inputs = arrays["inputs"].astype(np.float32)
-        found = model_confidences(network, inputs, arrays["targets"])
-        sides.append(
-            ModelScores.of(found, groups=arrays.get("groups"), people=arrays.get("people"))
-        )
-    generator = np.random.default_rng(seed)
+        phi = model_confidences(network, inputs, arrays["targets"])
+        whose = {name: arrays.get(name) for name in ("groups", "people")}
+        sides.append(ModelScores.of(phi, **whose))
     delta = needed_delta(delta)
     return audit_scores(*sides, delta=delta, confidence=confidence, generator=generator)
 
 
-@audit("worlds", "Scores of models with and without one record.")
-@option("--scores-in", type=PATH, help="Scores of models with the target, one a line.")
-@option("--scores-out", type=PATH, help="Scores of models without it, one a line.")
+@command.command("worlds", short_help="Scores of models with and without one record.")
+@option(
+    "--scores-in", type=PATH, required=True, help="Scores of models with the target, one a line."
+)
+@option("--scores-out", type=PATH, required=True, help="Scores of models without it, one a line.")
 @option("--plan", "plans", type=PATH, multiple=True, help="Plan of each world; they must agree.")
 @option("--anytime", is_flag=True, help="Read pairs until the claim of --epsilon or --plan breaks.")
 @option("--epsilon", type=float, help="ε that is claimed at δ; with --anytime.")
@@ -418,8 +396,8 @@ def of_model(
 @_delta
 @_confidence
 def of_two_worlds(
-    scores_in: Path | None,
-    scores_out: Path | None,
+    scores_in: Path,
+    scores_out: Path,
     plans: tuple[Path, ...],
     *,
     delta: float | None,
@@ -429,11 +407,8 @@ def of_two_worlds(
     group: str | None,
 ) -> Findings:
     """Bound ε from the scores of models trained with and without one record."""
-    from apiece.audit import Claim, Findings, lower_bound, one_plan, sequential
+    from apiece.audit import Claim, Findings, lower_bound, one_plan
 
-    if scores_in is None or scores_out is None:
-        missing = "in" if scores_in is None else "out"
-        raise InputError(f"--scores-{missing}: missing; give both files of scores")
     read = [read_plan(path) for path in plans]
     if read:
         one_plan(*read)
@@ -450,17 +425,10 @@ def of_two_worlds(
             claim = Claim.curve(read[0].curve(whose), "the plan's trade-off curve")
         else:
             raise InputError("--anytime: no claim; give --epsilon, or --plan")
-        return _stopped(
-            "two worlds",
-            sequential(
-                [{whose: (ins, outs)}], {whose: claim}, confidence=confidence,
-                max_samples=max(len(ins), len(outs)), delta=delta,
-            ),
-        )  # fmt: skip
-    if epsilon is not None or group is not None:
-        raise InputError(
-            f"--{'group' if epsilon is None else 'epsilon'}: goes with --anytime; add it"
-        )
+        most = max(len(ins), len(outs))
+        rounds, how = [{whose: (ins, outs)}], {"confidence": confidence, "delta": delta}
+        return _watched("two worlds", rounds, {whose: claim}, max_samples=most, **how)
+    refuse_given(("epsilon", "group"), "goes with --anytime; add it")
     bounds = tuple(
         lower_bound(ins, outs, delta=delta, confidence=confidence, method=method)
         for method in ("clopper-pearson", "gdp")
@@ -468,14 +436,16 @@ def of_two_worlds(
     return Findings(audit="two worlds", bounds=bounds)
 
 
-def _stopped(audit: str, seen: Stopped) -> Findings:
-    from apiece.audit import Findings
+def _watched(audit: str, rounds: Any, claims: dict[str, Claim], **how: Any) -> Findings:
+    """Return what was seen of each claim until it broke, or the rounds ended."""
+    from apiece.audit import Findings, sequential
 
+    seen = sequential(rounds, claims, **how)
     bounds = {name: (bound,) for name, bound in seen.bounds.items()}
     return Findings(audit=audit, watched=seen.watched, bounds_by_group=bounds)
 
 
-@audit("anytime", "The engine under a run's plan, until a claim breaks.")
+@command.command("anytime", short_help="The engine under a run's plan, until a claim breaks.")
 @click.argument("run", type=PATH)
 @option("--max-samples", type=int, default=2000, help="Pairs a group, at most.")
 @_seed
@@ -485,17 +455,19 @@ def of_engine(
     run: Path, max_samples: int, seed: int, delta: float | None, confidence: float
 ) -> Findings:
     """Release steps of a run's plan with and without a canary, until a claim breaks."""
-    from apiece.audit import engine_rounds, sequential, step_claims
+    from apiece.audit import engine_rounds, step_claims
 
     _job_of(run)  # the plan is what its statement is bound to
     plan = read_plan(run / "plan.json")
-    needed = needed_delta(delta, float(plan.budget_groups.delta.max()))
-    seen = sequential(
-        engine_rounds(plan, seed=seed), step_claims(plan), confidence=confidence,
-        max_samples=max_samples, delta=needed,
-    )  # fmt: skip
-    found = _stopped("steps of the engine, with a canary in each group and without", seen)
-    return replace(found, strategy=plan.strategy, steps=plan.steps)
+    findings = _watched(
+        "steps of the engine, with a canary in each group and without",
+        engine_rounds(plan, seed=seed),
+        step_claims(plan),
+        confidence=confidence,
+        max_samples=max_samples,
+        delta=needed_delta(delta, float(plan.budget_groups.delta.max())),
+    )
+    return replace(findings, strategy=plan.strategy, steps=plan.steps)
 
 
 def _numbers(path: Path) -> list[float]:
@@ -507,7 +479,7 @@ def _numbers(path: Path) -> list[float]:
         raise DataError(f"{path}, entry {at} = {line!r}: give one number a line") from None
 
 
-@audit("canaries", "One run, on those included by fair coins.")
+@command.command("canaries", short_help="One run, on those included by fair coins.")
 @option(
     "--canaries", type=PATH, required=True, help="CSV or Parquet, one canary a row, of one run."
 )
@@ -552,7 +524,7 @@ def of_canaries(delta: float | None, confidence: float, **flags: Any) -> Finding
     )
 
 
-@audit("shadows", "Stored shadow models (LiRA).")
+@command.command("shadows", short_help="Stored shadow models (LiRA).")
 @option("--shadows", type=PATH, required=True, help="Scores, as --out/scores.npz has them.")
 @_variant
 def of_shadows(shadows: Path, variant: str) -> Findings:
@@ -561,80 +533,3 @@ def of_shadows(shadows: Path, variant: str) -> Findings:
     from apiece.audit.findings import shadow_findings
 
     return shadow_findings(ShadowScores.load(shadows), variant=variant)
-
-
-def text(found: Findings) -> str:
-    """Return the findings for people to read."""
-    by_group = found.bounds_by_group or {}
-    by = f", by {found.unit}" if found.unit else ""
-    lines = [found.audit + (f": {found.attack}" if found.attack else "") + by]
-    lines += [
-        f"  {each.group}: {each.claim} {'is broken' if each.rejected else 'is not refuted'}: "
-        f"evidence {each.evidence:.4g} after {each.samples:,} of at most {each.most:,} pairs"
-        for each in found.watched
-    ]
-    lines += map(_bound, found.bounds)
-    lines += [_bound(bound, f"{name}: ") for name, each in by_group.items() for bound in each]
-    lines += [
-        f"  {name}: AUC {curve.auc:.4f}, balanced accuracy {curve.balanced_accuracy:.4f}, "
-        f"TPR {curve.tpr_at(0.001):.4f} at FPR 0.001"
-        for name, curve in found.rocs.items()
-    ]
-    lines += [
-        f"  {name}: privacy score {score.mean:.4f} on average"
-        for name, score in found.privacy_score.items()
-    ]
-    lines += [
-        f"  {pair.groups[0]} against {pair.groups[1]}: t = {pair.test.statistic:.3f}, "
-        f"p = {pair.test.p_value:.2g}"
-        for pair in found.differences
-        if pair.test is not None
-    ]
-    if found.models is not None and found.models < FEW_MODELS:
-        lines.append(
-            f"  Only {found.models} models: LiRA puts even what does not leak below AUC 1/2; "
-            "train 64 or more."
-        )
-    return "\n".join(map(plain, [*lines, "", *verdict(found)]))
-
-
-def verdict(found: Findings) -> list[str]:
-    """Return in plain words what the findings show, and what they do not."""
-    if found.watched:
-        broken = [each for each in found.watched if each.rejected]
-        if broken:
-            return [
-                f"Verdict: what is claimed of {', '.join(e.group for e in broken)} is broken, with "
-                f"{broken[0].confidence:.4g} confidence."
-            ]
-        return ["Verdict: no claim is refuted. That is no proof of it: other canaries may do so."]
-    by_group = found.bounds_by_group or {}
-    every = [("", bound) for bound in found.bounds]
-    every += [(f" of {name}", bound) for name, each in by_group.items() for bound in each]
-    if every:
-        whose, most = max(every, key=lambda pair: pair[1].epsilon)
-        if most.epsilon > 0:
-            return [
-                f"Verdict: a leak is shown. The ε{whose} is at least {most.epsilon:.4g} with "
-                f"{most.confidence:.4g} confidence;",
-                "a promise below that is broken, one above it is not contradicted.",
-            ]
-        return [
-            "Verdict: no leak is shown. That is no proof that there is none: a stronger attack",
-            "may find one. What is promised rests on the plan's accounting, not on an audit.",
-        ]
-    if not found.rocs:
-        return ["Verdict: nothing was measured."]
-    name, roc = max(found.rocs.items(), key=lambda pair: pair[1].balanced_accuracy)
-    right = math.ceil(1000 * roc.balanced_accuracy)
-    return [
-        f"Verdict: this attack tells those of {name} best. Of 1,000, 500 of them members, it is",
-        f"right about {right}; blind guessing, about 500. A stronger attack may do better.",
-    ]
-
-
-def _bound(bound: LowerBound, group: str = "") -> str:
-    return (
-        f"  {group}epsilon >= {bound.epsilon:.4g} at delta = {bound.delta:g} with "
-        f"{bound.confidence:.4g} confidence ({bound.method})"
-    )

@@ -23,6 +23,7 @@ from apiece.cli._command import (
     needed_delta,
     option,
     read_plan,
+    refuse_given,
 )
 from apiece.contract import Explanation, choices, explain
 from apiece.contract.explain import taking_part
@@ -38,8 +39,8 @@ Example:
   apiece explain --groups strict:1:0.34,medium:2:0.43,weak:3:0.23 --records 50000 \\
                  --delta 1e-5 --batch-size 1024 --steps 1465 --excess 0.02 --page choose.html
 """
-BUDGET = ("epsilon", "delta", "mechanism", "plan", "group")
-OFFER = ("page", "groups", "records", "delta", "batch_size", "steps", "excess")
+BUDGET = ("epsilon", "mechanism", "plan", "group")
+OFFER = ("page", "groups", "records", "batch_size", "steps", "excess")
 
 
 @click.command(cls=Command, epilog=EXAMPLE)
@@ -71,15 +72,18 @@ def command(
     With --groups and --page it writes one HTML file for those who are asked: they choose a budget
     and see what it means, as others choose and the strategy has it. Planning takes a minute or two.
     """
-    levels = flags.pop("levels")
-    if levels is not None or flags["page"] is not None or flags["groups"] is not None:
-        _page(flags | {"--consent": consent or None, "--figure": figure}, levels, as_json)
+    if any(flags[name] is not None for name in ("levels", "page", "groups")):
+        refuse_given(
+            (*BUDGET, "consent", "purpose", "figure"), "goes with a single budget; leave it out"
+        )
+        _page({name: flags[name] for name in (*OFFER, "delta")}, flags["levels"], as_json)
         return
+    refuse_given(OFFER, "goes with --groups; leave it out, or give --groups and --page")
     if purpose is not None and not consent:
         raise InputError("--purpose: a part of the form; give --consent too, or leave it out")
     if consent and as_json:
         raise InputError("--consent: is in what --json prints; leave one of them out")
-    found = _explanation(**_only(flags, *BUDGET))
+    found = _explanation(flags["delta"], *(flags[name] for name in BUDGET))
     if consent and flags["plan"] is not None:  # a plan's own curve tells how many chose what
         found = explain(found.epsilon, found.delta)
     if figure is not None:
@@ -90,24 +94,10 @@ def command(
     emit(as_json, document, found.consent(purpose) if consent else text(found))
 
 
-def _only(flags: Flags, *names: str) -> Flags:
-    """Return the flags of these names; refuse others that are given."""
-    for name, value in flags.items():
-        if value is not None and name not in names:
-            flag = flag_of(name.removeprefix("--"))
-            with_groups = "groups" in names
-            raise InputError(
-                f"{flag}: goes with {'a single budget' if with_groups else '--groups'}; leave "
-                f"it out{'' if with_groups else ', or give --groups and --page'}"
-            )
-    return {name: flags[name] for name in names}
-
-
-def _page(flags: Flags, levels: str | None, as_json: bool) -> None:
+def _page(asked: Flags, levels: str | None, as_json: bool) -> None:
     """Write the contributor's page."""
     from apiece.reporting.pages import contributor_page
 
-    asked = _only(flags, *OFFER)
     if levels is not None:
         if asked["groups"] is not None:
             raise InputError("--levels: stands in place of --groups; give one of the two")
@@ -140,8 +130,8 @@ def _page(flags: Flags, levels: str | None, as_json: bool) -> None:
 
 
 def _explanation(
-    epsilon: float | None,
     delta: float | None,
+    epsilon: float | None,
     mechanism: str | None,
     plan: Path | None,
     group: str | None,
