@@ -388,15 +388,10 @@ def _require_bound(run: Run, plan: Json, metrics: Json, folder: Path) -> None:
 def _told(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
     """Yield what a job and its run both tell: a name, the job's word and the run's."""
     # What is told by strategy comes last: it is asked of strategies that both have.
-    for name in ("strategy", "method", "hidden", "rows_per_person"):
-        yield name, getattr(job.training, name), getattr(run, name)
+    for name, value in fixed_by(job).items():
+        yield name, value, getattr(run, name)
     yield "strategies", job.strategies, tuple(each.strategy for each in run.strategies)
-    yield "seeds", job.compare.seeds * len(job.strategies), run.models
     yield "unit", job.data.unit, run.data.unit
-    for name in ("seed", "analysis", *SAID):
-        yield name, getattr(job.run, name), getattr(run, name)
-    yield "levels", declared_levels(job), run.levels
-    yield "no_limit_cap", job.budgets.no_limit_cap, run.no_limit_cap
     yield "groups", bool(job.budgets.groups), run.data.simulated_budgets
     yield "source", job.data.packaged, run.data.packaged
     search, chosen = job.search.search(), run.kept.plan.selection
@@ -407,6 +402,18 @@ def _told(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
         if search is not None and search.admits(own.settings):
             asked |= {name: own.settings[name] for name in search.values}
         yield f"settings of {own.strategy}", asked, own.settings
+
+
+def fixed_by(job: Job) -> dict[str, Any]:
+    """Return what a job fixes of its run, by the names of `Run`."""
+    of_training = ("strategy", "method", "hidden", "rows_per_person")
+    return {
+        **{name: getattr(job.training, name) for name in of_training},
+        **{name: getattr(job.run, name) for name in ("seed", "analysis", *SAID)},
+        "no_limit_cap": job.budgets.no_limit_cap,
+        "levels": declared_levels(job),
+        "models": job.compare.seeds * len(job.strategies),
+    }
 
 
 def tuned(training: Training, pate: Pate) -> dict[str, float]:

@@ -22,7 +22,7 @@ from apiece._types import AnyArray, Mask, State
 from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
 from apiece.errors import AnalysisError, InputError, StateError
-from apiece.jobs.config import SAID, Job, Training, complete
+from apiece.jobs.config import Job, Training, complete
 from apiece.jobs.model import TabularModel, build, by_sgd, evaluated, rightness, target_of, to_bytes
 from apiece.jobs.people import Examples
 from apiece.jobs.prepared import Prepared, RunFolder, refuse_used
@@ -33,7 +33,7 @@ from apiece.jobs.results import (
     PLAN,
     STATEMENT,
     Run,
-    declared_levels,
+    fixed_by,
     statement_of,
     totals,
     tuned,
@@ -442,19 +442,10 @@ def _found(prepared: Prepared, models: Models, folder: RunFolder) -> Run:
         version=__version__,
         name=job.name,
         data=_facts(prepared, held_out),
-        strategy=job.training.strategy,
-        method=job.training.method,
-        hidden=job.training.hidden,
-        rows_per_person=job.training.rows_per_person,
-        analysis=job.run.analysis,
-        no_limit_cap=job.budgets.no_limit_cap,
-        seed=job.run.seed,
         strategies=tuple(strategies),
-        models=len(plans) * job.compare.seeds,
         totals=totals(list(plans.values()), job.compare.seeds),
-        **{name: getattr(job.run, name) for name in SAID},
+        **fixed_by(job),
         finished=time.strftime("%Y-%m-%d", time.gmtime()),
-        levels=declared_levels(job),
         versions=versions(),
         tested=tested,
     )

@@ -210,19 +210,19 @@ def strategies_of(method: str) -> Collection[str]:
 METHODS = ("dp-sgd", "pate")
 
 
-def method_name(name: str, value: object) -> str:
-    """Return the name of a method of training."""
-    if text(name, value) not in METHODS:
-        raise unknown(name, value, METHODS)
-    return str(value)
+def one_of(names: Callable[[], Collection[str]]) -> Reader:
+    """Return a reader of one of some names, which are loaded when a value is read."""
+
+    def read(name: str, value: object) -> str:
+        if text(name, value) not in names():
+            raise unknown(name, value, names())
+        return str(value)
+
+    return read
 
 
-def strategy_name(name: str, value: object) -> str:
-    """Return the name of a strategy of any method."""
-    known = {each for method in METHODS for each in strategies_of(method)}
-    if text(name, value) not in known:
-        raise unknown(name, value, known)
-    return str(value)
+method_name = one_of(lambda: METHODS)
+strategy_name = one_of(lambda: {each for method in METHODS for each in strategies_of(method)})
 
 
 def shares(name: str, value: object) -> tuple[Share, ...]:
