@@ -188,6 +188,7 @@ def environment(form: str = "html") -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
     environment.globals["guessing"] = guessing()
+    environment.globals["table"] = vars(environment.get_template("table.html.j2").module)["table"]
     environment.filters |= {
         "spent": spent_text,
         "percent": lambda share: f"{100 * share:.2f} %",

@@ -215,6 +215,7 @@ def spent(subject: Subject) -> Json:
     first = promises_of(subject.plan)
     return {
         "by_strategy": by_strategy,
+        "spent_by": [f"ε spent, {name}" for name in by_strategy],
         "groups": first[:SHOWN],
         "more": len(first) - min(len(first), SHOWN),
         "small": sum(group.records < SMALL_GROUP for group in first),
@@ -282,6 +283,7 @@ def accuracy(subject: Subject) -> Json | None:
         "figure": figures.accuracy(run),
         "overall": None if tested is None else tested.accuracy,
         "by_class": _named(run.data.classes, () if tested is None else tested.by_class),
+        "taken": [f"taken for {name}" for name in run.data.classes],
         "confusion": _named(run.data.classes, () if tested is None else tested.confusion),
         "curve": curve,
         "curve_figure": figures.learning_curve(curve, error=not run.data.classes),
