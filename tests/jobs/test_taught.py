@@ -8,6 +8,7 @@ from tests.pate.worlds import CLASSES, people, plan, public
 
 from apiece.errors import StateError
 from apiece.jobs import job_from_dict, prepare
+from apiece.jobs.config import Training
 from apiece.jobs.people import Examples
 from apiece.jobs.prepared import RunFolder
 from apiece.jobs.running import ModelRun, student, taught
@@ -26,11 +27,16 @@ def test_the_network_says_what_the_stack_of_one_says() -> None:
 
     inputs, targets = people()
     records = Examples(inputs.numpy(), targets.numpy())
-    lessons = Lessons(steps=10, batch_size=4)
-    options = {"classes": CLASSES, "lessons": lessons, "seed": 0}
-    network, answers = student(plan(), records, public().numpy(), hidden=(5,), **options)  # type: ignore[arg-type]
+    training = Training(method="pate", steps=10, batch_size=4, hidden=(5,))
+    network, answers = student(plan(), records, public().numpy(), training, classes=CLASSES, seed=0)
+    lessons = Lessons(
+        steps=10, batch_size=4, learning_rate=training.learning_rate, momentum=training.momentum,
+        clip_norm=training.clip_norm,
+    )  # fmt: skip
     model = StackedMlp((4, 5, 3))
-    found = teach(plan(), model, (inputs, targets), public(), **options)  # type: ignore[arg-type]
+    found = teach(
+        plan(), model, (inputs, targets), public(), classes=CLASSES, lessons=lessons, seed=0
+    )
     torch.testing.assert_close(network(inputs), model.logits(found.student[None], inputs[None])[0])
     assert answers == (found.answers >= 0).sum() == 20
 

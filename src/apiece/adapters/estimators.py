@@ -30,7 +30,6 @@ from apiece.adapters.fitting import (
     training_features,
 )
 from apiece.adapters.papers import Papers
-from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.budgets.groups import doubts
 from apiece.budgets.levels import Offered
@@ -39,7 +38,7 @@ from apiece.datasets.encode import encode
 from apiece.errors import InputError, unknown
 from apiece.jobs.config import Pate, Training, check_method
 from apiece.jobs.people import Examples
-from apiece.jobs.prepared import require_one_model
+from apiece.jobs.prepared import plan_of
 from apiece.jobs.results import tuned
 from apiece.jobs.trained import Promise, promises_of
 from apiece.pate import plan_votes
@@ -209,20 +208,17 @@ class _Tabular(_Private):
         self, budgets: Budgets, target: Target, rows: Examples, training: Training, seed: int | None
     ) -> Training:
         """Train by DP-SGD, and return the settings, some of them chosen by a search."""
+        import torch
+
+        from apiece.jobs.model import by_sgd
+
         strategy = "sample" if self.strategy is None else self.strategy
         if self.search is not None:
             return self._search(budgets, strategy, target, rows, training, seed)
-        plan = assign(
-            budgets,
-            strategy,
-            steps=training.steps,
-            expected_batch_size=training.batch_size,
-            clip_norm=training.clip_norm,
-        )
-        require_one_model(plan)
-        plan = replace(plan, unit=rows.unit)
+        plan = plan_of(training, budgets, strategy, unit=rows.unit)
         self._note(plan)
-        self.network_ = _descended(plan, training, target, rows, seed)
+        targets = torch.from_numpy(rows.labels)
+        self.network_ = by_sgd(plan, rows, target, targets, training, seed=seed)
         self.plan_ = plan.public()
         return training
 
@@ -233,7 +229,7 @@ class _Tabular(_Private):
         """Keep the best network of a search and its plan, and return its settings."""
         import torch
 
-        from apiece.jobs.model import rightness
+        from apiece.jobs.model import by_sgd, rightness
         from apiece.jobs.search import SETTINGS, Candidates, Search, seed_of_run
         from apiece.training.randomness import Streams
 
@@ -249,7 +245,8 @@ class _Tabular(_Private):
 
         def train(plan: BoundPlan, how: dict[str, Any], run: int) -> torch.nn.Module:
             own_seed = None if seed is None else seed_of_run(seed, run)
-            return _descended(plan, replace(training, **how), target, rows, own_seed)
+            own = replace(training, **how)
+            return by_sgd(plan, rows, target, torch.from_numpy(rows.labels), own, seed=own_seed)
 
         targets = torch.from_numpy(scored.labels)
         best = candidates.best(
@@ -289,26 +286,6 @@ class _Tabular(_Private):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True  # such a row contributes nothing
         return tags
-
-
-def _descended(
-    plan: BoundPlan, training: Training, target: Target, rows: Examples, seed: int | None
-) -> torch.nn.Module:
-    """Return a network that DP-SGD trained by a plan."""
-    import torch
-
-    from apiece.jobs.model import by_sgd
-
-    return by_sgd(
-        plan,
-        rows,
-        target,
-        torch.from_numpy(rows.labels),
-        hidden=training.hidden,
-        rows_per_person=training.rows_per_person,
-        seed=seed,
-        learning_rate=training.learning_rate,
-    )
 
 
 @dataclass(eq=False, repr=False)
@@ -418,7 +395,6 @@ class PrivateClassifier(_Classifies, _Tabular):
         if training.method == "dp-sgd":
             return super()._train(budgets, target, rows, training, seed)
         from apiece.jobs.running import student
-        from apiece.pate import Lessons
 
         assert self.teachers is not None  # checked before
         votes = plan_votes(
@@ -436,14 +412,8 @@ class PrivateClassifier(_Classifies, _Tabular):
             votes,
             rows,
             public.features[~public.faulty],
-            hidden=training.hidden,
+            training,
             classes=len(self.classes_),
-            lessons=Lessons(
-                steps=training.steps,
-                batch_size=int(training.batch_size),
-                learning_rate=training.learning_rate,
-                clip_norm=training.clip_norm,
-            ),
             semi_supervised=bool(self.semi_supervised),
             seed=seed,
         )

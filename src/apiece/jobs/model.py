@@ -28,6 +28,7 @@ from apiece.datasets import Categorical, Numeric, Schema
 from apiece.datasets.encode import encode, feature_names, scale, unscale
 from apiece.datasets.schema import Feature
 from apiece.errors import DataError, InputError
+from apiece.jobs.config import Training
 from apiece.jobs.people import Examples
 from apiece.jobs.statement import require_same_digest, require_sealed, weights_digest
 from apiece.jobs.trained import Errors, Predictions, errors_of
@@ -145,9 +146,8 @@ def by_sgd(
     records: Examples,
     target: Target,
     targets: torch.Tensor,
+    training: Training,
     *,
-    hidden: tuple[int, ...],
-    rows_per_person: int | str | None,
     seed: int | None,
     watch: Callable[[nn.Module], Callback] | None = None,
     **how: object,
@@ -155,15 +155,18 @@ def by_sgd(
     """Return a network that DP-SGD trained by a plan."""
     # targets: `encoded` labels. watch: makes a callback from the network. how: of `fit_by_sgd`.
     source = Streams.from_seed(seed).initialisation()
-    network = build(records.features.shape[1], target.outputs, hidden, source)
+    network = build(records.features.shape[1], target.outputs, training.hidden, source)
+    most = training.rows_per_person
     fit_by_sgd(
         network,
         target.loss,
         plan,
         (torch.from_numpy(records.features), targets),
+        learning_rate=training.learning_rate,
+        momentum=training.momentum,
         seed=seed,
         people=records.person,
-        rows_per_person=None if rows_per_person == "all" else rows_per_person,
+        rows_per_person=None if most == "all" else most,
         callbacks=[] if watch is None else [watch(network)],
         **how,  # type: ignore[arg-type]
     )

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from apiece._files import Kind, append, write
-from apiece.assignment import assign, schedule_noise
+from apiece.assignment import Strategy, assign, schedule_noise
 from apiece.budgets import Budgets
 from apiece.budgets.groups import cap_note
 from apiece.errors import DataError, StateError, UnsupportedError, as_given
-from apiece.jobs.config import Job, read_job
+from apiece.jobs.config import Job, Training, read_job
 from apiece.jobs.people import People, read_people
 from apiece.jobs.search import SETTINGS, Candidates
 from apiece.jobs.settings import refuse_past
 from apiece.pate import VotePlan, plan_votes
-from apiece.plan import BoundPlan, Plan
+from apiece.plan import BoundPlan
 
 _FILE = Kind("a run's file", mark=b"")  # the folder was empty when the run began
 _LOG = Kind("a run's log", (".jsonl",), b'{"seconds": ')
@@ -306,28 +306,37 @@ def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
         }
         plans = {name: each.plan for name, each in votes.items()}
         return Prepared(job, people, plans, unfinished, resumed, votes)
-    plans = {name: _plan(job, name, people.budgets, notes) for name in job.strategies}
-    for plan in plans.values():
-        require_one_model(plan)
+    plans = {
+        name: plan_of(job.training_of(name), people.budgets, name, unit=job.data.unit, notes=notes)
+        for name in job.strategies
+    }
     return Prepared(job, people, plans, unfinished, resumed)
 
 
-def require_one_model(plan: Plan) -> None:
-    """Raise `UnsupportedError` for a plan of several models, whose outputs are averaged."""
+def plan_of(
+    training: Training,
+    budgets: Budgets,
+    strategy: Strategy | str,
+    *,
+    unit: str,
+    notes: tuple[str, ...] = (),
+) -> BoundPlan:
+    """Return the verified plan of a training; raise `UnsupportedError` for one of many models."""
+    plan = assign(
+        budgets,
+        strategy,
+        steps=training.steps,
+        expected_batch_size=training.batch_size,
+        clip_norm=training.clip_norm,
+    )
     if plan.combine != "continue":
         raise UnsupportedError(
             f"strategy {plan.strategy}: averages the outputs of {len(plan.stages)} models, and one "
             "is made here; choose sample, scale or hybrid"
         )
-
-
-def _plan(job: Job, name: str, budgets: Budgets, notes: tuple[str, ...]) -> BoundPlan:
-    own = job.training_of(name)
-    batch, clip = own.batch_size, own.clip_norm
-    plan = assign(budgets, name, steps=own.steps, expected_batch_size=batch, clip_norm=clip)
-    plan = replace(plan, unit=job.data.unit, notes=(*plan.notes, *notes))
-    if own.noise_schedule is not None:
-        plan = schedule_noise(plan, own.noise_schedule)
-    if own.learning_rate_schedule is not None:
-        plan = replace(plan, learning_rate=own.learning_rate_schedule)
+    plan = replace(plan, unit=unit, notes=(*plan.notes, *notes))
+    if training.noise_schedule is not None:
+        plan = schedule_noise(plan, training.noise_schedule)
+    if training.learning_rate_schedule is not None:
+        plan = replace(plan, learning_rate=training.learning_rate_schedule)
     return plan

@@ -78,7 +78,7 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
 
     Guarantee:
         With a ledger, everyone is charged for every model first, and the release is recorded before
-        a model or a figure is written.
+        a model or its metrics are written.
 
     Example:
         >>> import tempfile
@@ -255,7 +255,7 @@ def _made(
 
 def descended(one: ModelRun) -> nn.Sequential:
     """Return a network that DP-SGD trained."""
-    people, training, charge = one.prepared.people, one.training, one.charge
+    people, charge = one.prepared.people, one.charge
     train, target = people.train.without_faulty(), target_of(people.target)
     alone = one.number is None  # of the runs of a search nothing is logged
     kept = alone and (one.strategy, one.repeat) == (one.prepared.job.training.strategy, 0)
@@ -279,12 +279,9 @@ def descended(one: ModelRun) -> nn.Sequential:
         train,
         target,
         target.encoded(train.labels),
-        hidden=training.hidden,
-        rows_per_person=training.rows_per_person,
+        one.training,
         seed=one.seed,
         watch=watch,
-        learning_rate=training.learning_rate,
-        momentum=training.momentum,
         checkpoint=one.place,
         save_every=SAVE_EVERY,
         included=None if charge is None else charge.included,
@@ -363,21 +360,13 @@ def taught(one: ModelRun) -> nn.Sequential:
             f"{one.place}: cannot be made ({error.strerror}); make room or mend the folder, then "
             "resume the run"
         ) from None
-    lessons = Lessons(
-        steps=training.steps,
-        batch_size=int(training.batch_size),
-        learning_rate=training.learning_rate,
-        momentum=training.momentum,
-        clip_norm=training.clip_norm,
-    )
     steps = iter(range(1, 2 * training.steps + 1))
     network, count = student(
         one.prepared.votes[one.strategy],
         people.train.without_faulty(),
         public,
-        hidden=training.hidden,
+        training,
         classes=len(people.classes),
-        lessons=lessons,
         semi_supervised=bool(one.prepared.job.pate.semi_supervised),
         included=None if one.charge is None else one.charge.included & ~one.charge.withdrawn(),
         seed=one.seed,
@@ -392,26 +381,32 @@ def student(
     votes: VotePlan,
     records: Examples,
     public: npt.NDArray[np.float32],
+    training: Training,
     *,
-    hidden: tuple[int, ...],
     classes: int,
     **options: object,
 ) -> tuple[nn.Sequential, int]:
     """Return a student as a network, and how many questions were answered."""
     # records: the rows that the teachers learn from, of persons where the plan of votes is of
-    # persons. public: (Q, d), public rows, encoded alike. hidden: widths of hidden layers. options:
-    # of `teach`.
+    # persons. public: (Q, d), public rows, encoded alike. options: of `teach`.
     features = records.features.shape[1]
     lesson = teach(
         votes,
-        StackedMlp((features, *hidden, classes)),
+        StackedMlp((features, *training.hidden, classes)),
         (torch.from_numpy(records.features), torch.from_numpy(records.labels)),
         torch.from_numpy(public),
         classes=classes,
+        lessons=Lessons(
+            steps=training.steps,
+            batch_size=int(training.batch_size),
+            learning_rate=training.learning_rate,
+            momentum=training.momentum,
+            clip_norm=training.clip_norm,
+        ),
         people=records.person,
         **options,  # type: ignore[arg-type]
     )
-    network = build(features, classes, hidden, torch.Generator())
+    network = build(features, classes, training.hidden, torch.Generator())
     nn.utils.vector_to_parameters(lesson.student, network.parameters())
     return network, int((lesson.answers >= 0).sum())
 

@@ -1,4 +1,4 @@
-"""From images to features that no private data has shaped, at norm 1.
+"""Features of images that no private data has shaped, at norm 1.
 
 Dead leaves are images that a random process draws, with edges and scales as in photographs: what
 is learned from them is learned from nobody.

@@ -32,9 +32,9 @@ def searched(**how):
     """Return an estimator that searched, and the learning rate of each of its runs."""
     rates, by_sgd = [], model_of_table.by_sgd
 
-    def noted(*given, learning_rate, **rest):
-        rates.append(learning_rate)
-        return by_sgd(*given, learning_rate=learning_rate, **rest)
+    def noted(plan, rows, target, targets, training, **rest):
+        rates.append(training.learning_rate)
+        return by_sgd(plan, rows, target, targets, training, **rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_of_table, "by_sgd", noted)
