@@ -113,7 +113,7 @@ HOLDS = {
     "jobs.config.RunSettings": "ledger",
     "jobs.people.People": "train test budgets",
     "jobs.people.Examples": "features labels person ids",
-    "jobs.people.Roster": "size ids units table stated",
+    "jobs.people.Roster": "units ids person table stated",
     "jobs.prepared.Prepared": "people plans",
     "jobs.search.Best": "score model",
     "jobs.search.Candidates": "plans",
