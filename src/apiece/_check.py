@@ -87,9 +87,9 @@ def numbers(
     give: str = "an array of numbers",
     error: type[InputError] = InputError,
 ) -> Floats:
-    """Return `values` as a fresh float array; its entries may be anything, NaN too."""
+    """Return `values` as a float array, maybe themselves; entries may be anything, NaN too."""
     try:
-        return np.array(values, dtype=np.float64)
+        return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise error(f"{name}: not numbers; give {give}") from None
 
@@ -123,7 +123,7 @@ def _array(
     error: type[InputError],
 ) -> Floats:
     """Return `values` as a read-only float array; the error names the first entry outside."""
-    array = numbers(name, values, give=f"an array of numbers in {interval}", error=error)
+    array = np.array(numbers(name, values, give=f"an array of numbers in {interval}", error=error))
     outside = np.flatnonzero(~inside(array))
     if outside.size:
         where = f"[{int(outside[0])}]" if array.ndim else ""
@@ -142,7 +142,8 @@ def nonnegative_array(name: str, values: object, *, remedy: str = _NOTHING) -> F
     if array.size and not (array.min() >= 0 and array.max() < math.inf):
         flat = array.reshape(-1)
         bad = int(np.flatnonzero(~((flat >= 0) & (flat < math.inf)))[0])
-        raise InputError(f"{name}[{bad}] = {float(flat[bad])!r}: must be in [0, inf); {remedy}")
+        where = f"[{bad}]" if array.ndim else ""
+        raise InputError(f"{name}{where} = {float(flat[bad])!r}: must be in [0, inf); {remedy}")
     return array
 
 
