@@ -141,7 +141,7 @@ def _gradients(batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
 
 def _fresh(batch: Batch) -> tuple[nn.Module, LossFunction, dict[str, nn.Parameter]]:
     """Return copies of model and loss, with their parameters by name."""
-    functions, libraries = held_by(batch.model, batch.loss_fn)
+    functions, libraries = _held_by(batch.model, batch.loss_fn)
     memo: dict[int, Any] = {id(library): library for library in libraries}
     memo |= {id(function): _with_cells(function) for function in functions}
     try:
@@ -176,7 +176,7 @@ def _with_cells(function: types.FunctionType) -> types.FunctionType:
 # ---------------------------------------------------------------- what copies reach
 
 
-def held_by(model: nn.Module, loss_fn: object) -> tuple[list[types.FunctionType], list[object]]:
+def _held_by(model: nn.Module, loss_fn: object) -> tuple[list[types.FunctionType], list[object]]:
     """Return the functions with closures or defaults that model and loss hold, and libraries.
 
     Libraries are Python's modules and operators registered with torch: nobody can copy them.

@@ -37,6 +37,7 @@ from apiece.training.clipping.table import (
     not_reduced,
     rule,
     within,
+    words,
     written,
 )
 
@@ -288,6 +289,8 @@ _ATTENTION = """
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
     _scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention
 """
+_BACK = " ".join(f"{name}_backward" for name in _ATTENTION.split())
+ATTENTION = words(_ATTENTION + _BACK)
 
 
 @rule(_ATTENTION)
@@ -304,7 +307,7 @@ def _attention(call: Call) -> Given:
     return tuple(layout if call.sizes.long(tuple(shape)) else SHARED for shape in shapes)
 
 
-@rule(" ".join(name + "_backward" for name in _ATTENTION.split()))
+@rule(_BACK)
 def _attention_backward(call: Call) -> Given:
     result = _attention(call)
     if any(isinstance(one, Records) for one in result) and call.tensors("attn_bias"):  # type: ignore[union-attr]

@@ -203,15 +203,11 @@ _PLACES = words(
     """
 )
 # Where an output beside the first one does not depend on the records, though it is given with them.
-_BESIDE = words(
+_BESIDE = layers.ATTENTION | words(
     """
     nll_loss_forward nll_loss2d_forward native_batch_norm _native_batch_norm_legit
     _native_batch_norm_legit_functional _native_batch_norm_legit_no_training cudnn_batch_norm
-    _embedding_bag _embedding_bag_forward_only _scaled_dot_product_flash_attention_for_cpu
-    _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
-    _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu_backward
-    _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
-    _scaled_dot_product_cudnn_attention_backward
+    _embedding_bag _embedding_bag_forward_only
     """
 )
 

@@ -206,10 +206,10 @@ class Call:
         nodes = self.node.all_input_nodes
         return [n for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
 
-    def out(self, index: int = 0) -> Shape:
-        """Return the shape of what the operator gives."""
+    def out(self) -> Shape:
+        """Return the shape of what the operator gives, or of the first of several tensors."""
         value = self.node.meta["val"]
-        return tuple((value[index] if isinstance(value, list | tuple) else value).shape)
+        return tuple((value[0] if isinstance(value, list | tuple) else value).shape)
 
     def axis(self, dim: Any, tensor: fx.Node) -> int:
         """Return an axis from 0 on."""
