@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from apiece.errors import StateError
+from apiece.errors import DataError, StateError
 from apiece.jobs import read_job
 from apiece.jobs.config import complete
 from apiece.jobs.prepared import RunFolder, Unfinished, reopen
@@ -47,6 +47,16 @@ def test_what_was_begun_is_gone_on_with(seed: int | None, tmp_path: Path) -> Non
     assert again.run.out == str(tmp_path / "run")
     assert again.training == read_job(tmp_path / "run" / "config.toml").training
     assert "coins" not in (tmp_path / "run" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize("note", ["", "{}", '{"name": "x", "coins": "7"}', "\xff"])
+def test_a_damaged_note_is_refused_in_one_line(note: str, tmp_path: Path) -> None:
+    kept = begun(tmp_path)
+    (kept.folder / "job.json").write_text(note, encoding="latin-1")
+    with pytest.raises(DataError) as caught:
+        reopen(tmp_path / "run")
+    assert "job.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_checkpoints_are_counted_and_taken_away(tmp_path: Path) -> None:

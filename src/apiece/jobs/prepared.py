@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from apiece import _json
 from apiece._files import Kind, append, write
 from apiece.assignment import Strategy, assign, schedule_noise
 from apiece.budgets import Budgets
@@ -162,10 +163,14 @@ def reopen(out: Path, *, ledger: str | None = None) -> tuple[Job, Unfinished]:
     if not note.is_file():
         why = "was finished" if (out / "metrics.json").exists() else "is no interrupted run"
         raise StateError(f"{out}: {why}; --resume takes the folder of a run that was interrupted")
-    kept = json.loads(note.read_text())
+    kept = _json.fields(
+        _json.loads(note.read_bytes(), str(note)),
+        str(note),
+        {"name": _json.text, "coins": _json.whole(2**128)},
+    )
     job = read_job(out / "config.toml", {} if ledger is None else {"ledger": ledger})
     job = replace(job, name=kept["name"], run=replace(job.run, out=str(out)))
-    return job, Unfinished(out, int(kept["coins"]))
+    return job, Unfinished(out, kept["coins"])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
