@@ -5,7 +5,7 @@ import json
 import math
 import reprlib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -42,6 +42,17 @@ def read_toml(path: str | Path, what: str) -> Json:
         reason = " ".join(str(said).split()) or type(error).__name__
         raise DataError(f"{what} {path}: cannot be read ({reason}); give a TOML file") from None
     return found
+
+
+def toml_table(text: str, what: str, known: Collection[str], remedy: str) -> Json:
+    """Return the table in a text. Raises `InputError` for what is no TOML, and for unknown keys."""
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{what}: no TOML ({' '.join(str(error).split())})") from None
+    if odd := table.keys() - known:
+        raise InputError(f"{what}: {min(odd)!r} is unknown; give {remedy}")
+    return table
 
 
 def _refuse_zeros(value: object) -> None:

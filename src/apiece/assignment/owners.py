@@ -16,6 +16,7 @@ from apiece.accounting import privacy_curve
 from apiece.assignment.front import ATTEMPTS, assign
 from apiece.assignment.request import BACK, Strategy
 from apiece.budgets import Budgets, Ownership
+from apiece.budgets.units import places_of
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed, Mechanism, MixtureOfGaussians, Repeated
 from apiece.numerics.roots import geometric, narrowed
@@ -203,13 +204,8 @@ def _of_owners(ownership: Ownership, budgets: Budgets) -> Integers:
         raise UnsupportedError(
             "budgets: bounds on the excess are not kept for rows of several owners; leave them out"
         )
-    missing, place = ownership.ids.size, np.zeros(0, dtype=np.int64)
-    if budgets.ids.dtype.kind == ownership.ids.dtype.kind:
-        order = np.argsort(budgets.ids, kind="stable")
-        near = np.searchsorted(budgets.ids, ownership.ids, sorter=order)
-        place = order[np.minimum(near, len(budgets) - 1)]
-        missing = int((budgets.ids[place] != ownership.ids).sum())
-    if missing:
+    place = places_of(budgets.ids, ownership.ids)
+    if missing := int((place < 0).sum()):
         raise InputError(
             f"budgets: {missing} of the graph's {ownership.ids.size} owners have none; give a "
             "budget for the id of every owner, of the same type"

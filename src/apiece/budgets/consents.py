@@ -6,7 +6,6 @@ counted, never guessed; where two readings are left, the one that permits less i
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from apiece import _check
+from apiece._json import toml_table
 from apiece._text import plain
 from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.budgets.levels import Levels
@@ -102,14 +102,9 @@ class ConsentMapping:
         Raises:
             InputError: For anything else.
         """
-        try:
-            table = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"mapping: no TOML ({' '.join(str(error).split())})") from None
         tables = ("level", "purpose", "querier", "decision", "about", "columns")
-        odd = table.keys() - {"source", "levels", "default", "provisions", "anything", *tables}
-        if odd:
-            raise InputError(f"mapping: {min(odd)!r} is unknown; give source, levels, purpose")
+        known = {"source", "levels", "default", "provisions", "anything", *tables}
+        table = toml_table(text, "mapping", known, "source, levels, purpose")
         source, provisions = table.get("source"), table.get("provisions")
         if source not in SOURCES:
             raise InputError(f"mapping: source = {source!r}; give one of {', '.join(SOURCES)}")

@@ -14,7 +14,7 @@ from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.budgets.frames import budget_columns, read_frame
 from apiece.budgets.groups import BudgetGroups, grouped
 from apiece.budgets.levels import Levels, Offered, epsilons_of, levels_of
-from apiece.budgets.units import Units, ids_column
+from apiece.budgets.units import Units, ids_column, places_of
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
 
@@ -61,11 +61,8 @@ class Consents:
         Raises `InputError` for a missing record, unless it is `added` and the budgets are just
         those of all others: a plan has added it.
         """
-        order = np.argsort(budgets.ids, kind="stable")
-        near = np.searchsorted(budgets.ids, self.ids, sorter=order)
-        place = order[np.minimum(near, len(budgets) - 1)]
-        same = budgets.ids.dtype.kind == self.ids.dtype.kind
-        missing = budgets.ids[place] != self.ids if same else np.ones(len(self), dtype=bool)
+        place = places_of(budgets.ids, self.ids)
+        missing = place < 0
         of_all_others = len(budgets) == int((~missing).sum())
         if (missing if added is None or not of_all_others else missing & ~added).any():
             raise InputError(

@@ -98,7 +98,18 @@ class Units:
         if ids is None:
             return cls(*np.unique(given, return_inverse=True))
         known = _check.record_ids("ids", ids)
-        units = cls(known, _positions(known, given))
+        if given.dtype.kind != known.dtype.kind:
+            raise DataError(
+                f"people: ids of type {given.dtype}, those of the plan are {known.dtype}; give the "
+                "same"
+            )
+        places = places_of(known, given)
+        if strangers := int((places < 0).sum()):
+            raise DataError(
+                f"people: {strangers} of {given.size} rows are of nobody in the plan; give every "
+                "person of the data a budget, or leave their rows out"
+            )
+        units = cls(known, places)
         if not units.counts.all():
             raise DataError(
                 f"people: {int((units.counts == 0).sum())} of {len(units)} persons of the plan "
@@ -254,31 +265,26 @@ class Units:
         return values
 
 
-def _positions(ids: Ids, people: Ids) -> Integers:
-    """Return where in `ids` each row's unit stands."""
-    if people.dtype.kind != ids.dtype.kind:
-        raise DataError(
-            f"people: ids of type {people.dtype}, those of the plan are {ids.dtype}; give the same"
-        )
+def places_of(ids: Ids, wanted: Ids) -> Integers:
+    """Return where among `ids`, at least one, each wanted one stands; −1 where it does not.
+
+    >>> places_of(np.array([7, 3]), np.array([3, 5, 7])).tolist()
+    [1, -1, 0]
+    """
+    if wanted.dtype.kind != ids.dtype.kind:
+        return np.full(wanted.size, -1)
     low, high = (int(ids.min()), int(ids.max())) if ids.dtype.kind == "i" else (-(2**63), 2**63)
-    if max(-low, high) < 2**62 and high - low < 4 * (ids.size + people.size):
+    if max(-low, high) < 2**62 and high - low < 4 * (ids.size + wanted.size):
         # Whole numbers close together: a table of places in place of a search.
         table = np.full(high - low + 1, -1)
         table[ids - low] = np.arange(ids.size)
-        inside = (people >= low) & (people <= high)
-        places = np.full(people.size, -1)
-        places[inside] = table[people[inside] - low]
-        strangers = places < 0
-    else:
-        order = np.argsort(ids, kind="stable")
-        places = order[np.minimum(np.searchsorted(ids[order], people), ids.size - 1)]
-        strangers = ids[places] != people
-    if strangers.any():
-        raise DataError(
-            f"people: {int(strangers.sum())} of {people.size} rows are of nobody in the plan; give "
-            "every person of the data a budget, or leave their rows out"
-        )
-    return places
+        inside = (wanted >= low) & (wanted <= high)
+        places = np.full(wanted.size, -1)
+        places[inside] = table[wanted[inside] - low]
+        return places
+    order = np.argsort(ids, kind="stable")
+    places = order[np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)]
+    return np.where(ids[places] == wanted, places, -1)
 
 
 @dataclass(frozen=True, eq=False, init=False)

@@ -35,6 +35,11 @@ class Last(NamedTuple):
     digest: bytes
     people: int
 
+    @property
+    def head(self) -> Head:
+        """Return what is kept of it outside the database."""
+        return Head(self.number, self.digest.hex())
+
 
 class Head(NamedTuple):
     """The last entry's number and digest (64 hexadecimal digits), to be kept outside the database.

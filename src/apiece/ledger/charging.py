@@ -119,8 +119,8 @@ def charge(
         charged = codec.nothing(terms.size)
         charged[at] = charges
         payloads.append((block, codec.pack_charges(mask, charged if mask.all() else charged[mask])))
-    for key, each in rows.items():
-        accounts.write_spent(connection, salt, each, key)
+    for key in keys:
+        accounts.write_spent(connection, salt, rows[key], key)
     return admitted, payloads
 
 

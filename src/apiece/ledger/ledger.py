@@ -17,7 +17,7 @@ from apiece.errors import InputError, StateError
 from apiece.filters import Costs
 from apiece.ledger import chain, codec, store
 from apiece.ledger.anchor import Anchor
-from apiece.ledger.chain import Head, check_id, checked_json
+from apiece.ledger.chain import check_id, checked_json
 from apiece.ledger.charging import Demand, reserve_all, reserve_listed, reserved, share_out
 from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.database import make_engine, name, sqlite_file
@@ -249,8 +249,7 @@ class Ledger(LedgerReader):
                 body = {"kind": "withdraw"}
                 writing.last = chain.append(at, trail.salt, writing.last, body, arrays)
         with self.store.reading() as reading:
-            head = Head(reading.last.number, reading.last.digest.hex())
-            return Lineage(tuple(receipts(self.store, reading, ids)), head)
+            return Lineage(tuple(receipts(self.store, reading, ids)), reading.last.head)
 
     def reserve(
         self,

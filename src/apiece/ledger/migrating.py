@@ -110,8 +110,7 @@ def migrate_ledger(old: str, new: str, *, anchor: str | os.PathLike[str] | None 
             ...
         apiece.errors.StateError: ledger ...: is of version 6 already; open it
     """
-    last = _migrated(make_engine(old), make_engine(new), anchor)
-    return Head(last.number, last.digest.hex())
+    return _migrated(make_engine(old), make_engine(new), anchor).head
 
 
 def _migrated(old: sa.Engine, new: sa.Engine, anchor: Any) -> Last:

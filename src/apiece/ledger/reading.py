@@ -131,7 +131,7 @@ class LedgerReader:
     def head(self) -> Head:
         """Return the last entry's number and digest. Keep them elsewhere: see `verify`."""
         with self.store.reading() as reading:
-            return Head(reading.last.number, reading.last.digest.hex())
+            return reading.last.head
 
     @property
     def people(self) -> int:

@@ -201,8 +201,9 @@ def receipts(store: LedgerStore, reading: Reading, ids: Ids) -> list[Receipt]:
                     "ledger: charges do not add up to the balance; run `apiece ledger verify`"
                 )
         most = np.max(list(spent.values()), axis=0)
-        last = Head(reading.last.number, reading.last.digest.hex())
-        result.append(_receipt(person, people[block][1][at], charged, most, results, gone, last))
+        result.append(
+            _receipt(person, people[block][1][at], charged, most, results, gone, reading.last.head)
+        )
     return result
 
 

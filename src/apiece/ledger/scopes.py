@@ -8,7 +8,6 @@ that askers are sure of, are policy: they say who may spend it.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -16,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from apiece._json import toml_table
 from apiece._types import Integers, Json, Mask
 from apiece.budgets.consents import permitted
 from apiece.errors import InputError
@@ -117,13 +117,8 @@ class Policy:
         Raises:
             InputError: For anything else.
         """
-        try:
-            table = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"policy: no TOML ({' '.join(str(error).split())})") from None
-        odd = table.keys() - {"version", "unit", "every", *DIMENSIONS}
-        if odd:
-            raise InputError(f"policy: {min(odd)!r} is unknown; give version, unit, every, querier")
+        known = {"version", "unit", "every", *DIMENSIONS}
+        table = toml_table(text, "policy", known, "version, unit, every, querier")
         version, unit, every = table.get("version"), table.get("unit", "person"), table.get("every")
         if type(version) is not int or not 0 < version < 2**31:
             raise InputError(f"policy: version = {version!r}; give a whole number from 1 on")

@@ -139,8 +139,7 @@ class LedgerStore:
         """Recompute everything from the history, and hold it against all heads that are kept."""
         result = self._anchor.read(whole=True)
         kept, seen = result.digests, self._memory.last
-        own = None if seen is None else Head(seen.number, seen.digest.hex())
-        for each in (own, head):
+        for each in (None if seen is None else seen.head, head):
             if each is not None and kept.setdefault(*each) != each.digest:
                 raise StateError(f"head {each.number}: another digest of that entry is kept")
         gone = None if result.beside else self._anchor.beside
