@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from apiece._types import Ids
 from apiece.errors import DataError, StateError
 from apiece.ledger import accounts, codec
 from apiece.ledger.directory import Directory
@@ -60,7 +61,7 @@ def test_texts_that_share_one_hash_are_told_apart(
 ) -> None:
     keys = Directory._keys
 
-    def colliding(self: Directory, ids: codec.Ids) -> Any:
+    def colliding(self: Directory, ids: Ids) -> Any:
         first, second = keys(self, ids)
         return first % np.uint64(3), second
 

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 
 from apiece._files import EXPORT, writing
 from apiece._text import rounded_up
-from apiece._types import Integers
+from apiece._types import Ids, Integers
 from apiece.errors import BudgetError, DataError, StateError
 from apiece.ledger import chain, codec
 from apiece.ledger.chain import Entry, Last, Origin
-from apiece.ledger.codec import BLOCK, SLACK_UNIT, TERMS, UNIT, Ids, Terms
+from apiece.ledger.codec import BLOCK, SLACK_UNIT, TERMS, UNIT, Terms
 from apiece.ledger.schema import BALANCE, PEOPLE, SCOPE, chunks, pages
 from apiece.numerics.gaussian import gaussian_epsilon_above
 
@@ -51,8 +51,7 @@ class Stored(NamedTuple):
         if self.digest(salt, row.block, row.size, content) != bytes(row.digest):
             called = "people" if self.table is PEOPLE else "balances"
             raise StateError(
-                f"ledger: the {called} of block {row.block} are damaged; nothing was charged; run "
-                "`apiece ledger verify` and restore a backup"
+                f"ledger: the {called} of block {row.block} are damaged; {chain.REMEDY}"
             )
         return content
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from apiece._types import Floats, Integers, Json, Mask
+from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError
 from apiece.filters import Costs
 from apiece.filters.convert import distinct
 from apiece.filters.costs import cheapest
 from apiece.ledger import accounts, chain, codec
 from apiece.ledger.chain import Last, Trail, check_terms
-from apiece.ledger.codec import BLOCK, Ids, begin
+from apiece.ledger.codec import BLOCK, begin
 from apiece.ledger.schema import chunks
 from apiece.ledger.scopes import ACCOUNT, Ceiling, Policy, Scope, pools, takings
 

@@ -20,11 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Integers, Mask
+from apiece._types import Floats, Ids, Integers, Mask
 from apiece.errors import BudgetError, DataError, StateError
 from apiece.filters.convert import SHARE, distinct, gaussian_budget
-
-Ids = npt.NDArray[Any]
 
 BLOCK: Final = 4096
 DIGEST: Final = 32  # bytes

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
-from apiece._types import Integers
+from apiece._types import Ids, Integers
 from apiece.errors import DataError, StateError
 from apiece.ledger.accounts import read_ids
 from apiece.ledger.chain import REMEDY
-from apiece.ledger.codec import BLOCK, Ids, keyed, kind
+from apiece.ledger.codec import BLOCK, keyed, kind
 
 Keys = tuple[npt.NDArray[Any], ...]  # by which ids are ordered, and for text what tells them apart
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Json, Mask
+from apiece._types import Floats, Ids, Json, Mask
 from apiece.budgets.levels import Offered, epsilons_of
 from apiece.errors import InputError, StateError
 from apiece.filters import Costs
@@ -19,7 +19,7 @@ from apiece.ledger import chain, codec, store
 from apiece.ledger.anchor import Anchor
 from apiece.ledger.chain import check_id, checked_json
 from apiece.ledger.charging import Demand, reserve_all, reserve_listed, reserved, share_out
-from apiece.ledger.codec import BLOCK, Ids
+from apiece.ledger.codec import BLOCK
 from apiece.ledger.database import make_engine, name, sqlite_file
 from apiece.ledger.reading import LedgerReader
 from apiece.ledger.reports import Lineage, receipts

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import sqlalchemy as sa
 
-from apiece._types import Floats, Integers, Json
+from apiece._types import Floats, Ids, Integers, Json
 from apiece.errors import StateError
 from apiece.filters.convert import renyi_budget
 from apiece.ledger import accounts, chain, codec, database, schema, store
@@ -41,7 +41,7 @@ class Older:
     order: float | None
     last: Last
     bodies: list[Json] = field(repr=False)
-    blocks: dict[int, tuple[codec.Ids, Any]] = field(repr=False)  # people's ids and terms
+    blocks: dict[int, tuple[Ids, Any]] = field(repr=False)  # people's ids and terms
 
     def now(self, charges: Integers) -> Integers:
         """Return charges in today's units of μ², rounded up."""
@@ -126,8 +126,6 @@ def _migrated(old: sa.Engine, new: sa.Engine, anchor: Any) -> Last:
         spent = _spent(source, result)
         with made_private(new), database.transaction(new, writes=True) as target:
             schema.create(target, result.salt)
-            row = {"one": 1, "number": -1, "digest": b"", "people": 0}
-            target.execute(sa.insert(schema.HEAD).values(row))
             last = _write(source, target, result, spent)
     beside.keep(last)
     return last
@@ -167,7 +165,7 @@ def _read(connection: sa.Connection, called: str, kept: Heads) -> Older:
     )
 
 
-def _people(connection: sa.Connection, salt: bytes) -> dict[int, tuple[codec.Ids, Any]]:
+def _people(connection: sa.Connection, salt: bytes) -> dict[int, tuple[Ids, Any]]:
     result = {}
     for row in pages(connection, sa.select(schema.PEOPLE), schema.PEOPLE.c.block):
         size, ids, terms = str(row.size).encode(), bytes(row.ids), bytes(row.terms)

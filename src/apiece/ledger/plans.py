@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import AnyArray, Floats, Json
+from apiece._types import AnyArray, Floats, Ids, Json
 from apiece.errors import InputError
 from apiece.filters import Costs, costs_of
 from apiece.ledger import codec
-from apiece.ledger.codec import Ids
 from apiece.ledger.ledger import Ledger
 from apiece.mechanisms import Composed, Mechanism
 from apiece.plan import BoundPlan, Plan

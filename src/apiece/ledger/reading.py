@@ -10,12 +10,12 @@ from typing import Any, Self
 import numpy as np
 import sqlalchemy as sa
 
-from apiece._types import Floats, Integers, Json, Mask
+from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError, unknown
 from apiece.ledger import accounts, codec, schema
 from apiece.ledger.anchor import Anchor
 from apiece.ledger.chain import Entry, Head, check_id, check_terms, terms_of
-from apiece.ledger.codec import BLOCK, Ids
+from apiece.ledger.codec import BLOCK
 from apiece.ledger.proofs import checked_head, proved, published
 from apiece.ledger.scopes import Policy, Scope, account_of, checked_scope
 from apiece.ledger.store import LedgerStore

@@ -11,12 +11,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Integers, Json, Mask
+from apiece._types import Ids, Integers, Json, Mask
 from apiece.errors import StateError
 from apiece.filters import Costs
 from apiece.ledger import accounts, codec
 from apiece.ledger.chain import Head
-from apiece.ledger.codec import BLOCK, SLACK_UNIT, UNIT, Ids
+from apiece.ledger.codec import BLOCK, SLACK_UNIT, UNIT
 from apiece.ledger.reading import LedgerReader
 from apiece.ledger.scopes import accounts_of
 from apiece.ledger.store import LedgerStore, Reading

@@ -51,7 +51,7 @@ def exists(connection: sa.Connection) -> bool:
 
 
 def create(connection: sa.Connection, salt: bytes | None) -> None:
-    """Make the tables of the current version; None: those that a ledger of version 5 lacks."""
+    """Make empty tables of this version; salt None: those that a ledger of version 5 lacks."""
     _tables.create_all(connection)
     if connection.dialect.name == "postgresql":
         # The blobs are compressed already, or do not compress.
@@ -65,6 +65,7 @@ def create(connection: sa.Connection, salt: bytes | None) -> None:
         return
     rows = {"schema": str(VERSION), "salt": salt.hex()}
     connection.execute(sa.insert(META), [{"key": k, "value": v} for k, v in rows.items()])
+    connection.execute(sa.insert(HEAD).values(one=1, number=-1, digest=b"", people=0))
 
 
 def refuse_strangers(connection: sa.Connection) -> None:

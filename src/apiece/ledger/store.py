@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from apiece._types import Integers
+from apiece._types import Ids, Integers
 from apiece.errors import DataError, StateError
 from apiece.ledger import accounts, chain, codec, schema
 from apiece.ledger.anchor import Anchor, Heads, memory_of
@@ -22,7 +22,7 @@ from apiece.ledger.database import is_missing, made_private, name, opened, sqlit
 from apiece.ledger.directory import Directory
 from apiece.ledger.verify import LedgerVerification, verify
 
-Enrolment = tuple[codec.Ids, codec.Terms]
+Enrolment = tuple[Ids, codec.Terms]
 
 
 def is_there(engine: sa.Engine) -> bool:
@@ -58,7 +58,6 @@ def make(engine: sa.Engine, people: Enrolment | None) -> Last | None:
             return None
         salt = secrets.token_bytes(32)
         schema.create(connection, salt)
-        connection.execute(sa.insert(schema.HEAD).values(one=1, number=-1, digest=b"", people=0))
         body = {"kind": "init", "units": [codec.UNIT, codec.SLACK_UNIT]}
         last = chain.append(connection, salt, Last(-1, b"", 0), body, [])
         if people is not None:
@@ -116,7 +115,7 @@ class LedgerStore:
     def enroll(
         self,
         writing: Reading,
-        ids: codec.Ids,
+        ids: Ids,
         terms: codec.Terms,
         *,
         keep: bool,

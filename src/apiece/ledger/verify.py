@@ -13,7 +13,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from apiece._types import Integers, Json, Mask
+from apiece._types import Ids, Integers, Json, Mask
 from apiece.errors import InputError, StateError
 from apiece.ledger import accounts, codec, schema
 from apiece.ledger.accounts import PERSONS, Stored, padded
@@ -56,7 +56,7 @@ class LedgerVerification:
 class _FoldedBlock:
     """Ids, terms and spending of a block of people, as the history alone tells them."""
 
-    ids: codec.Ids
+    ids: Ids
     terms: codec.Terms
     spent: dict[str, Integers]  # by scope; "" is the whole account
     limits: Integers = field(init=False)
@@ -277,7 +277,7 @@ def _compare(connection: sa.Connection, salt: bytes, fold: _Fold) -> int:
 
 def accounts_after(
     trail: Trail, connection: sa.Connection, size: int
-) -> Iterator[tuple[codec.Ids, codec.Terms, dict[str, Integers], Mask]]:
+) -> Iterator[tuple[Ids, codec.Terms, dict[str, Integers], Mask]]:
     """Yield ids, terms, spending and who had withdrawn after so many entries, block by block."""
     if size == len(trail.digests):  # as it is now, by the checked tables
         every, whole = range(-(-trail.people // BLOCK)), accounts.whole_accounts(connection)

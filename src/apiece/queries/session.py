@@ -13,13 +13,13 @@ from typing import Final, Self
 import numpy as np
 
 from apiece import _check
-from apiece._types import Floats, Integers, Json, Mask
+from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.accounting import gaussian_of_bounded_range, gaussian_of_laplace
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import Costs
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
-from apiece.ledger.codec import Ids, read_id, to_units
+from apiece.ledger.codec import read_id, to_units
 from apiece.ledger.codec import terms as account_terms
 from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
