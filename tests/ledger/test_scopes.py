@@ -245,8 +245,8 @@ def test_what_is_refused_depends_on_scope_and_policy_alone(tmp_path) -> None:
             call()
     assert ledger.status("q", "t", {"querier": "clinic", "purpose": "any"}) == "reserved"
     later = [
-        "odd=1", "unit='x'", "unit='person-period'", "every='h'", "[querier]", "querier=1",
-        "[querier.a]\nquota=2", "[querier.a]\nrenews=true", "[purpose.a]\nsure=0.1",
+        "odd=1", "unit='x'", "unit='person-period'", "every='h'", "every=[1]", "[querier]",
+        "querier=1", "[querier.a]\nquota=2", "[querier.a]\nrenews=true", "[purpose.a]\nsure=0.1",
         "[querier.a]\nsure=0.6\n[querier.b]\nsure=0.6", "[querier.a]\nsure=0.3\nquota=0.2",
         '[querier."*"]\nsure=0.3', '[querier."a@b"]\nquota=0.3', "[source.a]\nquota='x'",
     ]  # fmt: skip

@@ -111,20 +111,23 @@ class ConsentMapping:
         if provisions not in (None, "exceptions", "limits"):
             raise InputError(f"mapping: provisions = {provisions!r}; give exceptions or limits")
         levels, default = Levels(table.get("levels", {})), table.get("default")
+        names = tuple(levels)  # in which a list is looked for without an error
         own = {name: _pairs(name, table.get(name, {})) for name in tables}
         columns = own["columns"]
         if (source == "csv") != bool(columns) or not columns.keys() <= set(COLUMNS):
             raise InputError(f"mapping: [columns] is of a CSV, and may have {', '.join(COLUMNS)}")
+        if not all(isinstance(each, str) for each in columns.values()):
+            raise InputError("mapping: [columns]: give the name of each column as a text")
         if columns and not {"person", "level"} <= columns.keys():
             raise InputError("mapping: [columns]: name at least those of person and level")
         for name in ("level", "purpose", "querier", "decision"):
-            offered = levels if name == "level" else ("permit", "deny")
+            offered = names if name == "level" else ("permit", "deny")
             for code, value in own[name].items():
                 fits = value in offered if name in ("level", "decision") else _is_name(value)
                 if not fits:
                     raise InputError(f"mapping: [{name}] {code!r} = {value!r}; see the guide")
-        if default is not None and default not in levels:
-            raise InputError(f"mapping: default = {default!r}; give one of {', '.join(levels)}")
+        if default is not None and default not in names:
+            raise InputError(f"mapping: default = {default!r}; give one of {', '.join(names)}")
         if not all(isinstance(each, bool) for each in own["about"].values()):
             raise InputError("mapping: [about]: give true or false for each code")
         anything = table.get("anything", [])

@@ -62,7 +62,7 @@ def budget_columns(
     """
     count = np.ones(len(table), np.int64) if rows is None else rows
 
-    def read(given: str | float | None, role: str, below: float) -> Any:
+    def read(given: str | float | None, role: str) -> Any:
         if not isinstance(given, str):
             return given
         what, cells = f"{role} column {given!r}", texts(column(table, given, role))
@@ -70,11 +70,11 @@ def budget_columns(
         if role == "epsilon" and levels is not None:
             values = levels.read(cells, what, decimal=decimal, no_limit_cap=cap, rows=count)
         else:
-            values = _numbers(cells, what, role, below, decimal, cap, count)
+            values = _numbers(cells, what, role, decimal, cap, count)
         return values if once is None else once(values, what)
 
-    columns = {"epsilon": read(epsilon, "epsilon", math.inf), "delta": read(delta, "delta", 1.0)}
-    columns["excess"] = read(excess, "excess", 1.0)
+    given = {"epsilon": epsilon, "delta": delta, "excess": excess}
+    columns = {role: read(each, role) for role, each in given.items()}
     return columns if levels is None else columns | {"labels": levels.names_of(columns["epsilon"])}
 
 
@@ -82,12 +82,11 @@ def _numbers(
     cells: Texts,
     what: str,
     role: str,
-    below: float,
     decimal: str,
     no_limit_cap: float | None,
     count: Integers,
 ) -> Floats:
-    """Return cells as numbers in (0, below), of Δ̄ in [0, below]."""
+    """Return cells as numbers: ε in (0, ∞), δ in (0, 1), Δ̄ in [0, 1]."""
 
     def refusal(bad: Mask, why: str) -> BudgetError:
         row, many = int(np.flatnonzero(bad)[0]), int(count[bad].sum())
@@ -105,7 +104,7 @@ def _numbers(
             raise refusal(free, _unlimited())
     if (bad := np.isnan(values)).any():
         raise refusal(bad, _why(str(cells[bad][0]), role, decimal))
-    closed = role == "excess"
+    closed, below = role == "excess", math.inf if role == "epsilon" else 1.0
     good = (values >= 0) & (values <= below) if closed else (values > 0) & (values < below)
     if not good.all():
         bounds = f"[0, {below:g}]" if closed else f"(0, {below:g})"

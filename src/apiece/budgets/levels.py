@@ -142,11 +142,11 @@ class Levels(Mapping[str, float]):
         given = cells.tolist()
         known = {cell: named(cell) for cell in dict.fromkeys(given)}
         epsilon = np.array([known[cell] for cell in given], dtype=np.float64)
-        if np.isnan(epsilon).any():
-            strange, total = Counter[str](), len(given) if rows is None else int(rows.sum())
-            for cell, many in zip(given, [1] * len(given) if rows is None else rows, strict=True):
-                strange[cell] += int(many) * math.isnan(known[cell])
-            raise BudgetError(f"{what}: {self._undeclared(+strange, total)}")
+        if (bad := np.isnan(epsilon)).any():
+            strange, count = Counter[str](), np.ones(len(given), int) if rows is None else rows
+            for cell, many in zip(cells[bad].tolist(), count[bad].tolist(), strict=True):
+                strange[cell] += many
+            raise BudgetError(f"{what}: {self._undeclared(strange, int(count.sum()))}")
         return epsilon
 
     def _undeclared(self, cells: Counter[str], rows: int) -> str:

@@ -207,7 +207,8 @@ def release_rows_per_person(
     """
     cost = _check.positive("epsilon", epsilon, error=BudgetError)
     part = _check.probability("share", share, low_open=True, high_open=True)
-    exact = _counted(rows, _whole("levels", levels))
+    at = _whole("levels", levels)
+    exact = _counted(rows, at)
     scale = laplace_scale(cost)
     counts = [max(count + discrete_laplace(scale, below), 0) for count in exact.tolist()]
     total = sum(counts)
@@ -217,7 +218,7 @@ def release_rows_per_person(
             "fewer levels"
         )
     reached = np.flatnonzero(np.cumsum(counts) >= part * total)[0]
-    return int(np.asarray(levels)[reached])
+    return int(at[reached])
 
 
 def _levels(
@@ -333,14 +334,8 @@ def discrete_gaussian(variance: Fraction, below: Below = secrets.randbelow) -> i
 
 def bernoulli_exp(gamma: Fraction, below: Below = secrets.randbelow) -> bool:
     """Return True with probability e^−γ, exactly; γ ≥ 0."""
-    while gamma > 1:
-        if not _bernoulli_exp_unit(Fraction(1), below):
-            return False
-        gamma -= 1
-    return _bernoulli_exp_unit(gamma, below)
-
-
-def _bernoulli_exp_unit(gamma: Fraction, below: Below) -> bool:
+    if gamma > 1:
+        return bernoulli_exp(Fraction(1), below) and bernoulli_exp(gamma - 1, below)
     turn = 1
     while below(gamma.denominator * turn) < gamma.numerator:
         turn += 1

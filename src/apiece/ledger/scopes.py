@@ -124,7 +124,9 @@ class Policy:
             raise InputError(f"policy: version = {version!r}; give a whole number from 1 on")
         if unit not in ("person", "person-period"):
             raise InputError(f"policy: unit = {unit!r}; give 'person' or 'person-period'")
-        if (every is not None and every not in _PERIODS) or (unit != "person" and every is None):
+        if (every is not None and every not in tuple(_PERIODS)) or (
+            unit != "person" and every is None
+        ):
             raise InputError(f"policy: every = {every!r}; give one of {', '.join(_PERIODS)}")
         quotas = {name: _quotas(name, table[name], every) for name in DIMENSIONS if name in table}
         policy = cls(version, unit, every, quotas)
