@@ -90,7 +90,6 @@ HOLDS = {
     "sensitivity.partial.LossShares": "shares",
     "sensitivity.noise.BoundedSum": "total bounds",
     "sensitivity.partial.PartialSensitivity": "raw norms zero",
-    "datasets.blocks._Lines": "data begin end odd cells commas first",
     "training.batches.Bucket": "records rates",
     "jobs.running.TrainingCharge": "included ids _seen",
     "training.sums.Brought": "rows owner",
