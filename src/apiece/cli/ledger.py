@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from apiece.cli._command import (
     NUMBER_OR_NAME,
     PATH,
     CommandGroup,
+    Decorator,
     Output,
     bullets,
     columns,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from apiece._types import Flags, Ids, Json
     from apiece.budgets import Budgets
     from apiece.filters import Costs
-    from apiece.ledger import Head, Ledger, Receipt
+    from apiece.ledger import Ledger, Receipt
 
 EXAMPLE = """
 \b
@@ -65,6 +65,13 @@ def command() -> None:
     """
 
 
+def subcommand(short_help: str, *examples: str) -> Decorator:
+    """Return the decorator of a sub-command, with its line in the help and its examples."""
+    title = "Example" if len(examples) == 1 else "Examples"
+    lines = "".join(f"\n  {example}" for example in examples)
+    return command.command(short_help=short_help, epilog=f"\b\n{title}:{lines}")
+
+
 def _open(url: str) -> Ledger:
     """Return the ledger at an address, which must be there."""
     from apiece.ledger import Ledger
@@ -72,14 +79,7 @@ def _open(url: str) -> Ledger:
     return Ledger.open(url, create=False)
 
 
-def _head(head: Head) -> Json:
-    return {"number": head.number, "digest": head.digest}
-
-
-@command.command(
-    short_help="Make a ledger, and open accounts.",
-    epilog="Example: apiece ledger init sqlite:///people.db",
-)
+@subcommand("Make a ledger, and open accounts.", "apiece ledger init sqlite:///people.db")
 @url_argument
 @gone("--method", "is no more: every ledger charges trainings and queries in one currency")
 @gone("--order", "is no more: every ledger charges trainings and queries in one currency")
@@ -161,19 +161,20 @@ def _made(
     return ledger.enroll(*people, slack=share)
 
 
-@command.command(
-    short_help="Open accounts as people consent.",
-    epilog="""
-\b
-Example:
-  apiece ledger enroll people.db --consents bundle.json --mapping consents.toml --delta 1e-6
-""",
+@subcommand(
+    "Open accounts as people consent.",
+    "apiece ledger enroll people.db --consents bundle.json --mapping consents.toml --delta 1e-6",
 )
 @url_argument
 @option("--consents", type=PATH, required=True, help="FHIR Bundle, CSV with dates, or DPV records.")
 @option("--mapping", type=PATH, required=True, help="TOML file: what their codes stand for.")
 @option("--delta", type=float, required=True, help="δ of everybody.")
-@option("--on", help="Day of which it holds, as 2026-05-01.  [default: today, in UTC]")
+@option(
+    "--on",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="DAY",
+    help="Day of which it holds, as 2026-05-01.  [default: today, in UTC]",
+)
 @option("--leave-out", is_flag=True, help="Leave out people whose consents are not understood.")
 @option("--slack", type=float, help="Share of δ to keep for what is no Gaussian.  [default: 0.1]")
 @option("--scope", help="Who permits this alone is in --out, as querier=clinic,purpose=care.")
@@ -195,7 +196,8 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
     if flags["scope"] is not None and flags["out"] is None:
         raise InputError("--scope: says who is in --out; give that too")
     found = read_consents(consents, ConsentMapping.from_toml(read_text(mapping)))
-    asked = found.on(_day(flags["on"]), leave_out=flags["leave_out"])
+    day = flags["on"] and flags["on"].date()
+    asked = found.on(day, leave_out=flags["leave_out"])
     scope = {} if flags["scope"] is None else read_scope(flags["scope"])
     ledger = Ledger.open(url)
     new = enroll_consents(ledger, asked, flags["delta"], slack=flags["slack"])
@@ -206,16 +208,8 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
     emit(as_json, document, [f"ledger with {new} people enrolled, as of {asked.day}{aside}"])
 
 
-def _day(text: str | None) -> date | None:
-    try:
-        return None if text is None else date.fromisoformat(text)
-    except ValueError:
-        raise InputError(f"--on: {text!r} is no day; write it as 2026-05-01") from None
-
-
-@command.command(
-    short_help="Copy a ledger of an older version into a new one.",
-    epilog="Example: apiece ledger migrate old.db people.db",
+@subcommand(
+    "Copy a ledger of an older version into a new one.", "apiece ledger migrate old.db people.db"
 )
 @click.argument("old")
 @click.argument("new")
@@ -230,13 +224,10 @@ def migrate(old: str, new: str, as_json: bool) -> None:
 
     head = migrate_ledger(old, new)
     lines = [f"head {head.number}:{head.digest}", f"use {new} from now on, and put {old} away"]
-    emit(as_json, {"head": _head(head)}, lines)
+    emit(as_json, {"head": head._asdict()}, lines)
 
 
-@command.command(
-    short_help="Set or show the policy of scopes.",
-    epilog="Example: apiece ledger policy people.db policy.toml",
-)
+@subcommand("Set or show the policy of scopes.", "apiece ledger policy people.db policy.toml")
 @click.argument("url")
 @click.argument("file", type=PATH, required=False)
 @option("--json")
@@ -266,16 +257,12 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
     emit(as_json, document | {"quotas": quotas}, lines)
 
 
-@command.command(
-    short_help="Charge an analysis that is made elsewhere.",
-    epilog="""
-\b
-Examples:
-  apiece ledger charge people.db '{"laplace": {"noise_multiplier": 20}}' --analysis "count in May"
-  apiece ledger charge people.db --analysis "median in May" --bounded-range 0.1
-  apiece ledger export people.db --table paid --analysis "median in May" --out paid.parquet
-  apiece ledger commit people.db --analysis "median in May" --result 41
-""",
+@subcommand(
+    "Charge an analysis that is made elsewhere.",
+    """apiece ledger charge people.db '{"laplace": {"noise_multiplier": 20}}' --analysis May""",
+    'apiece ledger charge people.db --analysis "median in May" --bounded-range 0.1',
+    'apiece ledger export people.db --table paid --analysis "median in May" --out paid.parquet',
+    'apiece ledger commit people.db --analysis "median in May" --result 41',
 )
 @click.argument("url")
 @click.argument("source", required=False)
@@ -360,9 +347,9 @@ def _costs_of(
     return costs_of([mechanism], min(least)), {"mechanism": to_dict(mechanism)}
 
 
-@command.command(
-    short_help="Record that an analysis goes out.",
-    epilog="Example: apiece ledger commit people.db --analysis 'median in May' --result 41",
+@subcommand(
+    "Record that an analysis goes out.",
+    "apiece ledger commit people.db --analysis 'median in May' --result 41",
 )
 @click.argument("url")
 @option("--analysis", required=True, help="Name of an analysis that was charged.")
@@ -382,10 +369,7 @@ def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
     emit(as_json, {"analysis": analysis, "result": released}, [json.dumps(released)])
 
 
-@command.command(
-    short_help="How far the history goes.",
-    epilog="Example: apiece ledger status sqlite:///people.db --json",
-)
+@subcommand("How far the history goes.", "apiece ledger status sqlite:///people.db --json")
 @url_argument
 @option("--analysis", help="Say whether this analysis is reserved or committed.")
 @option("--left", is_flag=True, help="Count the accounts by what they have left. PRIVATE.")
@@ -405,7 +389,7 @@ def status(
         raise InputError("--noise-stddev: needs --left, and --analysis as the release's name")
     counts = _left(ledger, analysis, noise_stddev) if left else None
     head = ledger.head()
-    document: Json = {"people": ledger.people, "head": _head(head)}
+    document: Json = {"people": ledger.people, "head": head._asdict()}
     lines = [f"{document['people']} people", f"head {head.number}:{head.digest}"]
     if counts is not None:
         document["left"] = counts
@@ -443,9 +427,8 @@ def _left(ledger: Ledger, analysis: str | None, noise_stddev: float | None) -> J
     return {"shares": list(SHARES), "noise_stddev": None, **counts}
 
 
-@command.command(
-    short_help="What one person's account was charged.",
-    epilog="Example: apiece ledger receipt sqlite:///people.db ann",
+@subcommand(
+    "What one person's account was charged.", "apiece ledger receipt sqlite:///people.db ann"
 )
 @click.argument("url")
 @click.argument("person")
@@ -475,14 +458,10 @@ def _document(path: Path, what: str, key: str = "accounts", command: str = "head
     return found
 
 
-@command.command(
-    short_help="Publish the head of the history.",
-    epilog="""
-\b
-Examples:
-  apiece ledger head people.db > head-1.json
-  apiece ledger head people.db --since head-1.json > head-2.json
-""",
+@subcommand(
+    "Publish the head of the history.",
+    "apiece ledger head people.db > head-1.json",
+    "apiece ledger head people.db --since head-1.json > head-2.json",
 )
 @url_argument
 @option("--since", type=PATH, help="Head published before: prove that this one goes on from it.")
@@ -496,9 +475,8 @@ def head(url: str, since: Path | None, as_json: bool) -> None:
     echo(json.dumps(_open(url).publish(before)))
 
 
-@command.command(
-    short_help="Check a receipt against a published head.",
-    epilog="Example: apiece ledger check receipt.json head-2.json",
+@subcommand(
+    "Check a receipt against a published head.", "apiece ledger check receipt.json head-2.json"
 )
 @click.argument("receipt", type=PATH)
 @click.argument("head", type=PATH)
@@ -568,9 +546,7 @@ def percent(share: float) -> str:
     return f"{math.ceil(share * 1000 - 1e-9) / 10:.1f} %"
 
 
-@command.command(
-    short_help="List every entry.", epilog="Example: apiece ledger history sqlite:///people.db"
-)
+@subcommand("List every entry.", "apiece ledger history sqlite:///people.db")
 @url_argument
 @option("--json")
 def history(url: str, as_json: bool) -> None:
@@ -583,9 +559,9 @@ def history(url: str, as_json: bool) -> None:
     emit(as_json, [{name: getattr(e, name) for name in names} for e in entries], lines)
 
 
-@command.command(
-    short_help="Recompute every digest and balance.",
-    epilog="Example: apiece ledger verify sqlite:///people.db --head 12:9f0c…",
+@subcommand(
+    "Recompute every digest and balance.",
+    "apiece ledger verify sqlite:///people.db --head 12:9f0c…",
 )
 @url_argument
 @option("--head", help="number:digest that `status` printed, kept outside the database.")
@@ -601,12 +577,12 @@ def verify(url: str, head: str | None, as_json: bool) -> None:
     document = {name: getattr(found, name) for name in ("ok", "entries", "people")}
     verdict = "ok" if found.ok else f"{len(found.problems)} problems; restore a backup"
     said = f"{found.entries} entries, {found.people} people: {verdict}"
-    _checked(as_json, document | {"head": _head(found.head)}, found.problems, said)
+    _checked(as_json, document | {"head": found.head._asdict()}, found.problems, said)
 
 
-@command.command(
-    short_help="Write accounts, history or who paid to Parquet.",
-    epilog="Example: apiece ledger export sqlite:///people.db --out accounts.parquet",
+@subcommand(
+    "Write accounts, history or who paid to Parquet.",
+    "apiece ledger export sqlite:///people.db --out accounts.parquet",
 )
 @url_argument
 @option("--out", type=Output(EXPORT), required=True, help="Parquet file to write.")
