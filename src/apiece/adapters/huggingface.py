@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 
 from apiece._lazy import lacking
 from apiece._types import Flags
-from apiece.adapters.stepping import Loss, PrivateStep, loss_of, steps_an_epoch
-from apiece.errors import InputError, StateError, UnsupportedError
+from apiece.adapters.stepping import Loss, PrivateStep, loss_of, refused_resume, steps_an_epoch
+from apiece.errors import InputError, UnsupportedError
 from apiece.plan import Plan
 from apiece.training import PlannedSpending, public_numbers
 from apiece.training import Trainer as Engine
@@ -206,10 +206,7 @@ class PrivateTrainer(transformers.Trainer):
             StateError: To resume; use `checkpoint` and `apiece.Trainer.resume`.
         """
         if resume_from_checkpoint:
-            raise StateError(
-                "resume_from_checkpoint: a private run goes on from its own folder only; use "
-                "checkpoint=... here and apiece.Trainer.resume"
-            )
+            raise refused_resume("resume_from_checkpoint")
         result = super().train(**options)
         if self._private is not None:
             self._private.trainer.fit(0)

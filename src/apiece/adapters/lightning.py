@@ -6,8 +6,8 @@ from torch.utils.data import DataLoader
 
 from apiece._lazy import lacking
 from apiece._types import State
-from apiece.adapters.stepping import PrivateStep, steps_an_epoch
-from apiece.errors import StateError, UnsupportedError
+from apiece.adapters.stepping import PrivateStep, refused_resume, steps_an_epoch
+from apiece.errors import UnsupportedError
 from apiece.training import PlannedSpending, Trainer, public_numbers
 
 try:
@@ -82,7 +82,4 @@ class PrivateModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: State) -> None:
         """Refuse: parameters and noise would no longer be those of one run."""
-        raise StateError(
-            "lightning: a private run goes on from its own folder only; use "
-            "Trainer(checkpoint=...) and Trainer.resume"
-        )
+        raise refused_resume("lightning")

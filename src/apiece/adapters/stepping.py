@@ -49,12 +49,16 @@ class PrivateStep(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: State) -> None:
         """Refuse all but nothing: parameters and noise would no longer be those of one run."""
-        if not state_dict:
-            return
-        raise StateError(
-            "optimizer: a private run goes on from its own folder only; use "
-            "Trainer(checkpoint=...) and Trainer.resume"
-        )
+        if state_dict:
+            raise refused_resume("optimizer")
+
+
+def refused_resume(what: str) -> StateError:
+    """Return the error for going on from another framework's checkpoint."""
+    return StateError(
+        f"{what}: a private run goes on from its own folder only; give checkpoint=... and use "
+        "apiece.Trainer.resume"
+    )
 
 
 def steps_an_epoch(plan: Plan) -> int:

@@ -83,15 +83,15 @@ def command(
         raise InputError("--purpose: a part of the form; give --consent too, or leave it out")
     if consent and as_json:
         raise InputError("--consent: is in what --json prints; leave one of them out")
-    found = _explanation(flags["delta"], *(flags[name] for name in BUDGET))
+    explanation = _explanation(flags["delta"], *(flags[name] for name in BUDGET))
     if consent and flags["plan"] is not None:  # a plan's own curve tells how many chose what
-        found = explain(found.epsilon, found.delta)
+        explanation = explain(explanation.epsilon, explanation.delta)
     if figure is not None:
         from apiece.reporting import promise, save
 
-        save(promise(found), figure)
-    document = found.to_dict() | {"consent": found.consent()}
-    emit(as_json, document, found.consent(purpose) if consent else text(found))
+        save(promise(explanation), figure)
+    document = explanation.to_dict() | {"consent": explanation.consent()}
+    emit(as_json, document, explanation.consent(purpose) if consent else text(explanation))
 
 
 def _page(asked: Flags, levels: str | None, as_json: bool) -> None:
@@ -114,7 +114,7 @@ def _page(asked: Flags, levels: str | None, as_json: bool) -> None:
             bar.total = of
             bar.advance("plans")
 
-        found = choices(
+        offer = choices(
             groups_from(asked["groups"]) if levels is None else asked["groups"],
             records=asked["records"],
             delta=asked["delta"],
@@ -123,10 +123,10 @@ def _page(asked: Flags, levels: str | None, as_json: bool) -> None:
             bound=asked["excess"],
             progress=progress,
         )
-    contributor_page(found).save(page)
-    count = len({outcome.strategy for outcome in found.outcomes})
-    said = f"wrote {page}: {len(found.names)} budgets, each under {count} strategies"
-    emit(as_json, found.to_dict(), [said, *found.left_out])
+    contributor_page(offer).save(page)
+    count = len({outcome.strategy for outcome in offer.outcomes})
+    said = f"wrote {page}: {len(offer.names)} budgets, each under {count} strategies"
+    emit(as_json, offer.to_dict(), [said, *offer.left_out])
 
 
 def _explanation(
@@ -167,18 +167,18 @@ def _of_plan(path: Path, group: str | None) -> Explanation:
     return explain(epsilon, delta, curve=curve, taking_part=taking_part(plan, at[0]))
 
 
-def text(found: Explanation) -> str:
+def text(explanation: Explanation) -> str:
     """Return an explanation for people to read, 80 columns wide."""
-    of = "the mechanism that is run" if found.tighter else "any mechanism that keeps it"
+    of = "the mechanism that is run" if explanation.tighter else "any mechanism that keeps it"
     return "\n".join(
         [
-            f"ε = {shown(found.epsilon)} at δ = {shown(found.delta)}, "
-            f"{found.relation.replace('_', '/')}; of {of}.",
+            f"ε = {shown(explanation.epsilon)} at δ = {shown(explanation.delta)}, "
+            f"{explanation.relation.replace('_', '/')}; of {of}.",
             "The attacker knows everything about everyone else. The counts are averages.",
             "",
-            *bullets(found.sentences),
+            *bullets(explanation.sentences),
             "",
             "What it does not cover:",
-            *bullets(found.limits),
+            *bullets(explanation.limits),
         ]
     )
