@@ -246,6 +246,7 @@ def _require(name: str, value: object, kind: type, give: str) -> None:
 
 def noise_over_signal(plan: Plan) -> float:
     """Return S / Σ q_i·c_i, a root mean square over steps: less is better."""
+    # The noises of steps are independent, so that their squares add up.
     records, squares = plan.budget_groups.records, 0.0
     for stage in plan.stages:
         signal = float(records @ (stage.chances() * stage.clip_norm))

@@ -181,7 +181,10 @@ def assign_owned(
     many = ownership.owned(rows)
     rate = min(1.0, expected_batch_size / rows.size)
     epsilon, delta = budgets.epsilon[asked], budgets.delta[asked]
-    aims = _for_one_row(epsilon, delta, many, rate, steps)
+    # Owners who asked the same and have as many rows have one aim, the ε of one of their rows.
+    kinds, kind = np.unique(np.column_stack([epsilon, delta, many]), axis=0, return_inverse=True)
+    of_kind = [_one_of(e, d, int(held), rate, steps) for e, d, held in kinds.tolist()]
+    aims = np.array(of_kind)[kind.ravel()]
     batch = expected_batch_size
     for attempt in range(ATTEMPTS):
         asks = _asked_by_rows(ownership, rows, aims, delta)
@@ -222,15 +225,8 @@ def _asked_by_rows(ownership: Ownership, rows: Integers, aims: Floats, delta: Fl
     return Budgets(epsilon[rows], least[rows], ids=rows)
 
 
-def _for_one_row(epsilon: Floats, delta: Floats, many: Integers, rate: float, steps: int) -> Floats:
-    """Return the ε of one row of an owner with so many rows, all at the mean rate."""
-    kinds, place = np.unique(np.column_stack([epsilon, delta, many]), axis=0, return_inverse=True)
-    aims = [_one_of(e, d, int(rows), rate, steps) for e, d, rows in kinds.tolist()]
-    return np.array(aims, dtype=np.float64)[place.ravel()]
-
-
 def _one_of(epsilon: float, delta: float, many: int, rate: float, steps: int) -> float:
-    """Return the ε of a row at the noise at which so many rows spend ε together."""
+    """Return the ε of one row at the noise at which so many, all at one rate, spend ε together."""
     if many <= 1:
         return epsilon
 

@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats
-from apiece.accounting.choose import BATCH_METHODS
+from apiece.accounting.choose import require_batch
 from apiece.budgets import BudgetGroups, BudgetLevels, Budgets
-from apiece.errors import InputError, unknown
+from apiece.errors import InputError
 from apiece.plan import Plan, Reference, Stage
 
 BACK = 1e-3  # of log ε, by which a broken promise is at least aimed lower, the first time
@@ -46,8 +46,7 @@ class Request:
     def __post_init__(self) -> None:
         _check.put(self, steps=_check.count, expected_batch_size=_check.positive)
         _check.put(self, clip_norm=_check.positive)
-        if self.method not in BATCH_METHODS:
-            raise unknown("method", self.method, BATCH_METHODS)
+        require_batch(self.method)
         if not self.expected_batch_size <= self.records:
             raise InputError(
                 f"expected_batch_size = {self.expected_batch_size:g}: there are {self.records} "

@@ -160,29 +160,23 @@ def epsilon_curves(columns: Floats) -> Floats:
     keys = np.stack([*columns[:3], region])[:, order]
     starts, sizes = runs(keys)
     upper = np.full(order.size, np.inf)
-    for some, curves in _curves(keys[:, starts]):
-        for place, epsilon, delta in zip(some, curves.epsilon, curves.delta, strict=True):
+    for some, *curves in _curves(keys[:, starts]):
+        for place, epsilon, delta in zip(some, *curves, strict=True):
             here = order[starts[place] : starts[place] + sizes[place]]
             upper[here] = _on_chords(epsilon, delta, columns[3, here])
     return upper
 
 
-class _Curves(NamedTuple):
-    """Ascending ε, and upper bounds on δ there that do not rise; a row a curve."""
-
-    epsilon: Floats
-    delta: Floats
-
-
-def _curves(keys: Floats) -> Iterator[tuple[Places, _Curves]]:
-    """Yield places of columns (z, q, T, region) and their curves, where these are close enough."""
+def _curves(keys: Floats) -> Iterator[tuple[Places, Floats, Floats]]:
+    """Yield places of columns (z, q, T, region), and the curves there that are close enough."""
+    # A curve is a row of ascending ε, and one of upper bounds on δ there, which do not rise.
     most, middle, least = (_delta_at(keys[3] + share) for share in (0.0, 0.5, 1.0))
     columns, todo = np.stack([*keys[:3], middle, least]), np.ones(middle.size, dtype=bool)
     for attempt in range(_ATTEMPTS):
         for some, count in _chunks(keys[:3], least, todo, attempt):
             sides = _sides(columns[:, some], count, attempt)
-            close, curves = _curve(sides, most[some, None], least[some, None])
-            yield some[close], _Curves(curves.epsilon[close], curves.delta[close])
+            close, epsilon, delta = _curve(sides, most[some, None], least[some, None])
+            yield some[close], epsilon[close], delta[close]
             todo[some] &= ~close
 
 
@@ -191,7 +185,7 @@ def _delta_at(region: Floats) -> Floats:
     return np.clip(np.exp(-((_WIDTH * region) ** 2) / 2), 1e-300, 1 - 2.0**-20)
 
 
-def _curve(sides: Sides, most: Floats, least: Floats) -> tuple[Mask, _Curves]:
+def _curve(sides: Sides, most: Floats, least: Floats) -> tuple[Mask, Floats, Floats]:
     """Return which curves between two δ are close enough, and all of them."""
     start, end = (_larger([one.epsilon(delta, at) for one, at in sides]) for delta in (most, least))
     good = DEFAULT.reached(start) & DEFAULT.reached(end)
@@ -199,7 +193,7 @@ def _curve(sides: Sides, most: Floats, least: Floats) -> tuple[Mask, _Curves]:
     step = (high - low) / (_ROOT**2 - 1)
     (epsilon, forward), (_, backward) = (one.deltas(low, step, _ROOT) for one, _ in sides)
     bounds = _larger([forward, backward]).upper
-    return good[:, 0], _Curves(epsilon, np.minimum.accumulate(bounds, axis=1))
+    return good[:, 0], epsilon, np.minimum.accumulate(bounds, axis=1)
 
 
 def _on_chords(epsilon: Floats, bound: Floats, delta: Floats) -> Floats:

@@ -261,19 +261,16 @@ class _Sums(NamedTuple):
 def _atoms(q: Floats, p: Floats, ends: Floats, upper: bool, lost: float) -> Ratio:
     """Return the law of cells by their Q- and P-masses: from 0 on, up to each end, and beyond."""
     if not upper:
-        return Ratio(*_merged(p[q > 0] / q[q > 0], q[q > 0]), lost)
+        # Rounding can have left two atoms at one place, or reversed.
+        ratio, mass = p[q > 0] / q[q > 0], q[q > 0]
+        order = np.argsort(ratio, kind="stable")
+        return Ratio(ratio[order], mass[order], lost)
     nodes = np.append(0.0, ends)
     high = np.clip((p[:-1] - nodes[:-1] * q[:-1]) / np.diff(nodes), 0.0, q[:-1])
     mass = np.append(q[:-1] - high, q[-1])
     mass[1:] += high
     beyond = max(float(p[-1] - nodes[-1] * q[-1]), 0.0) + 64 * UNIT * float(p[-1])
     return Ratio(nodes[mass > 0], mass[mass > 0], lost + beyond)
-
-
-def _merged(ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
-    """Return atoms in increasing order; rounding can have left two at one place or reversed."""
-    order = np.argsort(ratio, kind="stable")
-    return ratio[order], mass[order]
 
 
 def _outcomes(step: Allocated, *, upper: bool) -> Outcomes:
