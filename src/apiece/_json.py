@@ -35,13 +35,13 @@ def read_toml(path: str | Path, what: str) -> Json:
     # Raises `DataError`, naming `what`, where it cannot be read, is no TOML, is nested past the
     # stack, or has a zero byte in a text, which no name of a file or a column has.
     try:
-        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        _refuse_zeros(found)
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        _refuse_zeros(table)
     except (OSError, ValueError, RecursionError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error)
         reason = " ".join(str(said).split()) or type(error).__name__
         raise DataError(f"{what} {path}: cannot be read ({reason}); give a TOML file") from None
-    return found
+    return table
 
 
 def toml_table(text: str, what: str, known: Collection[str], remedy: str) -> Json:
@@ -68,12 +68,12 @@ def _refuse_zeros(value: object) -> None:
 
 
 def _once(pairs: list[tuple[str, object]]) -> Json:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"key {reprlib.repr(twice)} occurs twice")
-    return found
+    return entries
 
 
 def _refuse(constant: str) -> float:
@@ -153,9 +153,9 @@ def _pair(first: Reader[object], second: Reader[object]) -> Reader[tuple[Any, An
 
 def _made(kind: Callable[..., T], readers: Mapping[str, Reader[object]]) -> Reader[T]:
     def read(value: object, where: str) -> T:
-        found = fields(value, where, readers)
+        arguments = fields(value, where, readers)
         try:
-            return kind(**found)
+            return kind(**arguments)
         except InputError as error:
             raise DataError(f"{where}: {error}") from None
 
@@ -179,20 +179,20 @@ def as_is(value: object, where: str) -> Any:
 def number(value: object, where: str) -> float:
     """Return a finite number; a Boolean or a text is none."""
     try:
-        found = float(value) if type(value) in (int, float) else math.nan  # type: ignore[arg-type]
+        result = float(value) if type(value) in (int, float) else math.nan  # type: ignore[arg-type]
     except OverflowError:
-        found = math.inf
-    if not math.isfinite(found):
+        result = math.inf
+    if not math.isfinite(result):
         raise _wrong(value, where, "a finite number")
-    return found
+    return result
 
 
 def share(value: object, where: str) -> float:
     """Return a number in [0, 1]."""
-    found = number(value, where)
-    if not 0 <= found <= 1:
+    result = number(value, where)
+    if not 0 <= result <= 1:
         raise _wrong(value, where, "in [0, 1]")
-    return found
+    return result
 
 
 def whole(most: int) -> Reader[int]:

@@ -29,7 +29,7 @@ def moments(text: str) -> np.ndarray:
     ],
 )
 def test_moments_without_noise(text: str, true: float) -> None:
-    found = estimate(resolve(parse(text), SCHEMA), moments(text), 1e-9, 0.95)
+    found = estimate(resolve(parse(text), SCHEMA), moments(text), 1e-9)
     assert found["estimate"] == pytest.approx(true, rel=1e-9)
     low, high = found["interval"]
     assert low <= found["estimate"] <= high
@@ -37,14 +37,14 @@ def test_moments_without_noise(text: str, true: float) -> None:
 
 def test_regression_without_noise() -> None:
     text = "regression(y ~ x)"
-    found = estimate(resolve(parse(text), SCHEMA), moments(text), 1e-9, 0.95)["coefficients"]
+    found = estimate(resolve(parse(text), SCHEMA), moments(text), 1e-9)["coefficients"]
     slope, intercept = np.polyfit(X, Y, 1)
     assert found["x"]["estimate"] == pytest.approx(slope, rel=1e-3)
     assert found["intercept"]["estimate"] == pytest.approx(intercept, rel=1e-3)
 
 
 def test_a_sum_is_scaled_back() -> None:
-    found = estimate(resolve(parse("sum(x)"), SCHEMA), np.array([[X.sum() / 6]]), 2.0, 0.95)
+    found = estimate(resolve(parse("sum(x)"), SCHEMA), np.array([[X.sum() / 6]]), 2.0)
     assert found["estimate"] == pytest.approx(X.sum())
     assert found["interval"][1] - found["interval"][0] == pytest.approx(2 * 1.959964 * 2 * 6)
 
@@ -54,7 +54,7 @@ def test_noise_alone_stays_within_what_is_possible(text: str) -> None:
     """Where noise hides the count, the estimate is still one that data in the bounds can have."""
     for seed in range(50):
         sums = np.random.default_rng(seed).normal(0, 50, (1, len(moment_names(parse(text)))))
-        found = estimate(resolve(parse(text), SCHEMA), sums, 50.0, 0.95)
+        found = estimate(resolve(parse(text), SCHEMA), sums, 50.0)
         low, high = {"mean(x)": (-2, 6), "variance(x)": (0, 16), "covariance(x, y)": (-20, 20)}[
             text
         ]

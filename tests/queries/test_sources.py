@@ -110,18 +110,18 @@ def test_a_file_and_a_folder_of_files_are_split_at_their_row_groups(tmp_path: Pa
     for path in paths:
         PEOPLE.to_parquet(path, row_group_size=2)
     for source, files in ((paths[0], paths[:1]), (tmp_path, paths)):
-        parts, rows = spark._parts(source, ["id", "x", "g"], SCHEMA)
+        parts, rows = spark._parts(source, SCHEMA)
         assert [(name, number) for name, _, _, number in parts] == [
             (str(path), number) for path in files for number in (0, 1)
         ]
         assert rows == 3 * len(files)
     PEOPLE.assign(x="7").to_parquet(tmp_path / "3.parquet")
     with pytest.raises(DataError, match="other columns than the first file's"):
-        spark._parts(tmp_path, ["id", "x", "g"], SCHEMA)
+        spark._parts(tmp_path, SCHEMA)
     for none in (tmp_path / "p.csv", tmp_path / "empty"):
         none.mkdir()
         with pytest.raises(InputError, match="no Parquet file"):
-            spark._parts(none, ["id"], SCHEMA)
+            spark._parts(none, SCHEMA)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_an_estimate_of_any_sums_can_be_recorded(
     schema = Schema("id", bounds={"x": x, "y": y}, rows_per_person=1)
     question = resolve(parse(text), schema)
     noisy = np.resize(np.array(sums), question.shape[1:])
-    json.dumps(estimate(question, noisy, stddev, 0.95), allow_nan=False)
+    json.dumps(estimate(question, noisy, stddev), allow_nan=False)
 
 
 @settings(max_examples=12, derandomize=True, deadline=None)

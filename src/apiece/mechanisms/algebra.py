@@ -248,7 +248,7 @@ def _sampled(steps: NormalForm, probability: float) -> Mechanism:
 
 def atoms_of(step: Mechanism) -> Atoms | None:
     """Return the atoms of a discrete step, its coin included; None for any other step."""
-    # `Discrete`, asked for once a step; to ask a protocol would take longer than all the rest
+    # A mechanism on finitely many outcomes has a method `atoms`: by it every accountant takes it.
     if isinstance(step, Sampled):
         atoms = atoms_of(step.mechanism)
         return None if atoms is None else behind_coin(atoms, step.probability)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,13 +39,6 @@ class Atoms(NamedTuple):
     outside_p: float = 0.0
     outside_q: float = 0.0
     error: float = 0.0
-
-
-class Discrete(Protocol):
-    """A mechanism on finitely many outcomes; every accountant takes it by its atoms."""
-
-    def atoms(self) -> Atoms:
-        """Return the pair of the world with the record and the world without."""
 
 
 def gathered(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:

@@ -10,6 +10,7 @@ from statistics import NormalDist
 import numpy as np
 
 from apiece._types import Floats, Json
+from apiece.queries.quantiles import CONFIDENCE
 from apiece.queries.scan import Measure, Question, moment_names
 
 DRAWS = 2000
@@ -19,13 +20,11 @@ FIELDS = {
 }  # fmt: skip
 
 
-def estimate(
-    question: Question, sums: Floats, scale: float, confidence: float, pure: bool = False
-) -> Json:
+def estimate(question: Question, sums: Floats, scale: float, pure: bool = False) -> Json:
     """Return the estimate of one group from its noisy sums, shape (cells, features)."""
     # scale: of the noise: the standard deviation of a Gaussian, or where the answer is `pure`, the
     # scale of a Laplace law.
-    z = -math.log(1 - confidence) if pure else NormalDist().inv_cdf((1 + confidence) / 2)
+    z = -math.log(1 - CONFIDENCE) if pure else NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     match question.query.aggregate:
         case "count":
             return _linear(sums[0, 0], z * scale)
@@ -39,7 +38,7 @@ def estimate(
             return {"edges": edges.tolist(), "bins": bins}
         case "mean":
             return _mean(question.measures[0], sums[0], z * scale)
-    return _simulated(question, sums[0], scale, confidence)
+    return _simulated(question, sums[0], scale)
 
 
 def _linear(value: float, margin: float) -> Json:
@@ -65,13 +64,13 @@ def _mean(column: Measure, sums: Floats, margin: float) -> Json:
     }
 
 
-def _simulated(question: Question, sums: Floats, stddev: float, confidence: float) -> Json:
+def _simulated(question: Question, sums: Floats, stddev: float) -> Json:
     """Return intervals by drawing the noise again around the noisy sums (parametric bootstrap)."""
     # The draws describe an interval, they hide nothing: their seed is fixed.
     draws = sums + np.random.default_rng(0).normal(0, stddev, (DRAWS, sums.size))
     solve = _regression if question.query.aggregate == "regression" else _moment
     best = solve(question, sums[None, :], stddev)[0]
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(solve(question, draws, stddev), [tail, 1 - tail], axis=0)
     result = [
         {"estimate": float(each), "interval": [float(least), float(most)]}

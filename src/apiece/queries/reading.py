@@ -42,6 +42,7 @@ _AS: Final = {  # kind → a cell as that kind or NULL, @ being the cell; 0 has 
     "text": f"CASE WHEN {_PLAIN} THEN @ END",
     "date": f"CASE WHEN regexp_full_match(@, '{MOMENT}') THEN epoch_us(TRY_CAST(@ AS TIMESTAMP)) "
     "END",  # microseconds since 1970, in UTC
+    "group": f"CASE WHEN {_PLAIN} THEN @ END",
     "person": f"CASE WHEN {_PLAIN} AND length(@) BETWEEN 1 AND {ID_LENGTH} THEN @ END",
 }
 
@@ -76,34 +77,36 @@ def _bytes(database: duckdb.DuckDBPyConnection) -> int:
     return int(float(number) * 2 ** (10 * ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"].index(unit)))
 
 
+def cells(schema: Schema) -> dict[str, tuple[str, str]]:
+    """Return the columns of the table `cells` after `person`: which one each reads, and as what."""
+    columns = {schema.stored(*reading): reading for reading in schema.readings}
+    return columns | {schema.stored_group(column): (column, "group") for column in schema.groups}
+
+
 def stored(columns: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
     """Return what is to be read, by the name that it has then: texts, or doubles as they are."""
-    given = {"person": _stored(columns, schema.person, "text")}
-    for column, kind in schema.readings:
-        given[schema.stored(column, kind)] = _stored(columns, column, kind)
-    for column in schema.groups:
-        given[schema.stored_group(column)] = _stored(columns, column, "text")
+    given = {}
+    for name, (column, kind) in ({"person": (schema.person, "text")} | cells(schema)).items():
+        converted = sources.numbers if kind == "numeric" else sources.texts
+        try:
+            given[name] = converted(columns[column])
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                f"column {column!r}: {error}; leave it out or convert it"
+            ) from None
     return given
-
-
-def _stored(columns: Columns, column: str, kind: str) -> pa.ChunkedArray:
-    try:
-        return (sources.numbers if kind == "numeric" else sources.texts)(columns[column])
-    except UnsupportedError as error:
-        raise UnsupportedError(f"column {column!r}: {error}; leave it out or convert it") from None
 
 
 def types(schema: Schema) -> dict[str, str]:
     """Return the columns of the table `cells` after `person`, and what they hold."""
-    as_type = {"numeric": "double", "text": "text", "date": "whole"}
-    result = {schema.stored(column, kind): as_type[kind] for column, kind in schema.readings}
-    return result | {schema.stored_group(column): "whole" for column in schema.groups}
+    as_type = {"numeric": "double", "text": "text", "date": "whole", "group": "whole"}
+    return {name: as_type[kind] for name, (_, kind) in cells(schema).items()}
 
 
 def order(schema: Schema) -> str:
     """Return SQL for an order of one person's rows by their content alone, in every dialect."""
     # Rows that tie are equal in all that is declared, so which of them comes first is nobody's.
-    return ", ".join(["tie", *(f"{name} NULLS FIRST" for name in types(schema))])
+    return ", ".join(["tie", *(f"{name} NULLS FIRST" for name in cells(schema))])
 
 
 def read(
@@ -114,29 +117,27 @@ def read(
     # there.
     import pyarrow as pa
 
-    database.register("given", pa.table(dict(given)))
-    kinds = {"person": "person"}
-    kinds |= {schema.stored(column, kind): kind for column, kind in schema.readings}
-    kinds |= {schema.stored_group(column): "text" for column in schema.groups}
-    readings = [f"{_AS[kind].replace('@', name)} AS {name}" for name, kind in kinds.items()]
-    joins, names = "", [schema.stored(column, kind) for column, kind in schema.readings]
-    content = [f"texts.{name}" for name in names]
-    for column in schema.groups:
-        name = schema.stored_group(column)
-        values = [sources.text_of(value) for value in schema.groups_of(column)]
-        declared = pa.table({"value": values, "number": list(range(len(values)))})
-        database.register(f"declared_{name}", declared)
-        joins += f" LEFT JOIN declared_{name} ON texts.{name} = declared_{name}.value"
-        content.append(f"declared_{name}.number")
-        names.append(name)
-    named = ", ".join(f"{c} AS {n}" for c, n in zip(content, names, strict=True))
+    tables, joins, content = {"given": pa.table(dict(given))}, "", {}
+    readings = [f"{_AS['person'].replace('@', 'person')} AS person"]
+    for name, (column, kind) in cells(schema).items():
+        readings.append(f"{_AS[kind].replace('@', name)} AS {name}")
+        content[name] = f"texts.{name}"
+        if kind == "group":
+            values = [sources.text_of(value) for value in schema.groups_of(column)]
+            numbers = list(range(len(values)))
+            tables[f"declared_{name}"] = pa.table({"value": values, "number": numbers})
+            joins += f" LEFT JOIN declared_{name} ON texts.{name} = declared_{name}.value"
+            content[name] = f"declared_{name}.number"
+    named = ", ".join(f"{sql} AS {name}" for name, sql in content.items())
+    for name, table in tables.items():
+        database.register(name, table)
     database.execute(
         f"{'INSERT INTO cells' if more else 'CREATE TABLE cells AS'} "
         f"WITH texts AS (SELECT {', '.join(readings)} FROM given) "
-        f"SELECT person, {named}, CAST(hash({', '.join(content)}) >> 1 AS BIGINT) AS tie "
+        f"SELECT person, {named}, CAST(hash({', '.join(content.values())}) >> 1 AS BIGINT) AS tie "
         f"FROM texts{joins}"
     )
-    for name in ["given", *(f"declared_{schema.stored_group(column)}" for column in schema.groups)]:
+    for name in tables:
         database.unregister(name)
 
 

@@ -66,7 +66,7 @@ class Schema:
         for kind in self.kinds.values():
             if kind not in KINDS:
                 raise unknown("kind", kind, KINDS)
-        _refuse_unreadable("column", [str(n) for n in (self.person, *bounds, *groups, *self.kinds)])
+        _refuse_unreadable("column", [str(name) for name in self.columns])
         if self.rows_per_person is not None:
             _check.count("rows_per_person", self.rows_per_person)
         for attribute, value in (("bounds", bounds), ("groups", groups), ("kinds", self.kinds)):
@@ -127,10 +127,14 @@ class Schema:
         )
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The declared columns, the person's first: what is read from a table, and no more."""
+        return tuple(dict.fromkeys((self.person, *self.bounds, *self.groups, *self.kinds)))
+
+    @property
     def readings(self) -> tuple[tuple[str, str], ...]:
-        """Every (column, kind) that a query can ask for: what is read from a table, and no more."""
-        named = (self.person, *self.bounds, *self.groups, *self.kinds)
-        pairs = [(column, self.kind_of(column)) for column in named]
+        """Every (column, kind) that a query can ask for."""
+        pairs = [(column, self.kind_of(column)) for column in self.columns]
         pairs += [(column, "numeric") for column in self.bounds]
         return tuple(dict.fromkeys(pairs))
 

@@ -25,13 +25,12 @@ from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import BITS, Bits, rounded_gaussians, rounded_laplaces
-from apiece.queries.quantiles import Grid, Segment, draws, told
+from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, draws, told
 from apiece.queries.scan import Question, Registered, Sums, Texts, resolve
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 from apiece.queries.table import nobody, register
 
-CONFIDENCE: Final = 0.95
 PURE: Final = ("count", "sum", "histogram", "quantile", "interval")  # a row adds to one sum alone
 CELLS: Final = 2**22  # of an answer, at most: each is a draw of exact noise
 NORM: Final = math.sqrt(2)  # a person is in one place of each of two histograms
@@ -98,8 +97,8 @@ class QueryCost:
 
     Example:
         >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
-        >>> found = query_cost("mean(age)", schema, epsilon=0.3, delta=1e-6)
-        >>> found.times(1.0, 1e-6)
+        >>> cost = query_cost("mean(age)", schema, epsilon=0.3, delta=1e-6)
+        >>> cost.times(1.0, 1e-6)
         9
     """
 
@@ -147,7 +146,7 @@ def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> Qu
     return QueryCost(
         query=asked.question.query.text,
         epsilon=asked.epsilon,
-        delta=asked.promised_delta,
+        delta=asked.delta,
         mu=float(asked.mu(np.array(largest))) if asked.pure else 1 / asked.multiplier,
         noise_multiplier=asked.multiplier,
         **asked.counts,
@@ -245,7 +244,7 @@ class Session:
             analysis_id=asked.analysis_id,
             groups=[labels | each for labels, each in zip(question.groups, made, strict=True)],
             epsilon=asked.epsilon,
-            delta=asked.promised_delta,
+            delta=asked.delta,
             noise_multiplier=asked.multiplier,
             confidence=CONFIDENCE,
             relation="add_remove",
@@ -263,7 +262,7 @@ class Session:
             for cell in range(groups * size)
         ]
         return [
-            estimate(asked.question, values, asked.scale, CONFIDENCE, asked.pure)
+            estimate(asked.question, values, asked.scale, asked.pure)
             for values in np.array(noisy).reshape(shape)
         ]
 
@@ -323,8 +322,9 @@ class _Asked:
 
     question: Question
     epsilon: float
-    delta: float
+    delta: float  # of the promise: 0 of the exponential mechanism, whatever was asked
     analysis_id: str
+    terms: Json = field(repr=False)  # what the analysis id stands for
     multiplier: float
     scale: float
 
@@ -343,13 +343,9 @@ class _Asked:
             )
         question = resolve(query, schema, source)
         _require_size(question)
-        noise = _noise(question, epsilon, 0.0 if question.grid else delta)
-        return cls(question, epsilon, delta, name, *noise)
-
-    @property
-    def terms(self) -> Json:
-        """Return what the analysis id stands for."""
-        return {**self.question.terms, "epsilon": self.epsilon, "delta": self.delta}
+        terms = {**question.terms, "epsilon": epsilon, "delta": delta}
+        promised = 0.0 if question.grid else delta
+        return cls(question, epsilon, promised, name, terms, *_noise(question, epsilon, promised))
 
     @property
     def counts(self) -> Json:
@@ -359,12 +355,7 @@ class _Asked:
     @property
     def pure(self) -> bool:
         """Whether the promise has no δ: Laplace noise, or the exponential mechanism."""
-        return self.question.grid is not None or self.delta == 0
-
-    @property
-    def promised_delta(self) -> float:
-        """The δ of the promise."""
-        return 0.0 if self.pure else self.delta
+        return self.delta == 0
 
     @property
     def grid(self) -> float:
@@ -389,7 +380,7 @@ class _Asked:
             whose = "and each person's own budget over everything this ledger has charged"
             whose += f". {ledger.policy.protects}" if ledger.policy.version else ""
         return (
-            f"({self.epsilon:g}, {self.promised_delta:g})-DP under adding or removing "
+            f"({self.epsilon:g}, {self.delta:g})-DP under adding or removing "
             f"all rows of a person ({how}); {whose}"
         )
 
@@ -513,8 +504,8 @@ def release_standing(
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.make(f"{folder}/p.db", list(range(2000)), 3.0, 1e-6)
-        ...     found = release_standing(ledger, "standing in May", noise_stddev=20.0)
-        >>> 1700 < found["queries"][1] < 2300
+        ...     standing = release_standing(ledger, "standing in May", noise_stddev=20.0)
+        >>> 1700 < standing["queries"][1] < 2300
         True
     """
     stddev = _check.positive("noise_stddev", noise_stddev)
@@ -522,21 +513,16 @@ def release_standing(
 
     def counted() -> Json:
         ledger.reserve_everyone(analysis_id, NORM, stddev, terms=terms)
-        return _noisy(ledger, analysis_id, stddev, bits)
+        bins: Integers = np.zeros((2, len(SHARES) + 1), dtype=np.int64)
+        for ids in ledger.admitted(analysis_id):
+            bins += binned(*ledger.balances(ids))
+        grid = math.ldexp(stddev, -BITS)
+        one = math.floor(1 / grid)  # whole steps of the grid that a person adds, at most 1 in all
+        drawn = rounded_gaussians(bins.size, bits)
+        steps = zip((bins * one).ravel().tolist(), drawn, strict=True)
+        noisy = np.array([(count + noise) * grid for count, noise in steps]).reshape(bins.shape)
+        return {"shares": list(SHARES), "noise_stddev": stddev} | {
+            kind: [round(count) for count in each] for kind, each in cumulated(noisy).items()
+        }
 
     return _recorded(ledger, analysis_id, terms, counted)
-
-
-def _noisy(ledger: Ledger, analysis_id: str, stddev: float, bits: Bits) -> Json:
-    bins: Integers = np.zeros((2, len(SHARES) + 1), dtype=np.int64)
-    for ids in ledger.admitted(analysis_id):
-        bins += binned(*ledger.balances(ids))
-    grid = math.ldexp(stddev, -BITS)
-    one = math.floor(1 / grid)  # whole steps of the grid that a person adds, at most 1 in all
-    counts = (bins * one).ravel().tolist()
-    drawn = rounded_gaussians(len(counts), bits=bits)
-    noisy = [(count + noise) * grid for count, noise in zip(counts, drawn, strict=True)]
-    told = cumulated(np.array(noisy).reshape(bins.shape))
-    return {"shares": list(SHARES), "noise_stddev": stddev} | {
-        kind: [round(count) for count in each] for kind, each in told.items()
-    }

@@ -128,9 +128,8 @@ def register_on_spark(
         ...         "/shared/people", schema, spark=start_spark("local"), workspace="/shared/own"
         ...     )
     """
-    wanted = list(dict.fromkeys(column for column, _ in schema.readings))
     with guarded(source, log):
-        parts, rows = _parts(Path(source), wanted, schema)
+        parts, rows = _parts(Path(source), schema)
         digest = _digest(spark, parts)
         if fingerprint is not None and fingerprint.lower() != digest:
             raise DataError(
@@ -183,7 +182,7 @@ def start_spark(master: str) -> SparkSession:
         ) from None
 
 
-def _parts(source: Path, wanted: Sequence[str], schema: Schema) -> tuple[list[Part], int]:
+def _parts(source: Path, schema: Schema) -> tuple[list[Part], int]:
     """Return the row groups of a source, and how many rows they have."""
     files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
     if not files or any(file.suffix.lower() != ".parquet" for file in files):
@@ -191,9 +190,9 @@ def _parts(source: Path, wanted: Sequence[str], schema: Schema) -> tuple[list[Pa
     parts: list[Part] = []
     rows, first = 0, None
     for file in files:
-        groups, stored, size = sources.row_groups(file, wanted)
+        groups, stored, size = sources.row_groups(file, schema.columns)
         if first is None:
-            reading.stored({name: stored.column(name) for name in wanted}, schema)
+            reading.stored({name: stored.column(name) for name in schema.columns}, schema)
             first = stored.schema.remove_metadata()
         if not stored.schema.remove_metadata().equals(first):
             raise DataError(f"source {sources.short(file)}: other columns than the first file's")
@@ -241,7 +240,6 @@ def _freeze(spark: SparkSession, parts: Sequence[Part], schema: Schema, folder: 
 
 def _reader(schema: Schema) -> Callable[[Batches], Batches]:
     """Return what a worker runs: row groups in, typed rows out."""
-    wanted = list(dict.fromkeys(column for column, _ in schema.readings))
     names = {"person": "text"} | reading.types(schema) | {"tie": "whole"}
 
     def read(batches: Batches) -> Batches:
@@ -252,7 +250,7 @@ def _reader(schema: Schema) -> Callable[[Batches], Batches]:
         )
         for part in (row for batch in batches for row in batch.to_pylist()):
             columns = sources.row_group(
-                Path(part["file"]), part["part"], wanted, (part["size"], part["time"])
+                Path(part["file"]), part["part"], schema.columns, (part["size"], part["time"])
             )
             database = reading.connect(threads=1)
             reading.read(database, reading.stored(columns, schema), schema)

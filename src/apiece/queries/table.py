@@ -162,8 +162,7 @@ def register(
         registered: 2 rows of 2 people
     """
     memory = _MEMORY if memory is None else _check.count("memory", memory)
-    wanted = list(dict.fromkeys(column for column, _ in schema.readings))
-    with guarded(source, log), sources.read(source, wanted, log) as (parts, digest):
+    with guarded(source, log), sources.read(source, schema.columns, log) as (parts, digest):
         table = _build(parts, digest, schema, log, memory)
     if fingerprint is not None and fingerprint.lower() != table.fingerprint:
         table.close()
@@ -209,7 +208,7 @@ def _build(
 
 def _number(database: duckdb.DuckDBPyConnection, schema: Schema) -> None:
     """Make the tables `people` and `rows`: persons by number, the rows of each in their order."""
-    names = ", ".join(reading.types(schema))
+    names = ", ".join(reading.cells(schema))
     # Numbered as they stream by, sorted: a window over all of them would be held at once.
     database.execute(
         "CREATE TABLE people AS SELECT person, row_number() OVER () - 1 AS number "
@@ -226,7 +225,7 @@ def _report(
     database: duckdb.DuckDBPyConnection, schema: Schema, log: Log, given: Mapping[str, int]
 ) -> None:
     """Tell the steward how much could not be read of what was given, or is clamped."""
-    names = {schema.stored(column, kind): (column, kind) for column, kind in schema.readings}
+    names = {schema.stored(*reading): reading for reading in schema.readings}
     beyond = [
         f"count_if({schema.stored(column, 'numeric')} NOT BETWEEN {low!r} AND {high!r})"
         for column, (low, high) in schema.bounds.items()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._types import AnyArray, Floats
 from apiece.errors import DataError, InputError, unknown
-from apiece.filters import GaussianFilter
+from apiece.filters import GaussianFilter, Odometer
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -129,12 +129,9 @@ def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: 
     s = np.asarray(sensitivities, dtype=np.float64)
     if not ((s >= 0) & (s < math.inf)).all():
         raise InputError("sensitivities: some are negative or not finite; give norms")
-    alpha = _check.finite("order", order)
-    if not alpha > 1:
-        raise InputError(f"order = {order!r}: must be above 1; give a Rényi order such as 2")
-    noise = _check.positive("noise_stddev", noise_stddev)
-    rho = alpha * np.square(s / noise) / 2
-    return np.where(s > 0, rho * (1 + 2**-50) + 5e-324, 0.0)
+    meter = Odometer(max(s.size, 1), order=_check.finite("order", order))
+    meter.add(s.ravel() if s.size else 0.0, noise_stddev)
+    return meter.loss[: s.size].reshape(s.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
