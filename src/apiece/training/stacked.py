@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
+from apiece import _check
 from apiece.errors import InputError, UnsupportedError
 from apiece.training.clipping import ClippedSum, clip_factors
 from apiece.training.modes import called_with
@@ -229,8 +230,7 @@ class StackedModule:
                 f"module: it has buffers ({buffers[0]}, …), so records would share statistics; "
                 "use group normalisation in place of batch normalisation"
             )
-        if not self.block >= 1:
-            raise InputError(f"block = {self.block}: must be at least 1")
+        _check.count("block", self.block)
 
     @property
     def parameters(self) -> int:
@@ -245,8 +245,7 @@ class StackedModule:
             torch.manual_seed(seed)
             for _ in range(models):
                 _reset(module)
-                parts = [p.detach().reshape(-1).clone() for p in module.parameters()]
-                rows.append(torch.cat(parts))
+                rows.append(nn.utils.parameters_to_vector(module.parameters()).detach())
         return torch.stack(rows).to(generator.device)
 
     def _one(self, row: Tensor, records: Tensor) -> Tensor:
@@ -261,11 +260,8 @@ class StackedModule:
     def logits(self, flat: Tensor, inputs: Tensor) -> Tensor:
         """Return logits (K, P, classes) of inputs (K, P, …)."""
         with torch.no_grad():
-            parts = [
-                vmap(self._one)(flat[at : at + self.block], inputs[at : at + self.block])
-                for at in range(0, flat.shape[0], self.block)
-            ]
-        return torch.cat(parts)
+            logits: Tensor = vmap(self._one, chunk_size=self.block)(flat, inputs)
+        return logits
 
     def clipped_sum(
         self,
