@@ -65,8 +65,6 @@ def _score(x: Floats, inside: World, outside: World, variant: str) -> Floats:
 
 
 def _options(shadows: ShadowScores, variant: str, variance: str, spare: int) -> None:
-    if variant not in VARIANTS:
-        raise unknown("variant", variant, VARIANTS)
     if variance not in VARIANCES:
         raise unknown("variance", variance, VARIANCES)
     if not np.isfinite(shadows.confidences).all():
@@ -76,7 +74,9 @@ def _options(shadows: ShadowScores, variant: str, variance: str, spare: int) -> 
 
 
 def _require_models(shadows: ShadowScores, variant: str, least: int, needed_by: str) -> None:
-    """Raise `InputError` where a record has fewer models of a world than that."""
+    """Raise `InputError` where a record has fewer models of a world than the variant needs."""
+    if variant not in VARIANTS:
+        raise unknown("variant", variant, VARIANTS)
     inside = shadows.included.sum(axis=0)
     counts = {"without": shadows.models - inside}
     if variant == "online":
@@ -272,8 +272,7 @@ def rmia(
         [1.0, 0.0]
     """
     gamma = _check.positive("gamma", gamma)
-    if variant not in VARIANTS:
-        raise unknown("variant", variant, VARIANTS)
+    _require_models(shadows, variant, 1, f"{variant} RMIA")
     weight = _check.probability("offline_weight", offline_weight)
     x, z, z_shadows = (
         np.asarray(a, dtype=np.float64) for a in (target, population_target, population_shadows)
@@ -287,7 +286,6 @@ def rmia(
         )
     if np.isnan(x).any() or np.isnan(z).any() or np.isnan(z_shadows).any():
         raise DataError("target or population: some confidences are NaN")
-    _require_models(shadows, variant, 1, f"{variant} RMIA")
     p = special.expit(shadows.confidences)
     without = world(p, ~shadows.included).mean[:, 0]
     if variant == "online":
