@@ -71,7 +71,7 @@ def test_a_folder_is_made_for_its_owner(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         CheckpointFolder(tmp_path / "a" / "run").save(STATE, KEY)
-        Journal(tmp_path / "b" / "journal").close()
+        Journal(tmp_path / "b" / "journal")
     finally:
         os.umask(before)
     assert mode(tmp_path / "a" / "run") == 0o700
@@ -113,7 +113,7 @@ def test_a_journal_that_is_a_link_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path / "journal")
     (tmp_path / "wide").write_bytes(b"")
     (tmp_path / "wide").chmod(0o666)
-    Journal(tmp_path / "wide").close()
+    Journal(tmp_path / "wide")
     assert mode(tmp_path / "wide") == 0o600
 
 

@@ -176,11 +176,17 @@ class Journal:
     def __init__(self, path: Path) -> None:
         _make_private(path.parent)
         self.path = path
+        self._open().close()  # what cannot be opened is told now
+
+    def _open(self) -> io.FileIO:
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            os.fchmod(self._descriptor, 0o600)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            os.fchmod(descriptor, 0o600)
         except OSError as error:
-            raise StateError(f"{path}: the journal cannot be opened ({error.strerror})") from None
+            raise StateError(
+                f"{self.path}: the journal cannot be opened ({error.strerror})"
+            ) from None
+        return io.FileIO(descriptor, "r+")
 
     def record(self, step: int, update: Iterable[torch.Tensor]) -> None:
         """Note the noisy update of `step`, counted from 0, before it is applied.
@@ -191,9 +197,9 @@ class Journal:
         for tensor in update:
             digest.update(bytes_of(tensor))
         new = digest.digest()
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # against a second process on this run
-        try:
-            old = os.pread(self._descriptor, _DIGEST, step * _DIGEST)
+        with self._open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # against a second process on this run
+            old = os.pread(file.fileno(), _DIGEST, step * _DIGEST)
             if len(old) == _DIGEST and old not in (bytes(_DIGEST), new):
                 raise StateError(
                     f"{self.path}: step {step} was made before and now comes out differently; to "
@@ -201,20 +207,12 @@ class Journal:
                     "precision, physical batch size and number of threads (once more, where "
                     "somebody has withdrawn just now), or start the run afresh"
                 )
-            os.pwrite(self._descriptor, new, step * _DIGEST)
-        finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            os.pwrite(file.fileno(), new, step * _DIGEST)
 
     @property
     def steps(self) -> int:
         """How many steps were made, the last maybe in part."""
-        return -(-os.fstat(self._descriptor).st_size // _DIGEST)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        return -(-self.path.stat().st_size // _DIGEST)
 
 
 class Keeper:
