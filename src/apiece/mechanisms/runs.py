@@ -8,7 +8,7 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import Floats
-from apiece.errors import InputError
+from apiece.errors import InputError, RangeError
 
 MOST_RUNS = 10_000
 _BEFORE_ZERO = -1 + 1e-3  # shapes from here on: nearer to −1 the mean hardly moves with the rate
@@ -29,6 +29,7 @@ class Runs:
 
     Raises:
         InputError: For values out of bounds.
+        RangeError: For a mean that at this shape takes a rate beyond floating-point numbers.
 
     References:
         Papernot and Steinke 2022, Definition 1; Liu and Talwar 2019.
@@ -62,6 +63,11 @@ class Runs:
         low, high = 0.0, 2.0  # E[K] grows with r from 1 on
         while _mean(high, self.shape) < self.mean:
             high *= 2
+            if high == math.inf:
+                raise RangeError(
+                    f"mean = {self.mean:g} runs at shape = {self.shape:g}: past the numerical "
+                    "range; give a larger shape or fewer runs"
+                )
         while low < (middle := (low + high) / 2) < high:
             low, high = (middle, high) if _mean(middle, self.shape) < self.mean else (low, middle)
         object.__setattr__(self, "rate", low)
@@ -83,13 +89,13 @@ class Runs:
             most: At least 1.
         """
         k, r = np.arange(1, most), self.rate
+        # By logarithms: the first of these chances may be below all numbers, and the sum is not.
         if self.shape is None:
-            first, ratio = r / math.expm1(r) if r < 700 else r * math.exp(-r), r / (k + 1)
+            first, ratio = math.log(r) - r - math.log(-math.expm1(-r)), r / (k + 1)
         else:
-            share = r / (1 + r)  # 1 − γ
-            first = self.mean * (1 + r) ** -(self.shape + 1)
-            ratio = share * (k + self.shape) / (k + 1)
-        return np.asarray(first * np.concatenate(([1.0], np.cumprod(ratio))))
+            first = math.log(self.mean) - (self.shape + 1) * math.log1p(r)
+            ratio = r / (1 + r) * (k + self.shape) / (k + 1)  # r/(1 + r) is 1 − γ
+        return np.asarray(np.exp(first + np.concatenate(([0.0], np.cumsum(np.log(ratio))))))
 
     def chance_of_top(self, share: float) -> float:
         """Return 1 − f(1 − share): the chance that a run is among the best `share` of all.
