@@ -83,18 +83,13 @@ def check_output(path: str | Path, kind: Kind, inputs: Iterable[Path] = ()) -> P
         raise DataError(f"{target}: cannot be written ({error.strerror})") from None
     _refuse_inputs(target, there, (*_INPUTS.get(), *inputs))
     if there is not None and not stat.S_ISREG(there.st_mode):
-        raise DataError(f"{target}: is {_named(there.st_mode)}; give the name of a file")
+        folder, link = stat.S_ISDIR(there.st_mode), stat.S_ISLNK(there.st_mode)
+        kind_of = "a folder" if folder else "a link" if link else "a device, a pipe or a socket"
+        raise DataError(f"{target}: is {kind_of}; give the name of a file")
     if there is not None:
         _refuse_other(target, kind)
     kind.ending(target)
     return target
-
-
-def _named(mode: int) -> str:
-    for test, name in ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link")):
-        if test(mode):
-            return name
-    return "a device, a pipe or a socket"
 
 
 def _refuse_inputs(target: Path, there: os.stat_result | None, inputs: tuple[Path, ...]) -> None:

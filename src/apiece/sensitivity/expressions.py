@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 import sympy
 
 from apiece.errors import (
-    ApieceError,
     AttributeRangeError,
     ComplexValueError,
     ExpressionError,
@@ -197,16 +196,16 @@ def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
     if isinstance(node, sympy.Pow):
         base, exponent = node.args
         if not isinstance(exponent, sympy.Integer):
-            _check_positive(node, base, ranges)
+            _sign(node, base, ranges, positive=True)
         elif exponent < 0:
             _sign(node, base, ranges)
         return _logistic_as_tanh(node)
     if isinstance(node, sympy.log):
-        _check_positive(node, node.args[0], ranges)
+        _sign(node, node.args[0], ranges, positive=True)
     elif isinstance(node, sympy.tan):
         _sign(node, sympy.cos(node.args[0]), ranges)
     elif isinstance(node, (sympy.asin, sympy.acos)):
-        _check_positive(node, 1 - node.args[0] ** 2, ranges)
+        _sign(node, 1 - node.args[0] ** 2, ranges, positive=True)
     elif isinstance(node, sympy.Abs):
         return node.args[0] * _sign(node, node.args[0], ranges)
     elif node.args and node.func not in _SMOOTH | {sympy.Add, sympy.Mul}:
@@ -236,15 +235,9 @@ def _logistic_as_tanh(node: sympy.Pow) -> sympy.Expr:
     return node
 
 
-def _check_positive(node: sympy.Expr, argument: sympy.Expr, ranges: Ranges) -> None:
-    if _sign(node, argument, ranges, complex_below_zero=True) < 0:
-        raise _complex(node, argument)
-
-
-def _sign(
-    node: sympy.Expr, argument: sympy.Expr, ranges: Ranges, *, complex_below_zero: bool = False
-) -> int:
+def _sign(node: sympy.Expr, argument: sympy.Expr, ranges: Ranges, *, positive: bool = False) -> int:
     """Return the constant sign of `argument` over the box; raise for `node` where it has none."""
+    # With `positive` also where it is negative: there the node is not real.
     symbols = sorted(argument.free_symbols, key=str)
     slopes = [sympy.diff(argument, s) for s in symbols]
     objective = value_objective(argument, slopes, symbols, 1)
@@ -259,8 +252,11 @@ def _sign(
         parts = halves(box, whole) if symbols and not sign else []
         corners = (tuple((end, end) for end in ends) for ends in zip(*box, strict=True))
         seen |= {sign, *(_definite(objective, corner) for corner in corners)} - {0}
-        if complex_below_zero and -1 in seen:
-            raise _complex(node, argument)
+        if positive and -1 in seen:
+            raise ComplexValueError(
+                f"{node}: not real, because {argument} is negative within the ranges; narrow the "
+                "ranges"
+            )
         if len(seen) == 2 or not (sign or parts):
             break
         pending += parts
@@ -269,12 +265,6 @@ def _sign(
     raise NotDifferentiableError(
         f"{node}: not twice differentiable, because {argument} "
         f"{'crosses 0' if len(seen) == 2 else reached} for {bounds}; narrow the ranges"
-    )
-
-
-def _complex(node: sympy.Expr, argument: sympy.Expr) -> ApieceError:
-    return ComplexValueError(
-        f"{node}: not real, because {argument} is negative within the ranges; narrow the ranges"
     )
 
 
