@@ -346,7 +346,7 @@ class _Caches(nn.Module):
 
     def forward(self, h):
         if self.positions is None:
-            self.positions = torch.linspace(0, 1, h.shape[1])
+            self.positions = torch.linspace(0, 1, h.shape[1], device=h.device)
         return h + self.positions.to(h.dtype)
 
 
@@ -359,7 +359,7 @@ class _Bags(nn.Module):
 
     def forward(self, h):
         there = h > 0
-        counts, places = there.sum(1), torch.arange(6).expand(h.shape)
+        counts, places = there.sum(1), torch.arange(6, device=h.device).expand(h.shape)
         return self.words(places[there], counts.cumsum(0) - counts, h.tanh()[there])
 
 

@@ -141,3 +141,43 @@ def test_torch_is_left_as_it_was():
     after = (rnn.pack_padded_sequence.__code__, rnn.pad_packed_sequence.__code__, nn.GRU.forward)
     assert before == after
     assert isinstance(rnn.pack_sequence([torch.ones(2, 1)]).data, torch.Tensor)
+
+
+class Reads(nn.Module):
+    """A recurrent layer over whole sequences, with a readout of outputs and of last states."""
+
+    def __init__(self, kind=nn.GRU, **options):
+        super().__init__()
+        self.layer, self.first = kind(WIDTH, 4, **options), bool(options.get("batch_first"))
+        self.last = nn.LazyLinear(1)
+
+    def forward(self, x):
+        out, last = self.layer(x if self.first else x.transpose(0, 1))
+        out = out if self.first else out.transpose(0, 1)
+        last = torch.cat(list(last), 2) if isinstance(last, tuple) else last
+        return self.last(torch.cat([out.sum(1), *last.unbind(0)], 1))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"kind": nn.RNN, "batch_first": True, "nonlinearity": "relu"},
+        {"bidirectional": True, "num_layers": 2},
+        {"kind": nn.LSTM, "batch_first": True, "bidirectional": True, "proj_size": 2},
+    ],
+    ids=["gru", "rnn", "two layers, both ways", "lstm, projected"],
+)
+def test_step_by_step_as_on_a_gpu_is_the_same_as_each_record_alone(options, monkeypatch):
+    torch.manual_seed(3)
+    model, x, y = (
+        Reads(**options).double(),
+        torch.randn(SIZE, LENGTH, WIDTH).double(),
+        torch.randn(SIZE),
+    )
+    model(x)
+    alone = clip_and_sum(model, squares, x, y, 0.05, method="alone")
+    monkeypatch.setattr(sequences, "_FUSED", ("cpu",))
+    proved = clip_and_sum(model, squares, x, y, 0.05, method="proved")
+    torch.testing.assert_close(proved.norms, alone.norms, rtol=1e-9, atol=0)
+    torch.testing.assert_close(dict(proved.gradients), dict(alone.gradients), rtol=1e-9, atol=1e-12)

@@ -23,7 +23,8 @@ _BLOCK = 128  # values added one after the other in single precision
 KEEP = 1 << 24  # entries of a layer's per-record gradients that are kept rather than made again
 TOTAL = 1 << 26  # entries of per-record gradients kept over a step: 256 MiB in single precision
 _left: ContextVar[list[int] | None] = ContextVar("_left", default=None)
-_CELLS = 1 << 22  # entries of a temporary at a time
+_CELLS = 1 << 22  # entries of a temporary at a time on a processor
+_ON_GPU = 1 << 27  # and elsewhere, where pieces are to be few: 512 MiB in single precision
 _IN_CACHE = 1 << 22  # entries of per-record gradients that stay in a processor's caches
 
 
@@ -303,6 +304,11 @@ def may_keep(cells: int, most: int) -> bool:
     return True
 
 
+def at_a_time(tensor: torch.Tensor, on_cpu: int) -> int:
+    """Return how many entries of a temporary are made at a time where `tensor` is."""
+    return on_cpu if tensor.device.type == "cpu" else _ON_GPU
+
+
 def in_parts(
     squares: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     left: torch.Tensor,
@@ -310,7 +316,7 @@ def in_parts(
     cells: int,
 ) -> torch.Tensor:
     """Return `squares` over slices of records, so that temporaries stay small."""
-    width = max(1, _CELLS // max(cells, 1))
+    width = max(1, at_a_time(left, _CELLS) // max(cells, 1))
     if width >= left.shape[0]:
         return squares(left, right)
     pairs = zip(left.split(width), right.split(width), strict=True)  # type: ignore[no-untyped-call]

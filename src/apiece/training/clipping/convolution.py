@@ -16,11 +16,12 @@ from apiece.training.clipping.contributions import (
     Products,
     Rows,
     Squares,
+    at_a_time,
     may_keep,
     row_squares,
 )
 
-_CELLS = 1 << 18  # entries of patches at a time: they stay in the second-level cache
+_CELLS = 1 << 18  # entries of patches at a time: they stay in a processor's second-level cache
 _GRADIENTS = 1 << 19  # entries of per-record gradients at a time from a grouped convolution
 _CONVOLVE: list[Any] = [nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d]
 _FEW_PLACES = 0.5  # of the gradients' multiplications, below which Gram matrices are quicker
@@ -94,7 +95,7 @@ class Convolution(Contribution):
     def _records(self) -> int:
         """How many records' patches are made at a time."""
         cells = self.outputs[0, 0].numel() * math.prod(self.kernel.shape[1:])
-        return _CELLS // (cells * self.kernel.groups)
+        return at_a_time(self.inputs, _CELLS) // (cells * self.kernel.groups)
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return squared norms by the cheaper of Gram matrices and gradients, in slices."""

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 Tensor = torch.Tensor
 States = tuple[Tensor, ...]
 _OPEN = threading.local()
+_FUSED = ("cuda", "mps")  # where a recurrent layer is one operator for all steps
 
 
 class Unwritten(Exception):  # noqa: N818
@@ -39,13 +40,13 @@ def _hidden(_sequence: object, *_args: object, **_kwargs: object) -> NoReturn:
 class Padded(rnn.PackedSequence):
     """Stands for a packed sequence: padded (B, T, …), with each record's length (B,).
 
-    What is beyond a record's length is not looked at.
+    What is beyond a record's length is not looked at; without lengths, all are T long.
     """
 
     padded: Tensor
-    lengths: Tensor
+    lengths: Tensor | None
 
-    def __new__(cls, padded: Tensor, lengths: Tensor) -> Padded:
+    def __new__(cls, padded: Tensor, lengths: Tensor | None) -> Padded:
         """Return one; its fields as a tuple are empty."""
         result = tuple.__new__(cls, (None, None, None, None))
         result.padded, result.lengths = padded, lengths
@@ -54,9 +55,9 @@ class Padded(rnn.PackedSequence):
     data = batch_sizes = sorted_indices = unsorted_indices = property(_hidden)
     _replace = __iter__ = __getitem__ = _hidden
 
-    def alive(self, step: int) -> Tensor:
-        """Return whether each record has an entry at a step, (B, 1)."""
-        return (self.lengths > step).unsqueeze(1)
+    def alive(self, step: int) -> Tensor | None:
+        """Return whether each record has an entry at a step, (B, 1); None where all have."""
+        return None if self.lengths is None else (self.lengths > step).unsqueeze(1)
 
 
 def packed(
@@ -80,6 +81,7 @@ def padded(
 ) -> tuple[Tensor, Tensor]:
     """Return what stands for `pad_packed_sequence`: as long as what was packed, or as asked."""
     given, lengths = sequence.padded, sequence.lengths
+    assert lengths is not None
     more = 0 if total_length is None else total_length - given.shape[1]
     if more < 0:
         raise Unwritten(f"total_length={total_length} is less than the {given.shape[1]} packed")
@@ -121,6 +123,19 @@ def recurrent(
     return out, stacked if is_lstm else stacked[0]
 
 
+def unfused(
+    layer: nn.RNNBase,
+    input: Tensor,  # noqa: A002
+    start: Tensor | States | None = None,
+) -> tuple[Tensor, Tensor | States]:
+    """Return what a recurrent layer gives, step by step: cuDNN's has no operators in a graph."""
+    if input.dim() == 2:
+        raise Unwritten("a recurrent layer is given a sequence without records; batch it")
+    given = input if layer.batch_first else input.transpose(0, 1)
+    out, last = recurrent(layer, Padded(given, None), start)
+    return out.padded if layer.batch_first else out.padded.transpose(0, 1), last
+
+
 def _run(
     layer: nn.RNNBase, given: Padded, end: str, states: States, *, reverse: bool
 ) -> tuple[Tensor, States]:
@@ -137,8 +152,9 @@ def _run(
         new = _cell(layer.mode, gates[:, step], linear(states[0], "hh"), states)
         if layer.proj_size:
             new = (linear(new[0], "hr"), *new[1:])
-        there = given.alive(step)
-        states = tuple(torch.where(there, n, s) for n, s in zip(new, states, strict=True))
+        if (there := given.alive(step)) is not None:
+            new = tuple(torch.where(there, n, s) for n, s in zip(new, states, strict=True))
+        states = new
         made[step] = states[0]
     return torch.stack(made, 1), states
 
@@ -189,6 +205,8 @@ def _forward(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002
         if isinstance(input, Padded):
             return recurrent(self, input, hx)
+        if isinstance(input, Tensor) and input.device.type in _FUSED:
+            return unfused(self, input, hx)
         return original(self, input, hx)
 
     return forward
