@@ -30,3 +30,13 @@ def test_a_mean_that_takes_a_rate_beyond_numbers_is_refused(mean: float, shape: 
 @pytest.mark.parametrize("shape", [1000.0, None])
 def test_of_many_runs_about_the_mean_is_drawn(shape: float | None) -> None:
     assert 9_000 < Runs(10_000, shape).draw(lambda: 0.5) < 11_000
+
+
+@pytest.mark.parametrize("mean", [2.0, 100.0, 10_000.0])
+def test_a_run_is_among_the_best_for_every_shape(mean: float) -> None:
+    """The chance grows with the shape towards that of a Poisson number, and never overflows."""
+    shapes = (-0.9, 0.0, 1.0, 30.0, 1000.0)
+    chances = [Runs(mean, shape).chance_of_top(0.05) for shape in shapes]
+    chances.append(Runs(mean, None).chance_of_top(0.05))
+    assert chances == sorted(chances)
+    assert 0 < chances[0] <= chances[-1] <= 1

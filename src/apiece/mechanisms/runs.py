@@ -113,8 +113,11 @@ class Runs:
         whole, left = math.log1p(r), math.log1p(r) - math.log1p(r * share)
         if eta == 0:
             return 1 - left / whole
-        # f(1 − s) = ((1 + rs)^{−η}·(1 + r)^η − 1)/((1 + r)^η − 1)
-        return 1 - math.expm1(eta * left) / math.expm1(eta * whole)
+        # f(1 − s) = ((1 + rs)^{−η}·(1 + r)^η − 1)/((1 + r)^η − 1), of which powers may be infinite
+        a, b = eta * left, eta * whole
+        if eta < 0:
+            return 1 - math.expm1(a) / math.expm1(b)
+        return 1 - math.exp(a - b) * math.expm1(-a) / math.expm1(-b)
 
     def draw(self, uniform: Callable[[], float]) -> int:
         """Return a number of runs, which stays secret.
