@@ -218,8 +218,8 @@ class Calibration:
         `achieved` was evaluated at `value`, not interpolated.
 
     Example:
-        >>> found = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1)
-        >>> found.parameter, found.saturated
+        >>> calibrated = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1)
+        >>> calibrated.parameter, calibrated.saturated
         ('noise_multiplier', False)
     """
 
@@ -262,8 +262,8 @@ def calibrate(
         An upper bound on what is spent at the value returned was found within the budget.
 
     Example:
-        >>> found = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1)
-        >>> round(found.value, 4), found.achieved <= 1.0
+        >>> calibrated = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1)
+        >>> round(calibrated.value, 4), calibrated.achieved <= 1.0
         (3.7306, True)
     """
     names = ("noise_multiplier", "sampling_probability", "steps")

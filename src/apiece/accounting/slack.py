@@ -38,7 +38,7 @@ _HALVINGS: Final = 28  # of a bracket of log μ, to a relative 2e-7
 _LEAST, _MOST = 1e-12, 1e8  # a smaller μ is reported as the one, a larger one as ∞
 _ROUNDING: Final = 2.0**-48  # relative: of tails, exponentials and a few sums of them
 _LOOKS: Final = 500  # values of δ from which a regret is bounded
-_FEW: Final = 16  # kinds of steps that are looked at one by one
+_MOST_KINDS: Final = 16  # kinds of steps that are looked at one by one
 
 
 def gaussian_of_pure(epsilon: npt.ArrayLike) -> Floats:
@@ -296,7 +296,7 @@ def _without_slack(mechanism: Mechanism) -> float:
             each = float(gaussian_of_laplace(1 / inner.noise_multiplier))
         elif (bounded := pure(((step, 1),))) is not None:
             each = float(gaussian_of_pure(bounded.most))
-            if len(steps) <= _FEW and (times, len(steps)) != (1, 1):
+            if len(steps) <= _MOST_KINDS and (times, len(steps)) != (1, 1):
                 each = min(each, float(_searched(privacy_curve(step), np.zeros(1)).upper[0]))
         elif inner is not step or isinstance(inner, Repeated | Composed):
             each = _without_slack(inner)

@@ -30,7 +30,7 @@ from apiece.numerics.roots import narrowed
 _TAIL: Final = 1e-3  # of δ, given to joining more often than is counted
 _FINEST: Final = 1e-4  # of δ, the slack that is still told from what is beyond
 _CUTS: Final = 16  # of a bracket of ε
-_FEW: Final = 8  # rounds, of which each number joined is counted by itself
+_LISTED_ROUNDS: Final = 8  # rounds, of which each number joined is counted by itself
 _QUANTILES: Final = (0.3, 0.7, 0.95, 0.999, 0.99999)
 
 
@@ -250,7 +250,7 @@ class _Joined:
         times = binom(rounds, probability)
         counts = [times.isf(_TAIL * delta), *(times.ppf(p) for p in _QUANTILES)]
         at = np.unique(np.clip(counts, 1, rounds)).astype(int)
-        if rounds <= _FEW:
+        if rounds <= _LISTED_ROUNDS:
             at = np.arange(1, rounds + 1)
         share = np.diff(times.cdf(at), prepend=times.cdf(0)) * (1 + 1e-9)
         beyond = float(times.sf(at[-1])) * (1 + 1e-9)

@@ -23,9 +23,10 @@ from apiece.plan import Plan
 
 NOISES = ("batch", "strictest", "loosest", "mean")
 TOLERANCE = 2e-4  # of the mean rate
-BELOW, BARELY = 1.01, 1 + 1e-4  # times the mean rate found that it may be asked to be
-SELDOM = 2e-12  # a rate, twice the least one that is looked for
-FEW = 6  # up to so many groups the noise is sought by solving for each; beyond, by a ladder
+# The mean rate asked may be so many times the one reached: read off a ladder, or solved for.
+LADDER_ROOM, SOLVED_ROOM = 1.01, 1 + 1e-4
+LEAST_RATE = 2e-12  # twice the least one that is looked for
+MOST_SOLVED = 6  # groups up to which the noise is sought by solving for each; beyond, by a ladder
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +94,16 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
         return shared
     # Rényi accounting knows no rate for a small budget at the noise of a far larger one: then there
     # is more noise, and rates are scaled down.
-    if len(groups) > FEW:  # below the lowest rung of a ladder
+    if len(groups) > MOST_SOLVED:  # below the lowest rung of a ladder
         epsilon, delta = 0.97 * epsilon.min(keepdims=True), delta.min(keepdims=True)
-    floor = uniform_noise(request, epsilon, delta, SELDOM)
+    floor = uniform_noise(request, epsilon, delta, LEAST_RATE)
     return _shared(request, max(least, floor), max(most, floor))
 
 
 def _shared(request: Request, least: float, most: float) -> tuple[float, Floats]:
     """Return `batch_noise` between two noise multipliers."""
     share, q = request.share, request.mean_probability
-    if len(request.groups) <= FEW:
+    if len(request.groups) <= MOST_SOLVED:
         follow = Follow(request, request.target, request.groups.delta, share)
 
         def room(z: float) -> float:
@@ -123,7 +124,7 @@ def _shared(request: Request, least: float, most: float) -> tuple[float, Floats]
     for _ in range(20):  # what interpolation missed is made up for
         free = free_rates(request, z)
         missing = float(np.log(q / (share @ free)))
-        if missing <= np.log(BELOW if many(request) else BARELY):
+        if missing <= np.log(LADDER_ROOM if many(request) else SOLVED_ROOM):
             break
         # Rates grow faster than z: half of what is missing, and the loop makes up for the rest.
         z *= float(np.exp(0.5 * missing + TOLERANCE))
@@ -142,7 +143,7 @@ def fit_mean(request: Request, q: Floats) -> Floats:
     """Return `q` scaled down, which is safe, to the mean asked; raise where it is below it."""
     # On a ladder of levels the mean may stay below it by up to 1 %; the plan then says what it is.
     factor = request.mean_probability / float(request.share @ q)
-    if factor > (BELOW if many(request) else BARELY):
+    if factor > (LADDER_ROOM if many(request) else SOLVED_ROOM):
         raise InfeasibleError(
             f"expected_batch_size = {request.expected_batch_size:g}: these budgets reach at most "
             f"{request.expected_batch_size / factor:g}; ask for that"

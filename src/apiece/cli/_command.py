@@ -114,13 +114,13 @@ def _texts(value: object) -> Iterator[str]:
 def files_of(text: str) -> list[Path]:
     """Return the files that a text may name: itself, and that of an SQLite address."""
     # Beside an SQLite file, which an address may name by its path alone, lies its head file.
-    found = [Path(text), Path(os.path.realpath(text) + ".head")] if text else []
+    paths = [Path(text), Path(os.path.realpath(text) + ".head")] if text else []
     if "://" in text:
         from apiece.ledger.database import database_files
 
-        found += database_files(text)
+        paths += database_files(text)
     try:
-        return [path for path in found if path.exists()]
+        return [path for path in paths if path.exists()]
     except (OSError, ValueError):  # a name that no file can have
         return []
 

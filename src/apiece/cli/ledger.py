@@ -112,7 +112,7 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     from apiece.budgets import Budgets
     from apiece.budgets.groups import cap_note, doubts_of_values
 
-    cap, like, budgets, found = flags["no_limit_cap"], flags["like"], None, []
+    cap, like, budgets, doubts = flags["no_limit_cap"], flags["like"], None, []
     if flags["slack"] is not None and like is not None:
         raise InputError("--slack: --like finds it; give one of the two")
     if flags["times"] is not None and like is None:
@@ -131,10 +131,10 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
             no_limit_cap=cap,
             dialect=dialect_from(flags),
         )
-        found = doubts_of_values(budgets.groups)
+        doubts = doubts_of_values(budgets.groups)
     times = 1 if flags["times"] is None else flags["times"]
     new = _made(url, budgets, flags["slack"], like, times)
-    warn(found)
+    warn(doubts)
     note = "" if cap is None else f"; {cap_note(cap)}"
     document = {"enrolled": new, "no_limit_cap": cap}
     emit(as_json, document, f"ledger with {new} people enrolled{note}")
@@ -195,9 +195,9 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
 
     if flags["scope"] is not None and flags["out"] is None:
         raise InputError("--scope: says who is in --out; give that too")
-    found = read_consents(consents, ConsentMapping.from_toml(read_text(mapping)))
+    consent_records = read_consents(consents, ConsentMapping.from_toml(read_text(mapping)))
     day = flags["on"] and flags["on"].date()
-    asked = found.on(day, leave_out=flags["leave_out"])
+    asked = consent_records.on(day, leave_out=flags["leave_out"])
     scope = {} if flags["scope"] is None else read_scope(flags["scope"])
     ledger = Ledger.open(url)
     new = enroll_consents(ledger, asked, flags["delta"], slack=flags["slack"])
@@ -240,10 +240,10 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
     from apiece.ledger.scopes import WHOLE
 
     ledger = _open(url)
-    found = ledger.policy if file is None else ledger.set_policy(read_text(file))
-    quotas: dict[str, Json] = {kind: {} for kind in found.quotas}
+    policy = ledger.policy if file is None else ledger.set_policy(read_text(file))
+    quotas: dict[str, Json] = {kind: {} for kind in policy.quotas}
     rows = [["scope", "at most", "sure of", "renews"]]
-    for kind, own in found.quotas.items():
+    for kind, own in policy.quotas.items():
         for name, q in own.items():
             most, sure = q.most / WHOLE, q.sure / WHOLE
             quotas[kind][name] = {
@@ -251,9 +251,11 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
             }  # fmt: skip
             shares = [percent(round(share, 5)) for share in (most, sure)]
             rows.append([f"{kind} {name}", *shares, "yes" if q.renews else ""])
-    document = {name: getattr(found, name) for name in ("version", "unit", "every", "protects")}
-    lines = [f"policy {found.version}" if found.version else "no policy: accounts are all there is"]
-    lines += [*(columns(rows) if found.quotas else []), found.protects]
+    document = {name: getattr(policy, name) for name in ("version", "unit", "every", "protects")}
+    lines = [
+        f"policy {policy.version}" if policy.version else "no policy: accounts are all there is"
+    ]
+    lines += [*(columns(rows) if policy.quotas else []), policy.protects]
     emit(as_json, document | {"quotas": quotas}, lines)
 
 
@@ -403,14 +405,14 @@ def status(
         lines += [f"how many accounts, {title}:", *columns(rows)]
         lines.append("Gaussian queries take of the budget alone; trainings of the slack too.")
     if analysis is not None:
-        found = ledger.status(analysis)
-        if found == "unknown":
+        status = ledger.status(analysis)
+        if status == "unknown":
             raise AnalysisError(
                 f"--analysis {analysis!r}: unknown to this ledger; give one that apiece ledger "
                 "history lists"
             )
-        document["analysis"] = {"id": analysis, "status": found}
-        lines.append(f"analysis {analysis}: {found}")
+        document["analysis"] = {"id": analysis, "status": status}
+        lines.append(f"analysis {analysis}: {status}")
     emit(as_json, document, lines)
 
 
@@ -446,16 +448,16 @@ def receipt(url: str, person: str, head: Path | None, as_json: bool) -> None:
     if head is not None:
         echo(json.dumps(ledger.prove(account_of(ledger, person), _document(head, "--head"))))
         return
-    found = receipt_of(ledger, account_of(ledger, person))
-    emit(as_json, found.to_dict(), receipt_text(found))
+    receipt = receipt_of(ledger, account_of(ledger, person))
+    emit(as_json, receipt.to_dict(), receipt_text(receipt))
 
 
 def _document(path: Path, what: str, key: str = "accounts", command: str = "head") -> Json:
     """Return the head in a file, or the document with another key that a command printed."""
-    found = loads(read_text(path), what)
-    if not isinstance(found, dict) or key not in found:
+    document = loads(read_text(path), what)
+    if not isinstance(document, dict) or key not in document:
         raise DataError(f"{what} {path}: is none; give what `apiece ledger {command}` printed")
-    return found
+    return document
 
 
 @subcommand(
@@ -489,10 +491,10 @@ def check(receipt: Path, head: Path, as_json: bool) -> None:
     """
     from apiece.ledger import check_receipt
 
-    found = check_receipt(
+    problems = check_receipt(
         _document(receipt, "RECEIPT", "account", "receipt --head"), _document(head, "HEAD")
     )
-    _checked(as_json, {"ok": not found}, found, "does not hold" if found else "ok")
+    _checked(as_json, {"ok": not problems}, problems, "does not hold" if problems else "ok")
 
 
 def _checked(as_json: bool, document: Json, problems: Sequence[str], verdict: str) -> None:
@@ -515,25 +517,27 @@ def account_of(ledger: Ledger, person: str) -> int | str:
     return whose
 
 
-def receipt_text(found: Receipt) -> str:
+def receipt_text(receipt: Receipt) -> str:
     """Return a receipt for its person to read."""
     from apiece.contract import explain
 
-    promise = f"ε = {shown(found.epsilon)} at δ = {shown(found.delta)}"
-    lines = [f"Receipt of {plain(found.person)}: {promise} for all analyses together", ""]
-    if found.charges:
+    promise = f"ε = {shown(receipt.epsilon)} at δ = {shown(receipt.delta)}"
+    lines = [f"Receipt of {plain(receipt.person)}: {promise} for all analyses together", ""]
+    if receipt.charges:
         rows = [["analysis", "when", "of the\nbudget", "of the\nslack", "result"]]
-        for c in found.charges:
+        for c in receipt.charges:
             result = f"{c.released} released" if c.committed else "not yet"
             rows.append([c.analysis, c.at, percent(c.share), percent(c.slack), result])
-        lines += columns([*rows, ["together", "", percent(found.spent), percent(found.slack), ""]])
+        lines += columns(
+            [*rows, ["together", "", percent(receipt.spent), percent(receipt.slack), ""]]
+        )
         lines.append("")
-    if found.slack:
+    if receipt.slack:
         lines += ["The slack is the part of δ for results that are no plain Gaussian sums.", ""]
-    lines.append(found.left)
+    lines.append(receipt.left)
     lines += ["", "What the whole budget means:"]
-    lines += [*bullets(explain(found.epsilon, found.delta).sentences), ""]
-    lines += [f"History {found.head.number}:{found.head.digest}", "covers every charge above."]
+    lines += [*bullets(explain(receipt.epsilon, receipt.delta).sentences), ""]
+    lines += [f"History {receipt.head.number}:{receipt.head.digest}", "covers every charge above."]
     return "\n".join(lines)
 
 
@@ -573,11 +577,13 @@ def verify(url: str, head: str | None, as_json: bool) -> None:
     kept = None if head is None else read_head(head)
     if head is not None and kept is None:
         raise InputError(f"--head: {head!r} is no head; give number:digest, as verify printed it")
-    found = _open(url).verify(kept)
-    document = {name: getattr(found, name) for name in ("ok", "entries", "people")}
-    verdict = "ok" if found.ok else f"{len(found.problems)} problems; restore a backup"
-    said = f"{found.entries} entries, {found.people} people: {verdict}"
-    _checked(as_json, document | {"head": found.head._asdict()}, found.problems, said)
+    verification = _open(url).verify(kept)
+    document = {name: getattr(verification, name) for name in ("ok", "entries", "people")}
+    verdict = (
+        "ok" if verification.ok else f"{len(verification.problems)} problems; restore a backup"
+    )
+    said = f"{verification.entries} entries, {verification.people} people: {verdict}"
+    _checked(as_json, document | {"head": verification.head._asdict()}, verification.problems, said)
 
 
 @subcommand(

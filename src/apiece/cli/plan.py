@@ -137,9 +137,9 @@ def _print_gaussians(plan: Plan, as_json: bool) -> None:
     """Print each group's μ, slack and regret: numbers that add up, as squares, over trainings."""
     groups, rows = [], [["group", "ε\nspent", "μ", "slack", "regret"]]
     for k, (group, spent) in enumerate(zip(plan.groups, plan.epsilon_spent, strict=True)):
-        found, asked = plan.gaussian(k), {"epsilon": group.epsilon, "delta": group.delta}
-        groups.append({"name": group.name, **asked, **asdict(found)})
-        numbers = (float(spent), found.mu, found.slack, found.regret)
+        gaussian, asked = plan.gaussian(k), {"epsilon": group.epsilon, "delta": group.delta}
+        groups.append({"name": group.name, **asked, **asdict(gaussian)})
+        numbers = (float(spent), gaussian.mu, gaussian.slack, gaussian.regret)
         rows.append([group.name, *(rounded_up(each, 3) for each in numbers)])
     emit(as_json, {"groups": groups}, "\n".join(columns(rows)))
 
@@ -190,10 +190,10 @@ def _compare(flags: Flags, parameters: int | None, classes: int | None, as_json:
     emit(as_json, document, f"{comparison(rows)}\n\n{prospect(rows, base, gain, predicted)}")
 
 
-def comparison(found: Sequence[Compared]) -> str:
+def comparison(compared: Sequence[Compared]) -> str:
     """Return strategies side by side, less than 80 columns wide, and what there is against each."""
     rows = [["strategy", "noise\nover signal", "less than\nuniform", "unspent", "largest\nexcess"]]
-    for each in found:
+    for each in compared:
         if each.noise_over_signal is None:
             rows.append([each.strategy, *["–"] * 4])
             continue
@@ -201,7 +201,7 @@ def comparison(found: Sequence[Compared]) -> str:
         excess = "–" if each.excess is None else rounded_up(each.excess)
         unspent = f"{100 * (each.unspent or 0.0):.3g} %"
         rows.append([each.strategy, f"{each.noise_over_signal:.4g}", less, unspent, excess])
-    against = [f"{each.strategy}: {each.objection}" for each in found if each.objection]
+    against = [f"{each.strategy}: {each.objection}" for each in compared if each.objection]
     return "\n".join([*columns(rows), *([""] if against else []), *map(plain, against)])
 
 

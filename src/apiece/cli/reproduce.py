@@ -140,16 +140,16 @@ def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
 
 def chosen(units: Sequence[Unit], only: Sequence[str]) -> list[Unit]:
     """Return the units that have all values of --only."""
-    found = list(units)
+    kept = list(units)
     for text in only:
         slot, equals, _ = text.partition("=")
-        if not equals or not any(slot in unit for unit in found):
-            known = sorted({key for unit in found for key in unit})
+        if not equals or not any(slot in unit for unit in kept):
+            known = sorted({key for unit in kept for key in unit})
             raise OptionError(f"--only {text}: give KEY=VALUE, KEY one of {', '.join(known)}")
-        found = matching(found, [text])
-        if not found:
+        kept = matching(kept, [text])
+        if not kept:
             raise OptionError(f"--only {text}: no unit has it; give another value")
-    return found
+    return kept
 
 
 def matching(units: Sequence[Unit], only: Sequence[str]) -> list[Unit]:

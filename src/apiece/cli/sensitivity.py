@@ -100,13 +100,13 @@ def describe(query: Query) -> Json:
     }
 
 
-def _maximum(found: Maximum) -> Json:
+def _maximum(maximum: Maximum) -> Json:
     return {
-        "value": found.value,
-        "upper": found.bounds.upper if math.isfinite(found.bounds.upper) else None,
-        "location": found.location,
-        "certified": found.certified,
-        "reason": found.reason,
+        "value": maximum.value,
+        "upper": maximum.bounds.upper if math.isfinite(maximum.bounds.upper) else None,
+        "location": maximum.location,
+        "certified": maximum.certified,
+        "reason": maximum.reason,
     }
 
 
@@ -132,15 +132,15 @@ def _loss(answer: Json, noise_stddev: float, order: float) -> Json:
     """Return the Rényi loss of the worst record; null where its sensitivity is not proven."""
     from apiece.sensitivity import individual_rdp
 
-    def rdp(found: Json) -> float | None:
-        if found["upper"] is None:
+    def rdp(maximum: Json) -> float | None:
+        if maximum["upper"] is None:
             return None
-        return float(individual_rdp(found["upper"], order=order, noise_stddev=noise_stddev))
+        return float(individual_rdp(maximum["upper"], order=order, noise_stddev=noise_stddev))
 
     return {
         "order": order,
         "noise_stddev": noise_stddev,
-        "rdp": {name: rdp(found) for name, found in answer["global_sensitivity"].items()},
+        "rdp": {name: rdp(maximum) for name, maximum in answer["global_sensitivity"].items()},
         "rdp_per_squared_unit_of_change": rdp(answer["lipschitz_constant"]),
     }
 
@@ -148,20 +148,20 @@ def _loss(answer: Json, noise_stddev: float, order: float) -> Json:
 def text_of(answer: Json) -> str:
     """Return the answer for reading."""
     lines = [f"f = {answer['expression']}", f"‖∇f‖ = {answer['gradient_norm']['text']}"]
-    for name, found in answer["partial_sensitivity"].items():
-        lines.append(f"∂‖∇f‖/∂{name} = {found['text']}")
+    for name, derivative in answer["partial_sensitivity"].items():
+        lines.append(f"∂‖∇f‖/∂{name} = {derivative['text']}")
     lines.append("share in the privacy loss of records spread evenly over the ranges:")
     lines += [f"  {name}: {share:.1%}" for name, share in answer["loss_share"].items()]
     lines.append(_line("Lipschitz constant", answer["lipschitz_constant"]))
-    for relation, found in answer["global_sensitivity"].items():
-        lines.append(_line(f"global sensitivity ({relation})", found))
-    for found in answer.get("at", []):
-        where = ", ".join(f"{name}={value:g}" for name, value in found["record"].items())
-        lines.append(f"at {where}: gradient norm {found['gradient_norm']:.12g}")
-        if found["zero"]:
+    for relation, maximum in answer["global_sensitivity"].items():
+        lines.append(_line(f"global sensitivity ({relation})", maximum))
+    for point in answer.get("at", []):
+        where = ", ".join(f"{name}={value:g}" for name, value in point["record"].items())
+        lines.append(f"at {where}: gradient norm {point['gradient_norm']:.12g}")
+        if point["zero"]:
             lines.append("  the gradient norm is 0 here; partial sensitivities are defined as 0")
-        for name, value in found["raw"].items():
-            lines.append(f"  {name}: {value:.12g} ({found['fractions'][name]:.1%})")
+        for name, value in point["raw"].items():
+            lines.append(f"  {name}: {value:.12g} ({point['fractions'][name]:.1%})")
     if (loss := answer.get("gaussian")) is not None:
         each = [
             f"{relation} {'no proven bound' if rho is None else format(rho, '.6g')}"
@@ -174,10 +174,10 @@ def text_of(answer: Json) -> str:
     return "\n".join(lines)
 
 
-def _line(what: str, found: Json) -> str:
-    where = ", ".join(f"{name}={value:.12g}" for name, value in found["location"].items())
-    bound = "no proven bound" if found["upper"] is None else f"at most {found['upper']:.17g}"
-    return f"{what}: {found['value']:.12g} at {where}; {bound} ({found['reason']})"
+def _line(what: str, maximum: Json) -> str:
+    where = ", ".join(f"{name}={value:.12g}" for name, value in maximum["location"].items())
+    bound = "no proven bound" if maximum["upper"] is None else f"at most {maximum['upper']:.17g}"
+    return f"{what}: {maximum['value']:.12g} at {where}; {bound} ({maximum['reason']})"
 
 
 def _draw(query: Query, path: Path) -> None:

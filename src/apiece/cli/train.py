@@ -124,13 +124,13 @@ def command(
     from apiece.reporting.closing import closing_table
 
     begun = time.monotonic()
-    found = _run(prepared, out)
-    report(found).save(out / REPORT)
+    results = _run(prepared, out)
+    report(results).save(out / REPORT)
     if as_json:
-        echo(found.to_json())
+        echo(results.to_json())
     else:
-        echo(closing_table(found))
-        many = f"{found.models} model{'s' * (found.models > 1)}"
+        echo(closing_table(results))
+        many = f"{results.models} model{'s' * (results.models > 1)}"
         echo(f"\n{many} in {time.monotonic() - begun:.0f} s.", err=True)
         echo(f"Open the report: {out / REPORT}")
 
@@ -165,11 +165,11 @@ def _run(prepared: Prepared, out: Path) -> Run:
                 bar.advance(f"search, step {step}/{steps} of a run")
 
         try:
-            found = run(prepared, out=out, watch=watch)
+            results = run(prepared, out=out, watch=watch)
         except KeyboardInterrupt:
             raise Interrupted(_interrupted(bar, out, job)) from None
     tell()
-    return found
+    return results
 
 
 def _interrupted(bar: Bar, out: Path, job: Job) -> str:
@@ -193,16 +193,16 @@ def _search(tune: Path, changes: Flags) -> Flags:
     from apiece.jobs.config import SearchSettings
     from apiece.jobs.settings import settings_of
 
-    found, known = read_toml(tune, "search"), [name for name, _ in settings_of(SearchSettings)]
-    for name in found:
+    search, known = read_toml(tune, "search"), [name for name, _ in settings_of(SearchSettings)]
+    for name in search:
         if name not in known:
             raise unknown(f"key in {tune}", name, known)
-    SearchSettings(**{"space": {}, **found})
-    if fixed := [name for name in found["space"] if name in changes]:
+    SearchSettings(**{"space": {}, **search})
+    if fixed := [name for name in search["space"] if name in changes]:
         raise OptionError(
             f"{flag_of(fixed[0])}: is searched in {tune}; leave it out, or take it out of there"
         )
-    return found
+    return search
 
 
 def interrupted(out: Path, given: Flags) -> Prepared:

@@ -34,16 +34,16 @@ def command(ledger: str, person: str, as_json: bool) -> None:
     before = opened.head()
     lineage = opened.withdraw([account_of(opened, person)])
     again = lineage.head == before  # nothing was written
-    (event,), (found,) = lineage.events(), lineage.receipts
-    told = f"ε = {shown(found.told)} at δ = {shown(found.delta)}"
+    (event,), (receipt,) = lineage.events(), lineage.receipts
+    told = f"ε = {shown(receipt.told)} at δ = {shown(receipt.delta)}"
     said = [
-        f"{plain(person)} withdrew on {found.withdrawn}."
+        f"{plain(person)} withdrew on {receipt.withdrawn}."
         + " That was recorded already, and nothing changes." * again,
         "From now on no answer and no batch of a training that charges this ledger has this "
         "person's rows in it. A query still reads them, to leave them out; an audit asks none.",
         f"All that was charged together tells about this person at most {told}; the budget was "
-        f"ε = {shown(found.epsilon)}.",
+        f"ε = {shown(receipt.epsilon)}.",
         *CANNOT,
     ]
-    lines = [*(fill(each, 78) for each in said), "", receipt_text(found)]
+    lines = [*(fill(each, 78) for each in said), "", receipt_text(receipt)]
     emit(as_json, {**event, "recorded_before": again}, "\n".join(lines))

@@ -115,8 +115,8 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
         if measures.forward is not None and measures.backward is not None:
             forward, backward = float(measures.forward[g]), float(measures.backward[g])
         else:
-            found = excess_of(plan, g, privacy_curve(plan.mechanism_for(g), method="pld"))
-            forward, backward = float(found.forward.upper), float(found.backward.upper)
+            difference = excess_of(plan, g, privacy_curve(plan.mechanism_for(g), method="pld"))
+            forward, backward = float(difference.forward.upper), float(difference.backward.upper)
         if verification.forward is not None:  # as the group's most cautious record sees it
             forward = float(np.fmax(forward, verification.forward[g]))
         spent, asked = float(verification.epsilon_spent[g]), float(verification.epsilon[g])

@@ -94,9 +94,9 @@ class Choices:
 
     Example:
         >>> offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]
-        >>> found = choices(offered, records=100, delta=1e-5, steps=1, expected_batch_size=10,
+        >>> offers = choices(offered, records=100, delta=1e-5, steps=1, expected_batch_size=10,
         ...                 bound=0.02, strategies=[Scale()])
-        >>> found.names, len(found.outcomes)
+        >>> offers.names, len(offers.outcomes)
         (('strict', 'weak'), 6)
     """
 
@@ -183,9 +183,9 @@ def choices(
 
     Example:
         >>> offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]
-        >>> found = choices(offered, records=100, delta=1e-5, steps=1, expected_batch_size=10,
+        >>> offers = choices(offered, records=100, delta=1e-5, steps=1, expected_batch_size=10,
         ...                 bound=0.02, strategies=[Sample()])
-        >>> among_strict, alike = (o.excess for o in found.outcomes[2:] if o.budget == 1)
+        >>> among_strict, alike = (o.excess for o in offers.outcomes[2:] if o.budget == 1)
         >>> among_strict > alike  # who asks for more than all others is taken more often
         True
     """

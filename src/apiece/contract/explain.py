@@ -18,7 +18,7 @@ from apiece.mechanisms import Finite
 from apiece.plan import Plan
 
 PEOPLE, CASES, CROWD = 1_000, 100_000, 1_000_000  # of how many the counts are
-ACCUSED, HARMED, FEW = 10, 100, 1_000  # so many without the record: see `Frequencies`
+ACCUSED, HARMED, MEMBERS = 10, 100, 1_000  # so many without the record: see `Frequencies`
 _SPARE = 10.0  # how much likelier than δ it may be that the bound on beliefs fails
 
 
@@ -100,9 +100,9 @@ def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencie
         right=count_up(curve.success(0.5).upper, PEOPLE),
         found=count_up(least(partial(_power, ACCUSED / PEOPLE)), PEOPLE),
         harmed=count_up(least(partial(_power, HARMED / CASES)), CASES),
-        picked=count_up(least(partial(_share_found, FEW / CROWD)), FEW),
+        picked=count_up(least(partial(_share_found, MEMBERS / CROWD)), MEMBERS),
         belief=count_up(_belief(odds, 0.5), PEOPLE),
-        rare_belief=count_up(_belief(odds, FEW / CROWD), PEOPLE),
+        rare_belief=count_up(_belief(odds, MEMBERS / CROWD), PEOPLE),
         surprise=whole(1 / min(often, 1.0)) if often > 0 else None,
     )
 
@@ -228,9 +228,9 @@ they did is right about at most 732; who has not seen the result, about 500.
             f"An attacker who wrongly names {ACCUSED} of {PEOPLE:,} people who did not take part "
             f"names rightly at most {n.found:,} of {PEOPLE:,} who did. Without the result it would "
             f"be {ACCUSED}.",
-            f"If {FEW:,} of {CROWD:,} people took part, and an attacker names the {FEW:,} whom he "
-            f"suspects most, at most {n.picked:,} of those did. Without the result it would be "
-            f"{FEW * FEW // CROWD}.",
+            f"If {MEMBERS:,} of {CROWD:,} people took part, and an attacker names the {MEMBERS:,} "
+            f"whom he suspects most, at most {n.picked:,} of those did. Without the result it "
+            f"would be {MEMBERS * MEMBERS // CROWD}.",
             f"Whatever may follow for you from the result: what happens to {HARMED} of {CASES:,} "
             f"people like you if they stay out happens to at most {n.harmed:,} of {CASES:,} if "
             "they take part.",

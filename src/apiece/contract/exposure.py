@@ -212,8 +212,8 @@ def budget_manipulation(
     Example:
         >>> budgets = Budgets([2.0] * 100, 1e-5)
         >>> settings = {"steps": 5, "expected_batch_size": 10}
-        >>> found = budget_manipulation(budgets, 7, decoys=[0.5], strategy="scale", **settings)
-        >>> [one.label for one in found]
+        >>> exposures = budget_manipulation(budgets, 7, decoys=[0.5], strategy="scale", **settings)
+        >>> [one.label for one in exposures]
         ['as asked', 'at most 0.5']
     """
     at = _position(budgets, target)
@@ -268,8 +268,8 @@ def collusion(
     Example:
         >>> budgets = Budgets([2.0] * 100, 1e-5)
         >>> settings = {"steps": 5, "expected_batch_size": 10, "strategy": "scale"}
-        >>> found = collusion(budgets, 7, shares=[0.5], epsilons=[0.5], **settings)
-        >>> [one.label for one in found]
+        >>> exposures = collusion(budgets, 7, shares=[0.5], epsilons=[0.5], **settings)
+        >>> [one.label for one in exposures]
         ['as asked', '50% ask 0.5']
     """
     at = _position(budgets, target)

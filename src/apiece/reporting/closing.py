@@ -131,54 +131,54 @@ def release_title(release: Release) -> str:
     }[release.fit]
 
 
-def findings_text(found: Findings) -> str:
+def findings_text(findings: Findings) -> str:
     """Return the findings for people to read."""
-    by = f", by {found.unit}" if found.unit else ""
-    lines = [found.audit + (f": {found.attack}" if found.attack else "") + by]
+    by = f", by {findings.unit}" if findings.unit else ""
+    lines = [findings.audit + (f": {findings.attack}" if findings.attack else "") + by]
     lines += [
         f"  {each.group}: {each.claim} {'is broken' if each.rejected else 'is not refuted'}: "
         f"evidence {each.evidence:.4g} after {each.samples:,} of at most {each.most:,} pairs"
-        for each in found.watched
+        for each in findings.watched
     ]
     lines += [
         f"  {f'{name}: ' * bool(name)}epsilon >= {bound.epsilon:.4g} at delta = {bound.delta:g} "
         f"with {bound.confidence:.4g} confidence ({bound.method})"
-        for name, bound in _bounds_of(found)
+        for name, bound in _bounds_of(findings)
     ]
     lines += [
         f"  {name}: AUC {curve.auc:.4f}, balanced accuracy {curve.balanced_accuracy:.4f}, "
         f"TPR {curve.tpr_at(0.001):.4f} at FPR 0.001"
-        for name, curve in found.rocs.items()
+        for name, curve in findings.rocs.items()
     ]
     lines += [
         f"  {name}: privacy score {score.mean:.4f} on average"
-        for name, score in found.privacy_score.items()
+        for name, score in findings.privacy_score.items()
     ]
     lines += [
         f"  {pair.groups[0]} against {pair.groups[1]}: t = {pair.test.statistic:.3f}, "
         f"p = {pair.test.p_value:.2g}"
-        for pair in found.differences
+        for pair in findings.differences
         if pair.test is not None
     ]
-    if found.models is not None and found.models < FEW_MODELS:
+    if findings.models is not None and findings.models < FEW_MODELS:
         lines.append(
-            f"  Only {found.models} models: LiRA puts even what does not leak below AUC 1/2; "
+            f"  Only {findings.models} models: LiRA puts even what does not leak below AUC 1/2; "
             "train 64 or more."
         )
-    return "\n".join(map(plain, [*lines, "", *_verdict(found)]))
+    return "\n".join(map(plain, [*lines, "", *_verdict(findings)]))
 
 
-def _verdict(found: Findings) -> list[str]:
+def _verdict(findings: Findings) -> list[str]:
     """Return in plain words what the findings show, and what they do not."""
-    if found.watched:
-        broken = [each for each in found.watched if each.rejected]
+    if findings.watched:
+        broken = [each for each in findings.watched if each.rejected]
         if broken:
             return [
                 f"Verdict: what is claimed of {', '.join(e.group for e in broken)} is broken, with "
                 f"{broken[0].confidence:.4g} confidence."
             ]
         return ["Verdict: no claim is refuted. That is no proof of it: other canaries may do so."]
-    if bounds := _bounds_of(found):
+    if bounds := _bounds_of(findings):
         name, most = max(bounds, key=lambda pair: pair[1].epsilon)
         if most.epsilon > 0:
             return [
@@ -190,9 +190,9 @@ def _verdict(found: Findings) -> list[str]:
             "Verdict: no leak is shown. That is no proof that there is none: a stronger attack",
             "may find one. What is promised rests on the plan's accounting, not on an audit.",
         ]
-    if not found.rocs:
+    if not findings.rocs:
         return ["Verdict: nothing was measured."]
-    name, roc = max(found.rocs.items(), key=lambda pair: pair[1].balanced_accuracy)
+    name, roc = max(findings.rocs.items(), key=lambda pair: pair[1].balanced_accuracy)
     right = math.ceil(1000 * roc.balanced_accuracy)
     return [
         f"Verdict: this attack tells those of {name} best. Of 1,000, 500 of them members, it is",
@@ -200,7 +200,7 @@ def _verdict(found: Findings) -> list[str]:
     ]
 
 
-def _bounds_of(found: Findings) -> list[tuple[str, LowerBound]]:
+def _bounds_of(findings: Findings) -> list[tuple[str, LowerBound]]:
     """Return each bound with its group, which is empty of all together."""
-    by_group = {"": found.bounds} | dict(found.bounds_by_group or {})
+    by_group = {"": findings.bounds} | dict(findings.bounds_by_group or {})
     return [(name, bound) for name, bounds in by_group.items() for bound in bounds]

@@ -46,7 +46,7 @@ def batch(size):
 )
 def test_a_form_that_comes_often_is_written_out_to_the_bit(monkeypatch, make):
     monkeypatch.setattr(engine, "_AGAIN", 3)
-    monkeypatch.setattr(engine, "_FEW", 10_000)
+    monkeypatch.setattr(engine, "_SMALL_GRAPH", 10_000)
     model, found = make(), []  # which drops values
     for _ in range(3):
         for size, bad in [(3, 0), (6, 0), (60, 0), (60, torch.nan)]:

@@ -35,7 +35,7 @@ _MOST_NOISE = 1e12
 _UNIT = 0.9  # of a grid: in standard deviations of M
 _MANY, _MOST = 228.0, 72  # cells to each doubling: by the root of the reach of log L, and at most
 _AHEAD, _LARGEST = 1.0, 0.5  # the centre, in standard deviations of the last M; the largest unit
-_FEW = 8  # cells to each doubling of small ratios
+_CELLS_A_DOUBLING = 8  # cells to each doubling of small ratios
 _NEAR, _ROWS = 2, 128  # doublings of the unit without coarser pairs; ratios of a block there
 _AT_ONCE = 1 << 15  # sums at a time: they stay in the cache
 _NONE = np.zeros(0, dtype=np.intp)
@@ -136,7 +136,9 @@ def _grid(z: float, m: int, n: int) -> RatioCells:
     # steps are quick, and have more.
     many = int(min(_MANY / math.sqrt((0.5 / z + _REACH) / z), _MOST) * (1 + 4 / n))
     ahead = min(_AHEAD * _deviation(z, n), 1.0)
-    return RatioCells(1 + ahead, min(_UNIT * _deviation(z, m), _LARGEST), max(many, 16), _FEW)
+    return RatioCells(
+        1 + ahead, min(_UNIT * _deviation(z, m), _LARGEST), max(many, 16), _CELLS_A_DOUBLING
+    )
 
 
 def _coarse(grid: RatioCells, m: int) -> RatioCells:

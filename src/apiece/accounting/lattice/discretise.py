@@ -53,7 +53,7 @@ class Lattice:
 
 
 _ROUNDED = 16 * UNIT
-_FEWEST = 4  # cells between atoms, so that what lies between has a lattice point of its own
+_LEAST_CELLS = 4  # cells between atoms, so that what lies between has a lattice point of its own
 
 
 class Cells(NamedTuple):
@@ -81,7 +81,7 @@ def aligned(pair: Pair, window: Window, step: float) -> float:
         return step
     start = lowest_mean(pair, window, lowest_end(pair, window, step))
     span = log_ratio(window.high, pair.probability) - log_ratio(start, pair.probability)
-    return span / max(math.ceil(span / step), _FEWEST) if span > 0 else step
+    return span / max(math.ceil(span / step), _LEAST_CELLS) if span > 0 else step
 
 
 def lowest_end(pair: Pair, window: Window, step: float) -> float:

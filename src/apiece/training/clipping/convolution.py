@@ -24,7 +24,7 @@ from apiece.training.clipping.contributions import (
 _CELLS = 1 << 18  # entries of patches at a time: they stay in a processor's second-level cache
 _GRADIENTS = 1 << 19  # entries of per-record gradients at a time from a grouped convolution
 _CONVOLVE: list[Any] = [nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d]
-_FEW_PLACES = 0.5  # of the gradients' multiplications, below which Gram matrices are quicker
+_GRAM_SHARE = 0.5  # of the gradients' multiplications, below which Gram matrices are quicker
 _LANES = 8  # channels a group below which oneDNN's blocked layouts are mostly padding
 
 
@@ -47,7 +47,7 @@ def convolution(kernel: Kernel, inputs: torch.Tensor, outputs: torch.Tensor) -> 
     channels at few places, which are far larger than all that they are made of.
     """
     use = Convolution(kernel, inputs.contiguous(), outputs.contiguous())
-    if use.gram_share <= _FEW_PLACES:
+    if use.gram_share <= _GRAM_SHARE:
         return use
     fits = may_keep(outputs.shape[0] * math.prod(kernel.shape), KEEP)
     return Rows(use.per_record()) if fits else use

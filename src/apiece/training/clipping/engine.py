@@ -39,7 +39,7 @@ _WORTH = 16  # a part must leave this many values for each parameter, which it h
 _EACH = 1 << 16  # and as many for each operator, whose call costs the same for any number
 _GRAPHS = 16  # of one model that are kept
 _AGAIN = 128  # batches of one form, after which a small graph pays for being written out whole
-_FEW = 200  # operators of a small graph: calls between them cost as much as they do
+_SMALL_GRAPH = 200  # operators of a small graph: calls between them cost as much as they do
 Named = dict[str, torch.Tensor]
 Held = dict[str, Contribution | Joined]
 
@@ -375,7 +375,9 @@ def _at_once(engine: Engine, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, 
 
 
 def _is_small(engine: Engine) -> bool:
-    return engine.whole is None and engine.program is not None and engine.program.calls <= _FEW
+    return (
+        engine.whole is None and engine.program is not None and engine.program.calls <= _SMALL_GRAPH
+    )
 
 
 def _whole(engine: Engine, batch: Batch, compiled: bool) -> Whole:
