@@ -1,4 +1,4 @@
-"""What is done to one record: small frozen values that accountants, planners and reports read."""
+"""Mechanisms: what is done to one record, as small frozen values that accountants read."""
 
 from apiece.mechanisms.algebra import (
     Composed,

@@ -1,4 +1,4 @@
-"""What is done to one record, described as small frozen values.
+"""The algebra of mechanisms: what is done to one record, described as small frozen values.
 
 A mechanism is a description: accountants, planners, trainers and reports interpret it. The
 algebra is closed: `Sampled`, `Repeated` and `Composed` take any mechanism.

@@ -1,4 +1,4 @@
-"""What a plan really spends, recomputed from its own numbers."""
+"""A plan's real cost, recomputed from its own numbers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

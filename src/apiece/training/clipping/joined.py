@@ -95,6 +95,8 @@ def outer_squares(left: torch.Tensor, right: torch.Tensor, persons: Persons) -> 
         one, other = pick(left), pick(right)
         return (one[:, some] @ one.mT).mul_(other[:, some] @ other.mT)
 
+    # ‖Σ_s l_s ⊗ r_s‖² = Σ_{s,t} (l_s·l_t)(r_s·r_t). A person's rows lie side by side, so that pairs
+    # of near rows are met in blocks of the batch, and only long persons one by one.
     met = gram(functools.partial(_blocks, fill=0.0), slice(_NEAR))
     met.masked_fill_(~persons.near, 0.0)  # what is not finite stays with its person
     met[:, :, _NEAR:] *= 2  # a block does not look back
@@ -146,6 +148,7 @@ class Joined:
     def _by_products(self, part: Products) -> torch.Tensor:
         """Return the squares with a person's rows as positions of one record."""
         squares = part.left.new_zeros(self.persons.count.shape)
+        # Rows and positions are summed alike: all of a person's are positions of one record.
         for who, index, there in self.persons.groups:
             left = part.left[index] * there.view(*there.shape, 1, 1)
             result = Products(left.flatten(1, 2), part.right[index].flatten(1, 2))
@@ -174,6 +177,7 @@ class Joined:
         for rows in _pieces(part):
             mine = owner[begin : begin + len(rows)]
             begin += len(rows)
+            # A piece may end within a person: their part waits until the next piece has the rest.
             first, many = int(mine[0]), int(mine[-1]) - int(mine[0]) + 1
             total = rows.new_zeros(many, *rows.shape[1:]).index_add_(0, mine - first, rows)
             if first == last:

@@ -298,6 +298,7 @@ def clip_factors(norms: torch.Tensor, clip_norms: torch.Tensor) -> torch.Tensor:
         ... )
         tensor([True, True, True])
     """
+    # In double precision: a quotient rounded up in single would take some of the room.
     room = 1 - slack(norms.dtype)
     factors = (clip_norms.to(torch.float64) * room).div_(norms).clamp_(max=1.0)
     return factors.nan_to_num_(nan=0.0).to(norms.dtype)  # bound/inf is 0 already

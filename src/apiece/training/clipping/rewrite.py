@@ -150,6 +150,7 @@ class Program:
             return join(result)
         shared = given(part.shared)
         dims = (*(0 for _ in result), *(None for _ in shared))
+        # A gradient is linear in its leaves: the map of a record's leaves gives its gradient.
         rows = [one.per_record() for one in result]
         return Rows(_widened(torch.vmap(part.through, in_dims=dims)(*rows, *shared)))
 
@@ -173,6 +174,7 @@ def as_function(graph: fx.Graph) -> Callable[..., Tensors]:
     def bound(call: re.Match[str]) -> str:
         library, name, overload = call.groups()
         packet = getattr(getattr(torch.ops, library), name)
+        # The overload's own binding spares torch's look-up, a microsecond an operator.
         key = f"{library}_{name}_{overload}"
         names[key] = getattr(packet, overload)._op
         return f"{key}("
@@ -228,6 +230,8 @@ class _Writer:
 
     def part(self, gradient: fx.Node) -> Part:
         """Return what a parameter's gradient is made of."""
+        # Norms of leaves are those of the gradient only where all leaves go the same way to it,
+        # and the way keeps norms.
         terms = self._terms(gradient)
         if terms is None or len({tuple(step.kind for step in chain) for _, chain in terms}) > 1:
             return self._mapped(gradient)
@@ -321,6 +325,7 @@ def by_record(tensor: torch.Tensor, layout: Records, size: int) -> torch.Tensor:
     """Return (B, rows, *rest): each record's places on its axis, then the other axes in order."""
     shape, axis = list(tensor.shape), layout.axis
     rows = shape[axis] // size
+    # The axis is outer × records × inner; the records come to the front, the rest stays in order.
     outer = rows if layout.inner == 1 else (1 if layout.outer == 1 else int(layout.outer))
     split = tensor.reshape(*shape[:axis], outer, size, rows // outer, *shape[axis + 1 :])
     moved = split.movedim((axis + 1, axis, axis + 2), (0, 1, 2))
@@ -335,6 +340,7 @@ def _along(call: Call, name: str) -> tuple[fx.Node, Records]:
 
 def _mm(call: Call, _index: int) -> Leaf | None:
     (left, one), (right, other) = _along(call, "self"), _along(call, "mat2")
+    # With one row a record leftᵀ·right is a sum of outer products, whose norms are ‖left‖·‖right‖.
     if (one, other) == (Records(1), Records(0)):
         if name_of(left) == "t":  # of what a bias is given, whose norms are then found once
             return Leaf((left.args[0], right), lambda given, _: Outer(given[0], given[1]))  # type: ignore[arg-type]
@@ -370,6 +376,7 @@ def _convolution(call: Call, index: int) -> Leaf | None:
     node, layout = _along(call, "grad_output")
     if layout != Records(0):
         return None
+    # A bias is added at every place: its gradient is the output's, added up over them.
     if index == 2:
         return Leaf((node,), lambda given, _: Rows(given[0].flatten(2).sum(2)))
     given_in = call.argument("input")
@@ -405,6 +412,7 @@ def _bags(call: Call, _index: int) -> Leaf | None:
     nodes = (gradient, indices, *((weights,) if isinstance(weights, fx.Node) else ()))
 
     def make(given: Tensors, size: int) -> Contribution:
+        # A bag is a weighted sum of rows: each row's gradient is the bag's, times its weight.
         index = given[1].reshape(size, -1)
         counted = torch.ones_like(index, dtype=given[0].dtype)
         if len(given) > 2:
@@ -433,6 +441,7 @@ def _normalised(
     _, layout = _along(call, names.split()[0])
 
     def make(given: Tensors, size: int) -> Contribution:
+        # The shift's gradient is the output's; the scale's is that times the normalised values.
         values = given[0] if index == 2 else given[0] * normal(*given[1:])
         rows = by_record(values, layout, size)
         if last is not None:

@@ -86,6 +86,7 @@ def _expand(call: Call) -> Given:
         return layout
     if isinstance(layout, Summed):
         raise Unproved(AGAIN)
+    # What is shared becomes a copy for each record, which is a record's own from here on.
     at = long[0]
     if len(long) > 1 or (at >= shift and shape[at - shift] != 1):
         raise Unproved("what is shared differs from place to place of the batch")
@@ -115,6 +116,7 @@ def _slice(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
     axis, part = call.axis(call.argument("dim", 0), tensor), call.argument("src")
     if axis_of(layout) == axis:
+        # Along the records only the whole axis may be taken: a part would be chosen by place.
         taken = call.out() if part is None else call.shape(part)
         if call.shape(tensor)[axis] != taken[axis] or call.argument("step", 1) != 1:
             raise Unproved(PICKED)
@@ -235,6 +237,7 @@ def _even(call: Call) -> Layout:
         return SHARED
     if len(long) > 1:
         raise Unproved("a tensor has the records along two axes")
+    # Which place is whose cannot be told from the values: any division into rows a record is right.
     (axis,), rows = long, call.sizes.factor(call.out()[long[0]])
     for one in map(call.of, call.tensors()):
         if isinstance(one, Records) and (one.axis, one.rows) == (axis, rows):

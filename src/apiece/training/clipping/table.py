@@ -130,6 +130,7 @@ def viewed(layout: Records, old: Shape, new: Shape, sizes: Sizes) -> Records:
     As many entries come before the first step from one record to the next, and as many within it,
     as before; a new axis must hold the whole of that step.
     """
+    # `before` counts the runs through all records: entries are in row-major order before and after.
     before, at = math.prod(old[: layout.axis]) * layout.outer, 1
     for axis, size in enumerate(new):
         if sizes.depends(size):

@@ -56,6 +56,7 @@ def as_whole(
     """
     if compiled:
         _find_compiler()
+    # A prime: a size that it divides is most likely the batch's, and the second trace decides.
     size = next((prime for prime in _PRIMES if prime >= most), _PRIMES[-1])
     try:
         with torch.no_grad():
@@ -63,6 +64,7 @@ def as_whole(
                 make_fx(clipped, tracing_mode="fake")(*fakes(given, along, number))
                 for number in (size, OTHERWISE)
             )
+        # Two traces that differ only where `size` stands are one graph for any number of records.
         agree(graph, other, size)
     except (Coincidence, Uncaptured):
         raise UnsupportedError(
