@@ -252,10 +252,8 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
             shares = [percent(round(share, 5)) for share in (most, sure)]
             rows.append([f"{kind} {name}", *shares, "yes" if q.renews else ""])
     document = {name: getattr(policy, name) for name in ("version", "unit", "every", "protects")}
-    lines = [
-        f"policy {policy.version}" if policy.version else "no policy: accounts are all there is"
-    ]
-    lines += [*(columns(rows) if policy.quotas else []), policy.protects]
+    named = f"policy {policy.version}" if policy.version else "no policy: accounts are all there is"
+    lines = [named, *(columns(rows) if policy.quotas else []), policy.protects]
     emit(as_json, document | {"quotas": quotas}, lines)
 
 
@@ -528,14 +526,11 @@ def receipt_text(receipt: Receipt) -> str:
         for c in receipt.charges:
             result = f"{c.released} released" if c.committed else "not yet"
             rows.append([c.analysis, c.at, percent(c.share), percent(c.slack), result])
-        lines += columns(
-            [*rows, ["together", "", percent(receipt.spent), percent(receipt.slack), ""]]
-        )
-        lines.append("")
+        rows.append(["together", "", percent(receipt.spent), percent(receipt.slack), ""])
+        lines += [*columns(rows), ""]
     if receipt.slack:
         lines += ["The slack is the part of δ for results that are no plain Gaussian sums.", ""]
-    lines.append(receipt.left)
-    lines += ["", "What the whole budget means:"]
+    lines += [receipt.left, "", "What the whole budget means:"]
     lines += [*bullets(explain(receipt.epsilon, receipt.delta).sentences), ""]
     lines += [f"History {receipt.head.number}:{receipt.head.digest}", "covers every charge above."]
     return "\n".join(lines)
