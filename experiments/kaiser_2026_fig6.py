@@ -229,7 +229,7 @@ EXPERIMENT = Experiment(
     name="kaiser-2026-fig6",
     paper="Kaiser et al. 2026",
     shows="Figure 6: does the target leak more when all others ask for less?",
-    cost="2 hours on one thread for 50 targets; in full (kaiser_2026_fig6_full.py) 574 hours",
+    cost="2 hours on one thread for 50 targets; in full (kaiser_2026_fig6_full.py) 860 hours",
     units=lambda seeds, scale: [{"parts": max(1, round(5 * scale))}],
     run=run,
     tables=tables,
@@ -237,5 +237,5 @@ EXPERIMENT = Experiment(
         "500 clients and 5 epochs in place of 30,000 and 60; more in [auditing](auditing.md)."
     ),
     seeds=1,
-    open="30,000 clients and 60 epochs: 574 hours, out of reach here",
+    open="30,000 clients and 60 epochs: 860 hours, out of reach here",
 )

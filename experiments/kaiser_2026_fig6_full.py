@@ -3,7 +3,7 @@
 All 30,000 Credit Default clients, 56,250 steps (60 epochs), 1,000 targets, four budgets of the
 others. A block is one task of some minutes to an hour, kept when it is done; the same command goes
 on where the last one ended, whatever was killed. On more cores than a part has blocks (20), start
-it several times with other parts. In all 574 hours of a quiet thread, 1,600 and more of a busy one.
+it several times with other parts. In all 860 hours of a quiet thread, 1,600 and more of a busy one.
 
 python experiments/kaiser_2026_fig6_full.py cost
 python experiments/kaiser_2026_fig6_full.py train FOLDER --address HOST:6379 --parts 0 50
