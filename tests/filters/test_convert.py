@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from apiece.filters.convert import best_order, distinct, gaussian_mu, renyi_budget
+from apiece.filters.convert import best_order, distinct, gaussian_budget, gaussian_mu, renyi_budget
 from apiece.numerics.gaussian import gaussian_delta, gaussian_epsilon_above
 
 
@@ -98,3 +100,20 @@ def test_distinct_rows_of_many_columns_are_found_again() -> None:
     (first, second), place = distinct([2.0, 1.0, 2.0, 2.0], [5, 5, 5, 4])
     assert (first.tolist(), second.tolist()) == ([1.0, 2.0, 2.0], [5, 4, 5])
     assert place.tolist() == [2, 0, 2, 1]
+
+
+@given(st.data(), st.integers(1, 5), st.integers(1, 3))
+def test_every_row_finds_its_entries_again(data: st.DataObject, rows: int, width: int) -> None:
+    """Whichever columns have one entry for all, or the same entry in all rows."""
+    sizes = [data.draw(st.sampled_from([1, rows])) for _ in range(width)]
+    columns = [data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)) for n in sizes]
+    kinds, place = distinct(*columns)
+    assert place.size == max(sizes)
+    assert len(set(zip(*(kind.tolist() for kind in kinds), strict=True))) == kinds[0].size
+    for kind, column in zip(kinds, columns, strict=True):
+        assert (kind[place] == np.broadcast_to(column, place.shape)).all()
+
+
+def test_one_epsilon_and_the_same_delta_for_each_give_each_a_budget() -> None:
+    several = gaussian_budget(1.0, [1e-5, 1e-5, 1e-5])
+    assert several.tolist() == 3 * [float(gaussian_budget(1.0, 1e-5))]

@@ -74,6 +74,7 @@ def distinct(*columns: npt.ArrayLike) -> tuple[list[AnyArray], Integers]:
             kinds, place = [values], own.reshape(-1)
         elif values.size == 1:
             kinds.append(np.repeat(values, kinds[0].size))
+            place = place + own.reshape(-1)  # all 0, one for each row
         else:
             codes, place = np.unique(place * values.size + own.reshape(-1), return_inverse=True)
             kinds = [*(kind[codes // values.size] for kind in kinds), values[codes % values.size]]
