@@ -20,6 +20,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from apiece import Budgets, Sample, assign
 from apiece.filters import GaussianFilter
 from apiece.training import FilteredTrainer, Trainer, add_noise, clip_and_sum
+from apiece.training.clipping import sequences
+from apiece.training.clipping.contributions import Products
 from apiece.training.randomness import ChaCha20Stream
 from apiece.training.stacked import SUMS
 
@@ -300,3 +302,40 @@ def test_a_stack_of_shadow_models_clips_as_one_by_one():
     loop = [loop_sum(mlp_module(), flats[k], x[k], y[k], clip[k]) for k in range(3)]
     ours = clipped.gradients[SUMS].cpu()
     torch.testing.assert_close(ours, torch.stack(loop), rtol=2e-4, atol=2e-5)
+
+
+# ---------------------------------------------------------------- what these tests must see
+
+
+def test_they_see_clipping_that_ignores_the_bounds():
+    def careless(model, loss, x, y, clip, **options):
+        return clip_and_sum(model, loss, x, y, 3 * clip, **options)
+
+    assert movement(there(HONEST["nothing at 0"]), of=careless) > 2
+
+
+def test_they_see_norms_of_fast_products(monkeypatch):
+    """As a device might make them: of factors with ten bits, or seven."""
+
+    def narrow(self, of_rows=None):
+        return Products(self.left.bfloat16().float(), self.right.bfloat16().float()).norms(of_rows)
+
+    monkeypatch.setattr(Products, "norms", Products.squares, raising=False)
+    monkeypatch.setattr(Products, "squares", narrow)
+    name = "linear, few places"
+    with pytest.raises(AssertionError, match="not close"):
+        test_norms_and_sums_are_made_in_single_precision_whatever_products_the_device_prefers(
+            name, "highest"
+        )
+
+
+def test_they_see_a_recurrent_layer_that_is_written_out_wrongly(monkeypatch):
+    def late(mode, given, of_state, states):
+        return right(mode, given, 0.9 * of_state, states)
+
+    right = sequences._cell
+    monkeypatch.setattr(sequences, "_cell", late)
+    monkeypatch.setattr(sequences, "_FUSED", (DEVICE,))
+    make = HONEST["gru at 0"]
+    proved, alone = sums(there(make), "float64", "proved"), sums(make, "float64", "alone")
+    assert (proved - alone).abs().max() > 1e-5

@@ -63,9 +63,7 @@ class Claims:
             stage, bounds = plan.stages[0], plan.budget_groups.excess
             self._same(plan, "noise_multiplier", stage.noise_stddev / stage.clip_norm)
             epsilon, delta, bound = strictest(plan.budget_groups)
-            if (
-                plan.releasable
-            ):  # bounds on the excess are verified before a release, by `Plan.require`
+            if plan.releasable:  # bounds on the excess wait for a release, and `Plan.require`
                 verify(plan, spent(), (epsilon, delta, np.ones_like(bound)), measures).require()
             self._same(plan, "epsilon_spent", spent())
             if plan.releasable and (bound < 1).any():

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -205,11 +204,26 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
         >>> len(batches), all((np.diff(batch) > 0).all() for batch in batches)
         (3, True)
     """
-    bound = BoundPlan.of(plan)
+    bound, one = BoundPlan.of(plan), _OneStream(generator)
     sampler = PlannedSampler(bound, taking_part(None, bound.group_index.size))
-    one = SimpleNamespace(sampling=lambda *_: generator, participation=lambda *_: generator)
     for step in range(plan.steps):
-        yield sampler.draw(step, cast(Streams, one)).records
+        yield sampler.draw(step, one).records
+
+
+@dataclass(frozen=True, slots=True)
+class _OneStream:
+    """All coins from one generator, in the order in which they are tossed."""
+
+    generator: Generator
+
+    def sampling(self, _step: int, _shard: int = 0) -> Generator:
+        """Return the generator."""
+        return self.generator
+
+    participation = sampling
+
+
+Coins: TypeAlias = Streams | _OneStream
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -230,7 +244,7 @@ class Draw:
 class Sampler(Protocol):
     """What the step loop asks who takes part."""
 
-    def draw(self, step: int, streams: Streams) -> Draw:
+    def draw(self, step: int, streams: Coins) -> Draw:
         """Return the draw of `step`, counted from 0, by coins from `streams`."""
         ...
 
@@ -259,7 +273,7 @@ class PlannedSampler:
         self._withdrawn = withdrawn
         self._entered: int | None = None
 
-    def draw(self, step: int, streams: Streams) -> Draw:
+    def draw(self, step: int, streams: Coins) -> Draw:
         """Return the draw of `step`; entering a stage costs one sort of the records."""
         number, within = stage_of(self._plan, step)
         stage, index = self._plan.stages[number], self._plan.group_index
@@ -282,7 +296,7 @@ class PlannedSampler:
         """Return who has withdrawn by now."""
         return np.zeros(0, dtype=bool) if self._withdrawn is None else self._withdrawn()
 
-    def _enter(self, number: int, streams: Streams) -> None:
+    def _enter(self, number: int, streams: Coins) -> None:
         """Make ready to draw steps of a stage."""
         stage, index = self._plan.stages[number], self._plan.group_index
         self._allocated: AllocatedSampler | None = None
@@ -331,7 +345,7 @@ class EqualSampler(Sampler):
         mean = self.clip_norms.size * self.probability
         return mean if self.expected_batch_size is None else self.expected_batch_size
 
-    def draw(self, step: int, streams: Streams) -> Draw:
+    def draw(self, step: int, streams: Coins) -> Draw:
         """Return the draw of `step`; without a coin where the probability is 1."""
         records = skips(self.clip_norms.size, self.probability, streams.sampling(step))
         return Draw(records, self.clip_norms[records], self.noise_stddev, self.size)

@@ -3,6 +3,7 @@
 import array
 import collections
 import contextvars
+import decimal
 import functools
 import io
 import itertools
@@ -126,6 +127,14 @@ def in_a_setting(_value):
     torch.set_default_dtype(torch.float64)
 
 
+def in_the_context_of_decimals(value):
+    decimal.getcontext().prec = 30 + int(abs(value) * 100)
+
+
+def in_how_numpy_warns(_value):
+    np.seterr(divide="ignore")
+
+
 def in_a_hook_of_all_modules(value):
     from torch.nn.modules.module import register_module_forward_hook as register
 
@@ -152,7 +161,8 @@ def in_a_function(value):
 WAYS = [in_a_queue, in_an_array, in_slots, in_a_cache, in_a_class, in_a_dict, in_a_stream,
         on_a_library, by_its_name, in_a_function, in_memory, in_a_stream_of_bytes, in_a_storage,
         in_a_context, in_what_is_held_weakly, in_an_iterator, in_a_generator, in_a_setting,
-        in_a_hook_of_all_modules, on_a_class_of_a_library, in_what_is_imported]  # fmt: skip
+        in_the_context_of_decimals, in_how_numpy_warns, in_a_hook_of_all_modules,
+        on_a_class_of_a_library, in_what_is_imported]  # fmt: skip
 
 
 class Telling(nn.Module):
@@ -173,7 +183,8 @@ class Telling(nn.Module):
 @pytest.fixture
 def _as_new(monkeypatch):
     monkeypatch.setitem(sys.modules, OTHER.__name__, OTHER)
-    yield
+    with decimal.localcontext(), np.errstate():
+        yield
     for hook in HOOKS:
         hook.remove()
     torch.set_default_dtype(torch.float32)

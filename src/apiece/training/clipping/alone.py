@@ -2,7 +2,7 @@
 
 Nothing that it leaves behind (in a buffer, an attribute, a closure, a random stream) is there for
 the next: independence holds by construction. What cannot be copied (a module's globals, attributes
-of classes, memory that they hold, torch's settings) is compared afterwards, and a batch that
+of classes, memory that they hold, settings of libraries) is compared afterwards, and a batch that
 changed it is refused.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import copy
+import decimal
 import functools
 import gc
 import itertools
@@ -225,7 +226,7 @@ def written(
     """
     result = walk([model, loss_fn, *hooks()], functools.partial(_writable, modules))
     seen = [_seen(value, whole) if place is None else place for value, place in result]
-    return [*seen, ambient()]
+    return [*seen, ambient(), repr(decimal.getcontext()), np.geterr()]
 
 
 def _seen(value: Any, whole: bool) -> object:
