@@ -91,6 +91,7 @@ HOLDS = {
     "sensitivity.noise.BoundedSum": "total bounds",
     "sensitivity.partial.PartialSensitivity": "raw norms zero",
     "training.batches.Bucket": "records rates",
+    "training.batches._OneStream": "generator",
     "jobs.running.TrainingCharge": "included ids _seen",
     "training.sums.Brought": "rows owner",
     "training.batches.Draw": "records clip_norms",

@@ -210,7 +210,7 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
         yield sampler.draw(step, one).records
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _OneStream:
     """All coins from one generator, in the order in which they are tossed."""
 
