@@ -48,10 +48,10 @@ def sampled_gaussian(
     # This direction is the larger one (Mironov, Talwar, Zhang 2019, Theorem 5). With r = q(e^w −
     # 1), w = x/z² − 1/(2z²), the moment is 1 + E[(1 + r)^α − 1 − αr] because E[r] = 0; the
     # integrand is never negative, so small divergences keep all their digits. The trapezoidal rule
-    # converges exponentially: in u = x/z the integrand is analytic for |Im u| < πz and no larger
-    # there than on the real line but for a factor e^{(Im u)²/2}, so a step of min(1/2, z/3) leaves
-    # an error below e^{−59} of the moment. Where that takes more than 2¹⁵ nodes (z below about
-    # 0.01) the value without sampling is returned, an upper bound.
+    # converges exponentially: in u = x/z the integrand is analytic for |Im u| < πz, and a step of
+    # min(1/2, z/3) leaves an error of at most (4 + 4αq)·e^{−48} of the moment (docs/mathematics.md,
+    # section 8). Where that takes more than 2¹⁵ nodes (z below about 0.01) the value without
+    # sampling is returned, an upper bound.
     z, q, alpha = np.broadcast_arrays(
         np.asarray(noise_multiplier, float),
         np.asarray(probability, float),
