@@ -40,10 +40,11 @@ def test_attack_prints_the_exposures(capsys: pytest.CaptureFixture[str]) -> None
         (["--others", "-1"], "decoy"),
         (["--strategy", "scael"], "did you mean 'scale'"),
         (["--shares", "2"], "share"),
+        (["--shares", "0.5", "--seed", "-1"], "--seed = -1"),
         (["--records", "1"], "--records"),
         (["--strategy", "hybrid"], "--excess: missing"),
         (["--excess", "0.02"], "--excess: scale keeps no bound"),
-        (["--method", "rdp"], "--method: is not of --each"),
+        (["--method", "rdp"], "--method: goes without --each"),
     ],
 )
 def test_attack_mistakes(change: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

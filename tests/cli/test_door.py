@@ -107,3 +107,24 @@ def test_mistakes_in_files_are_told_before_torch_is_imported(there: Path) -> Non
     found = subprocess.run(words, capture_output=True, text=True, check=True)
     assert found.stdout.splitlines() == [f"True False {line}" for line in MISTAKES], found.stderr
     assert len(found.stderr.splitlines()) == len(MISTAKES)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("account - --delta 1e-5 <&-", "stdin: cannot be read (it is closed)"),
+        ("account - --delta 1e-5 < no.txt", "stdin: cannot be read (it is not UTF-8 text)"),
+        ("explain --epsilon 1 --delta 1e-5 > /dev/full", "standard output: cannot be written"),
+        ("--help > /dev/full", "standard output: cannot be written"),
+    ],
+)
+def test_a_stream_that_cannot_be_used_is_told_in_one_line(
+    line: str, words: str, there: Path
+) -> None:
+    Path("no.txt").write_bytes(b"\xff\xfe")
+    command = f"PYTHONIOENCODING=utf-8:strict {sys.executable} -m apiece {line}"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode in (1, 2)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr

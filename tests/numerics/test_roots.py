@@ -50,6 +50,7 @@ def test_it_stops_where_no_float_is_left() -> None:
     assert len(calls) < 60
     wide, _ = narrowed(holds, 1e-100, 1e100, rounds=70, middle=geometric)
     assert float(wide) == pytest.approx(2**0.5, rel=1e-14)
+    assert float(geometric(np.float64(1e200), np.float64(1e300))) == pytest.approx(1e250)
 
 
 def test_the_last_true() -> None:

@@ -4,6 +4,7 @@ A module `apiece/cli/NAME.py` with a click command called `command` is the comma
 torch, pandas and matplotlib inside functions, so that mistakes are told at once.
 """
 
+import errno
 import importlib
 import pkgutil
 import signal
@@ -19,6 +20,7 @@ from apiece.cli._command import CommandGroup, Printed, echo
 from apiece.errors import ON_COMMAND_LINE, ApieceError, InputError
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Interrupted(click.ClickException):
@@ -106,7 +108,8 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as exit_:
         return int(exit_.exit_code)
     except click.UsageError as error:
-        message, status = f"{error.format_message()} (see {name} --help)", 2
+        where = name if error.ctx is None else error.ctx.command_path
+        message, status = f"{error.format_message()} (see {where} --help)", 2
     except click.ClickException as error:
         message, status = error.format_message(), int(error.exit_code)
     except ApieceError as error:
@@ -117,6 +120,10 @@ def run(arguments: Sequence[str]) -> int:
         if (error.name or "").split(".")[0] == "apiece":
             raise
         message, status = str(lacking(error.name)), 1
+    except OSError as error:  # of a file it is told where it is written
+        if error.errno not in FULL:
+            raise
+        message, status = f"standard output: cannot be written ({error.strerror})", 1
     else:
         return result if isinstance(result, int) and not isinstance(result, bool) else 0
     finally:
@@ -133,6 +140,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, _pressed)
     status = run(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a handler of Python's own is gone at its end
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # told above; Python would try once more, and leave with a status of its own
+        sys.stdout = None
     sys.exit(status)
 
 

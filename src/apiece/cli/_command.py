@@ -136,6 +136,14 @@ def number_or_name(text: str | None) -> float | str | None:
 NUMBER_OR_NAME = click.types.FuncParamType(number_or_name)
 NUMBER_OR_NAME.name = "text"  # as the help calls it
 
+
+def _natural(context: click.Context, param: click.Parameter, value: int) -> int:
+    """Return a seed, which is at least 0."""
+    from apiece import _check
+
+    return _check.count(param.opts[0], value, least=0)
+
+
 # Options of several commands, each in one wording: what `click.option` takes beside the flag.
 SHARED: dict[str, Flags] = {
     "--json": {"is_flag": True, "help": "Print one JSON document."},
@@ -157,6 +165,7 @@ SHARED: dict[str, Flags] = {
     "--option": {"multiple": True, "help": "Option of the strategy, as name=value; repeatable."},
     "--excess": {"type": float, "help": "Bound Δ̄ on everyone's excess risk."},
     "--figure": {"type": Output(FIGURE), "help": "Draw a figure here (.png, .svg or .pdf)."},
+    "--seed": {"type": int, "default": 0, "callback": _natural},
     "--separator": {"help": "Cell separator of a CSV file: , ; or tab.  [default: ,]"},
     "--decimal": {"help": "Decimal mark of a CSV file: . or ,  [default: .]"},
     "--encoding": {"help": "Text encoding of a CSV file.  [default: utf-8]"},
@@ -323,7 +332,18 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); give a file") from None
     except UnicodeDecodeError:
-        raise DataError(f"{path}: is no text in UTF-8; give a JSON file") from None
+        raise DataError(f"{path}: is not UTF-8 text; give a text file") from None
+
+
+def read_stdin() -> str:
+    """Return the text on standard input; raise `DataError` where it cannot be read."""
+    try:
+        if sys.stdin is not None:
+            return sys.stdin.read()
+        reason = "it is closed"
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror or "" if isinstance(error, OSError) else "it is not UTF-8 text"
+    raise DataError(f"stdin: cannot be read ({reason}); pipe JSON into the command")
 
 
 class Printed:

@@ -1,6 +1,5 @@
 """apiece account: what a mechanism, several, or a plan's groups cost."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from apiece.cli._command import (
     needed_delta,
     option,
     read_plan,
+    read_stdin,
     renamed,
 )
 from apiece.errors import ApieceError, InputError
@@ -79,7 +79,7 @@ def command(
     elif any(flag is not None for flag in flags):
         raise InputError(f"{source}: mechanisms are given twice; drop the flags or SOURCE")
     elif source == "-":
-        cases, many = _from_json(sys.stdin.read(), delta)
+        cases, many = _from_json(read_stdin(), delta)
     else:
         plan, many = read_plan(Path(source)), True
         cases = [

@@ -132,7 +132,7 @@ def command() -> None:
 
 _delta = option("--delta", type=float)
 _confidence = option("--confidence", type=float, default=0.95, help="Confidence of the bounds.")
-_seed = option("--seed", type=int, default=0, help="Seed of the audit.")
+_seed = option("--seed", help="Seed of the audit.")
 _variant = option("--variant", default="online", help="Variant of LiRA: online or offline.")
 
 

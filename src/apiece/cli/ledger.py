@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from apiece.cli._command import (
     needed_delta,
     option,
     read_plan,
+    read_stdin,
     read_text,
     refuse_given,
     renamed,
@@ -337,7 +337,7 @@ def _costs_of(
         return Costs.fixed(cost), {"bounded_range": bounded_range}
     text = str(source)
     if text == "-":
-        text = sys.stdin.read()
+        text = read_stdin()
     elif not text.lstrip().startswith("{"):
         text = read_text(Path(text))
     mechanism = from_json(text)
@@ -571,7 +571,7 @@ def verify(url: str, head: str | None, as_json: bool) -> None:
 
     kept = None if head is None else read_head(head)
     if head is not None and kept is None:
-        raise InputError(f"--head: {head!r} is no head; give number:digest, as verify printed it")
+        raise InputError(f"--head: {head!r} is no head; give number:digest, as status printed it")
     verification = _open(url).verify(kept)
     document = {name: getattr(verification, name) for name in ("ok", "entries", "people")}
     verdict = (

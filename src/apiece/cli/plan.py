@@ -110,6 +110,7 @@ def command(
     if compared:
         if source is not None or out is not None:
             raise InputError("--compare: makes several plans; leave --from and --out out")
+        refuse_given(["gaussian"], "of one plan; leave out --compare, or this")
         _compare(flags, parameters, classes, as_json)
         return
     if parameters is not None or classes is not None:

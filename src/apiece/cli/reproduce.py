@@ -66,7 +66,7 @@ def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> Non
     Stored units are not run again, so that the same command goes on with what was interrupted.
     """
     if (name is not None) + as_list + as_page != 1:
-        raise InputError("reproduce: give the NAME of an experiment, or --list, or --page")
+        raise InputError("NAME: give that of one experiment, or --list, or --page")
     data = flags["data"] or Path(os.environ.get("APIECE_DATA", Path("..") / "shared" / "data"))
     out = flags["out"] or flags["experiments"] / "results"
     if name is not None:

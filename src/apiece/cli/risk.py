@@ -67,7 +67,7 @@ HEADS = {
 @option("--figure")
 @option("--clip-norm", help="Mean clip norm; with --each.")
 @option("--excess", help="Bound Δ̄ on everyone's excess risk; with --each and hybrid.")
-@option("--seed", type=int, default=0, help="Seed that draws who colludes; with --each.")
+@option("--seed", help="Seed that draws who colludes; with --each.")
 @option("--json")
 def command(each: bool, as_json: bool, figure: Path | None, **flags: Any) -> None:
     """Show a target's advantage and Δ, from plans alone, as the others' choices vary.
@@ -80,7 +80,9 @@ def command(each: bool, as_json: bool, figure: Path | None, **flags: Any) -> Non
     """
     each = each or click.get_current_context().info_name == "attack"
     beside = ("option", "method", "figure") if each else ("clip_norm", "excess", "seed")
-    refuse_given(beside, "is not of --each or attack" if each else "goes with --each; add that")
+    refuse_given(
+        beside, "goes without --each; leave it out" if each else "goes with --each; add that"
+    )
     flags["delta"] = needed_delta(flags["delta"])
     others = numbers_from("--others", flags["others"])
     for epsilon in (flags["epsilon"], *others):

@@ -75,6 +75,8 @@ def command(
         return
     header = read_header(data, dialect_from(written))
     skip += tuple(name for name in (person, ids, epsilon) if name is not None)
+    if label in skip:
+        raise InputError(f"--label = {label!r}: is another option's column too; give two columns")
     for name in (label, *skip):
         require(name, list(header), "label" if name == label else "skipped")
     if check is None:

@@ -238,8 +238,8 @@ class LedgerReader:
             raise unknown("table", table, accounts.TABLES)
         if (table == "paid") != (analysis_id is not None):
             raise InputError(
-                f"table = {table!r}: 'paid' is of one analysis, and nothing else is; name it, or "
-                "leave it out"
+                f"table = {table!r}: 'paid' needs the name of an analysis, and the other tables "
+                "take none; give it, or leave it out"
             )
         import pyarrow as pa
 

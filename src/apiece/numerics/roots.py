@@ -187,7 +187,9 @@ def halfway(a: Floats, b: Floats) -> Floats:
 
 def geometric(a: Floats, b: Floats) -> Floats:
     """Return the geometric mean of positive numbers."""
-    return np.asarray(np.sqrt(a * b))
+    with np.errstate(over="ignore"):
+        product = a * b
+    return np.asarray(np.where(product < np.inf, np.sqrt(product), np.sqrt(a) * np.sqrt(b)))
 
 
 def narrowed(
