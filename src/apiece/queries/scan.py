@@ -146,7 +146,7 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
         raise InputError(
             "rows_per_person: missing; say how many rows a person brings at most "
             f"({as_given('rows_per_person', 5)}): a public number, never one counted in the rows; "
-            "count(persons) needs none"
+            "count(persons) without by needs none"
         )
     group = None
     for column in query.by:

@@ -25,7 +25,8 @@ class Schema:
         bounds: Column → (low, high), what its values are clamped to.
         groups: Column → its declared values; rows with others are left out.
         rows_per_person: How many rows one person brings at most; more are dropped, by a choice that
-            other people's rows do not touch. Without it only `count(persons)` can be asked.
+            other people's rows do not touch. Without it only `count(persons)` without "by" can be
+            asked.
         kinds: Column → "numeric", "text" or "date", how `where` compares it. By default a column
             with bounds is numeric, one with groups and the person's are text; no other can be
             named.
