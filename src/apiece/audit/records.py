@@ -17,6 +17,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._files import Kind, write
 from apiece._types import AnyArray, Floats, Integers, Mask
+from apiece.budgets.units import places_of
 from apiece.errors import DataError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class ShadowScores:
         Raises:
             DataError: For an unknown one.
         """
-        return self.of(slice(None), positions(self.ids, _check.ids("ids", ids)))
+        return self.of(slice(None), positions(self.ids, np.asarray(ids)))
 
     def of(self, models: AnyArray | slice, records: AnyArray | slice) -> ShadowScores:
         """Return what some models say of some records.
@@ -133,16 +134,14 @@ class ShadowScores:
 
 def positions(known: AnyArray, wanted: AnyArray) -> Integers:
     """Return where each of `wanted` stands in `known`; raise `DataError` for one that does not."""
-    import pandas as pd
-
-    where = pd.Index(known).get_indexer(pd.Index(wanted))
+    where = places_of(known, _check.ids("ids", wanted))
     wrong = np.flatnonzero(where < 0)
     if wrong.size:
         raise DataError(
             f"ids: {wanted[wrong[0]]!s} is not among the {known.size} records "
             f"({wrong.size} of {wanted.size} ids do not match)"
         )
-    return np.asarray(where)
+    return where
 
 
 def join(name: str, known: AnyArray, wanted_name: str, wanted: AnyArray) -> Integers:
