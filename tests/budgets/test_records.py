@@ -83,3 +83,10 @@ def test_consent_is_an_upper_bound() -> None:
     assert budgets.at_most(2.0).epsilon.tolist() == [1.0, 2.0]
     with pytest.raises(BudgetError, match=r"record x allows 1\.0"):
         budgets.lowered_to([1.5, 2.0])
+
+
+@pytest.mark.parametrize("bad", [1.0, 0.5, 0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["epsilon", "delta"])
+def test_a_factor_of_rounding_is_above_one(name: str, bad: float) -> None:
+    with pytest.raises(InputError, match=name):
+        Budgets([1.0, 3.0], 1e-5).rounded_down(**{name: bad})

@@ -23,7 +23,7 @@ from apiece.assignment import (
     assign,
 )
 from apiece.budgets import Budgets
-from apiece.errors import InputError, VerificationError
+from apiece.errors import BudgetError, InputError, VerificationError
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 from apiece.plan import BoundPlan, Plan, Stage
 from apiece.training import poisson_batches
@@ -300,3 +300,10 @@ def test_a_plan_that_is_not_bound_says_how_to_bind_it() -> None:
         BoundPlan.of(bound.public())
     with pytest.raises(InputError, match=r"use plan\.bind\(budgets\)"):
         next(poisson_batches(Plan.from_json(bound.to_json()), generator=np.random.default_rng(0)))
+
+
+def test_renamed_takes_one_name_a_group(plan: Plan) -> None:
+    assert plan.renamed(["low", "high"]).budget_groups.name.tolist() == ["low", "high"]
+    for names in (["low"], ["low", "middle", "high"], ["low", "low"]):
+        with pytest.raises(BudgetError):
+            plan.renamed(names)

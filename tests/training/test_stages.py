@@ -82,3 +82,6 @@ def test_the_average_weighs_outputs_and_not_parameters():
         OutputAverage([one, other], [1.0])
     with pytest.raises(InputError, match="0 of them"):
         OutputAverage([], [])
+    for bad in (0.0, -1.0, float("nan")):
+        with pytest.raises(InputError, match="weight"):
+            OutputAverage([one], [bad])

@@ -123,7 +123,7 @@ def noise_multipliers(
         sampling_probability: In [0, 1].
         steps: Whole numbers from 1 on.
         method: "pld" or "rdp".
-        guess: About what it is, NaN where unknown. A good one saves most of the time.
+        guess: An estimate of the result, NaN where unknown. A good one saves most of the time.
 
     Raises:
         InputError: For values outside their bounds.
@@ -180,9 +180,9 @@ def sampling_probabilities(
         noise_multiplier: Above 0.
         steps: Whole numbers from 1 on.
         method: "pld" or "rdp".
-        guess: About what it is, NaN where unknown. A good one saves most of the time, a bad one
-            costs some.
-        precision: About what may be missing of it, relative; 0 for as little as can be.
+        guess: An estimate of the result, NaN where unknown. A good one saves most of the time, a
+            bad one costs some.
+        precision: About how far below the largest it may be, relative; 0 for as close as possible.
 
     Raises:
         InputError: For values outside their bounds.

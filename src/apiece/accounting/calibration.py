@@ -251,12 +251,13 @@ def calibrate(
         sampling_probability: In (0, 1]; sought in [1e-12, 1].
         steps: A whole number from 1 on; sought up to 1e8.
         method: As for `privacy_curve`.
-        precision: Relative, of the parameter or of the budget. Steps are found exactly, or to a
-            thousandth where the numerical range ends.
+        precision: Relative error of the parameter, or of the budget that is left unspent. Steps are
+            found exactly, or to a thousandth where the numerical range ends.
 
     Raises:
-        InputError: Unless just one is missing; for values outside their bounds.
+        InputError: Unless exactly one is missing, and for values outside their bounds.
         InfeasibleError: Where no value of the range keeps the budget.
+        UnsupportedError: As `privacy_curve`.
 
     Guarantee:
         An upper bound on what is spent at the value returned was found within the budget.

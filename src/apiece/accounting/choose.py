@@ -232,6 +232,7 @@ def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:
             of plain Gaussians), or "best" (the tightest of all that can handle the mechanism).
 
     Raises:
+        InputError: For what is no mechanism; `OptionError` for an unknown method.
         UnsupportedError: Where the method cannot handle the mechanism, which is named.
         RangeError: Where losses are past the numerical range.
 

@@ -81,7 +81,7 @@ RELATION = "add_remove"
 
 @dataclass(frozen=True, eq=False)
 class PrivacyCurve:
-    """What an attacker can learn about whether, or what, one record contributed.
+    """The privacy profile of one record's mechanism, and all that bounds an attacker by it.
 
     `privacy_curve` makes it. Its methods take numbers or arrays; results have their shape.
 

@@ -55,7 +55,8 @@ def excess(
     Args:
         baseline: What was promised.
         curve: What the record gets.
-        negligible: A Δ that does not matter: larger ε are not looked at, but counted in.
+        negligible: A Δ that does not matter: ε beyond which Δ stays below it are not evaluated,
+            but bounded.
 
     Raises:
         RangeError: Where a curve is past the numerical range.

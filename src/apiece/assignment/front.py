@@ -69,9 +69,9 @@ def assign(
 ) -> BoundPlan:
     """Return a verified plan: what will be done to every record so that each promise is kept.
 
-    The plan knows which record is in which group; `plan.public()` and its JSON do not. Bounds Δ̄ are
-    kept by Uniform, Scale and Hybrid; of other strategies' plans `plan.notes` says that they may
-    not be, and no release is made where they are not.
+    The plan knows which record is in which group; `plan.public()` and its JSON do not. Uniform,
+    Scale and Hybrid keep bounds Δ̄. Plans of other strategies may not, as `plan.notes` then says; a
+    plan that breaks one cannot make a release.
 
     Args:
         budgets: What n records asked for.
@@ -84,13 +84,14 @@ def assign(
 
     Raises:
         InputError: For settings out of bounds, and a strategy of one's own that goes wrong.
-        OptionError: For an unknown strategy.
+        OptionError: For an unknown strategy or method.
+        BudgetError: As the strategy's `plan`, and so `UnsupportedError`.
         InfeasibleError: Where no plan meets the request, or it is past the numerical range.
-        VerificationError: Where lower aims did not help.
+        VerificationError: Where a group would spend more than it asked, even when aimed lower.
 
     Guarantee:
-        Each group's ε, recomputed from the plan's own numbers, is at most what was asked, unless
-        `plan.objections` says otherwise.
+        Each group's ε under add/remove, recomputed from the plan's own numbers, is at most what
+        was asked, unless `plan.objections` says otherwise.
 
     References:
         Boenisch et al. 2023, §3.
@@ -117,19 +118,19 @@ def assign_levels(
 ) -> Plan:
     """Return the plan that `assign` makes, of public numbers alone, from how many asked for what.
 
-    For more records than fit in memory: what it takes follows the number of levels. `plan.bind`
-    gives the engine its plan, a part of the records at a time or all.
+    For more records than fit in memory: time and memory grow with the number of levels. `plan.bind`
+    gives the engine its plan, for all records or a part at a time.
 
     Args:
         levels: How many records asked for which budget.
-        strategy: As of `assign`, and so the following.
-        steps: T.
-        expected_batch_size: B.
-        clip_norm: c̄.
-        method: Of accounting.
+        strategy: As for `assign`, like all that follow.
+        steps: The number of updates T.
+        expected_batch_size: B, at most the number of records.
+        clip_norm: The mean ℓ2 bound c̄ on a record's gradient.
+        method: The accounting to calibrate with.
 
     Raises:
-        InputError: For settings out of bounds; and as `assign`.
+        InputError: As `assign`, like its other errors.
         UnsupportedError: For a strategy that needs every record.
 
     Example:

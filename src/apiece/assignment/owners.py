@@ -153,19 +153,19 @@ def assign_owned(
         budgets: Of the owners, by the ids of the graph.
         strategy: As for `assign`.
         limit: How many rows of an owner are used at most; one for all, or one an owner.
-        steps: As for `assign`, and so the following.
-        expected_batch_size: Of rows, at most as many as are selected.
+        steps: As for `assign`.
+        expected_batch_size: In rows, at most as many as are selected.
         clip_norm: The mean bound on a row's gradient.
 
     Raises:
         InputError: For owners without a budget, no selected row, more than 500 kinds of owners, and
             what `assign` raises.
-        UnsupportedError: For several rows an owner, and a coin before a stage.
-        VerificationError: Where lower aims did not help.
+        UnsupportedError: For several rows an owner under a plan with a coin before a stage.
+        VerificationError: Where an owner would spend more than they asked, even when aimed lower.
 
     Guarantee:
-        No owner's ε of all their selected rows, recomputed from the plan's own numbers, is above
-        what they asked; a plan that fails is never returned.
+        No owner's ε under add/remove of all their selected rows, recomputed from the plan's own
+        numbers, is above what they asked; a plan that fails is never returned.
 
     Example:
         >>> graph = Ownership([[i, (i + 1) % 100] for i in range(100)])

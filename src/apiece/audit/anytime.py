@@ -45,7 +45,7 @@ _GRID = 0.05  # distance of the ε that a lower bound tries, one after the other
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """What is promised of every test: its power is at most slope·FPR + offset, for each line.
+    """A promise about every test: its power is at most slope·FPR + offset, for each line.
 
     Attributes:
         name: What is claimed, in words.
@@ -312,8 +312,8 @@ class Stopped:
 
     Attributes:
         rejected: Whether they cannot.
-        watched: What was seen of each.
-        bounds: On ε of each group, which hold together; only where δ was given.
+        watched: What was seen of each claim.
+        bounds: Lower bounds on each group's ε, which hold together; only where δ was given.
 
     Example:
         >>> sequential([{"all": ([1.0], [0.0])}], {"all": Claim.budget(1.0, 0.0)}).rejected

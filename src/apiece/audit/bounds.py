@@ -175,8 +175,8 @@ class LowerBound:
 
     Attributes:
         epsilon: The bound; 0 where nothing could be shown.
-        delta: At which it holds.
-        confidence: With which it holds.
+        delta: The δ at which it holds.
+        confidence: The confidence with which it holds.
         method: What was assumed and how it was computed.
         candidates: How many tests were paid for.
         threshold: Of the best test, or None where there is none. It is the score of somebody.
@@ -220,11 +220,12 @@ def lower_bound(
 ) -> LowerBound:
     """Return a lower bound on ε: if the mechanism is (ε, δ)-DP, then `result.epsilon` ≤ ε.
 
-    The error is shared by all tests, and by TPR and FPR (for "gdp": one joint test of both). At
-    most log(n) can be shown with n scores.
+    The error is shared by all tests, and by TPR and FPR (for "gdp": one joint test of both). With n
+    scores a world, "clopper-pearson" shows at most log(n).
 
     Args:
-        scores_in: Independent scores of models trained with the target; higher says member.
+        scores_in: Independent scores of models trained with the target; higher says member; they
+            may be infinite.
         scores_out: The same of models trained without it; lengths may differ.
         delta: In [0, 1).
         confidence: In (0, 1).
@@ -233,9 +234,9 @@ def lower_bound(
             one half and certifies on the other, a number must not come from these scores.
 
     Raises:
-        DataError: For NaN or no scores.
+        DataError: For NaN or no scores, and a split with fewer than two scores a world.
         InputError: For numbers outside their bounds.
-        OptionError: For an unknown method.
+        OptionError: For an unknown method or threshold.
 
     Guarantee:
         Fails with probability at most 1 − confidence over the scores, for every (ε, δ)-DP mechanism
@@ -358,7 +359,8 @@ def one_run(
             at its share of the error.
 
     Raises:
-        DataError: For NaN, differing lengths, or `included` that is not of truth values.
+        DataError: For NaN, no scores, differing lengths, `included` that is not of truth values,
+            and more guesses than canaries.
         InputError: For numbers outside their bounds.
         OptionError: For an unknown method.
 

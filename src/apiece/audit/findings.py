@@ -98,7 +98,8 @@ def student_t(first: npt.ArrayLike, second: npt.ArrayLike) -> Difference:
         second: Scores.
 
     Raises:
-        DataError: For NaN or fewer than two scores a group.
+        DataError: For NaN or fewer than two scores a group. (Where all scores are equal the p-value
+            is NaN.)
 
     References:
         Boenisch et al. 2023, §4.2.
@@ -185,16 +186,16 @@ class GroupDifference:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Findings:
-    """What an audit found; what it did not look at is None or empty.
+    """The findings of one audit; what it did not look at is None or empty.
 
     Attributes:
         audit: What was audited, in words.
-        attack: By which test.
-        unit: "person" where it is of persons with any number of rows; None of records.
-        strategy: Of the plan, where the audit made one.
-        steps: Of that plan.
+        attack: The membership test.
+        unit: "person" where its units are persons with any number of rows; None for records.
+        strategy: That of the plan, where the audit made one.
+        steps: Those of that plan.
         models: How many models were trained for it.
-        records: Of how many records or persons.
+        records: How many records or persons it looked at.
         rocs: How well members are told from others, by group.
         bounds: On ε, with a confidence.
         bounds_by_group: The same, by group; they hold together.

@@ -156,17 +156,17 @@ COLUMNS: Final = ("person", "level", "from", "until", "purpose", "querier")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Who permits what on a day, and for how long that stays so. Data about people.
+    """The permits of all people on one day, and how long each lasts. Data about people.
 
     Attributes:
-        day: Of which all of it is said.
-        ids: (people,) Of those who permit anything.
-        epsilon: (people,) Of each, the strictest of all levels that hold.
-        until: (people,) The last day on which it is surely still so, as `date.toordinal`.
+        day: The day for which all of this holds.
+        ids: (people,) The people who permit anything.
+        epsilon: (people,) For each, the strictest of all levels that hold.
+        until: (people,) The last day on which it surely still holds, as `date.toordinal`.
         queriers: Names, the last of which stands for all others.
         purposes: The same.
         allowed: (people, queriers, purposes) What each permits.
-        aside: How many consents say nothing, by why.
+        aside: How many consents say nothing, by reason.
 
     Example:
         >>> one, allowed = np.ones(1), np.array([[[True, False]]])
@@ -189,10 +189,10 @@ class Standing:
         return self.ids.size
 
     def permits(self, scope: Mapping[str, object]) -> Mask:
-        """Return who permits a scope: for what it leaves open, everything.
+        """Return who permits a scope: in a dimension that it leaves open, all of it.
 
         Args:
-            scope: As {"querier": "lab", "purpose": "research"}.
+            scope: Such as {"querier": "lab", "purpose": "research"}.
         """
         return permitted(self.allowed, self.queriers, self.purposes, scope)
 
@@ -211,14 +211,14 @@ def permitted(
 
 @dataclass(slots=True)
 class ConsentRecords:
-    """Everybody's rules, and what was not understood.
+    """The rules that each person's consents set, and the consents that were not understood.
 
     Args:
         mapping: What codes stand for.
-        what: Where they are from, in messages.
-        rules: By person.
-        odd: By person, "" where it is not known, the kind of each that was not understood.
-        aside: How many say nothing, by why.
+        what: The name of their source, in messages.
+        rules: Person → rules.
+        odd: Person ("" where unknown) → the kind of each consent that was not understood.
+        aside: How many consents say nothing, by reason.
 
     Example:
         >>> mapping = ConsentMapping.from_toml("source = 'dpv'\\nlevels = { low = 1 }")

@@ -26,9 +26,8 @@ Offered: TypeAlias = Mapping[str, float] | Iterable[float] | str
 class Levels(Mapping[str, float]):
     """The levels of consent on offer: name → ε, strictest first.
 
-    Names go on to plans, reports and statements; they are declared, whoever chooses which, so a
-    level that nobody chose has no group in a plan, but stands in a statement. Where a name is its
-    number, as 2, a cell may write it another way, as 2.0.
+    Names go on to plans, reports and statements. A level that nobody chose has no group in a plan,
+    but stands in a statement. A cell may write a name that is a number another way: 2.0 for 2.
 
     Args:
         offered: Name → ε; or numbers, which are their own names; or a text of either, as on the

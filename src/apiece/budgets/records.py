@@ -88,14 +88,14 @@ class Budgets:
         delta: The same, in (0, 1).
         excess: The same, in [0, 1]: a bound Δ̄ on the excess; None asks for none.
         ids: What identifies a record, unique; 0…n−1 if not given.
-        labels: A group name for each record; those of one group have one label and one budget.
+        labels: A name for each record's group; records with one label and one budget are a group.
         levels: What people could choose, as name → ε; epsilon then has these names, which name the
             groups.
 
     Raises:
-        BudgetError: For a value outside its bounds (NaN and infinity too), lengths that differ, and
-            names of no declared level.
-        DataError: For repeated ids.
+        BudgetError: For a value outside its bounds (NaN and infinity too), lengths that differ, no
+            record, and names of no declared level.
+        DataError: For ids that repeat, or are neither whole numbers nor text.
 
     References:
         Boenisch et al. 2023, §3.1; Kaiser et al. 2026, Def. 3 and 8.
@@ -191,6 +191,7 @@ class Budgets:
 
         Raises:
             BudgetError: Where it exceeds what a record allows.
+            InputError: For values that are not positive and finite.
         """
         lower = np.array(np.broadcast_to(_check.positive_array("epsilon", epsilon), len(self)))
         above = np.flatnonzero(lower > self.epsilon)
@@ -221,13 +222,19 @@ class Budgets:
             epsilon: The factor between neighbouring ε, above 1.
             delta: The factor between neighbouring δ, above 1.
 
+        Raises:
+            InputError: For a factor that is not above 1, or not finite.
+
         Guarantee:
-            No record's ε or δ grows, and each is lowered by less than its factor.
+            No record's ε or δ grows, and each is lowered by at most its factor.
 
         Example:
             >>> Budgets([1.003, 1.004], 1e-5).rounded_down(epsilon=1.01).groups.records.tolist()
             [2]
         """
+        for name, factor in (("epsilon", epsilon), ("delta", delta)):
+            if not _check.finite(name, factor) > 1:
+                raise InputError(f"{name} = {factor!r}: must be above 1; give a factor, as 1.01")
         lower = [
             np.minimum(values, factor ** np.floor(np.log(values) / np.log(factor)))
             for values, factor in ((self.epsilon, epsilon), (self.delta, delta))
@@ -253,7 +260,8 @@ class Budgets:
             which: A mask, or positions.
 
         Raises:
-            BudgetError: Where it leaves none.
+            DataError: Where it leaves none.
+            IndexError: For a position that is not there, or a mask of another length.
         """
         columns = {name: getattr(self, name) for name in COLUMNS}
         some: Json = {n: None if c is None else c[which] for n, c in columns.items()}
@@ -284,7 +292,7 @@ class Budgets:
         Raises:
             BudgetError: For no groups, a repeated name, a group left empty, or values out of
                 bounds.
-            InputError: For shares that sum to neither.
+            InputError: For shares that do not sum to 1 or to `size`, and a size below 1.
 
         Example:
             >>> budgets = Budgets.from_groups([("strict", 1, .34), ("weak", 3, .66)], 100, 1e-5)

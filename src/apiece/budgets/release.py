@@ -39,8 +39,8 @@ class BudgetHistogram:
         level_delta: δ of each level.
         level_excess: Δ̄ of each level, or None.
         counts: Noisy counts, one a level, negative ones set to 0.
-        epsilon: What the release costs every record, on top of what a plan made from it spends.
-        delta: The same; 0 for Laplace noise.
+        epsilon: ε of the release, on top of what a plan made from it spends.
+        delta: Its δ; 0 for Laplace noise.
         noise: "gaussian" or "laplace", both discrete.
 
     Example:
@@ -119,9 +119,9 @@ def release_histogram(
         budgets: Of the records, which are private here.
         levels: Values of ε, chosen without looking at the data.
         level_delta: One δ for all levels or one a level, chosen likewise.
-        epsilon: The guarantee of the release.
-        delta: The same, for discrete Gaussian noise; discrete Laplace noise of scale 1/ε has δ = 0.
-        level_excess: As `level_delta` for Δ̄; needed just where the budgets have such a column.
+        epsilon: ε of the release.
+        delta: Its δ, for Gaussian noise; Laplace noise, of scale 1/ε, has δ = 0 and takes none.
+        level_excess: As `level_delta`, for Δ̄; required where the budgets have bounds Δ̄.
         noise: "gaussian" or "laplace".
         below: Where randomness comes from: the system's cryptographic generator by default.
 
@@ -130,9 +130,9 @@ def release_histogram(
         OptionError: For another noise.
 
     Guarantee:
-        Under add/remove of a record, or any change of one record's ε, δ and Δ̄ to "not counted",
-        one noisy count moves by 1 and nothing else moves: neither levels nor noise, nor whether
-        there is an error, nor its text. A change from one level to another is two such moves.
+        (ε, δ)-DP under add/remove of a record, or a change of its budget to one that is not
+        counted: one count moves by 1, and nothing else does, neither levels, noise nor errors.
+        A change from one level to another is two such moves.
 
     References:
         Boenisch et al. 2023, §3.1; Canonne, Kamath, Steinke 2020.
@@ -181,7 +181,7 @@ def release_rows_per_person(
     Args:
         rows: (P,), how many rows each person has: data about them.
         levels: Increasing whole numbers, chosen without looking at the rows.
-        epsilon: The guarantee of the release.
+        epsilon: ε of the release.
         share: Of the persons, in (0, 1).
         below: Where randomness comes from: the system's cryptographic generator by default.
 

@@ -181,7 +181,7 @@ class Units:
         return bool((self.owner[1:] >= self.owner[:-1]).all())
 
     def at_most(self, rows: int) -> Units:
-        """Return these units, each of which brings no more than so many rows to a step.
+        """Return these units, each of which brings at most `rows` rows to a step.
 
         Args:
             rows: At least 1.
@@ -289,7 +289,7 @@ def places_of(ids: Ids, wanted: Ids) -> Integers:
 
 @dataclass(frozen=True, eq=False, init=False)
 class Ownership:
-    """Who owns which row: a public graph of rows and people, which it does not hide.
+    """A public graph of rows and the people who own them; nothing in it is protected.
 
     A message has a writer and readers, a co-authored text its authors: each of them is an owner,
     and the removal of one owner removes all rows of theirs (Ganesh et al. 2025).

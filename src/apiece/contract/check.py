@@ -89,12 +89,12 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
 
     Args:
         plan: Any plan; all numbers are recomputed from its own mechanisms, by PLD.
-        budgets: What the records asked, with their bounds Δ̄, joined by id, beside what they asked
-            when the plan was made.
+        budgets: What the records ask, with their bounds Δ̄, joined by id; it is checked beside what
+            they asked when the plan was made.
 
     Raises:
         UnsupportedError: For a plan of more than 500 groups.
-        DataError: For budgets of other records.
+        InputError: For a record of the plan that `budgets` lacks.
 
     References:
         Kaiser et al. 2026, Def. 7 and 8.
@@ -176,16 +176,20 @@ def enforce(
 
     Args:
         budgets: With their bounds Δ̄; without any where `excess` is given.
-        steps: As of `assign`, and so the following.
-        expected_batch_size: B.
-        clip_norm: c̄.
+        steps: As for `assign`.
+        expected_batch_size: As for `assign`.
+        clip_norm: As for `assign`.
         excess: A bound for all, beside the records' own: the smaller counts.
         public: How many public records could be added, whose budget is free to choose.
-        method: Of accounting.
+        method: As for `assign`.
 
     Raises:
         BudgetError: Where there is no bound.
+        InputError: For values out of bounds.
         InfeasibleError: As `assign`.
+
+    Guarantee:
+        Each record's (ε_i, δ_i) and bound Δ̄_i hold under add/remove, by the plan's own numbers.
 
     References:
         Kaiser et al. 2026, §VI.

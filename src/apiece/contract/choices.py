@@ -84,13 +84,13 @@ class Choices:
         names: Of the budgets on offer, strictest first.
         shares: Of people who are expected to choose each.
         promises: What each promises by itself, whatever is done with the data.
-        references: Of 1,000 people, about how many an attacker is right at most if everybody had
+        references: About how many of 1,000 people an attacker is right at most, if everybody had
             chosen that budget.
-        bounded: The same at most, whatever the others choose, where the excess is bounded.
+        bounded: The same, whatever the others choose, where the excess is bounded.
         bound: Δ̄, the bound on the excess.
         records: How many people are expected.
         outcomes: For every budget, strategy and choice of the others.
-        left_out: Why a strategy is not among them, which nobody asked for by name.
+        left_out: Why a default strategy is not among them.
 
     Example:
         >>> offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]

@@ -298,8 +298,8 @@ def explain(
     Without a curve the counts are exact for (ε, δ): the worst mechanism that keeps it reaches each.
 
     Args:
-        epsilon: Of the promise, above 0.
-        delta: Of the promise, in [0, 1).
+        epsilon: Of the promise, above 0, at most 1000.
+        delta: Of the promise, in [0, 1); above 0 with a curve.
         curve: Of the mechanism that is run, which allows less than (ε, δ) does.
         taking_part: (k, T) of a plan by `Allocate`, 1 <= k <= T: it is said in a sentence.
 

@@ -200,11 +200,12 @@ def budget_manipulation(
         **settings: Of `assign`; clip_norm is 1 unless given.
 
     Raises:
-        DataError: For an unknown target.
+        DataError: For an unknown target, or one without others beside it.
+        InputError: For decoys that are not positive and finite, and as `assign`.
         InfeasibleError: As `assign`.
 
     Guarantee:
-        The figures bound every attack of any strength; they hold for the plan, whatever the data.
+        The figures bound every membership attack under add/remove, whatever the data.
 
     References:
         Kaiser et al. 2026, Def. 5 and §V-A.
@@ -256,11 +257,12 @@ def collusion(
         **settings: Of `assign`; clip_norm is 1 unless given.
 
     Raises:
-        DataError: For an unknown target.
+        DataError: As `budget_manipulation`.
+        InputError: For a share or an ε out of bounds, and as `assign`.
         InfeasibleError: As `assign`.
 
     Guarantee:
-        As of `budget_manipulation`.
+        As `budget_manipulation`.
 
     References:
         Kaiser et al. 2026, Def. 6 and §V-B.

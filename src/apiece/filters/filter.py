@@ -118,7 +118,7 @@ class GaussianFilter(Filter):
     """Persons take part while Σ μ² ≤ B and Σ slack ≤ S; a Gaussian sum costs (s²/S², 0), exactly.
 
     Args:
-        epsilon: One entry a person, or a scalar for a single one (or one shared) account.
+        epsilon: In (0, ∞); one entry a person, or a scalar for a single account.
         delta: The same, in (0, 1).
         slack: The share of δ that is kept for charges with a slack (`admit_costs`), in [0, 1); B is
             made from the rest.
@@ -128,10 +128,9 @@ class GaussianFilter(Filter):
         InputError: For a share that is not in [0, 1).
 
     Guarantee:
-        Whatever analyses are chosen, adaptively, with norms, noise and costs that depend on
-        everything released before, each person's whole transcript is (ε_i, δ_i)-DP under add/remove
-        adjacency, if only the active persons enter each. Sampling gives a discount by
-        `admit_costs` alone.
+        Each person's whole transcript is (ε_i, δ_i)-DP under add/remove adjacency, for analyses
+        chosen adaptively, with norms, noise and costs that depend on everything released before, if
+        only the active persons enter each. Sampling gives a discount by `admit_costs` alone.
 
     References:
         docs/mathematics.md, section 11; Koskela, Tobaben, Honkela 2023, Thm 8; Smith and Thakurta
@@ -201,8 +200,7 @@ class RenyiFilter(Filter):
         InputError: For an order that is not in (1, ∞).
 
     Guarantee:
-        As `GaussianFilter`'s, by Rényi divergence of one order, so that it also composes with other
-        mechanisms of known Rényi divergence.
+        As `GaussianFilter`'s for sums with Gaussian noise, by Rényi divergence of one order.
 
     References:
         Feldman and Zrnic 2021, Algorithm 1 and Thm 2.2.
@@ -308,7 +306,7 @@ class Odometer:
         return self._beyond(delta, gain)
 
     def throughout(self, delta: float) -> Floats:
-        """Return each person's ε that holds at all times at once but with chance `delta`.
+        """Return each person's ε that holds at all times at once, except with chance `delta`.
 
         Args:
             delta: In (0, 1).

@@ -43,12 +43,12 @@ class Sampled:
     Probability 0 is the mechanism that never sees the record; probability 1 is `mechanism`.
 
     Args:
-        mechanism: What is run if the coin shows heads; itself no `Sampled`.
+        mechanism: What is run if the coin shows heads; not itself a `Sampled`.
         probability: The chance of heads, in [0, 1].
 
     Raises:
-        InputError: Where the probability is not in [0, 1], `mechanism` is none, or a `Sampled`
-            stands directly inside a `Sampled`: with one coin it would amplify twice, and two
+        InputError: For a probability outside [0, 1], what is no mechanism, and a `Sampled`
+            directly inside a `Sampled`: with one coin it would amplify twice, and two
             independent coins are one coin of probability p·q.
 
     References:
@@ -81,7 +81,7 @@ class Repeated:
         times: How often, at least 1.
 
     Raises:
-        InputError: Where `times` is no whole number of at least 1, or `mechanism` is none.
+        InputError: Where `times` is no whole number of at least 1, or `mechanism` no mechanism.
 
     Example:
         >>> Repeated(Gaussian(10.0), 100)

@@ -15,7 +15,7 @@ from apiece.numerics.rounding import UNIT, after_coin
 
 
 class Atoms(NamedTuple):
-    """A pair (P, Q) on points: where the likelihood ratio is what, and how much mass is there.
+    """A pair (P, Q) on points: the likelihood ratio at each point, and the mass there.
 
     Attributes:
         log_ratio: log(P/Q), increasing and finite, one entry a point.

@@ -20,11 +20,12 @@ class MixtureOfGaussians:
 
     Args:
         noise_multiplier: z, the noise's standard deviation, in the unit of the shifts.
-        shifts: the amounts s_j; positive, finite.
-        chances: their chances c_j; positive, summing to at most 1 (within 1e-12).
+        shifts: The amounts s_j; positive, finite.
+        chances: Their chances c_j; positive, summing to at most 1 (within 1e-12).
 
     Raises:
-        InputError: values outside these bounds, lengths that differ, none, or more than 256.
+        InputError: For values outside these bounds, lengths that differ, no shift, or more than
+            256 shifts.
 
     Guarantee:
         The pair is Σ_j c_j·N(s_j, z²) against N(0, z²), where s_0 = 0 has what the chances leave.
@@ -78,8 +79,8 @@ class MixtureOfGaussians:
             The mixture over all sums of clip norms; None where no row can join.
 
         Raises:
-            InputError: Bounds that are not positive, chances that are none, lengths that differ;
-                256 rows or more whose bounds have more than 256 sums.
+            InputError: For bounds that are not positive, chances outside [0, 1], lengths that
+                differ, and 256 rows or more whose bounds have more than 256 sums.
 
         Guarantee:
             The mixture dominates the step. It is the step's own pair, but for more than 256 sums:

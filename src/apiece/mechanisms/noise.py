@@ -15,11 +15,14 @@ class Gaussian:
     """A sum over records plus Gaussian noise, seen from one record.
 
     Args:
-        noise_multiplier: Standard deviation of the noise over the record's ℓ2 bound; positive,
-            finite.
+        noise_multiplier: z, the standard deviation of the noise over the record's ℓ2 bound;
+            positive, finite.
 
     Raises:
-        InputError: Where it is not.
+        InputError: For another noise multiplier.
+
+    Guarantee:
+        1/z-GDP under add/remove: the pair is N(1, z²) against N(0, z²).
 
     References:
         Dwork and Roth 2014, App. A; Kaiser et al. 2026, Def. 2.
@@ -37,13 +40,16 @@ class Gaussian:
 
 @dataclass(frozen=True, slots=True)
 class Laplace:
-    """A sum over records plus Laplace noise, seen from one record. Pure ε = 1/noise_multiplier.
+    """A sum over records plus Laplace noise, seen from one record.
 
     Args:
         noise_multiplier: The Laplace scale over the record's ℓ1 bound; positive, finite.
 
     Raises:
-        InputError: Where it is not.
+        InputError: For another noise multiplier.
+
+    Guarantee:
+        (1/noise_multiplier, 0)-DP under add/remove.
 
     Example:
         >>> Laplace(2.0)

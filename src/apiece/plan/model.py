@@ -81,7 +81,8 @@ class Plan(Numbers):
         InputError: For parts that do not fit one another.
 
     Guarantee:
-        What is promised to a group is computed from `mechanism_for(group)` and nothing else.
+        What is promised to a group, under `relation`, is computed from `mechanism_for(group)` and
+        nothing else.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
@@ -166,12 +167,13 @@ class Plan(Numbers):
             names: One a group, each once.
 
         Raises:
-            BudgetError: For a name that is given twice.
+            BudgetError: For a name that is given twice, and another number of names than of groups.
         """
         groups, notes = self.budget_groups, self.notes
+        renamed = replace(groups, name=np.array(names))
         for old, new in zip(groups.name.tolist(), names, strict=True):
             notes = tuple(note.replace(f"group {old} ", f"group {new} ") for note in notes)
-        made = replace(self, budget_groups=replace(groups, name=np.array(names)), notes=notes)
+        made = replace(self, budget_groups=renamed, notes=notes)
         return _measured(made, self, "epsilon_spent", "measures")
 
     def curve(self, group: int | str, *, method: str | None = None) -> PrivacyCurve:
@@ -231,7 +233,7 @@ class Plan(Numbers):
             method: As for `privacy_curve`; None for the plan's own.
 
         Raises:
-            InputError: Where records are missing.
+            InputError: For a record of the plan that `budgets` lacks.
         """
         own, asked = method in (None, self.method), self._asked(budgets)
         spent = self.epsilon_spent if own else spending(self, str(method))

@@ -106,10 +106,10 @@ class Stage:
         clip_norm: The bound on a record's ℓ2 gradient norm.
         participation: Each record's chance of joining the stage at all, by one secret coin a stage;
             None where every record takes part.
-        weight: Of this stage's model, where outputs of the stages' models are averaged.
-        times: In exactly how many of the steps each record takes part: one in each of so many
-            equal blocks, drawn uniformly. `sampling_probability` is then times/steps. None where a
-            coin decides in each step.
+        weight: This stage's model's weight, where outputs of the stages' models are averaged.
+        times: k, where each record takes part in exactly k of the steps: one in each of k equal
+            blocks, drawn uniformly. `sampling_probability` is then times/steps. None where a coin
+            decides in each step.
 
     Raises:
         InputError: For values out of bounds and for arrays of different lengths.
@@ -329,14 +329,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """That a model is the best of a random number of runs: part of the promise of a plan.
+    """The choice of the best model of a random number of runs: part of the promise of a plan.
 
     A run draws its settings, trains by the plan's stage or one of `others`, and scores its model.
 
     Attributes:
         runs: The law of their number.
-        score_noise: Of the Gaussian noise on the number of records that a run's model gets right,
-            those that its stage samples; None where the score reads no record of the plan.
+        score_noise: Standard deviation of the noise on how many of the records that its stage
+            samples a run's model gets right; None where the score reads no record of the plan.
         others: Stages that a run may train by in place of the plan's own.
 
     Raises:

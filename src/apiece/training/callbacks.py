@@ -64,9 +64,9 @@ class PlannedSpending:
     see the plan.
 
     Args:
-        plan: That is run.
-        points: At how many steps, evenly spread, it is computed; between these the value of the
-            next one is given. Each takes a privacy curve a group, once.
+        plan: The plan that is run.
+        points: At how many steps, evenly spread, it is computed; between two of them the later
+            one's value is given. Each takes a privacy curve a group, once.
 
     Raises:
         InputError: For `points` below 1.

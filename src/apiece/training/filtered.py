@@ -140,9 +140,9 @@ class FilteredTrainer(Descent):
             take.
 
     Guarantee:
-        However long it runs, each record's transcript of parameters is (ε_i, δ_i)-DP by the
-        filter's guarantee, add/remove adjacency. Who is active, and how many, is data about
-        people and is returned by nothing but `active_records`.
+        However long it runs, each record's transcript of parameters is (ε_i, δ_i)-DP under
+        add/remove by the filter's guarantee, where `seed` is None. Who is active, and how many, is
+        data about people and is returned by nothing but `active_records`.
 
     References:
         Feldman and Zrnic 2021, Alg. 1 and Thm 2.2; individual budgets: Boenisch et al. 2023, §5.

@@ -84,15 +84,16 @@ class Trainer(Descent):
     Raises:
         InputError: For a plan of another number of records or not bound to records, a plan for
             persons without `people`, a model without trainable parameters, parameters that the
-            optimizer does not hold, two schedules; for a release, what `Plan.require` raises: every
-            promise is recomputed before the first step.
+            optimizer does not hold, two schedules; for a release, a plan with objections.
+        VerificationError: For a release by a plan that breaks a promise: all are recomputed.
         UnsupportedError: For an optimizer that calls for a closure (LBFGS), a scheduler that calls
             for a metric, and what `clip_and_sum` does not take.
         StateError: Where the folder holds a checkpoint already.
 
     Guarantee:
-        Record i's guarantee is that of `plan.mechanism_for(its group)`, for the parameters after
-        every step together, as long as optimizer and scheduler see nothing but these gradients.
+        The parameters after all steps together are to record (or person) i, under add/remove, at
+        most what `plan.mechanism_for(its group)` is, where `seed` is None and optimizer and
+        scheduler see nothing but these gradients.
 
     References:
         Abadi et al. 2016, Alg. 1; Boenisch et al. 2023, Alg. 1 and 2.

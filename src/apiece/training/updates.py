@@ -168,7 +168,7 @@ class OutputAverage(nn.Module):
         weights: One a model, positive.
 
     Raises:
-        InputError: For no model, or another number of weights.
+        InputError: For no model, another number of weights, or a weight that is not positive.
 
     Example:
         >>> whole = OutputAverage([nn.Identity(), nn.Threshold(0.0, 9.0)], [1.0, 3.0])
@@ -183,7 +183,8 @@ class OutputAverage(nn.Module):
         if not models or len(models) != len(weights):
             raise InputError(f"models: {len(models)} of them, {len(weights)} weights; give as many")
         self.models = nn.ModuleList(models)
-        share = torch.tensor(weights, dtype=torch.float64)
+        checked = [_check.positive("weight", weight) for weight in weights]
+        share = torch.tensor(checked, dtype=torch.float64)
         self.register_buffer("weights", share / share.sum())
 
     def forward(self, *args: object, **kwargs: object) -> torch.Tensor:

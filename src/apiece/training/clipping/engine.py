@@ -46,7 +46,7 @@ Held = dict[str, Contribution | Joined]
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was proved of a model and its loss.
+    """The outcome of the proof that a model and its loss keep records apart.
 
     Attributes:
         proved: Whether no record can meet another in the graph that runs; if not, records run

@@ -68,9 +68,9 @@ def clip_and_sum(
             first batch, in seconds, by a C++ compiler. Not with method="alone" or people.
 
     Raises:
-        InputError: For a loss that was reduced, wrong shapes, bounds below 1e-12 or infinite, a
-            model without trainable parameters. `DataError` for labels beyond the classes or indices
-            beyond a table, and nothing of which they are.
+        InputError: For a loss that was reduced, wrong shapes, bounds below 1e-12, infinite or NaN,
+            and a model without trainable parameters. `DataError` for labels beyond the classes or
+            indices beyond a table; it does not say which.
         UnsupportedError: For batch norm in training mode and other layers that always mix records;
             with method="proved" for a model that is not proved; with compiled=True for one that
             cannot be compiled; and for one that can neither be proved nor copied.
@@ -208,14 +208,14 @@ def smooth_squares(
 ) -> torch.Tensor | None:
     """Return ‖∇_θ ℓ_i‖², (B,), as a function of the inputs; None where that is not known to hold.
 
-    That is where records are not proved to stay apart, and for operators of which autograd does not
-    differentiate all that they give.
+    It is None where records are not proved to stay apart, and for operators with an output that
+    autograd does not differentiate.
 
     The norms come from what the graph's products are made of (ghost norms: Goodfellow 2015; Li et
-    al. 2022). They have no room for round-off: nothing may be clipped by them.
+    al. 2022). They leave no room for round-off: nothing may be clipped by them.
 
     Args:
-        model: As all, as in `clip_and_sum`.
+        model: As in `clip_and_sum`.
         loss_fn: One loss a record.
         inputs: Of at least one record; requiring gradients, if the result is to be differentiated.
         targets: As `inputs`.

@@ -204,7 +204,7 @@ class ClippedSum:
         gradients: Parameter name → the sum, a tensor of the parameter's shape.
         norms: (B,), each record's ℓ2 gradient norm before clipping, NaN or infinite where the
             record was left out.
-        losses: (B,).
+        losses: (B,), each record's loss.
         clip_norms: (B,), the bounds.
 
     Guarantee:
@@ -240,10 +240,10 @@ class ClippedSum:
         return _one_after_another(sums, [self, other])
 
     def ordered(self, places: Integers) -> ClippedSum:
-        """Return the sum with its records in order, of one whose k-th record belongs at places[k].
+        """Return the same sum with its k-th record put at places[k].
 
         Args:
-            places: (B,) A permutation; norms, losses and bounds are one a record.
+            places: (B,) A permutation; norms, losses and bounds have one entry a record.
 
         Example:
             >>> total = ClippedSum({}, *torch.arange(6.0).view(3, 2))
