@@ -26,11 +26,11 @@ class Spending:
     """What the members of one budget group spend in all fits together.
 
     Args:
-        name: Of the group.
-        epsilon: That they allow each fit.
-        delta: The same; epsilon_spent is at this δ.
+        name: The group's name.
+        epsilon: The ε that they allow each fit.
+        delta: The δ that they allow each fit, at which `epsilon_spent` is given.
         fits: The most fits that one of them took part in.
-        epsilon_spent: If everything that comes of these fits is released.
+        epsilon_spent: The ε of all fits together, if everything that comes of them is released.
 
     Guarantee:
         `epsilon_spent` is rounded up.
@@ -57,12 +57,12 @@ class _Fit:
 
 
 class Account:
-    """What the fits of an estimator and of its clones spend together.
+    """An account of all that the fits of an estimator and of its clones spend together.
 
-    Give one to `PrivateClassifier(account=)` or `PrivateRegressor(account=)`: every fit is noted
-    before its first step, that of an estimator which scikit-learn copies (`cross_val_score`,
-    `GridSearchCV`) too. Copies share the account. It counts in one process alone, and so refuses
-    to be pickled: run with n_jobs=None, and set account=None before you save a model.
+    Give one to `PrivateClassifier(account=)` or `PrivateRegressor(account=)`. It notes every fit
+    before its first step, also those of the copies that scikit-learn makes (`cross_val_score`,
+    `GridSearchCV`). It counts in one process alone, and so refuses to be pickled: run with
+    n_jobs=None, and set account=None before you save a model.
 
     Guarantee:
         Whoever sees all models of these fits, or anything computed from them, learns of a record

@@ -27,8 +27,8 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
     Args:
         address: Of a running cluster (host:port, or ray://host:port of its client server; "auto"
             for the one around), None to start one on this machine.
-        cpus: What one block takes.
-        gpus: What one block takes.
+        cpus: Processors that one block takes.
+        gpus: GPUs that one block takes.
 
     Raises:
         UnsupportedError: Where Ray is not installed; at the first block.

@@ -138,8 +138,8 @@ class Date:
         missing: As of `Numeric`.
 
     Raises:
-        DataError: For ends that are no dates or in no order, and a format without a year of four
-            digits or that reads otherwise in another place.
+        DataError: For ends that are no dates or not in order, and a format without a year of four
+            digits, or one that depends on the locale.
 
     Example:
         >>> Date("1900-01-01", "2010-12-31", format="%d.%m.%Y").lower.year

@@ -25,8 +25,9 @@ def enroll_consents(
 
     Args:
         ledger: Of these people.
-        standing: All consents that there are: who has an account and is not in it permits nothing.
-        delta: Of everybody.
+        standing: All consents that there are: whoever has an account and is not in it permits
+            nothing.
+        delta: δ of every account.
         slack: As of `Ledger.enroll`.
 
     Returns:
@@ -36,9 +37,9 @@ def enroll_consents(
         DataError: For persons that this ledger's ids cannot be.
 
     Guarantee:
-        From now on nobody is charged in a scope that they do not permit, nor after the last day for
-        which that is known, nor, in all scopes together, beyond the level that they permit; whoever
-        has already spent more than that, nothing more.
+        From now on nobody is charged in a scope that they do not permit, after the last day for
+        which that is known, or, in all scopes together, beyond the level that they permit. Whoever
+        has already spent more than that is charged nothing more.
 
     Example:
         >>> import tempfile

@@ -42,10 +42,10 @@ class Ledger(LedgerReader):
         anchor: Where digests are kept outside it.
 
     Guarantee:
-        Over every analysis ever reserved, by any number of processes, adaptively chosen, each
-        person's charges stay within their own budget, in μ² and in slack. So each person's
-        transcript is (ε, δ)-DP under add/remove adjacency: the ledger is a Gaussian filter with a
-        slack. Sums of Gaussian noise cost (s²/S², 0), and everything else what `costs_of` says.
+        Over all analyses ever reserved, adaptively, by any number of processes, each person's
+        charges stay within their own budget, in μ² and in slack. So each person's transcript is
+        (ε, δ)-DP under add/remove adjacency: the ledger is a Gaussian filter with a slack. Sums
+        with Gaussian noise cost (s²/S², 0), and everything else what `costs_of` says.
 
     References:
         docs/mathematics.md, section 11; Koskela, Tobaben, Honkela 2023, Thm 8.
@@ -284,7 +284,7 @@ class Ledger(LedgerReader):
 
         Raises:
             AnalysisError: For an id that stands for other terms, or for a committed analysis.
-            DataError: For an unknown person.
+            DataError: For an unknown person, and ids that repeat.
             InputError: For a norm that is negative or not finite, noise that is not positive, terms
                 that are no JSON, and a scope that the policy does not have.
 
@@ -416,10 +416,10 @@ class Ledger(LedgerReader):
 
 @dataclass
 class LedgerFilter:
-    """Charges each call of `admit` to a ledger, as analyses `run`/0, `run`/1 and so on, committed.
+    """Accounts in a ledger for a `FilteredTrainer`; each call of `admit` is an analysis.
 
-    So a run's name can be used once: a training that starts over is another run and is charged
-    again. Give it to `FilteredTrainer` as its accounts.
+    The calls are reserved and committed as `run`/0, `run`/1 and so on. A run's name can be used
+    once: a training that starts over is another run and is charged again.
 
     Args:
         ledger: With accounts of all these persons.
@@ -451,6 +451,7 @@ class LedgerFilter:
 
         Raises:
             AnalysisError: Where the run's name was used before.
+            DataError: For a person without an account.
             InputError: For norms that are negative or not finite, and for noise that is not
                 positive.
         """

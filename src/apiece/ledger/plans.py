@@ -27,8 +27,8 @@ MOST: Final = 256  # groups that are looked at one by one; of more, neighbours a
 def plan_costs(plan: Plan) -> Costs:
     """Return what a training by this plan costs a record of each group: pairs (μ², slack).
 
-    Sampling and coins are included. Where a plan has more than 256 groups, those that ask for
-    nearly the same pay what would be enough for each of them.
+    Sampling and coins are included. Where a plan has more than 256 groups, groups that ask for
+    nearly the same pay alike: what is enough for each of them.
 
     Args:
         plan: What is to be run.
@@ -77,8 +77,8 @@ def plan_costs(plan: Plan) -> Costs:
 def account_shares(plan: Plan, epsilon: npt.ArrayLike, *, times: int = 1) -> Floats:
     """Return which share of δ accounts best keep as slack, for trainings like this one.
 
-    A training in which a record joins few steps takes more slack. A public number: of the plan, and
-    of a person's own ε. Give it to `Ledger.enroll(slack=…)`.
+    A training in which a record joins few steps takes more slack. The shares depend on the plan and
+    on each person's own ε alone. Give them to `Ledger.enroll(slack=…)`.
 
     Args:
         plan: Of the kind that is to be trained.
@@ -200,8 +200,8 @@ def reserve_alike(
 ) -> Ids:
     """Return who paid the same costs, of all who have accounts or of a list. Data about people.
 
-    For an analysis that is made elsewhere, whose noise suits the largest contribution: it has to be
-    of those alone who are returned.
+    For an analysis made elsewhere, with noise for the largest contribution; only those who are
+    returned may enter it.
 
     Args:
         ledger: With their accounts.

@@ -229,7 +229,7 @@ def _since(head: Json, before: Json) -> list[str]:
 
 
 def check_receipt(receipt: Json, head: Json) -> list[str]:
-    """Return what does not hold of a receipt against a published head; nothing where all does.
+    """Return what is wrong with a receipt against a published head; nothing where all holds.
 
     Args:
         receipt: As `Ledger.prove` made it.

@@ -47,12 +47,12 @@ class Receipt:
 
     Attributes:
         person: Their id.
-        epsilon: Of their budget, for all analyses together.
-        delta: Of their budget.
-        charges: In order, of the analyses that they paid for.
-        spent: The share of the budget that is spent; of the period with the most, where there are.
-        slack: The share of the slack that is spent; the same.
-        repeats: How many more analyses like the last one are paid for; None where there was none.
+        epsilon: ε of their budget, for all analyses together.
+        delta: δ of their budget.
+        charges: The charges that they paid, in order.
+        spent: The share of the budget that is spent; with periods, in the one with the most spent.
+        slack: The share of the slack that is spent, likewise.
+        repeats: How many more analyses like the last one it pays for; None where there was none.
         head: The last entry of the history, whose digest covers each charge. If the steward
             publishes heads, a person can see that theirs is one of them.
         told: The ε, at `delta`, of all that was charged together: what it can tell of the person.
@@ -103,7 +103,7 @@ CANNOT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What became of the data of people who withdrew; data about people.
+    """The releases that hold data of people who withdrew; data about people.
 
     Attributes:
         receipts: One a person: in which releases they were, and what these can tell.
@@ -256,10 +256,10 @@ SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.1, 0.01)  # of an account, at least whi
 
 
 def standing(ledger: LedgerReader) -> dict[str, Integers]:
-    """Return how many accounts have at least each of `SHARES` left: of "queries" and "trainings".
+    """Return how many accounts have at least each of `SHARES` left, for "queries" and "trainings".
 
-    Queries take the budget alone, as Gaussian sums do; trainings the budget and the slack,
-    whichever has less left. Data about people: what was charged follows from their rows.
+    Queries take the budget alone, as Gaussian sums do. Trainings take the budget and the slack: the
+    smaller share of both counts. Data about people: what was charged follows from their rows.
 
     Args:
         ledger: All of its accounts are counted.

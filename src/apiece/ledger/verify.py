@@ -28,7 +28,7 @@ SPAN: Final = 256  # blocks folded at a time: a million people
 
 @dataclass(frozen=True, slots=True)
 class LedgerVerification:
-    """What was recomputed, and every problem found; `ok` where there is none.
+    """The outcome of recomputing a ledger; `ok` where no problem was found.
 
     Attributes:
         entries: How many were read.

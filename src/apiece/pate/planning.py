@@ -43,8 +43,8 @@ class Noise:
     """The noise on counts of votes, and the threshold of a check.
 
     Attributes:
-        answer: Standard deviation on each class's count when a question is answered.
-        check: On the largest count when it is checked; None where nothing is checked.
+        answer: Standard deviation of the noise on each class's count when a question is answered.
+        check: The same on the largest count when it is checked; None where nothing is checked.
         threshold: The share of all votes that the largest count must reach; None with `check`.
 
     Raises:
@@ -87,9 +87,9 @@ class VotePlan:
         VerificationError: Where `plan` does not keep what everyone allows.
 
     Guarantee:
-        No record's (ε, δ) is passed, by the composition of all checks and answers of all phases in
-        which its teachers vote: recomputed from `plan` alone, when it was made, and by `teach`
-        before the first vote, together with the deal.
+        All checks and answers of all phases in which a record's teachers vote, composed, keep its
+        (ε, δ) under add/remove. It is recomputed from `plan` alone when it is made, and by `teach`
+        before the first vote, together with the deal of rows to teachers.
 
     Example:
         >>> asked = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
@@ -186,7 +186,7 @@ def plan_votes(
     unit: str = "record",
     notes: tuple[str, ...] = (),
 ) -> VotePlan:
-    """Return a verified plan in which no record's budget is passed.
+    """Return a verified plan in which no record's budget is exceeded.
 
     Args:
         budgets: Of the records, or of the persons.

@@ -363,10 +363,10 @@ def spread(inputs: Floats, answers: Integers) -> Integers:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Taught:
-    """What came of it, all of it covered by the plan's promises.
+    """A student and the answers that it learned from, all covered by the plan's promises.
 
     Attributes:
-        student: (parameters,) Of the model.
+        student: (parameters,) The model's parameters.
         answers: (questions,) What the teachers answered, −1 where they did not.
 
     Example:
@@ -421,8 +421,8 @@ def teach(
             everyone allows: before any teacher votes.
 
     Guarantee:
-        For record i, (ε_i, δ_i) as the plan was asked, add/remove, for the answers and all that
-        is computed from them and the public inputs, the student above all; where seed is None.
+        Where seed is None, the answers, and all that is computed from them and the public inputs,
+        the student above all, are (ε_i, δ_i)-DP for record (or person) i under add/remove.
 
     Example:
         >>> import torch

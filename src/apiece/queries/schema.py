@@ -32,8 +32,8 @@ class Schema:
             named.
 
     Raises:
-        InputError: Where low ≥ high or bounds are beyond ±1e60, a group is declared twice, or a
-            name or value carries control characters.
+        InputError: Where low ≥ high or bounds are beyond ±1e60, a group is declared twice,
+            rows_per_person is below 1, or a name or value carries control characters.
         OptionError: For an unknown kind.
 
     Example:

@@ -44,17 +44,18 @@ class Answer:
 
     Attributes:
         query: Its text.
-        analysis_id: Under which the ledger has charged it.
-        groups: One estimate with its interval a declared group.
-        epsilon: What it costs the person with the largest possible contribution; others pay less.
-        delta: The same.
+        analysis_id: The name under which the ledger has charged it.
+        groups: One estimate with its interval for each declared group.
+        epsilon: ε for the person with the largest possible contribution; others pay less.
+        delta: The same for δ.
         noise_multiplier: The noise's standard deviation (of Laplace noise: its scale) over that
             contribution.
-        confidence: Of the intervals, which are about the noise alone.
-        relation: "add_remove".
+        confidence: That of the intervals, which are about the noise alone.
+        relation: "add_remove", of all rows of a person.
         guarantee: The promise as a sentence.
-        counted: What it is of: "persons", each once, or "rows".
-        rows_per_person: The most rows (of persons in groups: groups) that one of them brings.
+        counted: "persons", each once, or "rows".
+        rows_per_person: The most rows that a person brings; where persons are counted by group, the
+            most groups.
 
     Example:
         >>> import pandas as pd
@@ -84,16 +85,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class QueryCost:
-    """What a question costs at most, from public numbers: of no row and no account.
+    """The most that a question costs, from public numbers: no row and no account is read.
 
     Attributes:
         query: Its text.
-        epsilon: What it costs the person with the largest possible contribution.
-        delta: The same.
+        epsilon: ε for the person with the largest possible contribution.
+        delta: The same for δ.
         mu: μ of the Gaussian that this is charged as; others pay for what their own rows add.
-        noise_multiplier: As of the answer.
-        counted: What the answer would be of.
-        rows_per_person: As of the answer.
+        noise_multiplier: As in `Answer`.
+        counted: As in `Answer`.
+        rows_per_person: As in `Answer`.
 
     Example:
         >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
@@ -130,11 +131,12 @@ def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> Qu
     Args:
         text: The query.
         schema: Of the table.
-        epsilon: As of `Session.ask`, and so all errors.
+        epsilon: As for `Session.ask`, and so all errors.
         delta: The same.
 
     Guarantee:
-        Nobody is charged more. Whether somebody can pay is not told: it depends on their rows.
+        Nobody is charged more. It does not say whether somebody can pay: that depends on their
+        rows.
 
     Example:
         >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
@@ -213,8 +215,9 @@ class Session:
                 one recorded first.
 
         Raises:
-            InputError: For what is not a query, one whose answer would be too large, and where the
-                schema does not say how many rows a person brings.
+            InputError: For what is not a query, one whose answer would be too large, epsilon or
+                delta out of bounds, delta = 0 where the noise is Gaussian, and where the schema
+                does not say how many rows a person brings.
             DataError: For a column that is not declared as the query uses it.
             AnalysisError: For an analysis id that stands for other terms; no row is read.
 
@@ -479,9 +482,9 @@ def _integers(ids: Texts) -> tuple[Integers, Mask]:
 def release_standing(
     ledger: Ledger, analysis_id: str, *, noise_stddev: float, bits: Bits = secrets.randbits
 ) -> Json:
-    """Return how many accounts have at least which share left, with noise; it may be published.
+    """Return, with noise, how many accounts have at least each share left; it may be published.
 
-    Those are counted who can pay for it, as they are after they have paid.
+    It counts the accounts that can pay for it, as they stand after they have paid.
 
     Args:
         ledger: All of its accounts are charged.
@@ -497,8 +500,8 @@ def release_standing(
         InputError: For noise that is not positive.
 
     Guarantee:
-        A Gaussian mechanism of sensitivity √2 under adding or removing a person, which is what is
-        charged: others' accounts do not follow from a person's rows but through what was released.
+        A Gaussian mechanism of sensitivity √2 under adding or removing a person, and charged as
+        such: others' accounts depend on a person's rows only through what was released.
 
     Example:
         >>> import tempfile

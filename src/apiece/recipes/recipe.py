@@ -125,7 +125,7 @@ def loss_ordered_weights(losses: Tensor, clip_norms: Tensor, quiet: float, ramp:
         ramp: Length on which weights grow from 0 to 1: public, positive.
 
     Raises:
-        InputError: For other lengths or shapes.
+        InputError: For other lengths or shapes, and a ramp that is not positive.
 
     Guarantee:
         For gradients g_j with ‖g_j‖ ≤ C_j, Σ_j weight_j·g_j changes by at most C_n when record n
@@ -298,7 +298,7 @@ class Recipe:
         """Return features (n, views, channels, places, places), each view at norm 1.
 
         Args:
-            images: (n, colours, side, side), bytes.
+            images: (n, colours, side, side), bytes, of at least one image.
             cache: A folder where what the transform gives is kept, and read another time.
 
         Raises:
@@ -381,7 +381,7 @@ class Recipe:
             InputError: As the trainer does.
 
         Guarantee:
-            Each record's, all its views together, as the plan states it.
+            Each record's, with all its views, as `plan` states it, where seed is None.
         """
         shape: Shape = tuple(features.shape[2:])  # type: ignore[assignment]
         with torch.random.fork_rng(devices=[]):

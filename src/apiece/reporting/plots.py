@@ -57,10 +57,10 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def promise(explanation: Explanation) -> Figure:
-    """Return two fields of 1,000 people: about whom an attacker is right, without and with.
+    """Return two fields of 1,000 people: whom an attacker gets right without and with the result.
 
-    Half of them took part. Dark are those about whom a blind guess is right, orange those about
-    whom the result gives more away, at most.
+    Half of them took part. Dark marks those whom a blind guess gets right, orange those whom the
+    result adds at most.
 
     Args:
         explanation: Of `contract.explain`.

@@ -80,8 +80,10 @@ def partial_sensitivity(function: RecordFunction, *records: object) -> PartialSe
             or an (n, d) array in the query's attribute order; for a model its inputs and targets.
 
     Raises:
-        InputError: For what is no such function, records outside the declared ranges, inputs that
-            are not finite, or a function that is not differentiable; see `Query` and `ModelLoss`.
+        InputError: For what is no such function, no record, records outside the declared ranges,
+            inputs that are not finite, or a function that is not differentiable; see `Query` and
+            `ModelLoss`.
+        RangeError: Where a norm is not finite.
 
     References:
         Mueller et al. 2021, Definition 3 and Eq. 4–6.
@@ -190,7 +192,7 @@ def loss_shares(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exhaustion:
-    """Who runs out of budget first, after how many answers, and which attribute drives it.
+    """How many answers each record's budget lasts, and which attribute drives its cost.
 
     Data about people; the repr shows none of it.
 
