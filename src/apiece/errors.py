@@ -4,14 +4,14 @@ ApieceError
 ├── InputError (ValueError)          a value is outside its bounds; the command line exits with 2
 │   ├── BudgetError                  ε, δ or Δ̄ of some record
 │   ├── DataError                    a file, a column, a label, a record id
-│   ├── OptionError                  an unknown or misspelled name; carries the nearest right one
+│   ├── OptionError                  an unknown or misspelled name; lists the known ones
 │   ├── UnsupportedError             a mechanism, layer or format the method cannot handle
 │   │   └── NotDifferentiableError   a function with a kink, a pole or a jump in its domain
 │   ├── ExpressionError              text that is not an expression over named attributes
 │   │   └── AttributeRangeError      an attribute without a range, or with an unbounded one
 │   ├── ComplexValueError            an expression that leaves the real numbers
 │   ├── AnalysisError                an analysis id that is unknown, used up or taken
-│   └── InfeasibleError              no plan meets the request; carries the nearest feasible one
+│   └── InfeasibleError              nothing meets the request; says what to change
 ├── RangeError (ArithmeticError)     past the numerical range: no number returned would be a bound
 ├── VerificationError                a plan's recomputed guarantee is not what was asked
 └── StateError                       a run folder, checkpoint or ledger that cannot be used as asked
@@ -83,7 +83,7 @@ class ComplexValueError(InputError):
 
 
 class InfeasibleError(InputError):
-    """No plan meets the request."""
+    """No plan, parameter or release meets the request."""
 
 
 class RangeError(ApieceError, ArithmeticError):

@@ -43,12 +43,12 @@ class Filter:
         Nobody is charged where an error is raised.
 
         Args:
-            norms: Bound on each person's contribution, or one for all; 0 is free.
-            noise_stddev: Of the noise on the sum.
+            norms: ℓ2 bound on each person's contribution, or one for all; 0 is free.
+            noise_stddev: Standard deviation of the noise on the sum.
 
         Raises:
-            InputError: For norms that are negative or not finite, and for noise that is not
-                positive.
+            InputError: For norms that are negative or not finite, another number of them, and
+                noise that is not positive and finite.
         """
         stddev = _check.positive("noise_stddev", noise_stddev)
         norms = _check.nonnegative_array("norms", norms)

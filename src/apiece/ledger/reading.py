@@ -32,8 +32,8 @@ class LedgerReader:
     def within(self, scope: Scope) -> Self:
         """Return this ledger for one asker: what it charges is in a scope, as of `reserve`.
 
-        Give it to a `Session`, a training or a `LedgerFilter`. Raises `InputError` for what is no
-        scope.
+        Give it to a `Session`, a training or a `LedgerFilter`. Raises `InputError` for what is not
+        a scope.
         """
         result = copy(self)
         result.scope = checked_scope(scope)
@@ -51,11 +51,11 @@ class LedgerReader:
         return there & out
 
     def admitted(self, analysis_id: str, *, withdrawn: bool = False) -> Iterator[Ids]:
-        """Yield the ids of those who paid for an analysis, to 4,096 at a time. Data about people.
+        """Yield the ids of those who paid for an analysis, 4,096 at most at a time.
 
-        In the order of enrolment, without those who have withdrawn since or permit it no more,
-        unless with `withdrawn`. Raises `AnalysisError` where nothing was reserved under this id,
-        and `StateError` where what was stored is damaged.
+        Data about people, in the order of enrolment, without those who have withdrawn since or
+        permit it no more, unless `withdrawn` is true. Raises `AnalysisError` where nothing was
+        reserved under this id, and `StateError` where what was stored is damaged.
         """
         check_id(analysis_id)
         with self.store.reading() as reading:
@@ -103,11 +103,14 @@ class LedgerReader:
             return self.store.trail.body(reading.connection, number)["result"]
 
     def spent(self, ids: Any) -> Floats:
-        """Return the μ² that each person has spent. Data about people."""
+        """Return the μ² that each person has spent, (people,). Data about people.
+
+        Raises `DataError` for a person without an account.
+        """
         return np.asarray(self.balances(ids)[1][:, 0] * codec.UNIT)
 
     def remaining(self, ids: Any) -> Floats:
-        """Return the μ² that is left of each person's budget. Data about people."""
+        """Return the μ² that is left of each person's budget, as `spent`; 0 after a withdrawal."""
         limit, spent = self.balances(ids)
         return np.asarray((limit - spent)[:, 0] * codec.UNIT)
 
@@ -135,13 +138,13 @@ class LedgerReader:
 
     @property
     def people(self) -> int:
-        """Return how many people have accounts."""
+        """How many people have accounts."""
         with self.store.reading() as reading:
             return reading.last.people
 
     @property
     def id_kind(self) -> str | None:
-        """Of the people's ids: "integer", "text", or None while nobody is enrolled."""
+        """The type of the people's ids: "integer", "text", or None while nobody is enrolled."""
         with self.store.reading() as reading:
             return self.store.directory(reading).kind
 
@@ -171,8 +174,8 @@ class LedgerReader:
     def account_blocks(self) -> Iterator[tuple[Ids, codec.Terms, Integers]]:
         """Yield everyone's ids, terms and spending in units, some thousands at a time.
 
-        All as they are at one moment: until the last is yielded, who would write to the ledger (on
-        SQLite) or use this object (in another thread) waits.
+        All stand as they are at one moment: until the last is yielded, whoever would write to the
+        ledger (on SQLite) or use this object (in another thread) waits.
         """
         trail = self.store.trail
         with self.store.reading() as reading:
@@ -187,8 +190,8 @@ class LedgerReader:
         """Return the head of the history for everybody to keep; it tells nothing of anybody.
 
         It has the number of entries, and the roots of two Merkle trees: of all entries, and of
-        everyone's account after them. since: a head published before, from which it proves to go
-        on. Raises `InputError` for one that is not an earlier one of this ledger.
+        everyone's account after them. since: a head published before; the result proves that it
+        continues that one. Raises `InputError` for one that is not an earlier head of this ledger.
         """
         with self.store.reading() as reading:
             return published(self.store, reading, reading.last.number + 1, since)
@@ -214,9 +217,9 @@ class LedgerReader:
     def verify(self, head: Head | None = None) -> LedgerVerification:
         """Recompute every digest, and every balance from the history; damage becomes a problem.
 
-        head: one that was kept elsewhere, which alone tells a history that was cut short or
-        rewritten with all its digests, head file and anchor from a true one. Raises `StateError`
-        where head file, anchor, this process's memory and `head` contradict each other.
+        head: one that was kept elsewhere. Nothing else tells a true history from one that was cut
+        short or rewritten with all its digests, head file and anchor. Raises `StateError` where
+        head file, anchor, this process's memory and `head` contradict each other.
         """
         return self.store.verify(head)
 
