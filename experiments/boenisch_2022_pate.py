@@ -349,12 +349,12 @@ def _speeds(done: Sequence[Done]) -> list[Table]:
 
 def notes(done: Sequence[Done]) -> str:
     return (
-        "Steps and learning rate of the teachers were tried on these public benchmarks, the same "
-        "for every strategy; Sample has one setting. Published labels are by bounds that depend on "
-        "the data, which may be shown with noise of their own only and are not used here, with "
-        "convolutional teachers; the number of answers is in brackets. Published Sample is a "
-        "convolutional network on pixels. Table 11 of "
-        "Boenisch et al. 2023 (students) cannot be read in the copy that this project has."
+        "The teachers' steps and learning rate were chosen on these public benchmarks, the same "
+        "for every strategy; Sample was run at one setting. The published labels come from "
+        "convolutional teachers and from bounds that depend on the data, which may be released "
+        "only with noise of their own and are not used here; the number of answers is in brackets. "
+        "The published Sample trains a convolutional network on pixels. Table 11 of "
+        "Boenisch et al. 2023 (students) is not legible in our copy."
     )
 
 

@@ -225,12 +225,11 @@ def notes(done: Sequence[Done]) -> str:
         "9,375 steps; none was tuned here. The published gain of Sample over Uniform on MNIST, "
         "1.06 points, is not reproduced. Ours, at 34/43/23, paired by seed, with 95 % intervals "
         f"from three seeds on: {'; '.join(lines)}. Uniform is better than published in all of "
-        "them. The constants and the padding of the paper's public code do not make it weaker; "
-        "what does was not found, and the search is given up: the paper names nothing else. "
-        "Scale in five seeds, the other shares, and five seeds of what has fewer above were not "
-        "run: eight minutes a training on a thread of its own, with checkpoints, by `--only`. "
-        "Table 2 has the other data sets at settings of their own for each strategy (CIFAR-10: "
-        "57.86 with Sample, 58.03 with Scale)."
+        "them. The constants and the padding of the paper's public code do not explain it, and "
+        "the paper names nothing else that could. More seeds and the other shares were not run "
+        "(eight minutes a training on a thread of its own, by `--only`). The paper's Table 2 has "
+        "the other data sets, at settings of their own for each strategy (CIFAR-10: 57.86 with "
+        "Sample, 58.03 with Scale)."
     )
 
 

@@ -161,8 +161,8 @@ def tables(done: Sequence[Done]) -> list[Table]:
                "noise of a step over a clip norm, by round"], stages,
               "Round by round, first seed; a round of AdaPDP has a model of its own"),
         Table(["data", "k", "published: DP-SGD, Sampling, AdaPDP, PDP-SGD"], published,
-              "Published accuracies, CNN; – where our copy of the table is not legible: for MNIST "
-              "it has an AdaPDP, 92.78, and a PDP-SGD, 95.19, without their k"),
+              "Published accuracies, CNN; –: not legible in our copy, which has for MNIST an AdaPDP "
+              "of 92.78 and a PDP-SGD of 95.19 without their k"),
     ]  # fmt: skip
 
 
@@ -176,20 +176,18 @@ EXPERIMENT = Experiment(
     run=trained,
     tables=tables,
     notes=lambda done: (
-        "“Published” rows run the algorithm as stated: what holds with the coins revealed exceeds "
-        "what was asked, so they are no fair comparison and cannot be released. Each strategy "
-        "chose among the same 16 steps and clip norms (on Fashion-MNIST some took the longest "
-        "step, 512); steps shrink linearly to nothing. At one step for all (8, with momentum, "
-        "never shrinking) the published rounds had 71.3 on MNIST at k = 0, in an earlier run that "
-        "is not stored: in their later rounds only small budgets are left, whose noise undid what "
-        "the first round had learned. A shorter step of their own takes most of that away, and "
-        "they stay below the others, `Rounds` among them, which has one noise throughout. "
-        "Figure 4, at k = 0 (w1 is .7 in other rows): published accuracy rises with w1. So does "
-        "ours, as what the published rounds spend falls toward what was asked; `Rounds`, which "
-        "keeps it, gains less with a larger w1. Threshold at k = 0 leaves nobody out and is "
-        "Uniform. Published for Table 2: 37,695 steps with Sampling, 38,961 with AdaPDP (72,908 "
-        "parameters in place of 38,009) and 23,746 with PDP-SGD; here 300 steps, and three times "
-        "the parameters with AdaPDP."
+        "“Published” rows run the algorithm as stated. The ε that holds with the coins revealed "
+        "exceeds what was asked, so they are no fair comparison and cannot be released. Each "
+        "strategy chose among the same 16 steps and clip norms (on Fashion-MNIST some took the "
+        "longest step, 512); steps shrink linearly to nothing. The published rounds stay below the "
+        "others: in their later rounds only small budgets are left, and much noise. `Rounds` has "
+        "one noise throughout. "
+        "Figure 4 is at k = 0 (w1 is .7 in other rows). The published accuracy rises with w1. So "
+        "does that of our “published rounds”, as what they spend falls toward what was asked; "
+        "`Rounds`, which keeps to it, gains less with a larger w1. Threshold at k = 0 leaves "
+        "nobody out and is Uniform. Published for Table 2: 37,695 steps with Sampling, 38,961 with "
+        "AdaPDP (72,908 parameters in place of 38,009) and 23,746 with PDP-SGD; here 300 steps, "
+        "and three times the parameters with AdaPDP."
     ),
     needs=("mnist", "fashion-mnist"),
     open="Figure 5 (intervals): 15 minutes; AdaPDP at k of .2, -.2; w1 at them; a CNN; SVHN",

@@ -227,7 +227,7 @@ EXPERIMENT = Experiment(
     units=lambda seeds, scale: [{"data": name} for name in SETTINGS],
     run=run,
     tables=tables,
-    notes=lambda done: "Read with [auditing](auditing.md).",
+    notes=lambda done: "What the table shows is in [auditing](auditing.md).",
     seeds=1,
     open="what kaiser-2026-table1 has without Scale: tables at 60 epochs, CIFAR-10, data not here",
 )

@@ -342,10 +342,8 @@ def tables(done: Sequence[Done]) -> list[Table]:
 def notes(done: Sequence[Done]) -> str:
     ran = {one.unit["data"] for one in done}
     left = ", ".join(NAMES[name] for name in NAMES if name not in ran)
-    text = "What the columns mean, and what is scaled down: [auditing](auditing.md)."
-    return text + (
-        f" Not run: {left}; they run from files, CIFAR-10 from the data here." if left else ""
-    )
+    text = "[Auditing](auditing.md) says what the columns mean and what is scaled down."
+    return text + (f" Not run: {left}." if left else "")
 
 
 EXPERIMENT = Experiment(

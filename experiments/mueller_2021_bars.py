@@ -286,7 +286,7 @@ EXPERIMENT = Experiment(
     run=run_unit,
     tables=tables,
     notes=lambda done: (
-        "The published figures are pictures; the maps beside, and what holds of the paper's three "
-        "findings, are in [sensitivity](sensitivity.md)."
+        "The published figures are pictures. Our maps, and which of the paper's three findings "
+        "hold, are in [sensitivity](sensitivity.md)."
     ),
 )

@@ -183,8 +183,8 @@ EXPERIMENT = Experiment(
     tables=tables,
     seeds=3,
     notes=lambda done: (
-        "All strategies take steps of one size, 8, or 16 where a row says so; neither was tuned, "
-        "and none of these rows is a strategy at its best. Of two seeds there is no interval. "
+        "All strategies take steps of one size, 8, or 16 where a row says so. Neither was tuned, "
+        "so no row is a strategy at its best. Two seeds give no interval. "
         "Published on CIFAR-10 for class 0: 67.76 at ε = 3, 55.24 at 2 and 25.76 at 1, other "
         "classes 53.41, 54.72 and 56.58."
     ),

@@ -450,7 +450,7 @@ def predicting(done: Sequence[Done]) -> Table:
 
 def tables(done: Sequence[Done]) -> list[Table]:
     """Return what the page of all papers shows: the rest is on the experiment's own page."""
-    return summaries(done)[:2]
+    return summaries(done)[:1]
 
 
 def summaries(done: Sequence[Done]) -> list[Table]:

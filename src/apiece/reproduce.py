@@ -43,10 +43,10 @@ Unit = Mapping[str, Any]  # what defines one run, as JSON values; equal units ha
 MARK = "EXPERIMENT = Experiment("
 HEAD = """# The papers' tables and figures
 
-Made from the stored results by `apiece reproduce --page`: no figure on this page is typed. What is
-published is beside what was found; where settings differ, or a run is smaller than the paper's, the
-text says so. `apiece reproduce --list` lists the experiments, and `apiece reproduce NAME` runs what
-is missing of one.
+Made from the stored results by `apiece reproduce --page`: every measured figure in a table is read
+from them. Published figures are beside those found; where settings differ, or a run is smaller than
+the paper's, the text says so. `apiece reproduce --list` lists the experiments, and `apiece
+reproduce NAME` runs the missing units of one.
 """
 _RESULTS = Kind("results of an experiment", (".json",), b'{"experiment": ')
 
