@@ -161,8 +161,8 @@ def tables(done: Sequence[Done]) -> list[Table]:
                "noise of a step over a clip norm, by round"], stages,
               "Round by round, first seed; a round of AdaPDP has a model of its own"),
         Table(["data", "k", "published: DP-SGD, Sampling, AdaPDP, PDP-SGD"], published,
-              "Published accuracies, CNN; –: not legible in our copy, which has for MNIST an AdaPDP "
-              "of 92.78 and a PDP-SGD of 95.19 without their k"),
+              "Published accuracies, CNN; –: not legible in our copy, which has for MNIST an "
+              "AdaPDP of 92.78 and a PDP-SGD of 95.19 without their k"),
     ]  # fmt: skip
 
 
