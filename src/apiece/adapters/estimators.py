@@ -485,7 +485,7 @@ class PrivateImageClassifier(_Classifies):
     `PrivateClassifier`.
 
     Args:
-        classes: All that there can be; nothing is read from y.
+        classes: All labels that there can be; none is learned from y.
         recipe: A name in `apiece.recipes.RECIPES`, or a `Recipe`.
         cache: A folder where features are kept; None for nowhere.
 

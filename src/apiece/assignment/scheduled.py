@@ -24,7 +24,7 @@ FAR = 10.0  # of log z: how far from the guess it may lie
 def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = None) -> AnyPlan:
     """Return `plan` with its steps split into stages whose noise follows `schedule`.
 
-    Sampling rates, clip norms' mean and the normaliser stay. The level of the noise and the groups'
+    Rates, the mean clip norm and the normaliser stay. The level of the noise and the groups'
     clip norms are solved again, so that every group spends what it spent in `plan`. Where clip
     norms were equal they end up a little apart, since budgets feel an uneven noise differently.
 

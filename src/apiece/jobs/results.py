@@ -63,7 +63,7 @@ class Total:
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """What one job found: public parameters, plans that were verified, and figures.
+    """The outcome of one job: public parameters, plans that were verified, and figures.
 
     Attributes:
         version: Of apiece.

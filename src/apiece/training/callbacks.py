@@ -27,11 +27,11 @@ class Progress:
     """How far a run has come; public, a function of the plan and the clock.
 
     Args:
-        step: Updates made.
-        steps: Of so many in all.
-        stage: Of the plan, from 0.
-        seconds: That the update took.
-        learning_rate: With which it was made (that of the optimizer's first group).
+        step: How many updates have been made.
+        steps: How many there are in all.
+        stage: The plan's stage, from 0.
+        seconds: How long the update took.
+        learning_rate: That of the update, in the optimizer's first group.
 
     Example:
         >>> Progress(step=10, steps=100, stage=0, seconds=0.01, learning_rate=0.1).step
@@ -127,8 +127,8 @@ class ProgressBar:
     gets the last state only.
 
     Args:
-        plan: That is run.
-        console: Of rich, where it is shown; None takes stderr.
+        plan: The plan that is run.
+        console: A rich console; None takes stderr.
 
     Guarantee:
         What is shown is a function of the plan and the step: an upper bound on what is spent.
@@ -253,7 +253,7 @@ class Evaluation:
     accounted for as theirs.
 
     Args:
-        model: That is trained.
+        model: The model that is trained.
         evaluate: Takes the model, returns a number.
         every: Steps between two evaluations; there is one after the last step too.
 

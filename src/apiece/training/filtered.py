@@ -114,7 +114,7 @@ class FilteredTrainer(Descent):
         dataset: As in `Trainer`.
         clip_norm: Bound on each record's gradient, one for all or one a record; with `people`, on
             the sum of a person's rows, one for all or one a person.
-        noise_stddev: Of the noise on the sum of each step.
+        noise_stddev: Standard deviation of the noise on the sum of each step.
         sampling_probability: 1 is full-batch descent, each record charged for its current norm;
             below 1 each active record is charged for its clip bound at every step, sampled or
             not, with no discount for sampling.

@@ -264,7 +264,7 @@ class ParquetShards:
 
     Each item is (inputs, target): the numbers of the input columns as float32, and the target as
     int64 where its column holds whole numbers and as float32 elsewhere. A row with a missing cell
-    has NaN as inputs, so that training leaves it out and no other row is read otherwise for it.
+    has NaN as inputs, so that training leaves it out; no other row is read differently for it.
 
     Args:
         folder: With files named *.parquet that have the same columns.
