@@ -27,7 +27,7 @@ def loads(text: str | bytes, what: str) -> Any:
         )
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
-        raise DataError(f"{what}: not JSON ({reason}); give what to_json wrote") from None
+        raise DataError(f"{what}: not JSON ({reason}); give the JSON that apiece wrote") from None
 
 
 def read_toml(path: str | Path, what: str) -> Json:
@@ -49,7 +49,7 @@ def toml_table(text: str, what: str, known: Collection[str], remedy: str) -> Jso
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{what}: no TOML ({' '.join(str(error).split())})") from None
+        raise InputError(f"{what}: is not TOML ({' '.join(str(error).split())})") from None
     if odd := table.keys() - known:
         raise InputError(f"{what}: {min(odd)!r} is unknown; give {remedy}")
     return table
@@ -102,7 +102,9 @@ def fields(
         raise _wrong(value, where, "an object")
     for name in (*readers.keys() - value.keys(), *value.keys() - readers.keys() - some.keys()):
         how = "missing" if name in readers else "unknown"
-        raise DataError(f"{where}: field {reprlib.repr(name)} is {how}; give what to_json wrote")
+        raise DataError(
+            f"{where}: field {reprlib.repr(name)} is {how}; give the JSON that apiece wrote"
+        )
     return {
         name: (readers.get(name) or some[name])(part, f"{where}.{name}")
         for name, part in value.items()
@@ -249,4 +251,4 @@ def listed(read: Reader[T]) -> Reader[list[T]]:
 
 def _wrong(value: object, where: str, wanted: str) -> DataError:
     shown = reprlib.repr(value)
-    return DataError(f"{where} = {shown}: must be {wanted}; give what to_json wrote")
+    return DataError(f"{where} = {shown}: must be {wanted}; give the JSON that apiece wrote")

@@ -360,7 +360,7 @@ def test_records_of_dpv_are_read_or_refused(tmp_path: Path) -> None:
         ("source = 'csv'\nlevels = {low = 1}", r"\[columns\] is of a CSV"),
         ("source = 'csv'\nlevels = {low = 1}\ncolumns = {person = 'p'}", "person and level"),
         ("source = 'fhir'", "levels"),
-        ("source = [", "no TOML"),
+        ("source = [", "not TOML"),
     ],
 )
 def test_a_mapping_says_what_is_wrong_with_it(text: str, said: str) -> None:

@@ -109,8 +109,8 @@ def test_a_budget_below_what_is_spent_is_refused_with_the_amount(
         (["init", "sqlite:////nowhere/at/all.db"], 1, "unable to open"),
         (["status", "URL", "--analysis", "wagse"], 2, "unknown to this ledger"),
         (["verify", "URL", "--head", "zz"], 2, "number:digest"),
-        (["init", "URL", "--method", "renyi"], 2, "--method: is no more"),
-        (["init", "URL", "--order", "4"], 2, "--order: is no more"),
+        (["init", "URL", "--method", "renyi"], 2, "--method: is gone"),
+        (["init", "URL", "--order", "4"], 2, "--order: is gone"),
         (["migrate", "URL", "new.db"], 1, "is of version 6 already"),
         (["init", "URL", "--data", "x.csv"], 2, "--person"),
         (["status", "URL", "--person", "eve"], 2, "apiece ledger receipt URL ID"),
@@ -281,8 +281,8 @@ def test_those_of_a_table_are_charged_and_mistakes_are_one_line(
     assert run([*words, "--pure", "0.01", *some]) == 0  # again: no more is charged
     capsys.readouterr()
     for given, word in (
-        ([], "one of them"),
-        (["--pure", "0.01", "--bounded-range", "1"], "one of them"),
+        ([], "give one of"),
+        (["--pure", "0.01", "--bounded-range", "1"], "give one of"),
         (["--pure", "0.02"], "other terms"),
         (["--pure", "-1"], "epsilon"),
         (["--bounded-range", "nan"], "eta"),
@@ -403,5 +403,5 @@ def test_a_receipt_is_checked_and_files_that_are_swapped_are_told(
     assert json.loads(capsys.readouterr().out) == {"ok": True, "problems": []}
     assert run(["ledger", "check", *right[::-1]]) == 2
     said = capsys.readouterr().err
-    assert "head.json: is none; give what `apiece ledger receipt --head` printed" in said
+    assert "head.json: is not one; give what `apiece ledger receipt --head` printed" in said
     assert said.count("\n") == 1

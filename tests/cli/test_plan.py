@@ -207,7 +207,7 @@ def test_strategies_side_by_side() -> None:
     assert told[1]["excess"] == max(group["excess_forward"] for group in alone["groups"])
     with pytest.raises(InputError, match="leave --from and --out out"):
         run(*FLAGS, "--compare", "--out", "p.json")
-    with pytest.raises(InputError, match="--gaussian: of one plan"):
+    with pytest.raises(InputError, match="--gaussian: prints one plan"):
         run(*FLAGS, "--compare", "--gaussian")
     with pytest.raises(InputError, match="are for --compare"):
         run(*FLAGS, "--parameters", "10")

@@ -119,7 +119,7 @@ def test_a_plan(tmp_path: Path, capsys: Any) -> None:
         (["{run}", "--contact", "a", "--levels", "a=1"], "a run has those of its config"),
         (["{run}", "--valid-until", "2020-01-01"], "is past; give a day from 20"),
         (["{run}", "--valid-until", "1.1.2030"], "must be a day, as 2026-01-31"),
-        (["{plan}", "--contact", "a", "--out", "{out}"], "--contact: is of a run folder"),
+        (["{plan}", "--contact", "a", "--out", "{out}"], "--contact: is for a run folder"),
         (["{empty}"], "is no run folder, it has no metrics.json"),
         (["{text}", "--out", "{out}"], "not JSON"),
         (["{run}", "--edition", "pubic"], "must be internal or public"),

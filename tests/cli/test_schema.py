@@ -80,7 +80,7 @@ def test_a_sound_schema_passes(capsys: Any) -> None:
         (["--check", "people.csv"], "give a TOML file"),
         (["--check", "s.toml", "--label", "age"], "teaches nothing: leave missing out"),
         (["--check", "s.toml", "--skip", "whom"], "did you mean 'who'"),
-        (["--label", "age", "--epsilon", "age"], "is another option's column too"),
+        (["--label", "age", "--epsilon", "age"], "is the column of another option too"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(words: list[str], message: str, capsys: Any) -> None:

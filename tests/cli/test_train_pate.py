@@ -180,8 +180,8 @@ BAD = [
     (f"{OWN} --threshold 0.5 --answers 41", "at most questions = 40"),
     (f"{OWN} --strategy sample", "unknown name 'sample'"),
     (f"{OWN} --batch-size 7.5", "whole number"),
-    (f"{OWN} --person patient --rows-per-person 3", "rows_per_person: is of DP-SGD"),
-    (f"{OWN} --method dp-sgd", "is of PATE"),
+    (f"{OWN} --person patient --rows-per-person 3", "rows_per_person: is for DP-SGD"),
+    (f"{OWN} --method dp-sgd", "is for PATE"),
     (f"{OWN} --method pat", "did you mean 'pate'"),
     ("--test-share 0 --teachers 10 --public-share 0.5", "none is public"),
 ]

@@ -243,7 +243,7 @@ def test_the_command_enrolls_and_writes_who_permits(
     (tmp_path / "c.csv").write_text(TABLE + "gil,much,,\n")
     for more, said in (
         ([], "1 consents are not understood: 1 with a code that the mapping lacks"),
-        (["--on", "May"], "'--on': 'May' does not match"),
+        (["--on", "May"], "--on = 'May': must be a day"),
         (["--scope", "purpose=x"], "--scope: says who is in --out"),
         (["--leave-out", "--mapping", "none.toml"], "given 2 times"),
     ):

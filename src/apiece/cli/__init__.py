@@ -33,12 +33,12 @@ class Interrupted(click.ClickException):
 VERBS = {
     "Budget": {
         "explain": "What a budget promises a person, in frequencies.",
-        "schema": "A template of a table's public schema, or a check.",
+        "schema": "Write or check a table's public schema.",
     },
     "Assign": {
         "plan": "Turn budgets into a verified plan.",
-        "risk": "A target's risk as the others' choices vary.",
-        "attack": "A target's risk as the others' choices vary.",
+        "risk": "How others' choices move a target's risk.",
+        "attack": "The same, a row for each population.",
         "account": "What a mechanism or a plan costs: ε, δ, advantage.",
     },
     "Train and ask": {
@@ -48,12 +48,12 @@ VERBS = {
         "withdraw": "Take a person out of everything that follows.",
     },
     "Audit": {
-        "audit": "How much a model really leaks, and about whom.",
+        "audit": "What a model leaks at least, by group.",
         "sensitivity": "Which attribute drives a query's sensitivity.",
     },
     "Report": {
-        "report": "Write the page or the papers of a run or a plan.",
-        "reproduce": "A table or figure of a paper, by one command.",
+        "report": "Write the page of a run or a plan, or a run's papers.",
+        "reproduce": "Run the experiment behind a paper's table or figure.",
     },
 }
 

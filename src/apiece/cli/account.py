@@ -77,7 +77,7 @@ def command(
     if source is None:
         cases, many = [_from_flags(*flags, delta)], False
     elif any(flag is not None for flag in flags):
-        raise InputError(f"{source}: mechanisms are given twice; drop the flags or SOURCE")
+        raise InputError(f"{source}: mechanisms are given twice; leave out the options or SOURCE")
     elif source == "-":
         cases, many = _from_json(read_stdin(), delta)
     else:

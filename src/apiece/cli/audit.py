@@ -124,9 +124,9 @@ def _kind_of(args: list[str]) -> str:
 def command() -> None:
     """Audit a run folder, a torch model, scores of many models, canaries of one run, or shadows.
 
-    The sub-command may be left out: what is given tells it. Bounds say that ε is at least so much,
-    with the stated confidence; those of the groups hold together. A group's ROC says how well its
-    members can be told. No figure of a single person is printed.
+    The sub-command may be left out: the options tell which is meant. A bound says that ε is at
+    least so much, with the stated confidence; the groups' bounds hold together. A group's ROC shows
+    how well this attack tells its members from others. No single person's figure is printed.
     """
 
 
@@ -142,9 +142,9 @@ _variant = option("--variant", default="online", help="Variant of LiRA: online o
 @_delta
 @_confidence
 def of_run(run: Path, delta: float | None, confidence: float, seed: int) -> Findings:
-    """Audit the model in a run folder by its loss on those trained on and those held out.
+    """Audit the model in a run folder by its loss on people trained on and people held out.
 
-    With a ledger: without those who have withdrawn since.
+    People who have withdrawn from the run's ledger since are left out.
     """
     import numpy as np
 
@@ -224,7 +224,7 @@ def _people_of(job: Job, coins: int | None = None) -> People:
 def of_shadow_run(variant: str, out: Path | None, **asked: Any) -> Findings:
     """Train shadow models on a run's table, and attack each by all others (LiRA).
 
-    With a ledger: without those who have withdrawn since.
+    People who have withdrawn from the run's ledger since are left out.
     """
     from apiece import _check
     from apiece.audit.findings import LEAST_MODELS, shadow_findings
@@ -345,7 +345,7 @@ def _shadow_scores(
     "--members",
     type=PATH,
     required=True,
-    help="Records trained on: .npz of inputs, targets, maybe groups, people.",
+    help="Records trained on: .npz of inputs and targets; groups and people if known.",
 )
 @option("--others", type=PATH, required=True, help="Records not trained on, in the same form.")
 @_seed
@@ -361,7 +361,7 @@ def of_model(
     confidence: float,
     seed: int,
 ) -> Findings:
-    """Audit a torch model by its loss on those trained on and on others."""
+    """Audit a torch model by its loss on records it was trained on and on others."""
     import numpy as np
 
     from apiece.audit.findings import ModelScores, audit_scores
@@ -447,7 +447,7 @@ def _watched(audit: str, rounds: Any, claims: dict[str, Claim], **how: Any) -> F
 
 @command.command("anytime", short_help="The engine under a run's plan, until a claim breaks.")
 @click.argument("run", type=PATH)
-@option("--max-samples", type=int, default=2000, help="Pairs a group, at most.")
+@option("--max-samples", type=int, default=2000, help="Largest number of pairs for each group.")
 @_seed
 @_delta
 @_confidence
@@ -479,11 +479,11 @@ def _numbers(path: Path) -> list[float]:
         raise DataError(f"{path}, entry {at} = {line!r}: give one number a line") from None
 
 
-@command.command("canaries", short_help="One run, on those included by fair coins.")
+@command.command("canaries", short_help="One run, on canaries included by fair coins.")
 @option(
-    "--canaries", type=PATH, required=True, help="CSV or Parquet, one canary a row, of one run."
+    "--canaries", type=PATH, required=True, help="CSV or Parquet of one run's canaries, one a row."
 )
-@option("--coins", type=PATH, help="CSV or Parquet of who was included; joined by --ids.")
+@option("--coins", type=PATH, help="CSV or Parquet that says who was included; joined by --ids.")
 @option("--ids", "id_column", default="id", help="Column of ids that joins --coins.")
 @renamed("--id", "--ids")
 @option("--score", default="score", help="Column of scores in --canaries.")
@@ -525,7 +525,7 @@ def of_canaries(delta: float | None, confidence: float, **flags: Any) -> Finding
 
 
 @command.command("shadows", short_help="Stored shadow models (LiRA).")
-@option("--shadows", type=PATH, required=True, help="Scores, as --out/scores.npz has them.")
+@option("--shadows", type=PATH, required=True, help="scores.npz in the --out folder of audit lira.")
 @_variant
 def of_shadows(shadows: Path, variant: str) -> Findings:
     """Attack each of many stored shadow models by all others (LiRA)."""

@@ -53,8 +53,8 @@ OFFER = ("page", "groups", "records", "batch_size", "steps", "excess")
 @option("--purpose", help="Purpose of the result; with --consent.")
 @option("--figure")
 @option("--page", type=Output(PAGE), help="Write the contributor's page here; with --groups.")
-@option("--groups", help="Budgets on offer, as name:epsilon:share,… with expected shares.")
-@option("--levels", help="In place of --groups, as low=1,high=8: as many people for each.")
+@option("--groups", help="Budgets on offer with expected shares, as name:epsilon:share,…")
+@option("--levels", help="In place of --groups, as low=1,high=8, with equal shares.")
 @option("--records", help="Expected number of people; with --groups.")
 @option("--batch-size", help="Expected batch size; with --groups.")
 @option("--steps", help="Number of model updates; with --groups.")
@@ -66,11 +66,11 @@ def command(
     """Say in frequencies what a budget (ε, δ) promises a person.
 
     The counts are exact for (ε, δ): some mechanism that keeps it reaches each. With --mechanism or
-    --plan they are of what is run, which allows less. Every count is rounded against the promise:
-    no attacker does better on average.
+    --plan they hold for what is run, which allows less. Counts are rounded against the
+    promise: no attacker does better on average.
 
-    With --groups and --page it writes one HTML file for those who are asked: they choose a budget
-    and see what it means, as others choose and the strategy has it. Planning takes a minute or two.
+    With --groups and --page it writes one HTML file, on which people pick a budget and see what it
+    means under others' choices and each strategy. Planning takes a minute or two.
     """
     if any(flags[name] is not None for name in ("levels", "page", "groups")):
         refuse_given(
@@ -80,9 +80,11 @@ def command(
         return
     refuse_given(OFFER, "goes with --groups; leave it out, or give --groups and --page")
     if purpose is not None and not consent:
-        raise InputError("--purpose: a part of the form; give --consent too, or leave it out")
+        raise InputError(
+            "--purpose: is printed in the consent form; add --consent, or leave it out"
+        )
     if consent and as_json:
-        raise InputError("--consent: is in what --json prints; leave one of them out")
+        raise InputError("--consent: --json prints the form too; leave one of them out")
     explanation = _explanation(flags["delta"], *(flags[name] for name in BUDGET))
     if consent and flags["plan"] is not None:  # a plan's own curve tells how many chose what
         explanation = explain(explanation.epsilon, explanation.delta)
@@ -138,10 +140,12 @@ def _explanation(
 ) -> Explanation:
     if plan is not None:
         if any(flag is not None for flag in (epsilon, delta, mechanism)):
-            raise InputError("--plan: has budgets and mechanisms; leave the other flags out")
+            raise InputError(
+                "--plan: has its own budgets and mechanisms; leave out the other options"
+            )
         return _of_plan(plan, group)
     if group is not None:
-        raise InputError("--group: of --plan; give the plan's file, or leave it out")
+        raise InputError("--group: is a group of --plan; give the plan's file too, or leave it out")
     delta = needed_delta(delta)
     if mechanism is None:
         if epsilon is None:
@@ -173,7 +177,7 @@ def text(explanation: Explanation) -> str:
     return "\n".join(
         [
             f"ε = {shown(explanation.epsilon)} at δ = {shown(explanation.delta)}, "
-            f"{explanation.relation.replace('_', '/')}; of {of}.",
+            f"{explanation.relation.replace('_', '/')}, for {of}.",
             "The attacker knows everything about everyone else. The counts are averages.",
             "",
             *bullets(explanation.sentences),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +82,8 @@ def _open(url: str) -> Ledger:
 
 @subcommand("Make a ledger, and open accounts.", "apiece ledger init sqlite:///people.db")
 @url_argument
-@gone("--method", "is no more: every ledger charges trainings and queries in one currency")
-@gone("--order", "is no more: every ledger charges trainings and queries in one currency")
+@gone("--method", "is gone: every ledger charges trainings and queries in one currency")
+@gone("--order", "is gone: every ledger charges trainings and queries in one currency")
 @option("--data", help="CSV or Parquet file of the people to enroll.")
 @option("--person")
 @renamed("--ids", "--person")
@@ -94,7 +95,11 @@ def _open(url: str) -> Ledger:
 )
 @option("--levels")
 @option("--no-limit-cap")
-@option("--slack", type=float, help="Share of δ to keep for what is no Gaussian.  [default: 0.1]")
+@option(
+    "--slack",
+    type=float,
+    help="Share of δ to keep for losses that are not Gaussian.  [default: 0.1]",
+)
 @option("--like", type=PATH, help="Find --slack for trainings by this plan.")
 @option("--times", type=int, help="Number of those trainings; with --like.  [default: 1]")
 @table_options
@@ -102,12 +107,12 @@ def _open(url: str) -> Ledger:
 def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     """Make a ledger, and open accounts for the people in a table: both, or neither.
 
-    On an existing ledger it enrolls who is new and changes budgets that differ; a budget below
+    On an existing ledger it enrolls new people and changes budgets that differ; a budget below
     what is spent is refused.
 
-    A share of everyone's δ is kept for what is no Gaussian, such as trainings with sampled
-    batches. Those in which a record joins few steps need more of it: --like PLAN finds how much
-    lets a plan's promises cost the least, for each person's ε.
+    --slack is the share of everyone's δ kept for losses that are not Gaussian, such as those of
+    trainings with sampled batches. Trainings in which a record joins few steps need more: --like
+    PLAN finds, for each person's ε, the share with which PLAN's promises cost the least.
     """
     from apiece.budgets import Budgets
     from apiece.budgets.groups import cap_note, doubts_of_values
@@ -116,9 +121,9 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     if flags["slack"] is not None and like is not None:
         raise InputError("--slack: --like finds it; give one of the two")
     if flags["times"] is not None and like is None:
-        raise InputError("--times: of trainings like one; give --like PLAN too")
+        raise InputError("--times: goes with --like; give --like PLAN too")
     if data is None:
-        refuse_given(flags, "of a table of people; give --data too")
+        refuse_given(flags, "goes with a table of people; give --data too")
     else:
         if None in (flags["person"], flags["epsilon"]):
             raise InputError("--data: needs --person, --epsilon and --delta beside it")
@@ -167,17 +172,22 @@ def _made(
 )
 @url_argument
 @option("--consents", type=PATH, required=True, help="FHIR Bundle, CSV with dates, or DPV records.")
-@option("--mapping", type=PATH, required=True, help="TOML file: what their codes stand for.")
-@option("--delta", type=float, required=True, help="δ of everybody.")
+@option(
+    "--mapping", type=PATH, required=True, help="TOML file that says what their codes stand for."
+)
+@option("--delta", type=float, required=True, help="One δ for all.")
 @option(
     "--on",
-    type=click.DateTime(["%Y-%m-%d"]),
     metavar="DAY",
-    help="Day of which it holds, as 2026-05-01.  [default: today, in UTC]",
+    help="Day on which a consent must be in force, as 2026-05-01.  [default: today, in UTC]",
 )
 @option("--leave-out", is_flag=True, help="Leave out people whose consents are not understood.")
-@option("--slack", type=float, help="Share of δ to keep for what is no Gaussian.  [default: 0.1]")
-@option("--scope", help="Who permits this alone is in --out, as querier=clinic,purpose=care.")
+@option(
+    "--slack",
+    type=float,
+    help="Share of δ to keep for losses that are not Gaussian.  [default: 0.1]",
+)
+@option("--scope", help="Only those who permit it are in --out, as querier=clinic,purpose=care.")
 @option("--out", type=Output(EXPORT), help="Parquet file of those who permit: person, epsilon.")
 @option("--json")
 def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any) -> None:
@@ -185,7 +195,7 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
 
     Levels become budgets. Whoever does not permit a scope, or whose consent has ended, is charged
     nothing there. Whoever has an account and no consent in force is charged nothing. Run it again
-    as consents change. --out is for `apiece train --people`. It is data about people.
+    as consents change. --out, for `apiece train --people`, is data about people.
     """
     from apiece.budgets import ConsentMapping, read_consents
     from apiece.ledger import Ledger, enroll_consents
@@ -196,7 +206,10 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
     if flags["scope"] is not None and flags["out"] is None:
         raise InputError("--scope: says who is in --out; give that too")
     consent_records = read_consents(consents, ConsentMapping.from_toml(read_text(mapping)))
-    day = flags["on"] and flags["on"].date()
+    try:
+        day = None if flags["on"] is None else date.fromisoformat(flags["on"])
+    except ValueError:
+        raise InputError(f"--on = {flags['on']!r}: must be a day, as 2026-05-01") from None
     asked = consent_records.on(day, leave_out=flags["leave_out"])
     scope = {} if flags["scope"] is None else read_scope(flags["scope"])
     ledger = Ledger.open(url)
@@ -234,8 +247,8 @@ def migrate(old: str, new: str, as_json: bool) -> None:
 def policy(url: str, file: Path | None, as_json: bool) -> None:
     """Let the policy in FILE (TOML) hold from now on, or say which one holds.
 
-    It declares who may spend what of each account: [querier.NAME], [purpose.NAME] and
-    [source.NAME] with quota, sure (queriers) and renews; unit and every.
+    It declares who may spend how much of each account: tables [querier.NAME], [purpose.NAME] and
+    [source.NAME] with quota, sure (of queriers) and renews; and unit and every.
     """
     from apiece.ledger.scopes import WHOLE
 
@@ -258,7 +271,7 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
 
 
 @subcommand(
-    "Charge an analysis that is made elsewhere.",
+    "Charge an analysis made outside of apiece.",
     """apiece ledger charge people.db '{"laplace": {"noise_multiplier": 20}}' --analysis May""",
     'apiece ledger charge people.db --analysis "median in May" --bounded-range 0.1',
     'apiece ledger export people.db --table paid --analysis "median in May" --out paid.parquet',
@@ -266,7 +279,7 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
 )
 @click.argument("url")
 @click.argument("source", required=False)
-@option("--analysis", required=True, help="Name of the analysis; no other has it.")
+@option("--analysis", required=True, help="Name of the analysis, which no other has.")
 @option("--pure", type=float, help="ε of any pure ε-differentially private mechanism.")
 @option("--bounded-range", type=float, help="η of an exponential mechanism, which is its ε.")
 @option("--data", help="CSV or Parquet file of the people who are in the analysis.")
@@ -279,13 +292,13 @@ def charge(
 ) -> None:
     """Charge everyone, or the people of a table, for an analysis that is made outside of apiece.
 
-    SOURCE is a mechanism's JSON, or a file with it, or - for standard input, as of apiece account:
-    {"laplace": {"noise_multiplier": 20}}, {"discrete_gaussian": …}, {"repeated": …}. Its noise
-    suits the largest contribution of a person. --pure and --bounded-range stand for a mechanism of
-    which no more is known.
+    SOURCE is a mechanism's JSON as apiece account reads it, or a file with it, or - for stdin:
+    {"laplace": {"noise_multiplier": 20}}, {"discrete_gaussian": …}, {"repeated": …}. Its noise is
+    relative to the largest contribution of a person. --pure and --bounded-range stand for a
+    mechanism of which no more is known.
 
-    Whoever cannot pay has to be left out: `apiece ledger export --table paid` has the ids of the
-    others. Charge before rows are read, and commit when the answer goes out.
+    Whoever cannot pay has to be left out: `apiece ledger export --table paid` writes the ids of
+    those who paid. Charge before rows are read, and commit when the answer is released.
     """
     from apiece.ledger import reserve_alike
     from apiece.ledger.scopes import read_scope
@@ -293,7 +306,7 @@ def charge(
     if flags["person"] is None and data is not None:
         raise InputError("--data: needs --person beside it")
     if data is None:
-        refuse_given(("person", *DIALECT), "of a table of people; give --data too")
+        refuse_given(("person", *DIALECT), "goes with a table of people; give --data too")
     ledger = _open(url)
     if flags["scope"] is not None:
         ledger = ledger.within(read_scope(flags["scope"]))
@@ -329,7 +342,7 @@ def _costs_of(
     from apiece.mechanisms.algebra import to_dict
 
     if [source, pure, bounded_range].count(None) != 2:
-        raise InputError("SOURCE: give a mechanism's JSON, --pure or --bounded-range, one of them")
+        raise InputError("SOURCE: give one of a mechanism's JSON, --pure and --bounded-range")
     if pure is not None:
         return Costs.fixed(gaussian_of_pure(pure) ** 2), {"pure": pure}
     if bounded_range is not None:
@@ -348,7 +361,7 @@ def _costs_of(
 
 
 @subcommand(
-    "Record that an analysis goes out.",
+    "Record that an analysis is released.",
     "apiece ledger commit people.db --analysis 'median in May' --result 41",
 )
 @click.argument("url")
@@ -364,7 +377,7 @@ def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
     try:
         value = None if result is None else json.loads(result)
     except json.JSONDecodeError:
-        raise InputError(f"--result: {result!r} is no JSON; write text as '\"text\"'") from None
+        raise InputError(f"--result: {result!r} is not JSON; write text as '\"text\"'") from None
     released = _open(url).commit(analysis, value)
     emit(as_json, {"analysis": analysis, "result": released}, [json.dumps(released)])
 
@@ -373,7 +386,11 @@ def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
 @url_argument
 @option("--analysis", help="Say whether this analysis is reserved or committed.")
 @option("--left", is_flag=True, help="Count the accounts by what they have left. PRIVATE.")
-@option("--noise-stddev", type=float, help="Release --left with this noise, as --analysis.")
+@option(
+    "--noise-stddev",
+    type=float,
+    help="Release --left with noise of this size, under the name --analysis.",
+)
 @gone("--person", "is the column of people's ids; for one person, apiece ledger receipt URL ID")
 @option("--json")
 def status(
@@ -381,8 +398,8 @@ def status(
 ) -> None:
     """Say how far the history goes; nothing about anyone's spending, unless asked.
 
-    --left says what can still be asked of how many: data about people. With --noise-stddev and
-    --analysis these counts get noise, which everyone who is counted pays for, and may be shown.
+    --left says how many accounts have how much left: data about people. With --noise-stddev and
+    --analysis these counts get noise, which everyone counted pays for, and may be shown.
     """
     ledger = _open(url)
     if noise_stddev is not None and (analysis is None or not left):
@@ -401,7 +418,7 @@ def status(
         ):
             rows.append([percent(share), *(f"{count:,}" for count in each)])
         lines += [f"how many accounts, {title}:", *columns(rows)]
-        lines.append("Gaussian queries take of the budget alone; trainings of the slack too.")
+        lines.append("Gaussian queries use the budget alone; trainings use the slack too.")
     if analysis is not None:
         status = ledger.status(analysis)
         if status == "unknown":
@@ -454,7 +471,7 @@ def _document(path: Path, what: str, key: str = "accounts", command: str = "head
     """Return the head in a file, or the document with another key that a command printed."""
     document = loads(read_text(path), what)
     if not isinstance(document, dict) or key not in document:
-        raise DataError(f"{what} {path}: is none; give what `apiece ledger {command}` printed")
+        raise DataError(f"{what} {path}: is not one; give what `apiece ledger {command}` printed")
     return document
 
 
@@ -467,9 +484,9 @@ def _document(path: Path, what: str, key: str = "accounts", command: str = "head
 @option("--since", type=PATH, help="Head published before: prove that this one goes on from it.")
 @option("--json")
 def head(url: str, since: Path | None, as_json: bool) -> None:
-    """Print the head of the history, as JSON, for everybody to keep: it tells nothing of anybody.
+    """Print the head of the history, as JSON, for everyone to keep: it tells nothing about anyone.
 
-    It binds all entries and everyone's account, in two Merkle trees as of RFC 6962.
+    It binds all entries and everyone's account, in two Merkle trees as in RFC 6962.
     """
     before = None if since is None else _document(since, "--since")
     echo(json.dumps(_open(url).publish(before)))
@@ -484,8 +501,8 @@ def head(url: str, since: Path | None, as_json: bool) -> None:
 def check(receipt: Path, head: Path, as_json: bool) -> None:
     """Check RECEIPT against HEAD, without the ledger; exit 1 and name what does not hold.
 
-    RECEIPT is of `apiece ledger receipt --head`. HEAD is the same head, or a later one that was
-    published --since it.
+    RECEIPT is what `apiece ledger receipt --head` printed. HEAD is the same head, or a later one
+    published with --since.
     """
     from apiece.ledger import check_receipt
 
@@ -510,7 +527,7 @@ def account_of(ledger: Ledger, person: str) -> int | str:
     whose = read_id(person, ledger.id_kind)
     if whose is None:
         raise DataError(
-            f"PERSON {person!r}: has no account; this ledger's ids are whole numbers: write 7 or -7"
+            f"PERSON {person!r}: has no account: this ledger's ids are whole numbers, as 7"
         )
     return whose
 
@@ -571,7 +588,9 @@ def verify(url: str, head: str | None, as_json: bool) -> None:
 
     kept = None if head is None else read_head(head)
     if head is not None and kept is None:
-        raise InputError(f"--head: {head!r} is no head; give number:digest, as status printed it")
+        raise InputError(
+            f"--head: {head!r} is not a head; give number:digest, as status printed it"
+        )
     verification = _open(url).verify(kept)
     document = {name: getattr(verification, name) for name in ("ok", "entries", "people")}
     verdict = (

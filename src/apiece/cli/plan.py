@@ -79,7 +79,7 @@ HEADS = {
     help="One bound Δ̄ on the excess risk for all, or the column of each record's.",
 )
 @option("--ids", help="Column of unique record ids; with --data.")
-@option("--person", help="Column of persons' ids, who may have several rows; with --data.")
+@option("--person", help="Column of persons' ids; with --data. A person may have several rows.")
 @table_options
 @option("--levels")
 @option("--no-limit-cap")
@@ -92,8 +92,8 @@ HEADS = {
 @option("--from", "source", type=PATH, help="Read a plan's JSON file and verify it.")
 @option("--gaussian", is_flag=True, help="Print each group's μ, with its slack and regret.")
 @option("--compare", "compared", is_flag=True, help="Compare several strategies in a table.")
-@option("--parameters", type=int, help="Of the model that is trained; with --compare.")
-@option("--classes", type=int, help="Of the labels; with --compare and --parameters.")
+@option("--parameters", type=int, help="Number of parameters of the model; with --compare.")
+@option("--classes", type=int, help="Number of classes; with --compare and --parameters.")
 @option("--out", type=Output(PLAN), help="Write the plan's JSON here.")
 @option("--json")
 def command(
@@ -110,13 +110,13 @@ def command(
     if compared:
         if source is not None or out is not None:
             raise InputError("--compare: makes several plans; leave --from and --out out")
-        refuse_given(["gaussian"], "of one plan; leave out --compare, or this")
+        refuse_given(["gaussian"], "prints one plan; leave it out, or --compare")
         _compare(flags, parameters, classes, as_json)
         return
     if parameters is not None or classes is not None:
         raise InputError("--parameters, --classes: are for --compare; add it, or leave them out")
     if source is not None:
-        refuse_given(flags, "a plan that is read with --from has its own; leave it out")
+        refuse_given(flags, "a plan read by --from has its own; leave it out")
         plan = read_plan(source)
     else:
         budgets, strategy, how = _asked(flags)
@@ -224,7 +224,9 @@ def prospect(
         told = "Nothing here: one budget for all has as little noise, within 5 %."
     elif noise is None:
         have = "have" if tied[1:] else "has"
-        told = f"{all_best} {have} the least noise; with --parameters this says what it brought."
+        told = (
+            f"{all_best} {have} the least noise; with --parameters this says what that has brought."
+        )
     elif gain is None:
         told = f"Noise {noise:.2g} of the signal under uniform: nothing was measured there."
     else:
@@ -250,7 +252,7 @@ def budgets_from(flags: Flags) -> Budgets:
     delta, excess, cap = flags["delta"], flags["excess"], flags["no_limit_cap"]
     if flags["data"] is not None:
         if flags["groups"] is not None or flags["records"] is not None:
-            raise InputError("--data: budgets are given twice; drop --groups and --records")
+            raise InputError("--data: budgets are given twice; leave out --groups and --records")
         if flags["epsilon"] is None:
             raise InputError("--epsilon: missing; give the name of the budget column of --data")
         return Budgets.from_frame(
@@ -265,9 +267,9 @@ def budgets_from(flags: Flags) -> Budgets:
             dialect=dialect_from(flags),
         )
     if flags["person"] is not None:
-        raise InputError("--person: a column of --data; give the table, or drop it")
+        raise InputError("--person: is a column of --data; give the table, or leave it out")
     refuse_given(
-        ("epsilon", "ids", "levels", *DIALECT), "of a table; --groups have none; leave it out"
+        ("epsilon", "ids", "levels", *DIALECT), "is for a table; give --data, or leave it out"
     )
     if flags["groups"] is None or flags["records"] is None:
         raise InputError("budgets: none given; give --records and --groups, or --data")

@@ -58,15 +58,20 @@ Example:
 @option("--person", required=True, help="Column of persons' ids.")
 @option("--bounds", multiple=True, help="Range of a column, as column=LOW:HIGH; repeatable.")
 @option("--values", multiple=True, help="Groups of a column, as column=A,B,…; repeatable.")
-@option("--kind", "kinds", multiple=True, help="column=numeric, text or date; repeatable.")
+@option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    help="Kind of a column, as column=text (numeric, text, date); repeatable.",
+)
 @option("--rows-per-person", type=int, help="Most rows that one person brings; public.")
 @option("--epsilon", type=float, required=True, help="ε of the query: the most it costs anyone.")
 @option(
     "--delta",
     type=float,
-    help="δ of the query; 0 for Laplace noise on a count, sum or histogram.",
+    help="δ of the query; 0 for Laplace noise (count, sum, histogram, median, quantile, interval).",
 )
-@option("--cost", "priced", is_flag=True, help="Say what it costs, and ask nothing.")
+@option("--cost", "priced", is_flag=True, help="Print what the query costs, and ask nothing.")
 @option("--ledger", "url", help="Ledger to charge: sqlite:///file.db or postgresql://…")
 @option("--analysis", help="Name in the ledger; repeated, it returns the recorded answer.")
 @option("--scope", help="Scope of the charge, as querier=clinic,purpose=care.")
@@ -79,7 +84,7 @@ Example:
 @option(
     "--memory",
     type=float,
-    help="GB of rows that duckdb keeps in memory, 4 by default; the rest lies in TMPDIR.",
+    help="GB of rows that duckdb keeps in memory; the rest goes to TMPDIR.  [default: 4]",
 )
 @option(
     "--workspace",
@@ -107,11 +112,11 @@ def command(
 
     With --engine spark SOURCE is a Parquet file or a folder of them.
 
-    count, count(persons), count(rows), sum, mean, variance, covariance, histogram, median,
-    quantile (of several levels), interval, regression; "by" columns with declared values, "where"
-    a condition on columns with bounds, values or a kind. Cells that are
-    not of their column's kind, and people without an account, are left out without a word here;
-    the steward's log has them. --cost reads no row and no account.
+    QUERY is count, count(persons), count(rows), sum, mean, variance, covariance, histogram, median,
+    quantile (of several levels), interval or regression, then maybe "by" columns with declared
+    values and "where" a condition on columns with bounds, values or a kind. Cells that are not of
+    their column's kind, and people without an account, are left out without a word here; the
+    steward's log has them. --cost reads no row and no account.
     """
     from apiece.ledger import Ledger
     from apiece.ledger.scopes import read_scope
@@ -120,7 +125,7 @@ def command(
     if flags["analysis"] is not None and flags["url"] is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
     if flags["scope"] is not None and flags["url"] is None:
-        raise InputError("--scope: of what a ledger is charged; give --ledger too")
+        raise InputError("--scope: is of a charge to a ledger; give --ledger too")
     schema = Schema(
         flags["person"],
         bounds=once("--bounds", (interval_from("--bounds", b, BOUNDS) for b in flags["bounds"])),
@@ -160,11 +165,11 @@ def command(
 def _refuse_settings(engine: str, memory: float | None, workspace: Path | None) -> None:
     """Raise `InputError` for a setting of the other engine."""
     if memory is not None and engine != "duckdb":
-        raise InputError("--memory: of duckdb; Spark has settings of its own, leave it out")
+        raise InputError("--memory: is for duckdb; Spark has settings of its own; leave it out")
     if memory is not None and not 0 < memory < math.inf:
         raise InputError(f"--memory = {memory:g}: must be a number of GB in (0, inf)")
     if workspace is not None and engine == "duckdb":
-        raise InputError("--workspace: of Spark; duckdb works in TMPDIR, leave it out")
+        raise InputError("--workspace: is for Spark; duckdb works in TMPDIR; leave it out")
 
 
 @contextmanager
@@ -224,7 +229,7 @@ def _priced(cost: QueryCost, delta: float) -> list[str]:
     return [
         f"costs nobody more than {most}, charged as a Gaussian of μ = {rounded_up(cost.mu)}",
         _counted(cost.counted, cost.rows_per_person),
-        "each pays for what their own rows add; who cannot is left out, and nobody is told",
+        "each pays for what their own rows add; whoever cannot is left out, and nobody is told",
         "",
         *columns(rows),
         f"(accounts with δ = {delta:g})",
@@ -244,11 +249,11 @@ def _table(answer: Json, *, ledger: bool) -> list[str]:
             elif "interval" in cell:
                 text += "  [{:.6g}, {:.6g}]".format(*cell["interval"])
             lines.append("  ".join([*labels, *([name] if name else []), text]))
-    whose = ", and whose account is missing or has too little left" if ledger else ""
+    whose = ", and people whose account is missing or has too little left" if ledger else ""
     return [
         *lines,
         _counted(answer["counted"], answer["rows_per_person"]),
-        f"intervals: with {answer['confidence']:.0%}, of the noise alone",
+        f"intervals: {answer['confidence']:.0%}, for the noise alone",
         f"left out: cells that are not of their declared kind{whose}",
         f"guarantee: {answer['guarantee']}",
     ]

@@ -48,7 +48,7 @@ NAMES = {"internal": "report.html", "public": "report-public.html"}
     help="internal: for the steward; public: without anything computed from people.",
 )
 @option(
-    "--levels", help="What people of a plan could choose, as low=1,high=8 or ε:δ,… (a run knows)."
+    "--levels", help="Budgets on offer under a plan, as low=1,high=8 or ε:δ,…; a run has its own."
 )
 @renamed("--level", "--levels")
 @option(
@@ -58,10 +58,8 @@ NAMES = {"internal": "report.html", "public": "report-public.html"}
     help="page (HTML), statement (JSON and PDF), registry (OpenDP's, YAML), card (Markdown) or "
     "cyclonedx (JSON); all but the page are public.",
 )
-@option(
-    "--out", type=Output(None), help="File; of a statement also a folder.  [default: in SOURCE]"
-)
-@option("--purpose", help="What the model is for: this and what follows go into all papers.")
+@option("--out", type=Output(None), help="File, or a folder for a statement.  [default: in SOURCE]")
+@option("--purpose", help="What the model is for.")
 @option("--controller", help="Who answers for the data.")
 @option("--contact", help="Whom to ask, such as an address.")
 @option("--valid-until", help="Last day of the statement's validity, as 2030-12-31.")
@@ -78,8 +76,9 @@ def command(
     """Write the page of SOURCE, a run folder or a plan's JSON, as one HTML file that loads nothing.
 
     With --as it writes another paper of a run, made from its statement alone. A run folder is read
-    as Run.load does: what can be computed again is, and must agree. With --controller and its like
-    the folder's papers are completed first: what was promised and measured stays.
+    as by Run.load: what can be computed again is, and must agree. --purpose, --controller,
+    --contact and --valid-until go into all the folder's papers; what was promised and measured
+    stays.
     """
     from apiece.reporting.papers import PAPERS
     from apiece.reporting.sections import EDITIONS
@@ -94,13 +93,13 @@ def command(
         raise InputError("--levels: are for the page of a plan; a run has those of its config")
     if words and not source.is_dir():
         raise InputError(
-            f"{flag_of(min(words))}: is of a run folder; {source} is none; leave it out"
+            f"{flag_of(min(words))}: is for a run folder, which {source} is not; leave it out"
         )
     if kind != "page":
         if levels or edition != EDITIONS[0] or not source.is_dir():
             raise InputError(
-                f"--as {kind}: is of a run folder, and one for everyone; leave out --edition, and "
-                "--levels, which a training declares (train --levels, or save(levels=…) in Python)"
+                f"--as {kind}: is of a run folder, and for everyone; give a run folder, and leave "
+                "out --edition and --levels (which a training declares: train --levels)"
             )
         told = _papers(source, kind, out, words)
     else:

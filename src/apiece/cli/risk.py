@@ -57,8 +57,11 @@ HEADS = {
 @option("--records", required=True)
 @option("--epsilon", type=float, required=True, help="ε of the target.")
 @option("--delta", type=float)
-@option("--others", default="1,2,4,8,16,32", help="ε of the others, as 2,8,32.")
-@option("--shares", help="Shares of the others that ask for it.  [default: 0.2,0.4,0.6,0.8]")
+@option("--others", default="1,2,4,8,16,32", help="ε that the others ask for, as 2,8,32.")
+@option(
+    "--shares",
+    help="Shares of the others that ask for it.  [default: 0.2,0.4,0.6,0.8; all with --each]",
+)
 @option("--batch-size", required=True)
 @option("--steps", required=True)
 @option("--strategy")
@@ -70,18 +73,18 @@ HEADS = {
 @option("--seed", help="Seed that draws who colludes; with --each.")
 @option("--json")
 def command(each: bool, as_json: bool, figure: Path | None, **flags: Any) -> None:
-    """Show a target's advantage and Δ, from plans alone, as the others' choices vary.
+    """Show how a target's risk moves with the others' choices, from plans alone.
 
-    With --each, or as apiece attack, a row for each population: the others who do not turn to
-    --others ask for the target's ε, and without --shares all of them turn. Nobody breaks a promise:
-    the target is charged at most its own (ε, δ) in every row. The advantage is the largest
-    TPR − FPR of any membership test, the excess the Δ-divergence from what a uniform plan with the
-    same (ε, δ) would allow.
+    A share of the others asks for an ε of --others, the rest for the target's. --each, or apiece
+    attack, prints a row for each population; without --shares all others ask for that ε. No promise
+    is broken: the target spends at most its own (ε, δ) in every row. The advantage is the largest
+    TPR − FPR of any membership test; the excess is the Δ-divergence from what a uniform plan with
+    the same (ε, δ) would allow.
     """
     each = each or click.get_current_context().info_name == "attack"
     beside = ("option", "method", "figure") if each else ("clip_norm", "excess", "seed")
     refuse_given(
-        beside, "goes without --each; leave it out" if each else "goes with --each; add that"
+        beside, "goes without --each; leave it out" if each else "goes with --each; add it"
     )
     flags["delta"] = needed_delta(flags["delta"])
     others = numbers_from("--others", flags["others"])

@@ -58,11 +58,11 @@ def command(
     out: Path | None,
     **written: object,
 ) -> None:
-    """Write a public-schema template for the table DATA, to be filled in by you.
+    """Write a public-schema template for the table DATA, for you to fill in.
 
     Reads the header only: column names, and storage types where a Parquet file has them. No row
-    is read, because ranges and categories copied from rows would leak them. A name given in DATA
-    that is a packaged table (adult, german, credit_default) prints its filled-in schema instead.
+    is read, because ranges and categories copied from rows would leak them. Where DATA
+    names a packaged table (adult, german, credit_default), its filled-in schema is printed instead.
 
     With --check SCHEMA it says what looks like a mistake there: columns that are not declared, or
     declared and not in the table, names and values that differ in case alone, an id or a budget as
@@ -76,7 +76,9 @@ def command(
     header = read_header(data, dialect_from(written))
     skip += tuple(name for name in (person, ids, epsilon) if name is not None)
     if label in skip:
-        raise InputError(f"--label = {label!r}: is another option's column too; give two columns")
+        raise InputError(
+            f"--label = {label!r}: is the column of another option too; give two columns"
+        )
     for name in (label, *skip):
         require(name, list(header), "label" if name == label else "skipped")
     if check is None:

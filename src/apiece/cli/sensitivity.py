@@ -41,7 +41,11 @@ Example:
 @option("--range", "ranges", multiple=True, help="Range of an attribute, as name=lower:upper.")
 @option("--mean-of", type=int, help="Number of records; the query is the mean over them.")
 @option("--at", multiple=True, help="Record to evaluate, as a=1,b=3; repeatable.")
-@option("--noise-stddev", type=float, help="Gaussian noise on the sum; prints the Rényi loss.")
+@option(
+    "--noise-stddev",
+    type=float,
+    help="Standard deviation of Gaussian noise on the sum: adds the Rényi loss.",
+)
 @option("--order", type=float, default=2.0, help="Rényi order; with --noise-stddev.")
 @option("--figure", help="Draw surface and contour here, for two attributes.")
 @option("--json")
@@ -63,7 +67,7 @@ def command(
 
     query = Query(expression, once("--range", map(_range, ranges)))
     if noise_stddev is None:
-        refuse_given(["order"], "of the loss under noise; give --noise-stddev too, or leave it out")
+        refuse_given(["order"], "is of the Rényi loss; give --noise-stddev too, or leave it out")
     if mean_of is not None:
         query = query.mean_of(mean_of)
     answer = describe(query)

@@ -21,10 +21,10 @@ Examples:
 @click.argument("person")
 @option("--json")
 def command(ledger: str, person: str, as_json: bool) -> None:
-    """Take PERSON out of all that follows, and say what cannot be undone: a text for them.
+    """Take PERSON out of all that follows, and print for them what cannot be undone.
 
-    From now on they are in no answer and no batch; trainings that go on leave them out at their
-    next step. It is final in this LEDGER. --json is the event for other systems. Both are data
+    From now on no answer or batch charged to LEDGER has their rows; trainings under way leave them
+    out at their next step. It is final. --json prints the event for other systems. Both are data
     about a person.
     """
     from apiece.ledger import Ledger

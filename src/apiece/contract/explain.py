@@ -166,7 +166,7 @@ LIMITS = (
     "What the result says about people in general it says about you too, whether you take part "
     "or not.",
     "It holds for this result. Results that use your data again add up; a ledger keeps the sum.",
-    "If several rows are about you, it holds for you only where the budget is one for all of them.",
+    "If several rows are about you, it holds for you only where one budget covers all of them.",
     "It does not protect the data from those who hold them; it bounds what the released result "
     "tells.",
 )
@@ -210,7 +210,7 @@ they did is right about at most 732; who has not seen the result, about 500.
     def sentences(self) -> tuple[str, ...]:
         """One for each count, and what is sure of how often a person takes part."""
         n = self.frequencies
-        often = "" if n.surprise is None else f", except in at most 1 of {n.surprise:,} cases"
+        first = "A" if n.surprise is None else f"Except in at most 1 of {n.surprise:,} cases, a"
         rest: list[str] = []
         if not self.tighter and self.delta > 0:
             rest.append(
@@ -229,14 +229,14 @@ they did is right about at most 732; who has not seen the result, about 500.
             f"names rightly at most {n.found:,} of {PEOPLE:,} who did. Without the result it would "
             f"be {ACCUSED}.",
             f"If {MEMBERS:,} of {CROWD:,} people took part, and an attacker names the {MEMBERS:,} "
-            f"whom he suspects most, at most {n.picked:,} of those did. Without the result it "
+            f"they suspect most, at most {n.picked:,} of those did. Without the result it "
             f"would be {MEMBERS * MEMBERS // CROWD}.",
             f"Whatever may follow for you from the result: what happens to {HARMED} of {CASES:,} "
             f"people like you if they stay out happens to at most {n.harmed:,} of {CASES:,} if "
             "they take part.",
-            f"Someone who thought before, with a chance of {PEOPLE // 2} in {PEOPLE:,}, that you "
-            f"took part thinks so afterwards with at most {n.belief:,} in {PEOPLE:,}; who thought "
-            f"so with 1 in {PEOPLE:,}, with at most {n.rare_belief:,} in {PEOPLE:,}{often}.",
+            f"{first} belief of {PEOPLE // 2} in {PEOPLE:,} that you took part becomes at most "
+            f"{n.belief:,} in {PEOPLE:,}, and a belief of 1 in {PEOPLE:,} at most "
+            f"{n.rare_belief:,} in {PEOPLE:,}.",
             *rest,
         )
 
@@ -259,7 +259,9 @@ they did is right about at most 732; who has not seen the result, about 500.
         means = "This means, for an attacker who knows everything about everyone else:"
         facts = [f"- {sentence}" for sentence in self.sentences]
         limits = [f"- {limit}" for limit in self.limits]
-        last = "I can choose a smaller budget, or none; the smaller, the less can be learnt of me."
+        last = (
+            "I can choose a smaller budget, or none; the smaller, the less can be learnt about me."
+        )
         return "\n".join(
             [first, "", means, *facts, "", "What it does not cover:", *limits, "", last]
         )

@@ -82,7 +82,7 @@ class Data:
         "Column of persons' ids. A person may have several rows, and is protected as a whole."
     )
     people: str | None = setting(
-        "Second table with budgets and split, one row per person; with --person."
+        "Second table of budgets and split, one row a person; with --person."
     )
     separator: str | None = setting("Cell separator of a CSV file: , ; or tab.", default=",")
     decimal: str = setting("Decimal mark of a CSV file: . or ,", value=".")
@@ -92,7 +92,7 @@ class Data:
         check(self)
         if self.person is not None and self.ids is not None:
             raise InputError(
-                "ids: records have no ids of their own where the units are persons; give one of "
+                "ids: the units are persons, and records have no ids of their own; give one of "
                 "--ids and --person"
             )
         if self.people is not None and self.person is None:
@@ -155,8 +155,8 @@ class BudgetColumns:
             )
         if self.levels and (self.groups or isinstance(self.delta, str)):
             raise InputError(
-                "levels: are of a column of ε with one δ for all; leave them out (simulated groups "
-                "are declared as they are)"
+                "levels: go with a column of ε and one δ for all; leave them out (simulated groups "
+                "are their own declaration)"
             )
 
 
@@ -188,7 +188,7 @@ class Training:
     momentum: float = setting("Momentum of SGD.", read=below_one, value=0.0, tuned=True)
     hidden: tuple[int, ...] = setting("Width of a hidden layer; repeatable.", value=())
     rows_per_person: int | str | None = setting(
-        "Most rows that a person brings to a step, a public number, or all.", read=rows_or_all
+        "Most rows that a person brings to a step: a public number, or all.", read=rows_or_all
     )
     learning_rate_schedule: Schedule | None = setting(read=schedule)
     noise_schedule: Schedule | None = setting(read=held_schedule)
@@ -239,25 +239,25 @@ def check_method(training: Training, pate: Pate, *, searched: bool) -> None:
     if training.method == "dp-sgd":
         for name, _ in settings_of(Pate):
             if getattr(pate, name) is not None:
-                raise InputError(f"{name}: is of PATE; give {how} too, or leave it out")
+                raise InputError(f"{name}: is for PATE; give {how} too, or leave it out")
         return
     if searched:
-        raise InputError(f"search: is of DP-SGD; with {how} leave it out")
+        raise InputError(f"search: is for DP-SGD; with {how} leave it out")
     for name in ("rows_per_person", "noise_schedule", "learning_rate_schedule"):
         if getattr(training, name) is not None:
             raise InputError(
-                f"{name}: is of DP-SGD; with {how} leave it out (all rows of a person go to that "
+                f"{name}: is for DP-SGD; with {how} leave it out (all rows of a person go to that "
                 "person's teachers)"
             )
     if not training.batch_size == int(training.batch_size):
         raise InputError(
-            f"batch_size = {training.batch_size:g}: with {how} every teacher takes as many rows "
-            "to a step; give a whole number"
+            f"batch_size = {training.batch_size:g}: with {how} each teacher's step takes that many "
+            "rows; give a whole number"
         )
     if pate.teachers is None:
         raise InputError(
-            f"teachers: missing; give {as_given('teachers', 100)}, say: some hundred people a "
-            "teacher are many"
+            f"teachers: missing; give {as_given('teachers', 100)}, for instance; some hundred "
+            "people for each teacher are plenty"
         )
 
 
@@ -317,15 +317,15 @@ class RunSettings:
     )
     out: str | None = setting("Run folder, new or empty.", default="the first free under runs/")
     ledger: str | None = setting(  # its address may hold a password
-        "Ledger to charge before the first step; needs ids.", read=address, secret=True
+        "Ledger to charge before the first step; with --ids or --person.", read=address, secret=True
     )
     analysis: str | None = setting("The run's name in the ledger; repeated, it charges once.")
     scope: str | None = setting(
         "Scope of the charge: querier=NAME,purpose=NAME,…", read=charged_scope
     )
     purpose: str | None = setting("Purpose of the model, for report and statement.")
-    controller: str | None = setting("Who answers for the data, for the statement.")
-    contact: str | None = setting("Whom to ask, such as an address, for the statement.")
+    controller: str | None = setting("Who answers for the data; for the statement.")
+    contact: str | None = setting("Whom to ask, such as an address; for the statement.")
     valid_until: str | None = setting(
         "Last day of the statement's validity, as 2030-12-31.", read=day
     )
@@ -338,11 +338,11 @@ class RunSettings:
                 "repeated run charge once"
             )
         if self.scope is not None and self.ledger is None:
-            raise InputError("scope: of what a ledger is charged; give --ledger too")
+            raise InputError("scope: is of a charge to a ledger; give --ledger too")
         if self.ledger is not None and self.seed is not None:
             raise InputError(
-                f"seed = {self.seed}: with a ledger people pay for noise that nobody can take off "
-                "again, and a seed tells it to whoever knows it; leave the seed out"
+                f"seed = {self.seed}: with a ledger people pay for secret noise, and whoever knows "
+                "the seed knows the noise; leave the seed out"
             )
 
 
@@ -449,7 +449,7 @@ class Job:
             )
         for name in ("noise_schedule", "learning_rate_schedule"):
             if getattr(self.training, name) is not None:
-                raise InputError(f"{name}: is of one run; with a search leave it out")
+                raise InputError(f"{name}: is for one run; with a search leave it out")
 
     def _check_rows_per_person(self) -> None:
         person, rows = self.data.person, self.training.rows_per_person

@@ -327,6 +327,11 @@ def plan_of(
     notes: tuple[str, ...] = (),
 ) -> BoundPlan:
     """Return the verified plan of a training; raise `UnsupportedError` for one of many models."""
+    if strategy == "hybrid" and budgets.excess is None:
+        raise UnsupportedError(
+            "strategy hybrid: needs bounds on the excess risk, and a table of people has none; "
+            "choose sample or scale"
+        )
     plan = assign(
         budgets,
         strategy,
@@ -337,7 +342,7 @@ def plan_of(
     if plan.combine != "continue":
         raise UnsupportedError(
             f"strategy {plan.strategy}: averages the outputs of {len(plan.stages)} models, and one "
-            "is made here; choose sample, scale or hybrid"
+            "is made here; choose sample or scale"
         )
     plan = replace(plan, unit=unit, notes=(*plan.notes, *notes))
     if training.noise_schedule is not None:

@@ -54,7 +54,7 @@ class Claims:
         if self.releasable != plan.releasable:
             raise DataError(
                 f"plan: releasable is {self.releasable}, with {len(plan.objections)} objections; "
-                "give what to_json wrote"
+                "give the JSON that apiece wrote"
             )
         if plan.worst_paths is not None and plan.releasable:
             raise DataError("plan: its coins are revealed, so it has objections; none is given")
@@ -83,7 +83,7 @@ class Claims:
             g = int(np.argmin(good))
             raise DataError(
                 f"plan: group {plan.budget_groups.name[g]} claims {name} = {given[g]:g}, but its "
-                f"parameters give {own[g]:g}; give what to_json wrote, or make the plan again"
+                f"parameters give {own[g]:g}; give the JSON that apiece wrote, or plan again"
             )
 
 
@@ -222,7 +222,7 @@ def _columns(groups: object, single: bool) -> Json:
     if not rows or any(not isinstance(row, dict) or row.keys() != rows[0].keys() for row in rows):
         raise DataError(
             "plan.groups: must be objects with the same fields, at least one; "
-            "give what to_json wrote"
+            "give the JSON that apiece wrote"
         )
     columns = {
         name: _json.listed(read)([row[name] for row in rows], f"plan.groups.{name}")
@@ -239,7 +239,7 @@ def read(data: object) -> tuple[Json, Claims]:
     single = "stages" not in top
     for name in _ONE_STAGE if single else ("combine",):
         if name not in top:
-            raise DataError(f"plan: field {name!r} is missing; give what to_json wrote")
+            raise DataError(f"plan: field {name!r} is missing; give the JSON that apiece wrote")
     groups = top.pop("groups")
     columns = _columns(groups, single)
     stages = top.pop("stages", None)
@@ -269,5 +269,5 @@ def _array(values: list[object] | None) -> AnyArray | None:
         return None if values is None else np.array(values)
     except ValueError:
         raise DataError(
-            "plan.groups: lists of different lengths; give what to_json wrote"
+            "plan.groups: lists of different lengths; give the JSON that apiece wrote"
         ) from None
