@@ -50,7 +50,7 @@ def test_what_is_asked_of_a_plan_is_in_it(tmp_path: Path) -> None:
 def test_a_strategy_whose_output_is_several_models_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"averages the outputs of .* choose sample"):
         prepare(job(tmp_path, strategy="adapdp", steps=6), out=tmp_path / "run")
-    with pytest.raises(UnsupportedError, match="strategy hybrid: needs bounds .* choose sample"):
+    with pytest.raises(UnsupportedError, match=r"strategy hybrid: needs bounds .* choose sample"):
         prepare(job(tmp_path, strategy="hybrid", steps=6), out=tmp_path / "run")
 
 
