@@ -297,7 +297,10 @@ def test_those_of_a_table_are_charged_and_mistakes_are_one_line(
         assert word in error, (given, error)
         assert error.count("\n") == 1
     for words, word in (
-        (["export", url, "--table", "paid", "--out", f"{tmp_path}/p.parquet"], "needs the name of an analysis"),
+        (
+            ["export", url, "--table", "paid", "--out", f"{tmp_path}/p.parquet"],
+            "needs the name of an analysis",
+        ),
         (["export", url, "--analysis", "a", "--out", f"{tmp_path}/p.parquet"], "leave it out"),
         (["commit", url, "--analysis", "b"], "reserve it first"),
         (["commit", url, "--analysis", "a", "--result", "x"], "not JSON"),
