@@ -82,7 +82,7 @@ def test_levels_say_what_they_mean_of_1000_people() -> None:
     page = report(run, edition="public").html
     assert "732 of 1,000" in page
     assert "whether anybody took it is not told" in page
-    assert "was not declared" in report(sample_run(), edition="public").html
+    assert "were not declared" in report(sample_run(), edition="public").html
 
 
 def test_a_plan_of_several_stages_has_no_one_rate() -> None:
