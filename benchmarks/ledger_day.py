@@ -32,10 +32,10 @@ import torch
 
 from apiece.assignment import Sample, assign
 from apiece.budgets import Budgets, ConsentMapping, read_consents
-from apiece.jobs.running import charge_training
 from apiece.ledger import Ledger, check_receipt, codec, enroll_consents
 from apiece.plan import BoundPlan, Plan
 from apiece.reproduce import machine
+from apiece.training import charge_training
 from apiece.training.batches import PlannedSampler
 from apiece.training.randomness import Streams
 

@@ -17,11 +17,11 @@ from tests.pate.worlds import passed
 from apiece import report
 from apiece.errors import DataError, StateError
 from apiece.jobs import Prepared, Run, load_model, prepare, prepare_again, read_job, run
-from apiece.jobs.statement import weights_digest
 from apiece.ledger import Ledger
 from apiece.pate import teaching
 from apiece.pate.teaching import shared_out
 from apiece.reporting.pages import render
+from apiece.training.charging import weights_digest
 
 from .options import ask
 

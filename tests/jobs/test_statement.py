@@ -15,8 +15,9 @@ from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import DataError
 from apiece.jobs import Run, load_model, statement_of, statement_schema
 from apiece.jobs.model import TabularModel, build, to_bytes
-from apiece.jobs.statement import Bound, sealed, weights_digest
+from apiece.jobs.statement import Bound, sealed
 from apiece.jobs.trained import Level
+from apiece.training.charging import weights_digest
 from sample_runs import sample_run
 
 LEVELS = (Level("ε = 1", 1.0, 1e-3), Level("ε = 3", 3.0, 1e-3))

@@ -207,7 +207,7 @@ def test_no_edit_of_what_people_permit_goes_unseen(
 def test_a_training_leaves_out_who_does_not_permit_it(tmp_path: Path, monkeypatch) -> None:
     from apiece.assignment import Sample, assign
     from apiece.budgets import Budgets
-    from apiece.jobs.running import charge_training
+    from apiece.training import charge_training
 
     day(monkeypatch, "2030-01-05")
     ledger = Ledger.open(f"{tmp_path}/p.db")

@@ -12,10 +12,9 @@ from apiece.assignment import Rounds, Sample, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.errors import BudgetError, DataError, StateError
 from apiece.filters import Costs
-from apiece.jobs.running import charge_training
 from apiece.ledger import Ledger, LedgerFilter, codec, receipt
 from apiece.queries import Schema, Session
-from apiece.training import Trainer
+from apiece.training import Trainer, charge_training
 from apiece.training.batches import PlannedSampler
 
 IDS = np.arange(60)

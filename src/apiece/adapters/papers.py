@@ -27,7 +27,7 @@ from apiece.errors import InputError, StateError
 from apiece.jobs.config import read_words
 from apiece.jobs.prepared import RunFolder, refuse_used
 from apiece.jobs.results import METRICS, MODEL, PLAN, REPORT, STATEMENT, Run, statement_of
-from apiece.jobs.statement import Bound, as_text, weights_digest
+from apiece.jobs.statement import Bound, as_text
 from apiece.jobs.trained import (
     Asked,
     Facts,
@@ -38,6 +38,7 @@ from apiece.jobs.trained import (
     levels_of,
     named_by,
 )
+from apiece.training.charging import weights_digest
 
 if TYPE_CHECKING:
     import torch

@@ -30,10 +30,11 @@ from apiece.datasets.schema import Feature
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import Training
 from apiece.jobs.people import Examples
-from apiece.jobs.statement import require_same_digest, require_sealed, weights_digest
+from apiece.jobs.statement import require_same_digest, require_sealed
 from apiece.jobs.trained import Errors, Predictions, errors_of
 from apiece.plan import Plan
 from apiece.training.callbacks import Callback
+from apiece.training.charging import weights_digest
 from apiece.training.randomness import Streams
 from apiece.training.trainer import fit_by_sgd
 

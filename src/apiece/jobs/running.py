@@ -6,7 +6,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from apiece._json import read_toml
 from apiece._types import AnyArray, Mask, State
 from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
-from apiece.errors import AnalysisError, InputError, StateError
+from apiece.errors import InputError, StateError
 from apiece.jobs.config import Job, Training, complete
 from apiece.jobs.model import TabularModel, build, by_sgd, evaluated, rightness, target_of, to_bytes
 from apiece.jobs.people import Examples
@@ -39,12 +39,13 @@ from apiece.jobs.results import (
     tuned,
 )
 from apiece.jobs.search import Best, Candidates, seed_of_run
-from apiece.jobs.statement import Bound, as_text, weights_digest
+from apiece.jobs.statement import Bound, as_text
 from apiece.jobs.trained import POINTS, Accuracies, Facts, Predictions, Trained, accuracies
 from apiece.pate import Lessons, VotePlan, teach
-from apiece.plan import BoundPlan, Plan
+from apiece.plan import BoundPlan
 from apiece.training import Progress, StackedMlp
 from apiece.training.callbacks import Callback
+from apiece.training.charging import TrainingCharge, charge_training
 from apiece.training.checkpoints import CheckpointFolder
 from apiece.training.randomness import Streams
 
@@ -471,104 +472,4 @@ def _facts(prepared: Prepared, held_out: Predictions | None) -> Facts:
         simulated_budgets=bool(prepared.job.budgets.groups),
         columns=Schema("model", people.columns).to_dict()["columns"],
         fingerprints=people.fingerprints,
-    )
-
-
-@dataclass(slots=True, eq=False)
-class TrainingCharge:
-    """Everyone's payment for a training: who may take part, and the leave to release its model.
-
-    Make one with `charge_training`, before the first step. included: one Boolean a record, in the
-    order of the plan, for `Trainer(included=)`. Data about people: not for logs.
-    """
-
-    ledger: Ledger
-    analysis_id: str
-    included: Mask = field(repr=False)
-    ids: AnyArray = field(repr=False)
-    _seen: tuple[float, tuple[int, int], Mask] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._seen = (-1.0, (-1, 0), np.zeros(self.included.size, dtype=bool))
-
-    def withdrawn(self) -> Mask:
-        """Return who has withdrawn by now, for `Trainer(withdrawn=)`; it looks once a second."""
-        looked, seen, mask = self._seen
-        if time.monotonic() - looked >= 1 or looked < 0:
-            now = (self.ledger.head().number, time.gmtime().tm_yday)  # consents end with a day
-            mask = mask if now == seen else self.ledger.withdrawn(self.ids)
-            self._seen = (time.monotonic(), now, mask)
-        return mask
-
-    def release(self, state: Mapping[str, torch.Tensor]) -> str:
-        """Record that the model with this `state_dict` goes out; return its digest.
-
-        Call it before anyone sees the model, or figures made from it. Repeated with the same
-        parameters it returns the same. Raises `AnalysisError` where another model went out under
-        this analysis id: then this one must not.
-        """
-        digest = weights_digest(state)
-        first = self.ledger.commit(self.analysis_id, {"model": digest})
-        if first != {"model": digest}:
-            raise AnalysisError(
-                f"analysis {self.analysis_id!r}: another model was released under this id, and "
-                "one charge pays for one; discard this model, or train it under a new id"
-            )
-        return digest
-
-
-def charge_training(
-    ledger: Ledger,
-    analysis_id: str,
-    plan: Plan,
-    *others: Plan,
-    terms: object = None,
-    resumed: bool = False,
-) -> TrainingCharge:
-    """Charge everyone in the plan for all of it, durably, and return who may take part.
-
-    A person whose account cannot bear the whole plan pays nothing and is left out. The plan stays
-    as it is, so that neither noise nor rates tell how many were left out. others: further plans
-    for the same records, trained in the same job; a plan counts as often as it is given. terms:
-    what else is fixed in public, as of `reserve_plan`. resumed: the run goes on, so that its model
-    may have been released already, and the last files not written.
-
-    Guarantee: each person's spending covers all models that the job can release, before its
-    first step. A job that was killed and is started again, or resumed, under the same id is not
-    charged again; what a killed job has shown of itself must not be released beside it. Charges
-    are never given back.
-
-    Raises `AnalysisError` where a model was released under this id by another run, or the id stands
-    for another plan, other people or other terms, or nobody's account can bear the plan;
-    `DataError` for a person without an account; `InputError` for a plan without ids.
-    """
-    from apiece.ledger.plans import reserve_plan, training_terms
-
-    training = training_terms(plan, *others, terms=terms)
-    if not (resumed and ledger.status(analysis_id, training) == "committed"):
-        reserve_plan(ledger, analysis_id, plan, *others, terms=terms)
-    paid = list(ledger.admitted(analysis_id, withdrawn=True))
-    ids, admitted = BoundPlan.of(plan).ids, np.concatenate(paid) if paid else np.zeros(0)
-    if admitted.size == 0:
-        raise AnalysisError(
-            f"analysis {analysis_id!r}: nobody's account can bear the plan; "
-            + _remedy((plan, *others))
-            + " (then under a new name: this one stands for a training of nobody)"
-        )
-    return TrainingCharge(ledger, analysis_id, np.isin(ids, admitted), ids)
-
-
-def _remedy(plans: tuple[Plan, ...]) -> str:
-    """Say what accounts would need, from the plans alone."""
-    from apiece.ledger.plans import training_costs
-
-    first, *_ = bound = [BoundPlan.of(plan) for plan in plans]
-    at = first.group_index
-    needs = training_costs(*bound).epsilon(first.budget_groups.delta[at])
-    asked = first.budget_groups.epsilon[at]
-    low, high = int(np.argmin(needs)), int(np.argmax(needs))
-    return (
-        f"an untouched account needs epsilon from {needs[low]:.4g} to {needs[high]:.4g}, where the "
-        f"plan asks {asked[low]:.4g} and {asked[high]:.4g}; train with a smaller epsilon, or raise "
-        "the accounts"
     )

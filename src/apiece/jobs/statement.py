@@ -21,7 +21,7 @@ import numpy as np
 from apiece._text import count_up, guess
 from apiece._types import Json
 from apiece.contract.explain import promised_right
-from apiece.errors import DataError, InputError
+from apiece.errors import DataError
 from apiece.plan import Plan
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class Bound:
     ) -> Bound:
         """Return what binds a run with these weights and this config, as it is read back."""
         # seed: of an experiment; it makes the salt, so that the folder can be repeated.
+        from apiece.training.charging import weights_digest
+
         digest = None if config is None else config_digest(config)
         return cls(weights_digest(state), digest, salt_of(seed), head)
 
@@ -94,20 +96,6 @@ def salt_of(seed: int | None) -> str:
     if seed is None:
         return secrets.token_hex(16)
     return hashlib.sha256(f"apiece salt {seed}".encode()).hexdigest()[:32]
-
-
-def weights_digest(state: Mapping[str, torch.Tensor]) -> str:
-    """Return the SHA-256 of a `state_dict`: names in order, types, shapes and bytes."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        if not isinstance(value, torch.Tensor):
-            raise InputError(f"state: {name!r} is not a tensor; give model.state_dict()")
-        array = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        head = f"{name}|{value.dtype}|{tuple(value.shape)}|"
-        digest.update(head.encode() + array.tobytes())
-    return digest.hexdigest()
 
 
 def config_digest(config: Json) -> str:

@@ -16,6 +16,7 @@ from apiece.training.callbacks import (
     TensorBoard,
     public_numbers,
 )
+from apiece.training.charging import TrainingCharge, charge_training
 from apiece.training.clipping import ClippedSum, Proof, clip_and_sum
 from apiece.training.filtered import FilteredTrainer
 from apiece.training.randomness import ChaCha20Stream, add_noise
@@ -39,7 +40,9 @@ __all__ = [
     "TarShards",
     "TensorBoard",
     "Trainer",
+    "TrainingCharge",
     "add_noise",
+    "charge_training",
     "clip_and_sum",
     "poisson_batches",
     "public_numbers",

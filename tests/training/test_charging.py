@@ -10,11 +10,11 @@ from apiece.accounting import privacy_curve
 from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.errors import AnalysisError, DataError, InputError
-from apiece.jobs.running import charge_training
 from apiece.ledger import Ledger
 from apiece.ledger.plans import plan_costs
 from apiece.mechanisms import Gaussian
 from apiece.plan import BoundPlan
+from apiece.training import charge_training
 
 WHO = ["ann", "bob", "cy", "dan"]
 

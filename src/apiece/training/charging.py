@@ -1,0 +1,163 @@
+"""Charging a training to a ledger before its first step, and leave to release its model."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from apiece._types import AnyArray, Mask
+from apiece.errors import AnalysisError, InputError
+from apiece.plan import BoundPlan, Plan
+
+if TYPE_CHECKING:
+    from apiece.ledger import Ledger
+
+
+@dataclass(slots=True, eq=False)
+class TrainingCharge:
+    """Everyone's payment for a training: who may take part, and the leave to release its model.
+
+    Make one with `charge_training`, before the first step.
+
+    Attributes:
+        included: (n,) True where a record can pay, in the order of the plan, for
+            `Trainer(included=)`. Data about people: not for logs.
+    """
+
+    ledger: Ledger
+    analysis_id: str
+    included: Mask = field(repr=False)
+    ids: AnyArray = field(repr=False)
+    _seen: tuple[float, tuple[int, int], Mask] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._seen = (-1.0, (-1, 0), np.zeros(self.included.size, dtype=bool))
+
+    def withdrawn(self) -> Mask:
+        """Return who has withdrawn by now, (n,), for `Trainer(withdrawn=)`; look once a second."""
+        looked, seen, mask = self._seen
+        if time.monotonic() - looked >= 1 or looked < 0:
+            now = (self.ledger.head().number, time.gmtime().tm_yday)  # consents end with a day
+            mask = mask if now == seen else self.ledger.withdrawn(self.ids)
+            self._seen = (time.monotonic(), now, mask)
+        return mask
+
+    def release(self, state: Mapping[str, torch.Tensor]) -> str:
+        """Record that the model with this `state_dict` goes out; return its digest.
+
+        Call it before anyone sees the model, or figures made from it. Repeated with the same
+        parameters it returns the same.
+
+        Args:
+            state: `model.state_dict()`.
+
+        Raises:
+            AnalysisError: Where another model went out under this analysis id: then this one must
+                not.
+            InputError: For a value that is not a tensor.
+        """
+        digest = weights_digest(state)
+        first = self.ledger.commit(self.analysis_id, {"model": digest})
+        if first != {"model": digest}:
+            raise AnalysisError(
+                f"analysis {self.analysis_id!r}: another model was released under this id, and "
+                "one charge pays for one; discard this model, or train it under a new id"
+            )
+        return digest
+
+
+def charge_training(
+    ledger: Ledger,
+    analysis_id: str,
+    plan: Plan,
+    *others: Plan,
+    terms: object = None,
+    resumed: bool = False,
+) -> TrainingCharge:
+    """Charge everyone in the plan for all of it, durably, and return who may take part.
+
+    A person whose account cannot bear the whole plan pays nothing and is left out. The plan stays
+    as it is, so that neither noise nor rates tell how many were left out.
+
+    Args:
+        ledger: With an account for everyone in the plan.
+        analysis_id: Of this training alone.
+        plan: With the ids of its records.
+        others: Further plans for the same records, trained in the same job; a plan counts as often
+            as it is given.
+        terms: What else is fixed in public, as of `reserve_plan`.
+        resumed: The run goes on, so that its model may have been released already, and the last
+            files not written.
+
+    Guarantee:
+        Each person's spending covers all models that the job can release, before its first step. A
+        job that was killed and is started again, or resumed, under the same id is not charged
+        again; what a killed job has shown of itself must not be released beside it. Charges are
+        never given back.
+
+    Raises:
+        AnalysisError: Where a model was released under this id by another run, or the id stands for
+            another plan, other people or other terms, or nobody's account can bear the plan.
+        DataError: For a person without an account.
+        InputError: For a plan without ids.
+
+    Example:
+        >>> import tempfile
+        >>> from apiece.assignment import Sample, assign
+        >>> from apiece.budgets import Budgets
+        >>> from apiece.ledger import Ledger
+        >>> budgets = Budgets([1.0, 2.0, 2.0], 1e-6, ids=["ann", "bob", "eve"])
+        >>> plan = assign(budgets, Sample(), steps=5, expected_batch_size=1, clip_norm=1.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.make(f"{folder}/people.db", plan.ids, [0.1, 3.0, 3.0], 1e-5)
+        ...     charge_training(ledger, "model 1", plan).included.tolist()
+        [False, True, True]
+    """
+    from apiece.ledger.plans import reserve_plan, training_terms
+
+    training = training_terms(plan, *others, terms=terms)
+    if not (resumed and ledger.status(analysis_id, training) == "committed"):
+        reserve_plan(ledger, analysis_id, plan, *others, terms=terms)
+    paid = list(ledger.admitted(analysis_id, withdrawn=True))
+    ids, admitted = BoundPlan.of(plan).ids, np.concatenate(paid) if paid else np.zeros(0)
+    if admitted.size == 0:
+        raise AnalysisError(
+            f"analysis {analysis_id!r}: nobody's account can bear the plan; "
+            + _remedy((plan, *others))
+            + " (then under a new name: this one stands for a training of nobody)"
+        )
+    return TrainingCharge(ledger, analysis_id, np.isin(ids, admitted), ids)
+
+
+def _remedy(plans: tuple[Plan, ...]) -> str:
+    """Say what accounts would need, from the plans alone."""
+    from apiece.ledger.plans import training_costs
+
+    first, *_ = bound = [BoundPlan.of(plan) for plan in plans]
+    at = first.group_index
+    needs = training_costs(*bound).epsilon(first.budget_groups.delta[at])
+    asked = first.budget_groups.epsilon[at]
+    low, high = int(np.argmin(needs)), int(np.argmax(needs))
+    return (
+        f"an untouched account needs epsilon from {needs[low]:.4g} to {needs[high]:.4g}, where the "
+        f"plan asks {asked[low]:.4g} and {asked[high]:.4g}; train with a smaller epsilon, or raise "
+        "the accounts"
+    )
+
+
+def weights_digest(state: Mapping[str, torch.Tensor]) -> str:
+    """Return the SHA-256 of a `state_dict`: names in order, types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        if not isinstance(value, torch.Tensor):
+            raise InputError(f"state: {name!r} is not a tensor; give model.state_dict()")
+        array = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        head = f"{name}|{value.dtype}|{tuple(value.shape)}|"
+        digest.update(head.encode() + array.tobytes())
+    return digest.hexdigest()
