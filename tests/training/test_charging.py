@@ -130,3 +130,19 @@ def test_a_digest_is_of_names_kinds_shapes_and_values(tmp_path: Path) -> None:
     assert account.result("order") == {"model": first}
     with pytest.raises(InputError, match="'a' is not a tensor"):
         charge.release({"a": np.zeros(2)})  # type: ignore[dict-item]
+
+
+def test_texts_of_whole_numbers_are_a_ledgers_numbers(tmp_path: Path) -> None:
+    account = Ledger.make(f"{tmp_path}/p.db", [3, 1, 2], [90.0, 90.0, 0.01], 1e-5)
+
+    def charged(ids: list[str], name: str) -> list[bool]:
+        budgets = Budgets([1.0, 3.0, 3.0], 1e-5, ids=ids)
+        made = assign(budgets, "scale", steps=4, expected_batch_size=2, clip_norm=1.0)
+        charge = charge_training(account, name, made)
+        assert charge.withdrawn().tolist() == [False] * 3
+        return charge.included.tolist()  # type: ignore[no-any-return]
+
+    assert charged(["1", "2", "3"], "one") == [True, False, True]
+    assert account.spent([2]).tolist() == [0.0]
+    with pytest.raises(InputError, match="1 of 3 are not whole numbers"):
+        charged(["1", "02", "3"], "two")

@@ -21,7 +21,7 @@ from apiece._json import read_toml
 from apiece._types import AnyArray, Mask, State
 from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
-from apiece.errors import InputError, StateError
+from apiece.errors import StateError
 from apiece.jobs.config import Job, Training, complete
 from apiece.jobs.model import TabularModel, build, by_sgd, evaluated, rightness, target_of, to_bytes
 from apiece.jobs.people import Examples
@@ -165,17 +165,7 @@ def _charge(prepared: Prepared) -> TrainingCharge | None:
     job, people, ledger = prepared.job, prepared.people, ledger_of(prepared.job)
     if ledger is None or job.run.analysis is None:
         return None
-    from apiece.ledger.codec import read_ids  # the ledger is an extra of its own
-
     plans = [plan for plan in prepared.plans.values() for _ in range(job.compare.seeds)]
-    if ledger.id_kind == "integer":
-        whole, known = read_ids(people.budgets.ids.tolist(), "integer")
-        if not known.all():
-            raise InputError(
-                f"ids: {int((~known).sum())} of {known.size} are not whole numbers as 7 is "
-                "written, but this ledger's ids are; mend the column of ids"
-            )
-        plans = [replace(plan, consents=plan.consents.named(whole)) for plan in plans]
     # What the ledger holds a training to beside its plans: settings and tables.
     sections = job.to_dict()
     terms = {name: sections.get(name) for name in ("budgets", "training", "compare")} | {

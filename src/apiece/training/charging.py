@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,7 +88,7 @@ def charge_training(
     Args:
         ledger: With an account for everyone in the plan.
         analysis_id: Of this training alone.
-        plan: With the ids of its records.
+        plan: With the ids of its records; texts of whole numbers suit a ledger of numbers.
         others: Further plans for the same records, trained in the same job; a plan counts as often
             as it is given.
         terms: What else is fixed in public, as of `reserve_plan`.
@@ -105,7 +105,7 @@ def charge_training(
         AnalysisError: Where a model was released under this id by another run, or the id stands for
             another plan, other people or other terms, or nobody's account can bear the plan.
         DataError: For a person without an account.
-        InputError: For a plan without ids.
+        InputError: For a plan without ids, or texts that are not numbers in a ledger of numbers.
 
     Example:
         >>> import tempfile
@@ -121,27 +121,43 @@ def charge_training(
     """
     from apiece.ledger.plans import reserve_plan, training_terms
 
-    training = training_terms(plan, *others, terms=terms)
+    plans = [_in_kind(ledger, each) for each in (plan, *others)]
+    training = training_terms(*plans, terms=terms)
     if not (resumed and ledger.status(analysis_id, training) == "committed"):
-        reserve_plan(ledger, analysis_id, plan, *others, terms=terms)
+        reserve_plan(ledger, analysis_id, *plans, terms=terms)
     paid = list(ledger.admitted(analysis_id, withdrawn=True))
-    ids, admitted = BoundPlan.of(plan).ids, np.concatenate(paid) if paid else np.zeros(0)
+    ids, admitted = plans[0].ids, np.concatenate(paid) if paid else np.zeros(0)
     if admitted.size == 0:
         raise AnalysisError(
             f"analysis {analysis_id!r}: nobody's account can bear the plan; "
-            + _remedy((plan, *others))
+            + _remedy(plans)
             + " (then under a new name: this one stands for a training of nobody)"
         )
     return TrainingCharge(ledger, analysis_id, np.isin(ids, admitted), ids)
 
 
-def _remedy(plans: tuple[Plan, ...]) -> str:
+def _in_kind(ledger: Ledger, plan: Plan) -> BoundPlan:
+    """Return the plan with its ids as the ledger has them: numbers, where it holds numbers."""
+    from apiece.ledger.codec import read_ids  # the ledger is an extra of its own
+
+    bound = BoundPlan.of(plan)
+    if ledger.id_kind != "integer" or bound.ids.dtype.kind == "i":
+        return bound
+    whole, known = read_ids(bound.ids.tolist(), "integer")
+    if not known.all():
+        raise InputError(
+            f"ids: {int((~known).sum())} of {known.size} are not whole numbers as 7 is written, "
+            "but this ledger's ids are; mend the column of ids"
+        )
+    return replace(bound, consents=bound.consents.named(whole))
+
+
+def _remedy(plans: list[BoundPlan]) -> str:
     """Say what accounts would need, from the plans alone."""
     from apiece.ledger.plans import training_costs
 
-    first, *_ = bound = [BoundPlan.of(plan) for plan in plans]
-    at = first.group_index
-    needs = training_costs(*bound).epsilon(first.budget_groups.delta[at])
+    first, at = plans[0], plans[0].group_index
+    needs = training_costs(*plans).epsilon(first.budget_groups.delta[at])
     asked = first.budget_groups.epsilon[at]
     low, high = int(np.argmin(needs)), int(np.argmax(needs))
     return (
