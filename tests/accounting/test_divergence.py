@@ -13,6 +13,7 @@ from apiece._types import Floats
 from apiece.accounting import Bounds, PrivacyCurve, excess, privacy_curve
 from apiece.accounting.divergence import excesses
 from apiece.accounting.exact import gaussian, sampled_add, sampled_remove
+from apiece.errors import InputError
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 
 ALPHA = np.concatenate([np.geomspace(1e-12, 0.5, 20000), np.linspace(0.5, 1, 20000)[1:]])
@@ -79,6 +80,13 @@ def test_what_is_negligible_is_not_resolved_but_counted_in() -> None:
     exact, rough = excess(promised, own), excess(promised, own, negligible=0.05)
     assert rough.forward.lower <= exact.forward.lower <= exact.forward.upper
     assert exact.forward.upper <= rough.forward.upper <= exact.forward.upper + 0.05
+
+
+@pytest.mark.parametrize("bad", [float("nan"), 0.0, -1e-3])
+def test_negligible_is_a_positive_number(bad: float) -> None:
+    curve = privacy_curve(Gaussian(2.0), method="gdp")
+    with pytest.raises(InputError, match="negligible"):
+        excess(curve, curve, negligible=bad)
 
 
 def test_which_argument_is_which() -> None:

@@ -48,6 +48,14 @@ def test_less_noise_is_predicted_to_gain_and_more_to_lose() -> None:
         predicted_gain(0.1, 0.05, 1)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0, -0.1])
+def test_noise_is_positive_and_finite(bad: float) -> None:
+    with pytest.raises(InputError, match="noise_over_signal"):
+        relative_noise(bad, 10, 10)
+    with pytest.raises(InputError, match="own"):
+        predicted_gain(0.1, bad, 10)
+
+
 def test_the_packaged_table_and_the_page_are_of_the_stored_results() -> None:
     made, done = stored()
     packaged = json.loads(PACKAGED.read_text())

@@ -83,6 +83,8 @@ def test_consent_is_an_upper_bound() -> None:
     assert budgets.at_most(2.0).epsilon.tolist() == [1.0, 2.0]
     with pytest.raises(BudgetError, match=r"record x allows 1\.0"):
         budgets.lowered_to([1.5, 2.0])
+    with pytest.raises(InputError, match="for 2 records"):
+        budgets.lowered_to([0.5, 0.5, 0.5])
 
 
 @pytest.mark.parametrize("bad", [1.0, 0.5, 0.0, -1.0, float("nan"), float("inf")])

@@ -155,6 +155,8 @@ def test_refuses_what_does_not_fit():
         Trainer(model, partial, loss_fn, plan(), data(), seed=0)
     mean = nn.BCEWithLogitsLoss()
     whole = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InputError, match="did you mean 'proved'"):
+        Trainer(model, whole, loss_fn, plan(), data(), method="proven", seed=0)
     run = Trainer(model, whole, lambda o, t: mean(o[:, 0], t), plan((1.0, 1.0)), data(), seed=0)
     with pytest.raises(InputError, match="one loss a record"):
         run.fit()

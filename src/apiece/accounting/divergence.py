@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from apiece import _check
 from apiece._types import Bounds, Floats, Mask
 from apiece.accounting.bounds import pieces
 from apiece.accounting.curve import PrivacyCurve, deltas
@@ -56,9 +57,10 @@ def excess(
         baseline: What was promised.
         curve: What the record gets.
         negligible: A Δ that does not matter: ε beyond which Δ stays below it are not evaluated,
-            but bounded.
+            but bounded. Positive.
 
     Raises:
+        InputError: For another `negligible`.
         RangeError: Where a curve is past the numerical range.
 
     Guarantee:
@@ -78,7 +80,8 @@ def excess(
         >>> round(worse.forward.upper, 4), round(worse.backward.upper, 4)
         (0.0928, 0.0)
     """
-    return excesses([baseline], [curve], negligible=[negligible])[0]
+    least = _check.positive("negligible", negligible)
+    return excesses([baseline], [curve], negligible=[least])[0]
 
 
 def excesses(

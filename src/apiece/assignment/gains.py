@@ -45,14 +45,14 @@ def relative_noise(noise_over_signal: float, steps: int, parameters: int) -> flo
         parameters: d, of the part of the model that is trained.
 
     Raises:
-        InputError: For no step or no parameter.
+        InputError: For no step or no parameter, and for noise that is not positive and finite.
 
     Example:
         >>> relative_noise(0.003, 900, 10_000)
         0.01
     """
     count, number = _check.count("parameters", parameters), _check.count("steps", steps)
-    return noise_over_signal * math.sqrt(count / number)
+    return _check.positive("noise_over_signal", noise_over_signal) * math.sqrt(count / number)
 
 
 def measured_gain(noise: float) -> MeasuredGain | None:
@@ -110,17 +110,18 @@ def predicted_gain(uniform: float, own: float, classes: int) -> PredictedGain | 
         classes: How many the labels have.
 
     Raises:
-        InputError: For fewer than two classes.
+        InputError: For fewer than two classes, and for noise that is not positive and finite.
 
     Example:
         >>> predicted_gain(0.1, 0.1, classes=10).points
         0.0
     """
     count, curve = _check.count("classes", classes, least=2), _kept()["curve"]
+    noises = _check.positive("own", own), _check.positive("uniform", uniform)
     if curve is None:
         return None
     height, power = curve["heights"][count > 2], curve["power"]
-    left = [height / (1 + (noise / curve["middle"]) ** power) for noise in (own, uniform)]
+    left = [height / (1 + (noise / curve["middle"]) ** power) for noise in noises]
     return PredictedGain(left[0] - left[1], curve["error"], curve["error of no gain"])
 
 

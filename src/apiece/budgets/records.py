@@ -191,9 +191,15 @@ class Budgets:
 
         Raises:
             BudgetError: Where it exceeds what a record allows.
-            InputError: For values that are not positive and finite.
+            InputError: For values that are not positive and finite, and for another number of them.
         """
-        lower = np.array(np.broadcast_to(_check.positive_array("epsilon", epsilon), len(self)))
+        values = _check.positive_array("epsilon", epsilon)
+        if values.shape not in ((), (len(self),)):
+            raise InputError(
+                f"epsilon: shape {values.shape} for {len(self)} records; give a number for all, or "
+                "one a record"
+            )
+        lower = np.array(np.broadcast_to(values, len(self)))
         above = np.flatnonzero(lower > self.epsilon)
         if above.size:
             i = int(above[0])

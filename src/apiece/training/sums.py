@@ -20,11 +20,11 @@ from torch import nn
 
 from apiece._types import AnyArray, Floats, Integers
 from apiece.budgets import Units
-from apiece.errors import InputError, StateError
+from apiece.errors import InputError, StateError, unknown
 from apiece.training.clipping import ClippedSum, Proof, clip_and_sum, guards
 from apiece.training.clipping.ambient import model_randomness
 from apiece.training.clipping.engine import proof_of
-from apiece.training.clipping.front import check_values, empty_sum
+from apiece.training.clipping.front import METHODS, check_values, empty_sum
 from apiece.training.clipping.records import LossFunction
 from apiece.training.sources import Source, Tensors
 
@@ -50,6 +50,8 @@ class Sums:
         self.model, self.loss_fn, self.source = model, loss_fn, source
         self.take_parameters()
         guards.check_modules(model)
+        if method not in METHODS:
+            raise unknown("method", method, METHODS)
         self.width, self.method, self.compiled, self.people = width, method, compiled, people
         in_memory = isinstance(source, Tensors) and method != "alone" and not compiled
         self._rows = source if in_memory else None  # whose labels are yet to be looked at
