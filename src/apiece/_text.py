@@ -123,3 +123,12 @@ def _shown(character: str) -> str:
         return character
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[k]:02x}{units[k + 1]:02x}" for k in range(0, len(units), 2))
+
+
+def percent(share: float) -> str:
+    """Return a share in per cent, with one digit behind the point, rounded up.
+
+    >>> percent(0.25), percent(0.00001)
+    ('25.0 %', '0.1 %')
+    """
+    return f"{math.ceil(share * 1000 - 1e-9) / 10:.1f} %"

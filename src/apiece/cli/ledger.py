@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 
 from apiece._files import EXPORT
 from apiece._json import loads
-from apiece._text import plain, shown
+from apiece._text import percent
 from apiece.cli._command import (
     DIALECT,
     NUMBER_OR_NAME,
@@ -20,7 +19,6 @@ from apiece.cli._command import (
     CommandGroup,
     Decorator,
     Output,
-    bullets,
     columns,
     dialect_from,
     echo,
@@ -36,6 +34,7 @@ from apiece.cli._command import (
     table_options,
     warn,
 )
+from apiece.cli.withdraw import account_of, receipt_text
 from apiece.errors import AnalysisError, DataError, InputError
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from apiece._types import Flags, Ids, Json
     from apiece.budgets import Budgets
     from apiece.filters import Costs
-    from apiece.ledger import Ledger, Receipt
+    from apiece.ledger import Ledger
 
 EXAMPLE = """
 \b
@@ -55,6 +54,11 @@ Example:
   apiece ledger verify sqlite:///people.db
 """
 
+slack_option = option(
+    "--slack",
+    type=float,
+    help="Share of δ to keep for losses that are not Gaussian.  [default: 0.1]",
+)
 url_argument = click.argument("url", default="sqlite:///people.db")
 
 
@@ -95,11 +99,7 @@ def _open(url: str) -> Ledger:
 )
 @option("--levels")
 @option("--no-limit-cap")
-@option(
-    "--slack",
-    type=float,
-    help="Share of δ to keep for losses that are not Gaussian.  [default: 0.1]",
-)
+@slack_option
 @option("--like", type=PATH, help="Find --slack for trainings by this plan.")
 @option("--times", type=int, help="Number of those trainings; with --like.  [default: 1]")
 @table_options
@@ -182,11 +182,7 @@ def _made(
     help="Day on which a consent must be in force, as 2026-05-01.  [default: today, in UTC]",
 )
 @option("--leave-out", is_flag=True, help="Leave out people whose consents are not understood.")
-@option(
-    "--slack",
-    type=float,
-    help="Share of δ to keep for losses that are not Gaussian.  [default: 0.1]",
-)
+@slack_option
 @option("--scope", help="Only those who permit it are in --out, as querier=clinic,purpose=care.")
 @option("--out", type=Output(EXPORT), help="Parquet file of those who permit: person, epsilon.")
 @option("--json")
@@ -518,48 +514,6 @@ def _checked(as_json: bool, document: Json, problems: Sequence[str], verdict: st
     emit(as_json, document | {"problems": list(problems)}, lines)
     if problems:
         click.get_current_context().exit(1)
-
-
-def account_of(ledger: Ledger, person: str) -> int | str:
-    """Return the id that a text stands for. Raises `DataError` where it can be nobody's."""
-    from apiece.ledger.codec import read_id
-
-    whose = read_id(person, ledger.id_kind)
-    if whose is None:
-        raise DataError(
-            f"PERSON {person!r}: has no account: this ledger's ids are whole numbers, as 7"
-        )
-    return whose
-
-
-def receipt_text(receipt: Receipt) -> str:
-    """Return a receipt for its person to read."""
-    from apiece.contract import explain
-
-    promise = f"ε = {shown(receipt.epsilon)} at δ = {shown(receipt.delta)}"
-    lines = [f"Receipt of {plain(receipt.person)}: {promise} for all analyses together", ""]
-    if receipt.charges:
-        rows = [["analysis", "when", "of the\nbudget", "of the\nslack", "result"]]
-        for c in receipt.charges:
-            result = f"{c.released} released" if c.committed else "not yet"
-            rows.append([c.analysis, c.at, percent(c.share), percent(c.slack), result])
-        rows.append(["together", "", percent(receipt.spent), percent(receipt.slack), ""])
-        lines += [*columns(rows), ""]
-    if receipt.slack:
-        lines += ["The slack is the part of δ for results that are no plain Gaussian sums.", ""]
-    lines += [receipt.left, "", "What the whole budget means:"]
-    lines += [*bullets(explain(receipt.epsilon, receipt.delta).sentences), ""]
-    lines += [f"History {receipt.head.number}:{receipt.head.digest}", "covers every charge above."]
-    return "\n".join(lines)
-
-
-def percent(share: float) -> str:
-    """Return a share in per cent, with one digit behind the point, rounded up.
-
-    >>> percent(0.25), percent(0.00001)
-    ('25.0 %', '0.1 %')
-    """
-    return f"{math.ceil(share * 1000 - 1e-9) / 10:.1f} %"
 
 
 @subcommand("List every entry.", "apiece ledger history sqlite:///people.db")

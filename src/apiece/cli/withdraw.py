@@ -1,12 +1,18 @@
 """apiece withdraw: a person leaves, and learns what became of their data."""
 
+from __future__ import annotations
+
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 import click
 
-from apiece._text import plain, shown
-from apiece.cli._command import Command, emit, option
-from apiece.cli.ledger import account_of, receipt_text
+from apiece._text import percent, plain, shown
+from apiece.cli._command import Command, bullets, columns, emit, option
+from apiece.errors import DataError
+
+if TYPE_CHECKING:
+    from apiece.ledger import Ledger, Receipt
 
 EXAMPLE = """
 \b
@@ -47,3 +53,36 @@ def command(ledger: str, person: str, as_json: bool) -> None:
     ]
     lines = [*(fill(each, 78) for each in said), "", receipt_text(receipt)]
     emit(as_json, {**event, "recorded_before": again}, "\n".join(lines))
+
+
+def account_of(ledger: Ledger, person: str) -> int | str:
+    """Return the id that a text stands for. Raises `DataError` where it can be nobody's."""
+    from apiece.ledger.codec import read_id
+
+    whose = read_id(person, ledger.id_kind)
+    if whose is None:
+        raise DataError(
+            f"PERSON {person!r}: has no account: this ledger's ids are whole numbers, as 7"
+        )
+    return whose
+
+
+def receipt_text(receipt: Receipt) -> str:
+    """Return a receipt for its person to read."""
+    from apiece.contract import explain
+
+    promise = f"ε = {shown(receipt.epsilon)} at δ = {shown(receipt.delta)}"
+    lines = [f"Receipt of {plain(receipt.person)}: {promise} for all analyses together", ""]
+    if receipt.charges:
+        rows = [["analysis", "when", "of the\nbudget", "of the\nslack", "result"]]
+        for c in receipt.charges:
+            result = f"{c.released} released" if c.committed else "not yet"
+            rows.append([c.analysis, c.at, percent(c.share), percent(c.slack), result])
+        rows.append(["together", "", percent(receipt.spent), percent(receipt.slack), ""])
+        lines += [*columns(rows), ""]
+    if receipt.slack:
+        lines += ["The slack is the part of δ for results that are no plain Gaussian sums.", ""]
+    lines += [receipt.left, "", "What the whole budget means:"]
+    lines += [*bullets(explain(receipt.epsilon, receipt.delta).sentences), ""]
+    lines += [f"History {receipt.head.number}:{receipt.head.digest}", "covers every charge above."]
+    return "\n".join(lines)
