@@ -116,9 +116,10 @@ def test_wealth_does_not_depend_on_how_pairs_arrive() -> None:
     several = [
         parts.update(ins[a:b], outs[a:b]) for a, b in pairwise([0, 1, 7, 30, 31, 90])
     ]  # fmt: skip
-    np.testing.assert_array_equal(once, np.concatenate(several))
+    # but for round-off: numpy's logarithms of arrays of other lengths differ in the last bit
+    np.testing.assert_allclose(once, np.concatenate(several), rtol=1e-12, atol=1e-12)
     assert len(parts) == 90
-    assert parts.log_most == whole.log_most
+    assert parts.log_most == pytest.approx(whole.log_most, rel=1e-12)
 
 
 @pytest.mark.slow

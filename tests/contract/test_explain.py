@@ -29,11 +29,11 @@ def test_beliefs_before_and_after_are_told_of_the_same_crowd() -> None:
     explanation = explain(1.5, 1e-6)
     n = explanation.frequencies
     assert re.findall(r"(\d[\d,]*) (?:in|of) ([\d,]*\d)", explanation.sentences[4]) == [
+        ("1", f"{n.surprise:,}"),
         ("500", "1,000"),
         (f"{n.belief}", "1,000"),
         ("1", "1,000"),
         (f"{n.rare_belief}", "1,000"),
-        ("1", f"{n.surprise:,}"),
     ]
 
 

@@ -42,7 +42,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (BudgetColumns, {"epsilon": "e", "levels": [1, 0]}, "levels = 0"),
     (BudgetColumns, {"epsilon": "e", "levels": [1, float("nan")]}, "levels = nan"),
     (BudgetColumns, {"epsilon": "e", "levels": [2, 1, 2.0]}, "given twice"),
-    (BudgetColumns, {"epsilon": "e", "delta": "d", "levels": [1]}, "with one δ for all"),
+    (BudgetColumns, {"epsilon": "e", "delta": "d", "levels": [1]}, "and one δ for all"),
     (RunSettings, {"purpose": 3}, "purpose = 3: must be a text"),
     (Training, {"strategy": "sampel"}, "did you mean 'sample'"),
     (Training, {"strategy": ["sample"]}, "strategy = ['sample']: must be a text"),

@@ -251,10 +251,13 @@ def test_spaces_are_read_and_drawn() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"method": "pate", "strategy": "weight", "teachers": 2, "public_share": 0.5}, "of DP-SGD"),
+        (
+            {"method": "pate", "strategy": "weight", "teachers": 2, "public_share": 0.5},
+            "for DP-SGD",
+        ),
         ({"strategies": ["scale", "uniform"]}, "chooses one model"),
         ({"seeds": 2}, "chooses one model"),
-        ({"noise_schedule": {"points": [[0, 1]]}}, "is of one run"),
+        ({"noise_schedule": {"points": [[0, 1]]}}, "is for one run"),
         ({"space": None}, "space is missing"),
         ({"runs": {"mean": 3, "law": "bernoulli"}}, "laws are"),
         ({"runs": 1}, "one run"),

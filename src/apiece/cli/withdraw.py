@@ -62,7 +62,7 @@ def account_of(ledger: Ledger, person: str) -> int | str:
     whose = read_id(person, ledger.id_kind)
     if whose is None:
         raise DataError(
-            f"PERSON {person!r}: has no account: this ledger's ids are whole numbers, as 7"
+            f"PERSON {person!r}: has no account; give a whole number, as this ledger's ids are"
         )
     return whose
 

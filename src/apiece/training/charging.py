@@ -26,8 +26,24 @@ class TrainingCharge:
     Make one with `charge_training`, before the first step.
 
     Attributes:
+        ledger: The ledger that was charged.
+        analysis_id: The training's name in it.
         included: (n,) True where a record can pay, in the order of the plan, for
             `Trainer(included=)`. Data about people: not for logs.
+        ids: (n,) The records' ids, of the ledger's kind, in the order of the plan.
+
+    Example:
+        >>> import tempfile
+        >>> from apiece.assignment import Scale, assign
+        >>> from apiece.budgets import Budgets
+        >>> from apiece.ledger import Ledger
+        >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
+        >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.make(f"{folder}/people.db", plan.ids, 9.0, 1e-5)
+        ...     charge = charge_training(ledger, "model 1", plan)
+        ...     charge.release({"weight": torch.ones(2)})[:8], charge.withdrawn().tolist()
+        ('41bfdf6d', [False, False])
     """
 
     ledger: Ledger
@@ -56,6 +72,9 @@ class TrainingCharge:
 
         Args:
             state: `model.state_dict()`.
+
+        Returns:
+            The SHA-256 of the parameters.
 
         Raises:
             AnalysisError: Where another model went out under this analysis id: then this one must
@@ -89,23 +108,26 @@ def charge_training(
         ledger: With an account for everyone in the plan.
         analysis_id: Of this training alone.
         plan: With the ids of its records; texts of whole numbers suit a ledger of numbers.
-        others: Further plans for the same records, trained in the same job; a plan counts as often
+        *others: Further plans for the same records, trained in the same job; a plan counts as often
             as it is given.
         terms: What else is fixed in public, as of `reserve_plan`.
         resumed: The run goes on, so that its model may have been released already, and the last
             files not written.
 
-    Guarantee:
-        Each person's spending covers all models that the job can release, before its first step. A
-        job that was killed and is started again, or resumed, under the same id is not charged
-        again; what a killed job has shown of itself must not be released beside it. Charges are
-        never given back.
+    Returns:
+        Who may take part, and the leave to release one model.
 
     Raises:
         AnalysisError: Where a model was released under this id by another run, or the id stands for
             another plan, other people or other terms, or nobody's account can bear the plan.
         DataError: For a person without an account.
         InputError: For a plan without ids, or texts that are not numbers in a ledger of numbers.
+
+    Guarantee:
+        Each person's spending covers all models that the job can release, before its first step. A
+        job that was killed and is started again, or resumed, under the same id is not charged
+        again; what a killed job has shown of itself must not be released beside it. Charges are
+        never given back.
 
     Example:
         >>> import tempfile
