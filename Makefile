@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE  # the tests start programs: what they import is compiled once
 
-.PHONY: help quickstart test test-all test-extras mutants check bench docs sbom format install clean
+.PHONY: help quickstart test test-all test-extras mutants stale check bench docs sbom format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -38,6 +38,9 @@ test-extras: $(STAMP)  ## the tests that need an extra (ray, flower, lightning, 
 mutants: $(STAMP)  ## how many planted faults the tests find (hours; goes on where it stopped): SAMPLE=100 PACKAGES="plan ledger"
 	@$(PIP) -e '.[dev,mutants]'
 	$(BIN)/python benchmarks/mutants.py --sample $(or $(SAMPLE),100) $(if $(PACKAGES),--packages $(PACKAGES))
+
+stale: $(STAMP)  ## stored results whose code has changed since they were made, with the command of each
+	$(BIN)/python benchmarks/stale.py
 
 check: $(STAMP)  ## format, lint, strict types, imports
 	$(BIN)/ruff format --check .

@@ -1,0 +1,274 @@
+"""Stored results whose code has changed since they were made, and how to confirm or renew them.
+
+    python benchmarks/stale.py                                 # make stale: exit 1 if there are any
+    python benchmarks/stale.py record benchmarks/results/search.json  # after its command ran again
+    python benchmarks/stale.py confirm experiments/results/recipes.json
+
+benchmarks/stored.toml names, for each result, its command and the code that decides its figures;
+benchmarks/stored.json holds what that code was. A change of comments, docstrings, annotations or
+the text of an error is no change. `confirm` runs the quickest units of an experiment again, whose
+seeds are fixed: where every figure is the stored one, to a share of `TOLERANCE`, the result stands,
+and the record says which units were repeated. Times cannot be confirmed, only measured anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import datetime
+import hashlib
+import json
+import math
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+MANIFEST = ROOT / "benchmarks" / "stored.toml"
+RECORDS = ROOT / "benchmarks" / "stored.json"
+
+# Relative difference of two figures that are the same: other processors add in another order.
+TOLERANCE = 1e-6
+
+# Endings of files that decide a figure.
+CODE = (".py", ".json", ".toml")
+
+# Keys of a result that hold seconds, which no repetition gives again.
+TIMES = ("second", "time", "clock")
+
+
+class _Normalise(ast.NodeTransformer):
+    """Drops what cannot change a figure: docstrings, annotations, texts of errors."""
+
+    def _drop_docstring(self, node: Any) -> Any:
+        self.generic_visit(node)
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            node.body = node.body[1:] or [ast.Pass()]
+        return node
+
+    def visit_Module(self, node: ast.Module) -> Any:
+        return self._drop_docstring(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        return self._drop_docstring(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        node.returns = None
+        return self._drop_docstring(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
+        node.returns = None
+        return self._drop_docstring(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_Raise(self, node: ast.Raise) -> ast.Raise:
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                inner.value = ""
+        return node
+
+
+def _short_digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def fingerprint(text: str, suffix: str) -> str:
+    """Digest of a file's text, of Python without what cannot change a figure."""
+    if suffix == ".py":
+        text = ast.dump(_Normalise().visit(ast.parse(text)))
+    return _short_digest(text.encode())
+
+
+@dataclass(frozen=True)
+class Result:
+    """A stored result: its path, its command, the files of its code, units that a repeat runs."""
+
+    path: str
+    command: str
+    code: tuple[str, ...]
+    repeat: int
+
+    def fingerprints(self) -> dict[str, str]:
+        """Digest of each file or folder of the code."""
+        return {name: self._digest_of_code(ROOT / name) for name in self.code}
+
+    def _digest_of_code(self, path: Path) -> str:
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        lines = [
+            f"{file.relative_to(ROOT)} {fingerprint(file.read_text(encoding='utf-8'), file.suffix)}"
+            for file in files
+            if file.suffix in CODE
+        ]
+        return _short_digest("\n".join(lines).encode())
+
+
+def expand(names: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
+    """Paths of files and folders behind names, groups of groups resolved."""
+    paths: list[str] = []
+    for name in names:
+        paths += expand(groups[name], groups) if name in groups else [name]
+    return sorted(set(paths))
+
+
+def read_manifest(path: Path = MANIFEST) -> dict[str, Result]:
+    """Results by path, as the manifest declares them."""
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {
+        name: Result(
+            name,
+            entry["command"],
+            tuple(expand(entry["code"], content["groups"])),
+            entry.get("repeat", 0),
+        )
+        for name, entry in content["results"].items()
+    }
+
+
+def digest_of(path: Path) -> str:
+    """Digest of a result's bytes."""
+    return _short_digest(path.read_bytes())
+
+
+def reasons(result: Result, record: Mapping[str, Any] | None) -> list[str]:
+    """Why a result is stale; nothing where it stands.
+
+    Args:
+        result: Of the manifest.
+        record: What was noted when it was stored; None where nothing was.
+    """
+    if record is None:
+        return ["nothing is recorded of what made it"]
+    if record["result"] != digest_of(ROOT / result.path):
+        return ["the file is not the one that was recorded"]
+    now = result.fingerprints()
+    then = record["code"]
+    changed = sorted(name for name in now.keys() | then.keys() if now.get(name) != then.get(name))
+    if not changed:
+        return []
+    listed = ", ".join(changed[:3])
+    if len(changed) > 3:
+        listed += f" and {len(changed) - 3} more"
+    return [f"changed since: {listed}"]
+
+
+def numbers_differ(stored: object, repeated: object, where: str = "") -> str | None:
+    """The first place where two results differ by more than the tolerance; None where none does."""
+    if isinstance(stored, Mapping) and isinstance(repeated, Mapping):
+        if stored.keys() != repeated.keys():
+            return f"{where}: other keys"
+        for name in stored:
+            if any(word in name for word in TIMES):
+                continue
+            place = numbers_differ(stored[name], repeated[name], f"{where}/{name}")
+            if place is not None:
+                return place
+        return None
+    if isinstance(stored, list) and isinstance(repeated, list):
+        if len(stored) != len(repeated):
+            return f"{where}: {len(stored)} entries stored, {len(repeated)} now"
+        for position, (old, new) in enumerate(zip(stored, repeated, strict=True)):
+            place = numbers_differ(old, new, f"{where}/{position}")
+            if place is not None:
+                return place
+        return None
+    if isinstance(stored, float) and isinstance(repeated, int | float):
+        same = math.isclose(stored, repeated, rel_tol=TOLERANCE, abs_tol=1e-12)
+        same |= math.isnan(stored) and math.isnan(repeated)
+        return None if same else f"{where}: {stored} stored, {repeated} now"
+    return None if stored == repeated else f"{where}: {stored} stored, {repeated} now"
+
+
+def repeat_units(result: Result) -> tuple[list[Any], str | None]:
+    """Run an experiment's quickest units again.
+
+    Returns:
+        The units, and the first difference from what is stored; None where there is none.
+    """
+    from apiece.reproduce import Place, Store, load
+
+    name = Path(result.path).stem
+    experiment = load(ROOT / "experiments", name)
+    stored = Store(ROOT / "experiments" / "results").load(name)
+    quickest = sorted(stored, key=lambda done: (done.seconds is None, done.seconds or 0.0))
+    chosen = quickest[: result.repeat]
+    data = Path(os.environ.get("APIECE_DATA", ROOT.parent / "shared" / "data"))
+    with tempfile.TemporaryDirectory() as folder:
+        for done in chosen:
+            repeated = json.loads(json.dumps(experiment.run(done.unit, Place(data, Path(folder)))))
+            difference = numbers_differ(done.result, repeated)
+            if difference is not None:
+                return [one.unit for one in chosen], f"{json.dumps(done.unit)}{difference}"
+    return [one.unit for one in chosen], None
+
+
+def read_records() -> dict[str, Any]:
+    """What is recorded of each result, by its path."""
+    records: dict[str, Any] = json.loads(RECORDS.read_text(encoding="utf-8"))
+    return records
+
+
+def write_record(result: Result, confirmed: Sequence[Any] = ()) -> None:
+    """Note the code as it is now as what made a result."""
+    records = read_records()
+    entry = {
+        "result": digest_of(ROOT / result.path),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "code": result.fingerprints(),
+    }
+    if confirmed:
+        entry["repeated"] = list(confirmed)
+    records[result.path] = entry
+    text = json.dumps(dict(sorted(records.items())), indent=1, ensure_ascii=False)
+    RECORDS.write_text(text + "\n", encoding="utf-8")
+
+
+def list_stale(results: Mapping[str, Result]) -> int:
+    """Print each stale result with the reason and the command; return how many there are."""
+    records = read_records()
+    count = 0
+    for name, result in results.items():
+        for reason in reasons(result, records.get(name)):
+            count += 1
+            print(f"{name}: {reason}\n    {result.command}")
+    print(f"{count} of {len(results)} stored results are stale")
+    return count
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("action", nargs="?", choices=("list", "record", "confirm"), default="list")
+    parser.add_argument("paths", nargs="*")
+    options = parser.parse_args()
+    results = read_manifest()
+    unknown = [path for path in options.paths if path not in results]
+    if unknown:
+        parser.error(f"{unknown[0]}: not in benchmarks/stored.toml")
+    if options.action == "list":
+        return 1 if list_stale(results) else 0
+    for path in options.paths:
+        result = results[path]
+        if options.action == "record":
+            write_record(result)
+            continue
+        if not result.repeat:
+            parser.error(f"{path}: no units of it can be repeated; run {result.command}")
+        units, difference = repeat_units(result)
+        if difference is not None:
+            print(f"{path}: not confirmed: {difference}")
+            return 1
+        write_record(result, units)
+        print(f"{path}: {len(units)} units give the stored figures")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
