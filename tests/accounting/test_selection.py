@@ -3,11 +3,13 @@
 import itertools
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 from apiece import Gaussian, Repeated, Sampled, privacy_curve
+from apiece.accounting import selection
 from apiece.accounting.renyi import delta_at, divergence
 from apiece.errors import InputError
 from apiece.mechanisms import Composed, Finite, Runs, Selected, from_json
@@ -198,3 +200,120 @@ def test_selections_compose_by_renyi_and_are_written_and_read():
 def test_bad_values_are_refused(make):
     with pytest.raises(InputError):
         make()
+
+
+def exact_generating(runs):
+    """f(t) = E[t^K] in closed form, at the digits of mpmath."""
+    rate = mp.mpf(runs.rate)
+    if runs.shape is None:
+        return lambda t: mp.expm1(rate * t) / mp.expm1(rate)
+    gamma, eta = 1 / (1 + rate), mp.mpf(runs.shape)
+    if eta == 0:
+        return lambda t: mp.log(1 - (1 - gamma) * t) / mp.log(gamma)
+    most = mp.power(gamma, -eta) - 1
+    return lambda t: (mp.power(1 - (1 - gamma) * t, -eta) - 1) / most
+
+
+def exact_best_of(masses, f):
+    """The law of the best output in arbitrary precision, where a later output is better."""
+    reached = [f(sum(masses[:count], mp.mpf(0))) for count in range(len(masses))] + [mp.mpf(1)]
+    return [after - before for before, after in itertools.pairwise(reached)]
+
+
+def exact_worst(step, runs):
+    """The laws of the best output in both worlds, for each order of the outputs."""
+    f = exact_generating(runs)
+    worlds = [[mp.mpf(x) for x in law] for law in (step.with_record, step.without_record)]
+    p, q = ([x / sum(law) for x in law] for law in worlds)
+    return [
+        (exact_best_of([p[i] for i in order], f), exact_best_of([q[i] for i in order], f))
+        for order in itertools.permutations(range(len(p)))
+    ]
+
+
+def exact_delta(laws, epsilon):
+    """δ(ε) of the worst order, the larger of both directions."""
+    t = mp.exp(mp.mpf(epsilon))
+    return max(
+        sum(max(x - t * y, 0) for x, y in zip(*pair, strict=True))
+        for one, other in laws
+        for pair in ((one, other), (other, one))
+    )
+
+
+def rare_outcomes(random):
+    """Two to four outcomes of chances down to 1e-9, up to e^12 times likelier in one world."""
+    p = 10.0 ** random.uniform(-9, 0, int(random.integers(2, 5)))
+    apart = random.uniform(-12, 12, p.size)
+    if random.random() < 0.5:
+        apart[1:] /= 12
+    q = p * np.exp(apart)
+    return Finite(p / p.sum(), q / q.sum())
+
+
+def broken_of(count, seed):
+    """How many of so many random mechanisms have a δ above the bound, somewhere."""
+    random, broken = np.random.default_rng(seed), 0
+    laws = [*LAWS, Runs(200, 0), Runs(1000, -0.9)]
+    for _ in range(count):
+        step, runs = rare_outcomes(random), laws[random.integers(len(laws))]
+        with mp.workdps(50):
+            exact = exact_worst(step, runs)
+            most = max(abs(mp.log(x / y)) for pair in exact for x, y in zip(*pair, strict=True))
+            shares = np.append(random.random(2), 1 - 10 ** random.uniform(-3, -0.5, 4))
+            at = float(most) * shares
+            upper = privacy_curve(Selected((step,), runs)).delta(at).upper
+            broken += any(exact_delta(exact, e) > u for e, u in zip(at, upper, strict=True))
+    return broken
+
+
+def test_no_rare_outcome_exceeds_the_bound():
+    assert broken_of(40, 1) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_no_rare_outcome_of_many_exceeds_the_bound(seed):
+    assert broken_of(150, seed) == 0
+
+
+def test_chords_in_epsilon_are_caught(monkeypatch):
+    monkeypatch.setattr(selection, "on_chords", lambda nodes, base, at: np.interp(at, nodes, base))
+    assert broken_of(40, 1) >= 2
+
+
+@pytest.mark.parametrize(
+    ("chance", "loss", "runs", "epsilon", "golden"),
+    [
+        (1e-6, 10.0, Runs(40), 9.7985, 7.2983e-6),
+        (1e-6, 10.0, Runs(4, None), None, None),
+        (1e-8, 7.0, Runs(200, 0), None, None),
+        (1e-3, 12.0, Runs(8, -0.5), None, None),
+    ],
+)
+def test_one_rare_event_is_within_the_bound_and_near_it(chance, loss, runs, epsilon, golden):
+    rare = chance * math.exp(-loss)
+    step = Finite([chance, 1 - chance], [rare, 1 - rare])
+    with mp.workdps(50):
+        exact = exact_worst(step, runs)
+        grid = np.linspace(0.5 * loss, 0.999 * loss, 40) if epsilon is None else [epsilon]
+        delta = np.array([float(exact_delta(exact, e)) for e in grid])
+    upper = privacy_curve(Selected((step,), runs)).delta(np.array(grid)).upper
+    assert (delta <= upper).all()
+    assert golden is None or delta[0] == pytest.approx(golden, rel=1e-5)
+    assert (upper[:20] <= 1.05 * delta[:20]).all()
+
+
+def test_chords_cost_little(monkeypatch):
+    some = (
+        Gaussian(4.0),
+        Finite([0.3, 0.7], [0.2, 0.8]),
+        Repeated(Sampled(Gaussian(1.0), 0.05), 9),
+    )
+    near = [privacy_curve(Selected((one,), RUNS)).epsilon(1e-6).upper for one in some]
+    nodes = selection._NODES
+    between = np.concatenate([nodes[:-1] + np.diff(nodes) * share for share in np.arange(8) / 8])
+    monkeypatch.setattr(selection, "_NODES", np.sort(np.append(between, nodes[-1])))
+    for one, upper in zip(some, near, strict=True):
+        closer = privacy_curve(Selected((one,), RUNS)).epsilon(1e-6).upper
+        assert closer <= upper * (1 + 1e-12) <= 1.01 * closer

@@ -65,6 +65,28 @@ def _followed(profile: Profile) -> tuple[Floats, Floats]:
     return nodes, bounds.upper
 
 
+def _continued(delta: Floats, size: int) -> Floats:
+    """Return δ at `size` nodes: beyond where it was followed it is at most what it was there."""
+    return np.pad(delta, (0, size - delta.size), mode="edge")
+
+
+def on_chords(nodes: Floats, delta: Floats, epsilon: Floats) -> Floats:
+    """Return an upper bound on a profile at ε ≥ 0 from upper bounds at ascending nodes from 0 on.
+
+    A profile is convex in e^ε, so that it lies below the chords that are straight in e^ε. In ε it
+    is concave between the losses of a mechanism with few outcomes, and lies above its chords.
+    """
+    right = np.clip(np.searchsorted(nodes, epsilon, side="right"), 1, nodes.size - 1)
+    low = nodes[right - 1]
+    high = nodes[right]
+    # Past the last node the profile is at most what it is there.
+    at = np.minimum(epsilon, high)
+    # Both weights are quotients of differences of exponentials, so that neither loses digits.
+    on_right = np.expm1(at - low) / np.expm1(high - low)
+    on_left = np.expm1(at - high) / np.expm1(low - high)
+    return np.asarray(delta[right - 1] * on_left + delta[right] * on_right)
+
+
 @dataclass(frozen=True, eq=False)
 class SelectedProfile(Inverted):
     """An upper bound on the profile of the best of some runs, by hockey-sticks; the lower is 0."""
@@ -79,8 +101,7 @@ class SelectedProfile(Inverted):
         """Return the bound for runs whose profile is one of these."""
         parts = [_followed(profile) for profile in profiles]
         nodes = max((each[0] for each in parts), key=len)
-        # Beyond where a profile was followed it is at most what it was there.
-        base = np.max([np.interp(nodes, *each) for each in parts], axis=0)
+        base = np.max([_continued(delta, nodes.size) for _, delta in parts], axis=0)
         slope, offset = _lines(nodes, base)
         at_end = runs.decay(slope * _LEVELS[:, None] + offset) - runs.decay(_LEVELS)[:, None]
         shift = np.maximum(at_end, runs.decay(offset)).min(axis=1)
@@ -102,9 +123,8 @@ class SelectedProfile(Inverted):
 
     def _one(self, x: Floats) -> Floats:
         """Return an upper bound on δ of one run, at any real x."""
-        # Convex and falling: below its chords, and past the last node below its value there.
         size = np.abs(x)
-        there = np.interp(size, self.nodes, self.base)
+        there = on_chords(self.nodes, self.base, size)
         return np.where(x >= 0, there, -np.expm1(-size) + np.exp(-size) * there)
 
 
