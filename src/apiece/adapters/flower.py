@@ -16,11 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from flwr.client import NumPyClient
-from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.server.strategy import Strategy
-from torch import nn
+
+from apiece._lazy import lacking
+
+try:
+    import torch
+    from flwr.client import NumPyClient
+    from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+    from flwr.server.strategy import Strategy
+    from torch import nn
+except ModuleNotFoundError as error:
+    raise lacking(error.name, "flower") from None
 
 from apiece._types import AnyArray, Integers, Mask
 from apiece.adapters.federation import Federation, charge, plan_federation

@@ -9,10 +9,17 @@ from functools import partial
 from typing import Any
 
 import numpy.typing as npt
-import torch
-from torch.utils.data import DataLoader
 
 from apiece._lazy import lacking
+
+try:
+    import accelerate  # noqa: F401
+    import torch
+    import transformers
+    from torch.utils.data import DataLoader
+except ModuleNotFoundError as error:
+    raise lacking(error.name, "huggingface") from None
+
 from apiece._types import Flags
 from apiece.adapters.stepping import Loss, PrivateStep, loss_of, refused_resume, steps_an_epoch
 from apiece.errors import InputError, UnsupportedError
@@ -20,12 +27,6 @@ from apiece.plan import Plan
 from apiece.training import PlannedSpending, public_numbers
 from apiece.training import Trainer as Engine
 from apiece.training.updates import needed_by
-
-try:
-    import transformers
-except ModuleNotFoundError as error:
-    raise lacking(error.name) from None
-
 
 # What `TrainingArguments` has and private steps keep: evaluation, optimizer, logs, saved models.
 _KEPT = (

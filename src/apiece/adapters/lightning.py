@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from torch.utils.data import DataLoader
-
 from apiece._lazy import lacking
+
+try:
+    from lightning import LightningModule
+    from torch.utils.data import DataLoader
+except ModuleNotFoundError as error:
+    raise lacking(error.name, "lightning") from None
+
 from apiece._types import State
 from apiece.adapters.stepping import PrivateStep, refused_resume, steps_an_epoch
 from apiece.errors import UnsupportedError
 from apiece.training import PlannedSpending, Trainer, public_numbers
-
-try:
-    from lightning import LightningModule
-except ModuleNotFoundError as error:
-    raise lacking(error.name) from None
 
 
 class PrivateModule(LightningModule):

@@ -20,7 +20,7 @@ class MLflow:
 
     Raises:
         InputError: For an `every` below 1.
-        UnsupportedError: Where MLflow is not installed.
+        NotInstalledError: Where MLflow is not installed.
 
     Guarantee:
         What is written is a function of the public plan, the step and the clock.
@@ -33,7 +33,7 @@ class MLflow:
     """
 
     def __init__(self, plan: Plan, *, every: int = 10) -> None:
-        self._mlflow = optional("mlflow")
+        self._mlflow = optional("mlflow", "mlflow")
         self._every = _check.count("every", every)
         self._spending = PlannedSpending(plan)
         asked = {

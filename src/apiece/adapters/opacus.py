@@ -8,9 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
+
+from apiece._lazy import lacking
+
+try:
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+except ModuleNotFoundError as error:
+    raise lacking(error.name, "train") from None
 
 from apiece import _check
 from apiece.assignment import Scale, Strategy, assign

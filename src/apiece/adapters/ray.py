@@ -31,7 +31,7 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
         gpus: GPUs that one block takes.
 
     Raises:
-        UnsupportedError: Where Ray is not installed; at the first block.
+        NotInstalledError: Where Ray is not installed; at the first block.
         InputError: For an address that is none; at the first block.
         StateError: Where no cluster answers there, and for a block that was lost with its worker
             as often as Ray tries; what is finished is kept.
@@ -41,7 +41,7 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
     """
 
     def mapper(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:
-        ray = optional("ray")
+        ray = optional("ray", "ray")
         opened = not ray.is_initialized()
         if opened:
             # for None Ray takes the last one that ran here, even if it is dead

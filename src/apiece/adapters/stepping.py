@@ -5,8 +5,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-import torch
-from torch.nn import functional
+from apiece._lazy import lacking
+
+try:
+    import torch
+    from torch.nn import functional
+except ModuleNotFoundError as error:
+    raise lacking(error.name, "train") from None
 
 from apiece._types import State
 from apiece.errors import InputError, StateError

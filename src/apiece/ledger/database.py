@@ -14,6 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
+from apiece._lazy import lacking
 from apiece.errors import InputError, StateError
 
 FORMS: Final = "sqlite:///file.db or postgresql://user@host/name"
@@ -112,10 +113,7 @@ def make_engine(address: str) -> sa.Engine:
     try:
         engine = sa.create_engine(url, poolclass=sa.NullPool)
     except (NoSuchModuleError, ImportError):
-        raise InputError(
-            f"ledger: the driver for {url.get_backend_name()} is not installed; "
-            "pip install 'apiece[all]'"
-        ) from None
+        raise lacking("psycopg", "ledger") from None
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _sqlite_connect)
         event.listen(engine, "begin", _sqlite_begin)

@@ -29,9 +29,10 @@ import torch
 from torch import Tensor
 
 from apiece import _check, _json
+from apiece._lazy import lacking
 from apiece._types import Floats, Integers, Mask
 from apiece.budgets import Units
-from apiece.errors import DataError, StateError, UnsupportedError, VerificationError
+from apiece.errors import DataError, StateError, VerificationError
 from apiece.pate.planning import Noise, VotePlan
 from apiece.training import ChaCha20Stream
 from apiece.training.checkpoints import write_atomically
@@ -347,9 +348,7 @@ def spread(inputs: Floats, answers: Integers) -> Integers:
     try:
         from sklearn.semi_supervised import LabelSpreading
     except ModuleNotFoundError:
-        raise UnsupportedError(
-            "semi_supervised: needs scikit-learn; pip install 'apiece[sklearn]', or leave it out"
-        ) from None
+        raise lacking("sklearn", "sklearn") from None
     flat = np.asarray(inputs, dtype=np.float64).reshape(len(inputs), -1)
     model = LabelSpreading(
         kernel="knn", n_neighbors=min(NEIGHBOURS, len(flat) - 1), alpha=0.2, max_iter=200

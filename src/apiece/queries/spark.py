@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from apiece._lazy import lacking
 from apiece._types import Floats, Mask
 from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.queries import reading, scan, sources
@@ -172,8 +173,8 @@ def start_spark(master: str) -> SparkSession:
         made = made.config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
         shown = str(sys.stderr.isatty()).lower()
         return made.config("spark.ui.showConsoleProgress", shown).getOrCreate()
-    except ImportError:
-        raise UnsupportedError("pyspark is not installed; pip install 'apiece[spark]'") from None
+    except ModuleNotFoundError as error:
+        raise lacking(error.name, "spark") from None
     except Exception as error:  # of pyspark, of the bridge to Java, of the system: no common kind
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise UnsupportedError(

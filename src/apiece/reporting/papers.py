@@ -21,6 +21,7 @@ import tomli_w
 
 from apiece import _json
 from apiece._files import Kind
+from apiece._lazy import optional
 from apiece._text import guessing, plain, shown
 from apiece._types import Json
 from apiece.errors import InputError, UnsupportedError
@@ -47,6 +48,7 @@ def statement_pdf(statement: Json) -> bytes:
     """Return a statement as a PDF of two pages, A4: one for a board, one for who asks further."""
     # The same statement gives the same bytes. Raises `UnsupportedError` where it does not fit.
     # Source of the questions that it answers: Near et al. 2025.
+    optional("fpdf", "pdf")
     from fpdf.fonts import TTFFont
 
     for size in _SIZES:

@@ -3,9 +3,10 @@
 from apiece._lazy import lacking
 
 try:
+    import cryptography  # noqa: F401
     import torch  # noqa: F401
 except ModuleNotFoundError as error:
-    raise lacking(error.name) from None
+    raise lacking(error.name, "train") from None
 
 from apiece.training.batches import poisson_batches
 from apiece.training.callbacks import (

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from apiece import _check
+from apiece import _check, _lazy
 from apiece.accounting import privacy_curve
-from apiece.errors import UnsupportedError
 from apiece.plan import Plan
 from apiece.training.modes import evaluating
 
@@ -210,7 +209,7 @@ class TensorBoard:
 
     Raises:
         InputError: For an `every` below 1.
-        UnsupportedError: Where TensorBoard is not installed.
+        NotInstalledError: Where TensorBoard is not installed.
 
     Example:
         >>> from apiece import Trainer
@@ -220,12 +219,9 @@ class TensorBoard:
     """
 
     def __init__(self, folder: str | Path, plan: Plan, *, every: int = 10) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UnsupportedError(
-                "tensorboard is not installed; pip install 'apiece[tensorboard]'"
-            ) from None
+        _lazy.optional("tensorboard", "tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
         self._every = _check.count("every", every)
         self._spending = PlannedSpending(plan)
         self._writer = SummaryWriter(str(folder))
