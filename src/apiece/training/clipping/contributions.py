@@ -18,6 +18,8 @@ from typing import Self
 
 import torch
 
+from apiece.errors import UnsupportedError
+
 Squares = Callable[..., torch.Tensor]  # of the rows of a tensor
 _BLOCK = 128  # values added one after the other in single precision
 KEEP = 1 << 24  # entries of a layer's per-record gradients that are kept rather than made again
@@ -76,9 +78,17 @@ def remembering(function: Squares) -> Squares:
 
 
 class Contribution:
-    """Per-record gradients of one parameter, held in the form in which they are cheapest."""
+    """Per-record gradients of one parameter, held in the form in which they are cheapest.
+
+    Its shape is part of what it is: a gradient in another order of axes is another gradient.
+    """
 
     __slots__ = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of records B, then the shape of each record's gradient."""
+        raise NotImplementedError
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return (B,) squared norms, never below the true ones but for ordinary round-off.
@@ -113,6 +123,11 @@ class Rows(Contribution):
 
     gradients: torch.Tensor
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, *shape)."""
+        return tuple(self.gradients.shape)
+
     def per_record(self) -> torch.Tensor:
         """Return the gradients."""
         return self.gradients
@@ -124,6 +139,11 @@ class Outer(Contribution):
 
     left: torch.Tensor
     right: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, O, I)."""
+        return (*self.left.shape, self.right.shape[1])
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return (‖left‖·‖right‖)², with room for what underflow took from either."""
@@ -157,6 +177,11 @@ class Products(Contribution):
 
     left: torch.Tensor
     right: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, O, I)."""
+        return (self.left.shape[0], self.left.shape[2], self.right.shape[2])
 
     @property
     def ghost_is_cheaper(self) -> bool:
@@ -213,6 +238,11 @@ class Lookups(Contribution):
     left: torch.Tensor
     size: int
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, size, D)."""
+        return (self.left.shape[0], self.size, self.left.shape[2])
+
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return Σ_{s,t: same row} left_s·left_t."""
 
@@ -233,6 +263,18 @@ class Lookups(Contribution):
         table = self.left.new_zeros(batch, self.size, width)
         where = self.index.unsqueeze(2).expand(-1, -1, width)
         return table.scatter_add_(1, where, self.left)
+
+
+def check_shape(part: Contribution, shape: tuple[int, ...], source: str) -> None:
+    """Raise `UnsupportedError` unless a contribution has this shape, (B, *shape of a gradient).
+
+    source: what it was made of, for the message.
+    """
+    if part.shape != shape:
+        raise UnsupportedError(
+            f"{source}: each record's gradient has shape {part.shape[1:]}, of {part.shape[0]} "
+            f"records, where {shape[1:]}, of {shape[0]}, is expected; use method='alone'"
+        )
 
 
 # ---------------------------------------------------------------- the cheapest form
@@ -265,9 +307,14 @@ def lookups(index: torch.Tensor, left: torch.Tensor, size: int) -> Contribution:
 
 
 def join(parts: list[Contribution]) -> Contribution:
-    """Return the contribution of a parameter used several times, cross terms included."""
+    """Return the contribution of a parameter used several times, cross terms included.
+
+    Raises `UnsupportedError` for parts of several shapes, whose sum would broadcast.
+    """
     if len(parts) == 1:
         return parts[0]
+    for part in parts[1:]:
+        check_shape(part, parts[0].shape, "a parameter that is used several times")
     pairs = [
         (part.left.unsqueeze(1), part.right.unsqueeze(1))
         if isinstance(part, Outer)

@@ -62,6 +62,11 @@ class Convolution(Contribution):
     outputs: torch.Tensor
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, O, C/G, *kernel)."""
+        return (len(self.outputs), *self.kernel.shape)
+
+    @property
     def gram_share(self) -> float:
         """What Gram matrices over places cost, of what the gradients themselves do."""
         places, into = self.outputs[0, 0].numel(), math.prod(self.kernel.shape[1:])

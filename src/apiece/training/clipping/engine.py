@@ -101,7 +101,7 @@ def engine_for(batch: Batch, *, compiled: bool = False) -> Engine:
     """Return how batches like this one are clipped; captured and proved once for each form."""
     given = [batch.inputs, batch.targets]
     tensors = tuple((t.shape[1:], t.dtype, t.device) for t in records.leaves(given))
-    parameters = tuple((name, p.shape, p.dtype) for name, p in batch.parameters.items())
+    parameters = tuple((n, p.shape, p.stride(), p.dtype) for n, p in batch.parameters.items())
     form = tensors, parameters, records.outline(given), compiled
     known = _known.setdefault(batch.model, {})
     for seen in known.values():
@@ -159,7 +159,7 @@ def _proved(batch: Batch, watch: Watch) -> Engine:
         proved = prove(result.module.graph, result.records, result.sizes, losses, gradients)
         nodes = sum(node.op == "call_function" for node in result.module.graph.nodes)
         taken = ranges(result)
-        program = rewrite(result, proved)
+        program = rewrite(result, proved, model_tensors(result.names, batch), taken)
     except (Uncaptured, Unproved) as error:
         return Engine(Proof(False, {}, str(error)), None)
 
@@ -244,18 +244,29 @@ def _contributions(
 
 
 def arguments_of(engine: Engine, batch: Batch) -> list[torch.Tensor]:
-    """Return what the program takes: the model's tensors, and the records'."""
+    """Return what the program takes: the model's tensors, and the records', in their order.
+
+    A graph is of records that lie in memory as their axes say; others (channels last, permuted,
+    expanded) are copied, so that a view in the graph is one of what is given, too.
+    """
+    given = records.leaves([batch.inputs, batch.targets])
+    shared = [tensor.detach() for tensor in model_tensors(engine.names, batch)]
+    return [*shared, *(tensor.contiguous() for tensor in given)]
+
+
+def model_tensors(names: Sequence[str], batch: Batch) -> list[torch.Tensor]:
+    """Return a batch's parameters, and other tensors of its model, by their names."""
 
     def held(name: str) -> torch.Tensor:
         if name in batch.parameters:
-            return batch.parameters[name].detach()
+            return batch.parameters[name]
         path, _, own = name.rpartition(".")
         module = batch.model.get_submodule(path)
         tensor = (module._buffers if own in module._buffers else module._parameters)[own]
         assert tensor is not None
-        return tensor.detach()
+        return tensor
 
-    return [*map(held, engine.names), *records.leaves([batch.inputs, batch.targets])]
+    return list(map(held, names))
 
 
 def at_least_two(batch: Batch) -> Batch:
@@ -303,7 +314,7 @@ def _summed(
     held = finite(held, norms)
     sums = {name: held.pop(name).weighted(factors) for name in list(held)}
     finished = engine.program.finished
-    return norms, {n: finished(n, total, batch.parameters[n]) for n, total in sums.items()}
+    return norms, {name: finished(name, total) for name, total in sums.items()}
 
 
 def _norms(held: Sequence[Contribution | Joined], bounds: torch.Tensor) -> torch.Tensor:
@@ -331,8 +342,7 @@ def _clip_large(engine: Engine, batch: Batch, width: int) -> ClippedSum:
         weights[len(rows) :] = 0
         with torch.no_grad(), single(some.device):
             for name, one in named.items():
-                like = batch.parameters[name]
-                made = engine.program.finished(name, one.weighted(weights), like)
+                made = engine.program.finished(name, one.weighted(weights))
                 total[name] = total[name] + made if name in total else made
     return clip_one(_every(total, batch), torch.cat(losses), batch.clip_norms)
 

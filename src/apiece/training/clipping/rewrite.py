@@ -12,24 +12,28 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
 
+from apiece.errors import UnsupportedError
 from apiece.training.clipping.capture import Captured
 from apiece.training.clipping.contributions import (
     Contribution,
     Outer,
     Rows,
+    check_shape,
     join,
     lookups,
     products,
 )
 from apiece.training.clipping.convolution import Kernel, convolution
 from apiece.training.clipping.graphs import for_any_size
-from apiece.training.clipping.proof import Proved
+from apiece.training.clipping.proof import Proved, module_of
+from apiece.training.clipping.ranges import IndexRange
+from apiece.training.clipping.reconcile import LARGEST_MODEL, made_up_arguments, reconcile
 from apiece.training.clipping.table import (
     RANDOM,
     SHARED,
@@ -52,20 +56,54 @@ _ISOMETRIES = {
 }  # fmt: skip
 
 
+# From the operands of a leaf and the number of records to what it gives each of them.
+Make = Callable[[Tensors, int], Contribution]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Leaf:
-    """An operator that sums over records: the tensors it takes, and what they give each record."""
+class Rule:
+    """How a leaf's contribution is made: the tensors that it takes, and the function of them."""
 
     operands: tuple[fx.Node, ...]
-    make: Callable[[Tensors, int], Contribution]
+    make: Make
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """An operator that sums over records: what it takes, and what that gives each of them.
+
+    name: of the operator, with its module. shape: of the sum, and so of each record's part of it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    rule: Rule
+
+    @property
+    def operands(self) -> tuple[fx.Node, ...]:
+        """The tensors that it takes."""
+        return self.rule.operands
+
+    def contribution(self, given: Tensors, size: int) -> Contribution:
+        """Return what `size` records give, each in the shape of the sum.
+
+        Raises `UnsupportedError` for any other.
+        """
+        result = self.rule.make(given, size)
+        check_shape(result, (size, *self.shape), self.name)
+        return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """An operator between leaves and a parameter's gradient, as it was before the rewriting."""
+    """An operator between leaves and a parameter's gradient, as it was before the rewriting.
+
+    before: the shape of what it takes first. shape: of what it gives.
+    """
 
     node: fx.Node
     name: str
+    before: tuple[int, ...]
     shape: tuple[int, ...]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -73,8 +111,9 @@ class Step:
     @classmethod
     def of(cls, node: fx.Node) -> Step:
         """Return the step that a node is."""
-        shape = tuple(node.meta["val"].shape)
-        return cls(node, name_of(node), shape, node.args, dict(node.kwargs))
+        source = node.args[0]
+        before = source.meta["val"].shape if isinstance(source, fx.Node) else ()
+        return cls(node, name_of(node), tuple(before), _shape(node), node.args, dict(node.kwargs))
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -83,7 +122,15 @@ class Step:
         return self.name, self.shape, given
 
     def applied(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the step of a weighted sum of leaves, which stays wide."""
+        """Return the step of a weighted sum of leaves, which stays wide.
+
+        Raises `UnsupportedError` where the sum has another shape than the step's own input had.
+        """
+        if tuple(value.shape) != self.before:
+            raise UnsupportedError(
+                f"{self.name}: takes a sum of shape {tuple(value.shape)} for one of {self.before}; "
+                "use method='alone'"
+            )
         if self.name in _VIEWS:
             return value.reshape(self.shape)
         if self.name in ("clone", "_to_copy"):
@@ -96,12 +143,15 @@ class Step:
 class Part:
     """A parameter's gradient: leaves whose sum, taken through `chain`, it is.
 
-    through: where the leaves go separate ways, or ones that change norms, the map from each
-    record's leaves to its gradient; with the shared tensors that it needs.
+    name: of the parameter. shape: of the parameter, and so of its gradient. through: where the
+    leaves go separate ways, or ones that change norms, the map from each record's leaves to its
+    gradient; with the shared tensors that it needs.
     """
 
+    name: str
+    shape: tuple[int, ...]
     leaves: tuple[Leaf, ...]
-    chain: tuple[Step, ...]
+    chain: tuple[Step, ...] = ()
     through: Callable[..., torch.Tensor] | None = None
     shared: tuple[fx.Node, ...] = ()
 
@@ -139,26 +189,39 @@ class Program:
 
     def contributions(self, operands: Tensors, size: int) -> dict[str, Contribution]:
         """Return each parameter's contribution in the layout of its leaves, by name."""
-        return {name: self._of(part, operands, size) for name, part in self.parts.items()}
+        return {name: self.contribution(p, operands, size) for name, p in self.parts.items()}
 
-    def _of(self, part: Part, operands: Tensors, size: int) -> Contribution:
+    def contribution(self, part: Part, operands: Tensors, size: int) -> Contribution:
+        """Return what `size` records give one parameter, in the layout of its leaves."""
+
         def given(nodes: Sequence[fx.Node]) -> Tensors:
             return [_widened(operands[self.places[node]]) for node in nodes]
 
-        result = [leaf.make(given(leaf.operands), size) for leaf in part.leaves]
+        made = [leaf.contribution(given(leaf.operands), size) for leaf in part.leaves]
         if part.through is None:
-            return join(result)
+            return join(made)
         shared = given(part.shared)
-        dims = (*(0 for _ in result), *(None for _ in shared))
+        dims = (*(0 for _ in made), *(None for _ in shared))
         # A gradient is linear in its leaves: the map of a record's leaves gives its gradient.
-        rows = [one.per_record() for one in result]
-        return Rows(_widened(torch.vmap(part.through, in_dims=dims)(*rows, *shared)))
+        rows = [one.per_record() for one in made]
+        result = Rows(_widened(torch.vmap(part.through, in_dims=dims)(*rows, *shared)))
+        check_shape(result, (size, *part.shape), part.name)
+        return result
 
-    def finished(self, name: str, total: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Return a weighted sum of leaves as the parameter's gradient."""
-        for step in self.parts[name].chain:
+    def finished(self, name: str, total: torch.Tensor) -> torch.Tensor:
+        """Return a weighted sum of leaves as the parameter's gradient.
+
+        Raises `UnsupportedError` where it has another shape than the parameter.
+        """
+        part = self.parts[name]
+        for step in part.chain:
             total = step.applied(total)
-        return total.reshape(like.shape).contiguous()
+        if tuple(total.shape) != part.shape:
+            raise UnsupportedError(
+                f"{name}: its gradient comes to shape {tuple(total.shape)} for {part.shape}; use "
+                "method='alone'"
+            )
+        return total.contiguous()
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
@@ -184,29 +247,52 @@ def as_function(graph: fx.Graph) -> Callable[..., Tensors]:
     return result
 
 
-def rewrite(captured: Captured, proved: Proved) -> Program:
-    """Return the program of a graph in which records do not meet, and which is changed."""
+def rewrite(
+    captured: Captured,
+    proved: Proved,
+    held: Sequence[torch.Tensor] = (),
+    ranges: Sequence[IndexRange] = (),
+) -> Program:
+    """Return the program of a graph in which records do not meet, and which is changed.
+
+    Args:
+        captured: The graph.
+        proved: Where the records are in it.
+        held: The model's tensors that the graph takes, by which the program is tried on made-up
+            records; it is not tried without them, or where they are many.
+        ranges: Of the labels and indices among the records' tensors.
+
+    Raises:
+        Unproved: Where an operator has no rule that gives each record's gradient, or what the rules
+            give does not add up to the graph's own gradients.
+    """
     losses, gradients = captured.results
     writer, graph = _Writer(proved, captured.sizes), captured.module.graph
-    parts = {
-        name: writer.part(gradient)
+    of_parameters = {
+        name: gradient
         for name, gradient in zip(captured.trained, gradients, strict=True)
         if gradient is not None and isinstance(proved.layouts[gradient], Summed)
     }
+    parts = {name: writer.part(name, gradient) for name, gradient in of_parameters.items()}
     places: dict[fx.Node, int] = {}
     for part in parts.values():
         for node in (*(n for leaf in part.leaves for n in leaf.operands), *part.shared):
             places.setdefault(node, len(places))
     end = next(node for node in graph.nodes if node.op == "output")
-    end.args = ([losses, *places],)
+    end.args = ([losses, *places, *(of_parameters[name] for name in parts)],)
+    graph.set_codegen(fx.graph.CodeGen())
+    for_any_size(captured.module, captured.sizes, captured.records[0])
+    program = Program(captured.module, parts, places)
+    if held and sum(tensor.numel() for tensor in held) <= LARGEST_MODEL:
+        labels = {one.place: one.size for one in ranges}
+        reconcile(program, list(parts), made_up_arguments(graph, held, labels))
+    end.args = ([*end.args[0][: 1 + len(places)]],)
     for node in proved.leaves:
         _spare(node)
-    graph.set_codegen(fx.graph.CodeGen())
     graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
-    for_any_size(captured.module, captured.sizes, captured.records[0])
     graph.lint()
     captured.module.recompile()
-    return Program(captured.module, parts, places)
+    return program
 
 
 _MASKED = ("convolution_backward", "native_layer_norm_backward", "native_group_norm_backward",
@@ -228,14 +314,18 @@ class _Writer:
     sizes: Sizes
     known: dict[fx.Node, Leaf] = field(default_factory=dict)
 
-    def part(self, gradient: fx.Node) -> Part:
+    def part(self, name: str, gradient: fx.Node) -> Part:
         """Return what a parameter's gradient is made of."""
         # Norms of leaves are those of the gradient only where all leaves go the same way to it,
-        # and the way keeps norms.
+        # from one shape, and the way keeps norms.
         terms = self._terms(gradient)
-        if terms is None or len({tuple(step.kind for step in chain) for _, chain in terms}) > 1:
-            return self._mapped(gradient)
-        return Part(tuple(self.leaf(node) for node, _ in terms), _shortened(terms[0][1]))
+        if terms is None:
+            return self._mapped(name, gradient)
+        ways = {(_shape(node), *(step.kind for step in chain)) for node, chain in terms}
+        if len(ways) > 1:
+            return self._mapped(name, gradient)
+        leaves = tuple(self.leaf(node) for node, _ in terms)
+        return Part(name, _shape(gradient), leaves, _shortened(terms[0][1]))
 
     def _terms(self, node: object) -> list[tuple[fx.Node, tuple[Step, ...]]] | None:
         """Return the leaves that a gradient is the sum of, each with the isometries on its way.
@@ -260,7 +350,7 @@ class _Writer:
         source = node.args[0] if node.target is operator.getitem else node
         return source in self.proved.leaves
 
-    def _mapped(self, gradient: fx.Node) -> Part:
+    def _mapped(self, name: str, gradient: fx.Node) -> Part:
         """Return a gradient by the map that takes each record's leaves to it."""
         order, leaves, shared = list[fx.Node](), list[fx.Node](), list[fx.Node]()
 
@@ -281,15 +371,14 @@ class _Writer:
 
         def through(*tensors: torch.Tensor) -> torch.Tensor:
             held: dict[fx.Node, Any] = dict(zip([*leaves, *shared], tensors, strict=True))
-            for leaf in leaves:  # a contribution has a leaf's entries, if not axes of one
-                held[leaf] = held[leaf].reshape(leaf.meta["val"].shape)
             for step in steps:
                 args, kwargs = fx.map_arg((step.args, step.kwargs), held.__getitem__)
                 held[step.node] = step.node.target(*args, **kwargs)  # type: ignore[operator]
             result: torch.Tensor = held[gradient]
             return result
 
-        return Part(tuple(map(self.leaf, leaves)), (), through, tuple(shared))
+        made = tuple(map(self.leaf, leaves))
+        return Part(name, _shape(gradient), made, through=through, shared=tuple(shared))
 
     def leaf(self, node: fx.Node) -> Leaf:
         """Return a leaf's rule."""
@@ -299,8 +388,14 @@ class _Writer:
                 source, index = node.args  # type: ignore[assignment]
             call = Call(source, self.proved.layouts, self.sizes)
             rule = LEAVES.get(call.name)
-            self.known[node] = (rule and rule(call, index)) or _by_vmap(call, index)
+            made = (rule and rule(call, index)) or _by_vmap(call, index)
+            where = f"{module_of(source) or 'model'}: {call.name}"
+            self.known[node] = Leaf(where, _shape(node), made)
         return self.known[node]
+
+
+def _shape(node: fx.Node) -> tuple[int, ...]:
+    return tuple(node.meta["val"].shape)
 
 
 def _shortened(chain: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -311,10 +406,8 @@ def _shortened(chain: tuple[Step, ...]) -> tuple[Step, ...]:
             result.pop()
         elif step.name not in ("clone", "_to_copy"):
             if result and step.name in _VIEWS and result[-1].name in _VIEWS:
-                result.pop()
+                step = replace(step, before=result.pop().before)
             result.append(step)
-    if result and result[-1].name in _VIEWS:
-        result.pop()  # the end is given the parameter's shape
     return tuple(result)
 
 
@@ -338,13 +431,13 @@ def _along(call: Call, name: str) -> tuple[fx.Node, Records]:
     return node, layout
 
 
-def _mm(call: Call, _index: int) -> Leaf | None:
+def _mm(call: Call, _index: int) -> Rule | None:
     (left, one), (right, other) = _along(call, "self"), _along(call, "mat2")
     # With one row a record leftᵀ·right is a sum of outer products, whose norms are ‖left‖·‖right‖.
     if (one, other) == (Records(1), Records(0)):
         if name_of(left) == "t":  # of what a bias is given, whose norms are then found once
-            return Leaf((left.args[0], right), lambda given, _: Outer(given[0], given[1]))  # type: ignore[arg-type]
-        return Leaf((left, right), lambda given, _: Outer(given[0].t(), given[1]))
+            return Rule((left.args[0], right), lambda given, _: Outer(given[0], given[1]))  # type: ignore[arg-type]
+        return Rule((left, right), lambda given, _: Outer(given[0].t(), given[1]))
 
     def make(given: Tensors, size: int) -> Contribution:
         a, b = by_record(given[0], one, size), by_record(given[1], other, size)
@@ -352,33 +445,36 @@ def _mm(call: Call, _index: int) -> Leaf | None:
             return Outer(a.squeeze(1), b.squeeze(1))
         return products(a, b)
 
-    return Leaf((left, right), make)
+    return Rule((left, right), make)
 
 
-def _sum(call: Call, _index: int) -> Leaf | None:
+def _sum(call: Call, _index: int) -> Rule | None:
     node, layout = _along(call, "self")
     dims = call.axes(call.argument("dim"), node)
     shape = call.out()
     others = [2 + k - (k > layout.axis) for k in dims if k != layout.axis]
     if layout == Records(0) and not others:
-        return Leaf((node,), lambda given, _: Rows(given[0]))
+        if not call.argument("keepdim", False):  # the very tensor, whose norms are found once
+            return Rule((node,), lambda given, _: Rows(given[0]))
+        return Rule((node,), lambda given, size: Rows(given[0].reshape(size, *shape)))
 
     def make(given: Tensors, size: int) -> Contribution:
         rows = by_record(given[0], layout, size)
         alone = rows.shape[1] == 1 and not others
         total = rows.squeeze(1) if alone else rows.sum([1, *others])
+        # what is left are the axes of the sum in their order: with `keepdim`, ones among them
         return Rows(total.reshape(size, *shape))
 
-    return Leaf((node,), make)
+    return Rule((node,), make)
 
 
-def _convolution(call: Call, index: int) -> Leaf | None:
+def _convolution(call: Call, index: int) -> Rule | None:
     node, layout = _along(call, "grad_output")
     if layout != Records(0):
         return None
     # A bias is added at every place: its gradient is the output's, added up over them.
     if index == 2:
-        return Leaf((node,), lambda given, _: Rows(given[0].flatten(2).sum(2)))
+        return Rule((node,), lambda given, _: Rows(given[0].flatten(2).sum(2)))
     given_in = call.argument("input")
     shape = tuple(int(s) for s in call.shape(call.argument("weight")))
     stride, padding, dilation = (
@@ -386,11 +482,11 @@ def _convolution(call: Call, index: int) -> Leaf | None:
     )
     kernel = Kernel(shape, stride, padding, dilation, int(call.argument("groups")))
     if call.argument("transposed"):  # the weight's gradient with input and output exchanged
-        return Leaf((given_in, node), lambda t, _: convolution(kernel, t[1], t[0]))
-    return Leaf((given_in, node), lambda t, _: convolution(kernel, t[0], t[1]))
+        return Rule((given_in, node), lambda t, _: convolution(kernel, t[1], t[0]))
+    return Rule((given_in, node), lambda t, _: convolution(kernel, t[0], t[1]))
 
 
-def _embedding(call: Call, _index: int) -> Leaf | None:
+def _embedding(call: Call, _index: int) -> Rule | None:
     (node, layout), indices = _along(call, "grad_output"), call.argument("indices")
     count, padding = int(call.argument("num_weights")), int(call.argument("padding_idx"))
 
@@ -402,10 +498,10 @@ def _embedding(call: Call, _index: int) -> Leaf | None:
             left = left * (index != padding).unsqueeze(2)
         return lookups(index, left, count)
 
-    return Leaf((node, indices), make)
+    return Rule((node, indices), make)
 
 
-def _bags(call: Call, _index: int) -> Leaf | None:
+def _bags(call: Call, _index: int) -> Rule | None:
     gradient, indices = call.argument("grad"), call.argument("indices")
     count, padding = int(call.argument("num_weights")), int(call.argument("padding_idx"))
     mean, weights = call.argument("mode") == 1, call.argument("per_sample_weights")
@@ -423,7 +519,7 @@ def _bags(call: Call, _index: int) -> Leaf | None:
             counted = counted / counted.sum(1, keepdim=True).clamp(min=1)
         return lookups(index, given[0].unsqueeze(1) * counted.unsqueeze(2), count)
 
-    return Leaf(nodes, make)
+    return Rule(nodes, make)
 
 
 def _normalised(
@@ -432,7 +528,7 @@ def _normalised(
     names: str,
     normal: Callable[..., torch.Tensor],
     last: int | None = None,
-) -> Leaf:
+) -> Rule:
     """Scale and shift of values that are normalised within a record.
 
     last: how many axes a parameter has; None for one along the channels, the second axis.
@@ -448,10 +544,10 @@ def _normalised(
             return Rows(rows.reshape(size, -1, *rows.shape[rows.dim() - last :]).sum(1))
         return Rows(rows.flatten(3).sum((1, 3)) if rows.dim() > 3 else rows.sum(1))
 
-    return Leaf(nodes, make)
+    return Rule(nodes, make)
 
 
-def _layer_norm(call: Call, index: int) -> Leaf | None:
+def _layer_norm(call: Call, index: int) -> Rule | None:
     def normal(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return (x - mean).mul_(scale)
 
@@ -459,12 +555,12 @@ def _layer_norm(call: Call, index: int) -> Leaf | None:
     return _normalised(call, index, "grad_out input mean rstd", normal, last)
 
 
-def _rms_norm(call: Call, index: int) -> Leaf | None:
+def _rms_norm(call: Call, index: int) -> Rule | None:
     last = len(call.argument("normalized_shape"))
     return _normalised(call, index, "grad_out input rstd", torch.mul, last)
 
 
-def _group_norm(call: Call, index: int) -> Leaf | None:
+def _group_norm(call: Call, index: int) -> Rule | None:
     groups = int(call.argument("group"))
 
     def normal(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -475,7 +571,7 @@ def _group_norm(call: Call, index: int) -> Leaf | None:
     return _normalised(call, index, "grad_out input mean rstd", normal)
 
 
-def _batch_norm(call: Call, index: int) -> Leaf | None:
+def _batch_norm(call: Call, index: int) -> Rule | None:
     _, layout = _along(call, "grad_out")
     if call.argument("train") or layout.axis != 0:
         return None
@@ -489,7 +585,7 @@ def _batch_norm(call: Call, index: int) -> Leaf | None:
 
 
 # By name, what a leaf gives in one of its places; None where its arguments ask for `vmap`.
-LEAVES: dict[str, Callable[[Call, int], Leaf | None]] = {
+LEAVES: dict[str, Callable[[Call, int], Rule | None]] = {
     "mm": _mm,
     "sum": _sum,
     "convolution_backward": _convolution,
@@ -503,7 +599,7 @@ LEAVES: dict[str, Callable[[Call, int], Leaf | None]] = {
 }
 
 
-def _by_vmap(call: Call, index: int) -> Leaf:
+def _by_vmap(call: Call, index: int) -> Rule:
     """Return each record's gradient by the operator itself, on that record alone."""
     node = call.node
     nodes = call.tensors()
@@ -530,4 +626,4 @@ def _by_vmap(call: Call, index: int) -> Leaf:
         dims = tuple(0 if isinstance(layout, Records) else None for layout in layouts)
         return Rows(torch.vmap(one, in_dims=dims)(*rows))
 
-    return Leaf(tuple(nodes), make)
+    return Rule(tuple(nodes), make)
