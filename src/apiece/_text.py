@@ -62,6 +62,16 @@ def shown(value: float) -> str:
     return text if float(text) >= value else rounded_up(value, 6)
 
 
+def lossless(value: float) -> str:
+    """Return a number as text that reads back as the same number: in six digits where they do.
+
+    >>> lossless(0.25), lossless(1e6), lossless(1 / 3)
+    ('0.25', '1e+06', '0.3333333333333333')
+    """
+    text = f"{value:g}"
+    return text if float(text) == value else repr(float(value))
+
+
 def count_up(chance: float, of: int = 1000) -> int:
     """Return the count, rounded up; what exceeds a whole number by rounding alone is that number.
 

@@ -33,11 +33,11 @@ def test_a_double_is_itself_to_the_bit(value: float) -> None:
     assert (found, math.copysign(1, found)) == (value, math.copysign(1, value))
 
 
-def test_whole_numbers_and_rows_of_several() -> None:
+def test_whole_numbers_and_one_of_several() -> None:
     wide, divided = DUCKDB.wide, DUCKDB.divided
-    rows = duckdb.sql(
-        f"SELECT CAST({10**37} AS {wide}) * 9, {DUCKDB.spread(['7', f'17 {divided} 5'])}"
-    )
+    places = "(VALUES (0), (1)) AS places(place)"
+    element = DUCKDB.element(["7", f"17 {divided} 5"], "place")
+    rows = duckdb.sql(f"SELECT CAST({10**37} AS {wide}) * 9, {element} FROM {places}")
     assert rows.fetchall() == [(9 * 10**37, 7), (9 * 10**37, 3)]
     assert (SPARK.wide, SPARK.divided) == ("DECIMAL(38, 0)", "DIV")
-    assert SPARK.spread(["a", "b"]) == "explode(array(a, b))"
+    assert SPARK.element(["a", "b"], "place") == "array(a, b)[CAST(place AS INT)]"

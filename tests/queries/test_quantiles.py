@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from apiece.accounting import gaussian_of_bounded_range
 from apiece.queries import quantiles
+from apiece.queries.grammar import parse
 from apiece.queries.quantiles import Grid, Law, Segment
 
 LEVELS = [0.05, 0.25, 0.5, 0.9]
@@ -342,6 +343,30 @@ def test_an_interval_covers_the_quantile(level: float, size: int) -> None:
         wide.append(high - low)
     assert covered >= 52  # of 60 at .95, 51 or fewer come once in a thousand
     assert size < 900 or np.mean(wide) < 250
+
+
+@pytest.mark.parametrize(
+    "levels", [(0.1234567, 0.1234568), (0.9999999, 0.99999999), (0.5, 0.50000001), (0.1, 0.7)]
+)
+def test_every_level_that_is_asked_is_answered_under_its_own_name(levels: Any) -> None:
+    """Also where two of them agree in the six digits that are printed."""
+    query = parse(f"quantile(x, {levels[0]}, {levels[1]})")
+    part = part_of(SMALL, [0, 1, 2])
+    found = quantiles.describe_group(SMALL, part, query, ETA, 1, random.Random(0).getrandbits)
+    assert [*map(float, found["quantiles"])] == sorted(levels)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (0.3, 1.3), (1e15, 1e15 + 1), (-1e9, -1e9 + 1e-3), (0, 1e60)]
+)
+def test_the_resolution_is_the_step_of_the_grid(low: float, high: float) -> None:
+    """A power of ten; the difference of two points as floats may be 0, or off in its digits."""
+    grid = Grid.between(low, high)
+    query = parse("median(x)")
+    empty = Segment(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, grid.size - 1)
+    found = quantiles.describe_group(grid, empty, query, ETA, 1, random.Random(0).getrandbits)
+    assert found["resolution"] == float(f"1e{grid.exponent}")
+    assert found["resolution"] * grid.size == pytest.approx(high - low, rel=0.1)
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])

@@ -154,7 +154,7 @@ def test_roundings_are_equal_at_and_beside_ties(session: Any) -> None:
 
 
 def _quoting(monkeypatch: pytest.MonkeyPatch) -> None:
-    dialect = SqlDialect(quoted, SPARK.wide, SPARK.divided, SPARK.spread)
+    dialect = SqlDialect(quoted, SPARK.wide, SPARK.divided, SPARK.element)
     monkeypatch.setattr(spark, "SPARK", dialect)
 
 
@@ -307,3 +307,23 @@ def test_the_command_asks_spark(
     for engine, said in (("dask", "give duckdb"), ("spark://nobody:1", "needs --workspace")):
         assert run([*asked, engine]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_bins_follow_their_edges_on_spark_too(session: Any, tmp_path: Path) -> None:
+    """Values on edges and beside them, in few bins and in many."""
+    tenths = np.arange(101) / 10
+    values = np.concatenate([tenths, np.nextafter(tenths, -np.inf), np.nextafter(tenths, np.inf)])
+    ids = pa.array([f"p{number}" for number in range(values.size)])
+    path = tmp_path / "people.parquet"
+    pq.write_table(pa.table({"id": ids, "x": values}), path)
+    schema = Schema("id", bounds={"x": (0, 10)}, rows_per_person=1)
+    there = register_on_spark(path, schema, spark=session, workspace=tmp_path)
+    for bins in (100, 7, 10_000):
+        question = resolve(parse(f"histogram(x, {bins})"), schema)
+        with there.contributions(question, 1.0) as held:
+            found = held.totals(None)
+        assert question.bins is not None
+        expected, _ = np.histogram(np.clip(values, 0, 10), bins=question.bins.edges)
+        assert {cell: count for cell, (count,) in found.items()} == {
+            cell: count for cell, count in enumerate(expected.tolist()) if count
+        }

@@ -31,7 +31,7 @@ from apiece.queries import Schema, Session, Table, register, session
 from apiece.queries.estimates import estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import rounded_gaussians
-from apiece.queries.quantiles import Grid, Segment, told
+from apiece.queries.quantiles import Grid, Segment, describe_group
 from apiece.queries.scan import resolve
 from apiece.queries.schema import LARGEST
 
@@ -314,7 +314,7 @@ def test_a_quantile_of_any_counts_can_be_recorded(
     cells = np.array(sorted(counts), np.int64)
     part = Segment(cells, np.array([counts[at] for at in cells], np.int64), 0, grid.size - 1)
     for text in ("median(x)", "interval(x, 0.3)", "quantile(x, .1, .2, .7)"):
-        drawn = told(grid, part, parse(text), eta, 3, secrets.randbits)
+        drawn = describe_group(grid, part, parse(text), eta, 3, secrets.randbits)
         for each in drawn.get("quantiles", {"": drawn}).values():
             assert bounds[0] <= each["estimate"] <= bounds[1]
         json.dumps(drawn, allow_nan=False)

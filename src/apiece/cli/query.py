@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece._files import Kind, append
-from apiece._text import rounded_up
+from apiece._text import lossless, rounded_up, shown
 from apiece.cli import Interrupted
 from apiece.cli._command import (
     Command,
@@ -225,7 +225,7 @@ def _priced(cost: QueryCost, delta: float) -> list[str]:
     budgets = (0.5, 1, 2, 4, 8)
     times = [f"{cost.times(epsilon, delta):,}" for epsilon in budgets]
     rows = [["ε of an untouched account", *map(str, budgets)], ["such questions it pays", *times]]
-    most = f"({cost.epsilon:g}, {cost.delta:g})"
+    most = f"({shown(cost.epsilon)}, {shown(cost.delta)})"
     return [
         f"costs nobody more than {most}, charged as a Gaussian of μ = {rounded_up(cost.mu)}",
         _counted(cost.counted, cost.rows_per_person),
@@ -268,7 +268,8 @@ def _counted(what: str, most: int | None) -> str:
 
 def _cells(group: Json) -> list[tuple[str, Json]]:
     if "bins" in group:
-        names = [f"{a:g} to {b:g}" for a, b in pairwise(group["edges"])]
+        # The edges that rows were compared with, in all their digits.
+        names = [f"{low} to {high}" for low, high in pairwise(map(lossless, group["edges"]))]
         return list(zip(names, group["bins"], strict=True))
     parts = group.get("coefficients") or group.get("quantiles")
     return [("", group)] if parts is None else list(parts.items())

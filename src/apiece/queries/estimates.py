@@ -32,10 +32,9 @@ def estimate(question: Question, sums: Floats, scale: float, pure: bool = False)
             largest = question.measures[0].largest
             return _linear(sums[0, 0] * largest, z * scale * largest)
         case "histogram":
-            (column,) = question.measures
-            edges = np.linspace(column.low, column.high, len(sums) + 1)
-            bins = [_linear(s, z * scale) for s in sums[:, 0]]
-            return {"edges": edges.tolist(), "bins": bins}
+            assert question.bins is not None
+            bins = [_linear(count, z * scale) for count in sums[:, 0]]
+            return {"edges": list(question.bins.edges), "bins": bins}
         case "mean":
             return _mean(question.measures[0], sums[0], z * scale)
     return _simulated(question, sums[0], scale)

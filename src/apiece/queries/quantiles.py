@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from apiece._text import lossless
 from apiece._types import Json
 from apiece.queries.grammar import ParsedQuery
 from apiece.queries.noise import Bits
@@ -104,6 +105,12 @@ class Grid:
     def value(self, point: int) -> float:
         """Return the number that a point is: the float nearest to its decimals."""
         return float(decimal.Decimal(self.first + point).scaleb(self.exponent))
+
+    @property
+    def step(self) -> float:
+        """The distance of neighbouring points."""
+        # Not the difference of two points' floats, which far from zero is 0 or a multiple of it.
+        return float(decimal.Decimal(1).scaleb(self.exponent))
 
     def prior(self, first: int, last: int) -> int:
         """Return the weight of the points from `first` to `last`, both of them in."""
@@ -338,15 +345,29 @@ def rank_margin(grid: Grid, level: float, eta: float, rows: int, confidence: flo
     return 2 * most / eta * (-math.log(grid.least) - math.log(1 - confidence))
 
 
-def told(grid: Grid, part: Segment, query: ParsedQuery, eta: float, rows: int, bits: Bits) -> Json:
-    """Return what an answer says of one group's quantiles."""
-    levels, given = query.numbers, {"resolution": grid.value(1) - grid.value(0)}
+def describe_group(
+    grid: Grid, part: Segment, query: ParsedQuery, eta: float, rows: int, bits: Bits
+) -> Json:
+    """Return what an answer says of one group's quantiles, which are drawn here.
+
+    Args:
+        grid: Of the column that is asked for.
+        part: All rows of the group.
+        query: With its levels, in order.
+        eta: Range of the loss of whoever brings all of `rows`, in all draws.
+        rows: Of a person, at most.
+        bits: Source of randomness.
+    """
+    levels = query.numbers
+    about = {"resolution": grid.step}
     if query.aggregate == "interval":
         low, point, high = map(grid.value, interval(grid, part, levels[0], eta, rows, bits))
-        return {"estimate": point, "interval": [low, high], **given}
-    points = map(grid.value, quantiles(grid, part, levels, eta, rows, bits))
+        return {"estimate": point, "interval": [low, high], **about}
+    points = list(map(grid.value, quantiles(grid, part, levels, eta, rows, bits)))
     if len(levels) == 1:
         margin = rank_margin(grid, levels[0], eta, rows, CONFIDENCE)
-        return {"estimate": next(points), **given, "rank_margin": margin}
-    named = {f"{level:g}": {"estimate": point} for level, point in zip(levels, points, strict=True)}
-    return {"quantiles": named, **given}
+        return {"estimate": points[0], **about, "rank_margin": margin}
+    # Under the whole level: two levels that agree in six digits are two.
+    estimates = [{"estimate": point} for point in points]
+    named = dict(zip(map(lossless, levels), estimates, strict=True))
+    return {"quantiles": named, **about}

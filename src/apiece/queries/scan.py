@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from itertools import combinations_with_replacement, product
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 Texts: TypeAlias = "pa.ChunkedArray"  # of text: a tenth of what Python's texts take
 Sums = dict[int, list[int]]  # cell → sums in grid steps
+# Of a histogram whose question names no number.
+BINS: Final = 10
 _HALF: Final = 2**53  # of a sum of squares, that both halves are exact as doubles
 _LIKE: Final = {
     "numeric": "a finite number, as in 18",
@@ -88,11 +92,6 @@ class Measure:
         middle, half = number_sql(self.middle), number_sql(self.half)
         return f"least(greatest(({self.clamped} - {middle}) / {half}, -1.0), 1.0)"
 
-    def position(self, bins: int) -> str:
-        """Return SQL for the bin that the value lies in."""
-        unit = f"(({self.scaled} + 1) / 2)"
-        return f"least(CAST(floor({unit} * {bins}) AS BIGINT), {bins - 1})"
-
     def point(self, grid: Grid) -> str:
         """Return SQL for the point of a grid within these bounds that is nearest to the value."""
         least, scale = number_sql(grid.value(0)), number_sql(10.0**-grid.exponent)
@@ -101,15 +100,79 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class Bins:
+    """Bins between a column's bounds: closed on the left, the last one on both sides, as in numpy.
+
+    Attributes:
+        measure: The column.
+        edges: Increasing; an answer returns these, and rows are compared with these.
+    """
+
+    measure: Measure
+    edges: tuple[float, ...]
+
+    @classmethod
+    def between(cls, measure: Measure, count: int) -> Bins:
+        """Return bins of equal width between a column's bounds.
+
+        Raises:
+            InputError: Where the bounds hold too few doubles for so many bins.
+        """
+        # An edge is the double that its decimals are written as: 0.3 and not 3 · 0.1. So a value
+        # that is written like the edge lies on it.
+        low, high = (Fraction(Decimal(repr(bound))) for bound in (measure.low, measure.high))
+        width = (high - low) / count
+        edges = tuple(float(low + number * width) for number in range(count + 1))
+        bins = cls(measure, edges)
+        if not bins._is_found():
+            raise InputError(
+                f"query: histogram of {measure.name!r} with {count} bins between {measure.low!r} "
+                f"and {measure.high!r}: too near for numbers of 64 bits; give fewer bins or wider "
+                "bounds"
+            )
+        return bins
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    @property
+    def _width(self) -> float:
+        """Return a bin's width, from which the first guess of a value's bin is made."""
+        return (self.measure.high - self.measure.low) / len(self)
+
+    def _is_found(self) -> bool:
+        """Return whether the edges increase and no value's first guess is off by more than one."""
+        # A guess rises with the value, so in each bin its least and its greatest value show it.
+        # These are the operations that engines do, on the same doubles.
+        edges = np.array(self.edges)
+        first = edges[:-1]
+        last = np.nextafter(edges[1:], -np.inf)
+        number = np.arange(len(self))
+        least = np.floor((first - self.measure.low) / self._width)
+        greatest = np.floor((last - self.measure.low) / self._width)
+        found = (np.diff(edges) > 0) & (least >= number - 1) & (greatest <= number + 1)
+        return bool(found.all())
+
+    def sql(self, dialect: SqlDialect) -> str:
+        """Return SQL for the number of the bin that a row's clamped value lies in."""
+        value = self.measure.clamped
+        places = f"({value} - {number_sql(self.measure.low)}) / {number_sql(self._width)}"
+        guess = f"least(CAST(floor({places}) AS BIGINT), {len(self) - 1})"
+        edges = [number_sql(edge) for edge in self.edges]
+        low, high = (dialect.element(edges, f"{guess} + {more}") for more in (0, 1))
+        moved = f"CASE WHEN {value} < {low} THEN -1 WHEN {value} >= {high} THEN 1 ELSE 0 END"
+        return f"least({guess} + {moved}, {len(self) - 1})"
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """A query over a table whose schema and source are known, as it is planned and charged."""
 
     query: ParsedQuery
     measures: tuple[Measure, ...]
-    columns: tuple[str, ...]  # SQL, in [−1, 1]: what a row that counts adds to each of its cells
-    cells: tuple[str, ...]  # SQL, one a level
-    norm: float  # ℓ2, of what a row adds, at most
+    columns: tuple[str, ...]  # SQL, in [−1, 1]: what a row that counts adds to its cell
     size: int  # cells of a group
+    bins: Bins | None  # of a histogram
     present: str  # SQL: the row has all numbers that are asked for
     where: Condition | None  # over stored columns, with literals of their kinds
     group: str | None  # SQL: the number of a row's declared group
@@ -128,6 +191,27 @@ class Question:
     def counted(self) -> str:
         """Return what the answer is of: "persons" where each counts once, or "rows"."""
         return "persons" if self.persons or self.rows == 1 else "rows"
+
+    def cell_sql(self, dialect: SqlDialect) -> str:
+        """Return SQL for the cell of its group to which a row adds."""
+        if self.grid is not None:
+            return self.measures[0].point(self.grid)
+        return "0" if self.bins is None else self.bins.sql(dialect)
+
+    def sensitivity(self, power: int) -> tuple[float, float]:
+        """Return the largest ℓ1 or ℓ2 norm of what a person adds, as a + b·(a step of the grid).
+
+        Args:
+            power: 1 for the ℓ1 norm, which Laplace noise hides; 2 for the ℓ2 norm, which Gaussian
+                noise hides.
+        """
+        # A row's features are at most 1 in size, all of them at once, and the first is always 1.
+        # Each is rounded by at most half a step.
+        row = len(self.columns) ** (1 / power)
+        # A person's rows may all lie in one cell, where their norms add up. Where persons are
+        # counted, each is in a cell of its own, and of k such rows the norm is k^(1/power).
+        times = self.rows ** (1 / power) if self.persons else self.rows
+        return times * row, times * row / 2
 
 
 def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
@@ -155,14 +239,16 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
     grid = None
     if query.aggregate in ("quantile", "interval"):
         grid = Grid.between(measures[0].low, measures[0].high, len(groups), log=query.log)
-    columns, cells, norm, size = _features(query, measures, grid)
+    bins = None
+    if query.aggregate == "histogram":
+        bins = Bins.between(measures[0], int(query.numbers[0]) if query.numbers else BINS)
+    size = grid.size if grid is not None else len(bins) if bins is not None else 1
     return Question(
         query=query,
         measures=measures,
-        columns=columns,
-        cells=cells,
-        norm=norm,
+        columns=_features(query, measures),
         size=size,
+        bins=bins,
         present=" AND ".join(f"({name} IS NOT NULL)" for name in needed) or "TRUE",
         where=None if query.where is None else resolved(query.where, schema),
         group=group,
@@ -174,25 +260,16 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
     )
 
 
-def _features(
-    query: ParsedQuery, measures: tuple[Measure, ...], grid: Grid | None
-) -> tuple[tuple[str, ...], tuple[str, ...], float, int]:
-    """Return what a row adds and to which cells, its norm, and the number of cells."""
-    if grid is not None:
-        return ("1.0",), (measures[0].point(grid),), 1.0, grid.size
+def _features(query: ParsedQuery, measures: tuple[Measure, ...]) -> tuple[str, ...]:
+    """Return SQL for what a row adds to its cell: numbers in [−1, 1]."""
     match query.aggregate:
-        case "count":
-            return ("1.0",), ("0",), 1.0, 1
+        case "count" | "histogram" | "quantile" | "interval":
+            return ("1.0",)
         case "sum":
-            value = f"{measures[0].clamped} / {number_sql(measures[0].largest)}"
-            return (value,), ("0",), 1.0, 1
-        case "histogram":
-            bins = int(query.numbers[0]) if query.numbers else 10
-            return ("1.0",), (measures[0].position(bins),), 1.0, bins
-    moments, values = moment_names(query), {each.name: each.scaled for each in measures}
-    sql = tuple(" * ".join(f"({values[c]})" for c in names) or "1.0" for names in moments)
-    # Every coordinate is at most 1, and the first is 1.
-    return sql, ("0",), math.sqrt(len(moments)), 1
+            return (f"{measures[0].clamped} / {number_sql(measures[0].largest)}",)
+    scaled = {measure.name: measure.scaled for measure in measures}
+    products = [[f"({scaled[column]})" for column in names] for names in moment_names(query)]
+    return tuple(" * ".join(factors) or "1.0" for factors in products)
 
 
 def moment_names(query: ParsedQuery) -> list[tuple[str, ...]]:
@@ -266,7 +343,7 @@ class SqlDialect:
     text: Callable[[str], str]  # SQL for exactly a text
     wide: str  # the type of whole numbers of 38 digits
     divided: str  # the sign of division without remainder
-    spread: Callable[[Sequence[str]], str]  # SQL that makes one row of each of several numbers
+    element: Callable[[Sequence[str], str], str]  # SQL for one of several numbers, counted from 0
 
 
 def number_sql(value: float) -> str:
@@ -284,9 +361,14 @@ def coded(value: str) -> str:
     return f"CAST(X'{value.encode().hex()}' AS STRING)"
 
 
-DUCKDB: Final = SqlDialect(quoted, "HUGEINT", "//", lambda cells: f"unnest([{', '.join(cells)}])")
+DUCKDB: Final = SqlDialect(
+    quoted, "HUGEINT", "//", lambda numbers, place: f"([{', '.join(numbers)}])[{place} + 1]"
+)
 SPARK: Final = SqlDialect(
-    coded, "DECIMAL(38, 0)", "DIV", lambda cells: f"explode(array({', '.join(cells)}))"
+    coded,
+    "DECIMAL(38, 0)",
+    "DIV",
+    lambda numbers, place: f"array({', '.join(numbers)})[CAST({place} AS INT)]",
 )
 
 
@@ -361,8 +443,8 @@ def contributions_sql(question: Question, grid: float, dialect: SqlDialect) -> s
         f"CAST(round(({sql}) / {number_sql(grid)}) AS BIGINT) AS k{i}"
         for i, sql in enumerate(question.columns)
     )
-    cells = dialect.spread([f"({base}) + {cell}" for cell in question.cells])
-    if question.rows == 1:  # a row's cells differ, so there is nothing to add up
+    cell = f"({base}) + {question.cell_sql(dialect)}"
+    if question.rows == 1:  # there is nothing to add up
         sums, pairs = ", ".join(f"CAST(k{i} AS {wide}) AS k{i}" for i in width), ""
     else:
         sums = ", ".join(f"CAST(sum(CAST(k{i} AS {wide})) AS {wide}) AS k{i}" for i in width)
@@ -379,7 +461,7 @@ def contributions_sql(question: Question, grid: float, dialect: SqlDialect) -> s
             SELECT *, row_number() OVER (PARTITION BY person ORDER BY place) AS nth
             FROM ({given}) AS given
         ), bounded AS (SELECT * FROM counted AS given WHERE nth <= {question.rows}),
-        spread AS (SELECT person, {steps}, {cells} AS cell FROM bounded)
+        spread AS (SELECT person, {steps}, {cell} AS cell FROM bounded)
         SELECT person, CAST(cell AS BIGINT) AS cell, {sums} FROM spread {pairs}
         """
 

@@ -13,6 +13,7 @@ from typing import Final, Self
 import numpy as np
 
 from apiece import _check
+from apiece._text import shown
 from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.accounting import gaussian_of_bounded_range, gaussian_of_laplace
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
@@ -25,7 +26,7 @@ from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import BITS, Bits, rounded_gaussians, rounded_laplaces
-from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, draws, told
+from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, describe_group, draws
 from apiece.queries.scan import Question, Registered, Sums, Texts, resolve
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
@@ -278,7 +279,8 @@ class Session:
         ends, made = np.searchsorted(cells, starts), []
         for start, (begin, end) in zip(starts, pairwise(ends.tolist()), strict=False):
             part = Segment(cells[begin:end] - start, rows[begin:end], 0, grid.size - 1)
-            made.append(told(grid, part, question.query, asked.epsilon, question.rows, self.bits))
+            about = question.query, asked.epsilon, question.rows
+            made.append(describe_group(grid, part, *about, self.bits))
         return made
 
     def _sums(self, asked: _Asked) -> Sums:
@@ -383,7 +385,7 @@ class _Asked:
             whose = "and each person's own budget over everything this ledger has charged"
             whose += f". {ledger.policy.protects}" if ledger.policy.version else ""
         return (
-            f"({self.epsilon:g}, {self.delta:g})-DP under adding or removing "
+            f"({shown(self.epsilon)}, {shown(self.delta)})-DP under adding or removing "
             f"all rows of a person ({how}); {whose}"
         )
 
@@ -411,19 +413,19 @@ def _require_size(question: Question) -> None:
 
 def _noise(question: Question, epsilon: float, delta: float) -> tuple[float, float]:
     """Return the noise multiplier and the noise's scale in units of the features."""
-    # A person adds at most rows·(norm + half a grid step in each coordinate), and the grid is a
-    # fraction of the noise, so its scale solves a linear equation. Where δ is 0 a row adds to one
-    # coordinate, and the scale is that of Laplace noise.
-    mu, rows = float(gaussian_mu(epsilon, delta)) if delta else epsilon, question.rows
-    coordinates = len(question.columns) * len(question.cells)
-    rounding = rows * math.ldexp(math.sqrt(coordinates), -BITS - 1)
+    # Gaussian noise hides what a person adds by its ℓ2 norm, Laplace noise (δ = 0) by its ℓ1 norm.
+    # The grid is a fraction of the noise, so the scale solves
+    # scale · mu = norm + rounding · grid, with grid = scale · 2^−BITS.
+    mu = float(gaussian_mu(epsilon, delta)) if delta else epsilon
+    norm, steps = question.sensitivity(2 if delta else 1)
+    rounding = math.ldexp(steps, -BITS)
     if not mu > 2 * rounding:
         raise InputError(
             f"epsilon = {epsilon:g}, delta = {delta:g}: too small for the grid of the noise with "
-            f"{rows} rows per person; give a larger epsilon or fewer rows"
+            f"{question.rows} rows per person; give a larger epsilon or fewer rows"
         )
-    scale = rows * question.norm / (mu - rounding) * (1 + 2.0**-40)
-    if not scale / (rows * question.norm) > 2.0**-20:
+    scale = norm / (mu - rounding) * (1 + 2.0**-40)
+    if not scale / norm > 2.0**-20:
         raise InputError(f"epsilon = {epsilon:g}: gives no privacy; give a smaller one")
     return 1 / mu, scale
 
