@@ -31,7 +31,9 @@ def victim_clause(verdict: contract.Verdict) -> Clause:
 
 def test_scale_keeps_every_contract(skewed: Budgets) -> None:
     verdict = contract.check(assign(skewed, Scale(), **SETTINGS))
-    assert all(clause.symmetric == 0 for clause in verdict)
+    # Noise is rounded towards privacy: nobody is more vulnerable, and next to nothing less.
+    assert all(clause.forward == 0 for clause in verdict)
+    assert all(0 < clause.backward < 1e-10 for clause in verdict)
     bounded = Budgets(skewed.epsilon, DELTA, excess=0.0, labels=skewed.labels)
     assert contract.check(assign(bounded, Scale(), **SETTINGS), bounded).ok
 

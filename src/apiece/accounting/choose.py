@@ -18,6 +18,7 @@ is a file beside this one and a row here.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ from apiece.mechanisms import (
     Selected,
     flatten,
 )
-from apiece.mechanisms.algebra import NormalForm, require_mechanism
+from apiece.mechanisms.algebra import NormalForm, flatten_below, require_mechanism
 
 
 def _formula(steps: NormalForm) -> Profile | None:
@@ -176,23 +177,50 @@ def choose(mechanism: Mechanism, method: str = "pld") -> Evaluations:
         raise unknown("method", method, METHODS)
     try:
         with within_range(lambda: f"{short(mechanism)} by method {method!r}"):
-            return _chosen(flatten(mechanism), method)
+            return _chosen(flatten(mechanism), flatten_below(mechanism), method)
     except RecursionError:
         raise InputError("mechanism: nested too deep; write equal steps as Repeated") from None
 
 
-def _chosen(steps: NormalForm, method: str) -> Evaluations:
+@dataclass(frozen=True, eq=False)
+class Between:
+    """The profile of a mechanism that lies between two others: each gives one end of the bounds.
+
+    Attributes:
+        above: What costs a record no less.
+        below: What costs it no more; None where nothing is known of it.
+    """
+
+    above: Profile
+    below: Profile | None
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Bound δ(ε)."""
+        return self._ends(self.above.delta(epsilon), lambda below: below.delta(epsilon))
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Bound ε(δ)."""
+        return self._ends(self.above.epsilon(delta), lambda below: below.epsilon(delta))
+
+    def _ends(self, above: Bounds, ask: Callable[[Profile], Bounds]) -> Bounds:
+        if self.below is None:
+            return Bounds(np.zeros(above.upper.shape), above.upper)
+        return Bounds(ask(self.below).lower, above.upper)
+
+
+def _chosen(steps: NormalForm, below: NormalForm, method: str) -> Evaluations:
+    """Return the profile of what lies between two normal forms, which nearly always are one."""
     answers: list[Evaluated] = []
     refused: list[ApieceError] = []
     for row in TABLE:
-        answer = _told(row, steps) if method in row.methods else None
+        answer = _told(row, steps, below) if method in row.methods else None
         if isinstance(answer, ApieceError):
             refused.append(answer)  # others may know
         elif answer is not None:
             answers.append(answer)
             if row.exact:
                 break
-    spare = cache(partial(_spare, steps, method))
+    spare = cache(partial(_spare, steps, below, method))
     if not answers and (last := spare()) is not None:
         answers.append(last)
     if not answers and refused:
@@ -207,19 +235,32 @@ def _chosen(steps: NormalForm, method: str) -> Evaluations:
     return Evaluations(tuple(answers), DEFAULT.reached, spare, DEFAULT.resolved)
 
 
-def _told(row: Row, steps: NormalForm) -> Evaluated | ApieceError | None:
+def _told(row: Row, steps: NormalForm, below: NormalForm) -> Evaluated | ApieceError | None:
     """Return a row's profile, or why it has none; None for a form that it does not know."""
     try:
         with within_range(lambda: row.evaluator):
             profile = row.answer(steps)
     except (UnsupportedError, RangeError) as error:
         return error
-    return None if profile is None else Evaluated(row.evaluator, row.why, profile)
+    if profile is None:
+        return None
+    if below != steps:
+        profile = Between(profile, _answer_below(row, below))
+    return Evaluated(row.evaluator, row.why, profile)
 
 
-def _spare(steps: NormalForm, method: str) -> Evaluated | None:
+def _answer_below(row: Row, steps: NormalForm) -> Profile | None:
+    """Return a row's profile of what costs no more; None where it has none."""
+    try:
+        with within_range(lambda: row.evaluator):
+            return row.answer(steps) if steps else None
+    except (UnsupportedError, RangeError):
+        return None
+
+
+def _spare(steps: NormalForm, below: NormalForm, method: str) -> Evaluated | None:
     """Return who is asked where nobody else knows an upper bound; None where that is nobody."""
-    told = (_told(row, steps) for row in TABLE if method in row.spare)
+    told = (_told(row, steps, below) for row in TABLE if method in row.spare)
     return next((answer for answer in told if isinstance(answer, Evaluated)), None)
 
 

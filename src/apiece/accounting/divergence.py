@@ -12,6 +12,8 @@ from apiece._types import Bounds, Floats, Mask
 from apiece.accounting.bounds import pieces
 from apiece.accounting.curve import PrivacyCurve, deltas
 from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled, flatten
+from apiece.mechanisms.algebra import flatten_below
+from apiece.numerics.rounding import UNIT
 
 _PAD = 1e-14  # rounding of differences of numbers of at most 1
 _START = np.concatenate(([-1e-3, 0.0], np.geomspace(1e-3, 40.0, 24)))
@@ -95,10 +97,11 @@ def excesses(
     pairs = [_Pair(*each) for each in zip(baselines, curves, least, strict=True)]
     # Between two nodes, δ̃ lies below its chord, and δ above the chords of the intervals on either
     # side, extended; nodes are added where that leaves the maximum open.
+    apart = [pair for pair in pairs if not pair.alike]
     for some in pieces(_START):
-        _look([pair for pair in pairs if pair.more], lambda _: _START[some])  # noqa: B023
+        _look([pair for pair in apart if pair.more], lambda _: _START[some])  # noqa: B023
     for _ in range(_ROUNDS):
-        _look([pair for pair in pairs if pair.undecided.any()], _Pair.inside)
+        _look([pair for pair in apart if pair.undecided.any()], _Pair.inside)
     return [pair.excess() for pair in pairs]
 
 
@@ -108,6 +111,10 @@ class _Pair:
     def __init__(self, baseline: PrivacyCurve, curve: PrivacyCurve, negligible: float) -> None:
         self.baseline, self.curve, self._negligible = baseline, curve, negligible
         self.more = True  # whether larger ε can matter
+        self._near = _nearby(curve, baseline)
+        self._far = _nearby(baseline, curve)
+        # Whether their parameters alone say all that is wanted, as where they differ by rounding.
+        self.alike = max(self._near, self._far) <= negligible * _SMALL
         none = np.zeros(0)
         self._nodes, self._ours, self._theirs = none, Bounds(none, none), Bounds(none, none)
 
@@ -144,10 +151,12 @@ class _Pair:
 
     def excess(self) -> Excess:
         """Return what is known."""
-        (forward, _), (backward, _) = self._gaps
-        near, far = _nearby(self.curve, self.baseline), _nearby(self.baseline, self.curve)
-        forward = Bounds(*(min(end, near) for end in forward))
-        backward = Bounds(*(min(end, far) for end in backward))
+        if self.alike:
+            forward, backward = Bounds(0.0, self._near), Bounds(0.0, self._far)
+        else:
+            (forward, _), (backward, _) = self._gaps
+            forward = Bounds(*(min(end, self._near) for end in forward))
+            backward = Bounds(*(min(end, self._far) for end in backward))
         symmetric = Bounds(max(forward.lower, backward.lower), max(forward.upper, backward.upper))
         return Excess(forward, backward, symmetric)
 
@@ -165,36 +174,57 @@ def _nearby(curve: PrivacyCurve, than: PrivacyCurve) -> float:
     """Bound Δ(than ‖ curve) for two mechanisms of one shape by how far their parameters are."""
     # With Q the same in both and P moved by τ in total variation, δ̃(ε) − δ(ε) is at most τ in one
     # direction and e^ε·τ in the other, so Δ ≤ τ. Parameters that reveal less cost nothing. So Δ
-    # vanishes where two plans differ by the rounding of a division.
+    # is next to nothing where two plans differ by the rounding of a division.
     if curve.mechanism is None or than.mechanism is None:
         return math.inf
-    left, right = flatten(curve.mechanism), flatten(than.mechanism)
+    if curve.mechanism == than.mechanism:
+        return 0.0
+    left, right = flatten(curve.mechanism), flatten_below(than.mechanism)
     if not left:
         return 0.0
     if len(left) != len(right):
         return math.inf
-    return sum(
-        times * _moved(step, other) if times <= most else math.inf
+    literal = _is_literal(curve.mechanism) and _is_literal(than.mechanism)
+    rounding = 0.0 if literal else _MERGED
+    moved = [
+        times * _moved(step, other, rounding) if times <= most else math.inf
         for (step, times), (other, most) in zip(left, right, strict=True)
-    )
+    ]
+    return math.fsum(moved) * (1 + _SUMS)
 
 
-def _moved(step: Mechanism, other: Mechanism) -> float:
+_MERGED = 32 * UNIT  # relative: what the noise multipliers of two merged Gaussians may be off
+_SUMS = 2.0**-40  # relative: of sums and products of a few positive numbers
+
+
+def _is_literal(mechanism: Mechanism) -> bool:
+    """Return whether noise multipliers stand in a mechanism's normal form as they are given."""
+    match mechanism:
+        case Composed():
+            return False
+        case Repeated(inner, times):
+            return (times == 1 or not isinstance(inner, Gaussian | Repeated)) and _is_literal(inner)
+        case Sampled(inner, _):
+            return _is_literal(inner)
+    return True
+
+
+def _moved(step: Mechanism, other: Mechanism, rounding: float) -> float:
     """Bound the total variation by which P of `step` lies beyond P of `other`, Q being equal."""
-    if step == other:
-        return 0.0
+    # rounding: relative, of the noise multipliers of Gaussians.
     match step, other:
         case Gaussian(z), Gaussian(y):
-            return max(1 / z - 1 / y, 0.0) * 0.4  # the normal density is below 0.4
+            # The normal density is below 0.4. The difference of nearly equal numbers is exact.
+            return max((y - z) / z / y + rounding / z, 0.0) * 0.4
         case Laplace(z), Laplace(y):
-            return max(1 / z - 1 / y, 0.0) * 0.5
+            return max((y - z) / z / y, 0.0) * (0.5 * (1 + _SUMS))
         case Sampled(inner, q), Sampled(within, r):
-            return max(q - r, 0.0) + r * _moved(inner, within)
+            return max(q - r, 0.0) + r * _moved(inner, within, rounding)
         case Repeated(inner, times), Repeated(within, most) if times <= most:
-            return times * _moved(inner, within)
+            return times * _moved(inner, within, rounding)
         case Composed(parts), Composed(others) if len(parts) == len(others):
-            return sum(map(_moved, parts, others))
-    return math.inf
+            return sum(_moved(*pair, rounding) for pair in zip(parts, others, strict=True))
+    return 0.0 if step == other else math.inf
 
 
 def _largest_gap(nodes: Floats, top: Bounds, bottom: Bounds, left: float) -> tuple[Bounds, Mask]:

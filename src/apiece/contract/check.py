@@ -84,8 +84,16 @@ class Verdict:
         return {"ok": self.ok, "groups": [asdict(clause) for clause in self.clauses]}
 
 
+# Plans round noise towards privacy by a part in 10¹², and so are by next to nothing less vulnerable
+# than the mechanism that was promised. Up to this Δ backward that breaks no bound, not even 0.
+ROUNDED = 1e-9
+
+
 def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
     """Return, for each group, forward, backward and symmetric Δ, with a verdict and a reason.
+
+    Forward Δ must be at most the bound. Backward Δ may be above it by 1e-9, which is what the
+    rounding of noise towards privacy comes to.
 
     Args:
         plan: Any plan; all numbers are recomputed from its own mechanisms, by PLD.
@@ -121,7 +129,7 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
             forward = float(np.fmax(forward, verification.forward[g]))
         spent, asked = float(verification.epsilon_spent[g]), float(verification.epsilon[g])
         most, bound, delta = max(forward, backward), float(bounds[g]), verification.delta[g]
-        kept = bool(verification.kept[g]) and most <= bound
+        kept = bool(verification.kept[g]) and forward <= bound and backward <= bound + ROUNDED
         reason = "kept" if kept else _reason(spent, asked, forward, backward, bound)
         told = asked, float(delta), bound, spent, forward, backward, most
         clauses.append(Clause(name, *told, kept, reason))
@@ -133,7 +141,7 @@ def _reason(spent: float, asked: float, forward: float, backward: float, bound: 
         return f"spends epsilon = {spent:.6g}, more than the {asked:.6g} asked"
     if forward > bound:
         return f"forward excess {forward:.3g} is above {bound:.3g}: more vulnerable than promised"
-    if backward > bound:
+    if backward > bound + ROUNDED:
         return (
             f"backward excess {backward:.3g} is above {bound:.3g}: less vulnerable than promised, "
             "but not the mechanism that was promised"
@@ -254,7 +262,8 @@ def _padded(
         if option.verdict.ok:
             kept[log_epsilon] = option
         return min(
-            float(log_room(max(clause.bound, 1e-300), clause.backward)) for clause in option.verdict
+            float(log_room(max(clause.bound, ROUNDED), clause.backward))
+            for clause in option.verdict
         )
 
     low, high = math.log(groups.epsilon.min() / 2), math.log(groups.epsilon.max() * 8)

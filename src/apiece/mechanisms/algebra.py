@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import TypeAlias, get_args
 
 from apiece import _check, _json
@@ -173,7 +174,6 @@ NormalForm: TypeAlias = tuple[tuple[Mechanism, int], ...]
 
 MOST_STEPS = 10**15
 """Counts up to here are exact as floating-point numbers."""
-_LEAST = math.ulp(0.0)  # a product of coins that underflows is rounded up to it
 
 
 def flatten(mechanism: Mechanism) -> NormalForm:
@@ -184,6 +184,10 @@ def flatten(mechanism: Mechanism) -> NormalForm:
     plain Gaussians become one (1/z² adds up, exactly), also below a coin. What is left under
     `Sampled` is in the same form. The order of composition does not change a privacy curve, so
     every accountant may read this form instead of the tree.
+
+    A coin before another coin is one coin, whose probability is rounded up where their product is
+    no floating-point number. The form then costs a record no less than `mechanism`; what costs no
+    more is `flatten_below`.
 
     Args:
         mechanism: Any tree of mechanisms.
@@ -199,9 +203,26 @@ def flatten(mechanism: Mechanism) -> NormalForm:
         >>> flatten(Repeated(Gaussian(10.0), 100))
         ((Gaussian(noise_multiplier=1.0), 1),)
     """
+    return _normal_form(mechanism, upward=True)
+
+
+def flatten_below(mechanism: Mechanism) -> NormalForm:
+    """Return `flatten`, with products of coins rounded down: what costs a record no more.
+
+    It is equal to `flatten` where no product of coins is rounded.
+
+    >>> nested = Sampled(Repeated(Sampled(Gaussian(1.0), 0.1), 1), 0.1)
+    >>> [steps[0][0].probability for steps in (flatten_below(nested), flatten(nested))]
+    [0.01, 0.010000000000000002]
+    """
+    return _normal_form(mechanism, upward=False)
+
+
+def _normal_form(mechanism: Mechanism, *, upward: bool) -> NormalForm:
+    """Return the normal form, with products of coins rounded up or down."""
     counts: dict[Mechanism, int] = {}
     precision: list[tuple[float, int]] = []
-    for step, times in _steps(mechanism, 1):
+    for step, times in _steps(mechanism, 1, upward):
         if isinstance(step, Gaussian):
             precision.append((step.noise_multiplier, times))
         else:
@@ -217,33 +238,60 @@ def flatten(mechanism: Mechanism) -> NormalForm:
     return tuple(counts.items())
 
 
-def _steps(mechanism: Mechanism, times: int) -> Iterator[tuple[Mechanism, int]]:
+def _steps(mechanism: Mechanism, times: int, upward: bool) -> Iterator[tuple[Mechanism, int]]:
     match mechanism:
         case Composed(mechanisms):
             for part in mechanisms:
-                yield from _steps(part, times)
+                yield from _steps(part, times, upward)
         case Repeated(inner, repeats):
-            yield from _steps(inner, times * repeats)
+            yield from _steps(inner, times * repeats, upward)
         case Sampled(inner, probability):
             if probability == 1:
-                yield from _steps(inner, times)
-            elif probability > 0 and (steps := flatten(inner)):
-                yield _sampled(steps, probability), times
+                yield from _steps(inner, times, upward)
+            elif probability > 0:
+                steps = _normal_form(inner, upward=upward)
+                yield from _behind_coin(steps, probability, times, upward)
         case Allocated(z, 1):
             yield Gaussian(z), times
         case _:
             yield mechanism, times
 
 
-def _sampled(steps: NormalForm, probability: float) -> Mechanism:
-    """Put a coin before flattened steps; a coin before one other coin is one coin."""
-    (first, once), *rest = steps
-    if not rest and once == 1:
-        if isinstance(first, Sampled):
-            return Sampled(first.mechanism, max(probability * first.probability, _LEAST))
-        return Sampled(first, probability)
-    parts = [step if times == 1 else Repeated(step, times) for step, times in steps]
-    return Sampled(parts[0] if not rest else Composed(*parts), probability)
+def _behind_coin(
+    steps: NormalForm, probability: float, times: int, upward: bool
+) -> Iterator[tuple[Mechanism, int]]:
+    """Put a coin below 1 before flattened steps; a coin before one other coin is one coin."""
+    match steps:
+        case ():
+            return
+        case ((Sampled(inner, other), 1),):
+            coin = _product(probability, other, upward=upward)
+            # Rounded to an end, it is no coin any more.
+            if coin == 1:
+                yield from _steps(inner, times, upward)
+            elif coin > 0:
+                yield Sampled(inner, coin), times
+        case ((only, 1),):
+            yield Sampled(only, probability), times
+        case _:
+            parts = [step if count == 1 else Repeated(step, count) for step, count in steps]
+            run = parts[0] if len(parts) == 1 else Composed(*parts)
+            yield Sampled(run, probability), times
+
+
+def _product(one: float, other: float, *, upward: bool) -> float:
+    """Return the product of two chances, rounded up or down.
+
+    More is told the larger a coin is: with a chance of q/r between two coins q ≤ r, what is behind
+    r can be replaced by what is seen of a record that takes no part, and is then behind q.
+    """
+    product = one * other
+    exact = Fraction(one) * Fraction(other)
+    if upward and product < exact:
+        return math.nextafter(product, math.inf)
+    if not upward and product > exact:
+        return math.nextafter(product, 0.0)
+    return product
 
 
 def atoms_of(step: Mechanism) -> Atoms | None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece.errors import InputError
+from apiece.numerics.rounding import UNIT
 
 _MOST = 256
 
@@ -109,7 +110,14 @@ class MixtureOfGaussians:
             unit = max(unit, float((norms / whole).max()))  # no bound is rounded down
             law = {k * unit: mass for k, mass in _law_of_sums(whole.tolist(), chances).items()}
         law.pop(0.0, None)
-        return cls(noise_stddev, list(law), list(law.values())) if law else None
+        if not law:
+            return None
+        # Where hardly anything is left of 1, the rounding of sums and products matters to that
+        # rest; raised by what it can be, the chances dominate the step.
+        chances_of_sums = np.array(list(law.values()))
+        if norms.size > 1 and chances_of_sums.sum() > 0.5:
+            chances_of_sums *= 1 + 4 * norms.size * UNIT
+        return cls(noise_stddev, list(law), chances_of_sums)
 
 
 def _law_of_sums(amounts: list[float], chances: list[float]) -> dict[float, float]:

@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from apiece import accounting
 from apiece._types import AnyArray, Floats, Integers
-from apiece.accounting import Bounds, Excess, PrivacyCurve, privacy_curve
+from apiece.accounting import Excess, PrivacyCurve, privacy_curve
 from apiece.accounting.batch import upper_epsilons
 from apiece.accounting.divergence import excesses
 from apiece.budgets import BudgetGroups
 from apiece.budgets.records import Consents
 from apiece.errors import VerificationError
-from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
+from apiece.mechanisms import Mechanism
 from apiece.numerics.rounding import after_coin
 from apiece.plan.parts import Numbers, Reference, Stage, sampled_steps
 
@@ -166,31 +166,12 @@ def _baseline_curve(baseline: Mechanism) -> PrivacyCurve:
 
 
 def excess_of(plan: Numbers, group: int, curve: PrivacyCurve) -> Excess:
-    """Return Δ between a group's baseline and its own curve; 0 where both are one."""
+    """Return Δ between a group's baseline and its own curve."""
     return _excesses([baseline_for(plan, group)], [curve])[0]
 
 
 def _excesses(baselines: Sequence[Mechanism], curves: Sequence[PrivacyCurve]) -> list[Excess]:
-    zero = Bounds(0.0, 0.0)
-    known = [Excess(zero, zero, zero)] * len(curves)
-    own = [curve.mechanism for curve in curves]
-    others = [g for g, base in enumerate(baselines) if not _same(base, own[g])]
-    pairs = [_baseline_curve(baselines[g]) for g in others], [curves[g] for g in others]
-    for g, excess in zip(others, excesses(*pairs), strict=True):
-        known[g] = excess
-    return known
-
-
-def _same(one: Mechanism, other: Mechanism | None) -> bool:
-    """Whether two mechanisms differ by no more than the rounding of a quotient."""
-    match one, other:
-        case Gaussian(z), Gaussian(y):
-            return abs(z / y - 1) < 1e-9
-        case Sampled(a, q), Sampled(b, p):
-            return abs(q / p - 1) < 1e-9 and _same(a, b)
-        case Repeated(a, n), Repeated(b, m):
-            return n == m and _same(a, b)
-    return False
+    return excesses([_baseline_curve(baseline) for baseline in baselines], curves)
 
 
 def verify(

@@ -162,12 +162,13 @@ def discretise(pair: Pair, window: Window, step: float) -> tuple[Lattice, Lattic
     """Return a dominated and a dominating lattice pair of `pair` cut off at `window`."""
     parts = cells(pair, window, step)
     above = dominating(pair, window, step, parts)
-    if isinstance(pair, AtomsPair) and pair.below is not None:
-        pair, high = pair.below, window.high
-        window = pair.window(0.0)
-        window = window._replace(high=min(window.high, high))
-        parts = cells(pair, window, step)
-    return dominated(pair, window, step, parts), above
+    if pair.below is None:
+        return dominated(pair, window, step, parts), above
+    below = pair.below
+    if isinstance(below, AtomsPair):  # its atoms lie elsewhere
+        every = below.window(0.0)
+        window = every._replace(high=min(every.high, window.high))
+    return dominated(below, window, step, cells(below, window, step)), above
 
 
 def dominated(pair: Pair, window: Window, step: float, parts: Cells) -> Lattice:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -73,6 +74,10 @@ class Pair(Protocol):
     def certain(self) -> tuple[Bounds, Bounds]:
         """Bounds on P-mass where Q has none and Q-mass where P has none, coin included."""
 
+    @property
+    def below(self) -> Pair | None:
+        """Where this pair only dominates what is meant, a pair that it dominates."""
+
     def window(self, tail: float) -> Window:
         """Return an interval of ρ outside which P and Q have about `tail` or less."""
 
@@ -92,6 +97,7 @@ class GaussianPair:
     probability: float = 1.0
     atoms: ClassVar[tuple[Atom, ...]] = ()
     certain: ClassVar[tuple[Bounds, Bounds]] = NEITHER
+    below: ClassVar[None] = None
 
     def window(self, tail: float) -> Window:
         """Cut both normals where the one that is larger there has `tail` left."""
@@ -127,6 +133,7 @@ class LaplacePair:
     scale: float
     probability: float = 1.0
     certain: ClassVar[tuple[Bounds, Bounds]] = NEITHER
+    below: ClassVar[None] = None
 
     @property
     def atoms(self) -> tuple[Atom, ...]:
@@ -159,8 +166,7 @@ class LaplacePair:
 class AtomsPair:
     """A discrete pair: atoms at increasing ρ with Q-masses, and what lies outside them."""
 
-    # below: where these atoms only dominate what is meant, a pair that it dominates. On a lattice
-    # they are as good as a density, so that `atoms` has none.
+    # On a lattice these atoms are as good as a density, so that `atoms` has none.
 
     log_ratio: Floats
     mass: Floats
@@ -334,6 +340,7 @@ class MixturePair:
     log_chances: Floats
     probability: float
     series: Series = field(repr=False)
+    below: MixturePair | None = field(default=None, repr=False)
     atoms: ClassVar[tuple[Atom, ...]] = ()
     certain: ClassVar[tuple[Bounds, Bounds]] = NEITHER
 
@@ -395,9 +402,23 @@ def mixture_pair(step: MixtureOfGaussians, probability: float = 1.0) -> MixtureP
             f"noise_multiplier = {z!r} with shifts up to {most!r}: {_PAST}; give a quotient in "
             f"[{_LEAST_NOISE:g}, {_MOST_NOISE:g}]"
         )
-    chances, shifts = np.array(step.chances), np.array(step.shifts) / z
-    total = math.fsum(step.chances)
-    joins = min(total, 1.0) * probability
-    log_chances = np.log(chances) - math.log(total)
+    chances = np.array(step.chances)
+    shifts = np.array(step.shifts) / z
+    log_chances = np.log(chances) - math.log(math.fsum(step.chances))
     require_losses("mixture of Gaussians", shifts[-1] ** 2 / 2 + log_chances[-1])
-    return MixturePair(shifts, log_chances, joins, Series.of(shifts, log_chances))
+    series = Series.of(shifts, log_chances)
+    least, most = _joins(step.chances, probability)
+    below = None if least == most else MixturePair(shifts, log_chances, least, series)
+    return MixturePair(shifts, log_chances, most, series, below)
+
+
+def _joins(chances: Sequence[float], probability: float) -> tuple[float, float]:
+    """Return numbers between which the chance lies that some row joins, itself behind a coin."""
+    # Up to one half the rounding of the product and of what is left of 1 is in that of the masses.
+    product = min(math.fsum(chances), 1.0) * probability
+    if product <= 0.5:
+        return product, product
+    exact = min(sum(map(Fraction, chances)), Fraction(1)) * Fraction(probability)
+    least = math.nextafter(product, 0.0) if product > exact else product
+    most = math.nextafter(product, math.inf) if product < exact else product
+    return least, most
