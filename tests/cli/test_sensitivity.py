@@ -103,3 +103,10 @@ def test_mistakes_are_one_line_and_exit_2(capsys, tmp_path, monkeypatch, argumen
 def test_a_range_given_twice_is_refused(capsys):
     assert run(["sensitivity", "a", "--range", "a=0:1", "--range", "a=0:2"]) == 2
     assert "twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("noise", ["1e-160", "1e-200", "1e-300", "5e-324"])
+def test_a_loss_past_floating_point_numbers_is_refused_in_a_line(capsys, noise):
+    for form in ([], ["--json"]):
+        assert run([*GOLDEN, "--noise-stddev", noise, *form]) == 2
+        assert capsys.readouterr().err.count("\n") == 1

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from apiece.errors import InputError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, standing
 from apiece.ledger.reports import SHARES, binned, cumulated
+from apiece.queries import release_standing
 
 
 def test_every_account_is_counted_by_what_it_has_left(tmp_path: Path) -> None:
@@ -34,3 +37,12 @@ def test_a_person_is_in_one_place_of_each_histogram() -> None:
     together = binned(limits, spent)
     assert together.sum(axis=1).tolist() == [50, 50]
     assert all(np.all(np.diff(counts) >= 0) for counts in cumulated(together).values())
+
+
+@pytest.mark.parametrize("noise", [1.7e308, 1e308, 1e155, 1e8, 9e-4, 1e-308])
+def test_noise_past_its_grid_is_refused_before_anybody_pays(tmp_path: Path, noise: float) -> None:
+    ledger = Ledger.make(f"{tmp_path}/p.db", list(range(20)), 2.0, 1e-5)
+    with pytest.raises(InputError, match=r"noise_stddev = .*: must be from 0\.001 to"):
+        release_standing(ledger, "May", noise_stddev=noise)
+    assert ledger.status("May") == "unknown"
+    assert release_standing(ledger, "May", noise_stddev=2.0**24)["noise_stddev"] == 2.0**24

@@ -139,7 +139,13 @@ def _loss(answer: Json, noise_stddev: float, order: float) -> Json:
     def rdp(maximum: Json) -> float | None:
         if maximum["upper"] is None:
             return None
-        return float(individual_rdp(maximum["upper"], order=order, noise_stddev=noise_stddev))
+        loss = float(individual_rdp(maximum["upper"], order=order, noise_stddev=noise_stddev))
+        if not math.isfinite(loss):
+            raise InputError(
+                f"--noise-stddev {noise_stddev:g}: the Rényi loss of order {order:g} is past "
+                "floating-point numbers; give more noise"
+            )
+        return loss
 
     return {
         "order": order,

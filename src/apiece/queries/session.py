@@ -481,6 +481,11 @@ def _integers(ids: Texts) -> tuple[Integers, Mask]:
     return values[can_be], can_be
 
 
+# Noise on counts of accounts. With more a person is less than one step of the grid of the noise.
+_LEAST_NOISE: Final = 1e-3
+_MOST_NOISE: Final = 2.0**BITS
+
+
 def release_standing(
     ledger: Ledger, analysis_id: str, *, noise_stddev: float, bits: Bits = secrets.randbits
 ) -> Json:
@@ -499,7 +504,7 @@ def release_standing(
 
     Raises:
         AnalysisError: For a name that stands for another analysis.
-        InputError: For noise that is not positive.
+        InputError: For noise that is not in [0.001, 2²⁴].
 
     Guarantee:
         A Gaussian mechanism of sensitivity √2 under adding or removing a person, and charged as
@@ -514,6 +519,11 @@ def release_standing(
         True
     """
     stddev = _check.positive("noise_stddev", noise_stddev)
+    if not _LEAST_NOISE <= stddev <= _MOST_NOISE:
+        raise InputError(
+            f"noise_stddev = {stddev:g}: must be from {_LEAST_NOISE:g} to {_MOST_NOISE:g}; give "
+            "the error that counts of accounts may have"
+        )
     terms = {"standing": list(SHARES), "noise_stddev": stddev}
 
     def counted() -> Json:
