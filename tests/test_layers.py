@@ -39,6 +39,7 @@ LAYERS = [
     "_json",
     "_lazy",
     "_check",
+    "_identifiers",
     "_text",
     "_types",
     "errors",

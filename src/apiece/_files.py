@@ -1,7 +1,11 @@
-"""Writing files: one policy for every output, and no other way to write one.
+"""Writing files: one policy for every path that is written to, and no other way to write one.
 
 An output never takes the place of an input, a device, a link or a file that is not of its own kind.
 It is whole or not there: what is not finished has no name, so that a kill leaves nothing behind.
+
+A file that grows or changes where it lies (a ledger, a head file, a journal, a log) is a regular
+file of the process's own user, under one name. A path is looked at before it is opened, and again
+through the descriptor; nobody's mode is changed but that of a file that was made here.
 """
 
 import contextlib
@@ -57,6 +61,109 @@ STATE: Final = Kind("a state", mark=b"", private=True)
 _INPUTS: ContextVar[tuple[Path, ...]] = ContextVar("inputs", default=())
 
 
+def name_kind(mode: int) -> str | None:
+    """Return what lies at a path by its mode, with its article; None of a regular file."""
+    kinds = (
+        (stat.S_ISREG, None),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISLNK, "a link"),
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    for has_kind, name in kinds:
+        if has_kind(mode):
+            return name
+    return "a device"
+
+
+def look_at(path: Path) -> os.stat_result | None:
+    """Return what lies at a path, which may be a link, unopened; None where nothing does."""
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no file can have this name"
+        raise DataError(f"{path}: cannot be used ({reason})") from None
+
+
+def require_regular(path: Path, about: os.stat_result | None) -> None:
+    """Raise `DataError` where anything but a regular file lies at a path."""
+    kind = None if about is None else name_kind(about.st_mode)
+    if kind is None:
+        return
+    remedy = "give the name of a file"
+    if kind == "a link":
+        real = Path(os.path.realpath(path))
+        if real.is_file():
+            remedy = f"give the file that it leads to, {real}"
+    raise DataError(f"{path}: is {kind}; {remedy}")
+
+
+def require_owner(path: Path, about: os.stat_result | None) -> None:
+    """Raise `DataError` where what lies at a path belongs to another user."""
+    if about is not None and about.st_uid != os.geteuid():
+        raise DataError(
+            f"{path}: belongs to another user (uid {about.st_uid}, this process has "
+            f"{os.geteuid()}); it is left untouched, run as its owner or give another path"
+        )
+
+
+def require_own(path: Path, about: os.stat_result | None, *, one_name: bool = True) -> None:
+    """Raise `DataError` for what must not be written to in its place.
+
+    That is anything but nothing, or a regular file of this user; one_name: under one name, as a
+    copy that somebody keeps under a second one would change with it.
+    """
+    require_regular(path, about)
+    require_owner(path, about)
+    if one_name and about is not None and about.st_nlink > 1:
+        raise DataError(
+            f"{path}: has {about.st_nlink} names (hard links), and what has the others would "
+            "change with it; give a copy of its own"
+        )
+
+
+def require_own_folder(path: Path) -> None:
+    """Raise `DataError` where something lies at a path that is no folder of this user."""
+    about = look_at(path)
+    if about is None:
+        return
+    kind = name_kind(about.st_mode)
+    if kind != "a folder":
+        raise DataError(f"{path}: is {kind or 'a file'}; give the name of a folder")
+    require_owner(path, about)
+
+
+def open_own(
+    path: Path, flags: int, mode: int = 0o600, *, one_name: bool = True
+) -> tuple[int, bool]:
+    """Open a file to be written to where it lies; return its descriptor, and whether it is new.
+
+    Raises `DataError` as `require_own`, before anything is opened, and `OSError`. With O_CREAT in
+    `flags`, a file that is not there is made with this mode; one for its owner alone has it
+    whatever the umask.
+    """
+    safe = (flags & ~os.O_CREAT) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    about = look_at(path)
+    require_own(path, about, one_name=one_name)
+    if about is None and flags & os.O_CREAT:
+        try:
+            descriptor = os.open(path, safe | os.O_CREAT | os.O_EXCL, mode)
+        except FileExistsError:  # made by another process in this moment
+            return open_own(path, flags & ~os.O_CREAT, mode, one_name=one_name)
+        if not mode & 0o077:
+            os.fchmod(descriptor, mode)
+        return descriptor, True
+    descriptor = os.open(path, safe)
+    try:
+        require_own(path, os.fstat(descriptor), one_name=one_name)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, False
+
+
 @contextlib.contextmanager
 def reading(inputs: Iterable[Path]) -> Iterator[None]:
     """Guard these files, and what a database keeps beside them, against outputs in the body."""
@@ -70,8 +177,8 @@ def reading(inputs: Iterable[Path]) -> Iterator[None]:
 def check_output(path: str | Path, kind: Kind, inputs: Iterable[Path] = ()) -> Path:
     """Return the path if a file of this kind may be written there, or raise `DataError`."""
     # Refused are what is read (`inputs`, those of `reading`, by whatever name), a device, a pipe, a
-    # folder, a link, a name that no file can have or that says another format, and a file that is
-    # there and is not of the kind.
+    # folder, a link, somebody else's file, a name that no file can have or that says another
+    # format, and a file that is there and is not of the kind.
     target = Path(path)
     if not target.name or "\0" in str(target):
         raise DataError(f"{target}: is no name of a file; give one")
@@ -82,10 +189,8 @@ def check_output(path: str | Path, kind: Kind, inputs: Iterable[Path] = ()) -> P
     except OSError as error:
         raise DataError(f"{target}: cannot be written ({error.strerror})") from None
     _refuse_inputs(target, there, (*_INPUTS.get(), *inputs))
-    if there is not None and not stat.S_ISREG(there.st_mode):
-        folder, link = stat.S_ISDIR(there.st_mode), stat.S_ISLNK(there.st_mode)
-        kind_of = "a folder" if folder else "a link" if link else "a device, a pipe or a socket"
-        raise DataError(f"{target}: is {kind_of}; give the name of a file")
+    require_regular(target, there)
+    require_owner(target, there)
     if there is not None:
         _refuse_other(target, kind)
     kind.ending(target)
@@ -159,9 +264,10 @@ def write(path: str | Path, content: str | bytes, kind: Kind, inputs: Iterable[P
 def append(path: str | Path, line: str, kind: Kind) -> None:
     """Add a line to a file of this kind, which is made where there is none; raise as `writing`."""
     target = check_output(path, kind)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     try:
-        with os.fdopen(os.open(target, flags, 0o600 if kind.private else 0o666), "ab") as file:
+        descriptor, _ = open_own(target, flags, 0o600 if kind.private else 0o666)
+        with os.fdopen(descriptor, "ab") as file:
             file.write(f"{line}\n".encode())
     except OSError as error:
         raise DataError(f"{target}: cannot be written ({error.strerror or error})") from None

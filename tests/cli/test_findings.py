@@ -94,7 +94,7 @@ def test_ids_that_differ_in_blanks_are_not_merged(
     files = [*DELTA, "--canaries", str(tmp_path / "scores.parquet")]
     files += ["--coins", str(tmp_path / "coins.parquet")]
     assert main(["audit", *files, key, "who"]) == 2
-    assert "blanks around the id" in capsys.readouterr().err
+    assert "has blanks at an end" in capsys.readouterr().err
 
 
 def rows_of_canaries(folder: Path) -> tuple[list[str], list[str]]:

@@ -14,6 +14,7 @@ import click
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from tests.strange_paths import ANOTHER_USER, STRANGE, look, plant
 
 from apiece import Budgets, Ledger, Scale, assign, cli
 from apiece.cli._command import Command, Output
@@ -57,6 +58,7 @@ ASKED = {
     "audit lira --out": ("audit lira run --models 16 --out OUT", ("run/config.toml",)),
     "reproduce --out": ("reproduce none --experiments experiments --out OUT", ()),
 }  # fmt: skip
+FOLDERS = ("train --out", "report --as --out", "audit lira --out", "reproduce --out")
 OUTPUTS = ("--out", "--figure", "--page", "--steward-log")
 ENDINGS = (".json", ".png", ".html", ".parquet", ".toml", "")
 
@@ -158,23 +160,40 @@ def test_no_input_is_written_over(what: str, folder: Path, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_no_file_of_others_device_or_link_is_written_over(
+def test_what_is_no_file_of_one_s_own_is_not_written_over(
     what: str, folder: Path, capsys: Any
 ) -> None:
     words, _ = ASKED[what]
-    os.mkfifo(folder / "pipe")
-    (folder / "link").symlink_to("none")
+    into_folder = what in FOLDERS
+    for kind in STRANGE:
+        if kind == "folder" and into_folder:
+            continue  # an empty folder of one's own is what is asked for
+        plant(kind, folder / kind, b"mine")
+        before = look(folder)
+        words_at = [part.replace("OUT", kind) for part in words.split(" ")]
+        assert cli.run(words_at) == 2, kind
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1, said
+        assert look(folder) == before, kind
     for ending in ENDINGS:
         (folder / f"notes{ending}").write_text("mine")
-    for at in ("/dev/null", "/dev/full", "pipe", "link", *(f"notes{e}" for e in ENDINGS), "t\0x"):
-        before = {p.name: p.lstat().st_mode for p in Path().iterdir()}
-        assert cli.run([part.replace("OUT", at) for part in words.split(" ")]) == 2, at
-        assert capsys.readouterr().err.count("\n") == 1
-        assert {p.name: p.lstat().st_mode for p in Path().iterdir()} == before
-        assert all((folder / f"notes{e}").read_text() == "mine" for e in ENDINGS)
-    null = Path("/dev/null").stat()
-    assert Path("/dev/null").is_char_device()
-    assert null.st_rdev == os.makedev(1, 3)
+        assert cli.run(words.replace("OUT", f"notes{ending}").split(" ")) == 2
+        assert (folder / f"notes{ending}").read_text() == "mine"
+    assert cli.run([part.replace("OUT", "t\0x") for part in words.split(" ")]) == 2
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("what", FOLDERS)
+def test_a_folder_of_somebody_else_is_no_output(what: str, folder: Path, capsys: Any) -> None:
+    (folder / "theirs").mkdir(mode=0o777)
+    try:
+        os.chown(folder / "theirs", ANOTHER_USER, ANOTHER_USER)
+    except PermissionError:
+        pytest.skip("only root can give a folder away")
+    before = look(folder)
+    assert cli.run(ASKED[what][0].replace("OUT", "theirs").split(" ")) == 2
+    assert "belongs to another user" in capsys.readouterr().err
+    assert look(folder) == before
 
 
 def test_an_export_is_parquet_by_name_and_for_its_owner_alone(folder: Path, capsys: Any) -> None:

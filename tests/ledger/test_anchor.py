@@ -148,7 +148,21 @@ def test_where_heads_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 LINES = [f"{n}:{n:064x}" for n in range(3)]
 
 
-@pytest.mark.parametrize("torn", ["", "3", "3:", "3:00", "\0" * 40, "3:00\0\0", "\n\n"])
+@pytest.mark.parametrize(
+    "torn",
+    [
+        "",
+        "3",
+        "3:",
+        "3:00",
+        "\0" * 40,
+        "3:00\0\0",
+        "\n\n",
+        "\0" * 9000,
+        "3:00" + "\0" * 4096,
+        "\0" * (4096 - 3 * 67),
+    ],
+)
 def test_what_a_power_cut_leaves_of_a_line_is_no_line_and_joins_none(
     torn: str, tmp_path: Path
 ) -> None:

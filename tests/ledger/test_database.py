@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from apiece.errors import ApieceError, StateError
+from apiece.errors import ApieceError, DataError, StateError
 from apiece.ledger import Ledger, database
 from apiece.ledger.database import is_missing, made_private, make_engine, transaction
 
@@ -18,10 +18,17 @@ def test_a_ledger_file_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
     try:
         ledger = Ledger.open(str(tmp_path / "new.db"))
         (tmp_path / "planted.db").touch(0o666)
-        Ledger.open(str(tmp_path / "planted.db"))
+        (tmp_path / "private.db").touch(0o600)
+        Ledger.open(str(tmp_path / "private.db"))
     finally:
         os.umask(before)
-    for name in ("new.db", "planted.db"):
+    planted = tmp_path / "planted.db"
+    mode = stat.S_IMODE(planted.stat().st_mode)
+    if mode & 0o077:  # no mode of what existed is changed
+        with pytest.raises(DataError, match="an empty file is there, which others may use"):
+            Ledger.open(str(planted))
+        assert (stat.S_IMODE(planted.stat().st_mode), planted.stat().st_size) == (mode, 0)
+    for name in ("new.db", "private.db"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
     ledger.enroll([1], 1.0, 1e-6)
     with sqlite3.connect(tmp_path / "new.db") as direct:
@@ -36,6 +43,20 @@ def test_a_link_to_nowhere_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(ApieceError):
         Ledger.open(str(tmp_path / "p.db"))
     assert not (tmp_path / "elsewhere.db").exists()
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_a_database_of_something_else_is_left_as_it_is(tmp_path: Path, journal: str) -> None:
+    path = tmp_path / "app.db"
+    with sqlite3.connect(path) as direct:
+        direct.execute(f"PRAGMA journal_mode = {journal}")
+        direct.execute("CREATE TABLE t (x)")
+    direct.close()
+    before = path.read_bytes()
+    for call in (Ledger.open, lambda at: Ledger.make(at, [1], 1.0, 1e-6)):
+        with pytest.raises(StateError, match="is a database of something else"):
+            call(str(path))
+    assert path.read_bytes() == before
 
 
 def test_all_of_a_transaction_happens_or_none_of_it(tmp_path: Path) -> None:
@@ -77,7 +98,7 @@ def test_a_file_that_was_made_for_nothing_is_taken_away(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), made_private(engine):
         raise ZeroDivisionError
     assert not (tmp_path / "p.db").exists()
-    (tmp_path / "p.db").touch()
+    (tmp_path / "p.db").touch(0o600)
     with pytest.raises(ZeroDivisionError), made_private(engine):
         raise ZeroDivisionError
     assert (tmp_path / "p.db").exists()  # it was there before

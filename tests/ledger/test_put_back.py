@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from apiece.errors import AnalysisError, ApieceError, StateError
+from apiece.errors import AnalysisError, ApieceError, DataError, StateError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, anchor, chain, receipt
 from apiece.ledger.anchor import HeadFile, Memory, read_head
@@ -325,7 +325,7 @@ CALLS: tuple[Callable[[Ledger], Any], ...] = (
     lambda x: list(x.history()),
     lambda x: list(x.account_blocks()),
     lambda x: list(x.admitted("q")),
-    lambda x: x.export("/dev/null", "history"),
+    lambda x: x.export("nowhere/x.parquet", "history"),
     lambda x: receipt(x, "ann"),
 )
 
@@ -421,11 +421,14 @@ def test_a_ledger_without_its_head_file(tmp_path: Path) -> None:
         Ledger.make(str(path), ["ann"], 1.0, 1e-6)
 
 
-def test_a_ledger_is_known_through_a_link(tmp_path: Path) -> None:
+def test_a_link_to_a_ledger_names_the_file_to_give(tmp_path: Path) -> None:
+    """By another name SQLite would keep another journal, and apiece another head file."""
     path = made(tmp_path)
     (tmp_path / "link.db").symlink_to(path)
-    Ledger.open(f"{tmp_path}/link.db").reserve("q", ["ann"], NORM, 1.0)
-    assert not (tmp_path / "link.db.head").exists()
+    with pytest.raises(DataError, match=f"is a link; give the file that it leads to, {path}"):
+        Ledger.open(f"{tmp_path}/link.db")
+    (tmp_path / "folder").symlink_to(tmp_path)  # a folder on the way may be a link
+    Ledger.open(f"{tmp_path}/folder/p.db").reserve("q", ["ann"], NORM, 1.0)
     assert Ledger.open(str(path)).verify().ok
 
 

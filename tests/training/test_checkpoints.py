@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.strange_paths import STRANGE, look, plant
 from torch import nn
 
 from apiece.errors import StateError
@@ -113,8 +114,35 @@ def test_a_journal_that_is_a_link_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path / "journal")
     (tmp_path / "wide").write_bytes(b"")
     (tmp_path / "wide").chmod(0o666)
-    Journal(tmp_path / "wide")
-    assert mode(tmp_path / "wide") == 0o600
+    with pytest.raises(StateError, match="others can write to the journal"):
+        Journal(tmp_path / "wide")
+    assert mode(tmp_path / "wide") == 0o666
+    (tmp_path / "read").write_bytes(b"")
+    (tmp_path / "read").chmod(0o644)
+    Journal(tmp_path / "read")
+    assert mode(tmp_path / "read") == 0o644
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+@pytest.mark.parametrize("name", ["journal", "key", "folder"])
+def test_what_is_no_file_of_one_s_own_is_refused_and_stays(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    if (name, kind) in (("folder", "folder"), ("key", "hard link")):
+        return  # a folder is made for; zeros go over a key by all its names
+    folder = tmp_path if name == "folder" else tmp_path / "run"
+    folder.mkdir(exist_ok=True, mode=0o700)
+    plant(kind, folder / name, KEY)
+    before = look(tmp_path)
+    calls = {
+        "journal": [lambda: Journal(folder / "journal")],
+        "key": [CheckpointFolder(folder).finish, lambda: CheckpointFolder(folder).save({}, KEY)],
+        "folder": [lambda: CheckpointFolder(folder / "folder").save({}, KEY)],
+    }
+    for call in calls[name]:
+        with pytest.raises(StateError):
+            call()
+        assert look(tmp_path) == before
 
 
 class Listed(nn.Module):

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
 
+from apiece._identifiers import find_flaw
 from apiece._json import loads
 from apiece._types import Json
 from apiece.budgets.consents import (
@@ -26,7 +27,9 @@ from apiece.datasets.cells import column, texts
 from apiece.errors import DataError
 
 UNKNOWN: Final = "a code that the mapping lacks"
-_DATE: Final = re.compile(r"(\d{4})(-\d\d)?(-\d\d)?(T\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d))?")
+_DATE: Final = re.compile(
+    r"(\d{4})(-\d\d)?(-\d\d)?(T\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d))?", re.ASCII
+)
 
 
 def read_consents(path: str | Path, mapping: ConsentMapping) -> ConsentRecords:
@@ -89,7 +92,10 @@ def _note(
     """Add whose consent it is, and what they said or why nothing; or what kind of odd one it is."""
     person = ""
     try:
-        person = whose(each)
+        named = whose(each)
+        if find_flaw(named) is not None:
+            raise OddError("a person's id that could be written in another way")
+        person = named
         rule = said(each, result.mapping)
     except OddError as error:
         result.odd.setdefault(person, []).append(str(error))

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from apiece import _check
+from apiece._identifiers import find_flaw
 from apiece._json import toml_table
-from apiece._text import plain
 from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.budgets.levels import Levels
 from apiece.errors import DataError, InputError
@@ -352,4 +352,4 @@ def _pairs(name: str, table: object) -> Json:
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and plain(value) == value and value.strip() not in ("", OTHERS)
+    return isinstance(value, str) and find_flaw(value) is None and value != OTHERS

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._identifiers import find_flaw
 from apiece._types import AnyArray, Floats, Ids, Integers, Mask
 from apiece.datasets.cells import column
 from apiece.errors import DataError, InputError, as_given
@@ -40,11 +41,12 @@ def _cells(table: pd.DataFrame, name: str, role: str, remedy: str) -> tuple[str,
     if empty:
         raise DataError(f"{what}, row {empty[0] + 1}: empty ({len(empty)} such rows); {remedy}")
     if all(isinstance(v, str) for v in given):
-        padded = [k for k, v in enumerate(given) if v != v.strip()]
-        if padded:
+        flawed = [k for k, v in enumerate(given) if find_flaw(v) is not None]
+        if flawed:
             raise DataError(
-                f"{what}, row {padded[0] + 1}: blanks around the id ({len(padded)} such rows); "
-                "remove them, so that it is the id that accounts and other tables have"
+                f"{what}, row {flawed[0] + 1}: the id {find_flaw(given[flawed[0]])} "
+                f"({len(flawed)} such rows); write each id in one way, the one that accounts and "
+                "other tables have"
             )
         return what, given
     if all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in given):

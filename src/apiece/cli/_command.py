@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import click
 
-from apiece._files import FIGURE, Kind, check_output, reading
+from apiece._files import FIGURE, Kind, check_output, reading, require_own_folder
 from apiece._text import aligned, plain, plain_lines
 from apiece.errors import DataError, InputError, unknown
 
@@ -75,8 +75,11 @@ class Command(click.Command):
         anchor = os.environ.get("APIECE_LEDGER_ANCHOR", "")
         with reading([path for text in (*inputs, anchor) for path in files_of(text)]):
             for kind, value in given:
-                if isinstance(kind, Output) and kind.kind is not None and value is not None:
-                    check_output(value, kind.kind)
+                if isinstance(kind, Output) and value is not None:
+                    if kind.kind is None:
+                        require_own_folder(Path(value))
+                    else:
+                        check_output(value, kind.kind)
             with Bar(None, ctx.command_path):
                 return super().invoke(ctx)
 

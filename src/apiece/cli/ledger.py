@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from apiece._files import EXPORT
+from apiece._identifiers import find_period
 from apiece._json import loads
 from apiece._text import percent
 from apiece.cli._command import (
@@ -202,10 +202,11 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
     if flags["scope"] is not None and flags["out"] is None:
         raise InputError("--scope: says who is in --out; give that too")
     consent_records = read_consents(consents, ConsentMapping.from_toml(read_text(mapping)))
-    try:
-        day = None if flags["on"] is None else date.fromisoformat(flags["on"])
-    except ValueError:
-        raise InputError(f"--on = {flags['on']!r}: must be a day, as 2026-05-01") from None
+    day = None
+    if flags["on"] is not None:
+        day = find_period(flags["on"], "day")
+        if day is None:
+            raise InputError(f"--on = {flags['on']!r}: must be a day, as 2026-05-01")
     asked = consent_records.on(day, leave_out=flags["leave_out"])
     scope = {} if flags["scope"] is None else read_scope(flags["scope"])
     ledger = Ledger.open(url)
@@ -547,6 +548,8 @@ def verify(url: str, head: str | None, as_json: bool) -> None:
         )
     verification = _open(url).verify(kept)
     document = {name: getattr(verification, name) for name in ("ok", "entries", "people")}
+    document["notes"] = list(verification.notes)
+    warn(verification.notes)
     verdict = (
         "ok" if verification.ok else f"{len(verification.problems)} problems; restore a backup"
     )

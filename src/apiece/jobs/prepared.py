@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from apiece import _json
-from apiece._files import Kind, append, write
+from apiece._files import Kind, append, require_own_folder, write
 from apiece.assignment import Strategy, assign, schedule_noise
 from apiece.budgets import Budgets
 from apiece.budgets.groups import cap_note
@@ -34,6 +34,7 @@ class RunFolder:
     # list of who has which budget.
 
     def __init__(self, path: Path, *, timed: bool = True) -> None:
+        require_own_folder(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -69,12 +70,16 @@ def _is_free(path: Path) -> bool:
 
 
 def refuse_used(path: Path) -> None:
-    """Raise `DataError` if `path` is a file, or a folder with something in it."""
+    """Raise `DataError` unless `path` is free, or an empty folder of this user."""
     if not _is_free(path):
         raise DataError(
             f"out = {path}: exists and is not empty; it is left untouched, give another folder as "
             f"{as_given('out')}"
         )
+    try:
+        require_own_folder(path)
+    except DataError as error:
+        raise DataError(f"out = {error}") from None
 
 
 def free_folder(parent: Path, name: str) -> Path:

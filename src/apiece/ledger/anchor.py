@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from apiece.errors import StateError
+from apiece import _files
+from apiece.errors import DataError, StateError
 from apiece.ledger.chain import Head, Last
 from apiece.ledger.database import head_file, is_there
 
@@ -84,10 +85,7 @@ class HeadFile:
     def read(self, *, whole: bool = False) -> dict[int, str]:
         """Return the last digests, or all, by number; none where a head file is not there."""
         try:
-            with self.path.open("rb") as file:
-                start = 0 if whole else max(0, file.seek(0, os.SEEK_END) - TAIL)
-                file.seek(start)
-                data = file.read()
+            data, begins = self._read_end(whole)
         except OSError as error:
             if self.store is not None and isinstance(error, FileNotFoundError):
                 return {}
@@ -95,28 +93,59 @@ class HeadFile:
                 f"{self.called}: cannot be read ({error.strerror}); put it back, or begin a new "
                 "one with the head that `apiece ledger verify` prints, if you trust it"
             ) from None
-        kept: dict[int, str] = {}
-        lines = data.replace(b"\0", b"").split(b"\n")  # which a power cut leaves of a file's end
-        for line in lines[1:] if start else lines:
+        except DataError as error:
+            raise StateError(f"{self.role} {error}") from None
+        digests: dict[int, str] = {}
+        lines = data.replace(b"\0", b"").split(b"\n")
+        for line in lines if begins else lines[1:]:
             text = line.decode("ascii", "replace")
             head = read_head(text)
             if head is None and _TORN.fullmatch(text):
                 continue
-            if head is None or kept.setdefault(*head) != head.digest:
+            if head is None or digests.setdefault(*head) != head.digest:
                 raise StateError(
                     f"{self.called}: a line of it is not number:digest, or not that of an earlier "
                     "line; the ledger cannot be checked with it: put it back"
                 )
-        if self.store is None and not kept:
+        if self.store is None and not digests:
             raise StateError(f"{self.called}: holds no head; begin it with one that you trust")
-        return kept
+        return digests
 
-    def keep(self, last: Last, kept: Mapping[int, str], *, must: bool = True) -> None:
+    def _read_end(self, whole: bool) -> tuple[bytes, bool]:
+        """Return the last `TAIL` bytes before the zeros at the end, and whether they are all.
+
+        A power cut can leave zeros of any number at a file's end, where a line was to be.
+        """
+        about = _files.look_at(self.path)
+        if about is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file")
+        _files.require_regular(self.path, about)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(self.path, flags), "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            while end:
+                start = max(0, end - TAIL)
+                file.seek(start)
+                content = file.read(end - start).rstrip(b"\0")
+                end = start + len(content)
+                if content:
+                    break
+            start = 0 if whole else max(0, end - TAIL)
+            file.seek(start)
+            return file.read(end - start), start == 0
+
+    def keep(self, last: Last, known: Mapping[int, str], *, must: bool = True) -> None:
         """Add the last entry, durably; must: it is an error that this process may not write."""
-        if last.number in kept:
+        if last.number in known:
             return
         try:
             self._add(f"{last.number}:{last.digest.hex()}\n".encode())
+        except DataError as error:
+            if must:
+                raise StateError(
+                    f"{self.role} {error}; the ledger has the entry: mend the file and call again "
+                    "with the same analysis id"
+                ) from None
         except OSError as error:
             if must or error.errno not in _NOT_OURS:
                 raise StateError(
@@ -124,10 +153,16 @@ class HeadFile:
                     "entry: mend the file and call again with the same analysis id"
                 ) from None
 
+    def check_writable(self) -> None:
+        """Raise `StateError` where a line must not be added to what lies at the path."""
+        try:
+            _files.require_own(self.path, _files.look_at(self.path))
+        except DataError as error:
+            raise StateError(f"{self.role} {error}") from None
+
     def _add(self, line: bytes) -> None:
-        new = not self.path.exists()
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(self.path, flags, 0o600)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        file, new = _files.open_own(self.path, flags)
         try:
             size = os.fstat(file).st_size
             if size and os.pread(file, 1, size - 1) != b"\n":
@@ -147,9 +182,14 @@ class HeadFile:
                 os.close(folder)
 
     @property
+    def role(self) -> str:
+        """Return what the file is for: "anchor" or "head file"."""
+        return "anchor" if self.store is None else "head file"
+
+    @property
     def called(self) -> str:
         """Return the name that messages use."""
-        return f"{'anchor' if self.store is None else 'head file'} {self.path}"
+        return f"{self.role} {self.path}"
 
 
 class Heads(NamedTuple):
@@ -205,6 +245,11 @@ class Anchor:
         for file, known in ((self.beside, kept.beside), (self.elsewhere, kept.elsewhere)):
             if file is not None:
                 file.keep(last, known, must=must)
+
+    def check_writable(self) -> None:
+        """Raise `StateError` where one of the files is not one that may be written to."""
+        for file in self.files:
+            file.check_writable()
 
     def require_none(self, ledger: str) -> None:
         """Raise `StateError` where heads are kept of a ledger that is not there."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
+from apiece._identifiers import require_canonical
 from apiece._types import Integers, Json
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.ledger import codec, schema
@@ -299,7 +300,7 @@ class Trail:
                 raise _damaged(number)
             known[analysis] = number
         if kind == "policy":
-            self.policy = Policy.from_toml(body["policy"])
+            self.policy = Policy.from_history(body["policy"])
         elif kind == "consent":
             self.permits = Permits.read(body, dict(self.arrays(connection, number)), people)
         elif kind == "withdraw":
@@ -370,8 +371,13 @@ def _damaged(number: int) -> StateError:
     return StateError(f"ledger: entry {number} is damaged or missing; {REMEDY}")
 
 
+def check_new_id(value: str) -> None:
+    """Raise `InputError` for the id of a new analysis that could be written in another way."""
+    require_canonical("analysis_id", value)
+
+
 def check_id(value: Any) -> str:
-    """Return the id of an analysis. Raises `InputError` for what cannot be one."""
+    """Return the id of an analysis, new or old. Raises `InputError` for what cannot be one."""
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
         raise InputError(f"analysis_id = {value!r}: give 1 to 200 printable characters")
     return value

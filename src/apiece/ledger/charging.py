@@ -17,7 +17,7 @@ from apiece.filters import Costs
 from apiece.filters.convert import distinct
 from apiece.filters.costs import cheapest
 from apiece.ledger import accounts, chain, codec
-from apiece.ledger.chain import Last, Trail, check_terms
+from apiece.ledger.chain import Last, Trail, check_new_id, check_terms
 from apiece.ledger.codec import BLOCK, begin
 from apiece.ledger.schema import chunks
 from apiece.ledger.scopes import ACCOUNT, Ceiling, Policy, Scope, pools, takings
@@ -205,6 +205,7 @@ def reserve_listed(
         if "terms" not in about:
             check_request(analysis_id, entry, request)
         return replay(connection, trail, number, ordinals, asked, entry), last
+    check_new_id(analysis_id)
     admitted, at = np.zeros(ordinals.size, dtype=bool), trail.now()
     bounds = bounds_of(trail, about.get("scope", {}), at)
 
@@ -240,6 +241,7 @@ def reserve_all(
             places = codec.places(block, codec.unpack_charges(data)[0])
             paid += int((~codec.among(places, out)).sum())
         return paid, last
+    check_new_id(analysis_id)
     bounds = bounds_of(trail, about.get("scope", {}), at)
     request = begin(salt, b"everyone", str(last.people).encode())
 

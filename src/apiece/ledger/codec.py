@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._identifiers import find_flawed
 from apiece._types import Floats, Ids, Integers, Mask
 from apiece.errors import BudgetError, DataError, StateError
 from apiece.filters.convert import SHARE, distinct, gaussian_budget
@@ -42,6 +43,20 @@ def checked_ids(ids: Any, *, least: int = 1) -> Ids:
     if array.size < least:
         raise DataError("ids: none; give a flat list of ids")
     return array if array.size else np.zeros(0, dtype=np.int64)
+
+
+def require_canonical_ids(ids: Ids) -> None:
+    """Raise `DataError` for ids of new persons that could be written in another way.
+
+    Ids that a ledger has had before this rule are read as they are. The message shows no id.
+    """
+    flawed = find_flawed(ids)
+    if flawed is not None:
+        place, many, flaw = flawed
+        raise DataError(
+            f"ids[{place}]: {flaw} ({many} of {ids.size} new ids are not written in the one way); "
+            "no account is opened for a second spelling: mend them here and in the tables"
+        )
 
 
 def read_id(text: str, kind: str | None) -> int | str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
+from apiece import _files
 from apiece._lazy import lacking
-from apiece.errors import InputError, StateError
+from apiece.errors import DataError, InputError, StateError
 
 FORMS: Final = "sqlite:///file.db or postgresql://user@host/name"
 PASSWORDS: Final = (
@@ -115,6 +117,7 @@ def make_engine(address: str) -> sa.Engine:
     except (NoSuchModuleError, ImportError):
         raise lacking("psycopg", "ledger") from None
     if engine.dialect.name == "sqlite":
+        event.listen(engine, "do_connect", _sqlite_look)
         event.listen(engine, "connect", _sqlite_connect)
         event.listen(engine, "begin", _sqlite_begin)
     else:
@@ -122,16 +125,58 @@ def make_engine(address: str) -> sa.Engine:
     return engine
 
 
+# What SQLite opens beside its file, by that file's name.
+_SIDECARS: Final = ("-journal", "-wal", "-shm")
+
+
+def check_files(path: Path, *, writes: bool) -> bool:
+    """Return whether an SQLite file, and what SQLite keeps beside it, may be written to.
+
+    Looks, and opens nothing. Raises `DataError` for a path where something else lies than a
+    regular file under one name; writes: and for one of another user.
+    """
+    own = True
+    for each in (path, *(path.with_name(path.name + end) for end in _SIDECARS)):
+        try:
+            about = _files.look_at(each)
+            _files.require_regular(each, about)
+            if writes:
+                _files.require_own(each, about)
+            elif about is not None:
+                own &= about.st_uid == os.geteuid() and about.st_nlink == 1
+        except DataError as error:
+            raise DataError(f"ledger {error}") from None
+    return own
+
+
+def _sqlite_look(_dialect: Any, _record: Any, arguments: list[Any], options: Any) -> None:
+    """Look at the file before SQLite opens it; open what must not be written to to be read."""
+    path = Path(arguments[0])
+    if not check_files(path, writes=False):
+        arguments[0] = f"{path.absolute().as_uri()}?mode=ro"
+        options["uri"] = True
+
+
 def _sqlite_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions are begun below, not by the driver
     for pragma in (
         f"busy_timeout = {BUSY_SECONDS * 1000}",
-        "journal_mode = DELETE",
         "synchronous = EXTRA",  # a charge survives a power cut, the journal's removal too
         "cell_size_check = ON",
         "cache_size = -65536",
     ):
         connection.execute(f"PRAGMA {pragma}")
+    (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if journal != "delete" and not _holds_others(connection):
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+
+def _holds_others(connection: Any) -> bool:
+    """Return whether an SQLite file has tables and no ledger; its settings stay as they are."""
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    own = "SELECT count(*) FROM sqlite_master WHERE name = 'apiece_meta'"
+    (ledgers,) = connection.execute(own).fetchone()
+    return bool(tables and not ledgers)
 
 
 def _sqlite_begin(connection: sa.Connection) -> None:
@@ -160,37 +205,47 @@ def sqlite_file(engine: sa.Engine) -> Path | None:
 
 
 def is_missing(engine: sa.Engine) -> bool:
-    """Return whether it is an SQLite file that does not exist; connecting would make it."""
+    """Return whether it is an SQLite file that does not exist; connecting would make it.
+
+    Raises `DataError` where something else lies there than a file that a ledger can be in.
+    """
     path = sqlite_file(engine)
-    return path is not None and not is_there(path)
+    if path is None or not is_there(path):
+        return path is not None
+    check_files(path, writes=False)
+    return False
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is such a file; a name that no file can have has none."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
+    """Return whether anything has this name, a link too; a name that no file can have has none."""
+    return os.path.lexists(path)
 
 
 @contextmanager
 def made_private(engine: sa.Engine) -> Iterator[None]:
-    """Make an SQLite file for its owner alone, whatever the umask; take it away on failure."""
-    path, made = sqlite_file(engine), False
+    """Make an SQLite file for its owner alone, whatever the umask; take it away on failure.
+
+    An empty file that is there is used as it is if it is its owner's alone; no mode is changed.
+    """
+    path = sqlite_file(engine)
     if path is None:
         yield
         return
+    check_files(path, writes=True)
+    made = False
     try:
-        if not path.exists():
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-            made = True
-        if path.stat().st_size == 0:
-            path.chmod(0o600)
-    except FileExistsError:
-        if not path.exists():  # else another process was first, and made it as this one would
-            raise StateError(f"ledger {path}: is a link to nowhere; remove it") from None
+        descriptor, made = _files.open_own(path, os.O_RDONLY | os.O_CREAT, 0o600)
+        about = os.fstat(descriptor)
+        os.close(descriptor)
+    except DataError as error:
+        raise DataError(f"ledger {error}") from None
     except OSError as error:
         raise StateError(f"ledger {path}: unable to open it ({error.strerror})") from None
+    if about.st_size == 0 and about.st_mode & 0o077:
+        raise DataError(
+            f"ledger {path}: an empty file is there, which others may use (mode "
+            f"{stat.S_IMODE(about.st_mode):04o}); remove it, or chmod 600 it"
+        )
     try:
         yield
     except BaseException:
@@ -214,6 +269,9 @@ def transaction(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
 
     Where the connection broke during the commit the outcome is unknown: every call can be repeated.
     """
+    path = sqlite_file(engine)
+    if path is not None and writes:
+        check_files(path, writes=True)
     try:
         with (
             engine.connect().execution_options(apiece_writes=writes) as connection,

@@ -15,7 +15,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from apiece._identifiers import PERIODS, find_period, name_period, require_canonical
 from apiece._json import toml_table
+from apiece._text import plain
 from apiece._types import Integers, Json, Mask
 from apiece.budgets.consents import permitted
 from apiece.errors import InputError
@@ -28,7 +30,8 @@ WHOLE: Final = 2**30  # shares are whole numbers of this, so that parts of accou
 DIMENSIONS: Final[tuple[str, ...]] = ("querier", "purpose", "source")
 POOL: Final = "pool"
 _NAME: Final = re.compile(r"[\w][\w .:/-]{0,63}")
-_PERIODS: Final = {
+# How ledgers before this rule wrote periods; `find_period` says how they are written.
+_OLDER_PERIODS: Final = {
     "day": r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])",
     "week": r"\d{4}-W(0[1-9]|[1-4]\d|5[0-3])",
     "month": r"\d{4}-(0[1-9]|1[0-2])",
@@ -115,7 +118,23 @@ class Policy:
                 [source.NAME] with `quota`, `sure` (queriers only) and `renews`.
 
         Raises:
-            InputError: For anything else.
+            InputError: For anything else, and for a name that could be written in another way.
+        """
+        policy = cls.from_history(text)
+        for kind, quotas in policy.quotas.items():
+            for name in quotas:
+                require_canonical(f"policy: [{kind}] name", name)
+        return policy
+
+    @classmethod
+    def from_history(cls, text: str) -> Policy:
+        """Return a policy that a ledger holds: its names may be as they once were allowed.
+
+        Args:
+            text: As of `from_toml`.
+
+        Raises:
+            InputError: For what is no policy.
         """
         known = {"version", "unit", "every", *DIMENSIONS}
         table = toml_table(text, "policy", known, "version, unit, every, querier")
@@ -124,10 +143,8 @@ class Policy:
             raise InputError(f"policy: version = {version!r}; give a whole number from 1 on")
         if unit not in ("person", "person-period"):
             raise InputError(f"policy: unit = {unit!r}; give 'person' or 'person-period'")
-        if (every is not None and every not in tuple(_PERIODS)) or (
-            unit != "person" and every is None
-        ):
-            raise InputError(f"policy: every = {every!r}; give one of {', '.join(_PERIODS)}")
+        if (every is not None and every not in PERIODS) or (unit != "person" and every is None):
+            raise InputError(f"policy: every = {every!r}; give one of {', '.join(PERIODS)}")
         quotas = {name: _quotas(name, table[name], every) for name in DIMENSIONS if name in table}
         policy = cls(version, unit, every, quotas)
         if policy.pool < 0:
@@ -163,12 +180,29 @@ class Policy:
             at: When it is charged, ISO 8601 in UTC.
 
         Raises:
+            InputError: For a scope that the policy does not have, and for a name or a period that
+                could be written in another way.
+        """
+        scope = checked_scope(scope)
+        require_canonical_scope(scope)
+        if self.unit == "person-period":
+            _periods(self, scope, period_of(at, self.every))
+        return self.ceilings_in_history(scope, at)
+
+    def ceilings_in_history(self, scope: Scope | None, at: str) -> list[Ceiling]:
+        """Return what a charge had to stay under: its names may be as they once were allowed.
+
+        Args:
+            scope: As of `ceilings`.
+            at: When it was charged.
+
+        Raises:
             InputError: For a scope that the policy does not have.
         """
         scope = checked_scope(scope)
         now, after = period_of(at, self.every), [""]
         if self.unit == "person-period":
-            after = [f"@{each}" for each in _periods(self, scope, now)]
+            after = [f"@{each}" for each in _older_periods(self, scope, now)]
         elif "period" in scope:
             raise InputError("scope: a period is chosen where the policy's unit is person-period")
         ceilings = [Ceiling(each, WHOLE) for each in after]
@@ -276,15 +310,38 @@ class Permits:
 
 
 def _periods(policy: Policy, scope: Scope, now: str) -> list[str]:
-    given = scope.get("period", ())
-    periods = [given] if isinstance(given, str) else sorted(set(given))
-    form = re.compile(_PERIODS[str(policy.every)])
-    if not periods or not all(form.fullmatch(each) and each <= now for each in periods):
-        raise InputError(
-            f"scope: period = {given!r}; name the {policy.every} of the data that is read, "
-            f"written as {now}, which is the last"
-        )
-    return periods
+    """Return the periods of a scope, none of which begins after `now`, each once."""
+    named = _named_periods(scope)
+    every = str(policy.every)
+    for each in named:
+        if find_period(each, every) is None or not each <= now:
+            raise _odd_periods(policy, scope, now)
+    if not named:
+        raise _odd_periods(policy, scope, now)
+    return named
+
+
+def _older_periods(policy: Policy, scope: Scope, now: str) -> list[str]:
+    """Return the periods of a charge in the history, as they once could be written."""
+    named = _named_periods(scope)
+    form = re.compile(_OLDER_PERIODS[str(policy.every)])
+    if not named or not all(form.fullmatch(each) and each <= now for each in named):
+        raise _odd_periods(policy, scope, now)
+    return named
+
+
+def _named_periods(scope: Scope) -> list[str]:
+    names = scope.get("period", ())
+    return [names] if isinstance(names, str) else sorted(set(names))
+
+
+def _odd_periods(policy: Policy, scope: Scope, now: str) -> InputError:
+    named = scope.get("period", ())
+    shown = plain(named) if isinstance(named, str) else plain(", ".join(named))
+    return InputError(
+        f"scope: period = '{shown}'; name the {policy.every} of the data that is read, as it is "
+        f"in the calendar, written as {now}, which is the last"
+    )
 
 
 def _quotas(kind: str, table: object, every: str | None) -> dict[str, Quota]:
@@ -339,16 +396,14 @@ def read_scope(text: str) -> Json:
     return checked_scope(kept)
 
 
+def require_canonical_scope(scope: Scope) -> None:
+    """Raise `InputError` for a name in a scope that could be written in another way."""
+    for kind, names in scope.items():
+        for each in [names] if isinstance(names, str) else names:
+            require_canonical(f"scope: {kind}", each)
+
+
 def period_of(at: str, every: str | None) -> str:
     """Return the period of a moment, so that later ones sort after it; "" where there are none."""
     day = datetime.fromisoformat(at).astimezone(UTC).date() if "T" in at else date.fromisoformat(at)
-    match every:
-        case None:
-            return ""
-        case "week":
-            year, week, _ = day.isocalendar()
-            return f"{year:04d}-W{week:02d}"
-        case "quarter":
-            return f"{day.year:04d}-Q{(day.month + 2) // 3}"
-        case _:
-            return day.isoformat()[: {"day": 10, "month": 7, "year": 4}[every]]
+    return "" if every is None else name_period(day, every)

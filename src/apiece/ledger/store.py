@@ -52,10 +52,17 @@ def none_there(engine: sa.Engine) -> DataError:
 
 def make(engine: sa.Engine, people: Enrolment | None) -> Last | None:
     """Make a ledger, all or nothing; return its last entry, None where one was there first."""
+    if people is not None:
+        codec.require_canonical_ids(people[0])
     with made_private(engine), transaction(engine, writes=True) as connection:
         _alone(connection)
         if schema.exists(connection):
             return None
+        if connection.dialect.name == "sqlite" and sa.inspect(connection).get_table_names():
+            raise StateError(
+                f"ledger {name(engine)}: is a database of something else; it is left untouched, "
+                "give the name of a new file"
+            )
         salt = secrets.token_bytes(32)
         schema.create(connection, salt)
         body = {"kind": "init", "units": [codec.UNIT, codec.SLACK_UNIT]}
@@ -127,6 +134,7 @@ class LedgerStore:
         """
         places = self.directory(writing).find(ids)
         new, at = places < 0, writing.connection
+        codec.require_canonical_ids(ids[new])
         known = ~new & ~codec.among(places, self.trail.withdrawn)
         own = ids[known], places[known], terms[known]
         last = accounts.amend(at, self.salt, writing.last, *own, self.origin, keep, lower)
@@ -169,6 +177,7 @@ class LedgerStore:
         The store is looked at once more then: a copy may have been put in its place meanwhile.
         """
         with self._mutex, self._memory.writing:
+            self._anchor.check_writable()  # before a charge that could not be kept
             with opened(self.engine, writes=True) as connection, chain.naming_damage():
                 hold(connection)
                 seen, kept = self._memory.last, self._anchor.read()  # nobody writes now

@@ -13,6 +13,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from apiece._identifiers import find_flaw, find_flawed, find_period
 from apiece._types import Ids, Integers, Json, Mask
 from apiece.errors import InputError, StateError
 from apiece.ledger import accounts, codec, schema
@@ -35,6 +36,8 @@ class LedgerVerification:
         people: How many have accounts, by the history.
         head: The last entry that was read.
         problems: One line each; they may name persons' places.
+        notes: What is no problem and should be known, a line each: identifiers of an older ledger
+            that a new one would refuse.
 
     Example:
         >>> LedgerVerification(1, 0, Head(0, "0" * 64), ()).ok
@@ -45,6 +48,7 @@ class LedgerVerification:
     people: int
     head: Head
     problems: tuple[str, ...] = field(repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def ok(self) -> bool:
@@ -81,6 +85,29 @@ class _Fold:
     committed: set[str] = field(default_factory=set)
     blocks: dict[int, _FoldedBlock] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    older: dict[str, int] = field(default_factory=dict)  # odd identifiers by what they are of
+
+    def _note_odd(self, what: str, many: int) -> None:
+        if many:
+            self.older[what] = self.older.get(what, 0) + many
+
+    def _note_odd_scope(self, scope: Json) -> None:
+        every = self.policy.every
+        for kind, names in scope.items():
+            for each in [names] if isinstance(names, str) else names:
+                odd = find_flaw(each) is not None
+                if kind == "period" and every is not None:
+                    odd = find_period(each, every) is None
+                self._note_odd(f"names of a {kind} in charges", odd)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return a line for each kind of identifier that older ledgers took."""
+        return [
+            f"{many} {what} could be written in another way, and a new one would be refused; they "
+            "are read as they are"
+            for what, many in self.older.items()
+        ]
 
     def meet(self, number: int, body: Json) -> None:
         """Note what an entry is; its arrays come later."""
@@ -91,7 +118,7 @@ class _Fold:
             case "consent":
                 self.consented = min(self.consented, number)
             case "policy":
-                after, before = Policy.from_toml(body["policy"]), self.policy
+                after, before = Policy.from_history(body["policy"]), self.policy
                 if after.version <= before.version or (after.unit != before.unit and self.reserved):
                     self.problems.append(f"entry {number}: a policy that cannot follow the last")
                 self.policy = self.policies[number] = after
@@ -101,8 +128,12 @@ class _Fold:
                         f"entry {number}: analysis {body['analysis']!r} is reserved twice"
                     )
                 self.reserved.add(body["analysis"])
+                self._note_odd("ids of analyses", find_flaw(body["analysis"]) is not None)
+                self._note_odd_scope(body.get("scope", {}))
                 try:
-                    self.ceilings[number] = self.policy.ceilings(body.get("scope"), body["at"])
+                    self.ceilings[number] = self.policy.ceilings_in_history(
+                        body.get("scope"), body["at"]
+                    )
                 except InputError as error:
                     self.problems.append(f"entry {number}: {error}")
                     self.ceilings[number] = list(ACCOUNT)
@@ -119,6 +150,8 @@ class _Fold:
         match self.bodies.get(number, {}).get("kind"):
             case "enroll":
                 ids, terms = codec.unpack_enrolled(data)
+                flawed = find_flawed(ids)
+                self._note_odd("ids of persons", 0 if flawed is None else flawed[1])
                 spent = {"": codec.nothing(ids.size)}
                 if block in self.blocks:
                     old = self.blocks[block]
@@ -197,7 +230,8 @@ def verify(
     except (StateError, DBAPIError, *codec.DAMAGE) as error:
         said = str(error).splitlines() or [type(error).__name__]
         fold.problems.append(f"stopped: {said[0]}")
-    return LedgerVerification(last.number + 1, people, last, tuple(dict.fromkeys(fold.problems)))
+    problems, notes = tuple(dict.fromkeys(fold.problems)), tuple(fold.notes)
+    return LedgerVerification(last.number + 1, people, last, problems, notes)
 
 
 def _check_file(connection: sa.Connection, problems: list[str]) -> None:

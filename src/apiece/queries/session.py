@@ -20,6 +20,7 @@ from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import Costs
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
+from apiece.ledger.chain import check_new_id
 from apiece.ledger.codec import read_id, to_units
 from apiece.ledger.codec import terms as account_terms
 from apiece.ledger.reports import SHARES, binned, cumulated
@@ -434,7 +435,10 @@ def _recorded(ledger: Ledger, analysis_id: str, terms: Json, answer: Callable[[]
     """Return the answer in the ledger, which is the first that was ever computed."""
     # The terms are compared before a row is read. Whoever else asks on the same terms meanwhile is
     # answered with what was committed first, and so is the one who committed it.
-    if ledger.status(analysis_id, terms) != "committed":
+    status = ledger.status(analysis_id, terms)
+    if status == "unknown":
+        check_new_id(analysis_id)
+    if status != "committed":
         try:
             return dict(ledger.commit(analysis_id, answer()))
         except AnalysisError:  # committed or taken since then

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from apiece._files import STATE, write
+from apiece._files import STATE, open_own, require_own_folder, write
 from apiece._types import Integers, State
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.plan import Plan
@@ -51,9 +51,11 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def _make_private(folder: Path) -> None:
     """Make a folder for its owner only, or take one in which nobody else can put a file."""
+    try:
+        require_own_folder(folder)
+    except DataError as error:
+        raise StateError(str(error)) from None
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.is_symlink():
-        raise StateError(f"{folder}: is a link; give the folder itself")
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
@@ -134,7 +136,7 @@ class CheckpointFolder:
 
     def _key(self) -> bytes | None:
         try:
-            descriptor = os.open(self.key, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(self.key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -144,6 +146,8 @@ class CheckpointFolder:
             ) from None
         with os.fdopen(descriptor, "rb") as file:
             about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode):
+                raise StateError(f"{self.key}: is no file; start the run afresh")
             if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o077:
                 raise StateError(
                     f"{self.key}: the key is not its owner's alone (mode "
@@ -156,13 +160,20 @@ class CheckpointFolder:
         return key if any(key) else None
 
     def finish(self) -> None:
-        """Delete the key, so that the noise can no longer be taken off."""
+        """Delete the key, so that the noise can no longer be taken off.
+
+        Zeros go over the key itself, by whatever other name it has too. Raises `StateError` where
+        anything else lies there.
+        """
         with contextlib.suppress(FileNotFoundError):
-            size = self.key.stat().st_size
-            with self.key.open("r+b") as file:
-                file.write(bytes(size))
+            try:
+                descriptor, _ = open_own(self.key, os.O_RDWR, one_name=False)
+            except DataError as error:
+                raise StateError(f"{error}; it is no key of this run") from None
+            with os.fdopen(descriptor, "r+b") as file:
+                file.write(bytes(os.fstat(descriptor).st_size))
                 file.flush()
-                os.fsync(file.fileno())
+                os.fsync(descriptor)
             self.key.unlink()
 
 
@@ -180,12 +191,20 @@ class Journal:
 
     def _open(self) -> io.FileIO:
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            os.fchmod(descriptor, 0o600)
+            descriptor, _ = open_own(self.path, os.O_RDWR | os.O_CREAT)
+        except DataError as error:
+            raise StateError(f"journal {error}") from None
         except OSError as error:
             raise StateError(
                 f"{self.path}: the journal cannot be opened ({error.strerror})"
             ) from None
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        if mode & 0o022:
+            os.close(descriptor)
+            raise StateError(
+                f"{self.path}: others can write to the journal (mode {mode:04o}), and could let a "
+                "step come out twice; chmod go-w it if nobody did, or start the run afresh"
+            )
         return io.FileIO(descriptor, "r+")
 
     def record(self, step: int, update: Iterable[torch.Tensor]) -> None:
