@@ -189,6 +189,70 @@ def _surrogates(texts: npt.NDArray[np.str_]) -> bool:
     return bool(((characters >= 0xD800) & (characters < 0xE000)).any())
 
 
+def truth_values(
+    name: str,
+    values: object,
+    *,
+    shape: tuple[int, ...] | None = None,
+    error: type[InputError] = DataError,
+) -> Mask:
+    """Return `values` as Booleans if every entry is True or False, or the number 1 or 0.
+
+    Numbers of any kind count, and pandas' columns of Booleans; None, NaN, NA and texts are refused.
+
+    >>> truth_values("included", [1, 0, 1.0]).tolist()
+    [True, False, True]
+    """
+    array = np.asarray(values)
+    if array.dtype.kind != "b":
+        cells: list[Any] = array.reshape(-1).tolist() if array.dtype.kind in "iufO" else [None]
+        wrong = [at for at, cell in enumerate(cells) if not _is_truth_value(cell)]
+        if wrong:
+            raise error(
+                f"{name}: entry {wrong[0]} is no truth value ({len(wrong)} such entries); give "
+                "True or False, or 1 or 0, for each"
+            )
+        array = np.array([bool(cell) for cell in cells], dtype=bool).reshape(array.shape)
+    if shape is not None and array.shape != shape:
+        raise error(
+            f"{name}: shape {array.shape}, must be {shape}; give one True or False for each entry"
+        )
+    return array
+
+
+def _is_truth_value(cell: object) -> bool:
+    return isinstance(cell, bool | int | float | np.bool_ | np.number) and cell in (0, 1)
+
+
+def group_names(name: str, values: object, *, size: int) -> AnyArray:
+    """Return `values` as a group's name an entry: texts or numbers, of one kind, none missing.
+
+    >>> group_names("groups", ["strict", "weak"], size=2).tolist()
+    ['strict', 'weak']
+    """
+    array = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
+    if array.shape != (size,):
+        raise DataError(f"{name}: shape {array.shape}, must be ({size},); give one group for each")
+    if array.dtype.kind in "iubU":
+        return array
+    cells: list[Any] = array.tolist() if array.dtype.kind in "fO" else [None]
+    missing = [at for at, cell in enumerate(cells) if not _is_group_name(cell)]
+    if missing:
+        raise DataError(
+            f"{name}: entry {missing[0]} names no group ({len(missing)} such entries); give a text "
+            "or a number for each"
+        )
+    if len({isinstance(cell, str) for cell in cells}) > 1:
+        raise DataError(f"{name}: texts and numbers; give names of one kind")
+    return np.asarray(cells)
+
+
+def _is_group_name(cell: object) -> bool:
+    return isinstance(cell, str) or (
+        isinstance(cell, int | float | np.number) and math.isfinite(cell)
+    )
+
+
 def record_ids(name: str, values: object) -> AnyArray:
     """Return `ids` read-only if there is at least one and none twice."""
     array = ids(name, values).copy()

@@ -49,5 +49,5 @@ def test_roc_bad_input() -> None:
         roc([1.0, 2.0], [1])
     with pytest.raises(DataError, match="NaN"):
         roc([1.0, np.nan], [1, 0])
-    with pytest.raises(DataError, match="agree"):
+    with pytest.raises(DataError, match="groups"):
         roc_by_group(np.zeros(3), np.zeros(3), np.zeros(2))

@@ -294,6 +294,7 @@ PUBLIC = [
     "jobs.trained.Promise",
     "jobs.trained.Trained",
     "reporting.closing.Gain",
+    "reporting.closing.LargestBound",
     "reporting.sections.Declared",
     "reporting.pages.Report",
     "reporting.sections.ReportSection",

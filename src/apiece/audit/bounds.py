@@ -183,6 +183,8 @@ class LowerBound:
         mu: The Gaussian parameter behind the bound, for the methods that assume one.
         in_count: How many scores with the target it rests on.
         out_count: How many without.
+        distinct: Number of distinct scores among them; None where it was not counted. Equal scores
+            cannot be told apart, so that few distinct ones can hide a leak.
 
     Guarantee:
         As of the function that made it: `lower_bound`, `one_run` or `one_run_by_group`.
@@ -202,11 +204,25 @@ class LowerBound:
     mu: float | None
     in_count: int
     out_count: int
+    distinct: int | None = None
+
+    @property
+    def assumption(self) -> str | None:
+        """What is assumed of the mechanism besides (ε, δ)-DP; None where nothing is."""
+        return None if self.mu is None else "its trade-off is a Gaussian's"
+
+    @property
+    def basis(self) -> str:
+        """The method, with what it assumes."""
+        return self.method if self.assumption is None else f"{self.method}, if {self.assumption}"
 
     def to_dict(self) -> dict[str, float | int | str | None]:
         """Return the fields as JSON types; an infinite threshold becomes None."""
         finite = self.threshold is not None and np.isfinite(self.threshold)
-        return asdict(self) | {"threshold": self.threshold if finite else None}
+        return asdict(self) | {
+            "threshold": self.threshold if finite else None,
+            "assumption": self.assumption,
+        }
 
 
 def lower_bound(
@@ -274,7 +290,8 @@ def lower_bound(
         best = int(np.argmax(epsilons))
         epsilon = float(epsilons[best])
     at, counts = float(tests.threshold[best]), (tests.in_count, tests.out_count)
-    return LowerBound(epsilon, delta, confidence, method, len(tests), at, mu, *counts)
+    distinct = np.unique(np.concatenate([ins, outs])).size
+    return LowerBound(epsilon, delta, confidence, method, len(tests), at, mu, *counts, distinct)
 
 
 def _checked(
@@ -377,12 +394,7 @@ def one_run(
         True
     """
     values = flat_scores("scores", scores)
-    truth = np.array(included)
-    if truth.shape != values.shape or not np.isin(truth, [0, 1]).all():
-        raise DataError(
-            f"included: shape {truth.shape} for {values.size} scores; give one True or False each"
-        )
-    truth = truth.astype(bool)
+    truth = _check.truth_values("included", included, shape=values.shape)
     delta, confidence = _checked(delta, confidence, method, ONE_RUN_METHODS)
     shuffled = np.random.default_rng(_TIE_SEED).permutation(values.size)
     order = shuffled[np.argsort(values[shuffled], kind="stable")]
@@ -392,7 +404,8 @@ def one_run(
     best = int(np.argmax([epsilon for epsilon, _ in shown]))
     epsilon, mu = shown[best]
     counts, name = (int(truth.sum()), int((~truth).sum())), f"one-run {method}"
-    return LowerBound(epsilon, delta, confidence, name, len(tries), None, mu, *counts)
+    distinct = np.unique(values).size
+    return LowerBound(epsilon, delta, confidence, name, len(tries), None, mu, *counts, distinct)
 
 
 def one_run_by_group(
@@ -428,12 +441,9 @@ def one_run_by_group(
         >>> bounds["leaks"].epsilon > 3, bounds["tight"].epsilon
         (True, 0.0)
     """
-    values, truth, names = np.asarray(scores), np.asarray(included), np.asarray(groups)
-    if not names.shape == truth.shape == values.shape:
-        raise DataError(
-            f"groups: shape {names.shape} for {values.size} scores and {truth.size} coins; give "
-            "one of each a canary"
-        )
+    values = flat_scores("scores", scores)
+    truth = _check.truth_values("included", included, shape=values.shape)
+    names = _check.group_names("groups", groups, size=values.size)
     every = np.unique(names)
     confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
     each = 1 - (1 - confidence) / max(every.size, 1)

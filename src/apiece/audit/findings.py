@@ -11,10 +11,21 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
+from apiece import _check
 from apiece._types import AnyArray, Floats, Json
 from apiece.audit.anytime import Watched
 from apiece.audit.bounds import LowerBound, flat_scores, one_run
-from apiece.audit.membership import Roc, lira_each, loss_scores, privacy_scores, roc, roc_by_group
+from apiece.audit.membership import (
+    WHOLE,
+    Roc,
+    group_label,
+    groups_without_roc,
+    lira_each,
+    loss_scores,
+    privacy_scores,
+    roc,
+    roc_by_group,
+)
 from apiece.audit.records import ShadowScores
 from apiece.audit.splits import check_half_full
 from apiece.budgets import Units
@@ -197,8 +208,9 @@ class Findings:
         models: How many models were trained for it.
         records: How many records or persons it looked at.
         rocs: How well members are told from others, by group.
+        without_roc: Why a group has no ROC, by its name.
         bounds: On ε, with a confidence.
-        bounds_by_group: The same, by group; they hold together.
+        bounds_by_group: Bounds on each group's ε; those of one method hold together.
         privacy_score: Of each group.
         differences: Of each two groups.
         canaries: How many records or persons the bounds rest on.
@@ -217,12 +229,20 @@ class Findings:
     models: int | None = None
     records: int | None = None
     rocs: Mapping[str, Roc] = field(default_factory=dict)
+    without_roc: Mapping[str, str] = field(default_factory=dict)
     bounds: tuple[LowerBound, ...] = ()
     bounds_by_group: Mapping[str, tuple[LowerBound, ...]] | None = None
     privacy_score: Mapping[str, GroupScores] = field(default_factory=dict)
     differences: tuple[GroupDifference, ...] = ()
     canaries: int | None = None
     watched: tuple[Watched, ...] = ()
+
+    def all_bounds(self) -> list[tuple[str, LowerBound]]:
+        """Return each bound with its group; the group of all together is "all"."""
+        bounds = [(WHOLE, bound) for bound in self.bounds]
+        for name, group_bounds in (self.bounds_by_group or {}).items():
+            bounds += [(group_label(name), bound) for bound in group_bounds]
+        return bounds
 
     def to_dict(self) -> Json:
         """Return the findings as JSON types, without what was not looked at."""
@@ -233,6 +253,7 @@ class Findings:
         names = ("audit", "strategy", "steps", "attack", "unit", "models", "records")
         parts: Json = {name: getattr(self, name) for name in names} | {
             "roc": {name: curve.summary() for name, curve in self.rocs.items()} or None,
+            "without_roc": dict(self.without_roc) or None,
             "lower_bounds": [bound.to_dict() for bound in self.bounds] or None,
             "lower_bounds_by_group": by_group,
             "privacy_score": {n: asdict(own) for n, own in self.privacy_score.items()} or None,
@@ -266,6 +287,7 @@ def shadow_findings(shadows: ShadowScores, *, variant: str = "online") -> Findin
         models=shadows.models,
         records=len(shadows),
         rocs=rocs,
+        without_roc=groups_without_roc(shadows.included, shadows.groups),
         privacy_score={name: GroupScores.of(private[of[name]]) for name in names},
         differences=tuple(
             GroupDifference((a, b), test(likelihood[of[a]], likelihood[of[b]]))
@@ -292,7 +314,7 @@ class ModelScores:
     ) -> ModelScores:
         """Return the side of confidences φ: the loss of each record, or the mean of a person's."""
         scores = loss_scores(np.asarray(confidences, dtype=np.float64).ravel())
-        names = None if groups is None else np.asarray(groups)
+        names = None if groups is None else _check.group_names("groups", groups, size=scores.size)
         if people is None:
             return cls(scores, names)
         units = Units.of(people)
@@ -325,14 +347,16 @@ def audit_scores(
     sizes = members.scores.size, others.scores.size
     scores = np.concatenate([members.scores, others.scores])
     truth = np.repeat([True, False], sizes)
-    groups = np.full(scores.size, "all")
+    rocs = {WHOLE: roc(scores, truth)}
+    without_roc: dict[str, str] = {}
     if members.groups is not None and others.groups is not None:
         groups = np.concatenate([members.groups, others.groups])
-    rocs = roc_by_group(scores, truth, groups)
-    if members.groups is not None and others.groups is None:  # each group against all others
+        rocs = roc_by_group(scores, truth, groups)
+        without_roc = groups_without_roc(truth, groups)
+    elif members.groups is not None:  # each group against all others
         for name in np.unique(members.groups).tolist():
-            of = np.append(members.groups == name, np.ones(sizes[1], dtype=bool))
-            rocs[str(name)] = roc(scores[of], truth[of])
+            compared = np.append(members.groups == name, np.ones(sizes[1], dtype=bool))
+            rocs[group_label(name)] = roc(scores[compared], truth[compared])
     size = min(sizes)
     count = int(generator.binomial(size, 0.5))
     drawn = generator.choice(sizes[0], count, replace=False)
@@ -347,6 +371,7 @@ def audit_scores(
         attack="loss threshold",
         unit=None if one is None else "person",
         rocs=rocs,
+        without_roc=without_roc,
         bounds=bounds,
         canaries=size,
     )

@@ -336,7 +336,7 @@ class Roc:
 def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:
     """Return the ROC of "score above a threshold says member"."""
     values = flat_scores("scores", np.ravel(np.asarray(scores)))
-    truth = np.ravel(np.asarray(member)).astype(bool)
+    truth = _check.truth_values("member", member).ravel()
     if truth.shape != values.shape:
         raise DataError(f"member: {truth.size} entries for {values.size} scores")
     members, others = int(truth.sum()), int((~truth).sum())
@@ -350,30 +350,54 @@ def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:
     return Roc(np.r_[0, fp / others], np.r_[0, tp / members], members, others)
 
 
-def roc_by_group(scores: npt.ArrayLike, member: npt.ArrayLike, groups: AnyArray) -> dict[str, Roc]:
+WHOLE = "all"  # the name of all records together
+
+
+def group_label(name: object) -> str:
+    """Name of a group beside `WHOLE`, from which one that is called "all" is kept apart."""
+    return f'group "{name}"' if str(name) == WHOLE else str(name)
+
+
+def roc_by_group(
+    scores: npt.ArrayLike, member: npt.ArrayLike, groups: npt.ArrayLike
+) -> dict[str, Roc]:
     """Return the ROC of all records ("all") and of each group, by name.
+
+    A group without members, or without others, has no ROC and is left out. One that is called "all"
+    is named 'group "all"'.
 
     Args:
         scores: (n,) or (models, n).
-        member: Truth values of the same shape.
+        member: Truth values of the same shape, as True and False or 1 and 0.
         groups: (n,), for all models.
 
     Raises:
-        DataError: As `roc`, and for another number of groups.
+        DataError: As `roc`, for another number of groups, and for a group that is missing.
 
     Example:
         >>> curves = roc_by_group([3, 2, 1, 0], [1, 0, 1, 0], np.array(["a", "a", "b", "b"]))
         >>> {name: curve.auc for name, curve in curves.items()}
         {'all': 0.75, 'a': 1.0, 'b': 1.0}
     """
-    values, truth = np.asarray(scores, dtype=np.float64), np.asarray(member, dtype=bool)
-    if values.shape != truth.shape or values.shape[-1:] != groups.shape:
-        raise DataError(
-            f"scores {values.shape}, member {truth.shape}, groups {groups.shape}: must agree in "
-            "the number of records"
-        )
-    curves = {"all": roc(values, truth)}
-    for name in np.unique(groups):
-        of = groups == name
-        curves[str(name)] = roc(values[..., of], truth[..., of])
+    values = np.asarray(scores, dtype=np.float64)
+    truth = _check.truth_values("member", member, shape=values.shape)
+    names = _check.group_names("groups", groups, size=values.shape[-1])
+    curves = {WHOLE: roc(values, truth)}
+    for name in np.unique(names):
+        inside = names == name
+        members = truth[..., inside]
+        if members.any() and not members.all():
+            curves[group_label(name)] = roc(values[..., inside], members)
     return curves
+
+
+def groups_without_roc(member: Mask, groups: AnyArray) -> dict[str, str]:
+    """Why a group has no ROC, by its name: it has members alone, or others alone."""
+    reasons = {}
+    for name in np.unique(groups):
+        members = member[..., groups == name]
+        if members.all():
+            reasons[group_label(name)] = f"{members.size} members and no others"
+        elif not members.any():
+            reasons[group_label(name)] = f"no members and {members.size} others"
+    return reasons

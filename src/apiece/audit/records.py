@@ -36,11 +36,12 @@ class ShadowScores:
     Args:
         ids: (n,), each once.
         groups: (n,), names or positions of budget groups.
-        included: (K, n), which records each model was trained on.
+        included: (K, n), True or 1 where a model was trained on a record, False or 0 elsewhere.
         confidences: (K, n) or (K, n, augmentations), φ = log(p/(1−p)) of the true class.
 
     Raises:
-        DataError: Where the shapes do not fit, an id repeats, or a confidence is NaN.
+        DataError: Where the shapes do not fit, an id repeats, a group is missing, an entry of
+            `included` is no truth value, or a confidence is NaN.
 
     Example:
         >>> included = np.array([[True, False], [False, True]])
@@ -56,23 +57,25 @@ class ShadowScores:
 
     def __post_init__(self) -> None:
         ids = _check.record_ids("ids", self.ids)
-        shape = self.included.shape
-        if self.included.ndim != 2 or shape[1] != ids.size or self.groups.shape != ids.shape:
+        groups = _check.group_names("groups", self.groups, size=ids.size)
+        included = _check.truth_values("included", self.included)
+        shape = included.shape
+        if included.ndim != 2 or shape[1] != ids.size:
+            raise DataError(f"included: shape {shape} for {ids.size} ids; give (models, records)")
+        confidences = _check.numbers("confidences", self.confidences, error=DataError)
+        if confidences.shape[:2] != shape or confidences.ndim not in (2, 3):
+            raise DataError(f"confidences: shape {confidences.shape} for included of shape {shape}")
+        missing = np.isnan(confidences)
+        if missing.any():
+            model, record = (int(places[0]) for places in np.nonzero(missing)[:2])
             raise DataError(
-                f"included: shape {shape} for {ids.size} ids and {self.groups.size} groups; "
-                "give (models, records)"
-            )
-        if self.confidences.shape[:2] != shape or self.confidences.ndim not in (2, 3):
-            raise DataError(
-                f"confidences: shape {self.confidences.shape} for included of shape {shape}"
-            )
-        if np.isnan(self.confidences).any():
-            k, i = (int(a[0]) for a in np.nonzero(np.isnan(self.confidences))[:2])
-            raise DataError(
-                f"confidences[{k}, {i}] = nan: {int(np.isnan(self.confidences).sum())} entries "
-                "are NaN; find the model that diverged"
+                f"confidences[{model}, {record}] = nan: {int(missing.sum())} entries are NaN; find "
+                "the model that diverged"
             )
         object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "groups", groups)
+        object.__setattr__(self, "included", included)
+        object.__setattr__(self, "confidences", confidences)
 
     def __len__(self) -> int:
         return int(self.ids.size)
@@ -129,7 +132,7 @@ class ShadowScores:
         if missing := sorted(set(names) - set(arrays)):
             raise DataError(f"{path}: no {', '.join(missing)} in it; give a scores file")
         ids, groups, included, confidences = (arrays[name] for name in names)
-        return cls(ids, groups, included.astype(bool), confidences.astype(np.float64))
+        return cls(ids, groups, included, confidences)
 
 
 def positions(known: AnyArray, wanted: AnyArray) -> Integers:

@@ -126,6 +126,7 @@ class ShadowJob:
     groups: Integers | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "included", _check.truth_values("included", self.included))
         if self.included.ndim != 2 or self.included.shape[1] != len(self.pool):
             raise DataError(
                 f"included: shape {self.included.shape} for {len(self.pool)} records; "

@@ -501,26 +501,41 @@ def of_canaries(delta: float | None, confidence: float, **flags: Any) -> Finding
     import numpy as np
 
     from apiece.audit import Findings, one_run, one_run_by_group, roc_by_group
+    from apiece.audit.membership import WHOLE, groups_without_roc
     from apiece.audit.records import read_canaries
 
     dialect = dialect_from({name: flags.pop(name) for name in DIALECT})
     scores, truth, names = read_canaries(**flags, dialect=dialect)
-    delta, methods = needed_delta(delta), ("dp", "gdp")
-    by_group, groups = {}, np.full(scores.size, "all") if names is None else names
-    if names is not None:
-        each = [
-            one_run_by_group(scores, truth, names, delta=delta, confidence=confidence, method=m)
-            for m in methods
-        ]
-        by_group = {name: tuple(bounds[name] for bounds in each) for name in each[0]}
+    delta = needed_delta(delta)
+    methods = ("dp", "gdp")
+    unit = None if flags["person"] is None else "person"
+    if names is None:
+        bounds = tuple(
+            one_run(scores, truth, delta=delta, confidence=confidence, method=method)
+            for method in methods
+        )
+        whole = np.full(scores.size, WHOLE)
+        rocs = {WHOLE: roc_by_group(scores, truth, whole)[WHOLE]}
+        return Findings(audit="one run", unit=unit, bounds=bounds, rocs=rocs)
+    # Half of the error is for all canaries together and half for the groups, so that all bounds of
+    # a method hold together with the confidence asked.
+    half = 1 - (1 - confidence) / 2
+    bounds = tuple(
+        one_run(scores, truth, delta=delta, confidence=half, method=method) for method in methods
+    )
+    by_method = [
+        one_run_by_group(scores, truth, names, delta=delta, confidence=half, method=method)
+        for method in methods
+    ]
     return Findings(
         audit="one run",
-        unit=None if flags["person"] is None else "person",
-        bounds=tuple(
-            one_run(scores, truth, delta=delta, confidence=confidence, method=m) for m in methods
-        ),
-        bounds_by_group=by_group,
-        rocs=roc_by_group(scores, truth, groups),
+        unit=unit,
+        bounds=bounds,
+        bounds_by_group={
+            name: tuple(bounds[name] for bounds in by_method) for name in by_method[0]
+        },
+        rocs=roc_by_group(scores, truth, names),
+        without_roc=groups_without_roc(truth, names),
     )
 
 

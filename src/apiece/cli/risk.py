@@ -57,7 +57,11 @@ HEADS = {
 @option("--records", required=True)
 @option("--epsilon", type=float, required=True, help="ε of the target.")
 @option("--delta", type=float)
-@option("--others", default="1,2,4,8,16,32", help="ε that the others ask for, as 2,8,32.")
+@option(
+    "--others",
+    default="1,2,4,8,16,32",
+    help="ε of the others, as 2,8,32: what a share asks for, or a cap on all.",
+)
 @option(
     "--shares",
     help="Shares of the others that ask for it.  [default: 0.2,0.4,0.6,0.8; all with --each]",
@@ -76,10 +80,10 @@ def command(each: bool, as_json: bool, figure: Path | None, **flags: Any) -> Non
     """Show how a target's risk moves with the others' choices, from plans alone.
 
     A share of the others asks for an ε of --others, the rest for the target's. --each, or apiece
-    attack, prints a row for each population; without --shares all others ask for that ε. No promise
-    is broken: the target spends at most its own (ε, δ) in every row. The advantage is the largest
-    TPR − FPR of any membership test; the excess is the Δ-divergence from what a uniform plan with
-    the same (ε, δ) would allow.
+    attack, prints a row for each population; without --shares everyone else is held to at most that
+    ε, so that a larger one moves nobody. No promise is broken: the target spends at most its own
+    (ε, δ) in every row. The advantage is the largest TPR − FPR of any membership test; the excess
+    is the Δ-divergence from what a uniform plan with the same (ε, δ) would allow.
     """
     each = each or click.get_current_context().info_name == "attack"
     beside = ("option", "method", "figure") if each else ("clip_norm", "excess", "seed")

@@ -150,9 +150,22 @@ NONE = -1  # asked, and not answered
 
 
 def counted(votes: Integers, weights: Floats, classes: int) -> Floats:
-    """Return what the votes for each class add up to, (questions, classes)."""
+    """Return what the votes for each class add up to, (questions, classes).
+
+    Raises `VerificationError` for votes of another number of teachers, and for a vote that is no
+    class, which would count for another question.
+    """
     # Exact: the sums are multiples of the grid within a double's precision. A teacher who says
     # another class takes its weight from one count and adds it to another.
+    if votes.ndim != 2 or votes.shape[0] != weights.size:
+        raise VerificationError(
+            f"votes: shape {votes.shape} for {weights.size} teachers; give one vote a teacher and "
+            "question"
+        )
+    if not ((votes >= 0) & (votes < classes)).all():
+        raise VerificationError(
+            f"votes: some are not in 0 to {classes - 1}, the {classes} classes; no count is made"
+        )
     questions = votes.shape[1]
     place = (votes + classes * np.arange(questions)).reshape(-1)
     each = np.repeat(weights, questions)
@@ -333,6 +346,17 @@ def require_classes(targets: Tensor, classes: int) -> None:
         )
 
 
+def require_outputs(model: StackedModel, question: Tensor, classes: int) -> None:
+    """Raise `DataError` unless the model gives one output for each class, before it learns."""
+    blank = torch.zeros(1, model.parameters)
+    outputs = tuple(model.logits(blank, question[None, None]).shape[2:])
+    if outputs != (classes,):
+        raise DataError(
+            f"model: outputs of shape {outputs} for {classes} classes; give it one output for each "
+            "class"
+        )
+
+
 def said(model: StackedModel, flat: Tensor, inputs: Tensor, *, block: int = 64) -> Integers:
     """Return the class that each model says of each input, (models, inputs)."""
     # Without noise: data about those whom the models learned from, and for no eyes or files.
@@ -413,8 +437,9 @@ def teach(
         watch: Told after each step, of the teachers and then of the student.
 
     Raises:
-        DataError: For data that do not fit the plan, labels out of range, fewer public inputs
-            than questions, and where no question was answered.
+        DataError: For data that do not fit the plan, labels out of range, a model with another
+            number of outputs than `classes`, fewer public inputs than questions, and where no
+            question was answered.
         StateError: For kept answers of another plan or other inputs.
         VerificationError: Where the plan, or the deal of rows to teachers, does not keep what
             everyone allows: before any teacher votes.
@@ -438,6 +463,9 @@ def teach(
     inputs, targets = dataset
     _require_fit(plan, inputs, targets, public, people)
     require_classes(targets, classes)
+    require_outputs(model, public[0], classes)
+    if included is not None:
+        included = _check.truth_values("included", included, shape=(plan.plan.group_index.size,))
     key = Streams.from_seed(seed)
     plan.require()
     shares = shared_out(plan, key=key.derive("shares", 0), people=people, included=included)

@@ -141,10 +141,14 @@ def findings_text(findings: Findings) -> str:
         for each in findings.watched
     ]
     lines += [
-        f"  {f'{name}: ' * bool(name)}epsilon >= {bound.epsilon:.4g} at delta = {bound.delta:g} "
-        f"with {bound.confidence:.4g} confidence ({bound.method})"
-        for name, bound in _bounds_of(findings)
+        f"  {name}: epsilon >= {bound.epsilon:.4g} at delta = {bound.delta:g} with "
+        f"{bound.confidence:.4g} confidence ({bound.basis})"
+        for name, bound in findings.all_bounds()
     ]
+    lines += [
+        f"  {name}: no ROC, there are {reason}" for name, reason in findings.without_roc.items()
+    ]
+    lines += _hints_on_ties(findings)
     lines += [
         f"  {name}: AUC {curve.auc:.4f}, balanced accuracy {curve.balanced_accuracy:.4f}, "
         f"TPR {curve.tpr_at(0.001):.4f} at FPR 0.001"
@@ -178,18 +182,8 @@ def _verdict(findings: Findings) -> list[str]:
                 f"{broken[0].confidence:.4g} confidence."
             ]
         return ["Verdict: no claim is refuted. That is no proof of it: other canaries may do so."]
-    if bounds := _bounds_of(findings):
-        name, most = max(bounds, key=lambda pair: pair[1].epsilon)
-        if most.epsilon > 0:
-            return [
-                f"Verdict: a leak is shown. The ε{f' of {name}' * bool(name)} is at least "
-                f"{most.epsilon:.4g} with {most.confidence:.4g} confidence;",
-                "a promise below that is broken, one above it is not contradicted.",
-            ]
-        return [
-            "Verdict: no leak is shown. That is no proof that there is none: a stronger attack",
-            "may find one. What is promised rests on the plan's accounting, not on an audit.",
-        ]
+    if bounds := findings.all_bounds():
+        return _verdict_of_bounds(bounds)
     if not findings.rocs:
         return ["Verdict: nothing was measured."]
     name, roc = max(findings.rocs.items(), key=lambda pair: pair[1].balanced_accuracy)
@@ -200,7 +194,62 @@ def _verdict(findings: Findings) -> list[str]:
     ]
 
 
-def _bounds_of(findings: Findings) -> list[tuple[str, LowerBound]]:
-    """Return each bound with its group, which is empty of all together."""
-    by_group = {"": findings.bounds} | dict(findings.bounds_by_group or {})
-    return [(name, bound) for name, bounds in by_group.items() for bound in bounds]
+def _verdict_of_bounds(bounds: list[tuple[str, LowerBound]]) -> list[str]:
+    """Say what the bounds without an assumption show, and then what the others would add."""
+    sure = [(name, bound) for name, bound in bounds if bound.assumption is None]
+    assumed = [(name, bound) for name, bound in bounds if bound.assumption is not None]
+    lines = []
+    largest = largest_bound(sure)
+    if largest is not None and largest.epsilon > 0:
+        lines += [
+            f"Verdict: a leak is shown. The ε of {largest.group} is at least "
+            f"{largest.epsilon:.4g} with {largest.confidence:.4g} confidence;",
+            "a promise below that is broken, one above it is not contradicted.",
+        ]
+    else:
+        lines += [
+            "Verdict: no leak is shown. That is no proof that there is none: a stronger attack",
+            "may find one. What is promised rests on the plan's accounting, not on an audit.",
+        ]
+    beyond = largest_bound(assumed)
+    if beyond is not None and beyond.epsilon > (0.0 if largest is None else largest.epsilon):
+        lines.append(
+            f"If {beyond.assumption}, the ε of {beyond.group} is at least {beyond.epsilon:.4g} "
+            f"with {beyond.confidence:.4g} confidence. Nobody has checked that it is: this bound "
+            "breaks no promise of (ε, δ) alone."
+        )
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class LargestBound:
+    """The largest of several lower bounds, with the confidence with which all of them hold."""
+
+    group: str
+    epsilon: float
+    confidence: float
+    assumption: str | None
+
+
+def largest_bound(bounds: list[tuple[str, LowerBound]]) -> LargestBound | None:
+    """Return the largest bound; None where there are none.
+
+    Whoever picks the largest of several is wrong where any of them is: their errors add up.
+    """
+    if not bounds:
+        return None
+    name, largest = max(bounds, key=lambda pair: pair[1].epsilon)
+    error = math.fsum(1 - bound.confidence for _, bound in bounds)
+    return LargestBound(name, largest.epsilon, max(1 - error, 0.0), largest.assumption)
+
+
+def _hints_on_ties(findings: Findings) -> list[str]:
+    """Say where so many scores are equal that a leak may be hidden."""
+    for name, bound in findings.all_bounds():
+        scores = bound.in_count + bound.out_count
+        if bound.distinct is not None and 2 * bound.distinct <= scores:
+            return [
+                f"  {name}: {bound.distinct:,} of {scores:,} scores are distinct. Equal scores "
+                "cannot be told apart, which hides a leak: give scores with more digits."
+            ]
+    return []

@@ -24,7 +24,7 @@ from apiece.jobs.trained import Asked, levels_of, promises_of
 from apiece.plan import Plan
 from apiece.plan.parts import RELATION
 from apiece.reporting import figures
-from apiece.reporting.closing import gains, held_out, interval_text
+from apiece.reporting.closing import gains, held_out, interval_text, largest_bound
 
 if TYPE_CHECKING:
     from apiece.audit import Findings
@@ -127,7 +127,7 @@ def subject_of(value: object, levels: Asked) -> Subject:
             models=value.models,
             audit=value.audit,
             attack=value.attack,
-            bounds=tuple((b.delta, b.confidence, b.method) for b in value.bounds),
+            bounds=tuple((b.delta, b.confidence, b.basis) for b in value.bounds),
         )
         return Subject(declared, {}, findings=value)
     if isinstance(value, Plan):
@@ -480,7 +480,10 @@ def promised_cards(
     epsilon, delta, right = zip(*levels, strict=True)
     yield span(epsilon, shown), "ε, each person’s own: the smaller, the less can be learnt of them"
     yield span(right, "{:,}".format), what
-    yield f"1 in {whole(1 / max(delta)):,}", "chance that the promise fails, at most: δ"
+    yield (
+        f"1 in {whole(1 / max(delta)):,}",
+        "chance, at most, that a result gives somebody away altogether: δ",
+    )
 
 
 def _declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
@@ -504,8 +507,15 @@ def _declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
 
 
 def _findings_cards(findings: Findings) -> Iterator[tuple[str, str]]:
-    least = max((bound.epsilon for bound in findings.bounds), default=None)
-    yield ("–" if least is None else f"{least:.3g}"), "ε at least, by what the attack found"
+    sure = [(name, bound) for name, bound in findings.all_bounds() if bound.assumption is None]
+    largest = largest_bound(sure)
+    if largest is None:
+        yield "–", "ε at least, by what the attack found"
+    else:
+        yield (
+            f"{largest.epsilon:.3g}",
+            f"ε of {largest.group} at least, with {100 * largest.confidence:.4g} % confidence",
+        )
     areas = [roc.auc for roc in findings.rocs.values()]
     yield (f"{max(areas):.3f}" if areas else "–"), "area under the curve of the group told best"
     yield (

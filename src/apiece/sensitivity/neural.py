@@ -2,11 +2,15 @@
 
 Where the graph of the model is proved to keep records apart, their norms come from one run of it
 (ghost norms), and one backward pass through their sum gives every record's partial sensitivities.
-Elsewhere `torch.func` differentiates one record's norm and is mapped over the records.
+Elsewhere `torch.func` differentiates one record's norm and is mapped over the records, or, where it
+has no rule for a layer (recurrent ones), autograd differentiates twice, record by record.
 """
 
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +22,7 @@ from apiece.errors import (
     InputError,
     NotDifferentiableError,
     RangeError,
+    SlowPathWarning,
     UnsupportedError,
 )
 from apiece.sensitivity.partial import PartialSensitivity
@@ -86,7 +91,7 @@ class ModelLoss:
         x, y = _inputs(inputs).to(first), torch.as_tensor(targets).to(first.device)
         if len(x) != len(y):
             raise DataError(f"inputs, targets: {len(x)} and {len(y)} records; give one target each")
-        with torch.enable_grad(), unchanged(self.model):
+        with torch.enable_grad(), unchanged(self.model), _twice_differentiable_kernels():
             _check_kept(self.model, x[:1])
             parts = [
                 _derivatives(self.model, self.loss_fn, x[i : i + size], y[i : i + size])
@@ -145,13 +150,81 @@ def _check_kept(model: nn.Module, one: Tensor) -> None:
 
 def _derivatives(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor) -> Derivatives:
     """Differentiate the records' norms, by the graph where their squares cannot underflow."""
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        return by_autograd(model, loss_fn, x, y)
     x = x.clone().requires_grad_()
     squares = smooth_squares(model, loss_fn, x, y)
     if squares is None or not bool((squares > torch.finfo(squares.dtype).tiny ** 0.5).all()):
-        return by_torch_func(model, loss_fn, x.detach(), y)
+        try:
+            return by_torch_func(model, loss_fn, x.detach(), y)
+        except RuntimeError:  # torch.func has no rule for one of its operators
+            return by_autograd(model, loss_fn, x.detach(), y)
     norms = squares.sqrt()
     (growth,) = torch.autograd.grad(norms.sum(), x, materialize_grads=True, allow_unused=True)
     return norms.detach(), growth
+
+
+@contextmanager
+def _twice_differentiable_kernels() -> Iterator[None]:
+    """Run layers by kernels that have a second derivative: fused ones have only a first."""
+    switches: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
+    enabled = [switch.enabled for switch in switches]
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    try:
+        for switch in switches:
+            switch.enabled = False
+        torch.backends.mha.set_fastpath_enabled(False)
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            yield
+    finally:
+        for switch, value in zip(switches, enabled, strict=True):
+            switch.enabled = value
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+def by_autograd(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor) -> Derivatives:
+    """Differentiate each record's gradient norm by itself, by two backward passes; any model."""
+    warnings.warn(
+        "model: records run one after the other, as torch.func has no rule for one of its layers",
+        SlowPathWarning,
+        stacklevel=5,
+    )
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    norms, growths = [], []
+    for record, target in zip(x.detach(), y, strict=True):
+        one = record[None].clone().requires_grad_()
+        losses = _one_loss(loss_fn(model(one), target[None]))
+        gradients = torch.autograd.grad(
+            losses, trainable, create_graph=True, materialize_grads=True, allow_unused=True
+        )
+        norm = _norm_of(gradients)
+        (growth,) = torch.autograd.grad(norm, one, materialize_grads=True, allow_unused=True)
+        norms.append(norm.detach())
+        growths.append(growth[0])
+    return torch.stack(norms), torch.stack(growths)
+
+
+def _one_loss(losses: Tensor) -> Tensor:
+    """Return the loss of a batch of one record as a number."""
+    if losses.shape != (1,):
+        raise InputError(
+            f"loss_fn: shape {tuple(losses.shape)} for 1 record; give one loss a record "
+            "(reduction='none')"
+        )
+    return losses.sum()
+
+
+def _norm_of(gradients: Iterable[Tensor]) -> Tensor:
+    """Return the ℓ2 norm of several gradients together, of derivative 0 where it is 0.
+
+    They are divided by their largest entry first, so that no square under- or overflows.
+    """
+    parts = list(gradients)
+    scale = torch.stack([part.detach().abs().max() for part in parts]).max()
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    square = torch.stack([(part / scale).square().sum() for part in parts]).sum()
+    positive = square > 0  # where it is not, the root has derivative 0
+    return scale * torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
 
 
 def by_torch_func(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor) -> Derivatives:
@@ -160,20 +233,9 @@ def by_torch_func(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor)
 
     def norm(one: Tensor, target: Tensor) -> Tensor:
         def loss(parameters: dict[str, Tensor]) -> Tensor:
-            losses = loss_fn(called_with(model, parameters, one[None]), target[None])
-            if losses.shape != (1,):
-                raise InputError(
-                    f"loss_fn: shape {tuple(losses.shape)} for 1 record; give one loss a record "
-                    "(reduction='none')"
-                )
-            return losses.sum()
+            return _one_loss(loss_fn(called_with(model, parameters, one[None]), target[None]))
 
-        gradients = torch.func.grad(loss)(trainable).values()
-        scale = torch.stack([g.detach().abs().max() for g in gradients]).max()
-        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-        square = torch.stack([(g / scale).square().sum() for g in gradients]).sum()
-        positive = square > 0  # where it is not, the root has derivative 0
-        return scale * torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
+        return _norm_of(torch.func.grad(loss)(trainable).values())
 
     growth, norms = torch.func.vmap(torch.func.grad_and_value(norm))(x, y)
     return norms, growth
