@@ -14,8 +14,6 @@ import copy
 import enum
 import functools
 import hashlib
-import sys
-import sysconfig
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,11 +22,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from apiece.training.clipping.libraries import library_named
 from apiece.training.clipping.watch import names_in
 
-_PATHS = sysconfig.get_paths()
-_LIBRARIES = (_PATHS["stdlib"], _PATHS["purelib"], _PATHS["platlib"], *torch.__path__)
-_INSTALLED = ("/site-packages/", "/dist-packages/")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 _BY_NAME = (torch.dtype, torch.device, torch.layout, np.dtype, enum.Enum)
 _OF_MODULES = frozenset({*nn.Module().__dict__, "_compiled_call_impl", "_is_full_backward_hook"})
@@ -158,11 +154,7 @@ def _object(value: object, seen: Seen) -> Iterator[bytes]:
 
 def _of_library(value: object) -> bool:
     """Return whether a class or function comes with Python or an installed library."""
-    module = sys.modules.get(value.__module__)
-    if module is None or value.__module__ == "__main__":
-        return False
-    file = getattr(module, "__file__", None)
-    return file is None or file.startswith(_LIBRARIES) or any(at in file for at in _INSTALLED)
+    return library_named(value) is not None
 
 
 def _function(value: types.FunctionType, seen: Seen) -> Iterator[bytes]:

@@ -31,12 +31,14 @@ from apiece._types import AnyArray, Integers
 from apiece.errors import DataError, StewardWarning
 from apiece.training.clipping import records
 from apiece.training.clipping.ambient import model_randomness, streams_kept
+from apiece.training.clipping.guards import read_tree
 from apiece.training.identity import bytes_of
 
 Indices = npt.NDArray[np.int64]
 Together = tuple[Indices, object, object]  # places in an index, and inputs and targets there
 PROBES = 4096  # items of a map-style dataset that a fingerprint reads; all, if there are no more
 _TOGETHER = 64  # of them in memory at a time
+_HALVES = ("inputs", "targets")
 _POISSON = ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler")  # Opacus'
 
 
@@ -106,7 +108,13 @@ class Items:
         if self.collate is None:
             yield np.arange(index.size), *self.fetch(index, device)
             return
-        made = [_on(device, self.collate([item])) for item in self._read(index)]
+        made = [
+            tuple(
+                read_tree(f"dataset: {name}", part)
+                for name, part in zip(_HALVES, _on(device, self.collate([item])), strict=True)
+            )
+            for item in self._read(index)
+        ]
         groups: dict[object, list[int]] = {}
         for place, (inputs, targets) in enumerate(made):
             if (count := records.count(inputs, targets)) != 1:
@@ -114,8 +122,10 @@ class Items:
                     f"dataset: collate_fn made {count} records of one item; a share is bounded "
                     "only where each item is one record"
                 )
-            shapes = [(t.shape, t.dtype) for t in records.leaves((inputs, targets))]
-            groups.setdefault(tuple(shapes), []).append(place)
+            shapes = tuple((t.shape, t.dtype) for t in records.leaves((inputs, targets)))
+            # Values beside the tensors are this record's own: one of another must not stand for it.
+            form = records.outline((inputs, targets))
+            groups.setdefault((shapes, form), []).append(place)
         for places in groups.values():
             stacks = zip(*(records.leaves(made[k]) for k in places), strict=True)
             inputs, targets = records.fill(made[places[0]], [torch.cat(s) for s in stacks])
@@ -225,7 +235,8 @@ def source_of(dataset: object) -> Source:
         *inputs, targets = dataset.tensors
         return source_of((inputs[0] if len(inputs) == 1 else tuple(inputs), targets))
     if isinstance(dataset, tuple) and len(dataset) == 2:
-        return Tensors(*dataset, records.count(*dataset))
+        inputs, targets = map(read_tree, _HALVES, dataset)
+        return Tensors(inputs, targets, records.count(inputs, targets))
     reads = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
     if isinstance(dataset, Sized) and reads and not isinstance(dataset, IterableDataset | dict):
         return Items(dataset, len(dataset))  # type: ignore[arg-type]

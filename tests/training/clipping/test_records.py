@@ -47,11 +47,6 @@ REFUSED = {
     "no tensor": ({"a": 3}, InputError, "no tensor"),
     "sparse": (torch.eye(3).to_sparse(), UnsupportedError, "sparse_coo"),
     "sparse inside": ({"a": [torch.eye(3).to_sparse()]}, UnsupportedError, "sparse_coo"),
-    "packed": (
-        nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(1)]),
-        UnsupportedError,
-        "PackedSequence",
-    ),
 }
 
 

@@ -33,6 +33,7 @@ from apiece.errors import UnsupportedError
 from apiece.training.clipping import records
 from apiece.training.clipping.ambient import streams_kept, wide
 from apiece.training.clipping.engine import clip_one
+from apiece.training.clipping.libraries import is_of_a_library, library_named
 from apiece.training.clipping.records import Batch, ClippedSum, LossFunction, add_up
 from apiece.training.clipping.watch import (
     NOTED,
@@ -44,7 +45,6 @@ from apiece.training.clipping.watch import (
     digest,
     has_memory,
     hooks,
-    is_of_a_library,
     memory_of,
     names_in,
     names_within,
@@ -204,8 +204,8 @@ def _held(value: Any) -> list[Any]:
         return [*map(content_of, value.__closure__ or ()), value.__dict__]
     if isinstance(value, types.MethodType):
         return [value.__func__, value.__self__]
-    held, library = getattr(value, "__dict__", None), type(value).__module__.partition(".")[0]
-    own = isinstance(value, nn.Module) or library not in ("torch", "numpy")
+    held = getattr(value, "__dict__", None)
+    own = isinstance(value, nn.Module) or library_named(type(value)) not in ("torch", "numpy")
     return [held] if isinstance(held, dict) and own else []
 
 
@@ -245,7 +245,7 @@ def _seen(value: Any, whole: bool) -> object:
     elif isinstance(value, types.ModuleType):
         own = value.__name__  # what of it is named is looked at from there
     elif isinstance(value, type):
-        own = sorted(vars(value).keys() - NOTED) if is_of_a_library(value.__module__) else None
+        own = sorted(vars(value).keys() - NOTED) if is_of_a_library(value) else None
     elif (read := next((STREAMS[k] for k in STREAMS if isinstance(value, k)), None)) is not None:
         own = digest(repr(read(value)).encode())
     elif has_memory(value) and not (isinstance(value, np.ndarray) and value.dtype.hasobject):
@@ -278,10 +278,10 @@ def _writable(modules: Mapping[str, object], value: Any) -> Iterator[object]:
         for key, inner in list(value.__dict__.items()):
             if not key.startswith(("__", "_torchdynamo")):  # a library's notes on functions
                 yield from (key, inner)
-        if not is_of_a_library(value.__module__):
+        if not is_of_a_library(value):
             yield from _named(value, modules)
     elif isinstance(value, type):
-        library = is_of_a_library(value.__module__)
+        library = is_of_a_library(value)
         for key, inner in list(vars(value).items()):
             kept = not library or isinstance(inner, (*PLAIN, torch.Tensor, np.ndarray))
             if kept and key not in NOTED:
@@ -298,7 +298,7 @@ def _writable(modules: Mapping[str, object], value: Any) -> Iterator[object]:
         with contextlib.suppress(AttributeError):
             object.__getattribute__(value, "__dict__")
         for inner in gc.get_referents(value):
-            if inner is not type(value) or not is_of_a_library(type(value).__module__):
+            if inner is not type(value) or not is_of_a_library(type(value)):
                 yield inner
         if type(value).__module__ in ("builtins", "itertools") and isinstance(value, Iterator):
             yield _position(value)
@@ -333,6 +333,5 @@ def _named(function: types.FunctionType, modules: Mapping[str, object]) -> Itera
             known.add(id(value))
             held = vars(value)
             for inner in (held[name] for name in sorted(names & held.keys())):
-                library = is_of_a_library(getattr(inner, "__module__", value.__name__))
                 plain_code = callable(inner) and not isinstance(inner, type)
-                waiting += [] if library and plain_code else [inner]
+                waiting += [] if plain_code and is_of_a_library(inner) else [inner]

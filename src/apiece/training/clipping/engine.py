@@ -111,14 +111,15 @@ def engine_for(batch: Batch, *, compiled: bool = False) -> Engine:
                 with contextlib.suppress(UnsupportedError):
                     seen.engine = replace(seen.engine, whole=_whole(seen.engine, batch, compiled))
             return seen.engine
-    watch = Watch(batch.model, batch.loss_fn)
+    classes = records.named_tuples(given)
+    watch = Watch(batch.model, batch.loss_fn, *classes)
     key = form, watch.key
     if key in known:
         engine = known[key].engine
     else:
         engine = _proved(batch, watch)
         if not watch.unchanged():  # a library has noted something
-            watch = Watch(batch.model, batch.loss_fn)
+            watch = Watch(batch.model, batch.loss_fn, *classes)
     if compiled and engine.program is not None and engine.whole is None:
         engine = replace(engine, whole=_whole(engine, batch, compiled))
     known.pop(key, None)

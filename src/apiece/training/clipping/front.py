@@ -49,7 +49,9 @@ def clip_and_sum(
         loss_fn: Takes (outputs, targets) and returns one loss a record, shape (B,); it sees the
             parameters through the outputs only.
         inputs: Tensors with the records first, or tuples or dicts of them; a tuple is given to the
-            model as positional, a dict as keyword arguments. An empty batch gives zeros.
+            model as positional, a dict as keyword arguments. Beside tensors they may hold None,
+            bool, int, float and str, which are the same for all records. An empty batch gives
+            zeros.
         targets: As `inputs`.
         clip_norms: (B,), or one number for all.
         method: "proved" captures model and loss as one graph of operators, once for each form of
@@ -73,7 +75,8 @@ def clip_and_sum(
             indices beyond a table; it does not say which.
         UnsupportedError: For batch norm in training mode and other layers that always mix records;
             with method="proved" for a model that is not proved; with compiled=True for one that
-            cannot be compiled; and for one that can neither be proved nor copied.
+            cannot be compiled; for one that can neither be proved nor copied; and for an object,
+            an array or a list without a tensor among inputs and targets.
 
     Guarantee:
         Each record's share of the sum has ℓ2 norm at most clip_norms[i], over all trainable
@@ -94,6 +97,8 @@ def clip_and_sum(
         raise unknown("method", method, METHODS)
     inner = guards.inner(model)
     parameters = guards.fit_parameters(inner)
+    inputs = guards.read_tree("inputs", inputs)
+    targets = guards.read_tree("targets", targets)
     size = records.count(inputs, targets)
     device = next(iter(parameters.values())).device
     units = None if people is None else units_of(people, size)
@@ -135,6 +140,8 @@ def check_values(
 def _unbounded(model: nn.Module, loss_fn: LossFunction, inputs: Tree, targets: Tree) -> Batch:
     """Return a batch that nothing is clipped of."""
     parameters = guards.fit_parameters(model)
+    inputs = guards.read_tree("inputs", inputs)
+    targets = guards.read_tree("targets", targets)
     device = next(iter(parameters.values())).device
     bounds = torch.ones(records.count(inputs, targets), dtype=torch.float64, device=device)
     return Batch(model, parameters, loss_fn, inputs, targets, bounds)

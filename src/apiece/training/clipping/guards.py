@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import enum
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import nn
 
 from apiece.errors import DataError, InputError, UnsupportedError
+from apiece.training.clipping.records import LEAF_TYPES, Tree, leaves
 
 LEAST_BOUND = 1e-12  # far above where squares in single precision underflow, and norms with them
 _REAL = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -124,6 +128,92 @@ def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) ->
             "inf); give every record such a bound, scaling the loss if gradients are as small"
         )
     return given
+
+
+# ---------------------------------------------------------------- what a call receives
+
+# Containers within containers that inputs or targets may have.
+MAX_DEPTH = 32
+_PLAIN_TENSORS = (torch.Tensor, nn.Parameter)
+
+
+def read_tree(name: str, tree: Tree) -> Tree:
+    """Return inputs or targets in tuples, lists and dicts of this call's own.
+
+    Their leaves are tensors, None, bool, int, float and str: values that nothing can change. An
+    object with attributes would carry one record's word to the next, or hold the batch unseen. A
+    list of Python's values alone would show every record those of all others.
+
+    Args:
+        name: Of the argument, for messages.
+        tree: A tensor, or tuples, lists, named tuples and mappings; mappings become plain dicts.
+
+    Raises:
+        UnsupportedError: For any other leaf, with its place, its type and the remedy; for a
+            container with attributes of its own; and for more than `MAX_DEPTH` containers within
+            each other.
+    """
+    return _read_tree(name, tree, 0)
+
+
+def _read_tree(place: str, tree: Tree, depth: int) -> Tree:
+    kind = type(tree)
+    if kind in _PLAIN_TENSORS or kind in LEAF_TYPES:
+        return tree
+    if depth >= MAX_DEPTH:
+        raise UnsupportedError(
+            f"{place}: {depth} containers within each other, at most {MAX_DEPTH}; flatten them"
+        )
+    if isinstance(tree, nn.utils.rnn.PackedSequence):
+        raise UnsupportedError(
+            f"{place}: a PackedSequence has no row for each record; give padded tensors, records "
+            "first, with their lengths, and pack them in the model's forward"
+        )
+    if kind is dict or isinstance(tree, Mapping):
+        if odd := [key for key in tree if type(key) not in LEAF_TYPES]:
+            raise _unknown_leaf(f"{place}: a key", odd[0])
+        return {key: _read_tree(f"{place}[{key!r}]", part, depth + 1) for key, part in tree.items()}
+    is_named = (
+        isinstance(tree, tuple) and hasattr(tree, "_fields") and not hasattr(tree, "__dict__")
+    )
+    if kind not in (tuple, list) and not is_named:
+        raise _unknown_leaf(place, tree)
+    parts = [_read_tree(f"{place}[{k}]", part, depth + 1) for k, part in enumerate(tree)]
+    if any(part is not None for part in parts) and not leaves(parts):
+        raise UnsupportedError(
+            f"{place}: a {kind.__name__} of {len(parts)} values without a tensor would show each "
+            "record the values of all; where they are the records', give a tensor with one row a "
+            "record (torch.tensor); where they are the same for all, hold them in the model or "
+            "give each by its name in a dict"
+        )
+    return kind(*parts) if is_named else kind(parts)
+
+
+def _unknown_leaf(place: str, value: object) -> UnsupportedError:
+    """Return the refusal of a value that somebody could change, or that holds others unseen."""
+    kind = type(value)
+    name = kind.__qualname__
+    if kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{name}"
+    if isinstance(value, torch.Tensor):
+        remedy = "give a plain tensor (.as_subclass(torch.Tensor), or to_local and the like)"
+    elif isinstance(value, np.ndarray):
+        remedy = "give a tensor (torch.as_tensor)"
+    elif isinstance(value, enum.Enum):
+        remedy = "give its value (.value)"
+    elif isinstance(value, np.generic):
+        remedy = "give a number of Python's (.item())"
+    elif isinstance(value, (bool, int, float, str)):
+        base = next(one for one in (int, float, str) if isinstance(value, one))
+        remedy = f"give a plain {base.__name__} ({base.__name__}(...))"
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        remedy = "give its tensors in a dict ({f.name: getattr(x, f.name) for f in fields(x)})"
+    else:
+        remedy = "give its tensors in a tuple or a dict, and build it in the model's forward"
+    return UnsupportedError(
+        f"{place}: {name} is neither a tensor nor None, bool, int, float or str: what can be "
+        f"changed would go from one record to the next; {remedy}"
+    )
 
 
 @contextlib.contextmanager

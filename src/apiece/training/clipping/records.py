@@ -16,8 +16,11 @@ from torch import nn
 from apiece._types import Integers
 from apiece.errors import InputError, UnsupportedError
 
-Tree: TypeAlias = Any  # a tensor, or tuples, lists and mappings of trees and of other leaves
+# A tensor, or tuples, lists and mappings of trees and of leaves of `LEAF_TYPES`.
+Tree: TypeAlias = Any
 LossFunction = Callable[[Tree, Tree], torch.Tensor]
+# Leaves beside tensors: values of Python's that nothing can change, of exactly these types.
+LEAF_TYPES = (type(None), bool, int, float, str)
 _SEQUENCES = (tuple, list)
 
 
@@ -96,14 +99,30 @@ def leaves(tree: Tree) -> list[torch.Tensor]:
 
 
 def outline(tree: Tree) -> object:
-    """Return the form of `tree`: its containers and what in it is no tensor."""
+    """Return the form of `tree`: its containers and what in it is no tensor.
+
+    A value stands with its type, so that True, 1 and 1.0 differ; a float by its text, so that 0.0
+    and -0.0 differ and NaN is itself.
+    """
     if isinstance(tree, torch.Tensor):
-        return None
+        return torch.Tensor
     if isinstance(tree, _SEQUENCES):
         return (type(tree), *map(outline, tree))
     if isinstance(tree, Mapping):
-        return tuple((name, outline(part)) for name, part in tree.items())
-    return tree if isinstance(tree, bool | int | float | str) else id(tree)
+        return (dict, *((outline(name), outline(part)) for name, part in tree.items()))
+    if type(tree) not in LEAF_TYPES:
+        raise TypeError(f"a leaf of type {type(tree).__name__}; read_tree refuses it")
+    return type(tree), repr(tree) if isinstance(tree, float) else tree
+
+
+def named_tuples(tree: Tree) -> list[type]:
+    """Return the classes of the named tuples in `tree`: code that a forward may call."""
+    if isinstance(tree, Mapping):
+        return [kind for part in tree.values() for kind in named_tuples(part)]
+    if not isinstance(tree, _SEQUENCES):
+        return []
+    own: list[type] = [type(tree)] if hasattr(tree, "_fields") else []
+    return own + [kind for part in tree for kind in named_tuples(part)]
 
 
 def fill(tree: Tree, tensors: list[torch.Tensor]) -> Tree:
@@ -142,11 +161,6 @@ def _plain(tree: Tree) -> list[torch.Tensor]:
         raise UnsupportedError(
             f"inputs, targets: a tensor is {kind}, which cannot be taken record by record; give "
             "dense ones (to_dense(), or torch.nested.to_padded_tensor)"
-        )
-    if isinstance(tree, nn.utils.rnn.PackedSequence):
-        raise UnsupportedError(
-            "inputs, targets: a PackedSequence has no row for each record; give padded tensors, "
-            "records first, with their lengths, and pack them in the model's forward"
         )
     if isinstance(tree, Mapping):
         tree = tree.values()
