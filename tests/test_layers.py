@@ -38,6 +38,7 @@ LAYERS = [
     "_files",
     "_json",
     "_lazy",
+    "_identity",
     "_check",
     "_identifiers",
     "_text",

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._identity import common_index
 from apiece._types import Bounds, Floats
 from apiece.accounting.bounds import runs
 from apiece.accounting.choose import bounds_of, require_batch, upper_bounds_of
@@ -272,7 +273,8 @@ def _mu(epsilon: Floats, delta: Floats) -> Floats:
 
 
 def broadcast(**columns: npt.ArrayLike) -> tuple[tuple[int, ...], list[Floats]]:
-    """Check and broadcast the arguments; return their shape and flat columns."""
+    """Check arguments, broadcast them, joined by index; return their shape and flat columns."""
+    common_index(**columns)
     arrays = [_CHECKS[name](name, values) for name, values in columns.items()]
     try:
         arrays = list(np.broadcast_arrays(*arrays))

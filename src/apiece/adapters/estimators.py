@@ -26,6 +26,8 @@ from apiece.adapters.fitting import (
     features_of,
     frame_of,
     ids_of,
+    require_joined,
+    require_labels_of,
     seed_of,
     training_features,
 )
@@ -73,16 +75,19 @@ class _Private(Papers):
         return promises_of(self.plan_)
 
     def _budgets(
-        self, epsilon: npt.ArrayLike | None, delta: npt.ArrayLike | None, ids: Ids | None, rows: int
+        self,
+        X: object,
+        y: object,
+        epsilon: npt.ArrayLike | None,
+        delta: npt.ArrayLike | None,
+        ids: Ids | None,
+        rows: int,
     ) -> Budgets:
-        """Return the budgets given to `fit`, else the estimator's own."""
-        return budgets_of(
-            self.epsilon if epsilon is None else epsilon,
-            self.delta if delta is None else delta,
-            ids,
-            rows,
-            self.levels,
-        )
+        """Return the budgets given to `fit`, else the estimator's own, joined to the rows."""
+        asked = self.epsilon if epsilon is None else epsilon
+        deltas = self.delta if delta is None else delta
+        require_joined(X, y, epsilon=asked, delta=deltas)
+        return budgets_of(asked, deltas, ids, rows, self.levels)
 
     @abstractmethod
     def _outputs(self, X: object) -> torch.Tensor:
@@ -155,19 +160,23 @@ class _Tabular(_Private):
             y: (n,) Labels, each a declared class; or finite numbers, those outside the declared
                 range clipped to it.
             epsilon: For all, or one a row, a number or the name of one of `levels`; None takes the
-                estimator's. A person's rows agree.
+                estimator's. A person's rows agree. A Series has the index of X (of y, where X is
+                an array); a list or an array is taken by position.
             delta: The same.
-            people: (n,) Whose each row is; None where each row is a record of its own.
+            people: (n,) Whose each row is, joined likewise; None where each row is a record of its
+                own.
 
         Raises:
+            DataError: For a Series with another index than X, or the same in another order.
             InputError: For what is not declared, labels that are no class, and values out of
                 bounds; a `ValueError`, as scikit-learn's own are.
             InfeasibleError: Where no plan meets the request.
         """
         target = self._target()
         frame = frame_of(self, X, reset=True)
+        require_joined(X, y, people=people)
         ids = ids_of(people, len(frame))
-        budgets = self._budgets(epsilon, delta, ids, len(frame))
+        budgets = self._budgets(X, y, epsilon, delta, ids, len(frame))
         columns = declared(self.columns, list(frame.columns))
         targets = self._encoded(X, y)
         if not isinstance(self.account, Account | None):
@@ -459,6 +468,7 @@ class PrivateRegressor(RegressorMixin, _Tabular):
     def _encoded(self, X: object, y: object) -> AnyArray:
         values = column_or_1d(y, warn=True, dtype=np.float64)
         check_consistent_length(X, values)
+        require_labels_of(X, y)
         if not np.isfinite(values).all():
             raise InputError("y: contains NaN or infinity; leave these rows out")
         return self._target().encoded(values).numpy()
@@ -531,7 +541,8 @@ class PrivateImageClassifier(_Classifies):
         Args:
             X: (n, colours, side, side) Bytes.
             y: (n,) Labels, each a declared class.
-            epsilon: For all, or one an image; None takes the estimator's.
+            epsilon: For all, or one an image; None takes the estimator's. A Series has the index
+                of y; a list or an array is taken by position.
             delta: The same.
 
         Raises:
@@ -544,7 +555,7 @@ class PrivateImageClassifier(_Classifies):
         recipe, classes = self._recipe(), declared_classes(self.classes)
         codes = codes_of(X, y, classes)
         self.classes_ = classes
-        plan = recipe.plan(self._budgets(epsilon, delta, None, codes.size), self.strategy)
+        plan = recipe.plan(self._budgets(X, y, epsilon, delta, None, codes.size), self.strategy)
         features = recipe.features(np.asarray(X), cache=self.cache)
         seed = seed_of(self.random_state)
         self.network_ = recipe.train(

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from apiece import _check
+from apiece._identity import require_ids
 from apiece._types import Floats
 from apiece.accounting import Bounds, PrivacyCurve, privacy_curve
 from apiece.errors import InfeasibleError, InputError
@@ -191,14 +192,16 @@ def charge(
         ledger: With accounts of these people.
         run: The name of the charge in it.
         ids: Of the silo's people, each once.
-        levels: Each one's level.
+        levels: Each one's level; a Series has the ids as its index.
         federation: What is to be run.
         delta: Of the accounts, about: the slacks that they may pay are chosen by it.
 
     Raises:
         AnalysisError: As `Ledger.reserve`.
+        DataError: As `Ledger.reserve`, and for levels of other ids, or in another order.
         InputError: For a level that the federation does not have.
     """
+    require_ids("ids", ids, levels=levels)
     costs = federation.costs(delta).of(levels)
     return ledger.reserve_costs(run, ids, costs, terms={"federation": asdict(federation)})
 

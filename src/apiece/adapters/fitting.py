@@ -15,6 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from apiece import _check
+from apiece._identity import index_of, numbers_rows, require_rows
 from apiece._types import Ids, Integers
 from apiece.budgets import Budgets
 from apiece.budgets.levels import Offered
@@ -46,6 +47,7 @@ def codes_of(X: object, y: object, classes: npt.NDArray[np.generic]) -> Integers
     """Return each label's place among the declared classes; one label for each row of X."""
     labels = column_or_1d(y, warn=True)
     check_consistent_length(X, labels)
+    require_labels_of(X, y)
     check_classification_targets(labels)
     codes = pd.Index(classes).get_indexer(pd.Index(labels))
     if (codes < 0).any():
@@ -54,6 +56,25 @@ def codes_of(X: object, y: object, classes: npt.NDArray[np.generic]) -> Integers
             f"({', '.join(map(repr, classes[:8].tolist()))}); declare all that there are"
         )
     return np.asarray(codes, dtype=np.int64)
+
+
+def require_labels_of(X: object, y: object) -> None:
+    """Check that y has the index of X, where both have one; an array X says nothing of y's."""
+    if index_of(X) is not None:
+        require_rows("X", X, y=y)
+
+
+def require_joined(X: object, y: object, **values: object) -> None:
+    """Check values with an entry a row against the rows' index: that of X, or else that of y."""
+    # What stands before an estimator in a pipeline often makes an array of a table, and y goes
+    # through it with its index.
+    if index_of(X) is None and hasattr(X, "to_pandas"):
+        table = X.to_pandas()
+        own = index_of(table)
+        if own is not None and not numbers_rows(own):  # kept by Arrow for pandas
+            X = table
+    name, rows = ("X", X) if index_of(X) is not None or index_of(y) is None else ("y", y)
+    require_rows(name, rows, **values)
 
 
 def frame_of(estimator: BaseEstimator, X: object, *, reset: bool) -> pd.DataFrame:

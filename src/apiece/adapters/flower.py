@@ -28,6 +28,7 @@ try:
 except ModuleNotFoundError as error:
     raise lacking(error.name, "flower") from None
 
+from apiece._identity import require_rows
 from apiece._types import AnyArray, Integers, Mask
 from apiece.adapters.federation import Federation, charge, plan_federation
 from apiece.errors import InputError, StateError
@@ -184,7 +185,8 @@ class FederatedClient(NumPyClient):
         model: Takes the round's parameters.
         loss_fn: (outputs, targets) → one loss a record.
         data: Inputs and targets, tensors with a row a record.
-        levels: Of each record, its place in `federation.rates`.
+        levels: Of each record, its place in `federation.rates`; by position, as data have no index:
+            a Series with one other than 0, 1, 2, … is refused.
         federation: What is run.
         included: Which records take part at all, such as those who could pay; None for all.
         least: With this many clients at least in every round, each adds a share of the noise, and
@@ -192,6 +194,7 @@ class FederatedClient(NumPyClient):
             the noise to the server.
 
     Raises:
+        DataError: For levels or a mask with an index of their own.
         InputError: For parts that do not fit one another.
 
     Guarantee:
@@ -211,6 +214,7 @@ class FederatedClient(NumPyClient):
         included: Mask | None = None,
         least: int | None = None,
     ) -> None:
+        require_rows("data", None, levels=levels, included=included)
         rates = np.asarray(federation.rates)[np.asarray(levels, dtype=np.int64)]
         if included is not None:
             mask = np.asarray(included)

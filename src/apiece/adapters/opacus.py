@@ -53,7 +53,7 @@ def individual(
         epochs: From 1 on.
         max_grad_norm: The mean clipping norm of the plan.
         strategy: Of `assign`; `Scale()` where None.
-        people: (n,) Whose each record is; None where each is its own.
+        people: (n,) Whose each record is, in the order of the dataset; None where each is its own.
         **options: Of `Trainer`, such as rows_per_person.
 
     Returns:

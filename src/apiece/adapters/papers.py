@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from apiece._types import Json
 from apiece._version import __version__
-from apiece.adapters.fitting import codes_of, ids_of
+from apiece.adapters.fitting import codes_of, ids_of, require_joined, require_labels_of
 from apiece.budgets.levels import Levels, Offered
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import InputError, StateError
@@ -302,6 +302,8 @@ class Papers(BaseEstimator):
     def _tested(self, run: Run, X: object, y: object, people: npt.ArrayLike | None) -> Run:
         """Return the run with how well the estimator does on held-out rows."""
         said, facts = np.asarray(self.predict(X)), run.data
+        require_labels_of(X, y)
+        require_joined(X, y, people=people)
         ids = ids_of(people, said.size)
         if (ids is None) == (facts.unit == "person"):
             raise InputError(f"people: the estimator was fitted by {facts.unit}; "

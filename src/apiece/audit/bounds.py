@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from apiece import _check
+from apiece._identity import require_rows
 from apiece._types import Floats, Integers
 from apiece.errors import DataError, unknown
 from apiece.numerics.gaussian import gaussian_epsilon_below
@@ -368,7 +369,7 @@ def one_run(
 
     Args:
         scores: One a canary; higher says included.
-        included: One truth value a canary: its coin.
+        included: One truth value a canary: its coin. A Series has the index of scores.
         delta: In [0, 1).
         confidence: In (0, 1).
         method: "dp" assumes nothing further; "gdp" that the trade-off is Gaussian.
@@ -376,8 +377,8 @@ def one_run(
             at its share of the error.
 
     Raises:
-        DataError: For NaN, no scores, differing lengths, `included` that is not of truth values,
-            and more guesses than canaries.
+        DataError: For NaN, no scores, differing lengths or indices, `included` that is not of truth
+            values, and more guesses than canaries.
         InputError: For numbers outside their bounds.
         OptionError: For an unknown method.
 
@@ -393,6 +394,7 @@ def one_run(
         >>> one_run(coins * 1.0, coins, delta=1e-5).epsilon > 3
         True
     """
+    require_rows("scores", scores, included=included)
     values = flat_scores("scores", scores)
     truth = _check.truth_values("included", included, shape=values.shape)
     delta, confidence = _checked(delta, confidence, method, ONE_RUN_METHODS)
@@ -441,6 +443,7 @@ def one_run_by_group(
         >>> bounds["leaks"].epsilon > 3, bounds["tight"].epsilon
         (True, 0.0)
     """
+    require_rows("scores", scores, included=included, groups=groups)
     values = flat_scores("scores", scores)
     truth = _check.truth_values("included", included, shape=values.shape)
     names = _check.group_names("groups", groups, size=values.size)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from apiece import _check
+from apiece._identity import require_rows
 from apiece._types import AnyArray, Floats, Json
 from apiece.audit.anytime import Watched
 from apiece.audit.bounds import LowerBound, flat_scores, one_run
@@ -313,6 +314,7 @@ class ModelScores:
         people: npt.ArrayLike | None = None,
     ) -> ModelScores:
         """Return the side of confidences φ: the loss of each record, or the mean of a person's."""
+        require_rows("confidences", confidences, groups=groups, people=people)
         scores = loss_scores(np.asarray(confidences, dtype=np.float64).ravel())
         names = None if groups is None else _check.group_names("groups", groups, size=scores.size)
         if people is None:

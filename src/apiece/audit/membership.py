@@ -14,6 +14,7 @@ import numpy.typing as npt
 from scipy import special
 
 from apiece import _check
+from apiece._identity import index_of, require_ids, require_rows
 from apiece._types import AnyArray, Floats, Mask
 from apiece.audit.bounds import flat_scores
 from apiece.audit.records import ShadowScores
@@ -109,7 +110,8 @@ def lira(
         variance: "per-example", or "pooled" for one standard deviation over all records.
 
     Raises:
-        DataError: For NaN, infinite or misshapen confidences.
+        DataError: For NaN, infinite or misshapen confidences, and a Series whose index is not
+            `shadows.ids`.
         InputError: For too few models of a world.
         OptionError: For an unknown variant.
 
@@ -125,6 +127,7 @@ def lira(
         np.True_
     """
     _options(shadows, variant, variance, spare=0)
+    require_ids("shadows.ids", shadows.ids, target=target)
     x = np.asarray(target, dtype=np.float64)
     if x.shape != shadows.confidences.shape[1:] or not np.isfinite(x).all():
         raise DataError(
@@ -258,7 +261,7 @@ def rmia(
         offline_weight: The correction's a in p(x) = ((1+a)·p_out + 1−a)/2.
 
     Raises:
-        DataError: For shapes that do not fit or NaN.
+        DataError: For shapes that do not fit or NaN, and a Series whose index is not `shadows.ids`.
         InputError: Where a world has no model of a record, or numbers are out of bounds.
         OptionError: For an unknown variant.
 
@@ -274,6 +277,10 @@ def rmia(
     gamma = _check.positive("gamma", gamma)
     _require_models(shadows, variant, 1, f"{variant} RMIA")
     weight = _check.probability("offline_weight", offline_weight)
+    require_ids("shadows.ids", shadows.ids, target=target)
+    if (own := index_of(population_target)) is not None:
+        name = "population_target.index"
+        require_ids(name, own, axis=1, population_shadows=population_shadows)
     x, z, z_shadows = (
         np.asarray(a, dtype=np.float64) for a in (target, population_target, population_shadows)
     )
@@ -335,6 +342,7 @@ class Roc:
 
 def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:
     """Return the ROC of "score above a threshold says member"."""
+    require_rows("scores", scores, member=member)
     values = flat_scores("scores", np.ravel(np.asarray(scores)))
     truth = _check.truth_values("member", member).ravel()
     if truth.shape != values.shape:
@@ -372,13 +380,16 @@ def roc_by_group(
         groups: (n,), for all models.
 
     Raises:
-        DataError: As `roc`, for another number of groups, and for a group that is missing.
+        DataError: As `roc`, for another number of groups, for a group that is missing, and for a
+            Series with another index.
 
     Example:
         >>> curves = roc_by_group([3, 2, 1, 0], [1, 0, 1, 0], np.array(["a", "a", "b", "b"]))
         >>> {name: curve.auc for name, curve in curves.items()}
         {'all': 0.75, 'a': 1.0, 'b': 1.0}
     """
+    require_rows("scores", scores, member=member)
+    require_rows("scores", index_of(scores, axis=np.ndim(scores) - 1), groups=groups)
     values = np.asarray(scores, dtype=np.float64)
     truth = _check.truth_values("member", member, shape=values.shape)
     names = _check.group_names("groups", groups, size=values.shape[-1])

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._files import Kind, write
+from apiece._identity import require_ids
 from apiece._types import AnyArray, Floats, Integers, Mask
 from apiece.budgets.units import places_of
 from apiece.errors import DataError
@@ -41,7 +42,8 @@ class ShadowScores:
 
     Raises:
         DataError: Where the shapes do not fit, an id repeats, a group is missing, an entry of
-            `included` is no truth value, or a confidence is NaN.
+            `included` is no truth value, or a confidence is NaN; and for a Series whose index is
+            not the ids, or a table whose columns are not.
 
     Example:
         >>> included = np.array([[True, False], [False, True]])
@@ -57,6 +59,8 @@ class ShadowScores:
 
     def __post_init__(self) -> None:
         ids = _check.record_ids("ids", self.ids)
+        require_ids("ids", self.ids, groups=self.groups)
+        require_ids("ids", ids, axis=1, included=self.included, confidences=self.confidences)
         groups = _check.group_names("groups", self.groups, size=ids.size)
         included = _check.truth_values("included", self.included)
         shape = included.shape

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from apiece import _check
 from apiece._files import Kind, write
+from apiece._identity import require_ids, require_rows
 from apiece._types import AnyArray, Integers, Json, Mask
 from apiece.assignment import Strategy, assign
 from apiece.audit import stacked_training
@@ -69,6 +70,8 @@ class Pool:
 
     def __post_init__(self) -> None:
         ids = _check.record_ids("ids", self.ids)
+        require_ids("ids", self.ids, groups=self.groups)
+        object.__setattr__(self, "groups", np.asarray(self.groups))
         counts = ids.size, self.inputs.shape[0], self.targets.shape[0], self.groups.size
         persons = ids.size if self.people is None else len(self.people)
         rows = ids.size if self.people is None else self.people.rows.size
@@ -126,6 +129,9 @@ class ShadowJob:
     groups: Integers | None = None
 
     def __post_init__(self) -> None:
+        require_ids("pool.ids", self.pool.ids, axis=1, included=self.included, groups=self.groups)
+        if self.groups is not None:
+            object.__setattr__(self, "groups", np.asarray(self.groups))
         object.__setattr__(self, "included", _check.truth_values("included", self.included))
         if self.included.ndim != 2 or self.included.shape[1] != len(self.pool):
             raise DataError(
@@ -369,6 +375,7 @@ def table_job(
             f"table: {len(features)} rows of features, {len(targets)} labels, {len(budgets)} "
             "budgets; give one of each a record, or a person's id with each row"
         )
+    require_rows("features", features, targets=targets, people=people)
     own = None if people is None else Units.of(people, budgets.ids)
     if own is not None:
         own = replace(own, most=rows_per_person)

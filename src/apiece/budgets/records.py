@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._identity import common_index, ids_from, index_of, require_ids
 from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.budgets.frames import budget_columns, read_frame
 from apiece.budgets.groups import BudgetGroups, grouped
@@ -87,7 +89,9 @@ class Budgets:
         epsilon: n entries, or one for all, in (0, ∞).
         delta: The same, in (0, 1).
         excess: The same, in [0, 1]: a bound Δ̄ on the excess; None asks for none.
-        ids: What identifies a record, unique; 0…n−1 if not given.
+        ids: What identifies a record, unique; if not given, the labels of a Series that has some
+            (those of its index, if they are not 0…n−1 anyway), else 0…n−1. Series have one index,
+            or the ids as theirs; lists and arrays are taken by position.
         labels: A name for each record's group; records with one label and one budget are a group.
         levels: What people could choose, as name → ε; epsilon then has these names, which name the
             groups.
@@ -95,7 +99,8 @@ class Budgets:
     Raises:
         BudgetError: For a value outside its bounds (NaN and infinity too), lengths that differ, no
             record, and names of no declared level.
-        DataError: For ids that repeat, or are neither whole numbers nor text.
+        DataError: For ids that repeat, or are neither whole numbers nor text, and for Series whose
+            indices differ, from one another or from the ids.
 
     References:
         Boenisch et al. 2023, §3.1; Kaiser et al. 2026, Def. 3 and 8.
@@ -124,6 +129,18 @@ class Budgets:
         labels: npt.ArrayLike | None = None,
         levels: Offered | None = None,
     ) -> None:
+        series: dict[str, Any] = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "excess": excess,
+            "labels": labels,
+        }
+        index = common_index(**series)
+        if ids is None:
+            name = next((n for n, value in series.items() if index_of(value) is not None), "")
+            ids = ids_from(name, index)
+        else:
+            require_ids("ids", ids, **series)
         epsilon = epsilons_of(epsilon, levels)
         if levels is not None:
             if labels is not None:
@@ -191,8 +208,10 @@ class Budgets:
 
         Raises:
             BudgetError: Where it exceeds what a record allows.
+            DataError: For a Series whose index is not the ids.
             InputError: For values that are not positive and finite, and for another number of them.
         """
+        require_ids("ids", self.ids, epsilon=epsilon)
         values = _check.positive_array("epsilon", epsilon)
         if values.shape not in ((), (len(self),)):
             raise InputError(
@@ -266,11 +285,15 @@ class Budgets:
             which: A mask, or positions.
 
         Raises:
-            DataError: Where it leaves none.
+            DataError: Where it leaves none, and for a Series of truth values whose index is not
+                the ids.
             IndexError: For a position that is not there, or a mask of another length.
         """
+        if np.asarray(which).dtype == np.bool_:
+            require_ids("ids", self.ids, which=which)
         columns = {name: getattr(self, name) for name in COLUMNS}
-        some: Json = {n: None if c is None else c[which] for n, c in columns.items()}
+        positions: Any = np.asarray(which)
+        some: Json = {n: None if c is None else c[positions] for n, c in columns.items()}
         return Budgets(**some)
 
     def _with(self, **changed: Floats) -> Budgets:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._identifiers import find_flaw
+from apiece._identity import common_index, require_ids, require_rows
 from apiece._types import AnyArray, Floats, Ids, Integers, Mask
 from apiece.datasets.cells import column
 from apiece.errors import DataError, InputError, as_given
@@ -306,6 +307,7 @@ class Ownership:
             then owner.
 
     Raises:
+        DataError: For a Series with an index other than 0, 1, 2, …: rows are positions here.
         InputError: For a row without owners, or ids that are neither all integers nor all text.
 
     Example:
@@ -320,6 +322,7 @@ class Ownership:
     owner: Integers = field(repr=False)
 
     def __init__(self, owners: Iterable[Iterable[object]]) -> None:
+        require_rows("dataset", None, owners=owners)
         lists = [list(row) for row in owners]
         sizes = np.array([len(row) for row in lists], dtype=np.int64)
         if not sizes.size or not sizes.all():
@@ -337,8 +340,10 @@ class Ownership:
             owner: (E,) Ids of owners, integers or text.
 
         Raises:
+            DataError: For Series whose indices differ.
             InputError: For shapes that differ, rows without owners, ids of another kind.
         """
+        common_index(row=row, owner=owner)
         rows, owners = np.asarray(row), _check.ids("owner", owner, error=InputError)
         if rows.ndim != 1 or rows.shape != owners.shape or not rows.size:
             raise InputError(
@@ -374,10 +379,11 @@ class Ownership:
         owners.
 
         Args:
-            limit: A whole number ≥ 0, or one for each owner in the order of `ids`; 0 leaves all
-                rows of an owner out.
+            limit: A whole number ≥ 0, or one for each owner in the order of `ids`, which are the
+                index of a Series; 0 leaves all rows of an owner out.
 
         Raises:
+            DataError: For a Series with another index.
             InputError: For a limit that is negative or no whole number, or another number of them.
 
         References:
@@ -387,6 +393,7 @@ class Ownership:
             >>> Ownership([[1, 2], [1], [1], [2]]).select([2, 1]).tolist()
             [1, 2, 3]
         """
+        require_ids("ids", self.ids, limit=limit)
         left = np.asarray(limit)
         if left.dtype.kind not in "iu" or (left < 0).any():
             raise InputError(f"limit = {limit!r}: must be whole numbers of at least 0")

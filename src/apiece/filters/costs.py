@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._identity import common_index
 from apiece._types import AnyArray, Floats, Integers
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.slack import gaussian_with_slack
@@ -72,10 +73,14 @@ class Costs:
             loss: (people,) μ².
             slack: The slack, one or one a person.
 
+        Raises:
+            DataError: For Series whose indices differ.
+
         Example:
             >>> len(Costs.fixed([0.5, 0.25]))
             2
         """
+        common_index(loss=loss, slack=slack)
         each, told = np.broadcast_arrays(np.atleast_1d(loss), np.atleast_1d(slack))
         return cls(each[:, None], told[:, None])
 

@@ -1,16 +1,22 @@
 """The filter, its two currencies (Gaussian with slack, Rényi divergence), and the odometer."""
 
+from __future__ import annotations
+
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._identity import common_index, require_rows
 from apiece._types import Floats, Mask
 from apiece.errors import BudgetError, InputError
 from apiece.filters.convert import ULP, best_order, gaussian_budget, renyi_budget
 from apiece.filters.costs import Costs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BLOCK: Final = 1 << 15  # persons a pass: the arrays of a block stay in the second cache
 SMALL: Final = 2.0**-510  # its square is still a normal number
@@ -22,7 +28,8 @@ class Filter:
     # limit: of Σ (norm/stddev)². unit: of the filter's currency, in one of it. slack: the limit of
     # Σ slack. Every rounding is towards privacy.
 
-    __slots__ = ("_limit", "_slack", "_told", "_total", "_unit", "delta", "epsilon")
+    # persons: an index of their labels, where epsilon and delta had one; norms are joined to it.
+    __slots__ = ("_limit", "_slack", "_told", "_total", "_unit", "delta", "epsilon", "persons")
 
     def __init__(
         self,
@@ -31,7 +38,9 @@ class Filter:
         limit: Floats,
         unit: Floats | float = 1.0,
         slack: Floats | float = 0.0,
+        persons: pd.Index[Any] | None = None,
     ) -> None:
+        self.persons = persons
         self.epsilon, self.delta, self._limit, self._unit = epsilon, delta, limit, unit
         self._slack = np.broadcast_to(slack, limit.shape)
         self._total, self._told = np.zeros(limit.shape), np.zeros(limit.shape)
@@ -43,14 +52,17 @@ class Filter:
         Nobody is charged where an error is raised.
 
         Args:
-            norms: ℓ2 bound on each person's contribution, or one for all; 0 is free.
+            norms: ℓ2 bound on each person's contribution, or one for all; 0 is free. A Series has
+                the index of the filter's epsilon; a list or an array is taken by position.
             noise_stddev: Standard deviation of the noise on the sum.
 
         Raises:
+            DataError: For a Series with another index.
             InputError: For norms that are negative or not finite, another number of them, and
                 noise that is not positive and finite.
         """
         stddev = _check.positive("noise_stddev", noise_stddev)
+        require_rows("epsilon", self.persons, norms=norms)
         norms = _check.nonnegative_array("norms", norms)
         if norms.ndim and norms.shape != self._limit.shape:
             shape = self._limit.shape
@@ -89,9 +101,11 @@ class Filter:
             steps: How many charges.
 
         Raises:
+            DataError: For a Series with another index than the filter's epsilon.
             InputError: For values out of bounds, or a shape that does not fit.
         """
         steps = _check.count("steps", steps)
+        require_rows("epsilon", self.persons, clip_norm=clip_norm)
         norms = _check.positive_array("clip_norm", clip_norm)
         if norms.ndim and norms.shape != self._limit.shape:
             raise InputError(f"clip_norm: shape {norms.shape}, persons {self._limit.shape}")
@@ -118,13 +132,15 @@ class GaussianFilter(Filter):
     """Persons take part while Σ μ² ≤ B and Σ slack ≤ S; a Gaussian sum costs (s²/S², 0), exactly.
 
     Args:
-        epsilon: In (0, ∞); one entry a person, or a scalar for a single account.
+        epsilon: In (0, ∞); one entry a person, or a scalar for a single account. Series have one
+            index.
         delta: The same, in (0, 1).
         slack: The share of δ that is kept for charges with a slack (`admit_costs`), in [0, 1); B is
             made from the rest.
 
     Raises:
         BudgetError: For budgets out of bounds, or shapes that do not fit.
+        DataError: For Series whose indices differ.
         InputError: For a share that is not in [0, 1).
 
     Guarantee:
@@ -151,7 +167,8 @@ class GaussianFilter(Filter):
         if not 0 <= slack < 1:
             raise InputError(f"slack = {slack!r}: must be in [0, 1), a share of delta; try 0.1")
         kept = dlt * slack
-        super().__init__(eps, dlt, gaussian_budget(eps, dlt, kept), 1.0, kept)
+        persons = common_index(epsilon=epsilon, delta=delta)
+        super().__init__(eps, dlt, gaussian_budget(eps, dlt, kept), 1.0, kept, persons)
 
     def admit_costs(self, costs: Costs) -> Mask:
         """Return who can pay these costs and takes part, and charge them: a whole training, say.
@@ -197,6 +214,7 @@ class RenyiFilter(Filter):
 
     Raises:
         BudgetError: For budgets out of bounds, and for an order too small to reach ε at all.
+        DataError: For Series whose indices differ.
         InputError: For an order that is not in (1, ∞).
 
     Guarantee:
@@ -216,6 +234,7 @@ class RenyiFilter(Filter):
     def __init__(
         self, epsilon: npt.ArrayLike, delta: npt.ArrayLike, *, order: npt.ArrayLike | None = None
     ) -> None:
+        persons = common_index(epsilon=epsilon, delta=delta, order=order)
         eps, dlt = _budgets(epsilon, delta)
         self.order = _checked_orders(best_order(eps, dlt) if order is None else order, eps.shape)
         budget = renyi_budget(eps, dlt, self.order)
@@ -227,7 +246,7 @@ class RenyiFilter(Filter):
                 "reached from it; give a larger order or None"
             )
         limit = np.asarray(2 * budget / self.order * (1 - 2 * ULP))
-        super().__init__(eps, dlt, limit, self.order / 2)
+        super().__init__(eps, dlt, limit, self.order / 2, persons=persons)
 
 
 class Odometer:
@@ -279,10 +298,11 @@ class Odometer:
         """Account for one analysis, sum + N(0, noise_stddev²).
 
         Args:
-            norms: Bound on each person's contribution, or one for all; 0 is free.
+            norms: Bound on each person's contribution, or one for all; 0 is free. By position.
             noise_stddev: Of the noise on the sum.
 
         Raises:
+            DataError: For a Series with an index other than 0, 1, 2, …: persons are numbered here.
             InputError: For norms that are negative or not finite, and for noise that is not
                 positive.
         """

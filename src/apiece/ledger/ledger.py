@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._identity import require_ids
 from apiece._types import Floats, Ids, Json, Mask
 from apiece.budgets.levels import Offered, epsilons_of
 from apiece.errors import InputError, StateError
@@ -120,11 +121,13 @@ class Ledger(LedgerReader):
             anchor: As of `open`.
 
         Raises:
+            DataError: As `enroll`.
             StateError: Where there is a ledger already, and as `open`.
             InputError: As `open` and `enroll`.
         """
         engine = make_engine(url)
         kept = Anchor.of(anchor, sqlite_file(engine))
+        require_ids("ids", ids, epsilon=epsilon, delta=delta, slack=slack)
         ids = codec.checked_ids(ids)
         terms = codec.terms(ids, epsilons_of(epsilon, levels), delta, slack)
         last = None
@@ -185,7 +188,8 @@ class Ledger(LedgerReader):
 
         Args:
             ids: Whole numbers or text, of one kind in a ledger.
-            epsilon: One entry a person, or a scalar.
+            epsilon: One entry a person, or a scalar. A Series has the ids as its index, or that of
+                ids, where these are a Series; a list or an array is taken by position.
             delta: The same.
             slack: The share of delta kept for what is no Gaussian, such as trainings with sampled
                 batches; one, or one a person. `account_shares` says what suits a training. By
@@ -199,8 +203,10 @@ class Ledger(LedgerReader):
         Raises:
             BudgetError: For a budget lower than what the person has spent, and words that are no
                 declared level; then nothing at all is changed.
-            DataError: For ids that repeat or are of another kind.
+            DataError: For ids that repeat or are of another kind, and for a Series of others, or of
+                these in another order.
         """
+        require_ids("ids", ids, epsilon=epsilon, delta=delta, slack=slack)
         ids = codec.checked_ids(ids)
         terms = codec.terms(ids, epsilons_of(epsilon, levels), delta, slack)
         with self.store.writing() as writing:
@@ -269,7 +275,8 @@ class Ledger(LedgerReader):
         Args:
             analysis_id: A name that no other analysis has.
             ids: Of the persons in question.
-            norms: Bound on each person's contribution to the sum (ℓ2), or one for all.
+            norms: Bound on each person's contribution to the sum (ℓ2), or one for all. A Series is
+                joined to ids as in `enroll`.
             noise_stddev: Of the noise on the sum.
             terms: What is asked, as a JSON value made of public facts: question, schema, ε, δ,
                 source. It is compared before any id or norm is. Where it is the same, who was not
@@ -284,7 +291,8 @@ class Ledger(LedgerReader):
 
         Raises:
             AnalysisError: For an id that stands for other terms, or for a committed analysis.
-            DataError: For an unknown person, and ids that repeat.
+            DataError: For an unknown person, ids that repeat, and a Series of others, or of these
+                in another order.
             InputError: For a norm that is negative or not finite, noise that is not positive, terms
                 that are no JSON, and a scope that the policy does not have.
 
@@ -293,6 +301,7 @@ class Ledger(LedgerReader):
             and the terms alone.
         """
         loss = codec.losses(norms, noise_stddev)
+        require_ids("ids", ids, norms=norms)
         ids = codec.checked_ids(ids, least=0)
         if loss.ndim and loss.shape != ids.shape:
             raise InputError(f"{loss.size} norms for {ids.size} ids; give one a person")
@@ -367,7 +376,9 @@ class Ledger(LedgerReader):
         def losses(ids: Ids) -> Floats:
             if not callable(norms):
                 return np.full(ids.shape, one)
-            return codec.losses(norms(ids), noise_stddev)
+            own = norms(ids)
+            require_ids("ids", ids, norms=own)
+            return codec.losses(own, noise_stddev)
 
         with self.store.writing() as writing:
             at, trail, last = writing.connection, self.store.trail, writing.last

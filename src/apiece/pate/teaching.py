@@ -29,12 +29,14 @@ import torch
 from torch import Tensor
 
 from apiece import _check, _json
+from apiece._identity import require_ids, require_rows
 from apiece._lazy import lacking
 from apiece._types import Floats, Integers, Mask
 from apiece.budgets import Units
 from apiece.errors import DataError, StateError, VerificationError
 from apiece.pate.planning import Noise, VotePlan
 from apiece.training import ChaCha20Stream
+from apiece.training.batches import taking_part
 from apiece.training.checkpoints import write_atomically
 from apiece.training.identity import bytes_of
 from apiece.training.randomness import Streams
@@ -82,7 +84,8 @@ def shared_out(
     of = None if people is None else Units.of(people, bound.ids)
     record, teacher = _seated(plan, key)
     if included is not None:
-        record, teacher = record[included[record]], teacher[included[record]]
+        mask = taking_part(included, bound.ids)[record]
+        record, teacher = record[mask], teacher[mask]
     order = np.argsort(teacher, kind="stable")
     rows, teacher = record[order], teacher[order]
     if of is not None:
@@ -110,7 +113,7 @@ def require_dealt(
     owner = np.arange(group.size) if people is None else Units.of(people, plan.plan.ids).owner
     pairs = np.unique(owner[shares.rows] * plan.teachers + teacher)
     record, teacher = pairs // plan.teachers, pairs % plan.teachers
-    if included is not None and not included[record].all():
+    if not taking_part(included, plan.plan.ids)[record].all():
         raise _misdealt("somebody who takes no part has a teacher")
     if (plan.pool_of_teacher[teacher] != seats.pool[group[record]]).any():
         raise _misdealt("a record sits with a teacher of another pool than its group's")
@@ -430,16 +433,18 @@ def teach(
         student: How the student learns; None for as the teachers do.
         semi_supervised: Whether answers are spread over all public inputs before the student
             learns; needs scikit-learn.
-        people: (n,) Each row's person, where the plan is of persons.
-        included: (records,) Who takes part, such as those whom a ledger admitted; None for all.
+        people: (n,) Each row's person, by position, where the plan is of persons; a Series with an
+            index other than 0, 1, 2, … is refused.
+        included: (records,) Who takes part, such as those whom a ledger admitted; None for all. A
+            Series has the ids of the plan as its index.
         seed: For an experiment that can be repeated; None for randomness of the operating system.
         keep: A file for the answers so far, so that a killed run can be gone on with.
         watch: Told after each step, of the teachers and then of the student.
 
     Raises:
-        DataError: For data that do not fit the plan, labels out of range, a model with another
-            number of outputs than `classes`, fewer public inputs than questions, and where no
-            question was answered.
+        DataError: For data that do not fit the plan, a Series of other ids or in another order,
+            labels out of range, a model with another number of outputs than `classes`, fewer public
+            inputs than questions, and where no question was answered.
         StateError: For kept answers of another plan or other inputs.
         VerificationError: Where the plan, or the deal of rows to teachers, does not keep what
             everyone allows: before any teacher votes.
@@ -461,10 +466,12 @@ def teach(
         ((50,), torch.Size([4]))
     """
     inputs, targets = dataset
+    require_rows("dataset", None, people=people)
     _require_fit(plan, inputs, targets, public, people)
     require_classes(targets, classes)
     require_outputs(model, public[0], classes)
     if included is not None:
+        require_ids("plan.ids", plan.plan.ids, included=included)
         included = _check.truth_values("included", included, shape=(plan.plan.group_index.size,))
     key = Streams.from_seed(seed)
     plan.require()

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._identity import require_ids, require_rows
 from apiece._types import AnyArray, Floats
 from apiece.errors import DataError, InputError, unknown
 from apiece.filters import GaussianFilter, Odometer
@@ -27,6 +28,7 @@ class PartialSensitivity:
             gradient sum). "attribute_change": a small change of the record's attributes, per unit
             of Euclidean distance (a query).
         attributes: Names of the entries of one record, where they have names.
+        index: The records' labels, where they came in a table that has an index; else None.
 
     Example:
         >>> result = PartialSensitivity(np.array([[3.0, -1.0]]), np.array([2.0]), np.array([False]),
@@ -40,6 +42,7 @@ class PartialSensitivity:
     zero: npt.NDArray[np.bool_] = field(repr=False)
     relation: str
     attributes: tuple[str, ...] | None = None
+    index: Any = field(default=None, repr=False)
 
     @property
     def fractions(self) -> Floats:
@@ -166,7 +169,7 @@ def loss_shares(
         groups: One label a record; None for one group named "all".
 
     Raises:
-        DataError: For another number of labels.
+        DataError: For another number of labels, and a Series with another index than the records.
 
     Example:
         >>> from apiece.sensitivity import Query
@@ -175,6 +178,7 @@ def loss_shares(
         >>> loss_shares(partial).ranking("all")
         [('a', 1.0), ('b', 0.0)]
     """
+    require_rows("partial", partial.index, groups=groups)
     labels = np.zeros(len(partial), dtype=np.int64) if groups is None else np.asarray(groups)
     if labels.shape != (len(partial),):
         raise DataError(f"groups: shape {labels.shape}; give one label for each of {len(partial)}")
@@ -232,15 +236,15 @@ def exhaustion(
 
     Args:
         partial: The partial sensitivities of n records.
-        epsilon: One for all, or one a record.
+        epsilon: One for all, or one a record; a Series has the index of the records, or the ids.
         delta: The same.
         noise_stddev: S, on the sum.
         clip_norm: C; None for no clipping.
-        ids: One a record; None for positions.
+        ids: One a record; None for the records' index, or their positions where they have none.
 
     Raises:
         InputError: For values out of bounds; `BudgetError` for budgets.
-        DataError: For another number of ids.
+        DataError: For another number of ids, and a Series that cannot be joined to the records.
 
     Guarantee:
         Counts are rounded down in doubt.
@@ -258,7 +262,13 @@ def exhaustion(
     n = len(partial)
     noise = _check.positive("noise_stddev", noise_stddev)
     cap = math.inf if clip_norm is None else _check.positive("clip_norm", clip_norm)
-    names = np.arange(n) if ids is None else _check.record_ids("ids", ids)
+    require_rows("partial", partial.index, ids=ids)
+    if ids is None:
+        require_rows("partial", partial.index, epsilon=epsilon, delta=delta)
+        names = np.arange(n) if partial.index is None else np.asarray(partial.index)
+    else:
+        require_ids("ids", ids, rows=partial.index, epsilon=epsilon, delta=delta)
+        names = _check.record_ids("ids", ids)
     if names.shape != (n,):
         raise DataError(f"ids: {names.size} of them for {n} records; give one a record")
     budget = np.broadcast_to(GaussianFilter(epsilon, delta).limit, (n,))

@@ -12,6 +12,7 @@ import sympy
 from scipy.special import erf
 
 from apiece import _check
+from apiece._identity import common_index, index_of
 from apiece._types import Floats
 from apiece.accounting import Bounds
 from apiece.errors import (
@@ -102,9 +103,17 @@ def symbol_of(name: str, ends: Range) -> sympy.Symbol:
     return sympy.Symbol(name, real=True, **known)
 
 
+def _index_of_records(records: object) -> Any:
+    """Return the labels of records: the index of a table, or of a mapping's Series; else None."""
+    if isinstance(records, Mapping):
+        return common_index(**{str(name): column for name, column in records.items()})
+    return index_of(records)
+
+
 def columns_of(records: object, ranges: Mapping[str, Range]) -> Floats:
     """Return the attributes of records as rows, checked against their ranges: (d, n)."""
     names = tuple(ranges)
+    _index_of_records(records)  # raises where attributes are of different records
     try:
         if isinstance(records, (np.ndarray, list, tuple)):
             columns = np.array(np.asarray(records, dtype=np.float64).T, order="C", ndmin=2)
@@ -267,7 +276,12 @@ class Query:
         results = evaluated(growth_and_norm, columns_of(records, self.ranges))
         norms = results[d]
         return PartialSensitivity(
-            results[:d].T, norms, norms == 0, "attribute_change", self.attributes
+            results[:d].T,
+            norms,
+            norms == 0,
+            "attribute_change",
+            self.attributes,
+            _index_of_records(records),
         )
 
     def lipschitz_constant(self) -> Maximum:

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Integers, Mask
+from apiece._identity import require_ids
+from apiece._types import Floats, Ids, Integers, Mask
 from apiece.errors import InputError
 from apiece.plan import BoundPlan, Plan, Stage
 from apiece.training.randomness import Generator, Streams, uniforms
@@ -164,15 +165,16 @@ def participants(stage: Stage, group_index: Integers, generator: Generator) -> M
     return np.asarray(uniforms(generator, chances.size) < chances)
 
 
-def taking_part(included: Mask | None, size: int) -> Mask:
-    """Return `included` as one Boolean a record; all of them where it is None."""
+def taking_part(included: npt.ArrayLike | None, ids: Ids) -> Mask:
+    """Return `included` as one Boolean a record of a plan; all of them where it is None."""
     if included is None:
-        return np.ones(size, dtype=bool)
+        return np.ones(ids.size, dtype=bool)
+    require_ids("plan.ids", ids, included=included)
     mask = np.asarray(included)
-    if mask.dtype != np.bool_ or mask.shape != (size,):
+    if mask.dtype != np.bool_ or mask.shape != ids.shape:
         raise InputError(
-            f"included: {mask.dtype} of shape {mask.shape} for {size} records; give one Boolean "
-            "a record, in the order of the data"
+            f"included: {mask.dtype} of shape {mask.shape} for {ids.size} records; give one "
+            "Boolean a record, in the order of the data"
         )
     return mask.copy()
 
@@ -205,7 +207,7 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
         (3, True)
     """
     bound, one = BoundPlan.of(plan), _OneStream(generator)
-    sampler = PlannedSampler(bound, taking_part(None, bound.group_index.size))
+    sampler = PlannedSampler(bound, taking_part(None, bound.ids))
     for step in range(plan.steps):
         yield sampler.draw(step, one).records
 
@@ -294,7 +296,11 @@ class PlannedSampler:
 
     def left(self) -> Mask:
         """Return who has withdrawn by now."""
-        return np.zeros(0, dtype=bool) if self._withdrawn is None else self._withdrawn()
+        if self._withdrawn is None:
+            return np.zeros(0, dtype=bool)
+        gone = self._withdrawn()
+        require_ids("plan.ids", self._plan.ids, withdrawn=gone)
+        return np.asarray(gone)
 
     def _enter(self, number: int, streams: Coins) -> None:
         """Make ready to draw steps of a stage."""

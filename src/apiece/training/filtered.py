@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from apiece import _check
+from apiece._identity import require_ids, require_rows
 from apiece._types import Floats, Integers, Mask
 from apiece.errors import InputError, UnsupportedError, VerificationError
 from apiece.training.batches import Draw, EqualSampler
@@ -113,7 +114,8 @@ class FilteredTrainer(Descent):
             With `people`, one a person.
         dataset: As in `Trainer`.
         clip_norm: Bound on each record's gradient, one for all or one a record; with `people`, on
-            the sum of a person's rows, one for all or one a person.
+            the sum of a person's rows, one for all or one a person. A Series has the index of the
+            accounts, or their ids; an array is in their order.
         noise_stddev: Standard deviation of the noise on the sum of each step.
         sampling_probability: 1 is full-batch descent, each record charged for its current norm;
             below 1 each active record is charged for its clip bound at every step, sampled or
@@ -134,7 +136,8 @@ class FilteredTrainer(Descent):
     Raises:
         InputError: For values out of bounds or of another number than the records, and parameters
             that the optimizer does not hold.
-        DataError: For a person without a row.
+        DataError: For a person without a row, and a Series that cannot be joined to the accounts or
+            to the dataset.
         UnsupportedError: For several processes, which would each charge and add noise for
             themselves, an optimizer that calls for a closure, and what `clip_and_sum` does not
             take.
@@ -191,6 +194,8 @@ class FilteredTrainer(Descent):
         if physical_batch_size is not None:
             physical_batch_size = _check.count("physical_batch_size", physical_batch_size)
         source, updates = source_of(dataset), Updates(optimizer, scheduler, None)
+        require_rows("dataset", None, people=people)
+        _require_own(accounts, clip_norm)
         charged = _positions(people, len(source))
         rows = units_of(people, charged, source, rows_per_person)
         sums = Sums(
@@ -247,6 +252,15 @@ class FilteredTrainer(Descent):
         if self._charger.active is None:
             raise InputError("active_records: no step was taken yet; call step() first")
         return self._charger.active.copy()
+
+
+def _require_own(accounts: Accounts, clip_norm: npt.ArrayLike) -> None:
+    """Check the bounds' index, where they have one, against the accounts' people."""
+    ids = getattr(accounts, "ids", None)  # of a ledger's
+    if ids is not None:
+        require_ids("accounts.ids", ids, clip_norm=clip_norm)
+    else:
+        require_rows("accounts", getattr(accounts, "persons", None), clip_norm=clip_norm)
 
 
 def _positions(people: npt.ArrayLike | None, size: int) -> Integers:

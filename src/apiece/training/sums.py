@@ -18,6 +18,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import nn
 
+from apiece._identity import require_rows
 from apiece._types import AnyArray, Floats, Integers
 from apiece.budgets import Units
 from apiece.errors import InputError, StateError, unknown
@@ -209,9 +210,11 @@ def units_of(
 ) -> Units | None:
     """Return whose each row of the data is; None where each row is a record of its own.
 
-    Raises `InputError` unless the data holds what the plan with these ids is for; as `Units.of`.
+    Raises `InputError` unless the data holds what the plan with these ids is for; as `Units.of`;
+    and `DataError` for people with an index of their own, as data have none.
     """
     if people is not None:
+        require_rows("dataset", None, people=people)
         units = Units.of(people, ids)
         if units.owner.size != len(source):
             raise InputError(

@@ -66,13 +66,16 @@ class Trainer(Descent):
         checkpoint: A folder for `save`; the first checkpoint is written before the first step.
         save_every: Steps between two checkpoints; `fit` writes one at its end too.
         included: A mask of the records that may take part, such as those whom a ledger admitted;
-            the others are in no batch, and nothing else of the plan changes.
+            the others are in no batch, and nothing else of the plan changes. A Series has the ids
+            of the plan as its index; an array is in their order.
         withdrawn: Asked before each step, also of a run that is resumed: a mask of the records that
             have left since, such as `TrainingCharge.withdrawn`. They are in no further batch. The
             draws of all others stay the same to the bit. A step that was made before a kill is not
             made again without them: its two sums under one noise would tell them, so it is refused.
         people: (n,) The id of each row's person, where the plan's records are persons with any
-            number of rows, in any order; None where each row is a record.
+            number of rows, in any order; None where each row is a record. It is in the order of
+            the dataset, which has no index, so that a Series with one (other than 0, 1, 2, …) is
+            refused: `.to_numpy()` says that it is in this order.
         rows_per_person: The most rows that a person brings to a step, by coins of that person
             alone; None for all. Their gradients are added and clipped as one.
         unfreeze: Step → beginnings of the names of the parameters trained from that step on, such
@@ -82,6 +85,7 @@ class Trainer(Descent):
             long runs of models without convolutions. A run that is resumed needs the same.
 
     Raises:
+        DataError: For a Series that cannot be joined to the plan's ids or to the dataset.
         InputError: For a plan of another number of records or not bound to records, a plan for
             persons without `people`, a model without trainable parameters, parameters that the
             optimizer does not hold, two schedules; for a release, a plan with objections.
@@ -137,7 +141,7 @@ class Trainer(Descent):
         self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
         source, width = source_of(dataset), _check.count("physical_batch_size", physical_batch_size)
         bound, processes = BoundPlan.of(plan), Processes.current(self.model)
-        streams, mask = Streams.from_seed(seed), taking_part(included, bound.group_index.size)
+        streams, mask = Streams.from_seed(seed), taking_part(included, bound.ids)
         streams = replace(streams, key=processes.share_key(streams.key))
         rows = units_of(people, bound.ids, source, rows_per_person, plan.unit)
         how: dict[str, Any] = {"method": method, "compiled": compiled}

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from torch import fx, nn
 
 from apiece import _check
+from apiece._identity import require_rows
 from apiece.budgets import Units
 from apiece.errors import InputError, SlowPathWarning, UnsupportedError, unknown
 from apiece.training.clipping import guards, records
@@ -61,7 +62,8 @@ def clip_and_sum(
             cannot; a `SlowPathWarning` then names the module, the operator and what it does.
         physical_batch_size: How many records are worked on at a time; it bounds the memory and does
             not change the sum.
-        people: (B,), the id of each row's person; None where each row is its own. A person's
+        people: (B,), the id of each row's person, by position; None where each row is its own. A
+            Series with an index other than 0, 1, 2, … is refused: give `.to_numpy()`. A person's
             gradients are added up before the norm is taken and clipped as one. `clip_norms` and the
             norms returned then have one entry a person, in the order of first appearance, losses
             one a row. A person with more rows than `physical_batch_size` is taken part by part, by
@@ -72,7 +74,7 @@ def clip_and_sum(
     Raises:
         InputError: For a loss that was reduced, wrong shapes, bounds below 1e-12, infinite or NaN,
             and a model without trainable parameters. `DataError` for labels beyond the classes or
-            indices beyond a table; it does not say which.
+            indices beyond a table, not saying which; and for a Series with an index of its own.
         UnsupportedError: For batch norm in training mode and other layers that always mix records;
             with method="proved" for a model that is not proved; with compiled=True for one that
             cannot be compiled; for one that can neither be proved nor copied; and for an object,
@@ -101,6 +103,7 @@ def clip_and_sum(
     targets = guards.read_tree("targets", targets)
     size = records.count(inputs, targets)
     device = next(iter(parameters.values())).device
+    require_rows("inputs", None, people=people, clip_norms=clip_norms)
     units = None if people is None else units_of(people, size)
     clip_norms = guards.bounds(clip_norms, size if units is None else len(units), device)
     order = owner = None

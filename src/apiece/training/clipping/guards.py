@@ -110,7 +110,9 @@ def check_modules(model: nn.Module) -> None:
 
 def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) -> torch.Tensor:
     """Return `clip_norms` as (size,) doubles, each checked to be positive and finite."""
-    given = torch.as_tensor(clip_norms, dtype=torch.float64, device=device)
+    # A column of a table is an array to numpy, and nothing to torch.
+    values = clip_norms if isinstance(clip_norms, torch.Tensor) else np.array(clip_norms)
+    given = torch.as_tensor(values, dtype=torch.float64, device=device)
     if given.dim() == 0:
         given = given.expand(size)
     if given.shape != (size,):
