@@ -27,7 +27,7 @@ Messages are one line: what, where, the value, the bound, the remedy.
 
 import difflib
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 
 
@@ -137,3 +137,17 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> OptionError:
     hint = f"did you mean {near[0]!r}? " if near else ""
     listed = f"{hint}(known: {', '.join(names)})" if names else "there are none; leave it out"
     return OptionError(f"{kind}: unknown name {name!r}; {listed}")
+
+
+def together(errors: Sequence[InputError]) -> InputError:
+    """Return one error that says all of several in one line, or the only one there is.
+
+    >>> print(together([InputError("steps: missing"), InputError("records: missing")]))
+    2 things to mend: (1) steps: missing; (2) records: missing
+    """
+    if len(errors) == 1:
+        return errors[0]
+    kinds = {type(error) for error in errors}
+    kind = kinds.pop() if len(kinds) == 1 else InputError
+    listed = "; ".join(f"({number}) {error}" for number, error in enumerate(errors, start=1))
+    return kind(f"{len(errors)} things to mend: {listed}")

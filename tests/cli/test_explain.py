@@ -179,6 +179,13 @@ def test_the_flags_of_an_offer(
         ([*OFFER, "--levels", "low=1", "--page", "a.html"], "in place of --groups"),
         ([*OFFER[2:], "--page", "a.html"], "--groups: missing"),
         ([*OFFER[:-2], "--page", "a.html"], "--excess: missing"),
+        (
+            ["--page", "a.html"],
+            "--groups, --records, --batch-size, --steps, --excess, --delta: mis",
+        ),
+        (["--page", "a.html"], "as in --groups strict:1:0.5,weak:3:0.5 --records 50000"),
+        (OFFER[:4], "--page, --batch-size, --steps, --excess, --delta: missing"),
+        (["--groups", "a:1", "--page", "a.html"], "(2) --groups: 'a:1' is not name:epsilon:share"),
         ([*OFFER, "--page", "a.html", "--epsilon", "1"], "--epsilon"),
         ([*OFFER, "--page", "a.html", "--consent"], "--consent"),
         ([*OFFER, "--page", "a.html", "--figure", "a.png"], "--figure"),

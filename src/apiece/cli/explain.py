@@ -27,7 +27,7 @@ from apiece.cli._command import (
 )
 from apiece.contract import Explanation, choices, explain
 from apiece.contract.explain import taking_part
-from apiece.errors import InputError
+from apiece.errors import InputError, together
 from apiece.mechanisms.algebra import from_dict
 
 EXAMPLE = """
@@ -41,6 +41,16 @@ Example:
 """
 BUDGET = ("epsilon", "mechanism", "plan", "group")
 OFFER = ("page", "groups", "records", "batch_size", "steps", "excess")
+# What a missing option of the page may look like.
+EXAMPLES = {
+    "page": "choose.html",
+    "groups": "strict:1:0.5,weak:3:0.5",
+    "records": "50000",
+    "batch_size": "1024",
+    "steps": "1465",
+    "excess": "0.02",
+    "delta": "1e-5",
+}
 
 
 @click.command(cls=Command, epilog=EXAMPLE)
@@ -106,9 +116,21 @@ def _page(asked: Flags, levels: str | None, as_json: bool) -> None:
         offered = Levels(levels)
         named = zip(offered.titles, offered.values(), strict=True)
         asked["groups"] = [(name, epsilon, 1 / len(offered)) for name, epsilon in named]
-    for name, value in asked.items():
-        if value is None:
-            raise InputError(f"{flag_of(name)}: missing; --page needs it")
+    mistakes: list[InputError] = []
+    lacking = [name for name, value in asked.items() if value is None]
+    if lacking:
+        flags = ", ".join(map(flag_of, lacking))
+        example = " ".join(f"{flag_of(name)} {EXAMPLES[name]}" for name in lacking)
+        needs = "--page needs it" if len(lacking) == 1 else "--page needs them"
+        mistakes.append(InputError(f"{flags}: missing; {needs}, as in {example}"))
+    offer_groups = asked["groups"]
+    if isinstance(offer_groups, str):
+        try:
+            offer_groups = groups_from(offer_groups)
+        except InputError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise together(mistakes)
     page = asked["page"]
     with Bar(0) as bar:
 
@@ -117,7 +139,7 @@ def _page(asked: Flags, levels: str | None, as_json: bool) -> None:
             bar.advance("plans")
 
         offer = choices(
-            groups_from(asked["groups"]) if levels is None else asked["groups"],
+            offer_groups,
             records=asked["records"],
             delta=asked["delta"],
             steps=asked["steps"],

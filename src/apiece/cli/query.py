@@ -27,12 +27,13 @@ from apiece.cli._command import (
     assigned,
     columns,
     emit,
+    flag_of,
     interval_from,
     needed_delta,
     once,
     option,
 )
-from apiece.errors import ApieceError, InputError
+from apiece.errors import ApieceError, InputError, together
 
 if TYPE_CHECKING:
     from apiece._types import Flags, Json
@@ -55,7 +56,7 @@ Example:
 @click.command(cls=Command, epilog=EXAMPLE)
 @click.argument("source")
 @click.argument("query")
-@option("--person", required=True, help="Column of persons' ids.")
+@option("--person", help="Column of persons' ids; needed.")
 @option("--bounds", multiple=True, help="Range of a column, as column=LOW:HIGH; repeatable.")
 @option("--values", multiple=True, help="Groups of a column, as column=A,B,…; repeatable.")
 @option(
@@ -65,11 +66,11 @@ Example:
     help="Kind of a column, as column=text (numeric, text, date); repeatable.",
 )
 @option("--rows-per-person", type=int, help="Most rows that one person brings; public.")
-@option("--epsilon", type=float, required=True, help="ε of the query: the most it costs anyone.")
+@option("--epsilon", type=float, help="ε of the query: the most it costs anyone; needed.")
 @option(
     "--delta",
     type=float,
-    help="δ of the query; 0 for Laplace noise (count, sum, histogram, median, quantile, interval).",
+    help="δ of the query, needed; 0 for Laplace noise (count, sum, histogram), and of quantiles.",
 )
 @option("--cost", "priced", is_flag=True, help="Print what the query costs, and ask nothing.")
 @option("--ledger", "url", help="Ledger to charge: sqlite:///file.db or postgresql://…")
@@ -127,17 +128,17 @@ def command(
     if flags["scope"] is not None and flags["url"] is None:
         raise InputError("--scope: is of a charge to a ledger; give --ledger too")
     schema = Schema(
-        flags["person"],
+        flags["person"] or "",
         bounds=once("--bounds", (interval_from("--bounds", b, BOUNDS) for b in flags["bounds"])),
         groups=once("--values", map(_values, flags["values"])),
         rows_per_person=flags["rows_per_person"],
         kinds=once("--kind", (assigned("--kind", k, KINDS, last=True) for k in flags["kinds"])),
     )
+    _refuse_mistakes(query, schema, flags)
     _refuse_settings(engine, memory, workspace)
     if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
         raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
-    delta = needed_delta(flags["delta"])
-    # What is wrong with the question is told before a row is read.
+    delta = flags["delta"]
     cost = query_cost(query, schema, epsilon=flags["epsilon"], delta=delta)
     if priced:
         emit(as_json, asdict(cost), _priced(cost, delta or 1e-6))
@@ -160,6 +161,38 @@ def command(
         raise Interrupted(said) from None
     told = answer.to_dict()
     emit(as_json, told, _table(told, ledger=ledger is not None))
+
+
+# Of options that a question needs: what each is, and an example of it.
+NEEDED = {
+    "person": ("the column of people's ids", "--person id"),
+    "epsilon": ("the most that the question costs anyone", "--epsilon 0.5"),
+    "delta": ("a number far below 1 over the number of people", "--delta 1e-6"),
+}
+
+
+def _refuse_mistakes(query: str, schema: Schema, flags: Flags) -> None:
+    """Raise `InputError` with all that is missing or wrong, before a row is read."""
+    from apiece.queries.mistakes import find_mistakes
+
+    mistakes: list[InputError] = []
+    lacking = [name for name in NEEDED if flags[name] is None]
+    if lacking == ["delta"]:
+        try:
+            needed_delta(None)
+        except InputError as error:
+            mistakes.append(error)
+    elif lacking:
+        wanted = ", ".join(f"{flag_of(name)} ({NEEDED[name][0]})" for name in lacking)
+        example = " ".join(NEEDED[name][1] for name in lacking)
+        remedy = "give it" if len(lacking) == 1 else "give them"
+        mistakes.append(InputError(f"{wanted}: missing; {remedy}, as in {example}"))
+    # In place of what is missing stand numbers that no question refuses.
+    epsilon = 1.0 if flags["epsilon"] is None else flags["epsilon"]
+    delta = 1e-6 if flags["delta"] is None else flags["delta"]
+    mistakes += find_mistakes(query, schema, epsilon=epsilon, delta=delta)
+    if mistakes:
+        raise together(mistakes)
 
 
 def _refuse_settings(engine: str, memory: float | None, workspace: Path | None) -> None:

@@ -225,13 +225,7 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
     needed = [schema.stored(*each) for each in zip(query.columns, kinds, strict=True)]
     declared = product(*(schema.groups_of(column) for column in query.by))
     groups = tuple(dict(zip(query.by, values, strict=True)) for values in declared)
-    rows = 1 if persons and not query.by else schema.rows_per_person
-    if rows is None:
-        raise InputError(
-            "rows_per_person: missing; say how many rows a person brings at most "
-            f"({as_given('rows_per_person', 5)}): a public number, never one counted in the rows; "
-            "count(persons) without by needs none"
-        )
+    rows = rows_of(query, schema)
     group = None
     for column in query.by:
         number = schema.stored_group(column)
@@ -258,6 +252,24 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
         rows=min(rows, len(groups)) if persons else rows,
         terms={"query": query.text, "schema": asdict(schema), "source": source},
     )
+
+
+def needs_rows(query: ParsedQuery) -> bool:
+    """Return whether a question's noise depends on how many rows a person brings."""
+    return query.counted != "persons" or bool(query.by)
+
+
+def rows_of(query: ParsedQuery, schema: Schema) -> int:
+    """Return how many rows of a person count at most; raise `InputError` where it is not said."""
+    if not needs_rows(query):
+        return 1
+    if schema.rows_per_person is None:
+        raise InputError(
+            "rows_per_person: missing; say how many rows a person brings at most "
+            f"({as_given('rows_per_person', 5)}): a public number, never one counted in the rows; "
+            "count(persons) without by needs none"
+        )
+    return schema.rows_per_person
 
 
 def _features(query: ParsedQuery, measures: tuple[Measure, ...]) -> tuple[str, ...]:

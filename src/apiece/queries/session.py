@@ -16,7 +16,7 @@ from apiece import _check
 from apiece._text import shown
 from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.accounting import gaussian_of_bounded_range, gaussian_of_laplace
-from apiece.errors import AnalysisError, ApieceError, InputError, StateError
+from apiece.errors import AnalysisError, ApieceError, InputError, StateError, together
 from apiece.filters import Costs
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
@@ -26,6 +26,7 @@ from apiece.ledger.codec import terms as account_terms
 from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
+from apiece.queries.mistakes import find_mistakes
 from apiece.queries.noise import BITS, Bits, rounded_gaussians, rounded_laplaces
 from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, describe_group, draws
 from apiece.queries.scan import Question, Registered, Sums, Texts, resolve
@@ -33,7 +34,6 @@ from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 from apiece.queries.table import nobody, register
 
-PURE: Final = ("count", "sum", "histogram", "quantile", "interval")  # a row adds to one sum alone
 CELLS: Final = 2**22  # of an answer, at most: each is a draw of exact noise
 NORM: Final = math.sqrt(2)  # a person is in one place of each of two histograms
 _SHORT: Final = "^(0|-?[1-9][0-9]{0,17})$"  # of these each fits 64 bits
@@ -339,14 +339,10 @@ class _Asked:
         cls, text: str, schema: Schema, epsilon: float, delta: float, name: str, source: str
     ) -> Self:
         """Return a question with its noise, or raise what `Session.ask` does."""
+        mistakes = find_mistakes(text, schema, epsilon=epsilon, delta=delta)
+        if mistakes:
+            raise together(mistakes)
         query = parse(text)
-        epsilon = _check.positive("epsilon", epsilon)
-        delta = _check.probability("delta", delta, high_open=True)
-        if delta == 0 and query.aggregate not in PURE:
-            raise InputError(
-                f"delta = 0: {query.aggregate} has Gaussian noise, which needs one; give a delta, "
-                f"such as 1e-6 ({', '.join(PURE)} may have 0, for Laplace noise)"
-            )
         question = resolve(query, schema, source)
         _require_size(question)
         terms = {**question.terms, "epsilon": epsilon, "delta": delta}
