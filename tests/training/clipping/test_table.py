@@ -279,6 +279,45 @@ def summed(x, w):
     return -total + torch.cat([total[:2], total[2:]]) + aten.constant_pad_nd(total[:, 1:], [1, 0])
 
 
+def summed_back(x, w, index):
+    """What is a sum over the records goes back through functions of what is shared."""
+    total = x.sum(0)
+    back = aten.tanh_backward(total, w.tanh()) + aten.sigmoid_backward(total, w.sigmoid())
+    back = back + aten.gelu_backward(total, w) + aten.silu_backward(total, w)
+    back = back + aten.softplus_backward(total, w, 1.0, 20.0) + aten.threshold_backward(total, w, 0)
+    back = back + aten.elu_backward(total, 1.0, 1.0, 1.0, False, w)
+    back = back + aten.hardshrink_backward(total, w, 0.3)
+    back = back + aten._softmax_backward_data(total, w.softmax(0), 0, torch.float32)
+    back = back + aten._log_softmax_backward_data(total, w.log_softmax(0), 0, torch.float32)
+    zeros = torch.zeros_like(w)
+    back = back + zeros.index_add(0, index, total) + zeros.scatter_add(0, index, total)
+    return back + zeros.scatter(0, index.flip(0), total) + total.masked_fill(w > 0, 0.0)
+
+
+def by_index_select(index, w):
+    """Rows of a table, and what the records that look them up give each."""
+    rows = w.index_select(0, index.flatten())
+    return torch.zeros_like(w).index_add(0, index.flatten(), rows.cos())
+
+
+def resized_back(x, grids):
+    shape = [*x.shape]
+    a = aten.upsample_nearest2d_backward(grids, [9, 7], shape)
+    a = a + aten.upsample_bilinear2d_backward(grids, [9, 7], shape, False)
+    a = a + aten.upsample_bicubic2d_backward(grids, [9, 7], shape, False)
+    a = a + aten._upsample_nearest_exact2d_backward(grids, [9, 7], shape)
+    b = aten.upsample_nearest1d_backward(grids[:, :, 0], [7], [shape[0], 3, 8])
+    b = b + aten.upsample_linear1d_backward(grids[:, :, 0], [7], [shape[0], 3, 8], False)
+    return a + b.unsqueeze(2)
+
+
+def margins(out, y, several):
+    each = aten.multi_margin_loss(out, y, 1, 1.0, None, 0)
+    back = aten.multi_margin_loss_backward(each.cos(), out, y, 1, 1.0, None, 0)
+    more, among = aten.multilabel_margin_loss_forward(out, several, 0)
+    return back + aten.multilabel_margin_loss_backward(more.cos(), out, several, 0, among)
+
+
 def multiplied(x, w, bias):
     y = torch.addmm(bias, x.reshape(-1, 6), w)
     z = y.reshape(-1, 5, 6)
@@ -400,6 +439,15 @@ CASES = {
     "moved about": (moved_about, [rows(5, 6)], []),
     "reduced": (reduced, [rows(5, 5)], []),
     "sums": (summed, [rows(30)], [torch.randn(30)]),
+    "sums back": (summed_back, [rows(6)], [torch.randn(6), torch.randint(0, 6, (6,))]),
+    "a table by its rows": (by_index_select, [torch.randint(0, 9, (B, 5))], [torch.randn(9, 3)]),
+    "resized, backwards": (resized_back, [rows(3, 6, 8), rows(3, 9, 7)], []),
+    "margins": (
+        margins,
+        [rows(5), torch.randint(0, 5, (B,)), torch.tensor([[0, 3, -1, 0, 0]] * B)],
+        [],
+    ),
+    "shrunk": (lambda x: functional.hardshrink(x) + functional.softshrink(x), [rows(6)], []),
     "products": (multiplied, [rows(5, 6)], [torch.randn(6, 6), torch.randn(6)]),
     "padded": (padded, [rows(3, 6, 8)], []),
     "trilinear": (trilinear, [rows(4), rows(5)], [torch.randn(6, 4, 5)]),
@@ -449,6 +497,10 @@ MIXED = {
     "count as an index": lambda x: x * torch.arange(9.0)[(x[:, 0] > 0).sum().reshape(1)],
     "ends of a line": lambda x: x * torch.linspace(x.sum(), 2 * x.sum(), 6),
     "sum made whole": lambda x: x.sum(0).long(),
+    "back through a sum": lambda x: aten.tanh_backward(torch.ones(6), x.sum(0)),
+    "a sum written over": lambda x: x.sum(0).masked_fill(torch.arange(6) > 2, 1.0),
+    "a sum added to rows": lambda x: torch.ones(6).index_add(0, torch.arange(6), x.sum(0)),
+    "a sum scattered over ones": lambda x: torch.ones(6).scatter(0, torch.arange(6), x.sum(0)),
     "norm": lambda x: functional.layer_norm(x.t(), (x.shape[0],)).t(),
 }  # fmt: skip
 

@@ -79,8 +79,20 @@ def _along_axis(call: Call) -> Given:
     return layout
 
 
+def is_linear_in_sums(call: Call, gradient: str = "grad_output") -> bool:
+    """Return whether a backward takes a sum over records back through what is shared.
+
+    A backward is linear in the gradient that it is given, so that it gives a sum over records, too.
+    """
+    others = [t for t in call.tensors() if t is not call.argument(gradient)]
+    summed = isinstance(call.of(call.argument(gradient)), Summed)
+    return summed and all(isinstance(call.of(t), Shared) for t in others)
+
+
 @rule("_softmax_backward_data _log_softmax_backward_data glu_backward")
 def _along_axis_backward(call: Call) -> Given:
+    if is_linear_in_sums(call):
+        return SUMMED
     layout = aligned(call, "grad_output", "output", "self")
     within([call.axis(call.argument("dim"), call.argument("grad_output"))], layout, "softmax")
     return layout
@@ -183,19 +195,33 @@ _POOLS = """
 _PLANAR = {  # by how many axes a batch has
     3: """
        upsample_linear1d upsample_nearest1d avg_pool1d adaptive_max_pool1d max_pool1d
-       adaptive_avg_pool1d col2im
+       adaptive_avg_pool1d col2im upsample_linear1d_backward upsample_nearest1d_backward
+       _upsample_nearest_exact1d _upsample_nearest_exact1d_backward
        """,
     4: """
        upsample_nearest2d upsample_bilinear2d upsample_bicubic2d im2col _upsample_bilinear2d_aa
-       _upsample_nearest_exact2d _upsample_bicubic2d_aa
+       _upsample_nearest_exact2d _upsample_bicubic2d_aa upsample_nearest2d_backward
+       upsample_bilinear2d_backward upsample_bicubic2d_backward _upsample_bilinear2d_aa_backward
+       _upsample_nearest_exact2d_backward _upsample_bicubic2d_aa_backward
        """ + _POOLS.format(2),
-    5: "upsample_nearest3d upsample_trilinear3d" + _POOLS.format(3),
+    5: """
+       upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact3d upsample_nearest3d_backward
+       upsample_trilinear3d_backward _upsample_nearest_exact3d_backward
+       """ + _POOLS.format(3),
 }  # fmt: skip
 
 
+# Their sizes say how many records there are, as the shape of what they give.
+RESIZED_BACKWARD = frozenset(
+    name
+    for name in words(" ".join(_PLANAR.values()))
+    if "upsample" in name and name.endswith("_backward")
+)
+
+
 def _planar(rank: int, call: Call) -> Given:
-    name = "self" if isinstance(call.argument("self"), fx.Node) else "input"
-    return _batched(call, _first(call, "grad_output", name, "indices"), name, rank)
+    names = [n for n in ("self", "input", "grad_output") if isinstance(call.argument(n), fx.Node)]
+    return _batched(call, _first(call, *names, "indices"), names[0], rank)
 
 
 for _rank, _names in _PLANAR.items():
@@ -204,13 +230,14 @@ for _rank, _names in _PLANAR.items():
 
 @rule(
     "grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward grid_sampler_3d_backward "
-    "_thnn_fused_lstm_cell nll_loss_backward nll_loss2d_backward"
+    "_thnn_fused_lstm_cell nll_loss_backward nll_loss2d_backward multi_margin_loss "
+    "multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss_backward"
 )
 def _rows_alone(call: Call) -> Given:
     """Each record's rows by themselves, with what is the same for all."""
     not_reduced(call)
     call.only_shared("input_bias", "hidden_bias", "weight")
-    names = "grad_output input grid input_gates hidden_gates cx self target"
+    names = "grad_output input grid input_gates hidden_gates cx self target is_target"
     return _first(call, *names.split())
 
 
@@ -396,8 +423,10 @@ def _gather(call: Call) -> Given:
 
 @rule("scatter scatter_add scatter_reduce")
 def _scatter(call: Call) -> Given:
-    _, layout, _ = along(call)
+    tensor, layout, _ = along(call)
     index = call.argument("index")
+    if call.name != "scatter_reduce" and _is_sum_into_zeros(call, tensor, "src"):
+        return SUMMED
     if not isinstance(layout, Records | Shared) or call.of(index) != layout:
         raise Unproved("records are scattered over what is not along them")
     _same_records(call, layout, "src")
@@ -407,15 +436,28 @@ def _scatter(call: Call) -> Given:
     return layout
 
 
+def _is_sum_into_zeros(call: Call, tensor: fx.Node, name: str) -> bool:
+    """Return whether a sum over records is put into zeros, by an index that is shared."""
+    shared = isinstance(call.of(call.argument("index")), Shared)
+    return shared and is_zero(tensor) and isinstance(call.of(call.argument(name)), Summed)
+
+
 @rule("index_select index_add index_copy")
 def _index_select(call: Call) -> Given:
-    _, layout, axis = along(call)
+    tensor, layout, axis = along(call)
     index = call.of(call.argument("index"))
     if call.name == "index_select" and isinstance(layout, Shared) and isinstance(index, Records):
         return moved(index, axis)
+    if call.name == "index_add" and is_zero(tensor) and isinstance(index, Records):
+        # rows of a table, each with what the records that look it up give it
+        source, times = call.of(call.argument("source")), call.argument("alpha", 1)
+        if source == moved(index, axis) and times == 1:
+            return SUMMED
     call.only_shared("index")
     if call.name == "index_select":
         return layout
+    if _is_sum_into_zeros(call, tensor, "source"):
+        return SUMMED
     return written(call, [call.argument("self"), call.argument("source")])
 
 

@@ -173,6 +173,7 @@ _LENGTHS: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         words("select_backward diagonal_backward unfold_backward"), words("input_sizes")
     ),
+    **dict.fromkeys(layers.RESIZED_BACKWARD, words("input_size")),
 }
 _SLICES = words("slice slice_copy narrow slice_scatter slice_backward arange")
 

@@ -287,9 +287,10 @@ def rewrite(
         labels = {one.place: one.size for one in ranges}
         reconcile(program, list(parts), made_up_arguments(graph, held, labels))
     end.args = ([*end.args[0][: 1 + len(places)]],)
-    for node in proved.leaves:
+    _eliminate_dead_code(graph)
+    for node in graph.nodes:
         _spare(node)
-    graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+    _eliminate_dead_code(graph)
     graph.lint()
     captured.module.recompile()
     return program
@@ -299,13 +300,17 @@ _MASKED = ("convolution_backward", "native_layer_norm_backward", "native_group_n
            "native_batch_norm_backward", "_fused_rms_norm_backward")  # fmt: skip
 
 
+def _eliminate_dead_code(graph: fx.Graph) -> None:
+    graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+
+
 def _spare(node: fx.Node) -> None:
-    """Let an operator that gives several gradients make only that of its input."""
-    if name_of(node) in _MASKED:
-        *rest, mask = node.args
+    """Let an operator that gives several gradients make only those that something takes."""
+    if node.op == "call_function" and name_of(node) in _MASKED:
+        *others, mask = node.args
         assert isinstance(mask, list | tuple)
-        used = 0 in {user.args[1] for user in node.users}
-        node.args = (*rest, [bool(mask[0]) and used, *(False for _ in mask[1:])])
+        used = {user.args[1] for user in node.users}
+        node.args = (*others, [bool(wanted) and k in used for k, wanted in enumerate(mask)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -373,7 +378,10 @@ class _Writer:
             held: dict[fx.Node, Any] = dict(zip([*leaves, *shared], tensors, strict=True))
             for step in steps:
                 args, kwargs = fx.map_arg((step.args, step.kwargs), held.__getitem__)
-                held[step.node] = step.node.target(*args, **kwargs)  # type: ignore[operator]
+                if step.name in _VIEWS:  # of what may lie in memory otherwise than in the graph
+                    held[step.node] = args[0].reshape(step.shape)
+                else:
+                    held[step.node] = step.node.target(*args, **kwargs)  # type: ignore[operator]
             result: torch.Tensor = held[gradient]
             return result
 

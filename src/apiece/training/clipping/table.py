@@ -328,7 +328,7 @@ POINTWISE = words(
     binary_cross_entropy_backward huber_loss_backward detach alias _to_copy lift_fresh_copy
     lift_fresh _conj prelu _prelu_kernel copy _prelu_kernel_backward fill isreal trunc_divide
     bernoulli uniform normal_functional exponential native_dropout native_dropout_backward
-    geometric log_normal cauchy random
+    geometric log_normal cauchy random hardshrink hardshrink_backward softshrink softshrink_backward
     """
 )
 # Of these the value is linear in one tensor, so that a sum over records stays one.
@@ -387,6 +387,12 @@ def _of_sums(call: Call, layouts: list[Layout]) -> Given:
     elif name == "div":
         numerator = isinstance(call.of(call.argument("self")), Summed)
         linear = numerator and several == 1 and call.argument("rounding_mode") is None
+    elif name.endswith("_backward"):  # a product of the gradient and a matrix of all the rest
+        gradient = call.argument("grad_output", call.argument("grad_out"))
+        linear = isinstance(call.of(gradient), Summed) and several == 1
+    elif name == "masked_fill":
+        linear = isinstance(call.of(call.argument("mask")), Shared) and several == 1
+        linear = linear and is_zero_number(call.argument("value"))
     elif name == "where":
         both = [call.argument("self"), call.argument("other")]
         linear = isinstance(call.of(call.argument("condition")), Shared) and all(
@@ -395,6 +401,11 @@ def _of_sums(call: Call, layouts: list[Layout]) -> Given:
     if not linear:
         raise Unproved(USED)
     return SUMMED
+
+
+def is_zero_number(value: object) -> bool:
+    """Return whether a value is the number 0, perhaps as a tensor of it."""
+    return is_zero(value) or (isinstance(value, int | float) and value == 0)
 
 
 def is_zero(tensor: object) -> bool:
