@@ -77,6 +77,29 @@ def test_known_coins_are_counted_exactly() -> None:
     assert 0.9e-3 <= mean <= 1e-3
 
 
+@pytest.mark.parametrize(
+    ("noise", "rate", "rounds"),
+    [(2.0, 0.1, 20), (2.0, 0.01, 20), (1.0, 0.5, 7), (4.0, 0.3, 60), (0.8, 0.02, 3)],
+)
+def test_silos_that_always_take_part_get_the_epsilon_of_their_records_coin(
+    noise: float, rate: float, rounds: int
+) -> None:
+    """Two roundings of one curve differ by more than a millionth, which is no reason for inf."""
+    found = federation(rounds, 1.0, (rate,), noise=noise).record_epsilon(0, 1e-5)
+    curve = privacy_curve(Repeated(Sampled(Gaussian(noise), rate), rounds))
+    exact = curve.epsilon(1e-5)
+    assert exact.lower <= found <= curve.epsilon(1e-5 / (1 + 1e-5)).upper
+
+
+def test_a_plan_of_silos_spends_what_was_asked() -> None:
+    asked = [0.5, 2.0]
+    plan = plan_federation(
+        asked, 1e-5, [300, 100], rounds=10, client_probability=1.0, noise_multiplier=2.0
+    )
+    for level, epsilon in enumerate(asked):
+        assert 0.9 * epsilon < plan.record_epsilon(level, 1e-5) <= epsilon
+
+
 def test_a_client_has_one_coin() -> None:
     found = federation(6, 0.1, (0.2,), client_clip=2.0, noise=3.0)
     one = Repeated(Sampled(Gaussian(1.5), 0.1), 6)

@@ -12,6 +12,8 @@ import apiece
 from apiece import Budgets, Sample, Trainer, assign
 from apiece.errors import InputError, StateError, UnsupportedError
 
+from .small import quiet_plan
+
 BUDGETS = Budgets.from_groups([("strict", 1.0, 10), ("weak", 3.0, 30)], 40, 1e-3)
 PLAN = assign(BUDGETS, Sample(), steps=5, expected_batch_size=10, clip_norm=1.0, method="rdp")
 
@@ -110,6 +112,9 @@ class TestWithTransformers:
         saved = next((self.folder / "out").glob("checkpoint-*"))
         with pytest.raises(StateError, match="own folder"):
             self.private(self.model()).train(resume_from_checkpoint=str(saved))
+        again = self.private(self.model(), checkpoint=own)
+        with pytest.raises(StateError, match="own folder"):
+            again.train(resume_from_checkpoint=str(saved))
         again = self.hf.BertForSequenceClassification.from_pretrained(saved)
         assert torch.equal(again.classifier.weight, model.classifier.weight)
         with pytest.raises(StateError, match="all 5 steps"):
@@ -216,3 +221,156 @@ class TestWithTransformers:
         for k in range(2):
             alone = {name: value[k : k + 1] for name, value in batch.items()}
             assert float(losses[k]) == pytest.approx(float(model(**alone).loss), rel=1e-4)
+
+    def quiet(self, model, steps, **options):
+        given = {"plan": quiet_plan(40, steps), "optimizers": (self.sgd(model), None)}
+        return self.private(model, **given | options)
+
+    def sgd(self, model):
+        held = [p for p in model.parameters() if p.requires_grad]
+        return torch.optim.SGD(held, lr=0.3, momentum=0.9)
+
+    def plain(self, model, steps, collate=padded, data=None, **arguments):
+        """Return a model after Hugging Face's own training on the same full batches."""
+        arguments = {"per_device_train_batch_size": 40, "max_steps": steps} | arguments
+        sgd = self.sgd(model)
+        loop = self.hf.Trainer(
+            model,
+            self.arguments(max_grad_norm=0.0, **arguments),
+            train_dataset=data or Texts(),
+            data_collator=collate,
+            optimizers=(sgd, None),
+        )
+        loop.train()
+        return model
+
+    def still(self, freeze=(), kind="bert"):
+        """A model without dropout, parts of which are frozen."""
+        model = self.model(kind)
+        for part in model.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not name.startswith(freeze or "none"))
+        return model
+
+    def tuned(self, freeze):
+        """A model that was saved after a public training, and is loaded to be trained further."""
+        saved = self.folder / "public"
+        if not saved.exists():
+            self.plain(self.still(), 2).save_pretrained(saved)
+        model = self.hf.BertForSequenceClassification.from_pretrained(
+            saved, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        )
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not name.startswith(freeze or "none"))
+        return model
+
+    @pytest.mark.parametrize("begin", ["still", "tuned"])
+    @pytest.mark.parametrize("freeze", [(), ("bert.embeddings", "bert.encoder")])
+    def test_without_noise_it_is_hugging_face_s_own_training(self, begin, freeze):
+        """As the guide uses it, from the first parameters and fine-tuned, whole and frozen."""
+        model, other = (getattr(self, begin)(freeze) for _ in range(2))
+        first = {name: value.detach().clone() for name, value in model.named_parameters()}
+        self.quiet(model, 4).train()
+        self.plain(other, 4)
+        moved = 0.0
+        for (name, mine), wanted in zip(model.named_parameters(), other.parameters(), strict=True):
+            assert torch.allclose(mine, wanted, atol=2e-4), name
+            moved = max(moved, float((mine - first[name]).abs().max()))
+        assert moved > 0.01
+
+    @pytest.mark.parametrize("save_every", [1, 100])
+    @pytest.mark.parametrize("freeze", [(), ("bert.embeddings",)])
+    def test_a_run_that_was_stopped_goes_on_to_the_same_bits(self, save_every, freeze):
+        """As the guide resumes it: dropout, learning rate and noise go on where they were."""
+        own = str(self.folder / "own")
+
+        class Stop(self.hf.TrainerCallback):
+            def on_step_end(self, args, state, control, **_):
+                if state.global_step == 3:
+                    raise KeyboardInterrupt
+
+        def made(**options):
+            model = self.model()
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(not name.startswith(freeze or "none"))
+            given = {"checkpoint": own, "save_every": save_every, **options}
+            return model, self.private(model, **given)
+
+        whole, uninterrupted = made(checkpoint=str(self.folder / "other"))
+        uninterrupted.train()
+        _, stopped = made(callbacks=[Stop()])
+        with pytest.raises(KeyboardInterrupt):
+            stopped.train()
+        model, again = made()
+        again.train(resume_from_checkpoint=True)
+        assert again.state.global_step == 5
+        for (name, mine), wanted in zip(model.named_parameters(), whole.parameters(), strict=True):
+            assert torch.equal(mine, wanted), name
+        rates = [h["learning_rate"] for h in again.state.log_history if "learning_rate" in h]
+        every = [
+            h["learning_rate"] for h in uninterrupted.state.log_history if "learning_rate" in h
+        ]
+        assert rates == every[3 if save_every == 1 else 0 :]
+        finished, after = made()
+        assert after.train(resume_from_checkpoint=own).global_step == 5
+        for (name, mine), wanted in zip(
+            finished.named_parameters(), whole.parameters(), strict=True
+        ):
+            assert torch.equal(mine, wanted), name
+
+    def test_what_cannot_be_resumed_is_told(self):
+        with pytest.raises(StateError, match=r"give checkpoint=... and use train\(True\)"):
+            self.private(self.model()).train(resume_from_checkpoint=True)
+        own = str(self.folder / "own")
+        self.private(self.model(), checkpoint=own).train()
+        with pytest.raises(StateError, match="holds a checkpoint already"):
+            self.private(self.model(), checkpoint=own).train()
+
+    def test_a_schedule_that_ends_too_early_is_refused_before_a_step(self):
+        model = self.model()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        short = torch.optim.lr_scheduler.OneCycleLR(sgd, max_lr=0.2, total_steps=3)
+        trainer = self.private(model, optimizers=(sgd, short))
+        with pytest.raises(InputError, match="OneCycleLR fails after update 4 of 5"):
+            trainer.train()
+
+    @pytest.mark.parametrize("kind", ["several", "classes", "regression"])
+    @pytest.mark.parametrize("problem", ["said", "unsaid"])
+    def test_the_problem_is_the_one_that_hugging_face_takes(self, kind, problem):
+        """By problem_type, or by the labels where it is not said."""
+        kinds = {
+            "several": (3, "multi_label_classification"),
+            "classes": (3, "single_label_classification"),
+            "regression": (1, "regression"),
+        }
+        labels, said = kinds[kind]
+
+        class Labelled(Texts):
+            def __getitem__(self, i):
+                number = {"several": [float(i % 2), 1.0, 0.0], "classes": i % 3}.get(kind, i / 40)
+                return super().__getitem__(i) | {"labels": number}
+
+        def model():
+            config = self.still().config.to_diff_dict() | {
+                "num_labels": labels, "problem_type": said if problem == "said" else None,
+                "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+            }  # fmt: skip
+            torch.manual_seed(5)
+            return self.hf.BertForSequenceClassification(self.hf.BertConfig(**config))
+
+        mine, other = model(), model()
+        self.quiet(mine, 3, train_dataset=Labelled()).train()
+        self.plain(other, 3, data=Labelled())
+        for (name, one), wanted in zip(mine.named_parameters(), other.parameters(), strict=True):
+            assert torch.allclose(one, wanted, atol=2e-4), name
+
+    def test_labels_of_no_kind_are_refused(self):
+        from apiece.adapters import stepping
+
+        model = self.model()
+        outputs = model(**{k: v for k, v in padded([Texts()[1]]).items() if k != "labels"})
+        for labels in (torch.tensor([[0, 1]]), torch.tensor([0.5]), torch.zeros(1, 3)):
+            with pytest.raises(InputError, match="give one integer a record"):
+                stepping.loss_of(model)(outputs, labels)

@@ -11,6 +11,9 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, Wei
 from apiece import Budgets, Scale, Trainer, assign
 from apiece.adapters.opacus import individual
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
+from apiece.training import PlannedSpending, TensorBoard, public_numbers
+
+from .small import network, points, trained_on
 
 N = 40
 BUDGETS = Budgets(epsilon=np.where(np.arange(N) < 10, 0.5, 3.0), delta=1e-3)
@@ -158,3 +161,99 @@ def test_budgets_of_others_are_refused(model, data):
     asked = ASKED | {"budgets": Budgets(epsilon=[1.0], delta=1e-3)}
     with pytest.raises(InputError, match="1 of them for a dataset of 40"):
         individual(model, sgd(model), loader(data), nn.CrossEntropyLoss(), **asked)
+
+
+class Noted:
+    """A callback that needs the plan, as those of TensorBoard and MLflow do."""
+
+    def __init__(self, plan):
+        self.plan, self.spending, self.lines = plan, PlannedSpending(plan), []
+
+    def __call__(self, progress):
+        self.lines.append(public_numbers(progress, self.spending))
+
+
+def test_callbacks_may_be_made_from_the_plan(model, data, wanted, tmp_path):
+    made = []
+
+    def callbacks(plan):
+        made.append(Noted(plan))
+        pytest.importorskip("tensorboard")
+        return [made[0], TensorBoard(tmp_path / "events", plan, every=5)]
+
+    trainer = individual(
+        model, sgd(model), loader(data), nn.CrossEntropyLoss(), callbacks=callbacks, **ASKED
+    )
+    trainer.fit()
+    equal(model, wanted)
+    assert made[0].plan is trainer.plan
+    assert len(made[0].lines) == 10
+    assert list((tmp_path / "events").iterdir())
+
+
+def test_callbacks_that_need_no_plan_are_a_list(model, data, wanted):
+    seen = []
+    individual(
+        model, sgd(model), loader(data), nn.CrossEntropyLoss(), callbacks=[seen.append], **ASKED
+    ).fit()
+    equal(model, wanted)
+    assert [progress.step for progress in seen] == list(range(1, 11))
+
+
+QUIET = {"budgets": Budgets(np.full(N, 1e4), 1e-3), "epochs": 6, "max_grad_norm": 6.0, "seed": 0}
+
+
+def descended(model, steps=6):
+    """Return a model after plain full-batch descent."""
+    held = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(held, lr=0.3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(points()[0]), points()[1]).backward()
+        optimizer.step()
+    return model
+
+
+def quiet(model, **options):
+    held = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(held, lr=0.3)
+    whole = DataLoader(TensorDataset(*points()), batch_size=N)
+    return individual(model, optimizer, whole, nn.CrossEntropyLoss(), **QUIET | options)
+
+
+@pytest.mark.parametrize("freeze", [(), ("0",), ("2",)])
+@pytest.mark.parametrize("begin", [lambda model: model, trained_on])
+def test_without_noise_it_is_plain_training(freeze, begin):
+    """As the guide uses it, from the first parameters and fine-tuned, whole and frozen."""
+
+    def made():
+        model = begin(network())
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not name.startswith(freeze or "none"))
+        return model
+
+    model, wanted = made(), descended(made())
+    trainer = quiet(model)
+    trainer.fit()
+    # Noise that is left: of each entry, over all steps, eight standard deviations.
+    stage = trainer.plan.stages[0]
+    left = 8 * 0.3 * stage.noise_stddev * 6**0.5 / stage.expected_batch_size
+    assert left < 0.1
+    for (name, mine), other in zip(model.named_parameters(), wanted.parameters(), strict=True):
+        assert torch.allclose(mine, other, atol=left), name
+
+
+@pytest.mark.parametrize("freeze", [(), ("0",)])
+def test_a_run_that_was_stopped_goes_on(freeze, tmp_path):
+    whole, model = network(freeze), network(freeze)
+    quiet(whole).fit()
+    stopped = quiet(network(freeze), checkpoint=tmp_path / "run", save_every=1)
+    stopped.fit(2)
+    again = quiet(model)  # makes the same plan, loss and optimizer
+    gone_on = Trainer.resume(
+        tmp_path / "run", model, again.optimizer, again.loss_fn, again.plan,
+        DataLoader(TensorDataset(*points()), batch_size=N),
+    )  # fmt: skip
+    gone_on.fit()
+    for mine, other in zip(model.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine, other)

@@ -189,3 +189,75 @@ def test_a_state_that_could_not_be_loaded_safely_is_not_written(tmp_path):
     with pytest.raises(UnsupportedError, match="cannot be loaded safely"):
         run.fit()
     assert not (tmp_path / "state.pt").exists()
+
+
+TOO_SHORT = {
+    "OneCycleLR": (
+        lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=5),
+        "update 6 of 8",
+    ),
+    "SequentialLR": (
+        lambda o: lr_scheduler.SequentialLR(
+            o,
+            [lr_scheduler.ConstantLR(o), lr_scheduler.OneCycleLR(o, 0.2, total_steps=4)],
+            [2],
+        ),
+        "of 8",
+    ),
+    "a list": (lambda o: lr_scheduler.LambdaLR(o, lambda k: [1.0, 0.5, 0.2][k]), "update 3 of 8"),
+    "below 0": (lambda o: lr_scheduler.LambdaLR(o, lambda k: 1 - k / 4), "gives update 6 of 8"),
+    "nan": (
+        lambda o: lr_scheduler.LambdaLR(o, lambda k: float("nan") if k == 5 else 1.0),
+        "the learning rate nan",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOO_SHORT)
+def test_a_scheduler_that_ends_before_the_plan_is_refused_before_a_step(name):
+    """The run dry leaves scheduler, optimizer and parameters as they were."""
+    make, said = TOO_SHORT[name]
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = make(optimizer)
+    rates = [dict(group, params=None) for group in optimizer.param_groups]
+    with pytest.raises(InputError, match=said):
+        Trainer(model, optimizer, LOSS, plan(), DATA, seed=0, scheduler=scheduler)
+    assert [dict(group, params=None) for group in optimizer.param_groups] == rates
+    assert scheduler.last_epoch == 0
+
+
+@pytest.mark.parametrize("total", [8, 9])
+def test_a_scheduler_of_the_plans_length_is_taken(total):
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=total)
+    Trainer(model, optimizer, LOSS, plan(), DATA, seed=0, scheduler=scheduler).fit()
+    assert scheduler.last_epoch == 8
+
+
+def test_a_filtered_run_is_refused_for_its_steps_not_for_more():
+    from apiece.filters import GaussianFilter
+    from apiece.training import FilteredTrainer
+
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=5)
+    accounts = GaussianFilter(np.full(40, 8.0), 1e-5)
+    trainer = FilteredTrainer(
+        model, optimizer, LOSS, accounts, DATA, clip_norm=1.0, noise_stddev=20.0, seed=0,
+        scheduler=scheduler,
+    )  # fmt: skip
+    trainer.fit(3)
+    with pytest.raises(InputError, match="OneCycleLR fails after update 3 of 4"):
+        trainer.fit(4)
+    trainer.fit(2)
+    assert trainer.step_number == 5
+
+
+def test_a_scheduler_begins_again_with_each_averaged_stage():
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=8)
+    stages = plan(stages=2, combine="average")
+    Trainer(model, optimizer, LOSS, stages, DATA, seed=0, scheduler=scheduler).fit()

@@ -2,7 +2,10 @@
 
 federation = plan_federation([1.0, 4.0], 1e-5, counts, rounds=20, ...)
 client = FederatedClient(model, loss, (x, y), levels, federation)   # at each client
-strategy = FederatedStrategy(parameters, federation)  # at the server
+strategy = FederatedStrategy(model, federation)  # at the server
+
+What is trained are the model's parameters that require a gradient: freeze the same ones at the
+server and at every client. Only these travel; the rest of the model is each side's own.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +35,7 @@ except ModuleNotFoundError as error:
 from apiece._identity import require_rows
 from apiece._types import AnyArray, Integers, Mask
 from apiece.adapters.federation import Federation, charge, plan_federation
-from apiece.errors import InputError, StateError
+from apiece.errors import InputError, StateError, StewardWarning
 from apiece.training import ChaCha20Stream, ClippedSum, add_noise, clip_and_sum
 from apiece.training.checkpoints import write_atomically
 from apiece.training.randomness import noisy_mean
@@ -39,6 +43,27 @@ from apiece.training.randomness import noisy_mean
 __all__ = ["FederatedClient", "FederatedStrategy", "Federation", "charge", "plan_federation"]
 
 Array = AnyArray  # a parameter, or a sum of its gradients
+Form = list[tuple[str, tuple[int, ...]]]  # the name and the shape of each parameter that is trained
+# The key of a round's configuration under which the server says what is trained.
+_TRAINED = "trained"
+
+
+def trained_in(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return a model's parameters that are trained, by name, in the order in which they travel."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _difference(here: Form, there: Form) -> str | None:
+    """Return how what is trained differs between two sides; None where it is the same."""
+    if here == there:
+        return None
+    names = {name for name, _ in here} ^ {name for name, _ in there}
+    if names:
+        first = sorted(names)[0]
+        side = "here" if first in dict(here) else "at the server"
+        return f"{len(here)} parameters here, {len(there)} at the server; {first!r} only {side}"
+    off = next((a, b) for a, b in zip(here, there, strict=True) if a != b)
+    return f"{off[0][0]!r} of shape {off[0][1]} here, {off[1][0]!r} of {off[1][1]} at the server"
 
 
 class FederatedStrategy(Strategy):
@@ -46,14 +71,21 @@ class FederatedStrategy(Strategy):
 
     A client that does not answer adds nothing; noise and divisor stay as they are. Where clients
     add the noise, a round with fewer answers than `least` has too little of it and changes nothing.
+    Each round says which parameters are trained, by name and shape, and a client that trains others
+    refuses it. An answer that does not fit is left out with a warning; where no answer of a round
+    fits, or nobody answers and somebody failed, nothing is released.
 
     Args:
-        parameters: The model's first, as arrays.
+        parameters: The model, of which the parameters that require a gradient are trained, or these
+            parameters alone as arrays by name. A sequence of arrays has no names to compare.
         federation: What is run.
         learning_rate: Of the step along each round's noisy mean.
         least: Of the clients' `least`; None where the noise is added here.
         journal: A file that says which rounds were begun; a server that is started again goes on
             after them. None keeps nothing.
+
+    Raises:
+        InputError: For no parameter that is trained.
 
     Guarantee:
         No more than federation.rounds rounds are begun, each once, whatever dies in between. With
@@ -64,7 +96,7 @@ class FederatedStrategy(Strategy):
 
     def __init__(
         self,
-        parameters: list[Array],
+        parameters: nn.Module | Mapping[str, Array] | Sequence[Array],
         federation: Federation,
         *,
         learning_rate: float = 0.1,
@@ -72,8 +104,14 @@ class FederatedStrategy(Strategy):
         journal: str | Path | None = None,
     ) -> None:
         super().__init__()
-        self.current = [np.array(p, dtype=np.float64) for p in parameters]
-        self.dtypes = [np.asarray(p).dtype for p in parameters]
+        arrays = _arrays_of(parameters)
+        if not arrays:
+            raise InputError(
+                "parameters: none is trained; give a model with parameters that require a gradient"
+            )
+        self.names = list(arrays) if isinstance(parameters, nn.Module | Mapping) else None
+        self.current = [np.array(p, dtype=np.float64) for p in arrays.values()]
+        self.dtypes = [np.asarray(p).dtype for p in arrays.values()]
         self.federation, self.learning_rate, self.least = federation, learning_rate, least
         self.journal = None if journal is None else Path(journal)
         self.begun = self.released = 0
@@ -99,7 +137,11 @@ class FederatedStrategy(Strategy):
             )
         self.begun += 1
         self._note()
-        told = FitIns(self._shown(), {})
+        trained: dict[str, Any] = {}
+        if self.names is not None:
+            shapes = [list(p.shape) for p in self.current]
+            trained[_TRAINED] = json.dumps(list(zip(self.names, shapes, strict=True)))
+        told = FitIns(self._shown(), trained)
         resolution = 2**53
         chance = int(self.federation.client_probability * resolution)  # rounded down
         return [
@@ -109,18 +151,36 @@ class FederatedStrategy(Strategy):
         ]
 
     def aggregate_fit(
-        self, server_round: int, results: list[Any], failures: object
+        self, server_round: int, results: list[Any], failures: Sequence[object]
     ) -> tuple[Any, dict[str, object]]:
-        """Return the parameters after the noisy sum of whoever answered."""
-        if self.least is not None and len(results) < self.least:
+        """Return the parameters after the noisy sum of whoever answered.
+
+        Args:
+            server_round: Its number.
+            results: Clients and their answers.
+            failures: Why others did not answer; each is a warning.
+
+        Raises:
+            StateError: Where clients answered and no answer has the form of the parameters.
+        """
+        for failure in failures:
+            _warn(f"a client did not answer round {server_round}: {failure}")
+        formed = [(who, arrays) for who, answer in results if (arrays := self._read(who, answer))]
+        if results and not formed:
+            raise StateError(
+                f"federation: none of the {len(results)} answers of round {server_round} fits the "
+                f"{len(self.current)} parameters that are trained here; freeze the same parameters "
+                "at the server and at every client, and give FederatedStrategy the model"
+            )
+        if failures and not results:
+            return self._shown(), {}
+        fitting = [arrays for who, arrays in formed if _finite(who, arrays)]
+        if self.least is not None and len(fitting) < self.least:
             return self._shown(), {}
         total = [np.zeros_like(p) for p in self.current]
-        for _, answer in results:
-            arrays = parameters_to_ndarrays(answer.parameters)
-            fits = [a.shape for a in arrays] == [p.shape for p in self.current]
-            if fits and all(np.isfinite(a).all() for a in arrays):
-                for whole, array in zip(total, arrays, strict=True):
-                    whole += array
+        for arrays in fitting:
+            for whole, array in zip(total, arrays, strict=True):
+                whole += array
         for own, step in zip(self.current, self._noisy(total), strict=True):
             own -= self.learning_rate * step
         self.released += 1
@@ -139,6 +199,18 @@ class FederatedStrategy(Strategy):
 
     def evaluate(self, server_round: int, parameters: object) -> None:
         """Return nothing."""
+
+    def _read(self, client: Any, answer: Any) -> list[Array] | None:
+        """Return the arrays of an answer; None, with a warning, for one of another form."""
+        arrays: list[Array] = parameters_to_ndarrays(answer.parameters)
+        shapes = [a.shape for a in arrays]
+        if shapes == [p.shape for p in self.current]:
+            return arrays
+        _warn(
+            f"the answer of {_name(client)} is left out: {len(arrays)} arrays of shapes {shapes} "
+            f"for {len(self.current)} trained parameters"
+        )
+        return None
 
     def _noisy(self, total: list[Array]) -> list[Array]:
         names = [str(k) for k in range(len(total))]
@@ -175,14 +247,44 @@ class FederatedStrategy(Strategy):
         self.current, self.begun, self.released = arrays, begun, released
 
 
+def _finite(client: Any, arrays: list[Array]) -> bool:
+    """Return whether an answer is finite, and warn where it is not."""
+    if all(np.isfinite(a).all() for a in arrays):
+        return True
+    _warn(f"the answer of {_name(client)} is left out: it is not finite")
+    return False
+
+
+def _name(client: Any) -> str:
+    """Return how the server calls a client."""
+    return f"client {getattr(client, 'cid', client)}"
+
+
+def _warn(what: str) -> None:
+    """Tell whoever runs the server."""
+    warnings.warn(f"federation: {what}", StewardWarning, stacklevel=4)
+
+
+def _arrays_of(
+    parameters: nn.Module | Mapping[str, Array] | Sequence[Array],
+) -> dict[str, Array]:
+    """Return the arrays of the parameters that are trained, by name or else by number."""
+    if isinstance(parameters, nn.Module):
+        held = trained_in(parameters)
+        return {name: p.detach().cpu().numpy() for name, p in held.items()}
+    if isinstance(parameters, Mapping):
+        return dict(parameters)
+    return {str(k): array for k, array in enumerate(parameters)}
+
+
 class FederatedClient(NumPyClient):
     """Holds a client's records, and answers a round with the sum of their clipped gradients.
 
-    What it sends: one tensor a parameter, and 1 as its number of examples, since the true one is
-    data about people. Without a drawn record it sends zeros.
+    What it sends: one array for each parameter that is trained, and 1 as its number of examples,
+    since the true one is data about people. Without a drawn record it sends zeros.
 
     Args:
-        model: Takes the round's parameters.
+        model: Takes the round's parameters, for those that require a gradient.
         loss_fn: (outputs, targets) → one loss a record.
         data: Inputs and targets, tensors with a row a record.
         levels: Of each record, its place in `federation.rates`; by position, as data have no index:
@@ -231,28 +333,50 @@ class FederatedClient(NumPyClient):
         self.rates, self.federation, self.least = rates, federation, least
 
     def fit(
-        self, parameters: list[Array], config: object
+        self, parameters: list[Array], config: Mapping[str, Any]
     ) -> tuple[list[Array], int, dict[str, object]]:
         """Return the round's sum, 1 and nothing more.
 
         Args:
-            parameters: Of the model, in the order of its parameters.
-            config: Of Flower; not read.
+            parameters: That are trained, in the order of the model.
+            config: What the server says of them; nothing where it knows no names.
+
+        Raises:
+            StateError: Where the server trains other parameters than this model does.
         """
+        own = trained_in(self.model)
+        here: Form = [(name, tuple(p.shape)) for name, p in own.items()]
+        self._compare(here, parameters, config.get(_TRAINED))
         with torch.no_grad():
-            for own, given in zip(self.model.parameters(), parameters, strict=True):
-                own.copy_(torch.from_numpy(np.array(given)))
+            for parameter, array in zip(own.values(), parameters, strict=True):
+                parameter.copy_(torch.from_numpy(np.array(array)))
         total = self._sum(ChaCha20Stream())
         if self.least is not None:
             share = self.federation.noise_stddev / math.sqrt(self.least)
             total = replace(total, gradients=add_noise(total, share, generator=ChaCha20Stream()))
-        return [g.double().numpy() for g in total.gradients.values()], 1, {}
+        return [total.gradients[name].double().cpu().numpy() for name in own], 1, {}
+
+    def _compare(self, here: Form, parameters: list[Array], said: Any) -> None:
+        """Raise `StateError` unless the server trains the same parameters."""
+        there: Form = [(name, np.shape(a)) for (name, _), a in zip(here, parameters, strict=False)]
+        if said is not None:
+            there = [(name, tuple(shape)) for name, shape in json.loads(said)]
+        elif len(parameters) != len(here):
+            there = [(str(k), np.shape(a)) for k, a in enumerate(parameters)]
+        difference = _difference(here, there)
+        if difference is not None:
+            frozen = sum(not p.requires_grad for p in self.model.parameters())
+            raise StateError(
+                f"federation: this client trains other parameters than the server ({difference}; "
+                f"{frozen} frozen here); freeze the same ones on both sides, and give "
+                "FederatedStrategy the model"
+            )
 
     def _sum(self, coins: ChaCha20Stream) -> ClippedSum:
         drawn = np.flatnonzero(coins.uniform(self.rates.size) < self.rates)
         if not drawn.size:
             none = torch.zeros(0)
-            zeros = {n: torch.zeros_like(p) for n, p in self.model.named_parameters()}
+            zeros = {n: torch.zeros_like(p) for n, p in trained_in(self.model).items()}
             return ClippedSum(zeros, none, none, none)
         rows = torch.from_numpy(drawn)
         inputs, targets = (part[rows] for part in self.data)

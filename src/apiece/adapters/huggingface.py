@@ -2,10 +2,12 @@
 
 import contextlib
 import copy
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -17,10 +19,11 @@ try:
     import torch
     import transformers
     from torch.utils.data import DataLoader
+    from transformers.trainer_utils import TrainOutput
 except ModuleNotFoundError as error:
     raise lacking(error.name, "huggingface") from None
 
-from apiece._types import Flags
+from apiece._types import Flags, State
 from apiece.adapters.stepping import Loss, PrivateStep, loss_of, refused_resume, steps_an_epoch
 from apiece.errors import InputError, UnsupportedError
 from apiece.plan import Plan
@@ -60,7 +63,7 @@ _REMEDIES = {
     ),
     "a loss of your own goes into loss_fn=": "label_smoothing_factor neftune_noise_alpha",
     "give bf16=True in its place": "fp16 fp16_opt_level half_precision_backend",
-    "a private run goes on from its own folder: give checkpoint= and Trainer.resume": (
+    "a private run goes on from its own folder: give checkpoint= and train(True)": (
         "resume_from_checkpoint ignore_data_skip restore_callback_states_from_checkpoint"
     ),
     "it follows figures about records that no noise is on: leave it out": (
@@ -100,13 +103,15 @@ class PrivateTrainer(transformers.Trainer):
         rows_per_person: As for `apiece.Trainer`.
         private_seed: None takes all randomness of the steps from the operating system, for a
             release; a number makes an experiment repeatable.
-        checkpoint: A folder for the run's own checkpoints.
+        checkpoint: A folder for the run's own checkpoints; `train(True)` goes on from it.
+        save_every: Steps between two of them.
         **options: Of `transformers.Trainer`.
 
     Raises:
         InputError: For a plan with a learning-rate schedule, which `args` gives here; for a model
             whose loss is not known, without `loss_fn`.
-        StateError: For `resume_from_checkpoint`: a private run goes on from its own folder only.
+        StateError: For a folder that holds a checkpoint, at `train`, and for `train` with another
+            folder than the run's own.
         UnsupportedError: For arguments that are not `HONOURED`, where they are not the defaults,
             as gradient accumulation, epochs, fp16 and label smoothing; for `compute_loss_func` and
             several processes.
@@ -132,7 +137,8 @@ class PrivateTrainer(transformers.Trainer):
         people: npt.ArrayLike | None = None,
         rows_per_person: int | None = None,
         private_seed: int | None = None,
-        checkpoint: str | None = None,
+        checkpoint: str | Path | None = None,
+        save_every: int = 100,
         **options: Any,
     ) -> None:
         args = copy.copy(args or transformers.TrainingArguments("tmp_trainer"))
@@ -141,30 +147,54 @@ class PrivateTrainer(transformers.Trainer):
         args.max_steps, args.max_grad_norm, args.bf16 = plan.steps, 0.0, False
         super().__init__(model, args, **options)
         self.plan, self._loss = plan, loss_fn or loss_of(model)
-        self._engine = partial(
-            Engine,
-            seed=private_seed,
-            people=people,
-            rows_per_person=rows_per_person,
-            checkpoint=checkpoint,
-            physical_batch_size=args.per_device_train_batch_size,
-        )
+        self._seed, self._checkpoint = private_seed, checkpoint
+        self._settings: dict[str, Any] = {
+            "people": people,
+            "rows_per_person": rows_per_person,
+            "save_every": save_every,
+            "physical_batch_size": args.per_device_train_batch_size,
+        }
+        self._resumes = False
         self._around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
         if bf16:
             self._around = partial(torch.autocast, args.device.type, torch.bfloat16)
         self._spending = PlannedSpending(plan)
         self._private: PrivateStep | None = None
+        self._rates: _Rates | None = None
+        self.add_callback(_GoneOn(self))
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Return the private step, around the optimizer that `args` ask for."""
+        """Return the private step, around the optimizer and the scheduler that `args` ask for."""
         if self._private is None:
             own = super().create_optimizer() if model is None else super().create_optimizer(model)
-            loader = self._get_dataloader(self.train_dataset, "Training", batch_size=1)
-            records = DataLoader(loader.dataset, collate_fn=loader.collate_fn)
-            engine = self._engine(self.model, own, self._loss, self.plan, records)
-            self._private = PrivateStep(engine, around=self._around)
+            self._rates = _Rates(super().create_scheduler(self.plan.steps, own))
+            self._private = PrivateStep(self._engine(own), around=self._around)
         self.optimizer = self._private
         return self.optimizer
+
+    def _engine(self, optimizer: torch.optim.Optimizer) -> Engine:
+        """Return the trainer whose steps are run: a new one, or one that goes on."""
+        assert self._rates is not None
+        loader = self._get_dataloader(self.train_dataset, "Training", batch_size=1)
+        records = DataLoader(loader.dataset, collate_fn=loader.collate_fn)
+        self.model.train()  # as it is in every step: a checkpoint is of a model in this mode
+        given = (self.model, optimizer, self._loss, self.plan, records)
+        settings = self._settings | {"scheduler": self._rates.scheduler}
+        if self._resumes and self._checkpoint is not None:
+            return Engine.resume(self._checkpoint, *given, **settings)
+        return Engine(*given, seed=self._seed, checkpoint=self._checkpoint, **settings)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> Any:
+        """Return the learning rates as the loop sees them; the private step moves them on."""
+        self.lr_scheduler = self._rates
+        return self.lr_scheduler
+
+    def _get_learning_rate(self) -> float:
+        """Return the rate of the last update, which is what is logged after it."""
+        done = None if self._private is None else self._private.done
+        return float(super()._get_learning_rate()) if done is None else done.learning_rate
 
     def add_callback(self, callback: object) -> None:
         """Add a callback, as `transformers.Trainer` does.
@@ -200,19 +230,58 @@ class PrivateTrainer(transformers.Trainer):
         """Run the plan; see `transformers.Trainer.train`.
 
         Args:
-            resume_from_checkpoint: None.
+            resume_from_checkpoint: True, or the folder given as `checkpoint`, goes on from there
+                with everything else as in the run that was stopped; steps since its last checkpoint
+                are made again with the same noise. None begins.
             **options: As there.
 
         Raises:
-            StateError: To resume; use `checkpoint` and `apiece.Trainer.resume`.
+            StateError: For another folder, such as a checkpoint of Hugging Face's own, which has
+                no randomness of the run; for no `checkpoint`; where it is of another run.
         """
         if resume_from_checkpoint:
-            raise refused_resume("resume_from_checkpoint")
+            folder = self._checkpoint if resume_from_checkpoint is True else resume_from_checkpoint
+            own = None if self._checkpoint is None else Path(self._checkpoint)
+            if own is None or Path(str(folder)) != own:
+                raise refused_resume("resume_from_checkpoint", "train(True)")
+            self._resumes = True
+        engine = self.create_optimizer().trainer  # type: ignore[attr-defined]
+        if engine.step_number == self.plan.steps:
+            return TrainOutput(self.plan.steps, None, {})
         result = super().train(**options)
-        if self._private is not None:
-            self._private.trainer.fit(0)
-        told = {k: v for k, v in result.metrics.items() if k != "train_loss"}
-        return result._replace(training_loss=None, metrics=told)
+        engine.fit(0)
+        public = {k: v for k, v in result.metrics.items() if k != "train_loss"}
+        return result._replace(training_loss=None, metrics=public)
+
+
+class _Rates:
+    """A scheduler as Hugging Face's loop sees it: to be read, and moved on by the private step."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+
+    def step(self, *_: object) -> None:
+        """Do nothing: the update has moved it on."""
+
+    def get_last_lr(self) -> list[float]:
+        """Return the rate of each group of parameters."""
+        rates: list[float] = self.scheduler.get_last_lr()
+        return rates
+
+    def state_dict(self) -> State:
+        """Return nothing: a run is kept in its own checkpoint folder."""
+        return {}
+
+
+class _GoneOn(transformers.TrainerCallback):
+    """Tells the loop how many steps a run that goes on has made."""
+
+    def __init__(self, trainer: PrivateTrainer) -> None:
+        self._trainer = weakref.proxy(trainer)
+
+    def on_train_begin(self, args: object, state: Any, control: object, **_: object) -> None:
+        """Set the number of the last step."""
+        state.global_step = self._trainer._private.trainer.step_number
 
 
 def _refuse_stopping(callback: object) -> None:

@@ -4,6 +4,7 @@ Opacus itself is not needed: what it wraps is unwrapped here, by the names that 
 """
 
 import copy
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,9 @@ from apiece import _check
 from apiece.assignment import Scale, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
+from apiece.plan import Plan
 from apiece.training import Trainer
+from apiece.training.callbacks import Callback
 
 
 def individual(
@@ -36,6 +39,7 @@ def individual(
     max_grad_norm: float,
     strategy: Strategy | str | None = None,
     people: npt.ArrayLike | None = None,
+    callbacks: Sequence[Callback] | Callable[[Plan], Sequence[Callback]] = (),
     **options: Any,
 ) -> Trainer:
     """Return a trainer of individual budgets for what `PrivacyEngine.make_private` takes or gives.
@@ -54,6 +58,8 @@ def individual(
         max_grad_norm: The mean clipping norm of the plan.
         strategy: Of `assign`; `Scale()` where None.
         people: (n,) Whose each record is, in the order of the dataset; None where each is its own.
+        callbacks: Of `Trainer`; or a function from the plan that is made here to them, such as
+            `lambda plan: [TensorBoard("runs/first", plan)]`.
         **options: Of `Trainer`, such as rows_per_person.
 
     Returns:
@@ -114,6 +120,8 @@ def individual(
     if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
         loss = copy.copy(loss)
         loss.reduction = "none"
+    told = callbacks(plan) if callable(callbacks) else callbacks
+    options = options | {"callbacks": told}
     return Trainer(_module_of(module), plain, loss, plan, data_loader, **options)
 
 

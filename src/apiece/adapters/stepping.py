@@ -58,11 +58,11 @@ class PrivateStep(torch.optim.Optimizer):
             raise refused_resume("optimizer")
 
 
-def refused_resume(what: str) -> StateError:
+def refused_resume(what: str, remedy: str = "apiece.Trainer.resume") -> StateError:
     """Return the error for going on from another framework's checkpoint."""
     return StateError(
         f"{what}: a private run goes on from its own folder only; give checkpoint=... and use "
-        "apiece.Trainer.resume"
+        f"{remedy}"
     )
 
 
@@ -121,28 +121,55 @@ def of_next_tokens(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     return of_tokens(outputs, after)
 
 
+def of_kind_of_labels(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
+    """Return each record's loss, (B,), for several classes: of one where the labels are integers.
+
+    Real numbers are several labels a record, as Hugging Face takes them where `problem_type` is not
+    set.
+    """
+    logits = outputs.logits
+    one = not labels.is_floating_point()
+    if labels.shape != (logits.shape[:1] if one else logits.shape):
+        raise InputError(
+            f"labels: shape {tuple(labels.shape)} of {str(labels.dtype).removeprefix('torch.')} "
+            f"for outputs of shape {tuple(logits.shape)}; give one integer a record, or one real "
+            "number for each of several labels"
+        )
+    return of_classes(outputs, labels) if one else of_several(outputs, labels)
+
+
 _LOSSES: dict[str, Loss] = {
     "ForCausalLM": of_next_tokens,
     "ForMaskedLM": of_tokens,
     "ForTokenClassification": of_tokens,
-    "ForImageClassification": of_classes,
+}
+# Kinds for which Hugging Face chooses by `problem_type`, the number of labels and their type.
+_OF_RECORDS = frozenset(
+    f"For{what}Classification" for what in ("Sequence", "Image", "Video", "Audio")
+)
+_BY_PROBLEM: dict[str, Loss] = {
+    "regression": of_numbers,
+    "single_label_classification": of_classes,
+    "multi_label_classification": of_several,
 }
 
 
 def loss_of(model: object) -> Loss:
-    """Return the loss of one record that a model's own loss averages."""
-    # Raises `InputError` for models whose loss is of another kind.
+    """Return the loss of one record that a model's own loss averages.
+
+    Raises `InputError` for models whose loss is of another kind.
+    """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     name, config = type(base).__name__, getattr(base, "config", None)
     kind = getattr(base, "loss_type", None)
     if kind is None and name.endswith("LMHeadModel"):
         kind = "ForCausalLM"  # which Hugging Face takes it for
-    if kind == "ForSequenceClassification":
-        problem = getattr(config, "problem_type", None)
-        if problem == "multi_label_classification":
-            return of_several
-        one = problem == "regression" or (problem is None and config.num_labels == 1)  # type: ignore[union-attr]
-        return of_numbers if one else of_classes
+    problem = getattr(config, "problem_type", None)
+    if kind in _OF_RECORDS and (problem is None or problem in _BY_PROBLEM):
+        if problem is not None:
+            return _BY_PROBLEM[problem]
+        one_number: bool = config.num_labels == 1  # type: ignore[union-attr]
+        return of_numbers if one_number else of_kind_of_labels
     if kind not in _LOSSES:
         raise InputError(
             f"loss_fn: there is none for a {name}, whose loss is {kind!r}; give "

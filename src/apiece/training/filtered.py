@@ -23,7 +23,7 @@ from apiece.training.processes import Processes
 from apiece.training.randomness import Streams
 from apiece.training.sources import source_of
 from apiece.training.sums import Sums, units_of
-from apiece.training.updates import Scheduler, Updates, check_holds
+from apiece.training.updates import Scheduler, Updates, check_holds, run_dry
 
 ROOM = 1 + 2.0**-16  # norms are computed in single precision; charges are for a little more
 
@@ -224,10 +224,11 @@ class FilteredTrainer(Descent):
             steps: At least 1.
 
         Raises:
-            InputError: For another number.
+            InputError: For another number, or a scheduler that ends before.
             StateError: As `step`.
         """
         last = self.step_number + _check.count("steps", steps)
+        run_dry(self._loop.updates.scheduler, self.optimizer, steps)
         while self.step_number < last:
             self._loop.step(last)
 

@@ -28,6 +28,8 @@ from apiece.training.clipping.watch import names_in
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 _BY_NAME = (torch.dtype, torch.device, torch.layout, np.dtype, enum.Enum)
 _OF_MODULES = frozenset({*nn.Module().__dict__, "_compiled_call_impl", "_is_full_backward_hook"})
+# What other loops write on a model of the user's to know it again; no forward reads it.
+_MARKS = frozenset({"_is_accelerate_prepared"})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NAMES = ("__module__", "__doc__", "__qualname__", "__firstlineno__")  # of a class, not its work
 _MOST, _DEEPEST = 20_000, 60  # objects that are looked into; of others only the type counts
@@ -215,7 +217,7 @@ def _module(value: nn.Module, seen: Seen) -> Iterator[bytes]:
     for name, held in sorted(value.__dict__.items()):
         if name in _HOOKS:
             yield from _parts([name, *held.values()], seen)
-        elif name not in _OF_MODULES and not (library and name.startswith("_")):
+        elif name not in _OF_MODULES | _MARKS and not (library and name.startswith("_")):
             yield from _parts([name, held], seen)
     for name, part in value._modules.items():
         yield name.encode()

@@ -33,6 +33,7 @@ from apiece.training.updates import (
     Unfreezing,
     Updates,
     check_holds,
+    run_dry,
 )
 
 
@@ -59,7 +60,8 @@ class Trainer(Descent):
             dicts with "labels". Or a DataLoader, of which dataset and `collate_fn` are taken.
         seed: None takes the key of all randomness from the operating system, for a release; a
             number makes an experiment repeatable.
-        scheduler: Of the learning rate, where the plan has no schedule; one step an update.
+        scheduler: Of the learning rate, where the plan has no schedule; one step an update. It is
+            run through all updates on a copy, before the first is paid.
         physical_batch_size: How many records are in memory at a time; no part of the mechanism.
         method: Of `clip_and_sum`.
         callbacks: Get a `Progress` after each step, which holds public values only.
@@ -88,7 +90,8 @@ class Trainer(Descent):
         DataError: For a Series that cannot be joined to the plan's ids or to the dataset.
         InputError: For a plan of another number of records or not bound to records, a plan for
             persons without `people`, a model without trainable parameters, parameters that the
-            optimizer does not hold, two schedules; for a release, a plan with objections.
+            optimizer does not hold, two schedules, a scheduler that ends before the plan does; for
+            a release, a plan with objections.
         VerificationError: For a release by a plan that breaks a promise: all are recomputed.
         UnsupportedError: For an optimizer that calls for a closure (LBFGS), a scheduler that calls
             for a metric, and what `clip_and_sum` does not take.
@@ -139,6 +142,8 @@ class Trainer(Descent):
     ) -> None:
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
         self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
+        stages = [stage.steps for stage in plan.stages]
+        run_dry(scheduler, optimizer, max(stages) if plan.combine == "average" else sum(stages))
         source, width = source_of(dataset), _check.count("physical_batch_size", physical_batch_size)
         bound, processes = BoundPlan.of(plan), Processes.current(self.model)
         streams, mask = Streams.from_seed(seed), taking_part(included, bound.ids)

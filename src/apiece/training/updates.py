@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -43,6 +45,46 @@ def check_holds(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Param
             f"optimizer: does not hold parameter {missing[0]!r} ({len(missing)} missing); give "
             "it all trainable parameters, or freeze those with requires_grad_(False)"
         )
+
+
+def run_dry(scheduler: Scheduler | None, optimizer: torch.optim.Optimizer, updates: int) -> None:
+    """Raise `InputError` unless a scheduler gives a learning rate for each of so many updates.
+
+    Before anything is paid for, it is run on a copy, in which every tensor is one number. A
+    scheduler that cannot be copied is not looked at.
+    """
+    if scheduler is None:
+        return
+    try:
+        dry, rates = copy.deepcopy((scheduler, optimizer), _small_tensors(optimizer))
+    except Exception:  # whatever objects of the user's raise that cannot be copied
+        return
+    kind = type(scheduler).__name__
+    remedy = f"make it for {updates} updates"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch expects the optimizer to step too
+        for made in range(1, updates + 1):
+            try:
+                dry.step()
+            except Exception as error:  # as above
+                reason = " ".join(str(error).split())
+                raise InputError(
+                    f"scheduler: {kind} fails after update {made} of {updates} ({reason}); {remedy}"
+                ) from None
+            rate = min(float(group["lr"]) for group in rates.param_groups)
+            if made < updates and not 0 <= rate < math.inf:
+                raise InputError(
+                    f"scheduler: {kind} gives update {made + 1} of {updates} the learning rate "
+                    f"{rate:g}, must be finite and at least 0; {remedy}"
+                )
+
+
+def _small_tensors(optimizer: torch.optim.Optimizer) -> dict[int, Any]:
+    """Return what `deepcopy` takes instead of an optimizer's parameters and states."""
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    tensors = [*held, *(value for value in states if isinstance(value, torch.Tensor))]
+    return {id(tensor): torch.zeros(1, requires_grad=tensor.requires_grad) for tensor in tensors}
 
 
 class Updates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 
 from apiece.adapters.flower import FederatedClient, FederatedStrategy
-from apiece.errors import StateError
+from apiece.errors import StateError, StewardWarning
 
 from .federations import plan
 
@@ -46,7 +47,11 @@ def test_a_round_is_the_noisy_sum_over_a_fixed_divisor() -> None:
     assert len(server.configure_fit(1, None, Clients(7))) == 7
     ones = answer(np.ones(3))
     odd = [answer(np.full(3, np.nan)), answer(np.ones(2)), answer(np.ones(3), np.ones(3))]
-    found, _ = server.aggregate_fit(1, [ones, ones, *odd], [OSError("gone")])
+    with pytest.warns(StewardWarning) as told:
+        found, _ = server.aggregate_fit(1, [ones, ones, *odd], [OSError("gone")])
+    said = "; ".join(str(one.message) for one in told)
+    for words in ("did not answer round 1: gone", "not finite", "1 arrays of shapes [(2,)]"):
+        assert words in said
     np.testing.assert_allclose(shown(found), -0.5, atol=1e-6)
 
 
@@ -125,7 +130,8 @@ def test_clients_killed_in_mid_answer_change_neither_noise_nor_divisor() -> None
         heard = [heard_from(fate) for fate in fates]
         whole = [answer(np.frombuffer(each).reshape(1, 2)) for each in heard if len(each) == 16]
         failures = [OSError("gone") for each in heard if len(each) != 16]
-        found, _ = server.aggregate_fit(number, whole, failures)
+        with pytest.warns(StewardWarning) if failures else contextlib.nullcontext():
+            found, _ = server.aggregate_fit(number, whole, failures)
         assert len(failures) == fates.count("dies")
     # three answers in all, each (1, 1), over the fixed divisor 4
     np.testing.assert_allclose(shown(found), np.full((1, 2), -0.75), atol=1e-4)
