@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from apiece._types import Json
 from apiece.errors import DataError, InputError
@@ -28,6 +28,42 @@ def loads(text: str | bytes, what: str) -> Any:
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
         raise DataError(f"{what}: not JSON ({reason}); give the JSON that apiece wrote") from None
+
+
+# Levels of a document that is kept: what nests deeper could be written and not be read again.
+DEEPEST: Final = 100
+# Characters of a document that is kept: databases hold a text of at most a gigabyte.
+LONGEST: Final = 2**29
+
+
+def dumps(value: object, what: str) -> str:
+    """Return a value as JSON, its keys sorted, that `loads` reads again.
+
+    Raises `InputError`, naming `what`, for what is no JSON, nests deeper than `DEEPEST`, or is
+    longer than `LONGEST` characters.
+    """
+    level = [value]
+    for depth in range(DEEPEST + 1):
+        below: list[object] = []
+        for part in level:
+            if isinstance(part, Mapping):
+                below += part.values()
+            elif isinstance(part, list | tuple):
+                below += part
+        if not below:
+            break
+        if depth == DEEPEST:
+            raise InputError(f"{what}: nests more than {DEEPEST} levels deep; give a flatter value")
+        level = below
+    try:
+        text = json.dumps(value, allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{what}: {str(error) or 'nests too deep'}; give a JSON value") from None
+    if len(text) > LONGEST:
+        raise InputError(
+            f"{what}: {len(text):,} characters of JSON; give at most {LONGEST:,}, such as a digest"
+        )
+    return text
 
 
 def read_toml(path: str | Path, what: str) -> Json:

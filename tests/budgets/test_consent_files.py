@@ -605,3 +605,98 @@ def test_what_a_scope_leaves_open_has_to_be_permitted_in_all() -> None:
 def test_a_day_is_today_where_none_is_given(tmp_path: Path) -> None:
     found = read(tmp_path, bundle(r4({"type": "permit"})))
     assert abs(found.on().day - date.today()) <= timedelta(days=1)
+
+
+# --- a bundle is the whole
+
+
+def page(*consents: Json, **more: object) -> Json:
+    """A page of a search, as a server gives it."""
+    entries = [{"resource": each, "search": {"mode": "match"}} for each in consents]
+    return {"resourceType": "Bundle", "type": "searchset", "entry": entries, **more}
+
+
+def outcome(severity: str | None, code: str, details: str | None = None) -> Json:
+    issue: Json = {"severity": severity, "code": code}
+    if details is not None:
+        issue["details"] = {"coding": [{"code": details}]}
+    resource = {"resourceType": "OperationOutcome", "issue": [issue]}
+    return {"resource": resource, "search": {"mode": "outcome"}}
+
+
+def link(relation: str, url: str = "u") -> Json:
+    return {"relation": relation, "url": url}
+
+
+OPT_IN = r4({"type": "permit"})
+PARTS = {
+    "a total of 2, one entry, a previous link": page(OPT_IN, total=2, link=[link("previous")]),
+    "a total of 2, one entry": page(OPT_IN, total=2),
+    "a total of 1, no entry": page(total=1),
+    "a total, and entries that it does not count": page(
+        OPT_IN, total=2) | {"entry": [*page(OPT_IN)["entry"],
+                                      {"resource": OPT_IN, "search": {"mode": "include"}}]},
+    "a total that is none": page(OPT_IN, total="1"),
+    "a total below nothing": page(OPT_IN, total=-1),
+    "a previous page": page(OPT_IN, link=[link("self"), link("previous")]),
+    "a previous page, as IANA has it": page(OPT_IN, link=[link("self"), link("prev")]),
+    "a next page": page(OPT_IN, link=[link("self"), link(" Next ")]),
+    "one link, no list": page(OPT_IN, link=link("next")),
+    "a last page that is not the first": page(OPT_IN, link=[link("first", "a"), link("last", "b")]),
+    "a link of no form": page(OPT_IN, link=["next"]),
+    "an error": page(OPT_IN) | {"entry": [*page(OPT_IN)["entry"], outcome("error", "processing")]},
+    "a warning": page(OPT_IN) | {"entry": [*page(OPT_IN)["entry"], outcome("warning", "x")]},
+    "incomplete, as information": page(OPT_IN) | {
+        "entry": [*page(OPT_IN)["entry"], outcome("information", "incomplete")]},
+    "suppressed, in the details": page(OPT_IN) | {
+        "entry": [*page(OPT_IN)["entry"], outcome("information", "informational", "suppressed")]},
+    "an outcome that says nothing": page(OPT_IN) | {
+        "entry": [*page(OPT_IN)["entry"], {"resource": {"resourceType": "OperationOutcome"}}]},
+    "a bundle within": page(page(OPT_IN)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", PARTS)
+def test_what_may_not_be_the_whole_is_refused(what: str, tmp_path: Path) -> None:
+    """A person who denied on another page would be enrolled."""
+    path = tmp_path / "bundle.json"
+    path.write_text(json.dumps(PARTS[what]))
+    with pytest.raises(DataError, match=r"bundle\.json: ") as error:
+        read_consents(path, FHIR)
+    assert "\n" not in str(error.value)
+
+
+WHOLE = {
+    "no count": page(OPT_IN),
+    "as many as its total": page(OPT_IN, total=1, link=[link("self")]),
+    "first and last are one": page(OPT_IN, total=1, link=[link("first"), link("last")]),
+    "what is included beside": page(OPT_IN, total=1) | {
+        "entry": [*page(OPT_IN)["entry"],
+                  {"resource": {"resourceType": "Patient"}, "search": {"mode": "include"}}]},
+    "a piece of information": page(OPT_IN, total=1) | {
+        "entry": [*page(OPT_IN)["entry"], outcome("information", "informational")]},
+    "pages put together": bundle(OPT_IN, OPT_IN, total=2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WHOLE)
+def test_the_whole_is_read(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "bundle.json"
+    path.write_text(json.dumps(WHOLE[what]))
+    assert len(read_consents(path, FHIR).on(DAY)) == 1
+
+
+def test_codes_that_the_mapping_lacks_are_named_to_who_keeps_the_consents(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    rows = ["ann,odd,", "bob,odd,", "cy,high,x\u202ey", "dan,high,science"]
+    path.write_text("who,level,for,from,until\n" + "".join(f"{row},,\n" for row in rows))
+    consents = read_consents(path, CSV)
+    (line,) = consents.name_unknown_codes()
+    assert line.endswith("codes that the mapping lacks: 'odd' (2), 'x\\u202ey' (1)")
+    with pytest.raises(DataError, match="3 consents are not understood: 3 with a code") as error:
+        consents.on(DAY)
+    assert "odd" not in str(error.value)  # nor is it in what goes further
+    assert consents.on(DAY, leave_out=True).ids.tolist() == ["dan"]
+    path.write_text("who,level,for,from,until\n" + "".join(f"p{k},c{k},,,\n" for k in range(30)))
+    (line,) = read_consents(path, CSV).name_unknown_codes()
+    assert line.endswith("and 10 more")

@@ -106,7 +106,7 @@ def test_a_config_with_a_password_is_refused(tmp_path: Path, capsys: Any) -> Non
 
 def test_a_missing_driver_says_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(InputError, match="driver for postgresql is not installed") as error:
+    with pytest.raises(ApieceError, match="psycopg") as error:
         Ledger.open("postgresql://me@h/db")
     assert "me@h" not in str(error.value)
 

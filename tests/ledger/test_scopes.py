@@ -3,14 +3,15 @@
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from apiece.errors import AnalysisError, ApieceError, InputError, StateError
+from apiece.errors import AnalysisError, ApieceError, BudgetError, InputError, StateError
 from apiece.filters import Costs
-from apiece.ledger import Ledger, Policy, codec, schema
+from apiece.ledger import Ledger, Policy, accounts, codec, schema
 from apiece.ledger import scopes as scopes_module
 from apiece.ledger.charging import Demand
 from apiece.ledger.scopes import WHOLE, Ceiling, read_scope
@@ -63,12 +64,17 @@ class Model:
             for name, key in ((asker, asker), (scope["purpose"], scope["purpose"])):
                 own = {**policy.quotas["querier"], **policy.quotas["purpose"]}[name]
                 key = f"{key}@{month}" if own.renews else key
-                can &= self.of(key, person)[k] + more <= Fraction(own.most, WHOLE) * limit
-            kept = 0
+                within = self.of(key, person)[k] + more <= Fraction(own.most, WHOLE) * limit
+                can &= within or more == 0
+            kept = beyond = 0
             for name, sure in policy.sure.items():
                 left = int(Fraction(sure, WHOLE) * limit) - self.of(name, person)[k]
                 kept += max(left - (more if name == asker else 0), 0)
-            can &= self.of("", person)[k] + more + kept <= limit
+                beyond += min(more, max(left, 0)) if name == asker else 0
+            spent = self.of("", person)[k] + more
+            can &= spent <= limit
+            # Where a lowered budget leaves less than all sure shares, each still takes of its own.
+            can &= more == beyond or spent + kept <= limit
         if can:
             for key in keys:
                 for k, more in enumerate(units):
@@ -85,7 +91,7 @@ def test_a_ledger_keeps_every_promise_of_its_policy(
     ledger = Ledger.make(ledger_url, IDS, rng.choice([0.5, 1.0, 3.0], IDS.size), 1e-6)
     model, policy, month = Model(ledger), ledger.set_policy(POLICY), 1
     day(monkeypatch, "2030-01-05")
-    paid = 0
+    paid = changes = refused = 0
     for step in range(40):
         if step == 15:
             day(monkeypatch, "2030-02-05")
@@ -98,6 +104,16 @@ def test_a_ledger_keeps_every_promise_of_its_policy(
         if step == 30:
             ledger.withdraw([3])
             model.gone.add(3)
+        if step % 4 == 3:  # somebody changes their mind
+            one = int(rng.integers(IDS.size))
+            epsilon = float(rng.choice([0.4, 0.7, 1.5, 3.0]))
+            try:
+                ledger.enroll([one], epsilon, 1e-6)
+                changes += one not in model.gone
+            except BudgetError:
+                refused += 1
+            if one not in model.gone:
+                model.limits[one] = tuple(ledger.balances([one])[0][0].tolist())
         scope = {"querier": str(rng.choice(ASKERS)), "purpose": str(rng.choice(PURPOSES))}
         ids = rng.permutation(IDS)[: rng.integers(1, 7)]
         limits = np.array([model.limits[i] for i in ids])
@@ -113,7 +129,8 @@ def test_a_ledger_keeps_every_promise_of_its_policy(
         assert admitted == expected, step
         paid += len(admitted)
         assert ledger.within(scope).reserve_costs(f"a{step}", ids, costs).tolist() == admitted
-    assert 40 < paid < 130
+    assert 40 < paid < 150
+    assert changes > 3
     left = [i for i in IDS if i != 3]
     assert ledger.balances(left)[1].tolist() == [model.of("", i) for i in left]
     for each in (ledger, Ledger.open(ledger_url)):
@@ -341,3 +358,81 @@ def missed(ledger: Ledger) -> list[str]:
         return [] if ledger.verify().problems else ["verify: no problem found"]
     except ApieceError:
         return []
+
+
+TWO_SURE = """version = 1
+[querier.clinic]
+sure = 0.2
+[querier.lab]
+sure = 0.1
+[querier."*"]
+"""
+
+
+def lower(ledger: Ledger, share: float) -> None:
+    """Give everyone the ε whose account is just not below a share of their present one."""
+    wanted = share * float(ledger.balances(IDS)[0][0, 0])
+    low, high = 0.1, 3.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        enough = codec.terms(IDS[:1], middle, 1e-6)["limit"][0] >= wanted
+        low, high = (low, middle) if enough else (middle, high)
+    ledger.enroll(IDS, high, 1e-6)
+
+
+def sure_after_lowering(ledger: Ledger, share: float) -> bool:
+    """Return whether the lab gets its share after the clinic took its own and others all else."""
+    ledger.set_policy(TWO_SURE)
+    assert spend(ledger, "clinic", 0.2, "own")
+    lower(ledger, share)
+    for k in range(20):
+        spend(ledger, "press", 0.05, f"press {k}")
+    return spend(ledger, "lab", 0.0999, "lab")
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.3, 0.25])
+def test_a_sure_share_survives_a_lowered_budget(share: float, ledger_url: str) -> None:
+    ledger = Ledger.make(ledger_url, IDS, 3.0, 1e-6)
+    assert sure_after_lowering(ledger, share)
+    assert ledger.verify().problems == ()
+    another_process()
+    assert Ledger.open(ledger_url).verify().problems == ()
+
+
+def test_without_finding_anew_what_was_taken_a_sure_share_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apiece.ledger.accounts.pools", lambda *_: {})
+    ledger = Ledger.make(str(tmp_path / "p.db"), IDS, 3.0, 1e-6)
+    assert not sure_after_lowering(ledger, 0.5)
+    assert not ledger.verify().ok  # the entry says that it was found anew
+
+
+def test_a_change_of_before_is_folded_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older apiece left the pool as it was, and its entry says nothing of it."""
+    append = accounts.chain.append
+
+    def older(at, salt, last, body, *more):
+        return append(at, salt, last, {k: v for k, v in body.items() if k != "pools"}, *more)
+
+    monkeypatch.setattr("apiece.ledger.accounts.pools", lambda *_: {})
+    monkeypatch.setattr("apiece.ledger.accounts.chain.append", older)
+    ledger = Ledger.make(str(tmp_path / "p.db"), IDS, 3.0, 1e-6)
+    assert not sure_after_lowering(ledger, 0.5)
+    monkeypatch.undo()
+    assert ledger.verify().problems == ()
+    ledger.enroll(IDS, 2.9, 1e-6)
+    assert ledger.verify().problems == ()
+
+
+def test_where_too_much_was_spent_only_who_is_sure_of_a_share_still_charges(tmp_path: Path) -> None:
+    ledger = Ledger.make(str(tmp_path / "p.db"), IDS, 3.0, 1e-6)
+    ledger.set_policy(TWO_SURE)
+    assert spend(ledger, "press", 0.6, "much")
+    lower(ledger, 0.7)
+    assert not spend(ledger, "press", 0.01, "press")
+    assert spend(ledger, "clinic", 0.1, "clinic")
+    assert not spend(ledger, "clinic", 0.15, "beyond")
+    assert ledger.verify().problems == ()

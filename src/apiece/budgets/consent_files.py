@@ -11,6 +11,7 @@ from typing import Final
 
 from apiece._identifiers import find_flaw
 from apiece._json import loads
+from apiece._text import plain
 from apiece._types import Json
 from apiece.budgets.consents import (
     ALWAYS,
@@ -99,6 +100,7 @@ def _note(
         rule = said(each, result.mapping)
     except OddError as error:
         result.odd.setdefault(person, []).append(str(error))
+        result.unknown.update(error.codes)
         return
     if isinstance(rule, str):
         result.aside[rule] += 1
@@ -157,7 +159,7 @@ def _meaning(codes: Sequence[str], mapping: ConsentMapping) -> Meaning:
     """Return what a concept means, by those of its codes that are declared, which agree."""
     known = {mapping.codes[code] for code in codes if code in mapping.codes}
     if not known:
-        raise OddError(UNKNOWN)
+        raise OddError(UNKNOWN, codes)
     if len(known) > 1:
         raise OddError("codes that contradict each other")
     return known.pop()
@@ -221,14 +223,84 @@ def _resources(content: object, what: str) -> Iterator[Json]:
         "searchset",
     ):
         raise DataError(f"{what}: no FHIR Bundle of the type collection or searchset")
-    if any(isinstance(e, dict) and e.get("relation") == "next" for e in _list(bundle, "link")):
-        raise DataError(f"{what}: one page of several; give all consents in one bundle")
+    _refuse_page(bundle, what)
+    for resource in _entries(bundle, what):
+        if resource["resourceType"] == "Consent":
+            yield resource
+
+
+# Links of a search to other pages of it.
+_OTHER_PAGES: Final = {"next", "prev", "previous"}
+# Codes of an OperationOutcome by which a server says that it did not return all there is.
+_INCOMPLETE: Final = {
+    "incomplete", "incomplete-results", "suppressed", "timeout", "too-costly", "throttled",
+    "transient", "lock-error", "no-store", "exception",
+}  # fmt: skip
+
+
+def _refuse_page(bundle: Json, what: str) -> None:
+    """Raise `DataError` for a bundle whose links or count say that there are more entries."""
+    remedy = "give all consents in one bundle: fetch every page, and put their entries into one"
+    urls: dict[str, set[str]] = {}
+    for link in _list(bundle, "link"):
+        if not isinstance(link, dict):
+            raise DataError(f"{what}: a link of another form; give the bundle as the server did")
+        relation = str(link.get("relation")).strip().lower()
+        urls.setdefault(relation, set()).add(str(link.get("url")))
+    if not _OTHER_PAGES.isdisjoint(urls):
+        other = min(_OTHER_PAGES & urls.keys())
+        raise DataError(f"{what}: one page of several (it links to the {other} one); {remedy}")
+    if len(urls.get("first", set()) | urls.get("last", set())) > 1:
+        raise DataError(f"{what}: one page of several (its first is not its last); {remedy}")
+    if "total" not in bundle:
+        return
+    total = bundle["total"]
+    if type(total) is not int or total < 0:
+        raise DataError(f"{what}: total = {total!r}: is no count; {remedy}")
+    matches = sum(map(_is_match, _list(bundle, "entry")))
+    if total > matches:
+        raise DataError(f"{what}: {matches} entries of a total of {total}; {remedy}")
+
+
+def _is_match(entry: object) -> bool:
+    """Return whether an entry is one of those that a search's total counts."""
+    own = entry if isinstance(entry, dict) else {}
+    search, resource = own.get("search"), own.get("resource")
+    mode = search.get("mode") if isinstance(search, dict) else None
+    if mode is not None:
+        return bool(mode == "match")
+    return not (isinstance(resource, dict) and resource.get("resourceType") == "OperationOutcome")
+
+
+def _entries(bundle: Json, what: str) -> Iterator[Json]:
+    """Yield the resources of a bundle; refuse one in which a server says that some are missing."""
     for entry in _list(bundle, "entry"):
         resource = entry.get("resource") if isinstance(entry, dict) else None
         if not isinstance(resource, dict) or "resourceType" not in resource:
             raise DataError(f"{what}: an entry without a resource; give all that the bundle had")
-        if resource["resourceType"] == "Consent":
-            yield resource
+        if resource["resourceType"] == "Bundle":
+            raise DataError(f"{what}: a bundle within the bundle; put its entries into the one")
+        if resource["resourceType"] == "OperationOutcome":
+            _refuse_incomplete(resource, what)
+        yield resource
+
+
+def _refuse_incomplete(outcome: Json, what: str) -> None:
+    """Raise `DataError` for an outcome other than a piece of information on a whole answer."""
+    issues = [each if isinstance(each, dict) else {} for each in _list(outcome, "issue")] or [{}]
+    for issue in issues:
+        details = issue.get("details")
+        codings = _list(details, "coding") if isinstance(details, dict) else []
+        codes = {str(each.get("code")) for each in (issue, *codings) if isinstance(each, dict)}
+        severity = issue.get("severity")
+        if severity in ("information", "success") and _INCOMPLETE.isdisjoint(codes):
+            continue
+        code = plain(issue.get("code"))[:60]
+        raise DataError(
+            f"{what}: the server says that its answer may not be whole (an OperationOutcome of "
+            f"severity {plain(severity)[:20]}, code {code}); search again, and give an answer "
+            "without it"
+        )
 
 
 def _patient(resource: Json) -> str:
@@ -350,7 +422,9 @@ def _refuse_modifiers(value: object) -> None:
 def _about(concept: object, mapping: ConsentMapping) -> bool:
     known = {mapping.about[code] for code in _codes(concept) if code in mapping.about}
     if len(known) != 1:
-        raise OddError("a scope or category that the mapping lacks")
+        raise OddError(
+            "a scope or category that the mapping lacks", () if known else _codes(concept)
+        )
     return known.pop()
 
 

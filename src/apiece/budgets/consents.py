@@ -17,6 +17,7 @@ import numpy as np
 from apiece import _check
 from apiece._identifiers import find_flaw
 from apiece._json import toml_table
+from apiece._text import plain
 from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.budgets.levels import Levels
 from apiece.errors import DataError, InputError
@@ -26,10 +27,17 @@ ALWAYS: Final = (date.min.toordinal(), date.max.toordinal())
 Days: TypeAlias = tuple[int, int]
 Names: TypeAlias = frozenset[str] | None  # None is everyone, everything
 SOURCES: Final = ("fhir", "csv", "dpv")
+# Codes that a warning names, and characters of each.
+MOST_CODES: Final = 20
+LONGEST_CODE: Final = 120
 
 
 class OddError(DataError):
-    """A consent that is not understood, and of which kind it is."""
+    """A consent that is not understood, and of which kind it is; codes: those that are unknown."""
+
+    def __init__(self, kind: str, codes: Sequence[str] = ()) -> None:
+        super().__init__(kind)
+        self.codes = tuple(codes)
 
 
 class Meaning(NamedTuple):
@@ -219,6 +227,7 @@ class ConsentRecords:
         rules: Person → rules.
         odd: Person ("" where unknown) → the kind of each consent that was not understood.
         aside: How many consents say nothing, by reason.
+        unknown: How often each code occurs that the mapping lacks. For who keeps the consents.
 
     Example:
         >>> mapping = ConsentMapping.from_toml("source = 'dpv'\\nlevels = { low = 1 }")
@@ -231,6 +240,7 @@ class ConsentRecords:
     rules: dict[str, list[Rule]] = field(default_factory=dict, repr=False)
     odd: dict[str, list[str]] = field(default_factory=dict, repr=False)
     aside: Counter[str] = field(default_factory=Counter, repr=False)
+    unknown: Counter[str] = field(default_factory=Counter, repr=False)
 
     def on(self, day: date | None = None, *, leave_out: bool = False) -> Standing:
         """Return who permits what on a day.
@@ -241,7 +251,8 @@ class ConsentRecords:
                 nobody knows whose it is, all is refused.
 
         Raises:
-            DataError: For consents that are not understood; it counts them and names their kinds.
+            DataError: For consents that are not understood; it counts them and names their kinds;
+                `name_unknown_codes` says which codes the mapping lacks.
 
         Guarantee:
             Nobody has more than the least level of their permits that surely hold on this day, nor
@@ -286,6 +297,21 @@ class ConsentRecords:
             f"{self.what}: {kinds.total()} consents are not understood: {said}; mend them, declare "
             f"in the mapping what they mean, or {out}"
         )
+
+    def name_unknown_codes(self) -> list[str]:
+        """Return a line with the most frequent codes that the mapping lacks; none where it has all.
+
+        They are as they are in the source, so the line is for who keeps the consents alone.
+        """
+        if not self.unknown:
+            return []
+        named = [
+            f"'{plain(code)[:LONGEST_CODE]}' ({many})"
+            for code, many in sorted(self.unknown.items(), key=lambda it: (-it[1], it[0]))
+        ]
+        left = len(named) - MOST_CODES
+        more = f", and {left} more" if left > 0 else ""
+        return [f"{self.what}: codes that the mapping lacks: {', '.join(named[:MOST_CODES])}{more}"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -323,10 +323,18 @@ def read_plan(path: Path) -> Plan:
         raise type(error)(f"{path}: {error}") from None
 
 
+# Bytes of a text that is read at once: a receipt of a hundred thousand charges has as many.
+LARGEST = 2**28
+
+
 def read_text(path: Path) -> str:
-    """Return the text of a file; raise `DataError` where it cannot be read."""
+    """Return the text of a file; raise `DataError` where it cannot be read, or has no end."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise DataError(f"{path}: is larger than {LARGEST >> 20} MB; give another file")
+        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except IsADirectoryError:
         plan = path / "plan.json"
         raise DataError(

@@ -207,6 +207,7 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
         day = find_period(flags["on"], "day")
         if day is None:
             raise InputError(f"--on = {flags['on']!r}: must be a day, as 2026-05-01")
+    warn(consent_records.name_unknown_codes())
     asked = consent_records.on(day, leave_out=flags["leave_out"])
     scope = {} if flags["scope"] is None else read_scope(flags["scope"])
     ledger = Ledger.open(url)
@@ -372,9 +373,10 @@ def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
     answers.
     """
     try:
-        value = None if result is None else json.loads(result)
-    except json.JSONDecodeError:
-        raise InputError(f"--result: {result!r} is not JSON; write text as '\"text\"'") from None
+        value = None if result is None else loads(result, "--result")
+    except DataError as error:
+        reason = str(error).partition(";")[0]
+        raise InputError(f"{reason}; write text as '\"text\"'") from None
     released = _open(url).commit(analysis, value)
     emit(as_json, {"analysis": analysis, "result": released}, [json.dumps(released)])
 

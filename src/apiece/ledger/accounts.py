@@ -19,6 +19,7 @@ from apiece.ledger import chain, codec
 from apiece.ledger.chain import Entry, Last, Origin
 from apiece.ledger.codec import BLOCK, SLACK_UNIT, TERMS, UNIT, Terms
 from apiece.ledger.schema import BALANCE, PEOPLE, SCOPE, chunks, pages
+from apiece.ledger.scopes import NO_POLICY, Policy, pools
 from apiece.numerics.gaussian import gaussian_epsilon_above
 
 if TYPE_CHECKING:
@@ -192,15 +193,20 @@ def amend(
     origin: Origin,
     keep: bool = False,
     lower: list[Integers] | None = None,
+    policy: Policy = NO_POLICY,
 ) -> Last:
     """Change the terms of people who have accounts; return the head after it.
 
     keep: those of the same ε and δ, whatever their slack. lower: leave out, and note the places of,
-    who has spent more than their new limit; without it that is refused.
+    who has spent more than their new limit; without it that is refused. policy: the one that holds,
+    whose sure shares are parts of the new accounts from now on: what was taken of the rest is found
+    anew.
     """
     parts, rows, payloads = dict(codec.by_block(ordinals)), [], []
-    whole = whole_accounts(connection)
-    for block, packed, old, spent in read_accounts(connection, salt, list(parts), whole):
+    pooled: dict[str, list[tuple[int, Integers]]] = {}
+    every = scopes_of(connection)
+    for block, packed, old, balances in read_accounts(connection, salt, list(parts), every):
+        spent = {key: each for key, each in balances.items() if key[:1] in ("", "@")}
         part = parts[block]
         at = ordinals[part] % BLOCK
         same = (old["epsilon"][at] == terms["epsilon"][part]) & (
@@ -228,10 +234,15 @@ def amend(
         new[at], mask[at] = terms[changed], True
         rows.append((block, packed, new))
         payloads.append((block, codec.pack_mask(mask, new[mask].tobytes())))
+        for key, taken in pools(policy, codec.limits(new), balances).items():
+            pooled.setdefault(key, []).append((block, taken))
     if not rows:
         return head
     write_people(connection, salt, rows)
-    return chain.append(connection, salt, head, {"kind": "amend"}, payloads)
+    for key, taken_by_block in pooled.items():
+        write_spent(connection, salt, taken_by_block, key)
+    body = {"kind": "amend"} | ({"pools": True} if policy.sure else {})
+    return chain.append(connection, salt, head, body, payloads)
 
 
 def add(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
+from apiece import _json
 from apiece._identifiers import require_canonical
 from apiece._types import Integers, Json
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
@@ -399,8 +400,5 @@ def check_terms(analysis_id: str, entry: Json, asked: Json) -> None:
 
 
 def checked_json(name: str, value: object) -> str:
-    """Return a value as JSON. Raises `InputError` where it cannot be."""
-    try:
-        return json.dumps(value, allow_nan=False, sort_keys=True)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: {error}; give a JSON value") from None
+    """Return a value as JSON that can be kept. Raises `InputError` where it cannot be."""
+    return _json.dumps(value, name)

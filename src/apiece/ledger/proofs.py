@@ -14,6 +14,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from apiece._json import loads
 from apiece._types import Json
 from apiece.errors import DataError, InputError
 from apiece.ledger import codec
@@ -159,10 +160,12 @@ def published(store: LedgerStore, reading: Reading, size: int, since: Json | Non
     }
     if since is not None:
         checked_head(since)
+        if not 0 < since["size"] <= size or _bare(since) != published(
+            store, reading, since["size"], None
+        ):  # its accounts too are those after its entries: what is published vouches for them
+            raise InputError("since: is no earlier head of this ledger")
         proof = _texts(consistency(entries[:size], since["size"]))
         head["since"] = {**_bare(since), "proof": proof}
-        if _since(head, _bare(since)):
-            raise InputError("since: is no earlier head of this ledger")
     return head
 
 
@@ -221,6 +224,9 @@ def _since(head: Json, before: Json) -> list[str]:
     own = head.get("since", {})
     if _bare(own, "proof") != before:
         return ["head: neither the receipt's nor one that goes on from it"]
+    # Entries fix the accounts after them: of as many entries there is one head.
+    if not own["size"] < head["size"] or not own["people"] <= head["people"]:
+        return ["head: as many entries as the receipt's or fewer, with another content"]
     old, new = bytes.fromhex(own["root"]), bytes.fromhex(head["root"])
     proof = [bytes.fromhex(each) for each in own["proof"]]
     if not consistent(own["size"], head["size"], old, new, proof):
@@ -249,7 +255,9 @@ def check_receipt(receipt: Json, head: Json) -> list[str]:
     """
     try:
         return list(dict.fromkeys(_faults(receipt, head)))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (
+        KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError,
+    ) as error:  # fmt: skip
         return [f"receipt: cannot be read ({type(error).__name__})"]
 
 
@@ -267,7 +275,7 @@ def _faults(receipt: Json, head: Json) -> Iterator[str]:
         account["text"], account["place"], own["people"], account["proof"], own["accounts"]
     ):
         yield "account: not in the head"
-    _, person, _, _, limit, slack, _, spent = json.loads(account["text"])
+    _, person, _, _, limit, slack, _, spent = loads(account["text"], "account")
     if person != receipt["person"]:
         yield "account: of another person"
     sums = {key: [0, 0] for key in spent}
@@ -275,7 +283,7 @@ def _faults(receipt: Json, head: Json) -> Iterator[str]:
     if numbers != sorted(set(numbers)):
         yield "charges: an entry is listed twice"
     for charge in receipt["charges"]:
-        body = json.loads(charge["text"].rsplit("\n", 1)[0])
+        body = loads(charge["text"].rsplit("\n", 1)[0], "entry")
         if body["number"] != charge["entry"] or body["kind"] != "reserve":
             yield f"entry {charge['entry']}: is another, or no charge"
         if not holds(charge["text"], charge["entry"], own["size"], charge["proof"], own["root"]):

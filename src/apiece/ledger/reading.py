@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import copy
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import sqlalchemy as sa
@@ -20,6 +20,9 @@ from apiece.ledger.proofs import checked_head, proved, published
 from apiece.ledger.scopes import Policy, Scope, account_of, checked_scope
 from apiece.ledger.store import LedgerStore
 from apiece.ledger.verify import LedgerVerification
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class LedgerReader:
@@ -121,7 +124,7 @@ class LedgerReader:
 
     def balances(self, ids: Any) -> tuple[Integers, Integers]:
         """Return limits and spending, each (people, 2) units of μ² and slack. Data about people."""
-        ids = codec.checked_ids(ids)
+        ids = codec.checked_ids(ids, least=0)  # of those who paid, who may be nobody
         trail = self.store.trail
         with self.store.reading() as reading:
             places = self.store.directory(reading).numbers(ids)
@@ -235,7 +238,7 @@ class LedgerReader:
 
         Raises `OptionError` for another table, `InputError` for "paid" without an analysis or an
         analysis without it, `AnalysisError` for an unknown one, `DataError` where it cannot be
-        written.
+        written. Whether anybody paid changes no outcome.
         """
         if table not in accounts.TABLES:
             raise unknown("table", table, accounts.TABLES)
@@ -244,18 +247,25 @@ class LedgerReader:
                 f"table = {table!r}: 'paid' needs the name of an analysis, and the other tables "
                 "take none; give it, or leave it out"
             )
-        import pyarrow as pa
 
         parts: Iterable[pa.Table]
         none = "it has no accounts to export; enroll people first"
         if analysis_id is not None:
-            parts = (pa.table({"id": pa.array(ids)}) for ids in self.admitted(analysis_id))
-            none = "nobody paid for this analysis; there is nothing to export"
+            parts = self._paid_rows(analysis_id)
         elif table == "accounts":
             parts = accounts.account_rows(self.account_blocks())
         else:
             parts = [accounts.history_rows(self.history())]
         return accounts.write_parquet(parts, path, self.store.files, none)
+
+    def _paid_rows(self, analysis_id: str) -> Iterator[pa.Table]:
+        """Yield the ids of those who paid; no rows, and no error, where that is nobody."""
+        import pyarrow as pa
+
+        none = np.zeros(0, dtype=np.int64 if self.id_kind == "integer" else np.str_)
+        yield pa.table({"id": pa.array(none)})
+        for ids in self.admitted(analysis_id):
+            yield pa.table({"id": pa.array(ids)})
 
     def _about(self, terms: Any, scope: Scope | None) -> Json:
         """Return what a reservation's entry holds of its terms and scope."""

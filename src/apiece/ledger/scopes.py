@@ -78,6 +78,7 @@ def takings(
             before, sure = spent[own[0]], part(limits, own[1])
             taken = np.maximum(before + charges - sure, 0) - np.maximum(before - sure, 0)
         over = spent[scope] + taken > (limits if share == WHOLE else part(limits, share))
+        over &= taken > 0  # of a pool that a lowered budget leaves nothing of, nothing is taken
         result.append((scope, taken, over[:, 0] | over[:, 1]))
     return result
 

@@ -137,7 +137,9 @@ class LedgerStore:
         codec.require_canonical_ids(ids[new])
         known = ~new & ~codec.among(places, self.trail.withdrawn)
         own = ids[known], places[known], terms[known]
-        last = accounts.amend(at, self.salt, writing.last, *own, self.origin, keep, lower)
+        last = accounts.amend(
+            at, self.salt, writing.last, *own, self.origin, keep, lower, self.trail.policy
+        )
         places[new] = last.people + np.arange(int(new.sum()))
         writing.last = accounts.add(at, self.salt, last, ids[new], terms[new])
         return places

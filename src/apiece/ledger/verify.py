@@ -163,6 +163,8 @@ class _Fold:
                 terms = self.blocks[block].terms.copy()
                 terms[mask] = np.frombuffer(rest, TERMS)
                 own = self.blocks[block] = replace(self.blocks[block], terms=terms)
+                if self.bodies[number].get("pools"):
+                    own.spent |= pools(self._policy_at(number), own.limits, own.spent)
                 if (own.spent[""] > own.limits).any():
                     self.problems.append(f"entry {number}: someone in block {block} is over budget")
             case "withdraw":
@@ -172,6 +174,11 @@ class _Fold:
                 self.permits[block] = Permits.read(self.bodies[number], {0: data}, BLOCK)
             case "reserve":
                 self._charge(number, block, data)
+
+    def _policy_at(self, number: int) -> Policy:
+        """Return the policy that held when an entry was written."""
+        earlier = [each for each in self.policies if each < number]
+        return self.policies[max(earlier)] if earlier else NO_POLICY
 
     def share_out(self, before: int) -> None:
         """Let the policies of the entries before this one begin to hold."""
