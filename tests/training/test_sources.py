@@ -201,9 +201,9 @@ def test_no_record_pads_another():
     assert moved(texts()) <= 1
 
     class Together(sources.Items):
-        def fetch(self, index, device):
+        def alike(self, index, device):
             batch = padded([self.dataset[int(i)] for i in index])
-            return {"x": batch["x"]}, batch["labels"]
+            yield np.arange(index.size), {"x": batch["x"]}, batch["labels"]
 
     assert moved(Together(Texts(), 12)) > 1.2, "the harness sees padding"
 

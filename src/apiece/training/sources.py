@@ -81,7 +81,7 @@ class Items:
 
     collate: makes records of items. A function that pads a batch to its longest item would have one
     record's inputs depend on who else is there. So it is given one item at a time, and records of
-    the same shapes go together. None for torch's own, which makes one shape of all.
+    the same shapes go together. None for torch's own, which is given records of one form.
     """
 
     dataset: Dataset[object]
@@ -93,8 +93,6 @@ class Items:
 
     def fetch(self, index: Indices, device: torch.device) -> tuple[object, object]:
         """Return the records at `index`, where they are of the same shapes."""
-        if self.collate is None:
-            return _on(device, default_collate(self._read(index)))
         (_, inputs, targets), *others = self.alike(index, device)
         if others:
             raise DataError(
@@ -106,7 +104,7 @@ class Items:
     def alike(self, index: Indices, device: torch.device) -> Iterator[Together]:
         """Yield records of the same shapes: their places in `index`, inputs and targets."""
         if self.collate is None:
-            yield np.arange(index.size), *self.fetch(index, device)
+            yield from self._alike_by_default(index, device)
             return
         made = [
             tuple(
@@ -130,6 +128,21 @@ class Items:
             stacks = zip(*(records.leaves(made[k]) for k in places), strict=True)
             inputs, targets = records.fill(made[places[0]], [torch.cat(s) for s in stacks])
             yield np.array(places), inputs, targets
+
+    def _alike_by_default(self, index: Indices, device: torch.device) -> Iterator[Together]:
+        """Yield the same as torch's own collate makes them, records of one form at a time.
+
+        Given records of two types together it would read one of them as the other's.
+        """
+        items = self._read(index)
+        groups: dict[object, list[int]] = {}
+        for place, item in enumerate(items):
+            groups.setdefault(_form_of(item), []).append(place)
+        for places in groups.values():
+            inputs, targets = _on(device, default_collate([items[k] for k in places]))
+            yield np.array(places, dtype=np.int64), inputs, targets
+        if not items:  # as torch has it
+            yield np.arange(0), *_on(device, default_collate(items))
 
     def fingerprint(self, key: bytes) -> str:
         """Hash the dataset's own `fingerprint()` if it has one, else its length and its items.
@@ -194,6 +207,28 @@ def _first_of(source: Source, index: list[int]) -> list[torch.Tensor]:
         groups = list(source.alike(np.array(index), torch.device("cpu")))
     places, *trees = next(group for group in groups if 0 in group[0])
     return [tensor[places.tolist().index(0)] for tensor in records.leaves(trees)]
+
+
+def _form_of(item: object) -> object:
+    """Return what records that are collated together have in common: shapes, types and names.
+
+    Raises `DataError` for a value that torch's own collate makes no tensor of.
+    """
+    if isinstance(item, torch.Tensor):
+        return item.shape, item.dtype
+    if isinstance(item, np.ndarray) and item.dtype.kind in "biufc":
+        return item.shape, item.dtype.str
+    if isinstance(item, Mapping):
+        return type(item), tuple((name, _form_of(part)) for name, part in item.items())
+    if isinstance(item, list | tuple):
+        return type(item), tuple(map(_form_of, item))
+    if isinstance(item, bool | int | float | complex | str | bytes | np.number | np.bool_):
+        return type(item)
+    kind = f"numpy.ndarray of {item.dtype}" if isinstance(item, np.ndarray) else type(item).__name__
+    raise DataError(
+        f"dataset: an item holds a {kind}, of which no tensor is made; give tensors, arrays of "
+        "numbers or numbers (0 where there is no target), or a DataLoader with a collate_fn"
+    )
 
 
 def _on(device: torch.device, batch: object) -> tuple[object, object]:

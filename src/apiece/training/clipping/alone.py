@@ -52,6 +52,7 @@ from apiece.training.clipping.watch import (
 )
 
 
+@torch.inference_mode(False)  # in which nothing has a gradient
 def clip_alone(batch: Batch) -> ClippedSum:
     """Return the clipped sum of a batch, made one record after the other.
 

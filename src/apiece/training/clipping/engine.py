@@ -143,6 +143,7 @@ def proof_of(model: nn.Module) -> Proof | None:
     return None if not known else list(known.values())[-1].engine.proof
 
 
+@torch.inference_mode(False)  # in which nothing has a gradient
 def _proved(batch: Batch, watch: Watch) -> Engine:
     # tracing takes half a second to import, and is of no use to who only plans
     from apiece.training.clipping import capture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -114,7 +116,7 @@ def clip_and_sum(
         inputs, targets = records.select(inputs, order), records.select(targets, order)
     batch = Batch(inner, parameters, loss_fn, inputs, targets, clip_norms, owner)
     width = size if physical_batch_size is None else physical_batch_size
-    with guards.told():
+    with guards.told(), _missing_targets_named(targets):
         total = empty_sum(parameters) if size == 0 else _by(method, batch, width, compiled)
     if order is not None:
         total = replace(
@@ -123,6 +125,20 @@ def clip_and_sum(
     if inner is not model:  # names are those that `model` has for what it wraps
         total = replace(total, gradients={_WRAPPED + n: g for n, g in total.gradients.items()})
     return total
+
+
+@contextlib.contextmanager
+def _missing_targets_named(targets: Tree) -> Iterator[None]:
+    """Raise `InputError` in place of what a loss raises of targets that are None."""
+    try:
+        yield
+    except (TypeError, AttributeError) as error:
+        if targets is not None:
+            raise
+        raise InputError(
+            f"targets: None, and model or loss_fn stops ({str(error)[:120]}); give a tensor with "
+            "one row a record, or a loss that takes no targets"
+        ) from error
 
 
 def check_values(

@@ -17,7 +17,11 @@ from apiece.training.clipping.records import LEAF_TYPES, Tree, leaves
 
 LEAST_BOUND = 1e-12  # far above where squares in single precision underflow, and norms with them
 _REAL = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_OUTSIDE = re.compile(r"out of (bounds|range)|not in the valid range|Class values must be")
+# Of a value that counts places; not of an axis, or of Python's own sequences.
+_OUTSIDE = re.compile(
+    r"(?<!Dimension )(?<!(?:list|uple|ring) index )out of (bounds|range)"
+    r"|not in the valid range|Class values must be"
+)
 _SUSPECTS = (
     nn.modules.batchnorm._BatchNorm,
     nn.modules.instancenorm._InstanceNorm,
@@ -77,6 +81,11 @@ def _is_trained(name: str, parameter: nn.Parameter) -> bool:
     if nn.parameter.is_lazy(parameter):
         raise InputError(
             f"model.{name}: has no shape yet; run the model once on a made-up record first"
+        )
+    if parameter.is_meta:
+        raise InputError(
+            f"model.{name}: is on the device meta and has no values; load its weights first "
+            "(to_empty and load_state_dict)"
         )
     return True
 

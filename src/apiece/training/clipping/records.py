@@ -155,6 +155,11 @@ def count(inputs: Tree, targets: Tree) -> int:
 def _plain(tree: Tree) -> list[torch.Tensor]:
     """Return the tensors of `tree`; raise `UnsupportedError` where records are not dense rows."""
     if isinstance(tree, torch.Tensor):
+        if tree.is_meta:
+            raise UnsupportedError(
+                "inputs, targets: a tensor is on the device meta and has no values; give one of "
+                "the model's device"
+            )
         if tree.layout is torch.strided and not tree.is_nested:
             return [tree]
         kind = "nested" if tree.is_nested else str(tree.layout).removeprefix("torch.")
@@ -187,6 +192,17 @@ def check_losses(losses: object, size: int, loss_fn: LossFunction) -> torch.Tens
         )
     got = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
     reduction = getattr(loss_fn, "reduction", None)
+    if reduction in (None, "none") and size == 1 and got == ():
+        raise InputError(
+            "loss_fn: returned one number without an axis for one record; a squeeze() without an "
+            "axis drops the records' axis too where a record stands alone: name the axis, as "
+            "squeeze(-1), or, where the loss is a mean over the batch, use reduction='none'"
+        )
+    if size > 1 and got == (size, size):
+        raise InputError(
+            f"loss_fn: returned {got} for {size} records; outputs of shape (B, 1) and targets of "
+            "shape (B,) broadcast to every pair of records: use outputs.squeeze(-1)"
+        )
     said = f" (its reduction is {reduction!r})" if reduction not in (None, "none") else ""
     raise InputError(
         f"loss_fn: returned {got} for {size} records{said}; it must return one loss a record, "
