@@ -34,6 +34,7 @@ LAYERS = [
     "mechanisms",
     "budgets",
     "datasets",
+    "tables",
     "numerics",
     "_files",
     "_json",

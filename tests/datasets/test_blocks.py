@@ -103,7 +103,7 @@ def test_blocks_read_what_lines_do_more_often() -> None:
     ("name", "broken"),
     [
         ("_readable", lambda cells: cells.cast("large_string")),  # what no text has
-        ("_cells_of", lambda line, _: line.split(b",")),  # a quote hides no comma
+        ("_cells_of", lambda line, *_: line.split(b",")),  # a quote hides no comma
         ("_UNREADABLE", "~"),  # control characters beyond ASCII
     ],
 )

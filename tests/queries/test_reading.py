@@ -43,7 +43,7 @@ def cells(rows: list[tuple[str | None, ...]]) -> list[tuple[Any, ...]]:
     [
         (("ann", "7", "hi", "2024-01-31", "u"), ("ann", 7.0, "hi", 1706659200000000, 0)),
         (("ann", "-0", "a\tb", "2024-02-30", "7"), ("ann", 0.0, None, None, 1)),
-        (("a\nb", "nan", "", "yesterday", "w"), (None, None, "", None, None)),
+        (("a\nb", "nan", "", "yesterday", "w"), (None, None, None, None, None)),
         ((None, None, None, None, None), (None, None, None, None, None)),
         (("x" * 129, "0x7", "0x7", "2024-01-31 18", "U"), (None, None, "0x7", None, None)),
     ],

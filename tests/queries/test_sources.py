@@ -169,7 +169,7 @@ def test_files_that_cannot_be_read_or_whose_kind_is_not_said(tmp_path: Path) -> 
     for path in (tmp_path / "none.csv", tmp_path / "folder.csv", f"{'x' * 300}.csv"):
         with pytest.raises(DataError, match=r"^source '.*cannot be read \("):
             read(path, ["id"])
-    for name in ("t.txt", "t", "t.csv.gz", ".csv"):
+    for name in ("t.json", "t", "t.gz", ".csv", "t.xlsx"):
         with pytest.raises(InputError, match=r"neither a \.parquet nor a \.csv file"):
             read(tmp_path / name, ["id"])
 

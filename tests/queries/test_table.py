@@ -49,6 +49,7 @@ def test_the_stewards_log_and_the_fingerprint(tmp_path: Path) -> None:
         "line 5: 2 fields, not 4; left out",
         "column 'x': 1 cells are not numeric",
         "column 'since': 1 cells are not date",
+        "column 'g': 1 cells are no declared value",
         "column 'x': 1 cells lie outside their bounds and are clamped",
         "1 rows have no id that can be one; left out",
         "registered: 3 rows of 3 people",
@@ -239,7 +240,11 @@ def test_declarations_are_checked() -> None:
     with pytest.raises(InputError, match="each value once"):
         Schema("id", groups={"g": ["7", 7]}, rows_per_person=1)
     with pytest.raises(InputError, match="neither a text nor a number"):
-        Schema("id", groups={"g": [date(2020, 1, 1)]}, rows_per_person=1)
+        Schema("id", groups={"g": [b"2020"]}, rows_per_person=1)
+    with pytest.raises(InputError, match="'u' is not numeric"):
+        Schema("id", groups={"g": [1, "u"]}, kinds={"g": "numeric"}, rows_per_person=1)
+    days = Schema("id", groups={"g": [date(2020, 1, 1)]}, rows_per_person=1).groups["g"]
+    assert days == ("2020-01-01",)
     with pytest.raises(InputError, match="low must be below high"):
         Schema("id", bounds={"x": (0, 5e-324)}, rows_per_person=1)
     declared = Schema("id", groups={"g": np.array([1, 2])}, rows_per_person=1).groups["g"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +19,10 @@ from apiece._types import Ids, Integers
 from apiece.budgets import Budgets
 from apiece.budgets.levels import Offered
 from apiece.datasets import Categorical, Date, Numeric, Schema, Skip, read_schema
-from apiece.datasets.encode import Encoded, encode
+from apiece.datasets.encode import encode, unread, warn_unread
 from apiece.datasets.schema import Column, Feature
-from apiece.errors import BudgetError, DataError, InputError, StewardWarning
+from apiece.errors import BudgetError, DataError, InputError
+from apiece.tables import Declared, pandas_of
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -49,13 +49,13 @@ def codes_of(X: object, y: object, classes: npt.NDArray[np.generic]) -> Integers
     check_consistent_length(X, labels)
     require_labels_of(X, y)
     check_classification_targets(labels)
-    codes = pd.Index(classes).get_indexer(pd.Index(labels))
+    codes = Declared(classes.tolist()).positions(labels.tolist())
     if (codes < 0).any():
         raise DataError(
             f"y: {int((codes < 0).sum())} of {codes.size} labels are no declared class "
             f"({', '.join(map(repr, classes[:8].tolist()))}); declare all that there are"
         )
-    return np.asarray(codes, dtype=np.int64)
+    return codes
 
 
 def require_labels_of(X: object, y: object) -> None:
@@ -80,8 +80,7 @@ def require_joined(X: object, y: object, **values: object) -> None:
 def frame_of(estimator: BaseEstimator, X: object, *, reset: bool) -> pd.DataFrame:
     """Return X as a table with a name for each column, checked as scikit-learn checks it."""
     # The columns of an array are called x0, x1, …; `reset` says that the estimator is fitted to X.
-    if hasattr(X, "to_pandas"):
-        X = X.to_pandas()
+    X = pandas_of(X)
     if isinstance(X, pd.DataFrame):
         if len(X) == 0:
             raise DataError(
@@ -128,42 +127,24 @@ def declared_columns(columns: object, names: list[str]) -> dict[str, Column]:
 
 def features_of(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:
     """Return the features of rows to be predicted; raise `DataError` for one without a number."""
+    # Warns of cells that are no declared value.
     encoded = encode(frame, columns)
     if encoded.faulty.any():
         raise DataError(
             f"X: nothing can be predicted for {int(encoded.faulty.sum())} rows, for a number or "
-            f"date that is NaN, infinite or unreadable ({_unread(encoded, columns)}); mend them, "
+            f"date that is NaN, infinite or unreadable ({unread(encoded, columns)}); mend them, "
             "or declare missing=True in their columns before training"
         )
+    warn_unread(encoded, columns, what="X", do="count for nothing", stacklevel=6)
     return encoded.features
 
 
 def training_features(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:
     """Return the features of rows to be trained on, NaN throughout for one without a number."""
     # Warns the caller of `fit`, who holds the rows, of cells that are not as declared.
-    encoded, said = encode(frame, columns), []
-    if encoded.faulty.any():
-        said.append(
-            f"{int(encoded.faulty.sum())} of {len(frame)} rows contribute nothing, for a number or "
-            f"date that is NaN, infinite or unreadable ({_unread(encoded, columns)})"
-        )
-    if cells := _unread(encoded, columns, Categorical):
-        said.append(f"cells of no declared value count as none of them ({cells})")
-    if said:
-        warnings.warn(
-            f"X: {'; '.join(said)}; mend them, or declare missing=True in columns where cells may "
-            "be empty; these counts are data about people: show them to nobody else",
-            StewardWarning,
-            stacklevel=3,
-        )
+    encoded = encode(frame, columns)
+    warn_unread(encoded, columns, what="X", do="contribute nothing", stacklevel=4)
     return encoded.features
-
-
-def _unread(encoded: Encoded, columns: Columns, *kinds: type) -> str:
-    """Return how many cells of which columns of some kinds, numbers and dates, were not read."""
-    kinds = kinds or (Numeric, Date)
-    unread = encoded.unread.items()
-    return ", ".join(f"{n} in {name!r}" for name, n in unread if n and type(columns[name]) in kinds)
 
 
 def budgets_of(

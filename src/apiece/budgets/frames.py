@@ -17,6 +17,7 @@ from apiece.datasets import read_table
 from apiece.datasets.cells import Texts, as_number, as_numbers, column, texts
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, DataError, as_given
+from apiece.tables import pandas_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,8 +35,7 @@ def read_frame(frame: object, dialect: Dialect = PLAIN) -> pd.DataFrame:
 
     if isinstance(frame, str | os.PathLike):
         return read_table(Path(frame), dialect)
-    to_pandas = getattr(frame, "to_pandas", None)
-    table = to_pandas(ignore_metadata=True, integer_object_nulls=True) if to_pandas else frame
+    table = pandas_of(frame)
     if not isinstance(table, pd.DataFrame):
         raise DataError(f"table: a {type(frame).__name__}; give a table, or the path of its file")
     if len(table) == 0:

@@ -20,29 +20,33 @@ from apiece._files import Kind, append
 from apiece._text import lossless, rounded_up, shown
 from apiece.cli import Interrupted
 from apiece.cli._command import (
+    PATH,
     Command,
     Output,
     Printed,
     Scratch,
     assigned,
     columns,
+    dialect_from,
     emit,
     flag_of,
     interval_from,
     needed_delta,
     once,
     option,
+    table_options,
 )
 from apiece.errors import ApieceError, InputError, together
 
 if TYPE_CHECKING:
     from apiece._types import Flags, Json
+    from apiece.datasets import Schema as Columns
     from apiece.queries import QueryCost, Schema
     from apiece.queries.scan import Registered
 
 Log = Callable[[str], None]
 BOUNDS = "column=LOW:HIGH, as in income=0:200000"
-KINDS = "column=numeric, text or date, as in city=text"
+KINDS = "column=numeric, text, date or boolean, as in city=text"
 _LOG = Kind("a steward's log", mark=b'"apiece query"\n', private=True)
 EXAMPLE = """
 \b
@@ -63,8 +67,10 @@ Example:
     "--kind",
     "kinds",
     multiple=True,
-    help="Kind of a column, as column=text (numeric, text, date); repeatable.",
+    help="Kind of a column, as column=text (numeric, text, date, boolean); repeatable.",
 )
+@option("--schema", "columns_file", type=PATH, help="Public schema, as `apiece schema` writes it.")
+@table_options
 @option("--rows-per-person", type=int, help="Most rows that one person brings; public.")
 @option("--epsilon", type=float, help="ε of the query: the most it costs anyone; needed.")
 @option(
@@ -111,7 +117,8 @@ def command(
 ) -> None:
     """Answer QUERY over SOURCE (one Parquet or CSV file) with differential privacy.
 
-    With --engine spark SOURCE is a Parquet file or a folder of them.
+    With --engine spark SOURCE is a Parquet file or a folder of them. What --schema declares is used
+    as for `apiece train`: ranges are bounds, values are groups.
 
     QUERY is count, count(persons), count(rows), sum, mean, variance, covariance, histogram, median,
     quantile (of several levels), interval or regression, then maybe "by" columns with declared
@@ -127,12 +134,15 @@ def command(
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
     if flags["scope"] is not None and flags["url"] is None:
         raise InputError("--scope: is of a charge to a ledger; give --ledger too")
-    schema = Schema(
+    dialect = dialect_from(flags)
+    schema = Schema.of_columns(
         flags["person"] or "",
+        _declared(flags["columns_file"]),
         bounds=once("--bounds", (interval_from("--bounds", b, BOUNDS) for b in flags["bounds"])),
         groups=once("--values", map(_values, flags["values"])),
         rows_per_person=flags["rows_per_person"],
         kinds=once("--kind", (assigned("--kind", k, KINDS, last=True) for k in flags["kinds"])),
+        decimal=dialect.decimal,
     )
     _refuse_mistakes(query, schema, flags)
     _refuse_settings(engine, memory, workspace)
@@ -147,7 +157,7 @@ def command(
     if ledger is not None and flags["scope"] is not None:
         ledger = ledger.within(read_scope(flags["scope"]))
     log = _log(steward_log)
-    how: Flags = {"log": log, "fingerprint": flags["sha256"]}
+    how: Flags = {"log": log, "fingerprint": flags["sha256"], "dialect": dialect}
     name = str(uuid.uuid4()) if flags["analysis"] is None else flags["analysis"]
     try:
         with _registered(source, schema, engine, memory, workspace, how) as table:
@@ -195,6 +205,13 @@ def _refuse_mistakes(query: str, schema: Schema, flags: Flags) -> None:
         raise together(mistakes)
 
 
+def _declared(path: Path | None) -> Columns:
+    """Return the columns of a public schema's file; none of no file."""
+    from apiece import datasets
+
+    return datasets.Schema("none", {}) if path is None else datasets.read_schema(path)
+
+
 def _refuse_settings(engine: str, memory: float | None, workspace: Path | None) -> None:
     """Raise `InputError` for a setting of the other engine."""
     if memory is not None and engine != "duckdb":
@@ -215,6 +232,7 @@ def _registered(
     how: Flags,
 ) -> Iterator[Registered]:
     """Register the table with an engine; what it keeps of it is gone afterwards."""
+    from apiece.datasets.tables import refuse_text_settings
     from apiece.queries import register, register_on_spark, start_spark
 
     if engine == "duckdb":
@@ -227,6 +245,7 @@ def _registered(
     if engine != "spark" and workspace is None:
         raise InputError("--engine spark://…: needs --workspace, a folder that its machines see")
     with tempfile.TemporaryDirectory(prefix="apiece-", dir=workspace) as folder:
+        refuse_text_settings(Path(source), how.pop("dialect"))
         spark = start_spark("local[*]" if engine == "spark" else engine)
         yield register_on_spark(source, schema, spark=spark, workspace=folder, **how)
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats
+from apiece._types import Floats, Integers, Mask
 from apiece.errors import DataError
+from apiece.tables import ISO, Declared, boolean_of, moment_of, number_of, text_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,22 +52,58 @@ def require(name: str, names: Sequence[str], role: str) -> None:
 
 
 def texts(cells: Cells) -> Texts:
-    """Return cells as stripped texts; a null is the empty text, a whole number has no point."""
-    import pandas as pd
+    """Return cells as texts, as `text_of` writes them; what is no value is the empty text."""
+    return np.array([_text(cell) for cell in values(cells)], dtype=object)
 
-    given, null = cells.to_numpy(dtype=object).tolist(), cells.isna().to_numpy(dtype=bool)
-    written = "{:.17g}".format if pd.api.types.is_float_dtype(cells) else lambda it: str(it).strip()
-    texts = ["" if none else written(it) for it, none in zip(given, null.tolist(), strict=True)]
-    return np.array(texts, dtype=object)
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return ""
+    text = text_of(cell)
+    # What is neither a text, a number nor a date (a list, bytes) is shown as Python shows it.
+    return str(cell).strip() if text is None else text
+
+
+def values(cells: Cells) -> list[object]:
+    """Return cells as Python's values, None for null, a number of few bits by its shortest text."""
+    from pandas.api.types import is_float_dtype
+
+    null = cells.isna().to_numpy(dtype=bool).tolist()
+    if is_float_dtype(cells):
+        stored = _doubles(cells).tolist()
+    else:
+        stored = cells.to_numpy(dtype=object).tolist()
+    return [None if none else cell for cell, none in zip(stored, null, strict=True)]
+
+
+def _doubles(cells: Cells) -> Floats:
+    """Return stored floats as doubles, those of few bits by their shortest text: .1 stays .1."""
+    width = getattr(cells.dtype, "numpy_dtype", cells.dtype)
+    if not isinstance(width, np.dtype) or width.itemsize >= 8:
+        return cells.to_numpy(dtype=np.float64, na_value=np.nan)
+    narrow = cells.to_numpy(dtype=width, na_value=np.nan)
+    return narrow.astype(str).astype(np.float64)
 
 
 def numbers(cells: Cells, decimal: str = ".") -> Floats:
-    """Return cells as floats, NaN for what is no number; stored numbers are taken as they are."""
+    """Return cells as floats, NaN for what is no number; a boolean is 1 or 0."""
     from pandas.api.types import is_bool_dtype, is_float_dtype, is_integer_dtype
 
-    if not is_bool_dtype(cells) and (is_float_dtype(cells) or is_integer_dtype(cells)):
+    if is_float_dtype(cells):
+        return _doubles(cells)
+    if is_bool_dtype(cells) or is_integer_dtype(cells):
         return cells.to_numpy(dtype=np.float64, na_value=np.nan)
-    return as_numbers(texts(cells), decimal)
+    return np.array([_number(cell, decimal) for cell in values(cells)], dtype=np.float64)
+
+
+def _number(cell: object, decimal: str) -> float:
+    if isinstance(cell, str):
+        truth = boolean_of(cell) if cell.strip().isalpha() else None
+        return as_number(cell, decimal) if truth is None else float(truth)
+    if isinstance(cell, bool | np.bool_):
+        return float(cell)
+    number = number_of(cell)
+    return as_number(_text(cell)) if number is None else float(number)
 
 
 def as_numbers(cells: Texts, decimal: str = ".") -> Floats:
@@ -86,24 +123,20 @@ def as_number(cell: str, decimal: str = ".") -> float:
     return value if cell.isascii() and "_" not in cell else math.nan
 
 
-def positions(cells: Texts, values: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return each cell's position in `values`, −1 where it is none of them."""
-    # A cell that is the same number written another way ("1.0" for "1") counts as that value.
-    import pandas as pd
+def positions(
+    cells: Cells, declared: Sequence[object], missing: Sequence[str] = (), decimal: str = "."
+) -> tuple[Integers, Mask]:
+    """Return the place of each cell's value among declared ones, −1 where none, and which lack one.
 
-    index = pd.Index(list(values), dtype=object)
-    places = np.asarray(index.get_indexer(pd.Index(cells, dtype=object)), dtype=np.int64)
-    if any(value == _plain_number(value) for value in values if not math.isnan(as_number(value))):
-        rest = np.flatnonzero(places < 0)
-        codes, others = pd.factorize(cells[rest])
-        plain = pd.Index([_plain_number(cell) for cell in others], dtype=object)
-        places[rest] = index.get_indexer(plain)[codes]
-    return places
-
-
-def _plain_number(cell: str) -> str:
-    value = as_number(cell)
-    return str(int(value)) if value.is_integer() else cell
+    A cell lacks a value where it is one of the markers `missing`. Where there are markers, so does
+    an empty one: a reader that knows the marker, as pandas knows NA, leaves nothing else of it.
+    """
+    markers = [each for each in dict.fromkeys(("", *missing)) if missing and each not in declared]
+    known = Declared([*declared, *markers], decimal=decimal)
+    places = known.positions(values(cells))
+    absent = places >= len(declared)
+    places[absent] = -1
+    return places, absent
 
 
 def markers(missing: Missing) -> tuple[str, ...]:
@@ -121,7 +154,8 @@ def texts_of(name: str, values: object) -> tuple[str, ...]:
     return texts
 
 
-_EPOCH = datetime.datetime(1970, 1, 1)
+# Microseconds of a day.
+_DAY: Final = 86_400_000_000
 # What reads alike everywhere and at any time: no names of months, no years of two digits.
 _DIRECTIVES = "YmdjHMSfz"
 
@@ -148,14 +182,14 @@ class Date:
 
     lower: datetime.date
     upper: datetime.date
-    format: str = "%Y-%m-%d"
+    format: str = ISO
     missing: Missing = ()
 
     def __init__(
         self,
         lower: datetime.date | str,
         upper: datetime.date | str,
-        format: str = "%Y-%m-%d",  # noqa: A002
+        format: str = ISO,  # noqa: A002
         missing: Missing = (),
     ) -> None:
         put = object.__setattr__
@@ -169,33 +203,23 @@ class Date:
     @property
     def days(self) -> tuple[float, float]:
         """The ends, in days since 1970."""
-        return _days(self.lower, ""), _days(self.upper, "")
+        return _days(self.lower), _days(self.upper)
 
 
-def days_of(cells: Cells, kind: Date, texts: Sequence[str]) -> Floats:
+def days_of(cells: Cells, kind: Date) -> Floats:
     """Return cells in days since 1970, NaN for what is no date in the declared format."""
-    given = [
-        cell if isinstance(cell, datetime.date) else text
-        for cell, text in zip(cells.tolist(), texts, strict=True)
-    ]
-    known = {each: _days(each, kind.format) for each in dict.fromkeys(given)}
-    return np.array([known[each] for each in given], dtype=np.float64)
+    stored = values(cells)
+    known = {cell: _days(cell, kind.format) for cell in stored if isinstance(cell, str)}
+    return np.array(
+        [known[cell] if isinstance(cell, str) else _days(cell) for cell in stored],
+        dtype=np.float64,
+    )
 
 
-def _days(value: datetime.date | str, form: str) -> float:
+def _days(cell: object, form: str = ISO) -> float:
     """Return a date, a time or a text in days since 1970."""
-    if isinstance(value, str):
-        try:
-            return _days(datetime.datetime.strptime(value, form), form)
-        except (ValueError, OverflowError):
-            return math.nan
-    if value != value:  # pandas' "not a time"
-        return math.nan
-    if not isinstance(value, datetime.datetime):
-        value = datetime.datetime(value.year, value.month, value.day)
-    if value.tzinfo is not None:
-        value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-    return (value - _EPOCH) / datetime.timedelta(days=1)
+    moment = moment_of(cell, form)
+    return math.nan if moment is None else moment / _DAY
 
 
 def _date(end: str, value: object) -> datetime.date:

@@ -6,6 +6,8 @@ record changes nobody else's features.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +18,6 @@ import numpy.typing as npt
 from apiece._types import Floats, Integers, Mask
 from apiece.datasets.cells import (
     Date,
-    as_numbers,
     column,
     days_of,
     markers,
@@ -25,7 +26,8 @@ from apiece.datasets.cells import (
     texts,
 )
 from apiece.datasets.schema import Categorical, Feature, Numeric
-from apiece.errors import DataError
+from apiece.errors import DataError, StewardWarning
+from apiece.tables import number_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,28 +75,26 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
     for name, kind in columns.items():
         given, missing = column(frame, name, "feature"), markers(kind.missing)
         if isinstance(kind, Categorical):
-            cells = texts(given)
-            absent = positions(cells, missing) >= 0
-            codes = positions(cells, kind.values)
+            codes, absent = positions(given, kind.values, missing, decimal)
             bad = (codes < 0) & ~absent
             for place in range(len(kind.values)):
                 features[:, at + place] = codes == place
             at += len(kind.values)
         else:
             if isinstance(kind, Date):
-                cells = texts(given)
-                values, number = days_of(given, kind, cells.tolist()), Numeric(*kind.days)
-                absent = positions(cells, missing) >= 0
+                values, number = days_of(given, kind), Numeric(*kind.days)
+                _, absent = positions(given, (), missing, decimal)
             else:
                 values, number = numbers(given, decimal), kind
-                # A marker is no number, or the number that the marker is.
-                marks = as_numbers(np.array(missing, dtype=object), decimal)
+                # A marker is no number, or the number that the marker is: others are not compared.
+                marks = [float(number_of(mark, decimal) or math.nan) for mark in missing]
                 doubtful = np.flatnonzero(np.isnan(values) | np.isin(values, marks))
                 absent = np.zeros(len(frame), dtype=np.bool_)
-                absent[doubtful] = positions(texts(given.iloc[doubtful]), missing) >= 0
+                absent[doubtful] = positions(given.iloc[doubtful], (), missing, decimal)[1]
             bad = ~(np.isfinite(values) | absent)
             faulty |= bad
-            outside[name] = int(((values < number.lower) | (values > number.upper)).sum())
+            beyond = (values < number.lower) | (values > number.upper)
+            outside[name] = int((beyond & ~absent).sum())
             # 0 is public: a mean of the rows would tell of them.
             features[:, at] = np.where(absent, 0.0, scale(values, number))
             at += 1
@@ -104,6 +104,39 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
             at += 1
     features[faulty] = np.nan
     return Encoded(features, names, faulty, unread, outside)
+
+
+def unread(encoded: Encoded, columns: Mapping[str, Feature], *kinds: type) -> str:
+    """Return how many cells of which columns of some kinds, numbers and dates, were not read."""
+    kinds = kinds or (Numeric, Date)
+    return ", ".join(
+        f"{count} in {name!r}"
+        for name, count in encoded.unread.items()
+        if count and type(columns[name]) in kinds
+    )
+
+
+def warn_unread(
+    encoded: Encoded, columns: Mapping[str, Feature], *, what: str, do: str, stacklevel: int
+) -> None:
+    """Warn whoever holds the rows of cells that are not as declared."""
+    # what: the rows' name in the message. do: what rows without a number do.
+    doubts = []
+    if encoded.faulty.any():
+        doubts.append(
+            f"{int(encoded.faulty.sum())} of {encoded.faulty.size} rows {do}, for a number or "
+            f"date that is NaN, infinite or unreadable ({unread(encoded, columns)})"
+        )
+    if cells := unread(encoded, columns, Categorical):
+        doubts.append(f"cells of no declared value count as none of them ({cells})")
+    if doubts:
+        warnings.warn(
+            f"{what}: {'; '.join(doubts)}; mend them, or declare missing=True in columns where "
+            "cells may be empty; a reader that knows NA leaves such cells empty: give the file's "
+            "path; these counts are data about people: show them to nobody else",
+            StewardWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def scale(values: Floats, kind: Numeric) -> Floats:
@@ -123,10 +156,11 @@ def unscale(scaled: Floats, kind: Numeric) -> Floats:
 
 def encode_labels(frame: pd.DataFrame, label: str, classes: tuple[str, ...]) -> Integers:
     """Return each row's position in the declared `classes`."""
-    cells = texts(column(frame, label, "label"))
-    codes = positions(cells, classes)
+    given = column(frame, label, "label")
+    codes, _ = positions(given, classes)
     bad = np.flatnonzero(codes < 0)
     if bad.size:
+        cells = texts(given)
         shown = ", ".join(repr(c) for c in classes[:8])
         cased = str(cells[bad[0]]).casefold() in {name.casefold() for name in classes}
         remedy = ("case matters: " if cased else "") + "mend the row or the schema"

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";"}
+_NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " ", "bar": "|"}
+# Separators that are blanks: of these two together stand around an empty cell.
+BLANKS = ("\t", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Dialect:
     Parquet files say all of this themselves.
 
     Args:
-        separator: One character, or "tab"; None is a tab for .tsv and a comma for all else.
+        separator: One character, or "tab", "space", "comma", "semicolon" or "bar"; None is a tab
+            for .tsv and a comma for all else.
         decimal: "." or ","; under "," a number with a point is no number, because it might be
             thousands.
         encoding: A name that Python knows; a byte-order mark is accepted under utf-8.
@@ -61,7 +64,7 @@ class Dialect:
                 raise DataError(f"{name} = {value!r}: must be a text; put it in quotes")
         if self.separator is not None:
             plain = _NAMED.get(self.separator, self.separator)
-            if len(plain) != 1 or plain.isalnum() or plain in "\"'\r\n.+- ":
+            if len(plain) != 1 or plain.isalnum() or plain in "\"'\r\n.+-":
                 raise DataError(
                     f"separator = {self.separator!r}: must be one character such as ',', ';' "
                     "or 'tab'"
@@ -76,13 +79,21 @@ class Dialect:
                 f"encoding = {self.encoding!r}: unknown; give utf-8, latin-1, cp1252 or utf-16"
             ) from None
 
+    def separator_of(self, path: Path) -> str:
+        """Return what separates the cells of a file: what is declared, or what its name says.
+
+        Args:
+            path: Of the file.
+        """
+        return self.separator or ("\t" if ".tsv" in path.suffixes else ",")
+
 
 PLAIN = Dialect()
 
 
 _PARQUET = (".parquet", ".pq")
-_PACKED: dict[str, Any] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
-_UNPACKING = (OSError, EOFError, lzma.LZMAError, zlib.error)
+PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+UNPACKING = (OSError, EOFError, lzma.LZMAError, zlib.error)
 BLOCK = 1 << 22  # letters that are read at a time
 _SHEET = 'save the sheet as "CSV UTF-8" and pass that file'
 _WIDE = (b"\xff\xfe", b"\xfe\xff")  # the byte-order marks of UTF-16
@@ -159,15 +170,20 @@ def is_parquet(path: str | Path) -> bool:
     return Path(path).suffix.lower() in _PARQUET
 
 
-def _parquet(path: Path, dialect: Dialect) -> pq.ParquetFile:
-    import pyarrow.parquet as pq
-
+def refuse_text_settings(path: Path, dialect: Dialect) -> None:
+    """Raise `DataError` for a separator or an encoding of a Parquet file, which has none."""
     for name in ("separator", "encoding"):
         if getattr(dialect, name) != getattr(PLAIN, name):
             raise DataError(
                 f"{path}: {name} = {getattr(dialect, name)!r} is of a CSV file, and a Parquet file "
                 "has none; leave it out"
             )
+
+
+def _parquet(path: Path, dialect: Dialect) -> pq.ParquetFile:
+    import pyarrow.parquet as pq
+
+    refuse_text_settings(path, dialect)
     try:
         return pq.ParquetFile(path)
     except (OSError, ValueError) as error:
@@ -179,7 +195,7 @@ def _read(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
     """Yield a table without rows that has the header's names, then the rows, a block at a time."""
     import pyarrow as pa
 
-    separator = dialect.separator or ("\t" if ".tsv" in path.suffixes else ",")
+    separator = dialect.separator_of(path)
     names: list[str] = []
     number = 0  # of the last line that was read
     with _opened(path, dialect) as file:
@@ -191,7 +207,7 @@ def _read(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
             if not names:
                 raise DataError(f"{path}: cannot be read (it is empty); give a CSV or Parquet file")
             _check_names(path, names)
-            _check_separated(path, names, separator)
+            check_separated(path, names, separator)
             schema = pa.schema([(name, pa.large_string()) for name in names])
             yield schema.empty_table()
             while lines := file.readlines(BLOCK):
@@ -208,7 +224,7 @@ def _read(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
                 number += len(lines)
         except UnicodeError:
             raise DataError(_undecoded(path, dialect.encoding)) from None
-        except _UNPACKING as error:
+        except UNPACKING as error:
             raise _unreadable(path, error) from None
 
 
@@ -238,7 +254,9 @@ def _cells(
 ) -> list[list[str]]:
     """Return the cells of the lines that are not blank, `width` each: a line is a record."""
     # number: of the line before them.
-    reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=separator != "\t")
+    reader = csv.reader(
+        lines, delimiter=separator, strict=True, skipinitialspace=separator not in BLANKS
+    )
     rows = []
     at = 0
     try:
@@ -272,9 +290,9 @@ def _opened(path: Path, dialect: Dialect) -> io.TextIOWrapper:
         remedy = _OTHERS[suffix].format(path=str(path), lines=suffix != ".json", csv=csv_path)
         raise DataError(f"{path}: a {suffix} file is not read; {remedy}")
     try:
-        file = io.BufferedReader(_PACKED.get(suffix, io.FileIO)(str(path)))
+        file = io.BufferedReader(PACKED.get(suffix, io.FileIO)(str(path)))
         head = file.peek(1000)[:1000]
-    except _UNPACKING as error:
+    except UNPACKING as error:
         raise _unreadable(path, error) from None
     plain = dialect.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     refused = None
@@ -298,7 +316,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
 def _undecoded(path: Path, encoding: str, *, wide: bool = False) -> str:
     where = str(path)
     if path.is_file() and not wide:
-        with _PACKED.get(path.suffix.lower(), io.FileIO)(str(path)) as file:
+        with PACKED.get(path.suffix.lower(), io.FileIO)(str(path)) as file:
             data = file.read()
         wide = data.startswith(_WIDE)
         try:
@@ -326,7 +344,7 @@ def _check_names(path: Path, names: list[str]) -> None:
         )
 
 
-def _check_separated(path: Path, names: list[str], separator: str) -> None:
+def check_separated(path: Path, names: list[str], separator: str) -> None:
     """Refuse a header of one name in which another separator stands: it was not declared."""
     others = [s for s in (";", "\t", ",", "|") if s in names[0] and s != separator]
     if len(names) == 1 and others:

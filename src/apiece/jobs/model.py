@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +22,12 @@ from torch import nn
 
 from apiece import _json
 from apiece._types import Floats, Ids, Integers, Json, State
+from apiece.budgets.frames import read_frame
 from apiece.budgets.units import Units
 from apiece.datasets import Categorical, Numeric, Schema
-from apiece.datasets.encode import encode, feature_names, scale, unscale
+from apiece.datasets.encode import encode, feature_names, scale, unscale, warn_unread
 from apiece.datasets.schema import Feature
+from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import Training
 from apiece.jobs.people import Examples
@@ -37,9 +38,6 @@ from apiece.training.callbacks import Callback
 from apiece.training.charging import weights_digest
 from apiece.training.randomness import Streams
 from apiece.training.trainer import fit_by_sgd
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -233,40 +231,54 @@ class TabularModel:
         """The classes; none where a number is predicted."""
         return self.target.values if isinstance(self.target, Categorical) else ()
 
-    def probabilities(self, frame: pd.DataFrame) -> npt.NDArray[np.float32]:
+    def probabilities(self, table: object, dialect: Dialect = PLAIN) -> npt.NDArray[np.float32]:
         """Return one probability a class for every row of a table, NaN for a faulty row.
 
+        Cells that are not as declared are counted in a `StewardWarning`.
+
         Args:
-            frame: With the model's columns.
+            table: With the model's columns: the path of a CSV or Parquet file, or a pandas, Arrow,
+                Polars or DuckDB table. Its cells are read as those of the training were.
+            dialect: How a CSV file is written; the decimal mark is that of texts in a table too.
 
         Raises:
-            DataError: For a column that is missing.
-            InputError: Where a number is predicted.
-        """
+            DataError: For a column that is missing, and a file that cannot be read.
+            InputError: Where a number is predicted."""
         if not self.classes:
             raise InputError("probabilities: the model predicts a number; ask predict")
-        return np.asarray(self._outputs(frame).softmax(dim=1).numpy())
+        scores = self._scores(self._features(table, dialect))
+        return np.asarray(scores.softmax(dim=1).numpy())
 
-    def predict(self, frame: pd.DataFrame) -> list[str | None] | list[float | None]:
+    def predict(
+        self, table: object, dialect: Dialect = PLAIN
+    ) -> list[str | None] | list[float | None]:
         """Return the likeliest class of every row, or its number; None for a faulty row.
 
+        Cells that are not as declared are counted in a `StewardWarning`.
+
         Args:
-            frame: With the model's columns.
+            table: As of `probabilities`.
+            dialect: As of `probabilities`.
 
         Raises:
-            DataError: For a column that is missing.
-        """
+            DataError: For a column that is missing, and a file that cannot be read."""
+        outputs = self._scores(self._features(table, dialect))
         if isinstance(self.target, Numeric):
-            numbers = Amount(self.target).decoded(self._outputs(frame))
+            numbers = Amount(self.target).decoded(outputs)
             return [None if np.isnan(number) else float(number) for number in numbers]
         return [
-            None if np.isnan(row).any() else self.classes[row.argmax()]
-            for row in self.probabilities(frame)
+            None if np.isnan(row).any() else self.classes[row.argmax()] for row in outputs.numpy()
         ]
 
+    def _features(self, table: object, dialect: Dialect) -> npt.NDArray[np.float32]:
+        frame = read_frame(table, dialect)
+        encoded = encode(frame, self.columns, decimal=dialect.decimal)
+        warn_unread(encoded, self.columns, what="table", do="are not predicted", stacklevel=4)
+        return encoded.features
+
     @torch.no_grad()
-    def _outputs(self, frame: pd.DataFrame) -> torch.Tensor:
-        outputs: torch.Tensor = self.network(torch.from_numpy(encode(frame, self.columns).features))
+    def _scores(self, features: npt.NDArray[np.float32]) -> torch.Tensor:
+        outputs: torch.Tensor = self.network(torch.from_numpy(features))
         return outputs
 
 

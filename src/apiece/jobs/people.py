@@ -33,7 +33,7 @@ from apiece.datasets import (
     read_schema,
     read_table,
 )
-from apiece.datasets.cells import column, markers, texts
+from apiece.datasets.cells import column, markers, positions, texts
 from apiece.datasets.encode import Encoded, encode, encode_labels, encode_numbers
 from apiece.datasets.packaged import matching
 from apiece.datasets.schema import Feature, lint
@@ -541,7 +541,8 @@ def of_rows(
 
 def _but_for_case(frame: pd.DataFrame, name: str, kind: Categorical) -> int:
     """Return how many cells are no declared value but would be in another case."""
-    known = {*kind.values, *markers(kind.missing)}
     alike = {value.casefold() for value in kind.values}
-    cells = texts(column(frame, name, "feature"))
-    return sum(cell not in known and cell.casefold() in alike for cell in cells.tolist())
+    cells = column(frame, name, "feature")
+    places, absent = positions(cells, kind.values, markers(kind.missing))
+    unknown = cells[(places < 0) & ~absent]
+    return sum(cell.casefold() in alike for cell in texts(unknown).tolist())

@@ -21,13 +21,13 @@ from apiece.errors import UnsupportedError
 from apiece.queries import sources
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Columns
+from apiece.tables import ISO, Declared
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
 ID_LENGTH: Final = 128
-MOMENT: Final = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?"  # ASCII digits
 _LOCKED: Final = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -35,16 +35,43 @@ _LOCKED: Final = {
 }
 # Turns the choice of each person's first rows into heaps, which are held in memory whatever it is.
 _UNBOUNDED: Final = ("top_n_window_elimination",)
+# A date or time without a distance from UTC, in ASCII digits.
+_MOMENT: Final = r"\d{4}-\d{1,2}-\d{1,2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?)?"
 _PLAIN: Final = r"NOT regexp_matches(@, '[\x00-\x1f\x7f-\x9f]')"
-_AS: Final = {  # kind → a cell as that kind or NULL, @ being the cell; 0 has one sign
-    "numeric": "CASE WHEN NOT isnan(TRY_CAST(@ AS DOUBLE)) THEN TRY_CAST(@ AS DOUBLE) + 0.0::DOUBLE"
-    " END",
+# Of a number as text: a boolean's words are 1 and 0, and 1_000, which DuckDB takes, is none.
+_WORDS: Final = "CASE lower(@) WHEN 'true' THEN 1.0::DOUBLE WHEN 'false' THEN 0.0::DOUBLE"
+_POINT: Final = f"{_WORDS} ELSE CASE WHEN NOT contains(@, '_') THEN TRY_CAST(@ AS DOUBLE) END END"
+# Under a decimal comma a point may stand for thousands, so what has one is no number.
+_COMMA: Final = (
+    f"{_WORDS} ELSE CASE WHEN NOT regexp_matches(@, '[._]') "
+    "THEN TRY_CAST(replace(@, ',', '.') AS DOUBLE) END END"
+)
+# SQL for a cell as its kind or NULL, @ being the cell: of one that is stored as text.
+_OF_TEXT: Final = {
     "text": f"CASE WHEN {_PLAIN} THEN @ END",
-    "date": f"CASE WHEN regexp_full_match(@, '{MOMENT}') THEN epoch_us(TRY_CAST(@ AS TIMESTAMP)) "
+    "date": f"CASE WHEN regexp_full_match(@, '{_MOMENT}') THEN epoch_us(TRY_CAST(@ AS TIMESTAMP)) "
     "END",  # microseconds since 1970, in UTC
-    "group": f"CASE WHEN {_PLAIN} THEN @ END",
     "person": f"CASE WHEN {_PLAIN} AND length(@) BETWEEN 1 AND {ID_LENGTH} THEN @ END",
 }
+# Of a double: NaN is missing, and 0 has one sign.
+_OF_DOUBLE: Final = {
+    "numeric": "CASE WHEN NOT isnan(@) THEN @ + 0.0::DOUBLE END",
+    "boolean": "CASE WHEN @ IN (0, 1) THEN @ + 0.0::DOUBLE END",
+}
+
+
+def _cell_sql(name: str, kind: str, column: pa.ChunkedArray, decimal: str) -> str:
+    """Return SQL for a stored cell as its kind, or NULL where it is not of it."""
+    import pyarrow as pa
+
+    if kind in _OF_DOUBLE:
+        number = name
+        if not pa.types.is_floating(column.type):
+            number = f"({(_COMMA if decimal == ',' else _POINT).replace('@', name)})"
+        return _OF_DOUBLE[kind].replace("@", number)
+    if pa.types.is_integer(column.type):  # a moment, or the place of a declared value
+        return name
+    return _OF_TEXT[kind].replace("@", name)
 
 
 def connect(
@@ -84,23 +111,72 @@ def cells(schema: Schema) -> dict[str, tuple[str, str]]:
 
 
 def stored(columns: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
-    """Return what is to be read, by the name that it has then: texts, or doubles as they are."""
-    given = {}
-    for name, (column, kind) in ({"person": (schema.person, "text")} | cells(schema)).items():
-        converted = sources.numbers if kind == "numeric" else sources.texts
+    """Return what is to be read, by the name that it has then.
+
+    Doubles, moments and the places of declared groups are as they will be; the rest are texts, to
+    be read as their kinds.
+    """
+    return converted(plain(columns, schema), schema)
+
+
+def plain(columns: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
+    """Return the declared columns as they are stored; a marker of missing values is null."""
+    stripped: dict[str, pa.ChunkedArray] = {}
+    for column in schema.columns:
         try:
-            given[name] = converted(columns[column])
+            stripped[column] = _without_markers(sources.plain(columns[column]), column, schema)
         except UnsupportedError as error:
             raise UnsupportedError(
                 f"column {column!r}: {error}; leave it out or convert it"
             ) from None
-    return given
+    return stripped
+
+
+def converted(plain: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
+    """Return plain columns as what each is read as, by the name that it has then."""
+    readings = {"person": sources.texts(plain[schema.person])}
+    for name, (column, kind) in cells(schema).items():
+        readings[name] = _converted(plain[column], column, kind, schema)
+    return readings
+
+
+def present(plain: Columns, schema: Schema) -> dict[str, int]:
+    """Return of each reading how many cells there are that are not empty or a missing marker."""
+    counts = {column: sources.present(stored) for column, stored in plain.items()}
+    return {name: counts[column] for name, (column, _) in cells(schema).items()}
+
+
+def _converted(cells: pa.ChunkedArray, column: str, kind: str, schema: Schema) -> pa.ChunkedArray:
+    match kind:
+        case "numeric" | "boolean":
+            return sources.numbers(cells)
+        case "date":
+            return sources.moments(cells, schema.formats.get(column, ISO))
+        case "group":
+            return sources.places(cells, schema.declared(column))
+    texts = sources.texts(cells)
+    if column not in schema.groups:
+        return texts
+    # A cell that is a declared value is that value's text, however it is spelled.
+    declared = schema.declared(column)
+    return sources.spelled(texts, sources.places(cells, declared), declared)
+
+
+def _without_markers(cells: pa.ChunkedArray, column: str, schema: Schema) -> pa.ChunkedArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    markers = schema.missing.get(column)
+    if not markers:
+        return cells
+    places = sources.places(cells, Declared(markers, decimal=schema.decimal))
+    return pc.if_else(pc.is_valid(places), pa.scalar(None, cells.type), cells)
 
 
 def types(schema: Schema) -> dict[str, str]:
     """Return the columns of the table `cells` after `person`, and what they hold."""
-    as_type = {"numeric": "double", "text": "text", "date": "whole", "group": "whole"}
-    return {name: as_type[kind] for name, (_, kind) in cells(schema).items()}
+    as_type = {"text": "text", "date": "whole", "group": "whole"}
+    return {name: as_type.get(kind, "double") for name, (_, kind) in cells(schema).items()}
 
 
 def order(schema: Schema) -> str:
@@ -117,28 +193,18 @@ def read(
     # there.
     import pyarrow as pa
 
-    tables, joins, content = {"given": pa.table(dict(given))}, "", {}
-    readings = [f"{_AS['person'].replace('@', 'person')} AS person"]
-    for name, (column, kind) in cells(schema).items():
-        readings.append(f"{_AS[kind].replace('@', name)} AS {name}")
-        content[name] = f"texts.{name}"
-        if kind == "group":
-            values = [sources.text_of(value) for value in schema.groups_of(column)]
-            numbers = list(range(len(values)))
-            tables[f"declared_{name}"] = pa.table({"value": values, "number": numbers})
-            joins += f" LEFT JOIN declared_{name} ON texts.{name} = declared_{name}.value"
-            content[name] = f"declared_{name}.number"
-    named = ", ".join(f"{sql} AS {name}" for name, sql in content.items())
-    for name, table in tables.items():
-        database.register(name, table)
+    readings = [f"{_OF_TEXT['person'].replace('@', 'person')} AS person"]
+    for name, (_, kind) in cells(schema).items():
+        readings.append(f"{_cell_sql(name, kind, given[name], schema.decimal)} AS {name}")
+    names = list(cells(schema))
+    database.register("given", pa.table(dict(given)))
     database.execute(
         f"{'INSERT INTO cells' if more else 'CREATE TABLE cells AS'} "
-        f"WITH texts AS (SELECT {', '.join(readings)} FROM given) "
-        f"SELECT person, {named}, CAST(hash({', '.join(content.values())}) >> 1 AS BIGINT) AS tie "
-        f"FROM texts{joins}"
+        f"WITH typed AS (SELECT {', '.join(readings)} FROM given) "
+        f"SELECT person, {', '.join([*names, ''])}"
+        f"CAST(hash({', '.join(names) or 'person'}) >> 1 AS BIGINT) AS tie FROM typed"
     )
-    for name in tables:
-        database.unregister(name)
+    database.unregister("given")
 
 
 # Waits until whoever started it is gone, however that came about.

@@ -9,11 +9,9 @@ no expression can fail. The text is one for every engine, but for what its diale
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
@@ -33,8 +31,8 @@ from apiece.queries.grammar import (
     ParsedQuery,
 )
 from apiece.queries.quantiles import Grid
-from apiece.queries.reading import MOMENT
 from apiece.queries.schema import Schema
+from apiece.tables import boolean_of, moment_of, number_of, text_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,9 +42,12 @@ Sums = dict[int, list[int]]  # cell → sums in grid steps
 # Of a histogram whose question names no number.
 BINS: Final = 10
 _HALF: Final = 2**53  # of a sum of squares, that both halves are exact as doubles
+# Signs that put cells in an order, in which texts are compared letter by letter.
+_ORDER: Final = ("<", "<=", ">", ">=")
 _LIKE: Final = {
     "numeric": "a finite number, as in 18",
     "text": "a text in quotes, as in 'north'",
+    "boolean": "'true' or 'false'",
     "date": "a date in quotes, as in '2024-01-31' or '2024-01-31 18:30'",
 }
 
@@ -250,7 +251,7 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
         grid=grid,
         persons=persons,
         rows=min(rows, len(groups)) if persons else rows,
-        terms={"query": query.text, "schema": asdict(schema), "source": source},
+        terms={"query": query.text, "schema": schema.terms, "source": source},
     )
 
 
@@ -308,14 +309,25 @@ def resolved(condition: Condition, schema: Schema) -> Condition:
             return Negated(resolved(part, schema))
     column, kind = condition.column, schema.kind_of(condition.column)
     if isinstance(condition, Compare):
-        literals = tuple(_literal(column, kind, value) for value in condition.literals)
-        declared = schema.groups.get(column)
-        if declared is not None and column not in schema.kinds:
-            for value in condition.literals:
-                if value not in declared:
-                    raise unknown(f"value of {column!r}", value, [*map(str, declared)])
+        named = column in schema.groups and kind == "text" and column not in schema.kinds
+        literals = tuple(
+            _declared(condition, value, schema) if named else _literal(column, kind, value)
+            for value in condition.literals
+        )
         condition = replace(condition, literals=literals)
     return replace(condition, column=schema.stored(column, kind))
+
+
+def _declared(condition: Compare, value: Literal, schema: Schema) -> Literal:
+    """Return a literal beside a column with declared values: the text of the one that it is."""
+    column, declared = condition.column, schema.declared(condition.column)
+    place = declared.position(value)
+    numbers = any(number_of(each) is not None for each in declared.values)
+    if isinstance(value, float) and (condition.sign in _ORDER or not numbers):
+        return _literal(column, "text", value)
+    if place < 0:
+        raise unknown(f"value of {column!r}", value, [*map(str, declared.values)])
+    return str(text_of(declared.values[place]))
 
 
 def _literal(column: str, kind: str, value: Literal) -> Literal:
@@ -324,23 +336,14 @@ def _literal(column: str, kind: str, value: Literal) -> Literal:
             return value
         case "text", str():
             return value
-        case "date", str() if (moment := _moment(value)) is not None:
+        case "date", str() if (moment := moment_of(value)) is not None:
             return moment
+        case "boolean", (str() | float()) if (truth := boolean_of(value)) is not None:
+            return float(truth)
     raise InputError(
         f"query: column {column!r} is declared {kind}, so it cannot be compared with {value!r}; "
         f"give {_LIKE[kind]}"
     )
-
-
-def _moment(text: str) -> int | None:
-    """Return microseconds since 1970, in UTC; None for what is no date."""
-    try:
-        moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    if re.fullmatch(MOMENT, text, re.ASCII) is None:
-        return None
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
+from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import ApieceError, DataError, as_given
 from apiece.queries import reading, scan, sources
 from apiece.queries.scan import DUCKDB, Question
@@ -131,17 +132,20 @@ def register(
     log: Log = nobody,
     fingerprint: str | None = None,
     memory: int | None = None,
+    dialect: Dialect = PLAIN,
 ) -> Table:
     """Return the table that questions are asked of: `source`, whose declared columns are read once.
 
     Args:
-        source: The path of one Parquet or CSV file, a pandas or Arrow table, or a DuckDB relation.
+        source: The path of one Parquet or CSV file, a pandas, Arrow or Polars table, or a DuckDB
+            relation.
         schema: What is declared about it.
         log: Called with each line of the steward's log, which speaks of rows: not for analysts.
         fingerprint: Refuse a source with another one.
         memory: How many bytes of rows are held in memory: 4 GiB by default, or four fifths of the
             machine's where that is less. The rest lies in a private folder of TMPDIR until the
             table is closed or gone, or the process ends.
+        dialect: How a CSV file is written. The decimal mark of its numbers is the schema's.
 
     Raises:
         DataError: For a file that is not there, lacks a declared column, has another fingerprint or
@@ -162,7 +166,8 @@ def register(
         registered: 2 rows of 2 people
     """
     memory = _MEMORY if memory is None else _check.count("memory", memory)
-    with guarded(source, log), sources.read(source, schema.columns, log) as (parts, digest):
+    reader = sources.read(source, schema.columns, log, dialect)
+    with guarded(source, log), reader as (parts, digest):
         table = _build(parts, digest, schema, log, memory)
     if fingerprint is not None and fingerprint.lower() != table.fingerprint:
         table.close()
@@ -194,8 +199,9 @@ def _build(
     try:
         present = Counter[str]()
         for number, columns in enumerate(parts):
-            given = reading.stored(columns, schema)
-            present.update({name: len(c) - c.null_count for name, c in given.items()})
+            plain = reading.plain(columns, schema)
+            given = reading.converted(plain, schema)
+            present.update(reading.present(plain, schema))
             reading.read(database, given, schema, more=number > 0)
         _number(database, schema)
         _report(database, schema, log, present)
@@ -225,7 +231,7 @@ def _report(
     database: duckdb.DuckDBPyConnection, schema: Schema, log: Log, given: Mapping[str, int]
 ) -> None:
     """Tell the steward how much could not be read of what was given, or is clamped."""
-    names = {schema.stored(*reading): reading for reading in schema.readings}
+    names = reading.cells(schema)
     beyond = [
         f"count_if({schema.stored(column, 'numeric')} NOT BETWEEN {low!r} AND {high!r})"
         for column, (low, high) in schema.bounds.items()
@@ -235,7 +241,8 @@ def _report(
     rows, identified, *result = row
     for (name, (column, kind)), count in zip(names.items(), result, strict=False):
         if given[name] > count:
-            log(f"column {column!r}: {given[name] - count} cells are not {kind}")
+            what = "no declared value" if kind == "group" else f"not {kind}"
+            log(f"column {column!r}: {given[name] - count} cells are {what}")
     for column, count in zip(schema.bounds, result[len(names) :], strict=True):
         if count:
             log(f"column {column!r}: {count} cells lie outside their bounds and are clamped")

@@ -71,6 +71,7 @@ def test_a_table_of_another_kind_is_read_by_to_pandas() -> None:
     }
 
 
+@pytest.mark.filterwarnings("ignore:X. cells of no declared value:apiece.errors.StewardWarning")
 def test_no_row_changes_the_features_of_another() -> None:
     columns = declared({"age": AGE, "city": Categorical(("Bonn",))}, ["age", "city"])
     frame = pd.DataFrame({"age": [1.0, 50.0], "city": ["Bonn", "Köln"]})

@@ -1,0 +1,22 @@
+"""Tables in memory, whatever library holds them, as one that is read here."""
+
+from __future__ import annotations
+
+
+def pandas_of(table: object) -> object:
+    """Return a table in memory as a pandas one, each cell as it is stored; else what was given.
+
+    Arrow, Polars and DuckDB tables are taken. A null makes no other person's whole number a float.
+    """
+    import pandas as pd
+
+    if isinstance(table, pd.DataFrame):
+        return table
+    if hasattr(table, "to_arrow_table"):  # a DuckDB relation: evaluated here, once
+        table = table.to_arrow_table()
+    if not hasattr(table, "__arrow_c_stream__"):
+        to_pandas = getattr(table, "to_pandas", None)
+        return table if to_pandas is None else to_pandas()
+    import pyarrow as pa
+
+    return pa.table(table).to_pandas(ignore_metadata=True, integer_object_nulls=True)

@@ -1,0 +1,303 @@
+"""Values of cells: what a cell says, whatever container it lies in and however it is spelled.
+
+A value is a text, a number, a boolean or a moment. A stored type says which; a cell of a text table
+has no type, and is compared with a declared value by each kind that the declared value has. So 1,
+"1.0" and "01" are one number, True and "TRUE" one boolean, a date and its midnight one moment. No
+other row is looked at, and which kinds there are follows from what is declared alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal, InvalidOperation
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+# Most digits of a whole number that is kept exactly: as many as doubles reach.
+_DIGITS: Final = 310
+# Arithmetic on decimals that rounds none of so many digits.
+_EXACT: Final = Context(prec=400)
+# From here on different whole numbers are one double.
+_WHOLE: Final = 2**53
+_EPOCH: Final = datetime(1970, 1, 1)
+# What a cell may be that has a value; others, as lists, have none and cannot be looked up.
+_SCALARS: Final = (str, bool, int, float, Decimal, date, np.generic)
+_WORDS: Final = {"true": True, "false": False}
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
+# A date or time as ISO 8601 writes it, and its distance from UTC.
+_MOMENT: Final = re.compile(
+    r"\d{4}-\d{1,2}-\d{1,2}"
+    r"([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}(:?\d{2})?)?)?",
+    re.ASCII,
+)
+# The format of dates where none is declared.
+ISO: Final = "%Y-%m-%d"
+_OFFSET: Final = re.compile(r"(.*:.*?)([+-])(\d{2}):?(\d{2})?")
+
+
+def text_of(cell: object) -> str | None:
+    """Return a cell as text: stripped, in normal form C, whole numbers without a fraction."""
+    # Dates are written as ISO 8601 in UTC. None is what is no cell: null, NaN, a list.
+    match cell:
+        case str():
+            return plain_text(cell)
+        case bool() | np.bool_():
+            return "true" if cell else "false"
+        case int() | np.integer():
+            return str(int(cell)) if abs(int(cell)) < 10**_DIGITS else None
+        case float() | np.floating():
+            if math.isnan(cell):
+                return None
+            exact = shortest(cell)
+            whole = exact.is_integer() and abs(exact) < _WHOLE
+            return str(int(exact)) if whole else repr(exact)
+        case Decimal():
+            if not (cell.is_finite() and abs(cell.adjusted()) <= _DIGITS):
+                return None
+            return format(cell.normalize(_EXACT), "f") if cell else "0"
+        case date():
+            return _moment_text(cell)
+    return None
+
+
+def plain_text(text: str) -> str:
+    """Return a text without blanks around it, in Unicode's normal form C."""
+    return unicodedata.normalize("NFC", str(text).strip())
+
+
+def shortest(value: float | np.floating) -> float:
+    """Return the double of a number's shortest text: .1 for float32's nearest to .1."""
+    if isinstance(value, np.float32 | np.float16):
+        return float(str(value))
+    return float(value)
+
+
+def number_of(cell: object, decimal: str = ".") -> str | None:
+    """Return the number in a cell as the one text that it has, None for what is no finite number.
+
+    Whole numbers are exact to 310 digits, others are those of the nearest double. Texts have the
+    decimal mark `decimal`. A boolean is no number here.
+
+    >>> number_of("1.0"), number_of("-.50"), number_of(np.float32(0.1)), number_of("0,5", ",")
+    ('1', '-0.5', '0.1', '0.5')
+    """
+    match cell:
+        case bool() | np.bool_():
+            return None
+        case str():
+            text = cell.strip()
+            if decimal == ",":
+                # A point may stand for thousands here, so what has one is no number.
+                text = "" if "." in text else text.replace(",", ".")
+            return _canonical(text) if _NUMBER.fullmatch(text) else None
+        case int() | np.integer():
+            return text_of(cell)
+        case float() | np.floating():
+            return _canonical(repr(shortest(cell))) if math.isfinite(cell) else None
+        case Decimal():
+            return _canonical(str(cell)) if cell.is_finite() else None
+    return None
+
+
+def _canonical(text: str) -> str | None:
+    """Return the text of a number: of a whole one its digits, of another its nearest double's."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return None
+    if not value:
+        return "0"
+    if abs(value.adjusted()) > _DIGITS:
+        return None
+    plain = value.normalize(_EXACT)
+    if plain == plain.to_integral_value(context=_EXACT):
+        return format(plain, "f")
+    return repr(float(plain))
+
+
+def boolean_of(cell: object, decimal: str = ".") -> bool | None:
+    """Return the truth in a cell: a boolean, true or false in any case, or the number 1 or 0."""
+    match cell:
+        case bool() | np.bool_():
+            return bool(cell)
+        case str() if cell.isascii() and (word := cell.strip().lower()) in _WORDS:
+            return _WORDS[word]
+    return {"1": True, "0": False}.get(number_of(cell, decimal) or "")
+
+
+def moment_of(cell: object, form: str = ISO) -> int | None:
+    """Return a date or time in microseconds since 1970, in UTC; None for what is neither.
+
+    A text is read in a format of `strptime`, by default as ISO 8601, where a time of day and a
+    distance from UTC may follow; without that distance it is in UTC.
+
+    >>> moment_of(date(1970, 1, 2)) == moment_of("1970-01-02 01:00+01:00") == 86_400_000_000
+    True
+    """
+    if isinstance(cell, str):
+        text = cell.strip()
+        if form == ISO:
+            return _moment_of_text(text) if _MOMENT.fullmatch(text) else None
+        try:
+            cell = datetime.strptime(text, form)
+        except (ValueError, OverflowError):
+            return None
+    if not isinstance(cell, date) or cell != cell:  # pandas' NaT is a datetime that is not itself
+        return None
+    if not isinstance(cell, datetime):
+        return _microseconds(datetime(cell.year, cell.month, cell.day))
+    with suppress(OverflowError, ValueError, NotImplementedError):  # beyond the years 1 to 9999
+        plain = cell if cell.tzinfo is None else cell.astimezone(UTC).replace(tzinfo=None)
+        return _microseconds(datetime(*plain.timetuple()[:6], plain.microsecond))
+    return None
+
+
+def _moment_of_text(text: str) -> int | None:
+    offset = timedelta(0)
+    if text.endswith("Z"):
+        text = text[:-1]
+    elif (match := _OFFSET.fullmatch(text)) is not None:
+        text, sign, hours, minutes = match.groups()
+        offset = timedelta(hours=int(hours), minutes=int(minutes or 0))
+        if int(hours) > 23 or int(minutes or 0) > 59:
+            return None
+        offset = -offset if sign == "-" else offset
+    day, _, time = text.replace("T", " ").partition(" ")
+    clock, _, fraction = time.partition(".")
+    hour, minute, second = (*map(int, filter(None, clock.split(":"))), 0, 0, 0)[:3]
+    try:
+        year, month, number = map(int, day.split("-"))
+        moment = datetime(year, month, number, hour, minute, second)
+        moment += timedelta(microseconds=int(fraction[:6].ljust(6, "0"))) - offset
+    except (ValueError, OverflowError):
+        return None
+    return _microseconds(moment)
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _moment_text(value: date) -> str | None:
+    if not isinstance(value, datetime):
+        return value.isoformat()
+    moment = moment_of(value)
+    if moment is None:
+        return None
+    return (_EPOCH + timedelta(microseconds=moment)).isoformat(sep=" ")
+
+
+# How a cell is compared under each declared kind; under none by the first of these that fits.
+_FORMS: Final[dict[str, Callable[[object, str], Hashable]]] = {
+    "text": lambda cell, _: text_of(cell),
+    "boolean": boolean_of,
+    "numeric": number_of,
+    "date": lambda cell, _: moment_of(cell),
+}
+
+
+class Declared:
+    """Declared values of a column, with which its cells are compared by kind.
+
+    Args:
+        values: As they were declared: texts, numbers, booleans or dates.
+        kind: How they are compared, "text", "numeric", "boolean" or "date"; None by the kind that a
+            cell is stored as, and where it is stored as text by its spelling, else as what the
+            declared value is: a boolean (where all of them are such), a number or a moment.
+        decimal: The decimal mark of numbers that are texts.
+
+    A spelling that is a declared value is that value. What two declared values have in common, as
+    the number 1 of "1" and "01", names neither: a stored number 1 is then no declared value.
+
+    >>> codes = Declared(["01", "02", "n/a"])
+    >>> [codes.position(cell) for cell in ("01", "2.0", 2, True, " n/a", None)]
+    [0, 1, 1, -1, 2, -1]
+    """
+
+    def __init__(
+        self, values: Sequence[object], kind: str | None = None, decimal: str = "."
+    ) -> None:
+        self.values = tuple(values)
+        self.kind = kind
+        self.decimal = decimal
+        kinds = list(_FORMS) if kind is None else [kind]
+        if kind is None and any(boolean_of(value) is None for value in self.values):
+            kinds.remove("boolean")
+        self._places = {name: self._by_form(name) for name in kinds}
+
+    def _by_form(self, kind: str) -> dict[Hashable, int]:
+        """Return the place of each value of a kind; −1 for what two of them have in common."""
+        places: dict[Hashable, int] = {}
+        for place, value in enumerate(self.values):
+            form = _FORMS[kind](value, self.decimal)
+            # Whoever declares writes numbers with a point, or as the cells are written.
+            form = _FORMS[kind](value, ".") if form is None else form
+            if form is not None:
+                places[form] = -1 if form in places else place
+        return places
+
+    def unreadable(self) -> list[object]:
+        """Return the declared values that are not of the declared kind."""
+        kind = self.kind or "text"
+        return [
+            value
+            for value in self.values
+            if _FORMS[kind](value, self.decimal) is None and _FORMS[kind](value, ".") is None
+        ]
+
+    def repeated(self) -> list[object]:
+        """Return the declared values that cannot be told from one before them."""
+        kind = self.kind or "text"
+        forms = [_FORMS[kind](value, self.decimal) for value in self.values]
+        return [v for k, v in enumerate(self.values) if forms[k] in forms[:k]]
+
+    def position(self, cell: object) -> int:
+        """Return the place of a cell's value among the declared ones, −1 where it is none.
+
+        None is the empty cell, which is the text "".
+        """
+        cell = "" if cell is None else cell
+        for kind in self._kinds_of(cell):
+            places = self._places.get(kind)
+            form = None if places is None else _FORMS[kind](cell, self.decimal)
+            if places is not None and form in places and form is not None:
+                return places[form]
+        return -1
+
+    def _kinds_of(self, cell: object) -> tuple[str, ...]:
+        """Return the kinds by which a cell is compared, in order."""
+        if self.kind is not None:
+            return (self.kind,)
+        match cell:
+            case str():
+                return ("text", "boolean", "numeric", "date")
+            case bool() | np.bool_():
+                return ("boolean",)
+            case int() | float() | Decimal() | np.integer() | np.floating():
+                return ("numeric", "boolean")
+            case date():
+                return ("date",)
+        return ()
+
+    def positions(self, cells: Iterable[object]) -> npt.NDArray[np.int64]:
+        """Return the place of each cell's value among the declared ones, −1 where it is none."""
+        # Each value is compared once; by type, for 1 == 1.0 == True.
+        known: dict[type, dict[object, int]] = {}
+        found = []
+        for cell in cells:
+            kind = type(cell)
+            places = known.setdefault(kind, {}) if issubclass(kind, _SCALARS) else {}
+            place = places.get(cell) if places else None
+            if place is None:
+                place = self.position(cell)
+                if issubclass(kind, _SCALARS):
+                    places[cell] = place
+            found.append(place)
+        return np.array(found, dtype=np.int64)

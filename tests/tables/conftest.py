@@ -1,0 +1,6 @@
+"""Test modules here import the table of kinds, which lies beside them."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
