@@ -124,7 +124,8 @@ def plain(columns: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
     stripped: dict[str, pa.ChunkedArray] = {}
     for column in schema.columns:
         try:
-            stripped[column] = _without_markers(sources.plain(columns[column]), column, schema)
+            stored = sources.plain(columns[column], exact=column == schema.person)
+            stripped[column] = _without_markers(stored, column, schema)
         except UnsupportedError as error:
             raise UnsupportedError(
                 f"column {column!r}: {error}; leave it out or convert it"

@@ -58,8 +58,9 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(is_string or pa.types.is_string_view(kind) or pa.types.is_null(kind))
 
 
-def plain(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
+def plain(column: pa.ChunkedArray | pa.Array, *, exact: bool = False) -> pa.ChunkedArray:
     """Return an Arrow column without dictionaries, its texts as `text_of` writes them."""
+    # exact: texts stay as they are, as ids do: with a character off they would be somebody else.
     # Raises `UnsupportedError` for lists and such. What is not UTF-8 or empty is missing.
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -71,12 +72,13 @@ def plain(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
         words = kind.value_type
         wide = pa.large_string() if is_text(words) else words  # views are not taken out of one
         chunks = [chunk.dictionary.cast(wide).take(chunk.indices) for chunk in column.chunks]
-        return plain(pa.chunked_array(chunks, wide))
+        return plain(pa.chunked_array(chunks, wide), exact=exact)
     if pa.types.is_null(kind):
         return pa.chunked_array([pa.nulls(len(column), pa.large_string())])
     if is_text(kind):
         cells = _valid(column.cast(pa.large_string()))
-        cells = pc.utf8_normalize(pc.utf8_trim(cells, _BLANKS), form="NFC")
+        if not exact:
+            cells = pc.utf8_normalize(pc.utf8_trim(cells, _BLANKS), form="NFC")
         return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.large_string()), cells)
     known = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)
     if known or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -233,8 +235,9 @@ def as_text(cells: Iterable[object]) -> pa.ChunkedArray:
     import pyarrow as pa
 
     def written(cell: object) -> str | None:
-        text = text_of(cell)
-        return None if not text or UNREADABLE.search(text) else text
+        # Texts stay as they are: blanks around them are `plain`'s to take off.
+        text = str(cell) if isinstance(cell, str) else text_of(cell)
+        return text if text is None or text.isascii() or not UNREADABLE.search(text) else None
 
     return pa.chunked_array([pa.array(map(written, cells), pa.large_string())])
 
