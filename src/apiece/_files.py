@@ -54,6 +54,8 @@ PAGE: Final = Kind("a page", (".html", ".htm"), b'<meta name="generator" content
 PLAN: Final = Kind("a plan", (".json",), b'{\n  "strategy": "')
 FIGURE: Final = Kind("a figure", (".png", ".svg", ".pdf"), b"apiece figure")
 EXPORT: Final = Kind("Parquet", (".parquet",), b"ledger export", private=True)
+# The first bytes of a ledger's backup, in place of those of an SQLite file.
+BACKUP: Final = Kind("a backup of a ledger", mark=b"apiece backup 1\0", private=True)
 SCHEMA: Final = Kind("a schema", (".toml",))
 # State in a folder of its own, whose names are apiece's: replaced whatever is there.
 STATE: Final = Kind("a state", mark=b"", private=True)
@@ -122,6 +124,17 @@ def require_own(path: Path, about: os.stat_result | None, *, one_name: bool = Tr
             f"{path}: has {about.st_nlink} names (hard links), and what has the others would "
             "change with it; give a copy of its own"
         )
+
+
+def require_own_place(path: Path) -> None:
+    """Raise `DataError` where neither nothing, a file nor a folder of this user lies at a path.
+
+    For an output that may be a file or a folder, and is looked at again once it is known which.
+    """
+    about = look_at(path)
+    if about is not None and name_kind(about.st_mode) != "a folder":
+        require_regular(path, about)
+    require_owner(path, about)
 
 
 def require_own_folder(path: Path) -> None:

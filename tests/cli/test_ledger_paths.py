@@ -19,6 +19,7 @@ from tests.ledger.test_migrating import older
 from tests.strange_paths import ANOTHER_USER, STRANGE, look, plant
 
 from apiece import Ledger, _files, cli
+from apiece.ledger import back_up_ledger
 
 from .test_outputs import commands
 
@@ -34,6 +35,7 @@ WRITING = {
     "ledger init, empty": "ledger init URL",
     "ledger enroll": "ledger enroll URL --consents c.csv --mapping m.toml --delta 1e-6",
     "ledger migrate": "ledger migrate gaussian.db URL",
+    "ledger restore": "ledger restore l.backup URL --head HEAD",
     "ledger policy": "ledger policy URL p.toml",
     "ledger charge": "ledger charge URL --pure .1 --analysis q",
     "ledger commit": "ledger commit URL --analysis first --result 1",
@@ -50,6 +52,7 @@ READING = {
     "ledger history": "ledger history URL",
     "ledger verify": "ledger verify URL",
     "ledger export": "ledger export URL --out x.parquet",
+    "ledger backup": "ledger backup URL --out x.backup",
 }
 # Parameters that are the address of a ledger.
 ADDRESSES = ("url", "ledger", "old", "new")
@@ -71,6 +74,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     ledger = Ledger.make(f"{folder}/l.db", [f"p{k}" for k in range(30)], 3.0, 1e-6)
     ledger.reserve("first", ["p7"], 1.0, 30.0)
+    back_up_ledger(ledger, folder / "l.backup")
+    (folder / "head").write_text("{0.number}:{0.digest}".format(ledger.head()))
     older(folder, "gaussian")
     return folder
 
@@ -95,6 +100,7 @@ def test_every_command_that_takes_a_ledger_is_in_the_tables() -> None:
 
 
 def refused(words: str, capsys: Any, *statuses: int) -> str:
+    words = words.replace("HEAD", Path("head").read_text())
     assert cli.run(words.split(" ")) in (2, *statuses), words
     said: str = capsys.readouterr().err
     assert said.count("\n") == 1, said
@@ -133,7 +139,7 @@ def test_what_lies_beside_a_ledger_is_looked_at_too(
     plant(kind, folder / beside, head if beside == "l.db.head" else b"")
     before = look(folder)
     for words in WRITING.values():
-        if "init URL" in words or "migrate" in words:
+        if "init URL" in words or "migrate" in words or "restore" in words:
             continue  # of a ledger that is there nothing changes
         said = refused(words.replace("URL", "l.db"), capsys, 1)
         assert re.search(STRANGE[kind], said), said
@@ -165,7 +171,7 @@ def test_a_ledger_of_another_user_is_read_and_left_as_it_is(folder: Path, capsys
             pytest.skip("only root can give a file away")
     before = look(folder)
     for name, words in READING.items():
-        if name not in ("ledger migrate", "ledger export"):
+        if name not in ("ledger migrate", "ledger export", "ledger backup"):
             assert cli.run(words.replace("URL", "l.db").split(" ")) == 0, capsys.readouterr().err
     capsys.readouterr()
     assert look(folder) == before

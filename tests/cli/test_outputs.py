@@ -41,6 +41,7 @@ ASKED = {
     "ledger export paid --out": (
         "ledger export l.db --table paid --analysis first --out OUT", ("l.db",),
     ),
+    "ledger backup --out": ("ledger backup l.db --out OUT", ("l.db",)),
     "ledger enroll --out": (
         "ledger enroll sqlite:///l.db --consents c.csv --mapping m.toml --delta 1e-5 --out OUT",
         ("l.db", "c.csv", "m.toml"),

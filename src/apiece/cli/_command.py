@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import click
 
-from apiece._files import FIGURE, Kind, check_output, reading, require_own_folder
+from apiece._files import FIGURE, Kind, check_output, reading, require_own_place
 from apiece._text import aligned, plain, plain_lines
 from apiece.errors import DataError, InputError, unknown
 
@@ -77,7 +77,7 @@ class Command(click.Command):
             for kind, value in given:
                 if isinstance(kind, Output) and value is not None:
                     if kind.kind is None:
-                        require_own_folder(Path(value))
+                        require_own_place(Path(value))
                     else:
                         check_output(value, kind.kind)
             with Bar(None, ctx.command_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece._files import EXPORT
+from apiece._files import BACKUP, EXPORT
 from apiece._identifiers import find_period
 from apiece._json import loads
 from apiece._text import percent
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from apiece._types import Flags, Ids, Json
     from apiece.budgets import Budgets
     from apiece.filters import Costs
-    from apiece.ledger import Ledger
+    from apiece.ledger import Head, Ledger
 
 EXAMPLE = """
 \b
@@ -236,6 +236,62 @@ def migrate(old: str, new: str, as_json: bool) -> None:
     head = migrate_ledger(old, new)
     lines = [f"head {head.number}:{head.digest}", f"use {new} from now on, and put {old} away"]
     emit(as_json, {"head": head._asdict()}, lines)
+
+
+@subcommand(
+    "Copy a ledger to a file, while it is used.",
+    "apiece ledger backup people.db --out people.backup",
+)
+@url_argument
+@option(
+    "--out", type=Output(BACKUP), required=True, help="File of the backup; an earlier one goes."
+)
+@option("--json")
+def backup(url: str, out: Path, as_json: bool) -> None:
+    """Copy the ledger on SQLite at URL, as it is at one moment, to a file for its owner alone.
+
+    Keep the head that it prints apart from the file. The backup is no ledger: nobody can be charged
+    in it. Of a ledger in PostgreSQL it says which tools copy it.
+    """
+    from apiece.ledger import back_up_ledger
+
+    head = back_up_ledger(_open(url), out)
+    lines = [f"{out}: the ledger up to entry {head.number}", f"head {head.number}:{head.digest}"]
+    emit(as_json, {"out": str(out), "head": head._asdict()}, lines)
+
+
+@subcommand(
+    "Put a backup where its ledger was.",
+    "mv people.db people.db.damaged",
+    "apiece ledger restore people.backup people.db",
+)
+@click.argument("backup", type=PATH)
+@click.argument("url")
+@option("--head", help="number:digest of the last entry that you know; where nothing keeps it.")
+@option("--json")
+def restore(backup: Path, url: str, head: str | None, as_json: bool) -> None:
+    """Put BACKUP at URL, an SQLite file that is not there: all of it, or nothing.
+
+    It is refused where it lacks an entry that the head file, the anchor or --head has, because what
+    that entry charged could be spent again. Leave the head file where it is, and the anchor.
+    """
+    from apiece.ledger import restore_ledger
+
+    last = restore_ledger(backup, url, head=_head_from(head))
+    lines = [f"{url}: the ledger up to entry {last.number}", f"head {last.number}:{last.digest}"]
+    emit(as_json, {"head": last._asdict()}, lines)
+
+
+def _head_from(text: str | None) -> Head | None:
+    """Return the head in `number:digest`. Raises `InputError` for another text."""
+    from apiece.ledger.anchor import read_head
+
+    head = None if text is None else read_head(text)
+    if text is not None and head is None:
+        raise InputError(
+            f"--head: {text!r} is not a head; give number:digest, as status printed it"
+        )
+    return head
 
 
 @subcommand("Set or show the policy of scopes.", "apiece ledger policy people.db policy.toml")
@@ -541,14 +597,7 @@ def history(url: str, as_json: bool) -> None:
 @option("--json")
 def verify(url: str, head: str | None, as_json: bool) -> None:
     """Recompute every digest and balance; exit 1 and name what does not add up."""
-    from apiece.ledger.anchor import read_head
-
-    kept = None if head is None else read_head(head)
-    if head is not None and kept is None:
-        raise InputError(
-            f"--head: {head!r} is not a head; give number:digest, as status printed it"
-        )
-    verification = _open(url).verify(kept)
+    verification = _open(url).verify(_head_from(head))
     document = {name: getattr(verification, name) for name in ("ok", "entries", "people")}
     document["notes"] = list(verification.notes)
     warn(verification.notes)

@@ -167,7 +167,7 @@ class HeadFile:
             size = os.fstat(file).st_size
             if size and os.pread(file, 1, size - 1) != b"\n":
                 line = b"\n" + line  # after what a power cut left of a line
-            if new and self.store is not None:
+            if new and self.store is not None and is_there(self.store):
                 os.fchmod(file, self.store.stat().st_mode & 0o666)
             while line:
                 line = line[os.write(file, line) :]

@@ -315,9 +315,12 @@ class Trail:
     def _check_kept(self, kept: Mapping[int, str]) -> None:
         for number, digest in kept.items():
             if number >= len(self.digests) or self.digests[number].hex() != digest:
+                last = f"{len(self.digests) - 1}:{self.digests[-1].hex()}"
                 raise StateError(
                     f"ledger: entry {number} is not the one whose digest was kept outside the "
-                    f"database, so its history was cut short or rewritten; {NEWEST}"
+                    f"database, so its history was cut short or rewritten; {NEWEST}. If no newer "
+                    "copy is left, those charges are lost: to go on without them, let the head "
+                    f"file, and the anchor if there is one, hold the one line {last}"
                 )
 
     def _last(self, connection: sa.Connection) -> Last:

@@ -126,7 +126,7 @@ def make_engine(address: str) -> sa.Engine:
 
 
 # What SQLite opens beside its file, by that file's name.
-_SIDECARS: Final = ("-journal", "-wal", "-shm")
+SIDECARS: Final = ("-journal", "-wal", "-shm")
 
 
 def check_files(path: Path, *, writes: bool) -> bool:
@@ -136,7 +136,7 @@ def check_files(path: Path, *, writes: bool) -> bool:
     regular file under one name; writes: and for one of another user.
     """
     own = True
-    for each in (path, *(path.with_name(path.name + end) for end in _SIDECARS)):
+    for each in (path, *(path.with_name(path.name + end) for end in SIDECARS)):
         try:
             about = _files.look_at(each)
             _files.require_regular(each, about)

@@ -1,0 +1,241 @@
+"""Copies of a ledger on SQLite: a backup of a live one, and its way back, never behind a head.
+
+A backup is the database with another first word, so that neither SQLite nor apiece takes it for a
+ledger: nobody can be charged in a copy by mistake. It comes back where no ledger lies, once all
+that the head file, the anchor and this process know of the ledger is in it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from apiece import _files
+from apiece._files import BACKUP, writing
+from apiece.errors import DataError, InputError, StateError, UnsupportedError
+from apiece.ledger import database, store
+from apiece.ledger.anchor import Anchor, memory_of
+from apiece.ledger.chain import Head, Last
+from apiece.ledger.database import is_there, make_engine, name, sqlite_file
+from apiece.ledger.ledger import Ledger
+from apiece.ledger.verify import verify
+
+# The first bytes of a backup, and those of an SQLite file, of which there are as many.
+MARK: Final = b"apiece backup 1\0"
+SQLITE: Final = b"SQLite format 3\0"
+POSTGRES: Final = (
+    "is in PostgreSQL, whose own tools copy it while it is used: pg_dump --format=custom "
+    "--table='apiece_*', and pg_restore --single-transaction into a database without a ledger; "
+    "keep the anchor as it is, and run `apiece ledger verify` before anything is charged"
+)
+
+
+def back_up_ledger(ledger: Ledger, path: str | Path) -> Head:
+    """Copy a ledger to a file while it is used, as it is at one moment; the file is whole or not.
+
+    Args:
+        ledger: On SQLite.
+        path: A new file, or an earlier backup, which is replaced. It is its owner's alone, and data
+            about people as the ledger is.
+
+    Returns:
+        The last entry in the copy. Keep it apart from the copy: `restore_ledger` asks for it where
+        no head file and no anchor are left.
+
+    Raises:
+        StateError: Where the history does not hold.
+        DataError: Where the file cannot be written.
+        UnsupportedError: For a ledger in PostgreSQL; it says which tools copy that.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.make(f"{folder}/people.db", ["ann"], 1.0, 1e-6)
+        ...     head = back_up_ledger(ledger, f"{folder}/people.backup")
+        ...     head == ledger.head()
+        True
+    """
+    if sqlite_file(ledger.engine) is None:
+        raise UnsupportedError(f"ledger {name(ledger.engine)}: {POSTGRES}")
+    target = Path(path)
+    with writing(target, BACKUP, ledger.store.files) as file, ledger.store.reading() as reading:
+        source = reading.connection.connection.driver_connection
+        assert isinstance(source, sqlite3.Connection)
+        with _nameless_database(target.parent) as (copy, content):
+            source.backup(copy)
+            content.seek(0)
+            first = content.read(len(SQLITE))
+            if first != SQLITE:
+                raise StateError(f"ledger {name(ledger.engine)}: could not be copied; try again")
+            file.write(MARK)
+            shutil.copyfileobj(content, file, 2**20)
+        return reading.last.head
+
+
+@contextmanager
+def _nameless_database(folder: Path) -> Iterator[tuple[sqlite3.Connection, IO[bytes]]]:
+    """Yield an empty database in a file that no name leads to, and the file."""
+    descriptor, named = tempfile.mkstemp(dir=folder, prefix=".apiece-")
+    path = Path(named)
+    try:
+        with os.fdopen(descriptor, "rb") as content:
+            copy = sqlite3.connect(path, isolation_level=None)
+            try:
+                # Nothing is rolled back, and so nothing has to be found by a name.
+                copy.execute("PRAGMA journal_mode = OFF")
+                copy.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                path.unlink()
+                yield copy, content
+            finally:
+                copy.close()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def restore_ledger(
+    backup: str | Path,
+    url: str,
+    *,
+    head: Head | None = None,
+    anchor: str | os.PathLike[str] | None = None,
+) -> Head:
+    """Put a backup where its ledger was: all of it, or nothing.
+
+    What is there must be put away before. The head file that is there, and the anchor, stay and go
+    on; without both, `head` is needed.
+
+    Args:
+        backup: As `back_up_ledger` wrote it.
+        url: The address of an SQLite file, which is not there.
+        head: The last entry that is known of the ledger, as `back_up_ledger` and `status` say it.
+        anchor: As of `Ledger.open`.
+
+    Returns:
+        The last entry of the ledger.
+
+    Raises:
+        DataError: For what is no backup, and a ledger that is there.
+        InputError: Where nothing says which entry is the last that is known.
+        StateError: For a backup that is damaged, of another ledger, or behind what is kept.
+        UnsupportedError: For an address in PostgreSQL.
+
+    Guarantee:
+        A backup that lacks an entry whose digest is kept, in the head file, the anchor, this
+        process or `head`, is refused: what that entry charged cannot be spent again.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.make(f"{folder}/people.db", ["ann"], 1.0, 1e-6)
+        ...     _ = back_up_ledger(ledger, f"{folder}/people.backup")
+        ...     Path(folder, "people.db").unlink()
+        ...     restore_ledger(f"{folder}/people.backup", f"{folder}/people.db") == ledger.head()
+        True
+    """
+    engine = make_engine(url)
+    path = sqlite_file(engine)
+    if path is None:
+        raise UnsupportedError(f"ledger {name(engine)}: {POSTGRES}")
+    _require_free(path)
+    kept = Anchor.of(anchor, path)
+    kept.check_writable()
+    digests = kept.read(whole=True).digests
+    if head is not None and digests.setdefault(head.number, head.digest) != head.digest:
+        raise StateError(f"head {head.number}: another digest of that entry is kept")
+    if not digests:
+        raise InputError(
+            f"ledger {path}: no head file and no anchor is there, so nothing says whether this "
+            "backup is the newest; give the last head that you know, as head (--head "
+            "NUMBER:DIGEST): `apiece ledger backup` printed it"
+        )
+    with _staged(Path(backup), path) as staged:
+        last = _checked(Path(backup), staged, kept, digests)
+        # The head first: without its ledger it is refused, and the backup is put back again.
+        kept.keep(last, kept.read(whole=True))
+        _require_free(path)
+        staged.rename(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    memory_of(store.read(engine)[0]).see(last)
+    return last.head
+
+
+def _require_free(path: Path) -> None:
+    """Raise `DataError` where a ledger is, or what SQLite would take for a part of it."""
+    database.check_files(path, writes=True)
+    if is_there(path) and path.stat().st_size:
+        raise DataError(
+            f"ledger {path}: is there; put it away first (mv {path} {path}.old), with nobody "
+            "charging it, and leave its head file where it is"
+        )
+    for end in database.SIDECARS:
+        if is_there(path.with_name(path.name + end)):
+            raise DataError(
+                f"ledger {path}: {path.name}{end} of another state is there, and SQLite would "
+                "play it back into the backup; put it away with the file that it belongs to"
+            )
+
+
+@contextmanager
+def _staged(backup: Path, path: Path) -> Iterator[Path]:
+    """Yield a copy of the backup as a database, in a private folder beside where it will be."""
+    folder = path.with_name(f".{path.name}.restore")
+    _files.require_own_folder(folder)
+    staged = folder / "ledger.db"
+    try:
+        shutil.rmtree(folder, ignore_errors=True)  # what a kill left
+        folder.mkdir(mode=0o700)
+        with backup.open("rb") as source:
+            if source.read(len(MARK)) != MARK:
+                raise DataError(
+                    f"{backup}: is no backup; give a file that `apiece ledger backup` wrote"
+                )
+            descriptor, _ = _files.open_own(staged, os.O_RDWR | os.O_CREAT, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(SQLITE)
+                shutil.copyfileobj(source, file, 2**20)
+                file.flush()
+                os.fsync(descriptor)
+        yield staged
+    except OSError as error:
+        raise DataError(f"{backup}: cannot be restored ({error.strerror or error})") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _checked(backup: Path, staged: Path, kept: Anchor, digests: dict[int, str]) -> Last:
+    """Return the last entry of a backup in which all is that is known; recompute all of it."""
+    engine = make_engine(str(staged))
+    if not store.is_there(engine):
+        raise StateError(f"{backup}: holds no ledger; give another backup")
+    salt, _ = store.read(engine)
+    known = dict(digests)
+    seen = memory_of(salt).last
+    if seen is not None:
+        known.setdefault(seen.number, seen.digest.hex())
+    found = verify(engine, salt, {})
+    if not found.ok:
+        raise StateError(f"{backup}: is damaged ({found.problems[0]}); give another backup")
+    newest = max(known)
+    if newest > found.head.number:
+        files = " and ".join(file.called for file in kept.files)
+        raise StateError(
+            f"{backup}: ends with entry {found.head.number}, and entry {newest} of this ledger is "
+            "known: what the entries between charged could be spent again; give a later copy. If "
+            "there is none, their charges are lost: to go on without them, let "
+            f"{files} hold the one line {found.head.number}:{found.head.digest}, and restore again"
+        )
+    foreign = verify(engine, salt, known)
+    if not foreign.ok:
+        raise StateError(f"{backup}: is of another ledger ({foreign.problems[0]})")
+    return Last(found.head.number, bytes.fromhex(found.head.digest), found.people)
