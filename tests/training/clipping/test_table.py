@@ -282,6 +282,7 @@ def summed(x, w):
 def summed_back(x, w, index):
     """What is a sum over the records goes back through functions of what is shared."""
     total = x.sum(0)
+    total = total + total - torch.sub(total, total, alpha=2)
     back = aten.tanh_backward(total, w.tanh()) + aten.sigmoid_backward(total, w.sigmoid())
     back = back + aten.gelu_backward(total, w) + aten.silu_backward(total, w)
     back = back + aten.softplus_backward(total, w, 1.0, 20.0) + aten.threshold_backward(total, w, 0)
@@ -497,6 +498,12 @@ MIXED = {
     "count as an index": lambda x: x * torch.arange(9.0)[(x[:, 0] > 0).sum().reshape(1)],
     "ends of a line": lambda x: x * torch.linspace(x.sum(), 2 * x.sum(), 6),
     "sum made whole": lambda x: x.sum(0).long(),
+    "a sum times itself": lambda x: (lambda s: s * s)(x.sum(0)),
+    "a sum over itself": lambda x: (lambda s: s / s)(x.sum(0)),
+    "a sum back through itself": lambda x: (lambda s: aten.tanh_backward(s, s))(x.sum(0)),
+    "a sum back through its softmax": lambda x: (
+        lambda s: aten._softmax_backward_data(s, s, 0, torch.float32)
+    )(x.sum(0)),
     "back through a sum": lambda x: aten.tanh_backward(torch.ones(6), x.sum(0)),
     "a sum written over": lambda x: x.sum(0).masked_fill(torch.arange(6) > 2, 1.0),
     "a sum added to rows": lambda x: torch.ones(6).index_add(0, torch.arange(6), x.sum(0)),

@@ -84,9 +84,9 @@ def is_linear_in_sums(call: Call, gradient: str = "grad_output") -> bool:
 
     A backward is linear in the gradient that it is given, so that it gives a sum over records, too.
     """
-    others = [t for t in call.tensors() if t is not call.argument(gradient)]
+    layouts = [call.of(tensor) for tensor in call.taken()]
     summed = isinstance(call.of(call.argument(gradient)), Summed)
-    return summed and all(isinstance(call.of(t), Shared) for t in others)
+    return summed and layouts.count(SUMMED) == 1 and layouts.count(SHARED) == len(layouts) - 1
 
 
 @rule("_softmax_backward_data _log_softmax_backward_data glu_backward")

@@ -207,6 +207,12 @@ class Call:
         nodes = self.node.all_input_nodes
         return [n for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
 
+    def taken(self) -> list[fx.Node]:
+        """Return the tensors among the arguments, one that stands in two places twice."""
+        given = flat([*self.node.args, *self.node.kwargs.values()])
+        tensors = [one for one in given if isinstance(one, fx.Node)]
+        return [one for one in tensors if isinstance(one.meta.get("val"), torch.Tensor)]
+
     def out(self) -> Shape:
         """Return the shape of what the operator gives, or of the first of several tensors."""
         value = self.node.meta["val"]
@@ -349,7 +355,7 @@ def _pointwise(call: Call) -> Given:
     tensors = [call.argument("src")] if call.name == "copy" else call.tensors()
     layouts = [call.of(t) for t in tensors]
     if SUMMED in layouts:
-        return _of_sums(call, layouts)
+        return _of_sums(call)
     if call.name in RANDOM:
         drawn(call, layouts)
     return matched(call, tensors, layouts)
@@ -375,8 +381,12 @@ def drawn(call: Call, layouts: list[Layout]) -> None:
         raise Unproved(DRAWN)
 
 
-def _of_sums(call: Call, layouts: list[Layout]) -> Given:
-    """A linear map of sums over records is one: with shared factors, and sums added up."""
+def _of_sums(call: Call) -> Given:
+    """A linear map of sums over records is one: with shared factors, and sums added up.
+
+    A sum that stands in two places counts twice: times itself it is a square, which is not linear.
+    """
+    layouts = [call.of(tensor) for tensor in call.taken()]
     name, several, linear = call.name, layouts.count(SUMMED), False
     if name in _LINEAR_IN_ONE:
         linear = name != "_to_copy" or call.node.meta["val"].is_floating_point()
