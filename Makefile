@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE  # the tests start programs: what they import is compiled once
 
-.PHONY: help quickstart test test-all test-extras mutants stale check bench docs sbom format install clean
+.PHONY: help quickstart test test-all test-extras test-extras-alone mutants stale check bench docs sbom format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -34,6 +34,9 @@ test-all: $(STAMP)  ## all tests, the slow ones too
 
 test-extras: $(STAMP)  ## the tests that need an extra (ray, flower, lightning, mlflow, huggingface, networks, oracles, spark), each installed first
 	.ci/extras $(BIN)/python
+
+test-extras-alone: $(STAMP)  ## each extra in a fresh environment of its own, and its commands; all of them: .ci/extras-alone
+	$(BIN)/python .ci/extras-alone --quick
 
 mutants: $(STAMP)  ## how many planted faults the tests find (hours; goes on where it stopped): SAMPLE=100 PACKAGES="plan ledger"
 	@$(PIP) -e '.[dev,mutants]'

@@ -1,9 +1,7 @@
-# apiece[pdf]: the statement of a run, as a page; the run folder was made elsewhere.
-python - <<'PY'
-from apiece.reporting.papers import statement_pdf
-
-try:
-    statement_pdf({"statement": "none"})
-except KeyError:  # what a statement must have; the library was found
-    pass
-PY
+# apiece[pdf]: the statement of a run, as a page.
+# The run is of another environment, where there is one: `train` leaves it in $SHARED.
+python -c "import fpdf, apiece.reporting.papers"
+if [ -d "$SHARED/run" ]; then
+    python -m apiece report "$SHARED/run" --as statement --out statement.pdf
+    test -s statement.pdf
+fi

@@ -1,8 +1,13 @@
-# apiece[ray]: shadow models of a run, trained as Ray's tasks.
-bash -eu "$CLONE/.ci/smokes/train.sh"
+# apiece[ray]: blocks of shadow models, run as Ray's tasks.
 python - <<'PY'
 from apiece.adapters import cluster
 
-print(dict(cluster(cpus=1)(lambda block: {"squares": block**2}, range(3))))
+
+def squares(block: int) -> dict[str, int]:
+    return {"square": block**2}
+
+
+found = dict(cluster(cpus=1)(squares, range(3)))
+assert found == {k: {"square": k**2} for k in range(3)}, found
+import apiece.audit.stacked_training
 PY
-python -m apiece audit lira run --models 2 --out shadows --cluster local

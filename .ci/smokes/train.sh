@@ -15,5 +15,5 @@ python -m apiece train job.toml --out run
 python -m apiece report run --out report.html
 python -m apiece report run --as statement --out statement.json
 python -m apiece audit run run
-python -m apiece audit lira run --models 2 --out lira
 python -c "from apiece.recipes import RECIPES; from apiece import Trainer, clip_and_sum"
+cp -r run "$SHARED/"

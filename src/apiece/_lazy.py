@@ -17,7 +17,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "queries": _QUERIES,
     "sensitivity": {"sympy": "sympy", "mpmath": "mpmath"},
     "sklearn": _TRAIN | {"sklearn": "scikit-learn"},
-    "pdf": {"fpdf": "fpdf2"},
+    "pdf": _TRAIN | {"fpdf": "fpdf2"},
     "spark": _QUERIES | {"pyspark": "pyspark"},
     "ray": _TRAIN | {"ray": "ray"},
     "flower": _TRAIN | _LEDGER | {"flwr": "flwr"},

@@ -29,6 +29,7 @@ class Bounds(NamedTuple):
         upper: The same, of the same shape.
 
     Example:
+        >>> from apiece import Bounds
         >>> Bounds(0.9, 1.1).upper
         1.1
     """

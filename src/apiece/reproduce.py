@@ -60,6 +60,8 @@ class Place:
         work: A folder of the experiment's own, for checkpoints and caches.
 
     Example:
+        >>> from pathlib import Path
+        >>> from apiece.reproduce import Place
         >>> Place(Path("data"), Path("runs")).work.name
         'runs'
     """
@@ -80,6 +82,7 @@ class Done:
         date: When it ended.
 
     Example:
+        >>> from apiece.reproduce import Done
         >>> Done({"seed": 0}, {"accuracy": 97.5}, 60.0, "a processor", "2026-01-02").unit["seed"]
         0
     """
@@ -104,6 +107,7 @@ class Table:
         InputError: For a row of another length.
 
     Example:
+        >>> from apiece.reproduce import Table
         >>> print(Table(["a", "b"], [["1", "2"]]).markdown())
         | a | b |
         |---|---|
@@ -163,6 +167,7 @@ class Experiment(Outline):
         InputError: For a name that no command line takes.
 
     Example:
+        >>> from apiece.reproduce import Experiment, Table
         >>> half = Experiment(name="half", paper="Nobody", shows="Table 0", cost="nothing",
         ...                   units=lambda seeds, scale: [{"seed": s} for s in range(seeds)],
         ...                   run=lambda unit, place: unit["seed"] / 2,
@@ -253,6 +258,8 @@ def load(folder: Path, name: str) -> Experiment:
         DataError: For a folder without experiments, or a file whose experiment is called otherwise.
 
     Example:
+        >>> from pathlib import Path
+        >>> from apiece.reproduce import load
         >>> load(Path("experiments"), "recipes").paper  # doctest: +SKIP
         'ours'
     """
@@ -282,6 +289,8 @@ class Store:
         folder: Its path.
 
     Example:
+        >>> from pathlib import Path
+        >>> from apiece.reproduce import Store
         >>> Store(Path("experiments/results")).path("boenisch-2023-table2").name
         'boenisch-2023-table2.json'
     """
@@ -365,6 +374,8 @@ def run(
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
+        >>> from apiece.reproduce import Experiment, Place, Store, run
         >>> half = Experiment(name="half", paper="", shows="", cost="", tables=lambda done: [],
         ...                   units=lambda seeds, scale: [{"seed": seed} for seed in range(seeds)],
         ...                   run=lambda unit, place: unit["seed"] / 2)
@@ -412,6 +423,7 @@ def interval(values: Sequence[float], *, digits: int = 2) -> str:
         digits: After the point.
 
     Example:
+        >>> from apiece.reproduce import interval
         >>> interval([97.0, 98.0, 99.0]), interval([97.0]), interval([])
         ('98.00 ± 2.48 (3)', '97.00 (1)', '–')
     """
@@ -431,6 +443,7 @@ def signed(values: Sequence[float], *, digits: int = 2) -> str:
         digits: After the point.
 
     Example:
+        >>> from apiece.reproduce import signed
         >>> signed([0.25, 0.5, 0.75])
         '+0.50 ± 0.62 (3)'
     """
@@ -454,6 +467,7 @@ def spread(values: Sequence[float], *, digits: int = 2) -> str:
         digits: After the point.
 
     Example:
+        >>> from apiece.reproduce import spread
         >>> spread([97.0, 98.0, 99.0]), spread([])
         ('98.00 ± 1.00', '–')
     """

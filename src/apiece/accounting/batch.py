@@ -59,6 +59,7 @@ def epsilons(
         The exact ε lies between the two ends.
 
     Example:
+        >>> from apiece.accounting import epsilons
         >>> bounds = epsilons(noise_multiplier=[1.0, 2.0], sampling_probability=0.01,
         ...                   steps=1000, delta=1e-5)
         >>> bounds.upper.round(2)
@@ -135,6 +136,7 @@ def noise_multipliers(
         returned.
 
     Example:
+        >>> from apiece.accounting import noise_multipliers
         >>> z = noise_multipliers(epsilon=1.0, delta=1e-5, sampling_probability=0.00853, steps=9375)
         >>> round(float(z), 2)
         3.18
@@ -193,6 +195,7 @@ def sampling_probabilities(
         full participation costs less, and 0 where not even 1e-12 keeps it.
 
     Example:
+        >>> from apiece.accounting import sampling_probabilities
         >>> q = sampling_probabilities(epsilon=1.0, delta=1e-5, noise_multiplier=2.0, steps=1465)
         >>> round(float(q), 4)
         0.0128

@@ -47,6 +47,7 @@ class EpsilonBudget(_Spent):
         InputError: For values outside their bounds.
 
     Example:
+        >>> from apiece.accounting import EpsilonBudget
         >>> EpsilonBudget(1.0, 1e-5).limit
         1.0
     """
@@ -79,6 +80,7 @@ class AdvantageBudget(_Spent):
         InputError: For a value outside.
 
     Example:
+        >>> from apiece.accounting import AdvantageBudget
         >>> AdvantageBudget(0.1).limit
         0.1
     """
@@ -105,6 +107,7 @@ class PowerBudget(_Spent):
         InputError: For values outside their bounds.
 
     Example:
+        >>> from apiece.accounting import PowerBudget
         >>> PowerBudget(0.2, 0.1).limit
         0.2
     """
@@ -150,6 +153,7 @@ class MuBudget(_Spent):
         Dong, Roth, Su 2022.
 
     Example:
+        >>> from apiece.accounting import MuBudget
         >>> MuBudget(1.0).limit
         1.0
     """
@@ -176,6 +180,8 @@ class ExcessBudget(_Spent):
         InputError: For a limit outside.
 
     Example:
+        >>> from apiece import Gaussian, privacy_curve
+        >>> from apiece.accounting import ExcessBudget
         >>> ExcessBudget(0.1, privacy_curve(Gaussian(2.0))).limit
         0.1
     """
@@ -218,6 +224,8 @@ class Calibration:
         `achieved` was evaluated at `value`, not interpolated.
 
     Example:
+        >>> from apiece import calibrate
+        >>> from apiece.accounting import EpsilonBudget
         >>> calibrated = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1)
         >>> calibrated.parameter, calibrated.saturated
         ('noise_multiplier', False)
@@ -263,6 +271,8 @@ def calibrate(
         An upper bound on what is spent at the value returned was found within the budget.
 
     Example:
+        >>> from apiece import calibrate
+        >>> from apiece.accounting import EpsilonBudget
         >>> calibrated = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1)
         >>> round(calibrated.value, 4), calibrated.achieved <= 1.0
         (3.7306, True)

@@ -278,6 +278,7 @@ def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:
         RangeError: Where losses are past the numerical range.
 
     Example:
+        >>> from apiece import Gaussian, Repeated, Sampled, privacy_curve
         >>> curve = privacy_curve(Repeated(Sampled(Gaussian(1.0), 0.01), 1000))
         >>> print(curve.explain(1e-5))
         1.82823 ≤ ε ≤ 1.82824 at δ = 1e-05, by contour integral: sampled Gaussian steps of one \

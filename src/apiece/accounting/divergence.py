@@ -34,6 +34,7 @@ class Excess(NamedTuple):
         Kaiser et al. 2026, Def. 7.
 
     Example:
+        >>> from apiece import Gaussian, excess
         >>> from apiece.accounting import privacy_curve
         >>> promised = privacy_curve(Gaussian(2.0))
         >>> excess(promised, promised).forward.upper
@@ -75,6 +76,7 @@ def excess(
         functions of the two curves.
 
     Example:
+        >>> from apiece import excess
         >>> from apiece.accounting import privacy_curve
         >>> from apiece.mechanisms import Gaussian
         >>> promised, own = (privacy_curve(Gaussian(z), method="gdp") for z in (2.0, 1.0))

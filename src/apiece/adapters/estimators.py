@@ -349,6 +349,8 @@ class PrivateClassifier(_Classifies, _Tabular):
         the add/remove relation, as `plan_` states it: where random_state is None.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.adapters import PrivateClassifier
         >>> from apiece.datasets import Numeric
         >>> X, y = np.array([[0.0], [1.0]] * 500), np.array(["no", "yes"] * 500)
         >>> model = PrivateClassifier(["no", "yes"], Numeric(0, 1), delta=1e-4, random_state=0)
@@ -446,6 +448,9 @@ class PrivateRegressor(RegressorMixin, _Tabular):
         As `PrivateClassifier`.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.adapters import PrivateRegressor
+        >>> from apiece.datasets import Numeric
         >>> X = np.linspace(0, 1, 1000)[:, None]
         >>> model = PrivateRegressor(Numeric(0, 10), Numeric(0, 1), delta=1e-4, random_state=0)
         >>> bool(model.fit(X, 10 * X[:, 0], epsilon=2.0).score(X, 10 * X[:, 0]) > 0.9)
@@ -512,6 +517,8 @@ class PrivateImageClassifier(_Classifies):
         Tramèr and Boneh 2021.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.adapters import PrivateImageClassifier
         >>> from apiece.recipes import Recipe
         >>> recipe = Recipe(transform="leaf-patches", groups=32, epochs=5, batch_size=100)
         >>> X, y = np.zeros((200, 1, 8, 8), np.uint8), np.repeat(["dark", "light"], 100)

@@ -149,6 +149,16 @@ def plan_federation(
 
     Guarantee:
         `record_epsilon(l, delta)` of the result is at most epsilon[l].
+
+    Example:
+        >>> from apiece.adapters.federation import plan_federation
+        >>> federation = plan_federation(
+        ...     [1.0, 4.0], 1e-5, [300, 100], rounds=5, client_probability=1.0,
+        ...     noise_multiplier=3.0)
+        >>> federation.rates[0] < federation.rates[1]
+        True
+        >>> 0.9 < federation.record_epsilon(0, 1e-5) <= 1
+        True
     """
     delta = _check.probability("delta", delta, low_open=True, high_open=True)
     multiplier = _check.positive("noise_multiplier", noise_multiplier)

@@ -92,6 +92,16 @@ class FederatedStrategy(Strategy):
         the noise here the server and the channel to it are trusted with each client's sum, and
         everybody else sees noisy sums. With `least` and secure aggregation nobody is trusted with
         a sum, but `least` clients in every round with their share of the noise.
+
+    Example:
+        >>> import torch
+        >>> from apiece.adapters.flower import FederatedStrategy, plan_federation
+        >>> federation = plan_federation(
+        ...     [1.0, 4.0], 1e-5, [300, 100], rounds=5, client_probability=1.0,
+        ...     noise_multiplier=3.0)
+        >>> strategy = FederatedStrategy(torch.nn.Linear(3, 2), federation, learning_rate=0.5)
+        >>> strategy.names
+        ['weight', 'bias']
     """
 
     def __init__(
@@ -303,6 +313,20 @@ class FederatedClient(NumPyClient):
         Its sum is a function of the records whose coins fell so; without one record it differs by
         at most clip_norm, and with client_clip it is at most that long in all. Coins and shares of
         the noise come from the operating system's randomness.
+
+    Example:
+        >>> import numpy as np
+        >>> import torch
+        >>> from apiece.adapters.flower import FederatedClient, plan_federation
+        >>> federation = plan_federation(
+        ...     [1.0, 4.0], 1e-5, [300, 100], rounds=5, client_probability=1.0,
+        ...     noise_multiplier=3.0)
+        >>> data, levels = (torch.randn(40, 3), torch.zeros(40, dtype=int)), np.arange(40) % 2
+        >>> model, loss = torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(reduction="none")
+        >>> client = FederatedClient(model, loss, data, levels, federation)
+        >>> sums, examples, _ = client.fit([p.detach().numpy() for p in model.parameters()], {})
+        >>> [part.shape for part in sums], examples
+        ([(2, 3), (2,)], 1)
     """
 
     def __init__(

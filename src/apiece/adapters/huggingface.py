@@ -122,9 +122,20 @@ class PrivateTrainer(transformers.Trainer):
         loss that is returned is None.
 
     Example:
-        >>> def train(model, arguments, plan, texts, collator):
-        ...     PrivateTrainer(model, arguments, plan=plan, train_dataset=texts,
-        ...                    data_collator=collator).train()
+        >>> from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+        >>> from apiece import Budgets, Scale, assign
+        >>> from apiece.adapters.huggingface import PrivateTrainer
+        >>> budgets = Budgets([1.0] * 20 + [3.0] * 20, 1e-3)
+        >>> plan = assign(budgets, Scale(), steps=3, expected_batch_size=8, clip_norm=1.0)
+        >>> small = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        ...                    intermediate_size=8, vocab_size=50)
+        >>> texts = [{"input_ids": [1 + k, 2, 3], "labels": k % 2} for k in range(40)]
+        >>> arguments = TrainingArguments("out", report_to=[], use_cpu=True, disable_tqdm=True)
+        >>> trainer = PrivateTrainer(BertForSequenceClassification(small), arguments, plan=plan,
+        ...                          train_dataset=texts, private_seed=0)
+        >>> trainer.train().global_step
+        {'train_runtime': ...}
+        3
     """
 
     def __init__(

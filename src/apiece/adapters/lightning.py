@@ -36,9 +36,21 @@ class PrivateModule(LightningModule):
         seconds; no loss, which is computed from records.
 
     Example:
-        >>> from lightning import Trainer as Loop
-        >>> def train(trainer):
-        ...     Loop(max_epochs=-1, accelerator="cpu").fit(PrivateModule(trainer))
+        >>> import lightning, torch
+        >>> from apiece import Budgets, Scale, Trainer, assign
+        >>> from apiece.adapters.lightning import PrivateModule
+        >>> budgets = Budgets([1.0] * 20 + [3.0] * 20, 1e-3)
+        >>> plan = assign(budgets, Scale(), steps=3, expected_batch_size=8, clip_norm=1.0)
+        >>> model, loss = torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(reduction="none")
+        >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> data = torch.randn(40, 3), torch.zeros(40, dtype=torch.long)
+        >>> trainer = Trainer(model, sgd, loss, plan, data, seed=0)
+        >>> quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False,
+        ...          "enable_model_summary": False}
+        >>> loop = lightning.Trainer(max_epochs=-1, accelerator="cpu", **quiet)
+        >>> loop.fit(PrivateModule(trainer))
+        >>> trainer.step_number
+        3
     """
 
     def __init__(self, trainer: Trainer) -> None:

@@ -27,7 +27,9 @@ class MLflow:
 
     Example:
         >>> from apiece import Trainer
+        >>> from apiece.adapters.mlflow import MLflow
         >>> def train(model, optimizer, loss, plan, data):
+        ...     import mlflow
         ...     with mlflow.start_run():
         ...         Trainer(model, optimizer, loss, plan, data, callbacks=[MLflow(plan)]).fit()
     """

@@ -81,7 +81,11 @@ def individual(
         Yousefpour et al. 2021.
 
     Example:
-        >>> from torch.utils.data import TensorDataset
+        >>> import torch
+        >>> from torch import nn
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> from apiece import Budgets
+        >>> from apiece.adapters.opacus import individual
         >>> data = TensorDataset(torch.randn(40, 3), torch.zeros(40, dtype=torch.long))
         >>> model = nn.Linear(3, 2)
         >>> trainer = individual(

@@ -37,6 +37,7 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
             as often as Ray tries; what is finished is kept.
 
     Example:
+        >>> from apiece.adapters import cluster
         >>> mapper = cluster(cpus=1.0)  # for train_shadows(job, mapper=mapper)
     """
 

@@ -43,7 +43,7 @@ class Allocate(Strategy):
         Feldman and Shenfeld 2025 (random allocation); Boenisch et al. 2023, Algorithm 1.
 
     Example:
-        >>> from apiece import Budgets, assign
+        >>> from apiece import Allocate, Budgets, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> plan = assign(asked, Allocate(), steps=10, expected_batch_size=20, clip_norm=1.0)
         >>> plan.stages[0].times.tolist()

@@ -97,6 +97,7 @@ def assign(
         Boenisch et al. 2023, §3.
 
     Example:
+        >>> from apiece import Budgets, Scale, assign
         >>> budgets = Budgets.from_groups([("strict", 1.0, .5), ("weak", 3.0, .5)], 1000, 1e-5)
         >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
         >>> plan.verify().ok
@@ -134,6 +135,9 @@ def assign_levels(
         UnsupportedError: For a strategy that needs every record.
 
     Example:
+        >>> from apiece import Budgets
+        >>> from apiece.assignment import assign_levels
+        >>> from apiece.budgets import BudgetLevels
         >>> groups = Budgets.from_groups([("a", 1.0, .5), ("b", 3.0, .5)], 1000, 1e-5).groups
         >>> levels = BudgetLevels(groups)
         >>> assign_levels(levels, "scale", steps=10, expected_batch_size=100, clip_norm=1.0)
@@ -170,6 +174,7 @@ class Compared:
         objection: Why the plan must not be released, or why there is none; None for a sound plan.
 
     Example:
+        >>> from apiece.assignment import Compared
         >>> Compared("scale", 0.02, 1.5, 0.0, 0.01, None).strategy
         'scale'
     """
@@ -209,8 +214,11 @@ def compare(
         InputError: As `assign`, but for requests that cannot be met: `objection` says why.
 
     Example:
+        >>> from apiece import Budgets
+        >>> from apiece.assignment import compare
         >>> budgets = Budgets([1.0] * 300 + [4.0] * 300, 1e-5)
-        >>> uniform, scale = compare(budgets, COMPARED[:2], steps=50, expected_batch_size=60)
+        >>> both = ["uniform", "scale"]
+        >>> uniform, scale = compare(budgets, both, steps=50, expected_batch_size=60)
         >>> scale.noise_over_signal < uniform.noise_over_signal
         True
     """

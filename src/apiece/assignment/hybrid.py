@@ -57,7 +57,7 @@ class Hybrid(Strategy):
         Kaiser et al. 2026, Def. 8; the strategy is ours.
 
     Example:
-        >>> from apiece import Budgets, assign
+        >>> from apiece import Budgets, Hybrid, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> plan = assign(asked, Hybrid(0.0), steps=10, expected_batch_size=10, clip_norm=1.0)
         >>> plan.stages[0].sampling_probability.tolist()

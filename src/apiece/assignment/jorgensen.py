@@ -46,7 +46,7 @@ class JorgensenSampling(Strategy):
         Heo et al. 2023, Def. 4.1 and B.1; Jorgensen, Yu, Cormode 2015.
 
     Example:
-        >>> from apiece import Budgets, assign
+        >>> from apiece import Budgets, JorgensenSampling, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> plan = assign(asked, JorgensenSampling(3.0), steps=10, expected_batch_size=10,
         ...               clip_norm=1.0)

@@ -49,6 +49,9 @@ class OwnedPlan:
         Choquette-Choo et al. 2024 (mixtures of Gaussians); Ganesh et al. 2025 (several owners).
 
     Example:
+        >>> from apiece import Budgets
+        >>> from apiece.assignment import assign_owned
+        >>> from apiece.budgets import Ownership
         >>> graph = Ownership([[i, (i + 1) % 100] for i in range(100)])
         >>> owned = assign_owned(graph, Budgets(2.0, 1e-5, ids=range(100)), "scale", limit=2,
         ...                      steps=10, expected_batch_size=10, clip_norm=1.0)
@@ -168,6 +171,9 @@ def assign_owned(
         numbers, is above what they asked; a plan that fails is never returned.
 
     Example:
+        >>> from apiece import Budgets
+        >>> from apiece.assignment import assign_owned
+        >>> from apiece.budgets import Ownership
         >>> graph = Ownership([[i, (i + 1) % 100] for i in range(100)])
         >>> owned = assign_owned(graph, Budgets(2.0, 1e-5, ids=range(100)), "scale", limit=2,
         ...                      steps=10, expected_batch_size=10, clip_norm=1.0)

@@ -32,6 +32,8 @@ class Request:
         InputError: For values outside their bounds; an unknown method.
 
     Example:
+        >>> from apiece import Budgets
+        >>> from apiece.assignment import Request
         >>> Request(Budgets([1.0] * 50, 1e-5), 10, 5, 1.0).mean_probability
         0.1
     """

@@ -71,7 +71,7 @@ class Rounds(Strategy):
         Heo et al. 2023, Algorithm 1; B.2 and Algorithm 2, after Niu et al. 2021, for "average".
 
     Example:
-        >>> from apiece import Budgets, assign
+        >>> from apiece import Budgets, Rounds, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> settings = {"steps": 10, "expected_batch_size": 10, "clip_norm": 1.0}
         >>> plan = assign(asked, Rounds(2), **settings)
@@ -119,7 +119,7 @@ class AdaPDP(Rounds):
         Heo et al. 2023, B.2 and Algorithm 2, after Niu et al. 2021.
 
     Example:
-        >>> from apiece import Budgets, assign
+        >>> from apiece import AdaPDP, Budgets, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> plan = assign(asked, AdaPDP(2), steps=10, expected_batch_size=10, clip_norm=1.0)
         >>> plan.combine, plan.verify().ok

@@ -50,7 +50,7 @@ class Sample(Strategy):
         Boenisch et al. 2023, Algorithm 1; Kaiser et al. 2026, Table III.
 
     Example:
-        >>> from apiece import Budgets, assign
+        >>> from apiece import Budgets, Sample, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> plan = assign(asked, Sample(), steps=10, expected_batch_size=10, clip_norm=1.0)
         >>> plan.stages[0].sampling_probability.round(2).tolist()

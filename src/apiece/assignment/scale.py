@@ -25,7 +25,7 @@ class Scale(Strategy):
         arithmetically).
 
     Example:
-        >>> from apiece import Budgets, assign
+        >>> from apiece import Budgets, Scale, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0)
         >>> plan.stages[0].clip_norm.round(2).tolist()

@@ -49,6 +49,8 @@ def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = No
 
     Example:
         >>> from apiece import Budgets, Scale, assign
+        >>> from apiece.assignment import schedule_noise
+        >>> from apiece.plan import Schedule
         >>> budgets = Budgets.from_groups([("strict", 1.0, .5), ("weak", 3.0, .5)], 1000, 1e-5)
         >>> plan = assign(budgets, Scale(), steps=100, expected_batch_size=100, clip_norm=1.0)
         >>> falling = schedule_noise(plan, Schedule(((0, 2.0), (50, 1.0)), "hold"))

@@ -33,7 +33,7 @@ class Sequential(Strategy):
         Boenisch et al. 2023, App. E.2.
 
     Example:
-        >>> from apiece import Budgets, assign
+        >>> from apiece import Budgets, Sequential, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> plan = assign(asked, Sequential(), steps=10, expected_batch_size=10, clip_norm=1.0)
         >>> [stage.sampling_probability.tolist() for stage in plan.stages]

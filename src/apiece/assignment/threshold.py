@@ -36,7 +36,7 @@ class Threshold(Strategy):
         Boenisch et al. 2023, App. E.1.
 
     Example:
-        >>> from apiece import Budgets, assign
+        >>> from apiece import Budgets, Threshold, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> plan = assign(asked, Threshold(2.0), steps=10, expected_batch_size=10, clip_norm=1.0)
         >>> plan.stages[0].sampling_probability.tolist()

@@ -63,6 +63,9 @@ def assign_tuned(
         Liu and Talwar 2019; Papernot and Steinke 2022; docs/mathematics.md, section 16.
 
     Example:
+        >>> from apiece import Budgets
+        >>> from apiece.assignment import assign_tuned
+        >>> from apiece.mechanisms import Runs
         >>> budgets = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
         >>> settings = [{"steps": 20, "expected_batch_size": 100}]
         >>> (plan,) = assign_tuned(budgets, "scale", settings, runs=Runs(10))

@@ -29,7 +29,7 @@ class Uniform(Strategy):
         Boenisch et al. 2023, §5 (the two baselines).
 
     Example:
-        >>> from apiece import Budgets, assign
+        >>> from apiece import Budgets, Uniform, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> plan = assign(asked, Uniform(), steps=10, expected_batch_size=10, clip_norm=1.0)
         >>> plan.stages[0].sampling_probability.tolist()

@@ -53,6 +53,7 @@ class Claim:
         offset: (lines,), in [0, 1).
 
     Example:
+        >>> from apiece.audit import Claim
         >>> Claim.budget(1.0, 1e-5).name
         '(1, 1e-05)-DP'
     """
@@ -117,6 +118,8 @@ class EProcess:
         Kutta et al. 2026 (sequential audits of trade-off curves).
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import Claim, EProcess
         >>> bet = EProcess(Claim.budget(1.0, 1e-5))
         >>> wealth = bet.update(np.arange(50) % 5 + 10, np.arange(50) % 5)
         >>> bool(bet.log_most > np.log(20))
@@ -252,6 +255,8 @@ def anytime_bound(
         confidence, whenever one stops.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import anytime_bound
         >>> anytime_bound(np.arange(200) + 150, np.arange(200), delta=1e-5).epsilon > 0
         True
     """
@@ -289,6 +294,7 @@ class Watched:
         confidence: Of all rejections together.
 
     Example:
+        >>> from apiece.audit import Watched
         >>> Watched("all", "(1, 0)-DP", 40, 100, 25.0, True, 0.95).to_dict()["samples"]
         40
     """
@@ -316,6 +322,7 @@ class Stopped:
         bounds: Lower bounds on each group's ε, which hold together; only where δ was given.
 
     Example:
+        >>> from apiece.audit import Claim, sequential
         >>> sequential([{"all": ([1.0], [0.0])}], {"all": Claim.budget(1.0, 0.0)}).rejected
         False
     """
@@ -356,6 +363,8 @@ def sequential(
         scores may depend on each other.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import Claim, sequential
         >>> draw = np.random.default_rng(0).normal
         >>> pairs = ({"all": (draw(3, 1, 8), draw(0, 1, 8))} for _ in range(99))
         >>> seen = sequential(pairs, {"all": Claim.budget(1.0, 1e-5)})
@@ -420,6 +429,7 @@ def step_claims(plan: Plan) -> dict[str, Claim]:
 
     Example:
         >>> from apiece.assignment import assign
+        >>> from apiece.audit import step_claims
         >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 50, 1e-5)
         >>> plan = assign(budgets, "scale", steps=5, expected_batch_size=5, clip_norm=1.0)
@@ -455,6 +465,7 @@ def engine_rounds(plan: Plan, *, seed: int) -> Iterator[Pairs]:
 
     Example:
         >>> from apiece.assignment import assign
+        >>> from apiece.audit import engine_rounds, sequential, step_claims
         >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 50, 1e-5)
         >>> plan = assign(budgets, "scale", steps=5, expected_batch_size=5, clip_norm=1.0)

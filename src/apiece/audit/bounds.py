@@ -191,6 +191,8 @@ class LowerBound:
         As of the function that made it: `lower_bound`, `one_run` or `one_run_by_group`.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import lower_bound
         >>> bound = lower_bound(np.zeros(100), np.zeros(100), delta=1e-5)
         >>> bound.epsilon, bound.in_count
         (0.0, 100)
@@ -263,6 +265,8 @@ def lower_bound(
         Jagielski, Ullman, Oprea 2020 (Clopper–Pearson); Nasr et al. 2023 (GDP).
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import lower_bound
         >>> bound = lower_bound(np.arange(1000) + 900, np.arange(1000), delta=1e-5)
         >>> round(bound.epsilon, 2), bound.candidates
         (4.89, 18)
@@ -390,6 +394,8 @@ def one_run(
         Steinke, Nasr, Jagielski 2023; Mahloujifar, Melis, Chaudhuri 2024.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import one_run
         >>> coins = np.random.default_rng(0).random(1000) < 0.5
         >>> one_run(coins * 1.0, coins, delta=1e-5).epsilon > 3
         True
@@ -437,6 +443,8 @@ def one_run_by_group(
         error.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import one_run_by_group
         >>> coins = np.random.default_rng(0).random(2000) < 0.5
         >>> groups = np.repeat(["leaks", "tight"], 1000)
         >>> bounds = one_run_by_group(coins * (groups == "leaks"), coins, groups, delta=1e-5)

@@ -119,6 +119,8 @@ def lira(
         Carlini et al. 2022, Algorithm 1.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import ShadowScores, lira
         >>> generator = np.random.default_rng(0)
         >>> included = np.arange(8)[:, None] % 2 == np.array([0, 1])
         >>> phi = generator.normal(size=(8, 2)) + 3 * included
@@ -186,6 +188,8 @@ def privacy_scores(
         Kaiser et al. 2026, §II-D.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import ShadowScores, privacy_scores
         >>> included = np.arange(4)[:, None] % 2 == np.array([0, 1])
         >>> phi = np.array([[5.0, 1.0], [1.0, 5.0], [7.0, 3.0], [3.0, 7.0]])
         >>> shadows = ShadowScores(np.array([7, 9]), np.array(["a", "a"]), included, phi)
@@ -229,6 +233,7 @@ def loss_scores(confidences: npt.ArrayLike) -> Floats:
         Yeom et al. 2018.
 
     Example:
+        >>> from apiece.audit import loss_scores
         >>> loss_scores([0.0]).round(4).tolist()
         [-0.6931]
     """
@@ -269,6 +274,8 @@ def rmia(
         Zarifzadeh, Liu, Shokri 2024, eq. 4 and §2.3.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import ShadowScores, rmia
         >>> included = np.array([[True, False], [False, True]])
         >>> shadows = ShadowScores(np.array([7, 9]), np.array(["a", "a"]), included, 4.0 * included)
         >>> rmia([4.0, -4.0], shadows, np.zeros(5), np.zeros((2, 5)), gamma=1.0).tolist()
@@ -384,6 +391,8 @@ def roc_by_group(
             Series with another index.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import roc_by_group
         >>> curves = roc_by_group([3, 2, 1, 0], [1, 0, 1, 0], np.array(["a", "a", "b", "b"]))
         >>> {name: curve.auc for name, curve in curves.items()}
         {'all': 0.75, 'a': 1.0, 'b': 1.0}

@@ -46,6 +46,8 @@ class ShadowScores:
             not the ids, or a table whose columns are not.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.audit import ShadowScores
         >>> included = np.array([[True, False], [False, True]])
         >>> shadows = ShadowScores(np.array([7, 9]), np.array(["a", "b"]), included, 4.0 * included)
         >>> len(shadows), shadows.models

@@ -57,6 +57,9 @@ class Pool:
         DataError: Where lengths differ, an id is there twice, or an input is not finite.
 
     Example:
+        >>> import numpy as np
+        >>> import torch
+        >>> from apiece.audit import Pool
         >>> pool = Pool(np.arange(4), torch.ones(4, 3), torch.zeros(4).long(), np.zeros(4, int))
         >>> len(pool)
         4
@@ -111,6 +114,8 @@ class ShadowJob:
             of rows.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece import Budgets
         >>> from apiece.audit.shadows import half_plan, table_job
         >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
         >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
@@ -227,6 +232,7 @@ def processes(count: int) -> Mapper:
         InputError: For another count.
 
     Example:
+        >>> from apiece.audit import processes
         >>> mapper = processes(2)  # for train_shadows(job, mapper=mapper)
     """
     count = _check.count("processes", count)
@@ -281,6 +287,9 @@ def train_shadows(
         DataError: Where the folder holds another job's blocks or cannot be written to.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece import Budgets
+        >>> from apiece.audit import train_shadows
         >>> from apiece.audit.shadows import half_plan, table_job
         >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
         >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)

@@ -91,6 +91,7 @@ class UpdateRule:
         Kaiser et al. 2026.
 
     Example:
+        >>> from apiece.audit import UpdateRule
         >>> UpdateRule(learning_rate=0.1).rate(5, 10)
         0.05
     """

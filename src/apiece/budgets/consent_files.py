@@ -48,6 +48,8 @@ def read_consents(path: str | Path, mapping: ConsentMapping) -> ConsentRecords:
     Example:
         >>> import tempfile
         >>> from datetime import date
+        >>> from pathlib import Path
+        >>> from apiece.budgets import ConsentMapping, read_consents
         >>> mapping = ConsentMapping.from_toml('''
         ... source = "csv"
         ... levels = { low = 1, high = 8 }

@@ -79,6 +79,7 @@ class ConsentMapping:
         provisions: What provisions of R5 are: "exceptions" to its decision, or "limits" of it.
 
     Example:
+        >>> from apiece.budgets import ConsentMapping
         >>> mapping = ConsentMapping.from_toml('''
         ... source = "csv"
         ... levels = { low = 1, high = 8 }
@@ -177,6 +178,9 @@ class Standing:
         aside: How many consents say nothing, by reason.
 
     Example:
+        >>> from datetime import date
+        >>> import numpy as np
+        >>> from apiece.budgets import Standing
         >>> one, allowed = np.ones(1), np.array([[[True, False]]])
         >>> purposes = ("research", "*")
         >>> standing = Standing(date(2026, 5, 1), ["ann"], one, one, ("*",), purposes, allowed)
@@ -230,6 +234,8 @@ class ConsentRecords:
         unknown: How often each code occurs that the mapping lacks. For who keeps the consents.
 
     Example:
+        >>> from apiece.budgets import ConsentMapping, ConsentRecords
+        >>> from apiece.budgets.consents import Rule
         >>> mapping = ConsentMapping.from_toml("source = 'dpv'\\nlevels = { low = 1 }")
         >>> ConsentRecords(mapping, rules={"ann": [Rule(True, 1.0)]}).on().epsilon.tolist()
         [1.0]

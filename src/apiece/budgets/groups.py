@@ -42,6 +42,7 @@ class BudgetGroups:
 
     Example:
         >>> import numpy as np
+        >>> from apiece.budgets import BudgetGroups
         >>> one = np.array([1.0])
         >>> BudgetGroups(np.array(["a"]), one, 1e-6 * one, None, np.array([1000]))
         BudgetGroups(1000 records in 1 groups)
@@ -137,6 +138,7 @@ class BudgetLevels:
 
     Example:
         >>> from apiece import Budgets
+        >>> from apiece.budgets import BudgetLevels
         >>> levels = BudgetLevels(Budgets([1.0, 2.0, 1.0], 1e-5).groups)
         >>> len(levels), levels.groups.records.tolist()
         (3, [2, 1])
@@ -176,6 +178,7 @@ class BudgetLevels:
 
         Example:
             >>> import tempfile, pandas as pd
+            >>> from apiece.budgets import BudgetLevels
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     path = f"{folder}/people.parquet"
             ...     pd.DataFrame({"consent": [2.0, 1.0, 2.0]}).to_parquet(path)

@@ -106,6 +106,7 @@ class Budgets:
         Boenisch et al. 2023, §3.1; Kaiser et al. 2026, Def. 3 and 8.
 
     Example:
+        >>> from apiece import Budgets
         >>> budgets = Budgets([1.0, 2.0, 1.0], 1e-5)
         >>> len(budgets), budgets.groups.epsilon.tolist(), budgets.group_index.tolist()
         (3, [1.0, 2.0], [0, 1, 0])
@@ -254,6 +255,7 @@ class Budgets:
             No record's ε or δ grows, and each is lowered by at most its factor.
 
         Example:
+            >>> from apiece import Budgets
             >>> Budgets([1.003, 1.004], 1e-5).rounded_down(epsilon=1.01).groups.records.tolist()
             [2]
         """
@@ -324,6 +326,7 @@ class Budgets:
             InputError: For shares that do not sum to 1 or to `size`, and a size below 1.
 
         Example:
+            >>> from apiece import Budgets
             >>> budgets = Budgets.from_groups([("strict", 1, .34), ("weak", 3, .66)], 100, 1e-5)
             >>> budgets.groups.records.tolist()
             [34, 66]
@@ -387,6 +390,7 @@ class Budgets:
 
         Example:
             >>> import pandas as pd
+            >>> from apiece import Budgets
             >>> visits = pd.DataFrame({"who": ["b", "a", "b"], "consent": ["low", "high", "low"]})
             >>> budgets = Budgets.from_frame(
             ...     visits, epsilon="consent", delta=1e-5, person="who", levels="low=1,high=8")

@@ -44,6 +44,7 @@ class BudgetHistogram:
         noise: "gaussian" or "laplace", both discrete.
 
     Example:
+        >>> from apiece import Budgets, release_histogram
         >>> histogram = release_histogram(Budgets([1.0] * 500, 1e-5), [1.0], level_delta=1e-5,
         ...                               epsilon=1.0, delta=1e-6)
         >>> len(histogram.counts), histogram.noise
@@ -138,6 +139,7 @@ def release_histogram(
         Boenisch et al. 2023, §3.1; Canonne, Kamath, Steinke 2020.
 
     Example:
+        >>> from apiece import Budgets, release_histogram
         >>> budgets = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
         >>> released = release_histogram(budgets, [1.0, 3.0], level_delta=1e-5,
         ...                              epsilon=1.0, delta=1e-6)
@@ -199,6 +201,9 @@ def release_rows_per_person(
         Canonne, Kamath, Steinke 2020 (discrete noise).
 
     Example:
+        >>> import numpy as np
+        >>> from apiece import Budgets
+        >>> from apiece.budgets import release_rows_per_person
         >>> rows = np.random.default_rng(0).integers(1, 7, 4000)
         >>> release_rows_per_person(rows, [1, 2, 5, 10], epsilon=0.1, share=0.7)
         5

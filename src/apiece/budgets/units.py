@@ -73,6 +73,7 @@ class Units:
 
     Example:
         >>> import pandas as pd
+        >>> from apiece.budgets import Units
         >>> visits = pd.DataFrame({"who": ["bob", "ann", "bob"], "consent": [2.0, 1.0, 2.0]})
         >>> units = Units.of_column(visits, "who")
         >>> units.ids.tolist(), units.once(visits["consent"].to_numpy(), "consent").tolist()
@@ -311,6 +312,7 @@ class Ownership:
         InputError: For a row without owners, or ids that are neither all integers nor all text.
 
     Example:
+        >>> from apiece.budgets import Ownership
         >>> chat = Ownership([["ann", "bob"], ["bob", "eve"], ["eve"]])
         >>> chat.select(1).tolist()
         [0, 2]
@@ -390,6 +392,7 @@ class Ownership:
             Ganesh et al. 2025, Algorithm 2, takes rows by their number of owners.
 
         Example:
+            >>> from apiece.budgets import Ownership
             >>> Ownership([[1, 2], [1], [1], [2]]).select([2, 1]).tolist()
             [1, 2, 3]
         """

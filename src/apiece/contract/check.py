@@ -50,6 +50,7 @@ class Verdict:
         clauses: In the order of the plan's groups.
 
     Example:
+        >>> from apiece.contract import Verdict
         >>> Verdict(()).ok
         True
     """
@@ -108,7 +109,9 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
         Kaiser et al. 2026, Def. 7 and 8.
 
     Example:
+        >>> from apiece import Budgets
         >>> from apiece.assignment import Scale, assign
+        >>> from apiece.contract import check
         >>> budgets = Budgets([1.0] * 50 + [3.0] * 50, 1e-5, excess=0.1)
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=10, clip_norm=1.0)
         >>> check(plan, budgets).ok
@@ -203,6 +206,8 @@ def enforce(
         Kaiser et al. 2026, §VI.
 
     Example:
+        >>> from apiece import Budgets
+        >>> from apiece.contract import enforce
         >>> budgets = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> plan = enforce(budgets, excess=0.5, steps=5, expected_batch_size=10, clip_norm=1.0)
         >>> plan.strategy

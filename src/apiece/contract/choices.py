@@ -93,6 +93,8 @@ class Choices:
         left_out: Why a default strategy is not among them.
 
     Example:
+        >>> from apiece import Scale
+        >>> from apiece.contract import choices
         >>> offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]
         >>> offers = choices(offered, records=100, delta=1e-5, steps=1, expected_batch_size=10,
         ...                 bound=0.02, strategies=[Scale()])
@@ -182,6 +184,8 @@ def choices(
         Boenisch et al. 2023, App. A; Kaiser et al. 2026, Def. 8 and §VII.
 
     Example:
+        >>> from apiece import Sample
+        >>> from apiece.contract import choices
         >>> offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]
         >>> offers = choices(offered, records=100, delta=1e-5, steps=1, expected_batch_size=10,
         ...                 bound=0.02, strategies=[Sample()])

@@ -75,6 +75,7 @@ def promised_curve(epsilon: float, delta: float) -> PrivacyCurve:
         Kairouz, Oh, Viswanath 2017.
 
     Example:
+        >>> from apiece.contract import promised_curve
         >>> round(promised_curve(1.0, 1e-5).advantage().upper, 5)
         0.46212
     """
@@ -189,6 +190,7 @@ class Explanation:
         No count that an attacker reaches is below what the best attacker reaches on average.
 
     Example:
+        >>> from apiece.contract import explain
         >>> print(explain(1.0, 1e-5).sentences[0])
         Of 1,000 people like you, 500 of whom took part, an attacker who guesses for each whether \
 they did is right about at most 732; who has not seen the result, about 500.
@@ -313,6 +315,7 @@ def explain(
 
     Example:
         >>> from apiece.accounting import privacy_curve
+        >>> from apiece.contract import explain
         >>> from apiece.mechanisms import Gaussian
         >>> explain(1.0, 1e-5).frequencies.right
         732

@@ -34,6 +34,7 @@ class Exposure:
     Example:
         >>> from apiece.assignment import Scale, assign
         >>> from apiece.budgets import Budgets
+        >>> from apiece.contract.exposure import exposure
         >>> plan = assign(Budgets([2.0] * 50, 1e-5), Scale(), steps=5, expected_batch_size=5,
         ...               clip_norm=1.0)
         >>> 0 < exposure(plan, 0).advantage.upper < 1
@@ -86,6 +87,8 @@ def worst(exposures: Sequence[Exposure]) -> Exposure:
     Example:
         >>> from apiece.assignment import Scale, assign
         >>> from apiece.budgets import Budgets
+        >>> from apiece.contract import worst
+        >>> from apiece.contract.exposure import exposure
         >>> plan = assign(Budgets([2.0] * 50, 1e-5), Scale(), steps=5, expected_batch_size=5,
         ...               clip_norm=1.0)
         >>> worst([exposure(plan, 0, label="as asked")]).label
@@ -211,6 +214,8 @@ def budget_manipulation(
         Kaiser et al. 2026, Def. 5 and §V-A.
 
     Example:
+        >>> from apiece import Budgets
+        >>> from apiece.contract import budget_manipulation
         >>> budgets = Budgets([2.0] * 100, 1e-5)
         >>> settings = {"steps": 5, "expected_batch_size": 10}
         >>> exposures = budget_manipulation(budgets, 7, decoys=[0.5], strategy="scale", **settings)
@@ -268,6 +273,8 @@ def collusion(
         Kaiser et al. 2026, Def. 6 and §V-B.
 
     Example:
+        >>> from apiece import Budgets
+        >>> from apiece.contract import collusion
         >>> budgets = Budgets([2.0] * 100, 1e-5)
         >>> settings = {"steps": 5, "expected_batch_size": 10, "strategy": "scale"}
         >>> exposures = collusion(budgets, 7, shares=[0.5], epsilons=[0.5], **settings)

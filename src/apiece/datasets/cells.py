@@ -176,6 +176,7 @@ class Date:
             digits, or one that depends on the locale.
 
     Example:
+        >>> from apiece.datasets import Date
         >>> Date("1900-01-01", "2010-12-31", format="%d.%m.%Y").lower.year
         1900
     """

@@ -43,6 +43,7 @@ def load(name: str) -> pd.DataFrame:
         OptionError: For another name.
 
     Example:
+        >>> from apiece.datasets import load
         >>> load("german").shape
         (1000, 21)
     """
@@ -70,6 +71,7 @@ def packaged_schema(name: str) -> Schema:
         OptionError: For another name.
 
     Example:
+        >>> from apiece.datasets import packaged_schema
         >>> packaged_schema("german").classes("risk")
         ('good', 'bad')
     """

@@ -39,6 +39,7 @@ class Numeric:
         DataError: Unless lower < upper, both finite, and for "log" lower at least 0.
 
     Example:
+        >>> from apiece.datasets import Numeric
         >>> Numeric(30.0, 200.0, missing=True)
         Numeric(lower=30.0, upper=200.0, scale='linear', missing=('',))
     """
@@ -76,6 +77,7 @@ class Categorical:
         DataError: For no value, one given twice, or one that is a missing marker.
 
     Example:
+        >>> from apiece.datasets import Categorical
         >>> Categorical(("north", "south"), missing=("?",)).values
         ('north', 'south')
     """
@@ -96,6 +98,7 @@ class Skip:
     """A column that is not used.
 
     Example:
+        >>> from apiece.datasets import Skip
         >>> Skip()
         Skip()
     """
@@ -114,6 +117,7 @@ class Schema:
         columns: Name → declaration.
 
     Example:
+        >>> from apiece.datasets import Numeric, Schema, Skip
         >>> Schema("people", {"age": Numeric(0.0, 9.0), "note": Skip()}).features(but=set())
         {'age': Numeric(lower=0.0, upper=9.0, scale='linear', missing=())}
     """
@@ -218,6 +222,8 @@ def read_schema(path: str | Path) -> Schema:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
+        >>> from apiece.datasets import read_schema
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "people.toml")
         ...     _ = path.write_text("[columns.age]\nkind = 'numeric'\nlower = 0\nupper = 9\n")

@@ -49,6 +49,7 @@ class Dialect:
         DataError: For anything else.
 
     Example:
+        >>> from apiece.datasets import Dialect
         >>> Dialect(separator="tab").separator
         '\t'
     """
@@ -126,6 +127,8 @@ def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
+        >>> from apiece.datasets import read_table
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "people.csv")
         ...     _ = path.write_text("age,city\n7,NA\n")

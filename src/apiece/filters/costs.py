@@ -42,6 +42,8 @@ class Costs:
         follow from who else is charged, or from the order of charges.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.filters import Costs
         >>> costs = Costs(np.array([[4.0, 1.0]]), np.array([[0.0, 1e-7]]))
         >>> [each.tolist() for each in costs.chosen(np.array([5.0]), np.array([1e-6]))]
         [[1.0], [1e-07]]
@@ -77,6 +79,7 @@ class Costs:
             DataError: For Series whose indices differ.
 
         Example:
+            >>> from apiece.filters import Costs
             >>> len(Costs.fixed([0.5, 0.25]))
             2
         """
@@ -132,6 +135,7 @@ class Costs:
             times: How often they are to pay.
 
         Example:
+            >>> from apiece.filters import costs_of
             >>> from apiece.mechanisms import Gaussian, Repeated, Sampled
             >>> rare = costs_of([Repeated(Sampled(Gaussian(0.7), 1e-3), 1000)], 1e-6)
             >>> share = rare.shares(1e-6)
@@ -198,6 +202,7 @@ def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -
         Each pair holds by itself, with μ rounded up (`gaussian_with_slack`).
 
     Example:
+        >>> from apiece.filters import costs_of
         >>> from apiece.mechanisms import Gaussian, Repeated, Sampled
         >>> costs = costs_of([Repeated(Sampled(Gaussian(2.5), 0.05), 200)], 1e-5)
         >>> [f"{loss:.3g}, {slack:.2g}" for loss, slack in zip(costs.loss[0], costs.slack[0])][::18]

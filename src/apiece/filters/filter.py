@@ -153,6 +153,7 @@ class GaussianFilter(Filter):
         2022.
 
     Example:
+        >>> from apiece import GaussianFilter
         >>> people = GaussianFilter([0.5, 2.0], 1e-5)
         >>> [people.admit([1.0, 1.0], noise_stddev=5.0).tolist() for _ in range(3)]
         [[False, True], [False, True], [False, True]]
@@ -180,7 +181,7 @@ class GaussianFilter(Filter):
             InputError: For costs of another number of people.
 
         Example:
-            >>> from apiece import Gaussian, Repeated, Sampled
+            >>> from apiece import Gaussian, GaussianFilter, Repeated, Sampled
             >>> from apiece.filters import costs_of
             >>> training = Repeated(Sampled(Gaussian(2.5), 0.05), 200)  # ε = 1.17
             >>> people = GaussianFilter([1.1, 1.18], 1e-5, slack=0.1)
@@ -224,6 +225,7 @@ class RenyiFilter(Filter):
         Feldman and Zrnic 2021, Algorithm 1 and Thm 2.2.
 
     Example:
+        >>> from apiece import RenyiFilter
         >>> people = RenyiFilter([0.5, 2.0], 1e-5)
         >>> people.admit([0.5, 1.0], noise_stddev=5.0).tolist()
         [True, True]
@@ -277,6 +279,7 @@ class Odometer:
         proof is in docs/mathematics.md.
 
     Example:
+        >>> from apiece import Odometer
         >>> meter = Odometer(2, order=8)
         >>> for _ in range(3):
         ...     meter.add([1.0, 0.1], noise_stddev=10.0)

@@ -393,6 +393,8 @@ class Job:
         InputError: For parts that do not go together; each checks its own settings.
 
     Example:
+        >>> from apiece.jobs import Job
+        >>> from apiece.jobs.config import BudgetColumns, Data
         >>> job = Job(data=Data(source="people.csv", label="income"),
         ...           budgets=BudgetColumns(epsilon="consent"))
         >>> job.strategies
@@ -517,6 +519,7 @@ def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, A
         InputError: For bad values.
 
     Example:
+        >>> from apiece.jobs import job_from_dict
         >>> data = {"data": {"source": "people.csv"}, "budgets": {"epsilon": "consent"}}
         >>> job_from_dict(data, name="first", changes={"steps": 20}).training.steps
         20
@@ -558,6 +561,8 @@ def read_job(path: str | Path, changes: Mapping[str, object] | None = None) -> J
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
+        >>> from apiece.jobs import read_job
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder) / "first.toml"
         ...     _ = path.write_text('[data]\\nsource = "a.csv"\\n[budgets]\\nepsilon = "consent"')

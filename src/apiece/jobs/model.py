@@ -213,6 +213,9 @@ class TabularModel:
 
     Example:
         >>> import pandas as pd
+        >>> from torch import nn
+        >>> from apiece.datasets import Categorical, Numeric
+        >>> from apiece.jobs import TabularModel
         >>> column, income = Numeric(0.0, 1.0), Categorical(("low", "high"))
         >>> network = nn.Sequential(nn.Linear(1, 2))
         >>> model = TabularModel(network, {"age": column}, "income", income)
@@ -329,6 +332,7 @@ def load_model(path: str | Path) -> TabularModel:
             also where statement.json beside a model.pt is another.
 
     Example:
+        >>> from apiece.jobs import load_model
         >>> load_model("runs/none/model.pt")
         Traceback (most recent call last):
         ...

@@ -192,7 +192,8 @@ class Prepared:
         candidates: With a search, the plans of its runs, of which `plans` has the first.
 
     Example:
-        >>> from apiece.jobs import job_from_dict
+        >>> from pathlib import Path
+        >>> from apiece.jobs import job_from_dict, prepare
         >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
         >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
         >>> job = job_from_dict(data, name="first", changes={"steps": 3, "strategy": "scale"})
@@ -252,7 +253,8 @@ def prepare(job: Job, *, out: Path) -> Prepared:
         InputError: And its kinds, for anything that cannot be used.
 
     Example:
-        >>> from apiece.jobs import job_from_dict
+        >>> from pathlib import Path
+        >>> from apiece.jobs import job_from_dict, prepare
         >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
         >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
         >>> changes = {"steps": 3, "strategy": "scale"}
@@ -279,6 +281,8 @@ def prepare_again(out: Path, *, ledger: str | None = None) -> Prepared:
         InputError: As for `prepare`.
 
     Example:
+        >>> from pathlib import Path
+        >>> from apiece.jobs import prepare_again
         >>> prepare_again(Path("runs/none"))
         Traceback (most recent call last):
         ...

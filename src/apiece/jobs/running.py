@@ -83,7 +83,8 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
 
     Example:
         >>> import tempfile
-        >>> from apiece.jobs import job_from_dict, prepare
+        >>> from pathlib import Path
+        >>> from apiece.jobs import job_from_dict, prepare, run
         >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
         >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
         >>> changes = {"steps": 2, "batch_size": 50, "strategy": "scale"}

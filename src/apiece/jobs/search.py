@@ -133,6 +133,7 @@ class Search:
         Papernot and Steinke 2022.
 
     Example:
+        >>> from apiece.jobs import Search
         >>> search = Search({"learning_rate": {"log_uniform": [0.1, 2]}, "steps": [50, 200]}, 30)
         >>> search.runs.mean, search.values["steps"]
         (30.0, (50, 200))

@@ -199,6 +199,7 @@ def statement_schema() -> Json:
     """Return the JSON schema of statements, which says what each field is.
 
     Example:
+        >>> from apiece.jobs import statement_schema
         >>> statement_schema()["title"]
         'A privacy statement of apiece'
     """

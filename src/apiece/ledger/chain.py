@@ -51,6 +51,7 @@ class Head(NamedTuple):
         digest: Of this entry and all before it.
 
     Example:
+        >>> from apiece.ledger import Head
         >>> Head(3, "0" * 64).number
         3
     """

@@ -44,7 +44,9 @@ def enroll_consents(
     Example:
         >>> import tempfile
         >>> from pathlib import Path
+        >>> from apiece import Ledger
         >>> from apiece.budgets import ConsentMapping, read_consents
+        >>> from apiece.ledger import enroll_consents
         >>> mapping = ConsentMapping.from_toml('''
         ... source = "csv"
         ... levels = { low = 1, high = 8 }

@@ -53,6 +53,7 @@ class Ledger(LedgerReader):
 
     Example:
         >>> import tempfile
+        >>> from apiece import Ledger
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 1.0], 1e-6)
         ...     paying = ledger.reserve("mean age", ["ann", "bob"], norms=1.0, noise_stddev=10.0)
@@ -235,6 +236,7 @@ class Ledger(LedgerReader):
 
         Example:
             >>> import tempfile
+            >>> from apiece import Ledger
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], 1.0, 1e-6)
             ...     lineage = ledger.withdraw(["ann"])
@@ -439,6 +441,8 @@ class LedgerFilter:
 
     Example:
         >>> import tempfile
+        >>> from apiece import Ledger
+        >>> from apiece.ledger import LedgerFilter
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 1.0], 1e-6)
         ...     LedgerFilter(ledger, ["ann", "bob"], "model 1").admit([0.1, 1.0], 10.0).tolist()

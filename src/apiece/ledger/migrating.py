@@ -102,7 +102,7 @@ def migrate_ledger(old: str, new: str, *, anchor: str | os.PathLike[str] | None 
 
     Example:
         >>> import tempfile
-        >>> from apiece.ledger import Ledger
+        >>> from apiece.ledger import Ledger, migrate_ledger
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = Ledger.make(f"{folder}/new.db", ["ann"], 1.0, 1e-6)
         ...     migrate_ledger(f"{folder}/new.db", f"{folder}/newer.db")

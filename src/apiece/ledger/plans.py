@@ -39,6 +39,7 @@ def plan_costs(plan: Plan) -> Costs:
     Example:
         >>> from apiece.assignment import Sample, assign
         >>> from apiece.budgets import Budgets
+        >>> from apiece.ledger import plan_costs
         >>> budgets = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
         >>> plan = assign(budgets, Sample(), steps=200, expected_batch_size=50, clip_norm=1.0)
         >>> plan_costs(plan).epsilon(1e-5).round(2).tolist()
@@ -91,6 +92,7 @@ def account_shares(plan: Plan, epsilon: npt.ArrayLike, *, times: int = 1) -> Flo
     Example:
         >>> from apiece.assignment import Sample, assign
         >>> from apiece.budgets import Budgets
+        >>> from apiece.ledger import account_shares
         >>> budgets = Budgets([0.5] * 500 + [3.0] * 500, 1e-6)
         >>> plan = assign(budgets, Sample(), steps=500, expected_batch_size=4, clip_norm=1.0)
         >>> account_shares(plan, [0.5, 3.1]).tolist()
@@ -124,6 +126,7 @@ def training_costs(*plans: BoundPlan) -> Costs:
     Example:
         >>> from apiece.assignment import Sample, assign
         >>> from apiece.budgets import Budgets
+        >>> from apiece.ledger import training_costs
         >>> budgets = Budgets([1.0] * 50, 1e-5, ids=list(range(50)))
         >>> plan = assign(budgets, Sample(), steps=50, expected_batch_size=5, clip_norm=1.0)
         >>> float(training_costs(plan, plan).epsilon(1e-5)[0].round(2))
@@ -167,8 +170,10 @@ def reserve_plan(
 
     Example:
         >>> import tempfile
+        >>> from apiece import Ledger
         >>> from apiece.assignment import Scale, assign
         >>> from apiece.budgets import Budgets
+        >>> from apiece.ledger import reserve_plan
         >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -215,7 +220,10 @@ def reserve_alike(
 
     Example:
         >>> import tempfile
+        >>> from apiece import Ledger
         >>> from apiece.accounting import gaussian_of_bounded_range
+        >>> from apiece.filters import Costs
+        >>> from apiece.ledger import reserve_alike
         >>> costs = Costs.fixed(gaussian_of_bounded_range(0.5) ** 2)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 3.0], 1e-6)

@@ -250,6 +250,7 @@ def check_receipt(receipt: Json, head: Json) -> list[str]:
         RFC 6962, section 2.1; RFC 9162, section 2.1.
 
     Example:
+        >>> from apiece.ledger import check_receipt
         >>> check_receipt({}, {})
         ['receipt: cannot be read (KeyError)']
     """

@@ -59,6 +59,7 @@ class Receipt:
         withdrawn: When they withdrew, or None.
 
     Example:
+        >>> from apiece.ledger import Head, Receipt
         >>> Receipt("ann", 1.0, 1e-5, (), 0.0, 0.0, 2, Head(3, "0" * 64)).left
         'What is left pays for two more analyses like the last one.'
     """
@@ -110,6 +111,7 @@ class Lineage:
         head: The last entry of the history, with the withdrawal in it.
 
     Example:
+        >>> from apiece.ledger import Head, Lineage
         >>> Lineage((), Head(3, "0" * 64)).events()
         []
     """
@@ -153,7 +155,7 @@ def receipt(ledger: LedgerReader, person: int | str) -> Receipt:
 
     Example:
         >>> import tempfile
-        >>> from apiece.ledger import Ledger
+        >>> from apiece.ledger import Ledger, receipt
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [1.0, 3.0], 1e-6)
         ...     _ = ledger.reserve("q1", ["ann", "bob"], norms=1.0, noise_stddev=50.0)
@@ -266,7 +268,7 @@ def standing(ledger: LedgerReader) -> dict[str, Integers]:
 
     Example:
         >>> import tempfile
-        >>> from apiece.ledger import Ledger
+        >>> from apiece.ledger import Ledger, standing
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.2, 3.0], 1e-6)
         ...     _ = ledger.reserve("q", ["ann", "bob"], norms=1.0, noise_stddev=30.0)

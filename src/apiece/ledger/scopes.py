@@ -95,6 +95,7 @@ class Policy:
         quotas: By dimension ("querier", "purpose", "source") and name; "*" is everybody else.
 
     Example:
+        >>> from apiece.ledger import Policy
         >>> text = '''version = 1
         ... [querier.clinic]
         ... sure = 0.2

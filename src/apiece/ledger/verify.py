@@ -40,6 +40,7 @@ class LedgerVerification:
             that a new one would refuse.
 
     Example:
+        >>> from apiece.ledger import Head, LedgerVerification
         >>> LedgerVerification(1, 0, Head(0, "0" * 64), ()).ok
         True
     """

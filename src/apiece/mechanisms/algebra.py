@@ -56,6 +56,7 @@ class Sampled:
         Balle, Barthe, Gaboardi 2018.
 
     Example:
+        >>> from apiece import Gaussian, Sampled
         >>> Sampled(Gaussian(1.0), 0.01)
         Sampled(mechanism=Gaussian(noise_multiplier=1.0), probability=0.01)
     """
@@ -85,6 +86,7 @@ class Repeated:
         InputError: Where `times` is no whole number of at least 1, or `mechanism` no mechanism.
 
     Example:
+        >>> from apiece import Gaussian, Repeated
         >>> Repeated(Gaussian(10.0), 100)
         Repeated(mechanism=Gaussian(noise_multiplier=10.0), times=100)
     """
@@ -108,6 +110,7 @@ class Composed:
         InputError: Where a part is no mechanism.
 
     Example:
+        >>> from apiece import Composed, Gaussian, Laplace
         >>> Composed(Gaussian(2.0), Laplace(1.0)).mechanisms
         (Gaussian(noise_multiplier=2.0), Laplace(noise_multiplier=1.0))
     """
@@ -143,6 +146,8 @@ class Selected:
         Liu and Talwar 2019; Papernot and Steinke 2022.
 
     Example:
+        >>> from apiece import Gaussian
+        >>> from apiece.mechanisms import Runs, Selected
         >>> Selected((Gaussian(4.0),), Runs(10))
         Selected(mechanisms=(Gaussian(noise_multiplier=4.0),), runs=Runs(mean=10.0, shape=1.0))
     """
@@ -196,7 +201,8 @@ def flatten(mechanism: Mechanism) -> NormalForm:
         RangeError: For more than 10¹⁵ steps in all.
 
     Example:
-        >>> from apiece.mechanisms import Laplace
+        >>> from apiece import Composed, Gaussian, Repeated, Sampled
+        >>> from apiece.mechanisms import Laplace, flatten
         >>> flatten(Repeated(Composed(Sampled(Gaussian(1.0), 0.1), Laplace(2.0)), 3))
         ((Sampled(mechanism=Gaussian(noise_multiplier=1.0), probability=0.1), 3),
          (Laplace(noise_multiplier=2.0), 3))
@@ -367,6 +373,7 @@ def from_json(text: str) -> Mechanism:
         InputError: Where it is no JSON, gives a field twice, or describes no mechanism.
 
     Example:
+        >>> from apiece.mechanisms import from_json
         >>> from_json('{"laplace": {"noise_multiplier": 2.0}}')
         Laplace(noise_multiplier=2.0)
     """

@@ -35,6 +35,7 @@ class Allocated:
         Feldman and Shenfeld 2025; Feldman and Shenfeld 2026.
 
     Example:
+        >>> from apiece.mechanisms import Allocated
         >>> Allocated(1.0, 100)
         Allocated(noise_multiplier=1.0, steps=100)
     """

@@ -28,6 +28,8 @@ class Atoms(NamedTuple):
             one of every log-ratio.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.mechanisms import Atoms
         >>> Atoms(np.array([0.0]), np.array([1.0])).only_p
         0.0
     """
@@ -87,6 +89,7 @@ class Finite:
             not as many in both worlds.
 
     Example:
+        >>> from apiece.mechanisms import Finite
         >>> Finite([0.75, 0.25], [0.5, 0.5]).with_record
         (0.75, 0.25)
         >>> Finite.randomized_response(1.0986122886681098, 2).with_record

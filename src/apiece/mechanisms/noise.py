@@ -28,6 +28,7 @@ class Gaussian:
         Dwork and Roth 2014, App. A; Kaiser et al. 2026, Def. 2.
 
     Example:
+        >>> from apiece import Gaussian
         >>> Gaussian(1.5)
         Gaussian(noise_multiplier=1.5)
     """
@@ -52,6 +53,7 @@ class Laplace:
         (1/noise_multiplier, 0)-DP under add/remove.
 
     Example:
+        >>> from apiece import Laplace
         >>> Laplace(2.0)
         Laplace(noise_multiplier=2.0)
     """
@@ -86,6 +88,7 @@ class DiscreteLaplace:
         Ghosh, Roughgarden, Sundararajan 2012 (the geometric mechanism).
 
     Example:
+        >>> from apiece.mechanisms import DiscreteLaplace
         >>> DiscreteLaplace(2.0)
         DiscreteLaplace(scale=2.0, sensitivity=1)
     """
@@ -141,6 +144,7 @@ class DiscreteGaussian:
         Canonne, Kamath, Steinke 2020.
 
     Example:
+        >>> from apiece.mechanisms import DiscreteGaussian
         >>> DiscreteGaussian(2.0)
         DiscreteGaussian(scale=2.0, sensitivity=1)
     """

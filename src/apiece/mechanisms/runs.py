@@ -35,6 +35,7 @@ class Runs:
         Papernot and Steinke 2022, Definition 1; Liu and Talwar 2019.
 
     Example:
+        >>> from apiece.mechanisms import Runs
         >>> geometric = Runs(40)
         >>> round(geometric.rate, 6), round(geometric.chance_of_top(0.05), 2)
         (39.0, 0.68)

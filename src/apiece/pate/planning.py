@@ -51,6 +51,7 @@ class Noise:
         InputError: For values out of bounds, and one of check and threshold without the other.
 
     Example:
+        >>> from apiece.pate import Noise
         >>> Noise(answer=40.0).check is None
         True
     """
@@ -92,6 +93,8 @@ class VotePlan:
         before the first vote, together with the deal of rows to teachers.
 
     Example:
+        >>> from apiece import Budgets
+        >>> from apiece.pate import plan_votes
         >>> asked = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
         >>> votes = plan_votes(asked, "weight", teachers=50, questions=100)
         >>> votes.seats.teachers.tolist(), votes.plan.verify(asked).ok
@@ -212,6 +215,8 @@ def plan_votes(
         Papernot et al. 2018; Boenisch et al. 2022.
 
     Example:
+        >>> from apiece import Budgets
+        >>> from apiece.pate import plan_votes
         >>> asked = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
         >>> votes = plan_votes(asked, "upsample", teachers=50, questions=100)
         >>> votes.seats.copies.tolist(), round(votes.noise.answer)

@@ -105,6 +105,7 @@ class Upsample(Voters):
         Boenisch et al. 2022, upsampling.
 
     Example:
+        >>> from apiece.pate import Upsample
         >>> Upsample(base=5)
         Upsample(base=5)
     """
@@ -136,6 +137,7 @@ class Weight(Voters):
         Boenisch et al. 2022, weighting.
 
     Example:
+        >>> from apiece.pate import Weight
         >>> Weight()
         Weight()
     """

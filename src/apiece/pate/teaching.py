@@ -283,6 +283,7 @@ class Lessons:
         InputError: For values out of bounds.
 
     Example:
+        >>> from apiece.pate import Lessons
         >>> Lessons(steps=100).rate(50)
         0.5
     """
@@ -396,6 +397,9 @@ class Taught:
         answers: (questions,) What the teachers answered, −1 where they did not.
 
     Example:
+        >>> import numpy as np
+        >>> import torch
+        >>> from apiece.pate import Taught
         >>> Taught(torch.zeros(4), np.array([0, -1, 1])).answers.size
         3
     """
@@ -456,7 +460,7 @@ def teach(
     Example:
         >>> import torch
         >>> from apiece import Budgets
-        >>> from apiece.pate import plan_votes
+        >>> from apiece.pate import Lessons, plan_votes, teach
         >>> from apiece.training import StackedMlp
         >>> x = torch.rand(2000, 1)
         >>> votes = plan_votes(Budgets([2.0] * 2000, 1e-5), "uniform", teachers=100, questions=50)

@@ -85,7 +85,7 @@ class Plan(Numbers):
         nothing else.
 
     Example:
-        >>> from apiece import Budgets, Scale, assign
+        >>> from apiece import Budgets, Plan, Scale, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
         >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0).public()
         >>> Plan.from_json(plan.to_json()).to_dict() == plan.to_dict()

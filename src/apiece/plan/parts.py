@@ -70,6 +70,7 @@ class Reference:
         Kaiser et al. 2026, Def. 8.
 
     Example:
+        >>> from apiece.plan import Reference
         >>> Reference(1.0, 5).mechanism(2.0)
         Repeated(mechanism=Gaussian(noise_multiplier=2.0), times=5)
     """
@@ -115,6 +116,7 @@ class Stage:
         InputError: For values out of bounds and for arrays of different lengths.
 
     Example:
+        >>> from apiece.plan import Stage
         >>> stage = Stage(10, 10.0, 2.0, [0.1, 0.1], [0.7, 1.3])
         >>> round(stage.mechanism(0).mechanism.mechanism.noise_multiplier, 2)
         2.86
@@ -210,6 +212,7 @@ class Schedule:
         InputError: For no points, steps that do not rise and factors out of bounds.
 
     Example:
+        >>> from apiece.plan import Schedule
         >>> warm_up_and_down = Schedule(((0, 0.0), (10, 1.0), (110, 0.0)))
         >>> [warm_up_and_down.at(step) for step in (0, 5, 10, 60, 200)]
         [0.0, 0.5, 1.0, 0.5, 0.0]
@@ -343,6 +346,8 @@ class Selection:
         InputError: For a noise that is not above 0.
 
     Example:
+        >>> from apiece.mechanisms import Runs
+        >>> from apiece.plan import Selection
         >>> Selection(Runs(40), 30.0).runs.mean
         40.0
     """

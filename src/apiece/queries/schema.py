@@ -51,6 +51,7 @@ class Schema:
         OptionError: For an unknown kind.
 
     Example:
+        >>> from apiece.queries import Schema
         >>> Schema("id", bounds={"income": (0, 200_000)}, rows_per_person=1)
         Schema(person='id', bounds={'income': (0.0, 200000.0)}, groups={}, rows_per_person=1,
                kinds={}, missing={}, formats={}, decimal='.')
@@ -130,6 +131,8 @@ class Schema:
             InputError: As `Schema`.
 
         Example:
+            >>> from apiece import datasets
+            >>> from apiece.queries import Schema
             >>> people = datasets.Schema("people", {"age": datasets.Numeric(0.0, 120.0)})
             >>> Schema.of_columns("id", people, rows_per_person=1).bounds
             {'age': (0.0, 120.0)}

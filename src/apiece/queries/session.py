@@ -61,6 +61,7 @@ class Answer:
 
     Example:
         >>> import pandas as pd
+        >>> from apiece.queries import Schema, Session
         >>> schema = Schema("id", rows_per_person=1)
         >>> session = Session(pd.DataFrame({"id": range(1000)}), schema)
         >>> answer = session.ask("count()", epsilon=1.0, delta=1e-6)
@@ -99,6 +100,7 @@ class QueryCost:
         rows_per_person: As in `Answer`.
 
     Example:
+        >>> from apiece.queries import Schema, query_cost
         >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
         >>> cost = query_cost("mean(age)", schema, epsilon=0.3, delta=1e-6)
         >>> cost.times(1.0, 1e-6)
@@ -141,6 +143,7 @@ def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> Qu
         rows.
 
     Example:
+        >>> from apiece.queries import Schema, query_cost
         >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
         >>> query_cost("median(age)", schema, epsilon=0.3, delta=0).delta
         0.0
@@ -176,6 +179,7 @@ class Session:
 
     Example:
         >>> import pandas as pd
+        >>> from apiece.queries import Schema, Session
         >>> people = pd.DataFrame({"id": range(1000), "age": [20.0, 60.0] * 500})
         >>> session = Session(people, Schema("id", bounds={"age": (0, 100)}, rows_per_person=1))
         >>> answer = session.ask("mean(age)", epsilon=1.0, delta=1e-6)
@@ -512,6 +516,8 @@ def release_standing(
 
     Example:
         >>> import tempfile
+        >>> from apiece import Ledger
+        >>> from apiece.queries import release_standing
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.make(f"{folder}/p.db", list(range(2000)), 3.0, 1e-6)
         ...     standing = release_standing(ledger, "standing in May", noise_stddev=20.0)

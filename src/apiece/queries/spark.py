@@ -124,6 +124,8 @@ def register_on_spark(
         As of `register`, with which it agrees to the bit: the same contributions, norms and sums.
 
     Example:
+        >>> from apiece.queries import Schema, register_on_spark, start_spark
+        >>> from apiece.queries.spark import SparkTable
         >>> def registered(schema: Schema) -> SparkTable:
         ...     return register_on_spark(
         ...         "/shared/people", schema, spark=start_spark("local"), workspace="/shared/own"
@@ -159,6 +161,8 @@ def start_spark(master: str) -> SparkSession:
         UnsupportedError: Where pyspark or Java is not installed.
 
     Example:
+        >>> from apiece.queries import Schema, register_on_spark, start_spark
+        >>> from apiece.queries.spark import SparkTable
         >>> def registered(schema: Schema) -> SparkTable:
         ...     spark = start_spark("local[*]")
         ...     return register_on_spark("people.parquet", schema, spark=spark, workspace="own")

@@ -51,6 +51,7 @@ class Table:
 
     Example:
         >>> import pandas as pd
+        >>> from apiece.queries import Schema, register
         >>> table = register(pd.DataFrame({"id": ["ann", "bob"]}), Schema("id"))
         >>> len(table.people), len(table.fingerprint)
         (2, 64)
@@ -160,6 +161,7 @@ def register(
 
     Example:
         >>> import pandas as pd
+        >>> from apiece.queries import Schema, register
         >>> people = pd.DataFrame({"id": ["ann", "bob"], "age": ["20", "?"]})
         >>> table = register(people, Schema("id", bounds={"age": (0, 100)}), log=print)
         column 'age': 1 cells are not numeric

@@ -268,6 +268,8 @@ def soft_bins(values: Tensor, count: int) -> Tensor:
         Hastie and Tibshirani 1990 §2: linear splines, one a column.
 
     Example:
+        >>> import torch
+        >>> from apiece.recipes import soft_bins
         >>> soft_bins(torch.tensor([[-1.0], [0.5]]), 3).tolist()
         [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]
     """

@@ -140,6 +140,8 @@ def loss_ordered_weights(losses: Tensor, clip_norms: Tensor, quiet: float, ramp:
         Tian et al. 2026, for the order and its continuity; the form and the proof are ours.
 
     Example:
+        >>> import torch
+        >>> from apiece.recipes import loss_ordered_weights
         >>> loss_ordered_weights(torch.tensor([2.0, 1.0, 3.0]), torch.ones(3), 1.0, 2.0).tolist()
         [0.25, 0.0, 0.75]
     """
@@ -204,6 +206,7 @@ class Recipe:
         OptionError: For another transform or head.
 
     Example:
+        >>> from apiece.recipes import Recipe
         >>> Recipe(epochs=10).steps(60_000)
         73
     """
@@ -413,6 +416,9 @@ def outputs_of(head: nn.Module, features: Tensor) -> Tensor:
         features: (n, views, …).
 
     Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from apiece.recipes import outputs_of
         >>> outputs_of(nn.Flatten(), torch.ones(3, 2, 4)).shape
         torch.Size([3, 4])
     """
@@ -433,6 +439,8 @@ def read_recipe(path: str | Path) -> Recipe:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
+        >>> from apiece.recipes import read_recipe
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = Path(folder, "mine.toml").write_text("epochs = 5\\naverage = 0.9")
         ...     read_recipe(Path(folder, "mine.toml")).average

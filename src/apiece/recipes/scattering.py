@@ -36,6 +36,7 @@ class Scattering:
         2021, who put private models on it.
 
     Example:
+        >>> from apiece.recipes import Scattering
         >>> Scattering(28).channels, Scattering(28).places
         (81, 7)
     """

@@ -66,6 +66,7 @@ class Report:
         html: The page.
 
     Example:
+        >>> from apiece.reporting import Report
         >>> Report("<p>One page</p>")
         Report(15 characters)
     """
@@ -127,7 +128,7 @@ def report(
         it leaves out, and why. Of public data nothing has to be left out.
 
     Example:
-        >>> from apiece import Budgets, Scale, assign
+        >>> from apiece import Budgets, Scale, assign, report
         >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
         ...               clip_norm=1.0)
         >>> "100" in report(plan).html, "ε = 2" in report(plan, edition="public").html

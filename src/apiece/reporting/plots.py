@@ -47,6 +47,7 @@ def save(figure: Figure, path: Path) -> None:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from matplotlib.figure import Figure
+        >>> from apiece.reporting import save
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save(Figure(), Path(folder) / "empty.svg")
     """
@@ -70,6 +71,7 @@ def promise(explanation: Explanation) -> Figure:
 
     Example:
         >>> from apiece.contract import explain
+        >>> from apiece.reporting import promise
         >>> [axes.get_title() for axes in promise(explain(1.0, 1e-5)).axes]
         ['without the result: 500 of 1,000', 'with it: at most 732 of 1,000']
     """

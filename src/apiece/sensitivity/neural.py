@@ -63,6 +63,9 @@ class ModelLoss:
         Mueller et al. 2021, §5.2; ghost norms: Goodfellow 2015, Li et al. 2022.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from apiece import ModelLoss
         >>> model = nn.Linear(2, 1, bias=False)
         >>> _ = nn.init.ones_(model.weight)
         >>> square = ModelLoss(model, lambda out, y: (out[:, 0] - y) ** 2 / 2)

@@ -27,6 +27,7 @@ class BoundedSum:
         bounds: Of each entry of one record.
 
     Example:
+        >>> from apiece.sensitivity import HeterogeneousNoise
         >>> noise = HeterogeneousNoise((1.0, 1.0), (2.0, 2.0), ("age", "income"))
         >>> noise.clip_and_sum([[0.5, 9.0], [0.5, 1.0]]).total.tolist()
         [1.0, 2.0]
@@ -57,6 +58,7 @@ class HeterogeneousNoise:
         equality by a record at its bounds. The proof is in docs/mathematics.md.
 
     Example:
+        >>> from apiece.sensitivity import HeterogeneousNoise
         >>> noise = HeterogeneousNoise.allocate(
         ...     {"age": 1.0, "income": 1.0}, {"age": 1.0, "income": 3.0}, noise_multiplier=2.0)
         >>> [round(s, 6) for s in noise.stddev]

@@ -31,6 +31,8 @@ class PartialSensitivity:
         index: The records' labels, where they came in a table that has an index; else None.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.sensitivity import PartialSensitivity
         >>> result = PartialSensitivity(np.array([[3.0, -1.0]]), np.array([2.0]), np.array([False]),
         ...                            "add_remove")
         >>> len(result), result.fractions.tolist()
@@ -92,6 +94,7 @@ def partial_sensitivity(function: RecordFunction, *records: object) -> PartialSe
         Mueller et al. 2021, Definition 3 and Eq. 4–6.
 
     Example:
+        >>> from apiece import partial_sensitivity
         >>> from apiece.sensitivity import Query
         >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
         >>> result = partial_sensitivity(query, {"a": [0.0, 1.0], "b": [0.5, 0.5]})
@@ -128,6 +131,7 @@ def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: 
         Feldman and Zrnic 2021, Def. 2.7.
 
     Example:
+        >>> from apiece.sensitivity import individual_rdp
         >>> individual_rdp([0.0, 1.0, 2.0], order=2, noise_stddev=1.0).round(12).tolist()
         [0.0, 1.0, 4.0]
     """
@@ -172,7 +176,8 @@ def loss_shares(
         DataError: For another number of labels, and a Series with another index than the records.
 
     Example:
-        >>> from apiece.sensitivity import Query
+        >>> from apiece import partial_sensitivity
+        >>> from apiece.sensitivity import Query, loss_shares
         >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
         >>> partial = partial_sensitivity(query, [[0.5, 0.5], [1.0, 0.2]])
         >>> loss_shares(partial).ranking("all")
@@ -207,6 +212,8 @@ class Exhaustion:
             attribute moves the loss.
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.sensitivity import Exhaustion
         >>> result = Exhaustion(np.array(["bob"]), np.array([12]), ("income",))
         >>> result.answers.tolist(), result.attributes
         ([12], ('income',))
@@ -253,6 +260,8 @@ def exhaustion(
         Feldman and Zrnic 2021 (filters).
 
     Example:
+        >>> import numpy as np
+        >>> from apiece.sensitivity import PartialSensitivity, exhaustion
         >>> partial = PartialSensitivity(np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([1.0, 2.0]),
         ...                              np.array([False, False]), "add_remove", ("age", "income"))
         >>> result = exhaustion(partial, epsilon=1, delta=1e-5, noise_stddev=20, ids=["ann", "bob"])

@@ -167,6 +167,7 @@ class Query:
         Mueller et al. 2021, §4 and §5.1.
 
     Example:
+        >>> from apiece import Query
         >>> query = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
         >>> query.gradient
         (2*a - exp(-a + 2*b), 2*exp(-a + 2*b))

@@ -199,7 +199,8 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
         independently of all others, exactly one step of each of so many equal blocks.
 
     Example:
-        >>> from apiece import Budgets, Sample, assign
+        >>> import numpy as np
+        >>> from apiece import Budgets, Sample, assign, poisson_batches
         >>> budgets = Budgets.from_groups([("strict", 1.0, .5), ("weak", 3.0, .5)], 40, 1e-3)
         >>> plan = assign(budgets, Sample(), steps=3, expected_batch_size=8, clip_norm=1.0)
         >>> batches = list(poisson_batches(plan, generator=np.random.default_rng(0)))

@@ -33,6 +33,7 @@ class Progress:
         learning_rate: That of the update, in the optimizer's first group.
 
     Example:
+        >>> from apiece.training import Progress
         >>> Progress(step=10, steps=100, stage=0, seconds=0.01, learning_rate=0.1).step
         10
     """
@@ -75,6 +76,7 @@ class PlannedSpending:
 
     Example:
         >>> from apiece import Budgets, Scale, assign
+        >>> from apiece.training import PlannedSpending
         >>> budgets = Budgets.from_groups([("strict", 1.0, .5), ("weak", 3.0, .5)], 1000, 1e-5)
         >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
         >>> strict, weak = PlannedSpending(plan).at(10)
@@ -134,6 +136,7 @@ class ProgressBar:
 
     Example:
         >>> from apiece import Trainer
+        >>> from apiece.training import ProgressBar
         >>> def train(model, optimizer, loss, plan, data):
         ...     with ProgressBar(plan) as bar:
         ...         Trainer(model, optimizer, loss, plan, data, callbacks=[bar]).fit()
@@ -183,6 +186,7 @@ def public_numbers(progress: Progress, spending: PlannedSpending) -> dict[str, f
 
     Example:
         >>> from apiece import Budgets, Scale, assign
+        >>> from apiece.training import PlannedSpending, Progress, public_numbers
         >>> budgets = Budgets(epsilon=[1.0] * 20, delta=1e-3)
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=8, clip_norm=1.0)
         >>> done = Progress(step=5, steps=5, stage=0, seconds=0.1, learning_rate=0.2)
@@ -213,6 +217,7 @@ class TensorBoard:
 
     Example:
         >>> from apiece import Trainer
+        >>> from apiece.training import TensorBoard
         >>> def train(model, optimizer, loss, plan, data):
         ...     board = TensorBoard("runs/first", plan, every=50)
         ...     Trainer(model, optimizer, loss, plan, data, callbacks=[board]).fit()
@@ -257,6 +262,9 @@ class Evaluation:
         InputError: For an `every` below 1.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from apiece.training import Evaluation, Progress
         >>> model = nn.Linear(2, 1)
         >>> check = Evaluation(model, lambda model: float(model(torch.ones(1, 2))), every=10)
         >>> check(Progress(step=10, steps=100, stage=0, seconds=0.0, learning_rate=0.1))

@@ -34,9 +34,11 @@ class TrainingCharge:
 
     Example:
         >>> import tempfile
+        >>> import torch
         >>> from apiece.assignment import Scale, assign
         >>> from apiece.budgets import Budgets
         >>> from apiece.ledger import Ledger
+        >>> from apiece.training import charge_training
         >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -134,6 +136,7 @@ def charge_training(
         >>> from apiece.assignment import Sample, assign
         >>> from apiece.budgets import Budgets
         >>> from apiece.ledger import Ledger
+        >>> from apiece.training import charge_training
         >>> budgets = Budgets([1.0, 2.0, 2.0], 1e-6, ids=["ann", "bob", "eve"])
         >>> plan = assign(budgets, Sample(), steps=5, expected_batch_size=1, clip_norm=1.0)
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -151,7 +151,10 @@ class FilteredTrainer(Descent):
         Feldman and Zrnic 2021, Alg. 1 and Thm 2.2; individual budgets: Boenisch et al. 2023, §5.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
         >>> from apiece.filters import GaussianFilter
+        >>> from apiece.training import FilteredTrainer
         >>> model = nn.Linear(2, 1)
         >>> loss = lambda out, y: (out[:, 0] - y).square()
         >>> accounts = GaussianFilter([1.0] * 8, 1e-5)

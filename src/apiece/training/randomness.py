@@ -75,6 +75,7 @@ class ChaCha20Stream(Uncopied):
         StateError: From its methods, in a forked process.
 
     Example:
+        >>> from apiece.training import ChaCha20Stream
         >>> a, b = ChaCha20Stream(bytes(32)), ChaCha20Stream(bytes(32))
         >>> bool((a.uniform(5) == b.uniform(5)).all())
         True
@@ -263,6 +264,9 @@ def add_noise(
         Boenisch et al. 2023, §3; Mironov 2012.
 
     Example:
+        >>> import torch
+        >>> from apiece import add_noise
+        >>> from apiece.training import ClippedSum
         >>> one = torch.ones(1)
         >>> total = ClippedSum({"w": torch.zeros(3)}, one, one, one)
         >>> add_noise(total, 2.0, generator=torch.Generator().manual_seed(0))["w"].shape

@@ -323,6 +323,7 @@ class ParquetShards:
 
     Example:
         >>> import tempfile, pandas as pd
+        >>> from apiece.training import ParquetShards
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]}).to_parquet(f"{folder}/0.parquet")
         ...     shards = ParquetShards(folder, inputs=["x"], target="y")
@@ -437,7 +438,9 @@ class TarShards:
             comes back.
 
     Example:
+        >>> import tarfile
         >>> import io, tempfile
+        >>> from apiece.training import TarShards
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with tarfile.open(f"{folder}/0.tar", "w") as tar:
         ...         for name, data in {"a.x": b"12", "a.cls": b"1", "b.x": b"3"}.items():

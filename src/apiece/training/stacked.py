@@ -56,6 +56,7 @@ class StackedMlp:
         InputError: For fewer than two sizes, or one below 1.
 
     Example:
+        >>> from apiece.training import StackedMlp
         >>> StackedMlp((59, 128, 64, 2)).parameters
         16066
     """

@@ -106,7 +106,9 @@ class Trainer(Descent):
         Abadi et al. 2016, Alg. 1; Boenisch et al. 2023, Alg. 1 and 2.
 
     Example:
-        >>> from apiece import Budgets, Scale, assign
+        >>> import torch
+        >>> from torch import nn
+        >>> from apiece import Budgets, Scale, Trainer, assign
         >>> budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], 40, 1e-3)
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=8, clip_norm=1.0)
         >>> model, loss = nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none")

@@ -56,6 +56,7 @@ class Proof:
         idle: The trained parameters that no record's loss depends on; noise alone would move them.
 
     Example:
+        >>> from apiece.training import Proof
         >>> Proof(False, {}, "norm: native_batch_norm: takes the mean over the records").proved
         False
     """

@@ -91,6 +91,9 @@ def clip_and_sum(
         Boenisch et al. 2023, §3; Abadi et al. 2016, Alg. 1.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from apiece import clip_and_sum
         >>> model = nn.Linear(3, 1, bias=False)
         >>> loss = lambda outputs, targets: (outputs[:, 0] - targets).square()
         >>> total = clip_and_sum(model, loss, torch.ones(4, 3), torch.ones(4), 1e-3)
@@ -247,6 +250,9 @@ def smooth_squares(
         targets: As `inputs`.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from apiece.training.clipping import smooth_squares
         >>> model = nn.Linear(2, 1, bias=False)
         >>> summed = lambda outputs, _: outputs.sum(1)
         >>> smooth_squares(model, summed, torch.ones(3, 2), torch.ones(3)).tolist()

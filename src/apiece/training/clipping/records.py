@@ -241,6 +241,8 @@ class ClippedSum:
         Without record (or person) i the sum differs by a vector of norm at most clip_norms[i].
 
     Example:
+        >>> import torch
+        >>> from apiece.training import ClippedSum
         >>> one = torch.ones(2)
         >>> total = ClippedSum({"weight": one}, one, one, one)
         >>> len(total), (total + total).norms.numel()
@@ -276,6 +278,9 @@ class ClippedSum:
             places: (B,) A permutation; norms, losses and bounds have one entry a record.
 
         Example:
+            >>> import numpy as np
+            >>> import torch
+            >>> from apiece.training import ClippedSum
             >>> total = ClippedSum({}, *torch.arange(6.0).view(3, 2))
             >>> total.ordered(np.array([1, 0])).norms
             tensor([1., 0.])
@@ -323,6 +328,8 @@ def clip_factors(norms: torch.Tensor, clip_norms: torch.Tensor) -> torch.Tensor:
         the norm and in multiplying, so that round-off cannot lift a record over its bound.
 
     Example:
+        >>> import torch
+        >>> from apiece.training.clipping import clip_factors
         >>> clip_factors(torch.tensor([0.5, 2.0, torch.inf]), torch.ones(3)) <= 1 / torch.tensor(
         ...     [1.0, 2.0, torch.inf]
         ... )
