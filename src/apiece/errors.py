@@ -43,6 +43,10 @@ class SlowPathWarning(UserWarning):
     """A model is clipped exactly, but by a slower path than most."""
 
 
+class IsolationWarning(UserWarning):
+    """Records run alone in one process, where only a comparison guards what they leave behind."""
+
+
 class IdleParameterWarning(UserWarning):
     """Parameters are trained that nothing but noise moves, or would move."""
 

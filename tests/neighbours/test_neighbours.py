@@ -97,8 +97,10 @@ def test_trainers(run):
 # the harness must see what it is for
 
 
+@pytest.mark.filterwarnings("ignore::apiece.errors.IsolationWarning")
 def test_it_sees_copies_that_are_not_made(monkeypatch):
     fresh = lambda batch: (batch.model, batch.loss_fn, batch.parameters)  # noqa: E731
+    monkeypatch.setattr(alone, "why_not_isolated", lambda _batch: "a test says so")
     monkeypatch.setattr(alone, "_fresh", fresh)
     monkeypatch.setattr(alone, "written", lambda *_, **__: [])
     assert movement(MIXING["keeps: buffer by data"], method="alone") > 1.1

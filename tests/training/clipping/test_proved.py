@@ -1,5 +1,6 @@
 """The engine by its graph: exact where it proves, and nothing that mixes records is proved."""
 
+import contextlib
 import functools
 import random
 import sys
@@ -11,6 +12,7 @@ from torch import nn
 
 from apiece.errors import IdleParameterWarning, InputError, SlowPathWarning, UnsupportedError
 from apiece.training import clip_and_sum
+from apiece.training.clipping import alone
 from apiece.training.clipping.engine import proof_of
 from neighbours.harness import movement
 from neighbours.zoo import HONEST
@@ -268,14 +270,21 @@ def test_alone_leaves_the_model_and_the_streams_as_they_were():
 SEEN = []
 
 
-def test_alone_refuses_what_is_written_where_copies_do_not_reach():
+@pytest.mark.filterwarnings("ignore::apiece.errors.IsolationWarning")
+@pytest.mark.parametrize("reason", ["", "a test says so"])
+def test_alone_nothing_is_written_where_others_read(reason, monkeypatch):
+    """In a process of its own it is gone; where copies do not reach in one process, refused."""
+    monkeypatch.setattr(alone, "why_not_isolated", lambda _batch: reason)
+
     def remembers(out, target):
         SEEN.append(float(out.detach().sum()))
         return loss_fn(out, target)
 
     model, x = mlp()
-    with pytest.raises(UnsupportedError, match="changes something outside"):
+    refusal = pytest.raises(UnsupportedError, match="changes something outside")
+    with refusal if reason else contextlib.nullcontext():
         clip_and_sum(model, remembers, x, torch.ones(9), 0.1, method="alone")
+        assert SEEN == []
 
 
 def test_a_closure_s_own_list_is_each_record_s_own():

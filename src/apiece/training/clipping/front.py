@@ -59,9 +59,11 @@ def clip_and_sum(
         clip_norms: (B,), or one number for all.
         method: "proved" captures model and loss as one graph of operators, once for each form of
             inputs, and runs that graph where it is proved that no record can meet another in it;
-            other models are refused. "alone" runs each record by itself on fresh copies of all that
-            a forward can write. "auto" is the first where it can be, and the second where it
-            cannot; a `SlowPathWarning` then names the module, the operator and what it does.
+            other models are refused. "alone" runs each record by itself: under Linux on a
+            processor in a process of its own, elsewhere on fresh copies of all that a forward can
+            write, with an `IsolationWarning`. "auto" is the first where it can be, and the second
+            where it cannot; a `SlowPathWarning` then names the module, the operator and what it
+            does.
         physical_batch_size: How many records are worked on at a time; it bounds the memory and does
             not change the sum.
         people: (B,), the id of each row's person, by position; None where each row is its own. A
@@ -188,7 +190,7 @@ def _by(method: str, batch: Batch, width: int, compiled: bool) -> ClippedSum:
     if method == "alone":
         if compiled:
             raise UnsupportedError("compiled: method='alone' has no graph to compile; leave it out")
-        return clip_alone(batch)
+        return clip_alone(batch, width)
     engine = engine_for(batch, compiled=compiled)
     if engine.program is not None:
         return clip_proved(engine, batch, width)
@@ -201,7 +203,7 @@ def _by(method: str, batch: Batch, width: int, compiled: bool) -> ClippedSum:
         SlowPathWarning,
         stacklevel=4,
     )
-    return clip_alone(batch)
+    return clip_alone(batch, width)
 
 
 def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
