@@ -250,5 +250,9 @@ def test_the_command_enrolls_and_writes_who_permits(
         assert run([*words, *more]) == 2
         found = capsys.readouterr().err
         assert said in found
-        assert len(found.strip().splitlines()) == 1
+        *warned, refused = found.strip().splitlines()
+        assert said in refused
+        assert "much" not in refused
+        assert warned in ([], ["warning: c.csv: codes that the mapping lacks: 'much' (1)"])
+        assert bool(warned) == (not more)  # the codes, for who keeps the consents
     assert run([*words, "--leave-out"]) == 0
