@@ -242,6 +242,7 @@ def test_index_and_readme_and_main_job_show_one_example() -> None:
 
 def test_the_config_and_the_schema_parse() -> None:
     from apiece.jobs import job_from_dict
+    from apiece.jobs.prepared import MOST_EXPECTED
 
     config, _, schema = blocks(ROOT / "docs" / "main-job.md", "toml")
     job = job_from_dict(tomllib.loads(config), name="docs", changes={})
@@ -249,7 +250,8 @@ def test_the_config_and_the_schema_parse() -> None:
         {"data": {"source": "x"}, "budgets": {"epsilon": "e"}}, name="docs", changes={}
     )
     assert job.data.test_share == defaults.data.test_share
-    for key in ("strategy", "batch_size", "steps", "clip_norm", "learning_rate"):
+    assert job.training.batch_size == MOST_EXPECTED  # of enough people, where none is given
+    for key in ("strategy", "steps", "clip_norm", "learning_rate"):
         mine, other = getattr(job.training, key), getattr(defaults.training, key)
         assert mine == other, f"the default of {key} is another"
     assert set(Schema.from_dict(tomllib.loads(schema), "docs").columns) == {

@@ -21,6 +21,7 @@ ApieceError
 SlowPathWarning (UserWarning)        a model is clipped exactly, but by a slower path than others
 IdleParameterWarning (UserWarning)   parameters are trained that nothing but noise moves
 StewardWarning (UserWarning)         something of the rows, for the eyes of those who hold them
+UnspentBudgetWarning (UserWarning)   a group can spend less than .8 of the ε that it asked
 
 Messages are one line: what, where, the value, the bound, the remedy.
 """
@@ -53,6 +54,10 @@ class IdleParameterWarning(UserWarning):
 
 class StewardWarning(UserWarning):
     """It speaks of rows, which is data about people: for the eyes of those who hold them."""
+
+
+class UnspentBudgetWarning(UserWarning):
+    """A group of a plan can spend less than .8 of the ε that it asked."""
 
 
 class BudgetError(InputError):

@@ -604,15 +604,15 @@ PERSONAL = {
     "clip_norms", "limit", "owners", "groups", "member", "target", "levels", "withdrawn", "scores",
     "confidences", "y", "loss", "order", "ids",
 }  # fmt: skip
+# Kinds of parameters that have one value for all, or no index.
 NUMBERS = {
     "float", "int", "str", "float | None", "int | None", "str | None", "float | str | None",
-    "str | float", "str | float | None", "float | str",
+    "str | float", "str | float | None", "float | str", "torch.Tensor", "Tensor",
 }  # fmt: skip
 ALONE = "nothing else in the call has an entry a record"
 IDS = "says whose the values are: others are joined to it"
 A_GROUP = "has an entry a group or a level, which are public"
 RESULT = "made by apiece alone, from values that were joined"
-TENSORS = "tensors, which have no index"
 NO_ROWS = "no entry a record"
 EXEMPT = {
     "PrivacyCurve.epsilon delta": ALONE,
@@ -626,11 +626,6 @@ EXEMPT = {
     "Said levels": NO_ROWS,
     "plan_federation epsilon": A_GROUP,
     "charge ids": IDS,
-    "of_classes labels": TENSORS,
-    "of_numbers labels": TENSORS,
-    "of_several labels": TENSORS,
-    "of_tokens labels": TENSORS,
-    "of_next_tokens labels": TENSORS,
     "require_labels_of y": "the check itself",
     "require_joined y": "the check itself",
     "codes_of y": "behind the fit and the papers of estimators",
@@ -706,16 +701,13 @@ EXEMPT = {
     "Verification epsilon": A_GROUP,
     "Verification delta": A_GROUP,
     "Schema groups": NO_ROWS,
+    "Schema.of_columns groups": NO_ROWS,
     "Answer groups": NO_ROWS,
-    "loss_ordered_weights clip_norms": TENSORS,
     "report levels": NO_ROWS,
     "PartialSensitivity norms": RESULT,
     "Exhaustion ids": RESULT,
     "TrainingCharge included": RESULT,
     "TrainingCharge ids": RESULT,
-    "ClippedSum norms": TENSORS,
-    "ClippedSum clip_norms": TENSORS,
-    "StackedMlp.clipped_sum clip_norms": TENSORS,
 }
 
 

@@ -156,7 +156,7 @@ def test_every_flag_is_a_setting_and_says_its_default(capsys: Any) -> None:
         flag = f"--{(how.flag or name).replace('_', '-')} "
         assert (flag in said) == (how.help is not None), name
     for words in (
-        "[default: 512; 32",
+        "[default: 512, or fewer",
         "[default: sample; weight",
         "[default: 0.2]",
     ):

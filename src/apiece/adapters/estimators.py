@@ -32,6 +32,7 @@ from apiece.adapters.fitting import (
     training_features,
 )
 from apiece.adapters.papers import Papers
+from apiece.assignment.unspent import default_batch
 from apiece.budgets import Budgets
 from apiece.budgets.groups import doubts
 from apiece.budgets.levels import Offered
@@ -51,6 +52,10 @@ if TYPE_CHECKING:
 
     from apiece.jobs.model import Amount, Classes, Target
     from apiece.recipes import Recipe
+
+
+# Records that are expected in a step at most, where no batch size is given.
+MOST_EXPECTED = 2048.0
 
 
 @dataclass(eq=False, repr=False)
@@ -181,7 +186,7 @@ class _Tabular(_Private):
         targets = self._encoded(X, y)
         if not isinstance(self.account, Account | None):
             raise InputError(f"account = {self.account!r}: give an apiece.sklearn.Account or None")
-        training, pate = self._settings(len(budgets))
+        training, pate = self._settings(budgets)
         for doubt in doubts(budgets.groups):
             warnings.warn(doubt, UserWarning, stacklevel=2)
         features = training_features(frame, columns)
@@ -201,10 +206,14 @@ class _Tabular(_Private):
         )
         return self
 
-    def _settings(self, units: int) -> tuple[Training, Pate]:
+    def _settings(self, budgets: Budgets) -> tuple[Training, Pate]:
         """Return the settings of the training, checked as those of a job."""
+        batch = self.batch_size
+        if batch is None:
+            chosen = "sample" if self.strategy is None else self.strategy
+            batch = default_batch(budgets.groups, chosen, steps=self.steps, most=MOST_EXPECTED)
         training = Training(
-            batch_size=min(units, 2048) if self.batch_size is None else self.batch_size,
+            batch_size=batch,
             steps=self.steps,
             clip_norm=self.clip_norm,
             learning_rate=self.learning_rate,
@@ -326,8 +335,9 @@ class PrivateClassifier(_Classifies, _Tabular):
             `pate.plan_votes`. None is "sample", for PATE "weight".
         random_state: None for randomness of the operating system, as a release needs; a number
             makes an experiment repeatable.
-        batch_size: Expected; None takes all records, of more than 2048 that many. For PATE the rows
-            of a teacher in a step; None takes 32.
+        batch_size: Expected; None takes as many as let each group spend its ε, at most 2048: by
+            the public counts of budgets, the strategy and the steps. For PATE the rows of a teacher
+            in a step; None takes 32.
         steps: How many updates.
         clip_norm: The mean bound on a record's gradient.
         learning_rate: Of plain SGD.
@@ -383,8 +393,8 @@ class PrivateClassifier(_Classifies, _Tabular):
         self.classes_ = classes
         return codes
 
-    def _settings(self, units: int) -> tuple[Training, Pate]:
-        training = replace(super()._settings(units)[0], method=self.method)
+    def _settings(self, budgets: Budgets) -> tuple[Training, Pate]:
+        training = replace(super()._settings(budgets)[0], method=self.method)
         pate = Pate(teachers=self.teachers, threshold=self.threshold)
         if self.method == "pate":
             size = 32 if self.batch_size is None else self.batch_size
@@ -573,7 +583,7 @@ class PrivateImageClassifier(_Classifies):
             y,
             features=features[0, 0].numel(),
             settings={
-                "batch_size": recipe.expected(codes.size), "steps": recipe.steps(codes.size),
+                "batch_size": plan.expected_batch_size, "steps": plan.steps,
                 "clip_norm": recipe.clip_norm, "learning_rate": recipe.learning_rate,
                 "momentum": recipe.momentum,
             },

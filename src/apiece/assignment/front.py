@@ -18,6 +18,7 @@ from apiece.assignment.scale import Scale
 from apiece.assignment.sequential import Sequential
 from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
+from apiece.assignment.unspent import warn_of_shortfall
 from apiece.budgets import BudgetLevels, Budgets
 from apiece.errors import (
     InfeasibleError,
@@ -71,7 +72,8 @@ def assign(
 
     The plan knows which record is in which group; `plan.public()` and its JSON do not. Uniform,
     Scale and Hybrid keep bounds Δ̄. Plans of other strategies may not, as `plan.notes` then says; a
-    plan that breaks one cannot make a release.
+    plan that breaks one cannot make a release. A group that can spend less than .8 of what it asked
+    is an `UnspentBudgetWarning`, but for Uniform and Threshold, which say so by their names.
 
     Args:
         budgets: What n records asked for.
@@ -103,6 +105,28 @@ def assign(
         >>> plan.verify().ok
         True
     """
+    plan = make_plan(
+        budgets,
+        strategy,
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        clip_norm=clip_norm,
+        method=method,
+    )
+    warn_of_shortfall(plan)
+    return plan
+
+
+def make_plan(
+    budgets: Budgets,
+    strategy: Strategy | str,
+    *,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float,
+    method: str = "pld",
+) -> BoundPlan:
+    """Return what `assign` does without a warning: a plan that is looked at, and not run."""
     _require("budgets", budgets, Budgets, "Budgets(epsilon, delta)")
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
     return BoundPlan.of(_kept(request, _given(strategy)))
@@ -145,7 +169,9 @@ def assign_levels(
     """
     _require("levels", levels, BudgetLevels, "BudgetLevels")
     request = Request(levels, steps, expected_batch_size, clip_norm, method)
-    return _kept(request, _given(strategy))
+    plan = _kept(request, _given(strategy))
+    warn_of_shortfall(plan)
+    return plan
 
 
 def strategy_named(name: str, **options: object) -> Strategy:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from apiece._types import Floats, Integers, Mask
 from apiece.accounting import privacy_curve
-from apiece.assignment.front import ATTEMPTS, assign
+from apiece.assignment.front import ATTEMPTS, make_plan
 from apiece.assignment.request import BACK, Strategy
 from apiece.budgets import Budgets, Ownership
 from apiece.budgets.units import places_of
@@ -194,7 +194,9 @@ def assign_owned(
     batch = expected_batch_size
     for attempt in range(ATTEMPTS):
         asks = _asked_by_rows(ownership, rows, aims, delta)
-        plan = assign(asks, strategy, steps=steps, expected_batch_size=batch, clip_norm=clip_norm)
+        plan = make_plan(
+            asks, strategy, steps=steps, expected_batch_size=batch, clip_norm=clip_norm
+        )
         owned = OwnedPlan(plan, rows, ownership, budgets)
         checked = owned.verify()
         if checked.ok or not plan.releasable:

@@ -16,6 +16,7 @@ import numpy as np
 from apiece.assignment.front import strategy_named
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.solve import require_few
+from apiece.assignment.unspent import warn_of_shortfall
 from apiece.budgets import Budgets
 from apiece.errors import InfeasibleError, InputError, UnsupportedError
 from apiece.mechanisms import Runs
@@ -103,6 +104,7 @@ def assign_tuned(
     )
     for plan in noted:  # each from its own numbers
         plan.require()
+    warn_of_shortfall(noted[0])  # all of them have one cost
     return noted
 
 

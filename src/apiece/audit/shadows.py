@@ -25,7 +25,8 @@ from apiece import _check
 from apiece._files import Kind, write
 from apiece._identity import require_ids, require_rows
 from apiece._types import AnyArray, Integers, Json, Mask
-from apiece.assignment import Strategy, assign
+from apiece.assignment import Strategy
+from apiece.assignment.front import make_plan
 from apiece.audit import stacked_training
 from apiece.audit.membership import PrivacyScores, privacy_scores
 from apiece.audit.records import ShadowScores, positions, read_arrays, write_arrays
@@ -361,7 +362,7 @@ def half_plan(
     )
     excess = None if groups.excess is None else np.repeat(groups.excess, count)
     half = Budgets(epsilon, delta, excess=excess, labels=name)
-    return assign(
+    return make_plan(
         half, strategy, steps=steps, expected_batch_size=expected_batch_size, clip_norm=clip_norm
     )
 

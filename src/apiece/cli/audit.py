@@ -267,9 +267,12 @@ def _shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Callable[
     job = _job_of(run)
     people = _people_of(job, seed if job.run.seed is None else None)
     from apiece.audit.shadows import half_plan, table_job
+    from apiece.jobs.prepared import with_batch
     from apiece.jobs.running import gone_from, ledger_of
 
+    job = with_batch(job, people.budgets)
     training = job.training_of(job.training.strategy)
+    assert training.batch_size is not None  # as it is by now
     usable, whole = ~people.train.faulty, people.budgets
     train = people.train.of(usable)
     budgets = whole.taken(usable if train.person is None else np.isin(whole.ids, train.person))

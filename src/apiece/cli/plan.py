@@ -15,13 +15,13 @@ from apiece.assignment import (
     Compared,
     MeasuredGain,
     PredictedGain,
-    assign,
     compare,
     measured_gain,
     predicted_gain,
     relative_noise,
 )
-from apiece.assignment.front import COMPARED, strategy_named
+from apiece.assignment.front import COMPARED, make_plan, strategy_named
+from apiece.assignment.unspent import shortfall
 from apiece.budgets import Budgets
 from apiece.budgets.frames import capped
 from apiece.budgets.groups import cap_note, doubts, refuse_absurd
@@ -120,12 +120,13 @@ def command(
         plan = read_plan(source)
     else:
         budgets, strategy, how = _asked(flags)
-        plan = assign(budgets, strategy, **how)
+        plan = make_plan(budgets, strategy, **how)
         if flags["person"] is not None:
             plan = replace(plan, unit="person")
         if (cap := flags["no_limit_cap"]) is not None:
             plan = replace(plan, notes=(*plan.notes, cap_note(cap)))
-        warn(doubts(plan.budget_groups))
+        short = shortfall(plan)
+        warn([*doubts(plan.budget_groups), *([] if short is None else [short])])
     if out is not None:
         write(out, plan.to_json(indent=2) + "\n", PLAN)
     if gaussian:

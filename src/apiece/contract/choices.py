@@ -16,7 +16,8 @@ from apiece import _check
 from apiece._text import count_up
 from apiece._types import Json
 from apiece.accounting import noise_multipliers, privacy_curve
-from apiece.assignment import Allocate, Hybrid, Sample, Scale, Strategy, assign
+from apiece.assignment import Allocate, Hybrid, Sample, Scale, Strategy
+from apiece.assignment.front import make_plan
 from apiece.budgets import Budgets
 from apiece.budgets.groups import refuse_absurd
 from apiece.contract.explain import PEOPLE, Explanation, explain, taking_part
@@ -213,7 +214,7 @@ def choices(
         if left_out and isinstance(scheme, Allocate):
             continue
         try:
-            plan = assign(
+            plan = make_plan(
                 budgets, scheme, steps=steps, expected_batch_size=expected_batch_size, clip_norm=1.0
             )
         except InfeasibleError as error:

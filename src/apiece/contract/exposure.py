@@ -9,7 +9,8 @@ import numpy as np
 from apiece import _check
 from apiece._types import Floats, Json
 from apiece.accounting import Bounds
-from apiece.assignment import Sample, Strategy, assign
+from apiece.assignment import Sample, Strategy
+from apiece.assignment.front import make_plan
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
 from apiece.plan import BoundPlan, Plan
@@ -154,7 +155,12 @@ def risk_table(
     cells = np.empty((rows.size, columns.size, 3))
     batch = expected_batch_size
     plan_for = partial(
-        assign, strategy=scheme, steps=steps, expected_batch_size=batch, clip_norm=1, method=method
+        make_plan,
+        strategy=scheme,
+        steps=steps,
+        expected_batch_size=batch,
+        clip_norm=1,
+        method=method,
     )
     for i, share in enumerate(rows):
         for j, epsilon in enumerate(columns):
@@ -324,7 +330,7 @@ def _exposures(
     exposures, chosen = [], Sample() if strategy is None else strategy
     for label, epsilon in asked:
         changed = Budgets(epsilon, budgets.delta, excess=budgets.excess, ids=budgets.ids)
-        plan = assign(changed, chosen, **{"clip_norm": 1.0, **settings})
+        plan = make_plan(changed, chosen, **{"clip_norm": 1.0, **settings})
         count = int((epsilon != budgets.epsilon).sum())
         exposures.append(exposure(plan, int(changed.group_index[at]), label=label, changed=count))
     return exposures

@@ -161,7 +161,7 @@ class BudgetColumns:
 
 
 _DEFAULTS: dict[str, Flags] = {
-    "dp-sgd": {"strategy": "sample", "batch_size": 512.0},
+    "dp-sgd": {"strategy": "sample"},
     "pate": {"strategy": "weight", "batch_size": 32.0},
 }
 
@@ -179,8 +179,11 @@ class Training:
         "uniform, scale, sample or threshold; with --method pate uniform, upsample or weight.",
         read=strategy_name, default="sample; weight with --method pate",
     )  # fmt: skip
-    batch_size: float = setting(
-        "Expected batch size.", default="512; 32 with --method pate", tuned=True
+    # None until people are read: as many as let each group spend its ε, at most 512.
+    batch_size: float | None = setting(
+        "Expected batch size.",
+        default="512, or fewer, so that each group can spend its ε; 32 with --method pate",
+        tuned=True,
     )
     steps: int = setting("Number of model updates.", value=1000, tuned=True)
     clip_norm: float = setting("Mean clip norm.", value=1.0, tuned=True)
@@ -249,6 +252,7 @@ def check_method(training: Training, pate: Pate, *, searched: bool) -> None:
                 f"{name}: is for DP-SGD; with {how} leave it out (all rows of a person go to that "
                 "person's teachers)"
             )
+    assert training.batch_size is not None  # PATE has a default
     if not training.batch_size == int(training.batch_size):
         raise InputError(
             f"batch_size = {training.batch_size:g}: with {how} each teacher's step takes that many "

@@ -13,6 +13,7 @@ from pathlib import Path
 from apiece import _json
 from apiece._files import Kind, append, require_own_folder, write
 from apiece.assignment import Strategy, assign, schedule_noise
+from apiece.assignment.unspent import default_batch
 from apiece.budgets import Budgets
 from apiece.budgets.groups import cap_note
 from apiece.errors import DataError, StateError, UnsupportedError, as_given
@@ -23,6 +24,8 @@ from apiece.jobs.settings import refuse_past
 from apiece.pate import VotePlan, plan_votes
 from apiece.plan import BoundPlan
 
+# Records that are expected in a step at most, where no batch size is given.
+MOST_EXPECTED = 512.0
 _FILE = Kind("a run's file", mark=b"")  # the folder was empty when the run began
 _LOG = Kind("a run's log", (".jsonl",), b'{"seconds": ')
 
@@ -294,6 +297,7 @@ run that was interrupted
 
 def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
     people, cap = read_people(job, unfinished.coins), job.budgets.no_limit_cap
+    job = with_batch(job, people.budgets)
     notes = () if cap is None else (cap_note(cap),)
     if (search := job.search.search()) is not None:
         name, own = job.training.strategy, {n: getattr(job.training, n) for n in SETTINGS}
@@ -327,6 +331,18 @@ def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
     return Prepared(job, people, plans, unfinished, resumed)
 
 
+def with_batch(job: Job, budgets: Budgets) -> Job:
+    """Return the job with a batch size; one for all its strategies, so that they compare."""
+    training = job.training
+    if training.batch_size is not None:
+        return job
+    each = [
+        default_batch(budgets.groups, name, steps=job.training_of(name).steps, most=MOST_EXPECTED)
+        for name in job.strategies
+    ]
+    return replace(job, training=replace(training, batch_size=min(each)))
+
+
 def plan_of(
     training: Training,
     budgets: Budgets,
@@ -341,11 +357,14 @@ def plan_of(
             "strategy hybrid: needs bounds on the excess risk, and a table of people has none; "
             "choose sample or scale"
         )
+    batch = training.batch_size
+    if batch is None:
+        batch = default_batch(budgets.groups, strategy, steps=training.steps, most=MOST_EXPECTED)
     plan = assign(
         budgets,
         strategy,
         steps=training.steps,
-        expected_batch_size=training.batch_size,
+        expected_batch_size=batch,
         clip_norm=training.clip_norm,
     )
     if plan.combine != "continue":

@@ -382,6 +382,7 @@ def student(
     # records: the rows that the teachers learn from, of persons where the plan of votes is of
     # persons. public: (Q, d), public rows, encoded alike. options: of `teach`.
     features = records.features.shape[1]
+    assert training.batch_size is not None  # PATE has a default
     lesson = teach(
         votes,
         StackedMlp((features, *training.hidden, classes)),

@@ -19,6 +19,7 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
+from apiece.assignment.unspent import warn_of_shortfall
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InfeasibleError, InputError
 from apiece.filters.convert import gaussian_mu
@@ -264,6 +265,7 @@ def plan_votes(
         unit=unit,
         notes=(told, *notes),
     ).bind(budgets)
+    warn_of_shortfall(plan)
     return VotePlan(strategy=voters.name, seats=seats, noise=noise, phases=phases, plan=plan)
 
 

@@ -20,6 +20,7 @@ from apiece import _check
 from apiece._json import read_toml
 from apiece._types import Json
 from apiece.assignment import Strategy, assign
+from apiece.assignment.unspent import default_batch
 from apiece.budgets import Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import BoundPlan
@@ -189,7 +190,8 @@ class Recipe:
         whiten: By which share channels are then whitened with the covariance that dead leaves give
             them: 0 leaves them as they are, 1 undoes all of it.
         head: "linear", "small-cnn" or "equivariant-cnn".
-        batch_size: Expected; of fewer records, all of them.
+        batch_size: Expected, at most: of fewer records, and of budgets of which the loosest would
+            take part in every step, as many as let each group spend its ε.
         epochs: Expected passes over the records.
         clip_norm: The mean bound on a record's gradient.
         learning_rate: Of SGD.
@@ -363,7 +365,9 @@ class Recipe:
             budgets,
             strategy,
             steps=self.steps(size),
-            expected_batch_size=self.expected(size),
+            expected_batch_size=default_batch(
+                budgets.groups, strategy, steps=self.steps(size), most=self.batch_size
+            ),
             clip_norm=self.clip_norm,
             method=method,
         )

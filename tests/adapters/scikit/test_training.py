@@ -17,7 +17,9 @@ def fitted(size: int = 600, **changes: object) -> PrivateRegressor:
 @pytest.mark.parametrize("records", [300, 2048, 5000])
 def test_a_batch_is_never_larger_than_all(records: int) -> None:
     expected = fitted(records, steps=1).plan_.stages[0].expected_batch_size
-    assert expected == pytest.approx(min(records, 2048))
+    assert records / 3 < expected < records if records < 3000 else expected == 2048
+    alike = fitted(records, steps=1, strategy="scale").plan_.stages[0].expected_batch_size
+    assert alike == pytest.approx(min(records, 2048))
 
 
 def test_the_plan_is_verified_and_of_all_steps() -> None:
