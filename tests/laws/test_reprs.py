@@ -164,6 +164,7 @@ PUBLIC = [
     "training.clipping.engine.Engine",
     "training.clipping.engine._Seen",
     "training.clipping.rewrite.Leaf",
+    "training.clipping.rewrite.Rule",
     "training.clipping.rewrite.Step",
     "training.clipping.rewrite.Part",
     "training.clipping.rewrite.Program",
