@@ -111,6 +111,6 @@ def _remedy(plan: Plan) -> str:
     enough = default_batch(plan.budget_groups, plan.strategy, steps=plan.steps, most=batch)
     if enough < batch:
         return f"an expected batch size of at most {enough:g} lets them, or strategy scale"
-    if plan.strategy in BY_RATE:
+    if plan.strategy in ("sample", "allocate"):
         return "more steps let them, or strategy scale"
     return "strategy scale lets them"
