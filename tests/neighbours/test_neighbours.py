@@ -97,7 +97,6 @@ def test_trainers(run):
 # the harness must see what it is for
 
 
-@pytest.mark.filterwarnings("ignore::apiece.errors.IsolationWarning")
 def test_it_sees_copies_that_are_not_made(monkeypatch):
     fresh = lambda batch: (batch.model, batch.loss_fn, batch.parameters)  # noqa: E731
     monkeypatch.setattr(alone, "why_not_isolated", lambda _batch: "a test says so")

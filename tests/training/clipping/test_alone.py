@@ -16,13 +16,12 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.errors import IsolationWarning, UnsupportedError
+from apiece.errors import UnsupportedError
 from apiece.training import clip_and_sum
 from apiece.training.clipping import alone
 from apiece.training.clipping.alone import written
 
 SIZE = 6
-pytestmark = pytest.mark.filterwarnings(f"ignore::apiece.errors.{IsolationWarning.__name__}")
 
 
 @pytest.fixture

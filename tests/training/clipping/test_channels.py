@@ -19,7 +19,10 @@ from apiece.training.clipping import alone
 
 from .channels import CHANNELS, Leaks, reset
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are not copied there")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or torch.accelerator.is_available(),
+    reason="processes are not copied there",
+)
 isolated = pytest.importorskip("apiece.training.clipping.isolated")
 SIZE = 4
 # Of each kind one or two; the others are slow.

@@ -158,7 +158,6 @@ def test_what_its_code_reads_is_watched(way, tmp_path):
 
 
 @pytest.mark.usefixtures("_a_path_of_its_own")
-@pytest.mark.filterwarnings("ignore::apiece.errors.IsolationWarning")
 @pytest.mark.parametrize("way", [from_a_file, from_a_package, from_a_zip, made_by_hand])
 def test_what_it_keeps_of_a_record_is_seen(way, tmp_path, monkeypatch):
     monkeypatch.setattr(alone, "why_not_isolated", lambda _batch: "a test says so")

@@ -270,7 +270,6 @@ def test_alone_leaves_the_model_and_the_streams_as_they_were():
 SEEN = []
 
 
-@pytest.mark.filterwarnings("ignore::apiece.errors.IsolationWarning")
 @pytest.mark.parametrize("reason", ["", "a test says so"])
 def test_alone_nothing_is_written_where_others_read(reason, monkeypatch):
     """In a process of its own it is gone; where copies do not reach in one process, refused."""
