@@ -105,7 +105,7 @@ ASK = np.array([0.5, 1e-4, 0.7])
 
 def together(*profiles: object, spare: object = None) -> Evaluations:
     each = [Evaluated(f"number {k}", "why", p) for k, p in enumerate(profiles)]  # type: ignore[arg-type]
-    last = None if spare is None else Evaluated("spare", "why", spare)  # type: ignore[arg-type]
+    last = () if spare is None else (Evaluated("spare", "why", spare),)  # type: ignore[arg-type]
     return Evaluations(tuple(each), spare=lambda: last)
 
 

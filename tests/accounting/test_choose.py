@@ -132,7 +132,15 @@ def test_renyi_is_not_asked_where_others_answer() -> None:
 
 def test_past_every_range_it_says_so() -> None:
     with pytest.raises(RangeError, match="past the numerical range"):
-        privacy_curve(Sampled(Composed(Gaussian(1e-3), STEP), 0.5)).epsilon(1e-5)
+        privacy_curve(Sampled(Composed(Gaussian(1e-160), STEP), 0.5)).epsilon(1e-5)
+
+
+def test_a_coin_before_losses_past_the_lattice_is_amplified() -> None:
+    inner = privacy_curve(Composed(Gaussian(0.02), STEP)).epsilon(2e-5).upper
+    curve = privacy_curve(Sampled(Composed(Gaussian(0.02), STEP), 0.5))
+    upper = curve.epsilon(1e-5).upper
+    assert math.isclose(upper, inner - math.log(2), rel_tol=1e-9)
+    assert curve.delta(upper).upper <= 1e-5 * (1 + 1e-6)
 
 
 PURE: dict[str, tuple[Mechanism, float]] = {

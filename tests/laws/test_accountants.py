@@ -30,7 +30,7 @@ CATALOGUE: dict[str, Mechanism] = {
 }
 # What each accountant must handle; a mechanism dropped from it would go unnoticed otherwise.
 CANNOT = {
-    "rdp": {"nested"},
+    "rdp": set(),
     "gdp": set(CATALOGUE) - {"gaussian"},
     "pld": set(),
     "best": set(),

@@ -9,7 +9,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import binom, norm
 
 from apiece.accounting import privacy_curve
-from apiece.errors import InputError, RangeError, UnsupportedError
+from apiece.errors import InputError, RangeError
 from apiece.mechanisms import (
     Composed,
     Gaussian,
@@ -123,7 +123,7 @@ def test_vectors_in_any_direction_are_dominated(angle: float) -> None:
     for epsilon in (0.0, 0.5, 1.5):
         remove = np.maximum(p - math.exp(epsilon) * without, 0).sum()
         add = np.maximum(without - math.exp(epsilon) * p, 0).sum()
-        assert max(remove, add) <= bound.delta(epsilon).upper * (1 + 5e-5)  # of the grid
+        assert max(remove, add) <= bound.delta(epsilon).upper * (1 + 2e-4)  # of the grid
         if angle == 0.0:
             assert max(remove, add) >= bound.delta(epsilon).lower * (1 - 1e-5)
 
@@ -180,8 +180,8 @@ def test_coins_compositions_and_json() -> None:
     assert behind == pytest.approx(halved)
     both = privacy_curve(Composed(Repeated(step, 5), Laplace(10.0))).epsilon(1e-5)
     assert both.lower > privacy_curve(Repeated(step, 5)).epsilon(1e-5).upper
-    with pytest.raises(UnsupportedError, match="rdp"):
-        privacy_curve(step, method="rdp")
+    exact, renyi = (privacy_curve(step, method=m).epsilon(1e-5).upper for m in ("pld", "rdp"))
+    assert exact < renyi < 3 * exact
 
 
 @pytest.mark.parametrize(
@@ -203,5 +203,9 @@ def test_bad_values_are_refused(noise, shifts, chances) -> None:
 
 
 def test_past_the_numerical_range() -> None:
+    lower, upper = privacy_curve(MixtureOfGaussians(1e-3, [1.0], [0.5])).epsilon(1e-5)
+    plain = privacy_curve(Gaussian(1e-3)).epsilon(1e-5)
+    assert lower == 0  # Rényi divergences alone still tell something
+    assert plain.lower * 0.999 < upper < plain.upper * 1.01
     with pytest.raises(RangeError):
-        privacy_curve(MixtureOfGaussians(1e-3, [1.0], [0.5])).epsilon(1e-5)
+        privacy_curve(MixtureOfGaussians(1e-160, [1.0], [0.5])).epsilon(1e-5)

@@ -70,11 +70,11 @@ class Evaluations:
     # evaluator says goes through one gate, `asked`: what are no bounds is not used and the next
     # evaluator is asked; where nobody else knows an upper bound, that is an error. enough,
     # resolved: where bounds on ε, and on δ, are close; everybody is asked about δ unless it is
-    # said. spare: who is asked in the end, where nobody has an upper bound.
+    # said. spare: who is asked in the end, one after the other, where nobody has an upper bound.
 
     answers: tuple[Evaluated, ...]
     enough: Callable[[Bounds], Mask] = nowhere
-    spare: Callable[[], Evaluated | None] = lambda: None
+    spare: Callable[[], Sequence[Evaluated]] = tuple
     resolved: Callable[[Bounds], Mask] = nowhere
 
     def delta(self, epsilon: Floats, first: Bounds | None = None) -> Bounds:
@@ -119,9 +119,11 @@ class Evaluations:
                 break
             ask(answer, open_)
         unknown = upper >= _TRIVIAL[question]
-        if unknown.any() and (last := self.spare()) is not None:
+        for last in self.spare() if unknown.any() else ():
             ask(last, unknown)
             unknown = upper >= _TRIVIAL[question]
+            if not unknown.any():
+                break
         for error, value in errors:
             if value in values[unknown] and told is None:
                 raise error
@@ -330,7 +332,7 @@ class Precision:
         """Return where bounds on δ are as close as is wanted, or nothing is left to resolve."""
         # About as close as ε is, which log δ follows: to `gap` of log(1/δ), relative.
         lower, upper = bounds
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             wanted = self.gap * upper * np.maximum(1.0, -np.log(upper))
         return np.asarray((upper - lower <= wanted) | (upper <= _LEAST_DELTA))
 

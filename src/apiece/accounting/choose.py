@@ -43,9 +43,17 @@ from apiece.accounting.contour.profile import (
     epsilon_curves,
 )
 from apiece.accounting.curve import PrivacyCurve, short
-from apiece.accounting.exact import GaussianProfile, OneStep, PureProfile, enumerated, pure
+from apiece.accounting.exact import (
+    AmplifiedProfile,
+    GaussianProfile,
+    OneStep,
+    PureProfile,
+    enumerated,
+    pure,
+)
 from apiece.accounting.lattice.allocation import AllocatedProfile
 from apiece.accounting.lattice.profile import composition
+from apiece.accounting.mixture import MixtureProfile
 from apiece.accounting.renyi import renyi
 from apiece.accounting.selection import SelectedProfile
 from apiece.errors import ApieceError, InputError, RangeError, UnsupportedError, unknown
@@ -54,6 +62,7 @@ from apiece.mechanisms import (
     Gaussian,
     Laplace,
     Mechanism,
+    MixtureOfGaussians,
     Repeated,
     Sampled,
     Selected,
@@ -71,7 +80,7 @@ def _formula(steps: NormalForm) -> Profile | None:
 
 
 def _one_step(steps: NormalForm) -> Profile | None:
-    """Return the profile of one Gaussian or Laplace step behind a coin, or of Laplace alone."""
+    """Return the profile of one step behind a coin, or of Laplace or a mixture alone."""
     match steps:
         case ((Sampled(Gaussian(z), q), 1),):
             return OneStep(z, q)
@@ -79,6 +88,10 @@ def _one_step(steps: NormalForm) -> Profile | None:
             return OneStep(scale, 1.0, exact.laplace)
         case ((Sampled(Laplace(scale), q), 1),):
             return OneStep(scale, q, exact.laplace)
+        case ((MixtureOfGaussians() as step, 1),):
+            return MixtureProfile.of(step)
+        case ((Sampled(MixtureOfGaussians() as step, q), 1),):
+            return MixtureProfile.of(step, q)
     return None
 
 
@@ -106,11 +119,19 @@ def _allocated(steps: NormalForm) -> Profile | None:
     return None
 
 
+def _amplified(steps: NormalForm) -> Profile | None:
+    """Return the profile of anything behind one coin, from its own profile."""
+    match steps:
+        case ((Sampled(inner, q), 1),):
+            return AmplifiedProfile(choose(inner), q)
+    return None
+
+
 class Row(NamedTuple):
     """One evaluator: who asks it, how it answers, whether exactly, and why it is asked."""
 
     # answer: its profile of a normal form; None for one that it does not know. spare: the methods
-    # that ask it where no other evaluator knows an upper bound.
+    # that ask it, in the order of the table, where no other evaluator knows an upper bound.
 
     evaluator: str
     methods: tuple[str, ...]
@@ -161,6 +182,10 @@ TABLE = (
     Row(
         "loss lattice", _TIGHT, composition, False,
         "takes every composition; asked where nothing above is exact or close enough",
+    ),
+    Row(
+        "amplified profile", ("best",), _amplified, False,
+        "what a coin leaves of a profile, whatever has it", spare=("pld",),
     ),
     Row(
         "Rényi divergences", ("rdp", "best"), renyi, False,
@@ -221,8 +246,8 @@ def _chosen(steps: NormalForm, below: NormalForm, method: str) -> Evaluations:
             if row.exact:
                 break
     spare = cache(partial(_spare, steps, below, method))
-    if not answers and (last := spare()) is not None:
-        answers.append(last)
+    if not answers:
+        answers.extend(spare())
     if not answers and refused:
         raise refused[0]
     if not answers:
@@ -258,10 +283,10 @@ def _answer_below(row: Row, steps: NormalForm) -> Profile | None:
         return None
 
 
-def _spare(steps: NormalForm, below: NormalForm, method: str) -> Evaluated | None:
-    """Return who is asked where nobody else knows an upper bound; None where that is nobody."""
+def _spare(steps: NormalForm, below: NormalForm, method: str) -> tuple[Evaluated, ...]:
+    """Return who is asked, one after the other, where nobody else knows an upper bound."""
     told = (_told(row, steps, below) for row in TABLE if method in row.spare)
-    return next((answer for answer in told if isinstance(answer, Evaluated)), None)
+    return tuple(answer for answer in told if isinstance(answer, Evaluated))
 
 
 def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:

@@ -17,7 +17,14 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from apiece._types import Bounds, Floats
-from apiece.accounting.bounds import Inverted
+from apiece.accounting.bounds import (
+    LARGEST_EPSILON,
+    Evaluated,
+    Inverted,
+    Profile,
+    Question,
+    asked,
+)
 from apiece.errors import UnsupportedError
 from apiece.mechanisms import Atoms, Gaussian, Laplace, Mechanism, Sampled, flatten
 from apiece.mechanisms.algebra import NormalForm, atoms_of
@@ -129,6 +136,44 @@ class OneStep(Inverted):
         one = sampled_remove(inner, self.probability, epsilon)
         other = sampled_add(inner, self.probability, epsilon)
         return Bounds(np.maximum(one.lower, other.lower), np.maximum(one.upper, other.upper))
+
+
+@dataclass(frozen=True, eq=False)
+class AmplifiedProfile:
+    """An upper bound on the profile of a mechanism behind a coin, from its own; the lower is 0.
+
+    Of its own profile only the larger of both directions is known, and is taken for both.
+    """
+
+    profile: Profile
+    probability: float
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Bound δ(ε), for ε ≥ 0."""
+
+        def inner(log_ratio: Floats) -> Bounds:
+            # A little below 0 at most, by rounding: there δ(−x) = 1 − e^{−x} + e^{−x}·δ(x).
+            size = np.minimum(np.abs(log_ratio), LARGEST_EPSILON)
+            upper = self._asked("delta", size)
+            mirrored = -np.expm1(-size) + np.exp(-size) * upper
+            return Bounds(np.zeros(size.shape), np.where(log_ratio < 0, mirrored, upper))
+
+        remove = sampled_remove(inner, self.probability, epsilon)
+        add = sampled_add(inner, self.probability, epsilon)
+        return Bounds(np.zeros(epsilon.shape), np.maximum(remove.upper, add.upper))
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Bound ε(δ): what is (x, δ/q)-DP becomes (log(1 + q·(e^x − 1)), δ)-DP; 0 from δ = q on."""
+        before = delta / self.probability * (1 - 4 * UNIT)
+        free = before >= 1
+        inner = self._asked("epsilon", np.where(free, 0.5, before))
+        upper = after_coin(inner, self.probability) * (1 + 64 * UNIT)
+        return Bounds(np.zeros(delta.shape), np.where(free, 0.0, upper))
+
+    def _asked(self, question: Question, values: Floats) -> Floats:
+        """Return upper bounds of the mechanism itself, which say nothing past its range."""
+        own = Evaluated("its own", "", self.profile)
+        return np.asarray(asked(own, question, values)[0].upper)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,18 @@ import numpy.typing as npt
 from apiece._types import Bounds, Floats
 from apiece.accounting.selection import divergences
 from apiece.errors import InputError, UnsupportedError
-from apiece.mechanisms import Atoms, Gaussian, Laplace, Mechanism, Sampled, Selected, flatten
+from apiece.mechanisms import (
+    Allocated,
+    Atoms,
+    DiscreteGaussian,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    MixtureOfGaussians,
+    Sampled,
+    Selected,
+    flatten,
+)
 from apiece.mechanisms.algebra import NormalForm, atoms_of
 
 _ROUND_UP = 1 + 1e-11
@@ -104,6 +115,32 @@ def discrete(atoms: Atoms, orders: npt.ArrayLike) -> Floats:
     moment = np.logaddexp.reduce(np.log(atoms.mass) + powers * atoms.log_ratio, axis=-1)
     rounding = (atoms.error + 2.0**-50) * (1 + alpha)
     return np.asarray(np.maximum((moment.max(axis=0) + rounding) / (alpha - 1), 0.0) * _ROUND_UP)
+
+
+def mixture(step: MixtureOfGaussians, orders: npt.ArrayLike) -> Floats:
+    """Return an upper bound on the divergence of Σ c_j·N(s_j, z²) and N(0, z²), s_0 = 0."""
+    # r^α and r^{1−α} are convex in the ratio r, which is a mean of those of single Gaussians. Under
+    # Q both moments of the latter are e^{α(α − 1)s²/(2z²)}.
+    alpha = np.asarray(orders, float)
+    shifts, chances = np.array(step.shifts) / step.noise_multiplier, np.array(step.chances)
+    exponent = (alpha * (alpha - 1))[..., None] * shifts**2 / 2
+    grown = np.logaddexp.reduce(np.log(chances) + _log_expm1(exponent), axis=-1)
+    return np.asarray(np.logaddexp(0.0, grown) / (alpha - 1) * _ROUND_UP)
+
+
+def behind_coin(divergence: Floats, probability: float, orders: Floats) -> Floats:
+    """Return an upper bound on the divergence of a step behind a coin, from that of the step."""
+    # E_Q[(1 − q + q·r)^α] ≤ 1 − q + q·E_Q[r^α], by convexity, and so with 1 − α for α.
+    grown = math.log(probability) + _log_expm1((orders - 1) * divergence)
+    with np.errstate(invalid="ignore"):
+        amplified = np.logaddexp(0.0, grown) / (orders - 1) * _ROUND_UP
+    return np.asarray(np.fmin(amplified, divergence))
+
+
+def _log_expm1(x: Floats) -> Floats:
+    """Return log(e^x − 1) for x ≥ 0, −∞ at 0."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.where(x < 30, np.log(np.expm1(np.minimum(x, 30.0))), x))
 
 
 def _laplace_excess(b: float, q: float, power: float) -> float:
@@ -279,12 +316,20 @@ def _step(step: Mechanism, orders: Floats) -> Floats:
             steps = [flatten(mechanism) for mechanism in mechanisms]
             each = [partial(_total, one) for one in steps]
             return divergences(each, [renyi(one) for one in steps], runs, orders)
+        case DiscreteGaussian(scale, sensitivity):
+            # No more than without rounding (Canonne, Kamath, Steinke 2020, Proposition 5).
+            return gaussian(scale / sensitivity, orders)
+        case Allocated(noise_multiplier):
+            # Its ratio is a mean of those of plain Gaussians, so that its moments are no larger.
+            return gaussian(noise_multiplier, orders)
+        case MixtureOfGaussians():
+            return mixture(step, orders)
         case _ if (atoms := atoms_of(step)) is not None and not atoms.outside_p:
             return discrete(atoms, orders)
+        case Sampled(inner, probability):
+            return behind_coin(_total(flatten(inner), orders), probability, orders)
         case _:
-            raise UnsupportedError(
-                f"method 'rdp': no exact Rényi divergence of {step!r}; use method 'pld'"
-            )
+            raise UnsupportedError(f"method 'rdp': no Rényi divergence of {step!r} is known")
 
 
 def renyi(steps: NormalForm) -> RenyiProfile:
@@ -310,8 +355,25 @@ def _largest_order(step: Mechanism) -> float:
             return max(12 * z, -z * z * math.log(q))
         case Selected(mechanisms):
             return max(_largest_order(one) for part in mechanisms for one, _ in flatten(part))
+        case DiscreteGaussian(scale, sensitivity):
+            return 12 * scale / sensitivity
+        case Allocated(z):
+            return 12 * z
+        case MixtureOfGaussians(z, shifts, chances):
+            each = zip(shifts, chances, strict=True)
+            return max(max(12 * z / s, -((z / s) ** 2) * math.log(c)) for s, c in each)
         case _ if (atoms := atoms_of(step)) is not None:
             largest = float(np.abs(atoms.log_ratio).max(initial=0.0))
             return 70 / min(max(largest, 1e-6), 1.0)
+        case Sampled(inner, q):
+            steps = flatten(inner)
+            order = max(_largest_order(one) for one, _ in steps)
+            # As far as the coin still hides most of a moment.
+            while order < _LARGEST_ORDER:
+                moment = order * float(_total(steps, np.array([1 + order]))[0])
+                if not moment < 40 - math.log(q):
+                    break
+                order *= 2
+            return order
         case _:
             return 1.0

@@ -24,7 +24,17 @@ from apiece.accounting.choose import privacy_curve
 from apiece.accounting.curve import PrivacyCurve
 from apiece.accounting.exact import pure
 from apiece.errors import InputError, RangeError
-from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled, flatten
+from apiece.mechanisms import (
+    Allocated,
+    Composed,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    MixtureOfGaussians,
+    Repeated,
+    Sampled,
+    flatten,
+)
 from apiece.numerics.gaussian import gaussian_delta
 from apiece.numerics.normal import log_tail, place_of_tail, tail
 from apiece.numerics.roots import geometric, narrowed
@@ -297,6 +307,13 @@ def _without_slack(mechanism: Mechanism) -> float:
             each = 1 / inner.noise_multiplier
         elif isinstance(inner, Laplace):
             each = float(gaussian_of_laplace(1 / inner.noise_multiplier))
+        elif isinstance(inner, Allocated):
+            # Its ratio is a mean of those of plain Gaussians: it contracts them.
+            each = 1 / inner.noise_multiplier
+        elif isinstance(inner, MixtureOfGaussians):
+            # From the largest shift each smaller one is made by scaling and adding noise, and from
+            # no shift none; so is their mixture, by drawing one.
+            each = inner.shifts[-1] / inner.noise_multiplier
         elif (bounded := pure(((step, 1),))) is not None:
             each = float(gaussian_of_pure(bounded.most))
             if len(steps) <= _MOST_KINDS and (times, len(steps)) != (1, 1):
