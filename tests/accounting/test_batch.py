@@ -1,5 +1,8 @@
 """Whole arrays at once: shapes, bad values, agreement with single curves."""
 
+import time
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,9 +10,10 @@ from hypothesis import strategies as st
 
 from apiece import accounting
 from apiece._types import Floats
-from apiece.accounting import privacy_curve
+from apiece.accounting import batch, privacy_curve
 from apiece.accounting.batch import upper_epsilons
 from apiece.accounting.bounds import DEFAULT
+from apiece.accounting.exact import rare
 from apiece.errors import BudgetError, InputError, OptionError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
 
@@ -125,3 +129,44 @@ def test_many_budgets_of_one_mechanism_share_a_curve() -> None:
     assert (lower <= found[::40]).all()
     assert (found[::40] <= upper + 1e-3 * np.maximum(upper, 0.01)).all()
     assert (np.diff(found) <= 0).all()
+
+
+SLOW_ONCE = [
+    {"delta": 0.9, "sampling_probability": 0.01, "steps": 10},
+    {"delta": 1e-5, "sampling_probability": 1e-8, "steps": 10},
+    {"delta": 0.5, "sampling_probability": 1e-6, "steps": 10**5},
+    {"delta": 1e-3, "sampling_probability": 1e-12, "steps": 10**8},
+]
+
+
+@pytest.mark.parametrize("of", SLOW_ONCE)
+def test_who_hardly_ever_takes_part_needs_no_noise(of, monkeypatch):
+    """A chance of at most δ to take part at all is covered by δ, and one look is enough."""
+    looks = []
+    upper = batch._upper
+    monkeypatch.setattr(batch, "_upper", lambda *columns: looks.append(1) or upper(*columns))
+    z = accounting.noise_multipliers(epsilon=[0.1, 3.0], **of)
+    assert z.tolist() == pytest.approx([0.05, 0.05])
+    assert len(looks) == 1
+    assert accounting.epsilons(noise_multiplier=0.05, **of).upper == 0
+
+
+def test_the_chance_to_take_part_is_not_rounded_down():
+    for q, steps in ((0.01, 10), (1e-9, 3), (0.3, 2), (1 - 1e-9, 2)):
+        joins = 1 - (1 - Fraction(q)) ** steps
+        profile = rare(((Sampled(Gaussian(1.0), q), steps),))
+        assert joins <= Fraction(profile.chance) <= joins * (1 + Fraction(1, 10**11))
+        at = np.array([float(joins) * (1 - 1e-6), min(float(joins) * (1 + 1e-6), 1.0)])
+        assert profile.epsilon(at).upper.tolist() == [np.inf, 0.0]
+    assert rare(((Gaussian(1.0), 1), (Sampled(Gaussian(1.0), 0.1), 1))) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delta", [0.9, 0.99, 0.999])
+def test_deltas_near_one_of_millions_of_steps_take_seconds(delta):
+    begin = time.process_time()
+    of = {"delta": delta, "sampling_probability": 0.01, "steps": 10**7}
+    z = accounting.noise_multipliers(epsilon=1.0, **of)
+    assert time.process_time() - begin < 20
+    assert accounting.epsilons(noise_multiplier=z, **of).upper <= 1.0
+    assert accounting.epsilons(noise_multiplier=z * 0.98, **of).upper > 1.0

@@ -154,6 +154,8 @@ def noise_multipliers(
     slope = math.log(_NEARBY) / np.maximum(rough - less, 0.01)
     with np.errstate(all="ignore"):
         first = np.where(start > 0, np.clip(np.log(start), bottom, top), rough)
+        # who takes part at all with a chance of at most δ needs no noise
+        first = np.where(-np.expm1(t * np.log1p(-q)) < d, bottom, first)
     log_z = safe_ends(room, first, top, bottom, slope=slope, tolerance=_LEFT)
     if np.isnan(log_z).any():
         k = int(np.flatnonzero(np.isnan(log_z))[0])

@@ -50,6 +50,7 @@ from apiece.accounting.exact import (
     PureProfile,
     enumerated,
     pure,
+    rare,
 )
 from apiece.accounting.lattice.allocation import AllocatedProfile
 from apiece.accounting.lattice.profile import composition
@@ -174,6 +175,10 @@ TABLE = (
     Row(
         "contour integral", _TIGHT, _sampled_gaussians, False,
         "sampled Gaussian steps of one kind, quickest and closest",
+    ),
+    Row(
+        "chance to take part", _TIGHT, rare, False,
+        "who takes part at all with a chance of at most δ is covered by δ",
     ),
     Row(
         "private selection", _TIGHT, _selected, False,

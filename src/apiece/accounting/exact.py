@@ -24,9 +24,18 @@ from apiece.accounting.bounds import (
     Profile,
     Question,
     asked,
+    nothing_known,
 )
 from apiece.errors import UnsupportedError
-from apiece.mechanisms import Atoms, Gaussian, Laplace, Mechanism, Sampled, flatten
+from apiece.mechanisms import (
+    Atoms,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    MixtureOfGaussians,
+    Sampled,
+    flatten,
+)
 from apiece.mechanisms.algebra import NormalForm, atoms_of
 from apiece.numerics.gaussian import gaussian_profile
 from apiece.numerics.rounding import UNIT, after_coin
@@ -212,6 +221,38 @@ class PureProfile:
     def epsilon(self, delta: Floats) -> Bounds:
         """Return 0 and the largest loss."""
         return Bounds(np.zeros(delta.shape), np.full(delta.shape, self.most))
+
+
+@dataclass(frozen=True, slots=True)
+class RareProfile:
+    """The profile of what a record takes part in with some chance at most: (0, chance)-DP."""
+
+    chance: float
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Return bounds that say nothing: others know more than the chance."""
+        return nothing_known(epsilon, "delta")
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Return 0 from the chance on; below it nothing is known."""
+        return Bounds(np.zeros(delta.shape), np.where(delta >= self.chance, 0.0, np.inf))
+
+
+def rare(steps: NormalForm) -> RareProfile | None:
+    """Return the profile of steps all of which are behind coins; None where one is not."""
+    log_stays = 0.0
+    for step, times in steps:
+        match step:
+            case Sampled(_, q):
+                joins = q
+            case MixtureOfGaussians():
+                joins = math.fsum(step.chances)
+            case _:
+                return None
+        if not joins < 1:
+            return None
+        log_stays += times * math.log1p(-joins)
+    return RareProfile(min(-math.expm1(log_stays) * (1 + 2.0**-40), 1.0))
 
 
 # All log-ratios of a composition lie between two numbers, which add up, and which a coin brings

@@ -190,9 +190,7 @@ def flatten(mechanism: Mechanism) -> NormalForm:
     `Sampled` is in the same form. The order of composition does not change a privacy curve, so
     every accountant may read this form instead of the tree.
 
-    A coin before another coin is one coin, whose probability is rounded up where their product is
-    no floating-point number. The form then costs a record no less than `mechanism`; what costs no
-    more is `flatten_below`.
+    A coin before another coin is one coin, with the product of their probabilities.
 
     Args:
         mechanism: Any tree of mechanisms.
@@ -201,7 +199,8 @@ def flatten(mechanism: Mechanism) -> NormalForm:
         RangeError: For more than 10¹⁵ steps in all.
 
     Guarantee:
-        What the form costs is at least what `mechanism` costs.
+        It costs a record no less than `mechanism`: a product of coins that is no floating-point
+        number is rounded up (`flatten_below` rounds it down).
 
     Example:
         >>> from apiece import Composed, Gaussian, Repeated, Sampled

@@ -16,7 +16,6 @@ from apiece.accounting import exact as closed
 from apiece.accounting.exact import OneStep
 from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.accounting.lattice.profile import Composition, run_pair
-from apiece.errors import RangeError
 from apiece.mechanisms import Composed, Finite, Gaussian, Laplace, Mechanism, Repeated, Sampled
 
 RUN = Repeated(Sampled(Gaussian(2.0), 0.05), 300)
@@ -111,9 +110,11 @@ def test_two_rounds_of_laplace_reach_their_pure_bound() -> None:
     assert pure * (1 - 1e-6) <= upper <= pure * (1 + 1e-3)
 
 
-def test_past_the_range_is_an_error() -> None:
-    with pytest.raises(RangeError):
-        privacy_curve(Sampled(RUN, 0.3)).epsilon(1e-90)
+def test_past_the_range_the_run_s_own_bound_is_amplified() -> None:
+    lower, upper = privacy_curve(Sampled(RUN, 0.3)).epsilon(1e-90)
+    inner = privacy_curve(RUN).epsilon(1e-90 / 0.3).upper
+    assert lower <= upper
+    assert upper == pytest.approx(math.log1p(0.3 * math.expm1(inner)), rel=1e-9)
 
 
 def levels(noise: float, *coins: tuple[float, int]) -> Repeated:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from apiece.accounting import privacy_curve
 from apiece.accounting.lattice.convolution import (
     Attempt,
     Attempts,
@@ -13,6 +14,7 @@ from apiece.accounting.lattice.convolution import (
     above_line,
     below_line,
 )
+from apiece.mechanisms import Allocated, Composed, Finite, Gaussian, Laplace, Repeated
 
 EPSILON = 0.1 * np.arange(30)
 
@@ -65,3 +67,29 @@ def test_several_attempts_are_their_intersection() -> None:
     lower, upper = Attempts((one, other), close=True).delta(at)
     assert upper.tolist() == other.delta(at).upper.tolist()
     assert lower.tolist() == one.delta(at).lower.tolist()
+
+
+def test_losses_past_the_exponential_have_bounds_to_the_left_of_the_lattice() -> None:
+    at = np.array([10.0, 700.0, 720.0, 3000.0, 5000.0, 5005.0])
+    for line in (Line(3000.0, 0.1, np.array([0.9, 0.5])), Line(5000.0, 0.1, np.array([0.9, 0.5]))):
+        left = at < line.start
+        assert (line.delta(at, 0.0)[left] == 0.9).all()
+        upper = line.delta(at, 1.0)
+        assert (upper[left] == 1.9).all()
+        assert ((upper >= 0.5) & (upper <= 1.9)).all()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Repeated(Composed(Finite([0.3, 0.7], [0.05, 0.95]), Allocated(7.0, 20)), 1500),
+        Repeated(Composed(Laplace(0.5), Gaussian(3.0)), 1000),
+        Repeated(Composed(Finite([0.9, 0.1], [0.1, 0.9]), Gaussian(3.0)), 1000),
+    ],
+)
+def test_deltas_of_thousands_of_losses_fall_from_one(step) -> None:
+    far = privacy_curve(step).epsilon(1e-9)
+    lower, upper = privacy_curve(step).delta(np.linspace(0.0, far.lower, 9))
+    assert (lower <= upper).all()
+    assert lower[0] > 0.99
+    assert (np.diff(lower) <= 1e-9).all()

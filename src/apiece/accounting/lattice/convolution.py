@@ -273,8 +273,10 @@ class Line:
         left = np.clip(np.floor(position), 0, self.value.size - 2).astype(np.intp)
         share = np.expm1(self.step * np.clip(position - left, 0, 1)) / math.expm1(self.step)
         value = self.value[left] * (1 - share) + self.value[left + 1] * share
-        grow = np.exp(np.minimum(epsilon, self.start))
-        rise = grow * np.expm1(np.clip(self.start - epsilon, 0.0, 700.0))
+        distance = np.clip(self.start - epsilon, 0.0, 700.0)
+        with np.errstate(over="ignore", invalid="ignore"):  # e^ε may be past the range
+            rise = np.exp(np.minimum(epsilon, self.start)) * np.expm1(distance)
+        rise = np.where(distance > 0, rise, 0.0)
         return np.asarray(value + before * np.minimum(rise, 1.0), dtype=np.float64)
 
     def epsilon(self, delta: Floats, before: float) -> Floats:

@@ -318,6 +318,11 @@ def _pair(step: Mechanism) -> Pair:
 
 _LENT = 1 / 9
 _FIRST, _SPACING, _LAST = 1.0, 1.2, 16.6
+# Steps beyond which, for δ above some value, all points would take many seconds: rounding then
+# keeps bounds apart however many there are.
+_LONG = 10**6
+_LIKELY = 0.25
+_FEWER_POINTS = 2**17
 _FINER = 4  # parts of a region that is too wide for one tilt
 
 
@@ -379,6 +384,9 @@ class Composition:
         if (spacing, mark) not in self._attempts:
             deltas = np.exp(-((_FIRST + spacing * (mark + np.linspace(-0.5, 0.5, 9))) ** 2) / 2)
             accuracy = replace(self.accuracy, gap=self.lent * self.accuracy.gap)
+            steps = sum(times for _, times in self.leaves)
+            if steps > _LONG and deltas[-1] > _LIKELY:
+                accuracy = replace(accuracy, points=min(accuracy.points, _FEWER_POINTS))
             if spacing < _SPACING:
                 accuracy = replace(accuracy, points=2 * accuracy.points)
             try:
