@@ -1,5 +1,8 @@
 """Filters: budgets that no adaptive sequence passes, and bad input."""
 
+import contextlib
+import itertools
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -8,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from apiece.errors import BudgetError, InputError
+from apiece.errors import ApieceError, BudgetError, InputError
 from apiece.filters import GaussianFilter, RenyiFilter
 from apiece.filters.convert import renyi_budget
 
@@ -85,3 +88,27 @@ def test_other_bad_input() -> None:
         GaussianFilter(1.0, 1e-5).admit(1.0, 0.0)
     with pytest.raises(InputError, match="persons"):
         GaussianFilter([1.0, 1.0], 1e-5).admit([1.0], 1.0)
+
+
+EXTREMES = [0.0, 5e-324, 1e-308, 1e-160, 1e-20, 1.0, 1e20, 1e155, 1e160, 1.7e308]
+
+
+@pytest.mark.parametrize("make", [GaussianFilter, RenyiFilter])
+def test_extreme_numbers_are_answered_or_refused(make):
+    for epsilon, norm, noise in itertools.product([1e-9, 1.0, 900.0], EXTREMES, EXTREMES):
+        people = make([epsilon, epsilon], 1e-6)
+        calls = [(people.admit, norm, noise), (people.affordable, noise)]
+        calls.append((people.noise_stddev, norm, 5))
+        for ask, *arguments in calls:
+            with warnings.catch_warnings(), contextlib.suppress(ApieceError):
+                warnings.simplefilter("error")
+                assert np.isfinite(ask(*arguments)).all()
+        assert np.isfinite(people.spent).all()
+        assert (people.spent <= people.limit).all()
+
+
+@pytest.mark.parametrize("noise", [5e-324, 1e-320, 1e-310, 1e-300])
+def test_a_norm_of_nothing_is_free_and_any_other_is_not_under_hardly_any_noise(noise):
+    people = GaussianFilter([1.0, 1.0, 1.0], 1e-6)
+    assert people.admit([0.0, 1e-3, noise * 4], noise).tolist() == [True, False, False]
+    assert (people.spent == 0).all()

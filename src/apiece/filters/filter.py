@@ -11,7 +11,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._identity import common_index, require_rows
 from apiece._types import Floats, Mask
-from apiece.errors import BudgetError, InputError
+from apiece.errors import BudgetError, InputError, RangeError
 from apiece.filters.convert import ULP, best_order, gaussian_budget, renyi_budget
 from apiece.filters.costs import Costs
 
@@ -72,7 +72,7 @@ class Filter:
         flat = np.broadcast_to(norms, self._limit.shape).reshape(-1)
         active = np.empty(limit.size, dtype=bool)
         work = np.empty(min(BLOCK, limit.size))
-        with np.errstate(over="ignore", under="ignore"):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             for start in range(0, limit.size, BLOCK):
                 part = slice(start, start + BLOCK)
                 _charge(flat[part], scale, limit[part], total[part], active[part], work)
@@ -89,7 +89,9 @@ class Filter:
         """
         stddev = _check.positive("noise_stddev", noise_stddev)
         left = np.maximum(self._limit * (1 - 32 * ULP) - self._total, 0.0)
-        return np.asarray(np.sqrt(left) * (stddev * (1 - 32 * ULP)))
+        with np.errstate(over="ignore"):
+            norm = np.sqrt(left) * (stddev * (1 - 32 * ULP))
+        return np.asarray(np.minimum(norm, np.finfo(np.float64).max))
 
     def noise_stddev(self, clip_norm: npt.ArrayLike, steps: int) -> Floats:
         """Return, per person, the least noise with which they last `steps` charges of `clip_norm`.
@@ -103,6 +105,7 @@ class Filter:
         Raises:
             DataError: For a Series with another index than the filter's epsilon.
             InputError: For values out of bounds, or a shape that does not fit.
+            RangeError: For noise past floating-point numbers.
         """
         steps = _check.count("steps", steps)
         require_rows("epsilon", self.persons, clip_norm=clip_norm)
@@ -110,7 +113,14 @@ class Filter:
         if norms.ndim and norms.shape != self._limit.shape:
             raise InputError(f"clip_norm: shape {norms.shape}, persons {self._limit.shape}")
         slack = 1 + (8 * steps + 32) * ULP  # what `admit` adds in rounding up, and more
-        return np.asarray(norms * np.sqrt(steps / self._limit) * slack)
+        with np.errstate(over="ignore"):
+            noise = np.asarray(norms * np.sqrt(steps / self._limit) * slack)
+        if not np.isfinite(noise).all():
+            raise RangeError(
+                f"clip_norm = {float(norms.max()):g} in {steps} steps: the noise is past "
+                "floating-point numbers; give a smaller clip norm"
+            )
+        return noise
 
     @property
     def limit(self) -> Floats:
@@ -353,6 +363,8 @@ def _charge(
     """Add each norm's charge to `total` where the sum stays within `limit`; set `active`."""
     new = work[: norms.size]
     np.multiply(norms, scale, out=new)
+    if scale == math.inf:  # of noise below all normal numbers: a norm of 0 stays free
+        np.copyto(new, 0.0, where=norms == 0)
     small = new < SMALL
     np.multiply(new, new, out=new)
     np.add(new, total, out=new)
