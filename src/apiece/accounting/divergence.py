@@ -116,7 +116,7 @@ class _Pair:
         self._near = _nearby(curve, baseline)
         self._far = _nearby(baseline, curve)
         # Whether their parameters alone say all that is wanted, as where they differ by rounding.
-        self.alike = max(self._near, self._far) <= negligible * _SMALL
+        self.alike = max(self._near, self._far) <= negligible
         none = np.zeros(0)
         self._nodes, self._ours, self._theirs = none, Bounds(none, none), Bounds(none, none)
 

@@ -87,13 +87,13 @@ class Verdict:
 
 # Plans round noise towards privacy by a part in 10¹², and so are by next to nothing less vulnerable
 # than the mechanism that was promised. Up to this Δ backward that breaks no bound, not even 0.
-ROUNDED = 1e-9
+ROUNDED = 1e-7
 
 
 def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
     """Return, for each group, forward, backward and symmetric Δ, with a verdict and a reason.
 
-    Forward Δ must be at most the bound. Backward Δ may be above it by 1e-9, which is what the
+    Forward Δ must be at most the bound. Backward Δ may be above it by 1e-7, which is more than the
     rounding of noise towards privacy comes to.
 
     Args:
