@@ -195,7 +195,8 @@ def _error_of(told: Sequence[str]) -> BaseException:
     if isinstance(kind, type) and issubclass(kind, Exception):
         with contextlib.suppress(TypeError):
             error = kind(text)
-    error.add_note(trace)
+    if not isinstance(error, ApieceError):  # whose one line says what to do
+        error.add_note(trace)
     return error
 
 
