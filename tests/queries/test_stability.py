@@ -220,8 +220,9 @@ def test_a_planted_break_is_found(
 def test_a_planted_cast_that_fails_is_found(
     tmp_path: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds = {k: v.replace("TRY_CAST", "CAST") for k, v in reading._AS.items()}
-    monkeypatch.setattr(reading, "_AS", kinds)
+    kinds = {k: v.replace("TRY_CAST", "CAST") for k, v in reading._OF_TEXT.items()}
+    monkeypatch.setattr(reading, "_OF_TEXT", kinds)
+    monkeypatch.setattr(reading, "_POINT", reading._POINT.replace("TRY_CAST", "CAST"))
     assert any(violations(seed, tmp_path, 4) for seed in range(25))
 
 
