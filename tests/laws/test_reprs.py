@@ -260,6 +260,7 @@ PUBLIC = [
     "plan.parts.Selection",
     "adapters.federation.Federation",
     "budgets.groups.BudgetLevels",
+    "queries.scan.Bins",
     "queries.scan.SqlDialect",
     "queries.scan.Measure",
     "queries.scan.Question",
