@@ -114,10 +114,14 @@ class World:
             except ApieceError:
                 self.refused += 1
             else:
-                seen = [m.last.number for m in self.memories[process].values() if m.last]
-                self.newest = max([self.newest, *seen])
+                self.remember_newest(process)
                 self.copies.append(self.now())
                 self.done += 1
+
+    def remember_newest(self, process: int) -> None:
+        """Note the newest entry of which this process was told: others may be exempt without it."""
+        seen = [m.last.number for m in self.memories[process].values() if m.last]
+        self.newest = max([self.newest, *seen])
 
     def call(self, ledger: Ledger) -> None:
         analysis = f"q{self.random.randrange(12)}"
@@ -198,6 +202,7 @@ def crowding(world: World) -> None:
             anchor._MEMORIES = world.memories[other]
             with contextlib.suppress(ApieceError):
                 world.call(Ledger.open(str(world.path)))
+                world.remember_newest(other)
     finally:
         anchor._MEMORIES = mine
 
