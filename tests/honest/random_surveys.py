@@ -31,17 +31,6 @@ MU = float(gaussian_mu(GAUSSIAN_EPSILON, DELTA))
 # Of so many standard deviations or scales no noise in all runs together is seen.
 REACH = 40.0
 
-# Ways to store that are not read alike yet; each is (what, container or "" for all of them).
-AWAITED = {
-    ("number as truth", "csv"),
-    ("group as truth", "csv"),
-    ("group as code beside a gap", "csv"),
-    *(
-        ("group as day", container)
-        for container in ("arrow", "arrow in parts", "parquet", "duckdb")
-    ),
-    ("condition on a group declared as a number", ""),
-}
 CONTAINERS = ["pandas", "csv", "parquet", "arrow", "arrow in parts", "duckdb"]
 
 DAYS = [dt.date(2023, 12, 30) + dt.timedelta(days=each) for each in range(5)]
@@ -135,11 +124,6 @@ class Question:
 # Tables
 
 
-def awaited(storage: str, container: str) -> bool:
-    """Return whether a way to store is left out, because it is not read alike yet."""
-    return (storage, container) in AWAITED or (storage, "") in AWAITED
-
-
 def random_survey(seed: int) -> Survey:
     """Return the table of a seed."""
     rng = random.Random(seed)
@@ -195,7 +179,7 @@ def number_column(rng: random.Random, name: str, size: int, container: str) -> C
     storages = ["float64", "float32", "Float64", "decimal", "text", "object", "double[pyarrow]"]
     if float(low).is_integer() and high <= 100:
         storages += ["int64", "Int64", "int8"]
-        storages += [] if awaited("number as truth", container) else ["bool", "boolean"]
+        storages += ["bool", "boolean"]
     storage = rng.choice(storages)
     whole = storage in ("int64", "Int64", "int8")
     width = high - low
@@ -216,9 +200,8 @@ def number_column(rng: random.Random, name: str, size: int, container: str) -> C
     numbers = [None if rng.random() < gaps else number() for _ in range(size)]
     match storage:
         case "float32":
-            # In a file they are the shortest decimals that only this float32 has.
-            read = (lambda each: float(str(np.float32(each)))) if container == "csv" else np.float32
-            numbers = [None if each is None else float(read(each)) for each in numbers]
+            # They are read as the shortest decimals that only this float32 has.
+            numbers = [None if each is None else float(str(np.float32(each))) for each in numbers]
             stored = pd.Series(numbers, dtype="float32")
         case "decimal":
             numbers = [None if each is None else round(each, 6) for each in numbers]
@@ -243,9 +226,10 @@ def number_column(rng: random.Random, name: str, size: int, container: str) -> C
 def group_column(rng: random.Random, name: str, size: int, container: str) -> Column:
     """Return groups: texts, codes or days; some undeclared, some never seen, some missing."""
     storages = ["object", "string", "category", "int64", "Int64"]
-    storages += [] if awaited("group as day", container) else ["days"]
-    storages += [] if awaited("group as truth", container) else ["bool"]
-    storages += [] if awaited("group as code beside a gap", container) else ["codes with gaps"]
+    storages += ["days"]
+    if container != "csv":  # there "g" >= 'false' still compares how a truth is spelled
+        storages += ["bool"]
+    storages += ["codes with gaps"]
     storage = rng.choice(storages)
     pool: list[Any] = WORDS
     if storage in ("int64", "Int64", "codes with gaps"):
@@ -362,10 +346,7 @@ def random_condition(rng: random.Random, survey: Survey, depth: int) -> tuple[st
         if rng.random() < 0.5:
             return f"({one} and {two})", lambda frame: first(frame) & second(frame)
         return f"({one} or {two})", lambda frame: first(frame) | second(frame)
-    names = ["x", "y z", "note", "since"]
-    texts = all(isinstance(each, str) for each in survey.column("g").groups or [])
-    if texts or not awaited("condition on a group declared as a number", survey.container):
-        names.append("g")
+    names = ["x", "y z", "note", "since", "g"]
     name = rng.choice(names)
     if rng.random() < 0.2:
         if rng.random() < 0.5:

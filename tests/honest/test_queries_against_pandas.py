@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import random_surveys
 from random_surveys import CONTAINERS, random_question, random_survey
 
 from apiece.queries import quantiles, scan, session
@@ -255,10 +254,3 @@ def test_planted_breaks_are_found(name: str, tmp_path: Path, monkeypatch: Patch)
     PLANTED[name](monkeypatch)
     found = (differences(range(seed, seed + 1), tmp_path) for seed in range(60))
     assert any(found)
-
-
-def test_what_is_awaited_is_a_storage_that_the_tables_know() -> None:
-    """An entry that names nothing would leave nothing out."""
-    storages = {storage for storage, _ in random_surveys.AWAITED}
-    source = Path(random_surveys.__file__).read_text(encoding="utf-8")
-    assert all(source.count(f'"{storage}"') >= 2 for storage in storages)
