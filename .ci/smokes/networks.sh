@@ -1,4 +1,6 @@
 # apiece[networks]: a small network of transformers, with adapters, takes a private step.
+python -c "import torchvision" 2> /dev/null \
+    || { echo "torchvision here is for another build of PyTorch"; exit 77; }
 python - <<'PY'
 import peft, timm, torch, torchvision, transformers
 from torch.nn.functional import cross_entropy

@@ -1,5 +1,5 @@
 # apiece[spark]: a question asked on Spark of this machine.
-command -v java > /dev/null || { echo "Java is not installed"; exit 0; }
+command -v java > /dev/null || { echo "Java is not installed"; exit 77; }
 printf 'id,consent\na,1\nb,3\nc,3\n' > people.csv
 python -m apiece ledger init people.db --data people.csv --person id --epsilon consent --delta 1e-6
 python -m apiece query people.csv "count(persons)" --person id --epsilon .3 --delta 0 \
