@@ -55,6 +55,8 @@ def back_up_ledger(ledger: Ledger, path: str | Path) -> Head:
 
     Example:
         >>> import tempfile
+        >>> from apiece import Ledger
+        >>> from apiece.ledger import back_up_ledger
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.make(f"{folder}/people.db", ["ann"], 1.0, 1e-6)
         ...     head = back_up_ledger(ledger, f"{folder}/people.backup")
@@ -132,6 +134,8 @@ def restore_ledger(
     Example:
         >>> import tempfile
         >>> from pathlib import Path
+        >>> from apiece import Ledger
+        >>> from apiece.ledger import back_up_ledger, restore_ledger
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.make(f"{folder}/people.db", ["ann"], 1.0, 1e-6)
         ...     _ = back_up_ledger(ledger, f"{folder}/people.backup")
