@@ -54,7 +54,7 @@ def model(name="Model", loss_type=None, **config):
         (model("GPT2LMHeadModel"), stepping.of_next_tokens),
         (model(loss_type="ForMaskedLM"), stepping.of_tokens),
         (model(loss_type="ForTokenClassification"), stepping.of_tokens),
-        (model(loss_type="ForSequenceClassification", num_labels=3), stepping.of_classes),
+        (model(loss_type="ForSequenceClassification", num_labels=3), stepping.of_kind_of_labels),
         (model(loss_type="ForSequenceClassification", num_labels=1), stepping.of_numbers),
         (
             model(loss_type="ForSequenceClassification", problem_type="regression", num_labels=2),

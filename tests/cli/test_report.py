@@ -127,7 +127,7 @@ def test_a_plan(tmp_path: Path, capsys: Any) -> None:
         (["{run}", "--levels", "one", "--out", "{out}"], "a run has those of its config"),
         (["{plan}", "--levels", "1:2:3", "--out", "{out}"], "or ε:δ, as 1:1e-5"),
         (["{plan}", "--levels", "1:1e-3", "--out", "{out}"], "is none of them"),
-        (["{run}", "--out", "{text}/x.html"], "cannot be written"),
+        (["{run}", "--out", "{text}/x.html"], "cannot be used"),
         (["{plan}", "--as", "statement", "--out", "{out}"], "--as statement: is of a run folder"),
         (["{run}", "--as", "statement", "--edition", "public"], "leave out --edition"),
         (["{none}", "--as", "statement", "--out", "{out}"], "is not there"),

@@ -33,7 +33,7 @@ def test_the_log_has_a_line_an_event_and_no_nan(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match="cannot be made"):
+    with pytest.raises(DataError, match="cannot be used"):
         RunFolder(tmp_path / "file" / "run")
 
 

@@ -25,5 +25,5 @@ def test_what_no_answer_reaches_stays_without() -> None:
 
 def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.semi_supervised", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'apiece\[sklearn\]'"):
+    with pytest.raises(UnsupportedError, match="pip install scikit-learn"):
         spread(BLOBS, TRUTH)

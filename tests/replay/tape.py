@@ -156,7 +156,7 @@ def _quantiles(tape: Tape, real: Any) -> Any:
 
 MECHANISMS = [
     (randomness.noisy_mean, _noisy_mean), (teaching.answered, _answered),
-    (estimates.estimate, _estimate), (quantiles.told, _quantiles),
+    (estimates.estimate, _estimate), (quantiles.describe_group, _quantiles),
 ]  # fmt: skip
 
 

@@ -113,6 +113,11 @@ def compared(mesh, function, given, shared=()):
         yield table.name_of(node), [placement(one) for one in ours], said
 
 
+# Backwards and places that take a sum over records as they take each part of it.
+LINEAR_IN_A_SUM = (
+    "tanh_backward", "sigmoid_backward", "threshold_backward", "gelu_backward", "silu_backward",
+    "_log_softmax_backward_data", "_softmax_backward_data", "masked_fill", "scatter", "scatter_add",
+)  # fmt: skip
 # Where DTensor would move data before it begins, though the operator can be run on each half.
 MOVED = {
     "native_batch_norm_backward": "it is for training alone; with fixed statistics the sum is one",
@@ -120,6 +125,7 @@ MOVED = {
     "cat": "an empty tensor, which torch passes over, lies in no halves",
     "tril": "it wants matrices whole, and looks no further than their number of axes",
     "triu": "as tril",
+    **dict.fromkeys(LINEAR_IN_A_SUM, "it is linear in a gradient, which DTensor does not know"),
     "index_put": "it adds no values up that lie on several machines, into zeros or not",
 }
 # What the table has along the records, and DTensor on each machine whole: the same for everybody.
