@@ -18,6 +18,11 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for helpers that several folders share
+# The folder tests/datasets is found as a package of that name, and transformers takes it for the
+# library that it knows: where that library is not installed, the name leads nowhere.
+_LIBRARY = importlib.util.find_spec("datasets")
+if _LIBRARY is not None and _LIBRARY.origin is None:
+    sys.modules["datasets"] = None  # type: ignore[assignment]
 # Two workers of two threads each on two cores wait for one another; programs started inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
 logging.getLogger("torch.__trace").disabled = True  # pytest would keep thousands of its records

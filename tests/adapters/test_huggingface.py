@@ -52,13 +52,11 @@ def of_text(items):
 @pytest.mark.filterwarnings("ignore")
 class TestWithTransformers:
     @pytest.fixture(autouse=True)
-    def transformers(self, tmp_path, monkeypatch):
+    def transformers(self, tmp_path):
         self.hf = pytest.importorskip("transformers", reason="transformers is not installed")
         pytest.importorskip("accelerate", reason="accelerate is not installed")
         self.module = importlib.import_module("apiece.adapters.huggingface")
         self.folder = tmp_path
-        if not hasattr(sys.modules.get("datasets"), "Dataset"):  # the folder beside this one
-            monkeypatch.setattr("transformers.trainer.is_datasets_available", lambda: False)
 
     def model(self, kind="bert"):
         torch.manual_seed(7)
