@@ -226,10 +226,7 @@ def number_column(rng: random.Random, name: str, size: int, container: str) -> C
 def group_column(rng: random.Random, name: str, size: int, container: str) -> Column:
     """Return groups: texts, codes or days; some undeclared, some never seen, some missing."""
     storages = ["object", "string", "category", "int64", "Int64"]
-    storages += ["days"]
-    if container != "csv":  # there "g" >= 'false' still compares how a truth is spelled
-        storages += ["bool"]
-    storages += ["codes with gaps"]
+    storages += ["days", "bool", "codes with gaps"]
     storage = rng.choice(storages)
     pool: list[Any] = WORDS
     if storage in ("int64", "Int64", "codes with gaps"):

@@ -238,6 +238,35 @@ def rng_epsilons(size: int) -> Any:
     return np.random.default_rng(0).choice([0.3, 1.0, 4.0], size)
 
 
+def test_the_steward_reads_of_each_column_what_could_not_be_read(
+    session: Any, tmp_path: Path
+) -> None:
+    """The same lines as of one machine, over row groups, files and empty cells."""
+    table = pa.table({
+        "id": ["a", "b", None, "d", "e", "f"],
+        "x": ["1", "?", "3", "9", None, ""],
+        "g": ["yes", "no", "perhaps", "Yes", None, "perhaps"],
+        "day": ["2024-01-03", "soon", "2024-02-31", None, "2024-01-04", "x"],
+    })  # fmt: skip
+    schema = Schema(
+        "id",
+        bounds={"x": (0, 5)},
+        groups={"g": ["yes", "no"]},
+        rows_per_person=1,
+        kinds={"day": "date"},
+    )
+    one, several = written(table, tmp_path / "rows", random.Random(0))
+    expected: list[str] = []
+    register(table, schema, log=expected.append).close()
+    assert "column 'g': 3 cells are no declared value" in expected
+    for source in (one, several):
+        messages: list[str] = []
+        folder = tmp_path / source.name
+        folder.mkdir()
+        register_on_spark(source, schema, spark=session, workspace=folder, log=messages.append)
+        assert messages == expected
+
+
 def test_what_cannot_be_read_is_refused(session: Any, tmp_path: Path) -> None:
     schema, said = Schema("id", bounds={"x": (0, 1)}, rows_per_person=1), list[str]()
     ask = {"spark": session, "workspace": tmp_path, "log": said.append}

@@ -2,11 +2,14 @@
 
 import random
 from collections import Counter
+from datetime import date
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from kinds import COLUMNS, CONTAINERS, NAMES, SIZE, plain_pandas
 
@@ -14,7 +17,8 @@ from apiece.budgets.frames import read_frame
 from apiece.datasets import Categorical, Dialect, cells
 from apiece.datasets.encode import encode
 from apiece.queries import Schema, Session, register
-from apiece.tables import values
+from apiece.tables import Declared, values
+from apiece.tables.values import text_of
 
 DECLARED = dict(zip(NAMES, COLUMNS.values(), strict=True))
 COUNTS = {
@@ -127,3 +131,43 @@ def test_a_planted_break_of_narrow_floats_is_seen(monkeypatch: pytest.MonkeyPatc
     widened = lambda cells: cells.to_numpy(dtype=np.float64, na_value=np.nan)  # noqa: E731
     monkeypatch.setattr(cells, "_doubles", widened)
     assert unread(plain_pandas()) != STRANGE
+
+
+# Of a column: its declared values, its cells as a typed container holds them, and as texts.
+UNDECLARED = {
+    "booleans": ([False], [True, False, None], ["True", "FALSE", ""]),
+    "booleans as texts": (["false"], [True, False, None], ["TRUE", "false", ""]),
+    "whole numbers beside a gap": ([1], [1.0, 2.0, None], ["1.0", "2.0", ""]),
+    "codes with zeros": ([1, 2], [3, 1, 20], ["03", "01", "20"]),
+    "decimals": ([0.5], [0.25, 0.5, 7.0], [".250", "0.50", "7.00"]),
+    "days": (
+        ["2024-01-03"], [date(2024, 1, 4), date(2024, 1, 3), None], ["2024-1-4", "2024-1-3", ""],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", UNDECLARED)
+@pytest.mark.parametrize("sign", ["=", "<>", "<", ">="])
+def test_undeclared_cells_are_compared_alike(column: str, sign: str, tmp_path: Path) -> None:
+    """A filter gives the same rows of a file of texts as of a typed container."""
+    declared, typed, spelled = UNDECLARED[column]
+    path = tmp_path / "spelled.csv"
+    pd.DataFrame({"who": ["a", "b", "c"], "g": spelled}).to_csv(path, index=False)
+    stored = pa.table({"who": ["a", "b", "c"], "g": pa.array(typed)})
+    schema = Schema("who", groups={"g": declared}, rows_per_person=1)
+    counts = []
+    for source in (path, stored):
+        table = register(source, schema)
+        session = Session(table, schema, bits=random.Random(0).getrandbits)
+        questions = [f"count(persons) where g {sign} '{text_of(value)}'" for value in declared]
+        answers = [session.ask(question, epsilon=300, delta=0.0) for question in questions]
+        counts.append([round(answer.groups[0]["estimate"]) for answer in answers])
+        table.close()
+    assert counts[0] == counts[1]
+
+
+def test_a_text_that_no_declared_value_resembles_stays_as_it_is() -> None:
+    for declared in (["a"], [1, "n/a"], [True, "perhaps"], ["1", "01"]):
+        for cell in ("03", "3.0", "True", "2024-1-4"):
+            if Declared(declared).position(cell) < 0:
+                assert Declared(declared).text(cell) == cell

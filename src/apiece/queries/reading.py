@@ -13,20 +13,26 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from apiece.errors import UnsupportedError
 from apiece.queries import sources
 from apiece.queries.schema import Schema
-from apiece.queries.sources import Columns
+from apiece.queries.sources import Columns, Log
 from apiece.tables import ISO, Declared
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+# A column, and what is wrong with some of its cells.
+Fault: TypeAlias = tuple[str, str]
+# Of cells that lie outside their bounds.
+_BEYOND: Final = "beyond"
 ID_LENGTH: Final = 128
 _LOCKED: Final = {
     "autoinstall_known_extensions": False,
@@ -155,12 +161,9 @@ def _converted(cells: pa.ChunkedArray, column: str, kind: str, schema: Schema) -
             return sources.moments(cells, schema.formats.get(column, ISO))
         case "group":
             return sources.places(cells, schema.declared(column))
-    texts = sources.texts(cells)
-    if column not in schema.groups:
-        return texts
-    # A cell that is a declared value is that value's text, however it is spelled.
-    declared = schema.declared(column)
-    return sources.spelled(texts, sources.places(cells, declared), declared)
+    if column in schema.groups:
+        return sources.declared_texts(cells, schema.declared(column))
+    return sources.texts(cells)
 
 
 def _without_markers(cells: pa.ChunkedArray, column: str, schema: Schema) -> pa.ChunkedArray:
@@ -172,6 +175,43 @@ def _without_markers(cells: pa.ChunkedArray, column: str, schema: Schema) -> pa.
         return cells
     places = sources.places(cells, Declared(markers, decimal=schema.decimal))
     return pc.if_else(pc.is_valid(places), pa.scalar(None, cells.type), cells)
+
+
+def count_faults(
+    database: duckdb.DuckDBPyConnection, schema: Schema, present: Mapping[str, int]
+) -> Counter[Fault]:
+    """Return how many cells of the table `cells` were not read, or lie outside their bounds.
+
+    Args:
+        database: Whose table `cells` holds them.
+        schema: What is declared.
+        present: Of each reading how many cells there were (see the function `present`).
+    """
+    names = cells(schema)
+    beyond = [
+        # Counting cells is 0 where there is no row; a sum would be NULL.
+        f"count(CASE WHEN {schema.stored(column, 'numeric')} NOT BETWEEN {low!r} AND {high!r} "
+        "THEN 1 END)"
+        for column, (low, high) in schema.bounds.items()
+    ]
+    counts = ", ".join([*(f"count({name})" for name in names), *beyond])
+    (totals,) = database.execute(f"SELECT {counts} FROM cells").fetchall()
+    faults = Counter[Fault]()
+    for (name, (column, kind)), count in zip(names.items(), totals, strict=False):
+        reason = "no declared value" if kind == "group" else f"not {kind}"
+        faults[column, reason] += present[name] - count
+    for column, count in zip(schema.bounds, totals[len(names) :], strict=True):
+        faults[column, _BEYOND] += count
+    return faults
+
+
+def report_faults(faults: Mapping[Fault, int], log: Log) -> None:
+    """Tell the steward how many cells of each column could not be read, or are clamped."""
+    for (column, reason), count in faults.items():
+        if count and reason == _BEYOND:
+            log(f"column {column!r}: {count} cells lie outside their bounds and are clamped")
+        elif count:
+            log(f"column {column!r}: {count} cells are {reason}")
 
 
 def types(schema: Schema) -> dict[str, str]:

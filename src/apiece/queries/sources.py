@@ -152,14 +152,25 @@ def _utc(cell: str) -> str | None:
     return None if moment is None else str(_EPOCH + timedelta(microseconds=moment))
 
 
-def spelled(texts: pa.ChunkedArray, places: pa.ChunkedArray, declared: Declared) -> pa.ChunkedArray:
-    """Return texts, those of declared values as they were declared."""
+def declared_texts(cells: pa.ChunkedArray, declared: Declared) -> pa.ChunkedArray:
+    """Return a plain column as the texts that are compared: declared values as they were declared.
+
+    Other cells are texts that do not depend on how a container spells what it holds.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if is_text(cells.type):
+        distinct = pc.dictionary_encode(cells).unify_dictionaries()
+        if not distinct.num_chunks:
+            return cells
+        spellings = distinct.chunk(0).dictionary.to_pylist()
+        compared = pa.array([declared.text(spelling) for spelling in spellings], pa.large_string())
+        return pa.chunked_array([compared.take(chunk.indices) for chunk in distinct.chunks])
     values = pa.array([text_of(value) for value in declared.values], pa.large_string())
-    named = pa.chunked_array([values.take(c) for c in places.chunks], pa.large_string())
-    return pc.coalesce(named.combine_chunks(), texts.combine_chunks())
+    found = places(cells, declared)
+    named = pa.chunked_array([values.take(chunk) for chunk in found.chunks], pa.large_string())
+    return pc.coalesce(named.combine_chunks(), texts(cells).combine_chunks())
 
 
 def present(column: pa.ChunkedArray) -> int:

@@ -8,11 +8,13 @@ ledger everybody's id and norm, which the ledger charges. The noise is added her
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,7 @@ from apiece._lazy import lacking
 from apiece._types import Floats, Mask
 from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.queries import reading, scan, sources
+from apiece.queries.reading import Fault
 from apiece.queries.scan import SPARK, Question
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
@@ -140,9 +143,12 @@ def register_on_spark(
             )
         folder = Path(workspace) / f"apiece-{uuid.uuid4()}"
         folder.mkdir(mode=0o700)
-        _freeze(spark, parts, schema, folder / "rows")
+        faults = folder / "faults"
+        faults.mkdir(mode=0o700)
+        _freeze(spark, parts, schema, folder / "rows", faults)
         kept = spark.read.parquet(str(folder / "rows"))
         result, people = kept.count(), kept.where("place = 1").count()
+    reading.report_faults(_read_faults(faults), log)
     if result < rows:
         log(f"{rows - result} rows have no id that can be one; left out")
     log(f"registered: {result} rows of {people} people")
@@ -222,7 +228,9 @@ def _digest(spark: SparkSession, parts: Sequence[Part]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _freeze(spark: SparkSession, parts: Sequence[Part], schema: Schema, folder: Path) -> None:
+def _freeze(
+    spark: SparkSession, parts: Sequence[Part], schema: Schema, folder: Path, faults: Path
+) -> None:
     """Write the rows, each read by itself, those of each person in their order."""
     columns = reading.types(schema)
     names = ", ".join(columns)
@@ -231,7 +239,7 @@ def _freeze(spark: SparkSession, parts: Sequence[Part], schema: Schema, folder: 
         spark.sparkContext.parallelize(list(parts), len(parts)),
         "file STRING, size BIGINT, time BIGINT, part INT",
     )
-    read = given.mapInArrow(_reader(schema), f"person STRING, {declared}, tie BIGINT")
+    read = given.mapInArrow(_reader(schema, faults), f"person STRING, {declared}, tie BIGINT")
     view = f"cells_{uuid.uuid4().hex}"
     read.createOrReplaceTempView(view)
     try:
@@ -243,8 +251,12 @@ def _freeze(spark: SparkSession, parts: Sequence[Part], schema: Schema, folder: 
         spark.catalog.dropTempView(view)
 
 
-def _reader(schema: Schema) -> Callable[[Batches], Batches]:
-    """Return what a worker runs: row groups in, typed rows out."""
+def _reader(schema: Schema, faults: Path) -> Callable[[Batches], Batches]:
+    """Return what a worker runs: row groups in, typed rows out.
+
+    How many cells of a row group could not be read goes to a file of its own in the folder
+    `faults`; a row group that is read again writes it again.
+    """
     names = {"person": "text"} | reading.types(schema) | {"tie": "whole"}
 
     def read(batches: Batches) -> Batches:
@@ -258,9 +270,30 @@ def _reader(schema: Schema) -> Callable[[Batches], Batches]:
                 Path(part["file"]), part["part"], schema.columns, (part["size"], part["time"])
             )
             database = reading.connect(threads=1)
-            reading.read(database, reading.stored(columns, schema), schema)
+            plain = reading.plain(columns, schema)
+            reading.read(database, reading.converted(plain, schema), schema)
+            counts = reading.count_faults(database, schema, reading.present(plain, schema))
+            _write_faults(faults, part, counts)
             result = database.sql(f"SELECT {', '.join(names)} FROM cells").to_arrow_table()
             yield from result.cast(target).to_batches()
             database.close()
 
     return read
+
+
+def _write_faults(folder: Path, part: Mapping[str, str | int], counts: Counter[Fault]) -> None:
+    name = hashlib.sha256(f"{part['file']}\n{part['part']}".encode()).hexdigest()
+    entries = [[column, reason, count] for (column, reason), count in counts.items()]
+    # Readers see a whole file or none, whichever of two tries of a task comes last.
+    unfinished = folder / f"{name}-{uuid.uuid4().hex}.part"
+    unfinished.write_text(json.dumps(entries), encoding="utf-8")
+    unfinished.replace(folder / f"{name}.json")
+
+
+def _read_faults(folder: Path) -> Counter[Fault]:
+    """Return how many cells of all row groups could not be read, by column and reason."""
+    total = Counter[Fault]()
+    for path in sorted(folder.glob("*.json")):
+        for column, reason, count in json.loads(path.read_text(encoding="utf-8")):
+            total[column, reason] += count
+    return total

@@ -230,24 +230,11 @@ def _number(database: duckdb.DuckDBPyConnection, schema: Schema) -> None:
 
 
 def _report(
-    database: duckdb.DuckDBPyConnection, schema: Schema, log: Log, given: Mapping[str, int]
+    database: duckdb.DuckDBPyConnection, schema: Schema, log: Log, present: Mapping[str, int]
 ) -> None:
     """Tell the steward how much could not be read of what was given, or is clamped."""
-    names = reading.cells(schema)
-    beyond = [
-        f"count_if({schema.stored(column, 'numeric')} NOT BETWEEN {low!r} AND {high!r})"
-        for column, (low, high) in schema.bounds.items()
-    ]
-    counts = ", ".join([*(f"count({name})" for name in ["person", *names]), *beyond])
-    (row,) = database.execute(f"SELECT count(*), {counts} FROM cells").fetchall()
-    rows, identified, *result = row
-    for (name, (column, kind)), count in zip(names.items(), result, strict=False):
-        if given[name] > count:
-            what = "no declared value" if kind == "group" else f"not {kind}"
-            log(f"column {column!r}: {given[name] - count} cells are {what}")
-    for column, count in zip(schema.bounds, result[len(names) :], strict=True):
-        if count:
-            log(f"column {column!r}: {count} cells lie outside their bounds and are clamped")
+    reading.report_faults(reading.count_faults(database, schema, present), log)
+    ((rows, identified),) = database.execute("SELECT count(*), count(person) FROM cells").fetchall()
     if identified < rows:
         log(f"{rows - identified} rows have no id that can be one; left out")
     ((people,),) = database.execute("SELECT count(*) FROM people").fetchall()

@@ -286,6 +286,36 @@ class Declared:
                 return ("date",)
         return ()
 
+    def text(self, cell: str) -> str:
+        """Return the text with which a cell of a text table is compared where texts are.
+
+        A declared value is written as it was declared. Another cell is written as `text_of` writes
+        what the declared values are, booleans, numbers or moments, so that a container that stores
+        those and one that spells them hold the same texts.
+
+        >>> Declared([True]).text("False"), Declared([1, 2]).text("3.0")
+        ('false', '3')
+        >>> Declared(["a"]).text("3.0")
+        '3.0'
+        """
+        place = self.position(cell)
+        if place >= 0:
+            return text_of(self.values[place]) or ""
+        if self._all_are("boolean") and cell.lower() in _WORDS:
+            return cell.lower()
+        number = number_of(cell, self.decimal) if self._all_are("numeric") else None
+        if number is not None:
+            return number
+        moment = moment_of(cell) if self._all_are("date") else None
+        if moment is None:
+            return cell
+        when = _EPOCH + timedelta(microseconds=moment)
+        return when.isoformat(sep=" ") if ":" in cell else when.date().isoformat()
+
+    def _all_are(self, kind: str) -> bool:
+        """Return whether each declared value is of a kind, and cells are compared by it."""
+        return len(self._places.get(kind, {})) == len(self.values) > 0
+
     def positions(self, cells: Iterable[object]) -> npt.NDArray[np.int64]:
         """Return the place of each cell's value among the declared ones, −1 where it is none."""
         # Each value is compared once; by type, for 1 == 1.0 == True.
