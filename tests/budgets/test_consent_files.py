@@ -607,6 +607,131 @@ def test_a_day_is_today_where_none_is_given(tmp_path: Path) -> None:
     assert abs(found.on().day - date.today()) <= timedelta(days=1)
 
 
+# --- periods: of a consent, of its provision, of both
+
+# A period, and whether DAY, 1 May 2026, is in it; None where some of the day is, or may be.
+PERIODS: dict[str, tuple[Json, bool | None]] = {
+    "ended the day before": ({"end": "2026-04-30"}, False),
+    "ends today": ({"end": "2026-05-01"}, True),
+    "begins tomorrow": ({"start": "2026-05-02"}, False),
+    "begins today": ({"start": "2026-05-01"}, True),
+    "ended last month": ({"end": "2026-04"}, False),
+    "ends with this month": ({"end": "2026-05"}, True),
+    "begins some day of this month": ({"start": "2026-05"}, None),
+    "began last month": ({"start": "2026-04"}, True),
+    "ended last year": ({"end": "2025"}, False),
+    "ends with this year": ({"end": "2026"}, True),
+    "begins some day of this year": ({"start": "2026"}, None),
+    "began last year": ({"start": "2025"}, True),
+    "ended before it": ({"start": "2026-03-01", "end": "2026-04-01"}, False),
+    "begins after it": ({"start": "2026-06", "end": "2026-07"}, False),
+    "around it": ({"start": "2026-04-01", "end": "2026-06-01"}, True),
+    "ends within the day": ({"end": "2026-05-01T23:59:59Z"}, None),
+    "ends with the day": ({"end": "2026-05-02T00:00:00Z"}, True),
+    "ends within the day, in the east": ({"end": "2026-05-02T01:00:00+02:00"}, None),
+    "ends with the day, in the east": ({"end": "2026-05-02T02:00:00+02:00"}, True),
+    "ends with the day, in the west": ({"end": "2026-05-01T22:00:00-02:00"}, True),
+    "begins with the day": ({"start": "2026-05-01T00:00:00Z"}, True),
+    "begins within the day": ({"start": "2026-05-01T00:00:01Z"}, None),
+    "begins within the day, by a part of a second": ({"start": "2026-05-01T00:00:00.5Z"}, None),
+    "begins with the day, in the east": ({"start": "2026-05-01T02:00:00+02:00"}, True),
+    "begins within the day, in the west": ({"start": "2026-05-01T00:00:00-02:00"}, None),
+    "begins with the day, in the west": ({"start": "2026-04-30T23:00:00-01:00"}, True),
+}
+LIMITS = ConsentMapping.from_toml(
+    'source = "fhir"\n' + CODES.replace('provisions = "exceptions"', 'provisions = "limits"')
+)
+RESEARCH_ONLY: Json = {"purpose": coded(RESEARCH)}
+# Permits with periods of their own and of their provision, and what reads them.
+PERMITS: dict[str, tuple[Callable[[Json, Json], Json], ConsentMapping]] = {
+    "R4": (lambda own, inner: r4({"type": "permit", **inner}, **own), FHIR),
+    "R4, by its policy": (
+        lambda own, inner: r4(inner, policyRule=concept("urn:p|OPTIN"), **own), FHIR),
+    "R4, an exception": (
+        lambda own, inner: r4({"type": "deny", "provision": [{"type": "permit", **inner}]}, **own),
+        FHIR),
+    "R4, an exception of what has the period": (
+        lambda own, inner: r4(
+            {"type": "deny", "provision": [{"type": "permit", **RESEARCH_ONLY}], **inner}, **own),
+        FHIR),
+    "R5, an exception": (lambda own, inner: r5("deny", provision=[inner], **own), FHIR),
+    "R5, a limit": (lambda own, inner: r5("permit", provision=[inner], **own), LIMITS),
+}  # fmt: skip
+
+
+AROUND: Json = {"period": {"start": "2025-01-01", "end": "2026-12-31"}}
+
+
+@pytest.mark.parametrize("whose", ["the consent's", "the provision's", "both", "another around"])
+@pytest.mark.parametrize("form", PERMITS)
+def test_nobody_is_enrolled_outside_the_period_of_their_consent(
+    form: str, whose: str, tmp_path: Path
+) -> None:
+    make, mapping = PERMITS[form]
+    for name, (period, has_day) in PERIODS.items():
+        of_consent = {} if whose == "the provision's" else {"period": period}
+        of_provision = {} if whose == "the consent's" else {"period": period}
+        if whose == "another around":
+            of_provision = AROUND
+        consents = read(
+            tmp_path, bundle(make(of_consent, of_provision), r4({"type": "permit"}, "bob")), mapping
+        )
+        standing = consents.on(DAY)
+        assert standing.ids.tolist() == (["ann", "bob"] if has_day else ["bob"]), name
+        if has_day and int(standing.until[0]) < ALWAYS[1]:
+            last = date.fromordinal(int(standing.until[0]))
+            assert consents.on(last).ids.tolist() == ["ann", "bob"], name
+            assert consents.on(last + timedelta(days=1)).ids.tolist() == ["bob"], name
+
+
+# Denials of all, with a period: of the consent's own, and of a provision; and what reads them.
+DENIALS: dict[str, tuple[Callable[[Json], list[Json]], ConsentMapping]] = {
+    "R4": (lambda period: [r4({"type": "permit"}), r4({"type": "deny"}, period=period)], FHIR),
+    "R4, of its provision": (
+        lambda period: [r4({"type": "permit"}), r4({"type": "deny", "period": period})], FHIR),
+    "R4, an exception": (
+        lambda period: [r4({"type": "permit", "provision": [{"type": "deny", "period": period}]})],
+        FHIR),
+    "R5": (lambda period: [r5("permit"), r5("deny", period=period)], FHIR),
+    "R5, an exception": (lambda period: [r5("permit", provision=[{"period": period}])], FHIR),
+    "R5, of some, which is no less than all": (
+        lambda period: [r5("permit"), r5("deny", period=period, provision=[RESEARCH_ONLY])],
+        LIMITS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", DENIALS)
+def test_a_denial_holds_on_each_day_that_may_be_in_its_period(form: str, tmp_path: Path) -> None:
+    make, mapping = DENIALS[form]
+    for name, (period, has_day) in PERIODS.items():
+        standing = read(tmp_path, bundle(*make(period)), mapping).on(DAY)
+        assert standing.ids.tolist() == (["ann"] if has_day is False else []), name
+
+
+@pytest.mark.parametrize("form", PERMITS)
+def test_periods_of_consent_and_provision_that_never_meet_permit_nothing(
+    form: str, tmp_path: Path
+) -> None:
+    make, mapping = PERMITS[form]
+    ended: Json = {"period": {"end": "2026-04-30"}}
+    to_come: Json = {"period": {"start": "2026-05-02"}}
+    for of_consent, of_provision in ((ended, to_come), (to_come, ended)):
+        consents = read(tmp_path, bundle(make(of_consent, of_provision)), mapping)
+        days = [DAY + timedelta(days=shift) for shift in (-400, -1, 0, 1, 400)]
+        assert [len(consents.on(day)) for day in days] == [0] * 5
+
+
+def test_a_period_that_cannot_be_read_is_refused_wherever_it_is(tmp_path: Path) -> None:
+    for period in ({"end": "2026-02-30"}, {"start": "2026-5-1"}, {"end": "2026-05-01T24:01:00Z"},
+                   {"start": "1 May 2026"}, {"end": 20260501}, {"start": "2026", "end": "2025"},
+                   ["2026"]):  # fmt: skip
+        for make, mapping in PERMITS.values():
+            for periods in (({"period": period}, {}), ({}, {"period": period})):
+                consents = read(tmp_path, bundle(make(*periods)), mapping)
+                with pytest.raises(DataError, match="1 consents are not understood"):
+                    consents.on(DAY)
+
+
 # --- a bundle is the whole
 
 

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apiece.datasets import load
 from apiece.errors import DataError, InputError
+from apiece.jobs import job_from_dict
 from apiece.jobs.people import Examples, read_people
 
 from .small import SIZE, job
@@ -30,6 +32,16 @@ def test_rows_are_split_and_their_budgets_stay_in_their_order(tmp_path: Path) ->
     assert both.shape == (SIZE, 1)
     bytes_ = (tmp_path / "people.csv").read_bytes()
     assert people.fingerprints == {"people.csv": hashlib.sha256(bytes_).hexdigest()}
+
+
+def test_files_beside_a_packaged_table_have_fingerprints(tmp_path: Path) -> None:
+    wishes = tmp_path / "wishes.csv"
+    pd.DataFrame({"ID": load("credit_default")["ID"], "wish": 2.0}).to_csv(wishes, index=False)
+    changes = {"source": "credit_default", "person": "ID", "people": str(wishes),
+               "rows_per_person": 1, "epsilon": "wish", "delta": 1e-6}  # fmt: skip
+    people = read_people(job_from_dict({}, name="x", changes=changes))
+    digest = hashlib.sha256(wishes.read_bytes()).hexdigest()
+    assert people.fingerprints == {"wishes.csv": digest}
 
 
 def test_the_rows_of_persons_are_of_the_group_of_their_person(tmp_path: Path) -> None:

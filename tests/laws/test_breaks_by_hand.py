@@ -1,20 +1,30 @@
 """Properties that breaks planted by hand once passed by, each with the break that it now sees."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 
+from apiece import jobs, report
+from apiece._types import Json
 from apiece.accounting import privacy_curve, selection
 from apiece.accounting.selection import SelectedProfile
 from apiece.audit import Claim, anytime
-from apiece.budgets import Units
+from apiece.budgets import ConsentMapping, Units, consent_files, read_consents
+from apiece.jobs import results, running, trained
 from apiece.mechanisms import Allocated, Composed, Gaussian, Mechanism, Repeated, Runs
 from apiece.mechanisms import allocated as blocks
 from apiece.plan import Stage, parts
+from apiece.reporting import sections
 from apiece.training.batches import AllocatedSampler
 from apiece.training.sums import Brought, bring
 from planted import plant
+from sample_runs import FACTS, sample_run
 
 KEY = bytes(32)
 
@@ -104,11 +114,85 @@ def drawn_lengths(times: int, steps: int) -> list[int]:
     return np.diff(ends).tolist()
 
 
+MAPPING = ConsentMapping.from_toml(
+    """
+source = "fhir"
+levels = { low = 1 }
+default = "low"
+provisions = "limits"
+[about]
+research = true
+"""
+)
+
+
+def check_periods_of_consents() -> None:
+    """Nobody is enrolled outside the period of their consent, wherever a file says it."""
+    today = date(2026, 5, 1)
+    held: Json = {"start": "2026-04-01", "end": "2026-06-01"}
+    periods: list[tuple[Json, bool]] = [
+        (held, True), ({"end": "2026-05-01"}, True), ({"start": "2026-05-01"}, True),
+        ({"end": "2026-04-30"}, False), ({"start": "2026-05-02"}, False),
+        ({"end": "2026-04"}, False), ({"start": "2026-05"}, False), ({"start": "2026"}, False),
+        ({"end": "2026-05-01T12:00:00Z"}, False), ({"start": "2026-05-01T12:00:00Z"}, False),
+        ({"end": "2026-05-02T01:00:00+02:00"}, False),
+    ]  # fmt: skip
+    scope = {"coding": [{"code": "research"}]}
+    forms: list[Callable[[Json, Json], Json]] = [
+        lambda own, inner: {
+            "scope": scope, "patient": {"reference": "Patient/ann"}, "period": own,
+            "provision": {"type": "permit", "period": inner}},
+        lambda own, inner: {
+            "category": [scope], "subject": {"reference": "Patient/ann"}, "decision": "permit",
+            "period": own, "provision": [{"period": inner}]},
+    ]  # fmt: skip
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "consents.json")
+        for make in forms:
+            for period, has_today in periods:
+                for own, inner in ((period, held), (held, period)):
+                    consent = {"resourceType": "Consent", "status": "active", **make(own, inner)}
+                    bundle = {"resourceType": "Bundle", "type": "collection",
+                              "entry": [{"resource": consent}]}  # fmt: skip
+                    path.write_text(json.dumps(bundle))
+                    assert len(read_consents(path, MAPPING).on(today)) == has_today
+
+
+def check_public_pages_of_packaged_data() -> None:
+    """Budgets are public where they were drawn for packaged data, and nowhere else.
+
+    Packaged data with people's own budgets tell of these no more than a private table does.
+    """
+    (at,) = sample_run().kept.plan.budget_groups.epsilon[:1]
+    levels = (trained.Level("strict", float(at), 1e-3),)
+    for packaged in (False, True):
+        for simulated in (False, True):
+            data = replace(FACTS, packaged=packaged, simulated_budgets=simulated)
+            run = replace(sample_run(), data=data, levels=levels)
+            page = report(run, edition="public").html
+            (level,) = jobs.statement_of(run)["guarantee"]["levels"]
+            are_public = packaged and simulated
+            assert (">What was promised, and what was spent<" in page.split("left-out")[0]) == (
+                are_public
+            )
+            assert (level["gaussian"] is not None) == are_public
+    wishes = {"epsilon": "installment_rate", "levels": [1.0, 2.0, 3.0, 4.0]}
+    drawn = {"budgets": {"groups": [{"name": "all", "share": 1.0, "epsilon": 2.0}]}}
+    settings = {"source": "german", "delta": 1e-4, "batch_size": 20, "strategy": "scale"}
+    for config, changes, simulated in (({}, wishes, False), (drawn, {}, True)):
+        job = jobs.job_from_dict(config, name="x", changes=settings | changes)
+        facts = running._facts(jobs.prepare(job, out=Path("nowhere")), None)
+        assert facts.packaged
+        assert facts.simulated_budgets == simulated
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "rows": check_rows_in_physical_batches,
     "groups": check_error_shared_by_groups,
     "levels": check_coarser_levels_of_selection,
     "blocks": check_blocks_of_allocated_steps,
+    "periods": check_periods_of_consents,
+    "public": check_public_pages_of_packaged_data,
 }
 
 BREAKS = [
@@ -123,6 +207,20 @@ BREAKS = [
     ("blocks", blocks.block_sizes, "((size, times - larger), (size + 1, larger))",
      "((size + 1, times - larger), (size + 1, larger))"),
     ("blocks", AllocatedSampler.draw, "for b in (block, block + 1)", "for b in (block, block + 2)"),
+    ("periods", consent_files._consent, "whole = _period(*_ends(resource))",
+     "whole = ((1, 4_000_000), (1, 4_000_000))"),
+    ("periods", consent_files._provision, "_both(whole, _period(*_ends(node)))",
+     "_period(*_ends(node))"),
+    ("periods", consent_files._provision, "_both(whole, _period(*_ends(node)))", "whole"),
+    ("periods", consent_files._days, ".astimezone(UTC)", ".replace(tzinfo=UTC)"),
+    ("public", sections._of_run, "data.packaged and data.simulated_budgets", "data.packaged"),
+    ("public", sections._of_run, "data.packaged and data.simulated_budgets",
+     "data.simulated_budgets"),
+    ("public", results.statement_of, "(data.packaged and data.simulated_budgets)",
+     "data.packaged"),
+    ("public", results.statement_of, "(data.packaged and data.simulated_budgets)",
+     "data.simulated_budgets"),
+    ("public", running._facts, "bool(prepared.job.budgets.groups)", "prepared.job.data.packaged"),
 ]  # fmt: skip
 
 

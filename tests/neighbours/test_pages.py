@@ -16,6 +16,7 @@ import pytest
 
 from apiece import Budgets, Scale, assign, release_histogram, report
 from apiece.audit import Findings, lower_bound, one_run, roc_by_group
+from apiece.datasets import load
 from apiece.errors import InputError
 from apiece.jobs import Run, job_from_dict, prepare, statement_of
 from apiece.jobs import run as run_job
@@ -23,6 +24,7 @@ from apiece.jobs.trained import Level
 from apiece.plan import Plan
 from apiece.reporting import sections as sections_module
 from apiece.reporting.pages import render
+from apiece.reporting.papers import card, registry
 from apiece.reporting.sections import Declared, Subject, subject_of
 from sample_runs import sample_run
 
@@ -186,6 +188,40 @@ def test_private_budgets_are_on_no_public_page(other: Budgets, data: dict[str, b
     assert pages[0] == pages[1]
     assert all("so none is named here" in page for page in pages[0])
     assert not any(text in page for page in pages[1] for text in ("2.75", "0.625", "1.375", "7.5<"))
+
+
+def with_own_budgets(folder: Path, epsilon: list[float]) -> Run:
+    """A run on a packaged table, of which these persons, one a row, chose their budgets."""
+    folder.mkdir()
+    ids = load("credit_default")["ID"]
+    wishes = pd.DataFrame({"ID": ids, "wish": np.resize(epsilon, len(ids))})
+    wishes.to_csv(folder / "wishes.csv", index=False)
+    changes = {
+        "source": "credit_default", "person": "ID", "people": str(folder / "wishes.csv"),
+        "rows_per_person": 1, "epsilon": "wish", "delta": 1e-6, "levels": [1.0, 4.0],
+        "steps": 2, "batch_size": 20, "strategy": "scale",
+    }  # fmt: skip
+    out = folder / "run"
+    found = run_job(
+        prepare(job_from_dict({}, name="x", changes=changes), out=out), out=out,
+        watch=lambda *_: None,
+    )  # fmt: skip
+    return replace(found, finished="2026-01-31")
+
+
+def test_budgets_that_people_chose_beside_a_packaged_table_are_on_no_public_page(
+    tmp_path: Path,
+) -> None:
+    """The table is public, and who chose what in it is not: nor is what follows from it."""
+    first = with_own_budgets(tmp_path / "a", [1.0, 4.0])
+    second = with_own_budgets(tmp_path / "b", [1.0, 1.0, 1.0, 4.0])
+    assert first.data.packaged
+    assert first.kept.plan.noise_stddev != second.kept.plan.noise_stddev
+    assert public(first) == public(second)
+    statements = [statement_of(replace(run, bound=None)) for run in (first, second)]
+    for paper in (card, registry):
+        assert paper(statements[0]) == paper(statements[1])
+    assert report(first).html != report(second).html
 
 
 def plan_told(value: Any) -> tuple[Level, ...]:

@@ -182,8 +182,9 @@ def read_people(job: Job, coins: int | None = None) -> People:
         private = of_rows(frame, columns, encoded, dialect.decimal, with_ids=units.ids is not None)
     owner = units.ids if units.person is None else units.person
     whole = Examples(encoded.features, labels, units.person, owner)
-    read = [job.pate.public, job.search.validation]
-    read += [] if data.packaged else [data.source, data.people]
+    read = [job.pate.public, job.search.validation, data.people]
+    if not data.packaged:
+        read.append(data.source)
     people = People(
         train=whole.of(trained),
         test=whole.of(tested),
