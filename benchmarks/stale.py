@@ -9,6 +9,10 @@ benchmarks/stored.json holds what that code was. A change of comments, docstring
 the text of an error is no change. `confirm` runs the quickest units of an experiment again, whose
 seeds are fixed: where every figure is the stored one, to a share of `TOLERANCE`, the result stands,
 and the record says which units were repeated. Times cannot be confirmed, only measured anew.
+
+A result that needs hours or hardware may be left as it is: `measured` in stored.toml is the commit
+whose code made it, `until` what a new measurement needs. It is listed apart, and each page that
+quotes it says so in the words of `Result.sentence`.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 import tomllib
@@ -90,12 +95,38 @@ def fingerprint(text: str, suffix: str) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """A stored result: its path, its command, the files of its code, units that a repeat runs."""
+    """A stored result of older or of present code.
+
+    Attributes:
+        path: In the repository.
+        command: What makes it.
+        code: Files and folders that decide its figures.
+        repeat: Units that a confirmation runs.
+        measured: The commit whose older code made it, or None.
+        until: What a new measurement needs, or None.
+    """
 
     path: str
     command: str
     code: tuple[str, ...]
     repeat: int
+    measured: str | None = None
+    until: str | None = None
+
+    def sentence(self, date: str) -> str:
+        """What each page that quotes a result of older code says; the date is its record's."""
+        return (
+            f"`{Path(self.path).name}` was measured on or before {date} with the code up to "
+            f"`{self.measured}`, and not again since: that needs {self.until}."
+        )
+
+    def pages(self) -> list[Path]:
+        """Pages that quote the result: by its file's name, or by the command of its experiment."""
+        names = [Path(self.path).name]
+        if self.command.startswith("apiece reproduce"):
+            names.append(self.command)
+        texts = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+        return [page for page in texts if quotes(page.read_text(encoding="utf-8"), names)]
 
     def fingerprints(self) -> dict[str, str]:
         """Digest of each file or folder of the code."""
@@ -109,6 +140,12 @@ class Result:
             if file.suffix in CODE
         ]
         return _short_digest("\n".join(lines).encode())
+
+
+def quotes(text: str, names: Sequence[str]) -> bool:
+    """Whether a page has one of the names, whole, on one line or on two."""
+    text = " ".join(text.split())
+    return any(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) for name in names)
 
 
 def expand(names: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -128,6 +165,8 @@ def read_manifest(path: Path = MANIFEST) -> dict[str, Result]:
             entry["command"],
             tuple(expand(entry["code"], content["groups"])),
             entry.get("repeat", 0),
+            entry.get("measured"),
+            entry.get("until"),
         )
         for name, entry in content["results"].items()
     }
@@ -152,12 +191,31 @@ def reasons(result: Result, record: Mapping[str, Any] | None) -> list[str]:
     now = result.fingerprints()
     then = record["code"]
     changed = sorted(name for name in now.keys() | then.keys() if now.get(name) != then.get(name))
+    if result.measured:
+        if not changed:
+            return ["its code is as recorded: take `measured` and `until` out"]
+        return unsaid(result, record["date"])
     if not changed:
         return []
     listed = ", ".join(changed[:3])
     if len(changed) > 3:
         listed += f" and {len(changed) - 3} more"
     return [f"changed since: {listed}"]
+
+
+def unsaid(result: Result, date: str) -> list[str]:
+    """What is missing of a result of older code: a reason, a page, or the sentence on a page."""
+    if not result.until:
+        return ["`until` has to say what a new measurement needs"]
+    pages = result.pages()
+    if not pages:
+        return ["no page quotes it: take it down"]
+    sentence = result.sentence(date)
+    return [
+        f"{page.relative_to(ROOT)} has to say: {sentence}"
+        for page in pages
+        if sentence not in " ".join(page.read_text(encoding="utf-8").split())
+    ]
 
 
 def numbers_differ(stored: object, repeated: object, where: str = "") -> str | None:
@@ -236,10 +294,16 @@ def list_stale(results: Mapping[str, Result]) -> int:
     records = read_records()
     count = 0
     for name, result in results.items():
-        for reason in reasons(result, records.get(name)):
-            count += 1
+        found = reasons(result, records.get(name))
+        count += bool(found)
+        for reason in found:
             print(f"{name}: {reason}\n    {result.command}")
     print(f"{count} of {len(results)} stored results are stale")
+    older = [result for result in results.values() if result.measured]
+    if older:
+        print("\nMeasured with older code, and said so on their pages:")
+    for result in older:
+        print(f"{result.path}: {result.measured}; a new one needs {result.until}")
     return count
 
 

@@ -229,7 +229,9 @@ def notes(done: Sequence[Done]) -> str:
         "the paper names nothing else that could. More seeds and the other shares were not run "
         "(eight minutes a training on a thread of its own, by `--only`). The paper's Table 2 has "
         "the other data sets, at settings of their own for each strategy (CIFAR-10: 57.86 with "
-        "Sample, 58.03 with Scale)."
+        "Sample, 58.03 with Scale). "
+        "`boenisch-2023-table2.json` was measured on or before 2026-11-27 with the code up to "
+        "`a1e71277`, and not again since: that needs an hour and a half on one thread."
     )
 
 

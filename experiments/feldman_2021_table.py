@@ -260,7 +260,9 @@ EXPERIMENT = Experiment(
     tables=tables,
     notes=lambda done: (
         "“Same run”: on the held-out records no further step helped. Settings, what the comparison "
-        "shows, and Figure 3: [filters](filters.md)."
+        "shows, and Figure 3: [filters](filters.md). "
+        "`feldman-2021-table.json` was measured on or before 2026-11-22 with the code up to "
+        "`e1a580f7`, and not again since: that needs an hour on one thread."
     ),
     needs=("mnist",),
     open="mnist-wide at ε = .5 and 1.2: an hour",

@@ -234,7 +234,9 @@ EXPERIMENT = Experiment(
     run=run,
     tables=tables,
     notes=lambda done: (
-        "500 clients and 5 epochs in place of 30,000 and 60; more in [auditing](auditing.md)."
+        "500 clients and 5 epochs in place of 30,000 and 60; more in [auditing](auditing.md). "
+        "`kaiser-2026-fig6.json` was measured on or before 2026-11-22 with the code up to "
+        "`e1a580f7`, and not again since: that needs hours on one thread."
     ),
     seeds=1,
     open="30,000 clients and 60 epochs: 860 hours, out of reach here",

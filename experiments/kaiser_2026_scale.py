@@ -227,7 +227,11 @@ EXPERIMENT = Experiment(
     units=lambda seeds, scale: [{"data": name} for name in SETTINGS],
     run=run,
     tables=tables,
-    notes=lambda done: "What the table shows is in [auditing](auditing.md).",
+    notes=lambda done: (
+        "What the table shows is in [auditing](auditing.md). "
+        "`kaiser-2026-scale.json` was measured on or before 2026-11-22 with the code up to "
+        "`e1a580f7`, and not again since: that needs hours on one thread."
+    ),
     seeds=1,
     open="what kaiser-2026-table1 has without Scale: tables at 60 epochs, CIFAR-10, data not here",
 )

@@ -343,6 +343,10 @@ def notes(done: Sequence[Done]) -> str:
     ran = {one.unit["data"] for one in done}
     left = ", ".join(NAMES[name] for name in NAMES if name not in ran)
     text = "[Auditing](auditing.md) says what the columns mean and what is scaled down."
+    text += (
+        " `kaiser-2026-table1.json` was measured on or before 2026-11-22 with the code up to "
+        "`e1a580f7`, and not again since: that needs hours on one thread."
+    )
     return text + (f" Not run: {left}." if left else "")
 
 

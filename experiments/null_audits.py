@@ -112,7 +112,7 @@ def not_private() -> dict[str, float]:
     pool = Pool(table.ids, torch.from_numpy(table.inputs), targets, np.zeros(200, dtype=np.int64))
     job = target_job(
         pool,
-        Plan("not private", 1.0, budgets, (stage,), np.array([False])),
+        Plan("not private", 1.0, budgets, (stage,)),
         table.ids[:1],
         group=0,
         models=400,

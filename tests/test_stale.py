@@ -2,9 +2,12 @@
 
 import importlib.util
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -35,6 +38,33 @@ def test_every_stored_result_is_declared_and_its_code_is_there() -> None:
     missing = {name for one in declared.values() for name in one.code if not (ROOT / name).exists()}
     assert not missing
     assert set(stale.read_records()) <= stored
+
+
+def in_history(commit: str) -> bool:
+    """Whether git has a commit among what led to this state."""
+    words = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", commit, "HEAD"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+def has_whole_history() -> bool:
+    words = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return done.stdout.strip() == "false"
+
+
+OLDER = [result for result in stale.read_manifest().values() if result.measured or result.until]
+
+
+@pytest.mark.parametrize("result", OLDER, ids=lambda result: Path(result.path).stem)
+def test_a_result_of_older_code_has_a_commit_a_reason_and_the_sentence_on_its_pages(
+    result: Any,
+) -> None:
+    assert re.fullmatch("[0-9a-f]{8}", result.measured)
+    assert result.until
+    assert result.pages()
+    assert stale.unsaid(result, stale.read_records()[result.path]["date"]) == []
+    if has_whole_history():
+        assert in_history(result.measured)
 
 
 BEFORE = '''"""A module."""
@@ -107,6 +137,41 @@ def test_a_result_is_stale_until_it_is_recorded_and_after_its_code_changed(
     (project / "library" / "new.py").unlink()
     (project / "benchmarks" / "results" / "a.json").write_text('{"edited": 1}')
     assert stale.list_stale(results) == 1
+
+
+def test_a_result_of_older_code_is_listed_apart_where_its_page_says_so(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "benchmarks/results/a.json"
+    manifest = project / "benchmarks" / "stored.toml"
+    page = project / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text("Figures of `a.json`.\n")
+    (project / "README.md").write_text("Nothing of aa.json or a.json5.\n")
+    stale.write_record(stale.read_manifest(manifest)[name])
+    declared = manifest.read_text()
+    manifest.write_text(declared + 'measured = "0123abcd"\nuntil = "a GPU"\n')
+    capsys.readouterr()
+    assert stale.list_stale(stale.read_manifest(manifest)) == 1
+    assert "take `measured` and `until` out" in capsys.readouterr().out
+    (project / "library" / "code.py").write_text(BEFORE.replace("2 * x", "3 * x"))
+    assert stale.list_stale(stale.read_manifest(manifest)) == 1
+    date = stale.read_records()[name]["date"]
+    sentence = stale.read_manifest(manifest)[name].sentence(date)
+    assert f"docs/page.md has to say: {sentence}" in capsys.readouterr().out
+    page.write_text("Figures.\n" + sentence.replace(" with ", "\nwith ") + "\n")
+    assert stale.list_stale(stale.read_manifest(manifest)) == 0
+    assert f"{name}: 0123abcd; a new one needs a GPU" in capsys.readouterr().out
+    page.write_text(sentence.replace("a GPU", "an hour"))
+    assert stale.list_stale(stale.read_manifest(manifest)) == 1
+    page.write_text("Figures.\n")
+    assert stale.list_stale(stale.read_manifest(manifest)) == 1
+    page.write_text(sentence)
+    manifest.write_text(declared + 'measured = "0123abcd"\n')
+    assert stale.list_stale(stale.read_manifest(manifest)) == 1
+    manifest.write_text(declared + 'measured = "0123abcd"\nuntil = "a GPU"\n')
+    (project / "benchmarks" / "results" / "a.json").write_text('{"edited": 1}')
+    assert stale.list_stale(stale.read_manifest(manifest)) == 1
 
 
 @pytest.mark.parametrize(
