@@ -15,7 +15,7 @@ from apiece.accounting import privacy_curve
 from apiece.assignment import Hybrid, Sample, assign
 from apiece.budgets import Budgets
 from apiece.plan import Plan
-from apiece.plan.verification import excess_of
+from apiece.plan.verification import compute_excess
 
 VICTIM, DELTA, BOUND, SIZE = 4.0, 1e-6, 0.004, 500
 HONEST = 25  # records that ask what the victim does
@@ -39,7 +39,7 @@ def harm(plan: Plan) -> float:
     names = [str(name).split(" ")[0] for name in plan.budget_groups.name]
     g = names.index("victim")
     curve = privacy_curve(plan.mechanism_for(g), method="pld")
-    return float(excess_of(plan, g, curve).forward.upper)
+    return float(compute_excess(plan, g, curve).forward.upper)
 
 
 def search(

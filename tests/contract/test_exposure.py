@@ -6,7 +6,7 @@ from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.contract.exposure import exposure, worst
 from apiece.errors import InputError
-from apiece.plan.verification import excess_of
+from apiece.plan.verification import compute_excess
 
 PLAN = assign(
     Budgets([1.0] * 90 + [8.0] * 10, 1e-5), "sample", steps=10, expected_batch_size=20, clip_norm=1
@@ -18,7 +18,7 @@ def test_figures_are_those_of_the_plan() -> None:
     curve = PLAN.curve(0)
     assert found.epsilon == curve.epsilon(1e-5)
     assert found.advantage == curve.advantage()
-    assert found.forward == excess_of(PLAN, 0, curve).forward
+    assert found.forward == compute_excess(PLAN, 0, curve).forward
     assert not hasattr(found.plan, "ids")  # nothing of who is where
     told = found.to_dict()
     assert told["epsilon_spent"] == float(found.epsilon.upper) <= 1.0

@@ -31,7 +31,7 @@ from apiece.budgets import Budgets
 from apiece.errors import ApieceError, InputError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 from apiece.plan import Plan, Reference, Schedule, verification
-from apiece.plan.verification import excess_of
+from apiece.plan.verification import compute_excess
 
 SIZE, HONEST, VICTIM, DELTA = 500, 25, 4.0, 1e-6
 STEPS, BATCH = 40, 25.0
@@ -77,7 +77,7 @@ def claimed_harm(plan: Plan) -> float:
     names = [str(name).split(" ")[0] for name in plan.budget_groups.name]
     g = names.index("victim")
     curve = privacy_curve(plan.mechanism_for(g), method="pld")
-    return float(excess_of(plan, g, curve).forward.upper)
+    return float(compute_excess(plan, g, curve).forward.upper)
 
 
 def moving_baseline(plan: Plan, group: int, _: object = None) -> Mechanism:
@@ -142,7 +142,7 @@ def test_a_strict_minority_is_not_accepted(other: float, monkeypatch: pytest.Mon
     objective = accepted_though_harmful(0.02)
     attack = np.array([np.log(0.2), np.log(other), np.log(DELTA), np.log(DELTA), 0.3, 0.0])
     assert objective(attack) <= 1e-4
-    monkeypatch.setattr(verification, "baseline_for", moving_baseline)
+    monkeypatch.setattr(verification, "find_baseline", moving_baseline)
     assert objective(attack) > 0.005  # the control
 
 
@@ -150,7 +150,7 @@ def test_a_strict_minority_is_not_accepted(other: float, monkeypatch: pytest.Mon
 def test_a_search_finds_no_plan_that_is_accepted_and_harms(monkeypatch: pytest.MonkeyPatch) -> None:
     objective = accepted_though_harmful(0.02)
     assert worst(objective, rounds=2, starts=18) <= 1e-4
-    monkeypatch.setattr(verification, "baseline_for", moving_baseline)
+    monkeypatch.setattr(verification, "find_baseline", moving_baseline)
     assert worst(objective, rounds=0, starts=18) > 0.002  # the control
 
 

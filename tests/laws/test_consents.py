@@ -281,13 +281,13 @@ def one_less(name: str, value: float) -> Budgets:
     return Budgets(**{key: c[order] for key, c in columns.items()}, ids=SKEWED.ids[order])
 
 
-def forgetting(name: str) -> Callable[..., verification.Asked]:
-    def strictest(own: BudgetGroups, *records: Any) -> verification.Asked:
-        found = dict(zip(ONE_LESS, verification.strictest(own, *records), strict=True))
+def forgetting(name: str) -> Callable[..., verification.Limits]:
+    def find_limits(own: BudgetGroups, *records: Any) -> verification.Limits:
+        found = dict(zip(ONE_LESS, verification.find_limits(own, *records), strict=True))
         found[name] = np.ones(len(own)) if name == "excess" else found[name] * 1e9
-        return found["epsilon"], found["delta"], found["excess"]
+        return verification.Limits(**found)
 
-    return strictest
+    return find_limits
 
 
 @pytest.mark.parametrize("name", ONE_LESS)
@@ -296,7 +296,7 @@ def test_planted_a_verification_that_forgets_one_number(
 ) -> None:
     budgets = one_less(name, ONE_LESS[name])
     assert told(PLANS["sample"], budgets)
-    monkeypatch.setattr(model, "strictest", forgetting(name))
+    monkeypatch.setattr(model, "find_limits", forgetting(name))
     assert not told(PLANS["sample"], budgets)
 
 

@@ -285,7 +285,7 @@ def test_what_was_written_is_read_and_runs(name: str) -> None:
     back = Plan.from_json(plan.to_json())
     assert back.to_json() == plan.to_json()
     back.bind(people(name)).require()
-    bare = Plan.from_dict(serial.parameters(plan))
+    bare = Plan.from_dict(serial.describe_parameters(plan))
     assert bare.hash() == plan.hash()
 
 

@@ -13,7 +13,7 @@ from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InputError, VerificationError
 from apiece.plan import BoundPlan, Plan, Stage, Verification
 from apiece.plan.parts import sampled_steps
-from apiece.plan.verification import spending, strictest
+from apiece.plan.verification import compute_spending, find_limits
 
 SETTINGS = {"steps": 3, "expected_batch_size": 10, "clip_norm": 1.0}
 
@@ -26,7 +26,7 @@ def test_amplification_is_rounded_up_and_never_overflows(joins: float, noise: fl
     plan = Plan("by hand", 1.0, groups, (Stage(1, 100 * joins, noise, whole, whole, coin),))
     run = float(privacy_curve(sampled_steps(noise, 1, 1)).epsilon(1e-11 / joins).upper)
     exact = math.log1p(joins * math.expm1(run)) if run < 700 else run + math.log(joins)
-    (spent,) = spending(plan, "pld")
+    (spent,) = compute_spending(plan, "pld")
     assert spent >= exact * (1 - 2.0**-50)
     assert spent == pytest.approx(exact, rel=1e-9)
 
@@ -36,7 +36,7 @@ def test_a_coin_costs_what_the_mechanism_with_the_coin_costs() -> None:
     settings = SETTINGS | {"steps": 1, "expected_batch_size": 50}
     plan = assign(budgets, JorgensenSampling(3.0), **settings)  # type: ignore[arg-type]
     whole = [float(plan.curve(g).epsilon(1e-3).upper) for g in range(2)]
-    assert spending(plan, "pld") == pytest.approx(whole, rel=2e-3)
+    assert compute_spending(plan, "pld") == pytest.approx(whole, rel=2e-3)
 
 
 def test_the_worst_broken_promise_is_named() -> None:
@@ -69,7 +69,7 @@ def test_groups_that_may_take_the_same_stages_spend_by_their_own_settings() -> N
             float(privacy_curve(shown.mechanism_for(g)).epsilon(1e-5).upper) if paths[g][0] else 0.0
             for g in range(3)
         ]
-        assert spending(shown, "pld") == pytest.approx(alone, rel=1e-9)
+        assert compute_spending(shown, "pld") == pytest.approx(alone, rel=1e-9)
 
 
 def test_the_strictest_of_each_group_by_id_wherever_it_stands() -> None:
@@ -78,10 +78,10 @@ def test_the_strictest_of_each_group_by_id_wherever_it_stands() -> None:
     groups = Budgets([4.0, 4.0, 7.0], 0.01).groups
     allows = free.consents.narrowed(budgets)
     assert allows.ids.tolist() == ["z", "x", "y"]
-    epsilon, delta, excess = strictest(groups, np.array([0, 0, 1]), allows)
+    epsilon, delta, excess = find_limits(groups, np.array([0, 0, 1]), allows)
     assert (epsilon.tolist(), delta.tolist()) == ([2.0, 0.5], [1e-6, 1e-4])
     assert excess.tolist() == [0.0, 0.1]
-    assert [each.tolist() for each in strictest(groups)] == [[4.0, 7.0], [0.01, 0.01], [1.0, 1.0]]
+    assert [each.tolist() for each in find_limits(groups)] == [[4.0, 7.0], [0.01, 0.01], [1.0, 1.0]]
     with pytest.raises(InputError, match="no record with id w"):
         free.consents.named(np.array(["z", "w", "y"])).narrowed(budgets)
 

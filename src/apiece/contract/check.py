@@ -19,7 +19,7 @@ from apiece.errors import BudgetError, InfeasibleError, RangeError, Verification
 from apiece.numerics.roots import log_room, safe_end
 from apiece.plan import BoundPlan, Plan, Reference
 from apiece.plan.parts import PUBLIC
-from apiece.plan.verification import excess_of
+from apiece.plan.verification import compute_excess
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
         if measures.forward is not None and measures.backward is not None:
             forward, backward = float(measures.forward[g]), float(measures.backward[g])
         else:
-            difference = excess_of(plan, g, privacy_curve(plan.mechanism_for(g), method="pld"))
+            difference = compute_excess(plan, g, privacy_curve(plan.mechanism_for(g), method="pld"))
             forward, backward = float(difference.forward.upper), float(difference.backward.upper)
         if verification.forward is not None:  # as the group's most cautious record sees it
             forward = float(np.fmax(forward, verification.forward[g]))

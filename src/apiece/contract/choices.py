@@ -24,7 +24,7 @@ from apiece.contract.explain import PEOPLE, Explanation, explain, taking_part
 from apiece.errors import BudgetError, InfeasibleError, InputError
 from apiece.mechanisms import Mechanism
 from apiece.plan import BoundPlan, Reference
-from apiece.plan.verification import excess_of
+from apiece.plan.verification import compute_excess
 
 Offer: TypeAlias = tuple[str, float, float]  # name, epsilon, expected share
 Population: TypeAlias = tuple[int | None, Budgets, tuple[str, ...]]
@@ -284,7 +284,7 @@ def _outcome(
     mechanism = plan.mechanism_for(group)
     if (mechanism, epsilon) not in told:
         curve = plan.curve(group, method="pld")
-        excess = float(excess_of(plan, group, curve).forward.upper)
+        excess = float(compute_excess(plan, group, curve).forward.upper)
         sure = taking_part(plan, group)
         told[mechanism, epsilon] = excess, explain(epsilon, delta, curve=curve, taking_part=sure)
     spent = float(plan.epsilon_spent[group])

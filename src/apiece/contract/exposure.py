@@ -14,7 +14,7 @@ from apiece.assignment.front import make_plan
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
 from apiece.plan import BoundPlan, Plan
-from apiece.plan.verification import excess_of
+from apiece.plan.verification import compute_excess
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +70,7 @@ def exposure(plan: Plan, group: int, *, label: str = "", changed: int = 0) -> Ex
     # ε is by the plan's own method; advantage and Δ, which need a whole curve, by PLD.
     curve = plan.curve(group, method="pld")
     charged = curve if plan.method == "pld" else plan.curve(group)
-    gap = excess_of(plan, group, curve)
+    gap = compute_excess(plan, group, curve)
     epsilon = charged.epsilon(float(plan.budget_groups.delta[group]))
     bounds = epsilon, curve.advantage(), gap.forward, gap.backward
     return Exposure(label, changed, plan.public(), group, *bounds)

@@ -27,18 +27,19 @@ from apiece.budgets.records import Consents
 from apiece.errors import InputError
 from apiece.mechanisms import Mechanism
 from apiece.plan import serial
-from apiece.plan.parts import PUBLIC, UNSPENT, Group, Numbers, Stage, frozen
+from apiece.plan.parts import PUBLIC, UNSPENT, Group, Numbers, Stage, freeze_array
 from apiece.plan.verification import (
-    Asked,
+    Limits,
     Measures,
     Verification,
+    compute_spending,
+    find_limits,
     measure,
-    spending,
-    strictest,
     verify,
 )
 
-_SHOWN = 20  # groups in a notebook's table
+# The largest number of groups in a notebook's table.
+_MAX_ROWS = 20
 _COLUMNS = ("group", "records", "ε asked", "δ", "ε spent", "sampling", "clip norm", "noise")
 
 
@@ -94,25 +95,33 @@ class Plan(Numbers):
 
     def __repr__(self) -> str:
         """Return what is public and short: nothing of who is where."""
-        many = f"{self.records} {self.unit}s in {len(self.budget_groups)} groups"
-        return f"{type(self).__name__}({self.strategy}, {many}, {self.steps} steps)"
+        size = f"{self.records} {self.unit}s in {len(self.budget_groups)} groups"
+        return f"{type(self).__name__}({self.strategy}, {size}, {self.steps} steps)"
 
     def _repr_html_(self) -> str:
         """Return the table of groups for a notebook; of small ones only how many there are."""
-        spent = zip(self.groups, self.epsilon_spent, strict=True)
-        large = [(group, e) for group, e in spent if group.records >= SMALL_GROUP]
-        size = f"{self.records:,} records, {self.steps:,} steps"
-        notes = [f"{size}; ε spent is an upper bound, add/remove."]
-        if small := len(self.groups) - len(large):
-            notes.append(f"{small} groups of fewer than {SMALL_GROUP} records are not shown.")
-        if len(large) > _SHOWN:
-            notes.append(f"{len(large) - _SHOWN} more groups are not shown.")
+        large = [
+            (group, spent)
+            for group, spent in zip(self.groups, self.epsilon_spent, strict=True)
+            if group.records >= SMALL_GROUP
+        ]
+        notes = [
+            f"{self.records:,} records, {self.steps:,} steps; ε spent is an upper bound, "
+            "add/remove."
+        ]
+        small_count = len(self.groups) - len(large)
+        if small_count:
+            notes.append(f"{small_count} groups of fewer than {SMALL_GROUP} records are not shown.")
+        if len(large) > _MAX_ROWS:
+            notes.append(f"{len(large) - _MAX_ROWS} more groups are not shown.")
         notes += [f"Not for release: {objection}" for objection in self.objections]
-        rows = [_row("td", _cells(group, epsilon)) for group, epsilon in large[:_SHOWN]]
+        head = _format_row("th", _COLUMNS)
+        rows = [_format_row("td", _format_cells(*pair)) for pair in large[:_MAX_ROWS]]
+        paragraphs = [f"<p>{escape(plain(note))}</p>" for note in notes]
         return (
             f"<table><caption>{escape(plain(self.strategy))}</caption>"
-            f"<thead>{_row('th', _COLUMNS)}</thead><tbody>{''.join(rows)}</tbody></table>"
-            + "".join(f"<p>{escape(plain(note))}</p>" for note in notes)
+            f"<thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+            f"{''.join(paragraphs)}"
         )
 
     @property
@@ -122,6 +131,7 @@ class Plan(Numbers):
 
     @property
     def _stage(self) -> Stage:
+        """The only stage of the plan; raises where it has several."""
         if len(self.stages) != 1:
             raise InputError(f"plan: it has {len(self.stages)} stages; read plan.stages[i]")
         return self.stages[0]
@@ -139,16 +149,24 @@ class Plan(Numbers):
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The groups, in the order of every per-group array; of any number of stages."""
-        own = self.budget_groups
-        bounds = [None] * len(own) if own.excess is None else own.excess.tolist()
-        asked = (own.name.tolist(), own.records.tolist(), own.epsilon.tolist(), own.delta.tolist())
+        budgets = self.budget_groups
+        bounds = [None] * len(budgets) if budgets.excess is None else budgets.excess.tolist()
+        # `tolist` turns numpy's scalars into Python's.
+        rows = zip(
+            budgets.name.tolist(),
+            budgets.records.tolist(),
+            budgets.epsilon.tolist(),
+            budgets.delta.tolist(),
+            bounds,
+            strict=True,
+        )
         return tuple(
-            Group(*each, tuple(stage.of(g) for stage in self.stages))
-            for g, each in enumerate(zip(*asked, bounds, strict=True))
+            Group(*row, stages=tuple(stage.of(g) for stage in self.stages))
+            for g, row in enumerate(rows)
         )
 
     def mechanism_for(self, group: int | str) -> Mechanism:
-        """Return what is done to a record of `group`, all stages together.
+        """Return the mechanism that a record of `group` meets in all stages together.
 
         With revealed coins this is the record's worst path, on which no coin hides anything.
 
@@ -169,12 +187,12 @@ class Plan(Numbers):
         Raises:
             BudgetError: For a name that is given twice, and another number of names than of groups.
         """
-        groups, notes = self.budget_groups, self.notes
-        renamed = replace(groups, name=np.array(names))
-        for old, new in zip(groups.name.tolist(), names, strict=True):
+        groups = replace(self.budget_groups, name=np.array(names))
+        notes = self.notes
+        for old, new in zip(self.budget_groups.name.tolist(), names, strict=True):
             notes = tuple(note.replace(f"group {old} ", f"group {new} ") for note in notes)
-        made = replace(self, budget_groups=renamed, notes=notes)
-        return _measured(made, self, "epsilon_spent", "measures")
+        plan = replace(self, budget_groups=groups, notes=notes)
+        return _copy_cached(self, plan, "epsilon_spent", "measures")
 
     def curve(self, group: int | str, *, method: str | None = None) -> PrivacyCurve:
         """Return the privacy curve of a record of `group`.
@@ -202,14 +220,15 @@ class Plan(Numbers):
         Guarantee:
             As `gaussian_summary`: μ and its regret are rounded up.
         """
-        place = self._position(group)
-        told = float(self.budget_groups.delta[place]) / 10 if slack is None else slack
-        return gaussian_summary(self.curve(place, method="pld"), told)
+        position = self._position(group)
+        if slack is None:
+            slack = float(self.budget_groups.delta[position]) / 10
+        return gaussian_summary(self.curve(position, method="pld"), slack)
 
     @cached_property
     def epsilon_spent(self) -> Floats:
         """An upper bound on each group's ε at its δ, from the plan's own numbers; computed once."""
-        return spending(self, self.method)
+        return compute_spending(self, self.method)
 
     @property
     def spent_share(self) -> Floats:
@@ -218,11 +237,11 @@ class Plan(Numbers):
 
     @cached_property
     def measures(self) -> Measures:
-        """What each group spends and risks, from the plan's own numbers; computed once."""
+        """Each group's ε spent, advantage and Δ, from the plan's own numbers; computed once."""
         return measure(self, self.epsilon_spent)
 
     def verify(self, budgets: Budgets | None = None, *, method: str | None = None) -> Verification:
-        """Return, for each group, what is recomputed from the plan alone beside what was asked.
+        """Return each group's spending, recomputed from the plan alone, beside what was asked.
 
         A broken promise raises nothing: read `.ok`, `.kept`, or call `.require()`. A bound plan is
         held against each record's own consent, whatever else it is held against.
@@ -235,20 +254,26 @@ class Plan(Numbers):
         Raises:
             InputError: For a record of the plan that `budgets` lacks.
         """
-        own, asked = method in (None, self.method), self._asked(budgets)
-        spent = self.epsilon_spent if own else spending(self, str(method))
-        return verify(self, spent, asked, lambda: self.measures)
+        limits = self._find_limits(budgets)
+        if method is None or method == self.method:
+            spent = self.epsilon_spent
+        else:
+            spent = compute_spending(self, method)
+        return verify(self, spent, limits, lambda: self.measures)
 
-    def _asked(self, budgets: Budgets | None) -> Asked:
-        """Return the strictest ε, δ and Δ̄ of each group, of its records and of `budgets`."""
-        bound = self if isinstance(self, BoundPlan) or budgets is None else self.bind(budgets)
-        if not isinstance(bound, BoundPlan):
-            return strictest(self.budget_groups)
-        allows = bound.consents
+    def _find_limits(self, budgets: Budgets | None) -> Limits:
+        """Return the strictest ε, δ and Δ̄ of each group, its records and `budgets`."""
+        if isinstance(self, BoundPlan):
+            plan = self
+        elif budgets is not None:
+            plan = self.bind(budgets)
+        else:
+            return find_limits(self.budget_groups)
+        consents = plan.consents
         if budgets is not None:
-            added = self.budget_groups.name[bound.group_index] == PUBLIC
-            allows = allows.narrowed(budgets, added=added)
-        return strictest(self.budget_groups, bound.group_index, allows)
+            added = self.budget_groups.name[plan.group_index] == PUBLIC
+            consents = consents.narrowed(budgets, added=added)
+        return find_limits(self.budget_groups, plan.group_index, consents)
 
     def require(self) -> None:
         """Raise unless this plan may make a release: nothing is believed, all is recomputed.
@@ -275,14 +300,17 @@ class Plan(Numbers):
         Raises:
             InputError: Where the groups differ.
         """
-        asked, own = budgets.groups, self.budget_groups
-        alike = own.same_as(asked) and np.array_equal(own.name == PUBLIC, asked.name == PUBLIC)
-        if not alike:
+        planned = self.budget_groups
+        groups = budgets.groups
+        fit = planned.same_as(groups) and np.array_equal(
+            planned.name == PUBLIC, groups.name == PUBLIC
+        )
+        if not fit:
             raise InputError(
-                f"budgets: {len(budgets)} records in {len(asked)} groups do not fit the plan's "
-                f"{self.records} in {len(own)}; make the plan from these budgets"
+                f"budgets: {len(budgets)} records in {len(groups)} groups do not fit the plan's "
+                f"{self.records} in {len(planned)}; make the plan from these budgets"
             )
-        return _changed(self, BoundPlan, group_index=budgets.group_index, consents=budgets.consents)
+        return _convert(self, BoundPlan, group_index=budgets.group_index, consents=budgets.consents)
 
     def bind_released(self, histogram: BudgetHistogram, budgets: Budgets) -> BoundPlan:
         """Return this plan, made from `histogram.budgets()`, with the real records that fit it.
@@ -299,28 +327,28 @@ class Plan(Numbers):
             InputError: Where the plan was not made from this histogram.
             BudgetError: For budgets with bounds Δ̄ where the histogram's levels have none.
         """
-        own, released = self.budget_groups, histogram.budgets().groups
-        if not own.same_as(released):
+        if not self.budget_groups.same_as(histogram.budgets().groups):
             raise InputError(
                 "histogram: the plan was not made from it; assign(histogram.budgets())"
             )
         index = histogram.place(budgets)
-        taken = index >= 0
-        consents = budgets.consents.taken(taken)
-        released_plan = replace(self.public(), counts="released")
-        return _changed(released_plan, BoundPlan, group_index=index[taken], consents=consents)
+        fits = index >= 0
+        consents = budgets.consents.taken(fits)
+        plan = replace(self.public(), counts="released")
+        return _convert(plan, BoundPlan, group_index=index[fits], consents=consents)
 
     def public(self) -> Plan:
         """Return the plan without who is where, which may be published."""
-        return _changed(self, Plan)
+        return _convert(self, Plan)
 
     def _position(self, group: int | str) -> int:
+        """Return the position of a group that is given by position or name."""
         if isinstance(group, str):
-            places = np.flatnonzero(self.budget_groups.name == group)
-            if places.size != 1:
+            positions = np.flatnonzero(self.budget_groups.name == group)
+            if positions.size != 1:
                 names = ", ".join(map(str, self.budget_groups.name[:8]))
                 raise InputError(f"group {group!r}: the plan has none; give one of {names}")
-            return int(places[0])
+            return int(positions[0])
         position = _check.count("group", group, least=0)
         if not position < len(self.budget_groups):
             raise InputError(
@@ -330,7 +358,7 @@ class Plan(Numbers):
 
     def to_dict(self) -> Json:
         """Return the public numbers with their measures; of a bound plan not who is where."""
-        return serial.with_measures(self, self.measures)
+        return serial.describe_plan(self, self.measures)
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return `to_dict` as JSON; every number survives the round trip exactly.
@@ -354,7 +382,7 @@ class Plan(Numbers):
             InputError: Where `data` is no plan, or says of it what is not so.
             VerificationError: Where it breaks a promise without saying so in `objections`.
         """
-        arguments, claims = serial.read(data)
+        arguments, claims = serial.read_plan(data)
         plan = cls(**arguments)
         claims.require(plan, lambda: plan.epsilon_spent, lambda: plan.measures)
         return plan
@@ -374,7 +402,7 @@ class Plan(Numbers):
 
     def hash(self) -> str:
         """Return a SHA-256 of the parameters and budgets, which a checkpoint carries."""
-        text = json.dumps(serial.parameters(self), sort_keys=True, allow_nan=False)
+        text = json.dumps(serial.describe_parameters(self), sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -408,17 +436,20 @@ class BoundPlan(Plan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        index = frozen("group_index", self.group_index, np.int64, (len(self.consents),))
+        index = freeze_array("group_index", self.group_index, np.int64, (len(self.consents),))
         object.__setattr__(self, "group_index", index)
-        if index.size and not 0 <= index.min() <= index.max() < len(self.budget_groups):
-            raise InputError(f"group_index: must be in [0, {len(self.budget_groups)})")
-        counts = np.bincount(index, minlength=len(self.budget_groups))
+        size = len(self.budget_groups)
+        if index.size and not 0 <= index.min() <= index.max() < size:
+            raise InputError(f"group_index: must be in [0, {size})")
+        counts = np.bincount(index, minlength=size)
         if self.counts == "exact" and not (counts == self.budget_groups.records).all():
             raise InputError("group_index: its counts are not those of plan.budget_groups.records")
-        asked, allows = self.budget_groups, self.consents
-        bounds = np.ones(len(asked)) if asked.excess is None else asked.excess
-        for name, most in (("epsilon", asked.epsilon), ("delta", asked.delta), ("excess", bounds)):
-            if not (most[index] <= getattr(allows, name)).all():
+        # No record may spend more than it allows itself: its consent is above its group's budget.
+        groups = self.budget_groups
+        excess = np.ones(size) if groups.excess is None else groups.excess
+        budgets = {"epsilon": groups.epsilon, "delta": groups.delta, "excess": excess}
+        for name, budget in budgets.items():
+            if not (budget[index] <= getattr(self.consents, name)).all():
                 raise InputError(
                     f"consents: a record is in a group whose {name} is above what the record "
                     "allows; bind the plan to the budgets that it was made from"
@@ -449,30 +480,42 @@ class BoundPlan(Plan):
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 
-def _changed(plan: Plan, kind: type[AnyPlan], **records: Any) -> AnyPlan:
-    """Return the same numbers as another kind of plan; what they were found to spend goes along."""
-    made = kind(**{field.name: getattr(plan, field.name) for field in fields(Plan)}, **records)
-    return _measured(made, plan, "groups", "epsilon_spent", "measures")
+def _convert(plan: Plan, kind: type[AnyPlan], **records: Any) -> AnyPlan:
+    """Return a plan of another kind with the same numbers, and with what is cached of them."""
+    numbers = {field.name: getattr(plan, field.name) for field in fields(Plan)}
+    return _copy_cached(plan, kind(**numbers, **records), "groups", "epsilon_spent", "measures")
 
 
-def _measured(made: AnyPlan, plan: Plan, *names: str) -> AnyPlan:
-    """Return a plan of the same numbers, with what was already computed of the other."""
-    made.__dict__.update({name: plan.__dict__[name] for name in names if name in plan.__dict__})
-    return made
+def _copy_cached(source: Plan, target: AnyPlan, *names: str) -> AnyPlan:
+    """Copy those cached properties that were already computed; return the target."""
+    for name in names:
+        if name in source.__dict__:
+            target.__dict__[name] = source.__dict__[name]
+    return target
 
 
-def _row(tag: str, cells: Iterable[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{escape(plain(cell))}</{tag}>" for cell in cells) + "</tr>"
+def _format_row(tag: str, cells: Iterable[str]) -> str:
+    """Return a row of an HTML table, its cells in `tag`."""
+    formatted = "".join(f"<{tag}>{escape(plain(cell))}</{tag}>" for cell in cells)
+    return f"<tr>{formatted}</tr>"
 
 
-def _cells(group: Group, spent: float) -> list[str]:
-    share, stage = spent / group.epsilon, group.stages[0]
-    numbers = (stage.sampling_probability, stage.clip_norm, stage.noise_multiplier)
+def _format_cells(group: Group, spent: float) -> list[str]:
+    """Return the cells of a group in the order of `_COLUMNS`."""
+    spent_text = rounded_up(spent)
+    share = spent / group.epsilon
+    if share < UNSPENT:
+        spent_text += f" ({per_cent(share)})"
+    parameters = ["by stage"] * 3
+    if len(group.stages) == 1:
+        (stage,) = group.stages
+        numbers = (stage.sampling_probability, stage.clip_norm, stage.noise_multiplier)
+        parameters = [f"{number:.4g}" for number in numbers]
     return [
         group.name,
         f"{group.records:,}",
         f"{group.epsilon:g}",
         f"{group.delta:g}",
-        rounded_up(spent) + (f" ({per_cent(share)})" if share < UNSPENT else ""),
-        *([f"{x:.4g}" for x in numbers] if len(group.stages) == 1 else ["by stage"] * 3),
+        spent_text,
+        *parameters,
     ]

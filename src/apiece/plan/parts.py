@@ -27,17 +27,28 @@ from apiece.mechanisms import (
 )
 from apiece.mechanisms.allocated import block_sizes
 
+# The only adjacency that a plan knows: a neighbour lacks one record.
 RELATION = "add_remove"
+# What becomes of the stages' models: one trained through all, or one a stage and their mean output.
 COMBINE = ("continue", "average")
+# Whether the sizes of groups are the true ones or those of a private histogram.
 COUNTS = ("exact", "released")
+# Whose presence is hidden.
 UNITS = ("record", "person")
-BETWEEN = ("hold", "linear", "cosine", "exponential")
-PUBLIC = "public"  # the group of records that a plan adds to those who asked
-UNSPENT = 0.95  # the share of its ε below which a group is said to spend less than it asked
+# How a schedule goes from one point to the next.
+INTERPOLATIONS = ("hold", "linear", "cosine", "exponential")
+# The name of the group of records that a plan adds to those who asked.
+PUBLIC = "public"
+# The share of its ε below which a group is said to spend less than it asked.
+UNSPENT = 0.95
+# How far times/steps may be from the sampling probability that it is given as.
+TIMES_TOLERANCE = 1e-12
+# How far a batch size may be from the sum of its sampling probabilities, relative to itself.
+BATCH_TOLERANCE = 1e-6
 
 
 def sampled_steps(noise_multiplier: float, probability: float, steps: int) -> Repeated:
-    """Return steps with Gaussian noise, each of which a record joins with this probability."""
+    """Return steps with Gaussian noise that a record joins with `probability`, each by itself."""
     step = Gaussian(noise_multiplier)
     return Repeated(step if probability == 1 else Sampled(step, probability), steps)
 
@@ -132,28 +143,37 @@ class Stage:
     times: Integers | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        numbers = dict.fromkeys(("expected_batch_size", "noise_stddev", "weight"), _check.positive)
-        _check.put(self, steps=_check.count, **numbers, clip_norm=_check.positive_array)
-        _check.put(self, sampling_probability=self._chances)
+        _check.put(
+            self,
+            steps=_check.count,
+            expected_batch_size=_check.positive,
+            noise_stddev=_check.positive,
+            weight=_check.positive,
+            clip_norm=_check.positive_array,
+        )
+        _check.put(self, sampling_probability=self._check_chances)
         if self.participation is not None:
-            _check.put(self, participation=self._chances)
+            _check.put(self, participation=self._check_chances)
         if self.times is not None:
             self._check_times(np.asarray(self.times))
 
     def _check_times(self, times: AnyArray) -> None:
-        """Raise unless the numbers of steps are whole, and what the sampling probabilities say."""
+        """Raise unless `times` are whole numbers that agree with the sampling probabilities."""
         shape = self.clip_norm.shape
-        whole = times.shape == shape and times.dtype.kind in "iu" and self.participation is None
-        if not (whole and ((times >= 0) & (times <= self.steps)).all()):
+        integral = times.shape == shape and times.dtype.kind in "iu"
+        allowed = integral and self.participation is None
+        if not (allowed and ((times >= 0) & (times <= self.steps)).all()):
             raise InputError(
                 f"times = {times.tolist()!r}: must be a whole number of steps a group, at most "
                 f"{self.steps}, in a stage without participation"
             )
-        if not (np.abs(times / self.steps - self.sampling_probability) <= 1e-12).all():
+        differences = np.abs(times / self.steps - self.sampling_probability)
+        if not (differences <= TIMES_TOLERANCE).all():
             raise InputError("times: over the steps they must be the sampling probabilities")
-        object.__setattr__(self, "times", frozen("times", times, np.int64, shape))
+        object.__setattr__(self, "times", freeze_array("times", times, np.int64, shape))
 
-    def _chances(self, name: str, values: object) -> Floats:
+    def _check_chances(self, name: str, values: object) -> Floats:
+        """Return `values` as probabilities, one a budget group; raise for another shape."""
         array = _check.probability_array(name, values)
         if array.shape != self.clip_norm.shape or array.ndim != 1 or array.size == 0:
             raise InputError(
@@ -163,37 +183,46 @@ class Stage:
         return array
 
     def mechanism(self, group: int, steps: int | None = None) -> Mechanism | None:
-        """Return what this stage does to a record of `group`; None where it takes no part.
+        """Return the mechanism that a record of `group` meets; None where it takes no part.
 
         Args:
             group: A position.
             steps: How many of its steps, from the first on; None for all. A block of allocated
                 steps that has begun counts in full.
         """
-        own, first = self.of(group), self.steps if steps is None else steps
-        if own.sampling_probability == 0 or own.participation == 0:
+        part = self.of(group)
+        if part.sampling_probability == 0 or part.participation == 0:
             return None
+        if steps is None:
+            steps = self.steps
         if self.times is not None:
             times = int(self.times[group])
-            begun = -(-first * times // self.steps)
-            return allocated_steps(own.noise_multiplier, begun, begun * self.steps // times)
-        run = sampled_steps(own.noise_multiplier, own.sampling_probability, first)
-        return run if own.participation == 1 else Sampled(run, own.participation)
+            # Rounded up: the record may have been drawn in any step of a block that has begun.
+            blocks = -(-steps * times // self.steps)
+            return allocated_steps(part.noise_multiplier, blocks, blocks * self.steps // times)
+        run = sampled_steps(part.noise_multiplier, part.sampling_probability, steps)
+        return run if part.participation == 1 else Sampled(run, part.participation)
 
     def of(self, group: int) -> GroupStage:
-        """Return what this stage does to the records of `group`, in numbers.
+        """Return the stage's parameters for the records of `group`.
 
         Args:
             group: A position.
         """
-        q, clip = float(self.sampling_probability[group]), float(self.clip_norm[group])
-        joins = 1.0 if self.participation is None else float(self.participation[group])
-        return GroupStage(self.steps, q, clip, self.noise_stddev / clip, joins)
+        clip_norm = float(self.clip_norm[group])
+        participation = 1.0 if self.participation is None else float(self.participation[group])
+        return GroupStage(
+            steps=self.steps,
+            sampling_probability=float(self.sampling_probability[group]),
+            clip_norm=clip_norm,
+            noise_multiplier=self.noise_stddev / clip_norm,
+            participation=participation,
+        )
 
     def chances(self) -> Floats:
         """Return each group's chance that a record of it is in a given batch."""
-        joins = 1.0 if self.participation is None else self.participation
-        return np.asarray(self.sampling_probability * joins)
+        participation = 1.0 if self.participation is None else self.participation
+        return np.asarray(self.sampling_probability * participation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +253,8 @@ class Schedule:
     between: str = "linear"
 
     def __post_init__(self) -> None:
-        if self.between not in BETWEEN:
-            raise unknown("between", self.between, BETWEEN)
+        if self.between not in INTERPOLATIONS:
+            raise unknown("between", self.between, INTERPOLATIONS)
         try:
             pairs = [(step, factor) for step, factor in self.points]
         except (TypeError, ValueError):
@@ -236,7 +265,8 @@ class Schedule:
         )
         object.__setattr__(self, "points", points)
         steps = [step for step, _ in points]
-        if not steps or any(not a < b for a, b in itertools.pairwise(steps)):
+        rising = all(step < following for step, following in itertools.pairwise(steps))
+        if not steps or not rising:
             raise InputError(f"points: at steps {steps}; give at least one, in rising order")
         for step, factor in points:
             if not factor >= 0 or (self.between == "exponential" and factor == 0):
@@ -251,28 +281,33 @@ class Schedule:
         Args:
             step: Counted from 0.
         """
-        after = bisect_right(self.points, step, key=lambda point: point[0])
-        if after in (0, len(self.points)):
-            return self.points[max(after - 1, 0)][1]
-        (start, first), (end, last) = self.points[after - 1 : after + 1]
+        following = bisect_right(self.points, step, key=lambda point: point[0])
+        if following == 0:
+            return self.points[0][1]
+        start, start_factor = self.points[following - 1]
+        if self.between == "hold" or following == len(self.points):
+            return start_factor
+        end, end_factor = self.points[following]
         share = (step - start) / (end - start)
-        if self.between == "hold":
-            return first
         if self.between == "exponential":
-            return float(first * (last / first) ** share)
+            return float(start_factor * (end_factor / start_factor) ** share)
         if self.between == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2
-        return first + (last - first) * share
+        return start_factor + (end_factor - start_factor) * share
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStage:
-    """What one stage does to the records of a group."""
+    """The parameters of one stage for the records of one group."""
 
     steps: int
+    # In [0, 1]; 0 where the group takes no part.
     sampling_probability: float
+    # Bound on a record's ℓ2 gradient norm.
     clip_norm: float
+    # The noise's standard deviation over the clip norm.
     noise_multiplier: float
+    # Chance in [0, 1] of joining the stage at all.
     participation: float
 
 
@@ -309,19 +344,20 @@ class Group:
     @property
     def sampling_probability(self) -> float:
         """The chance of joining a step."""
-        return self._common("sampling_probability")
+        return self._read_common("sampling_probability")
 
     @property
     def clip_norm(self) -> float:
         """The bound on a record's gradient norm."""
-        return self._common("clip_norm")
+        return self._read_common("clip_norm")
 
     @property
     def noise_multiplier(self) -> float:
         """The noise over the clip norm."""
-        return self._common("noise_multiplier")
+        return self._read_common("noise_multiplier")
 
-    def _common(self, name: str) -> float:
+    def _read_common(self, name: str) -> float:
+        """Return the number called `name` on which all stages agree; raise where they do not."""
         values = {float(getattr(stage, name)) for stage in self.stages}
         if len(values) > 1:
             raise InputError(
@@ -361,22 +397,24 @@ class Selection:
             _check.put(self, score_noise=_check.positive)
 
     def of(self, own: Stage, group: int) -> Mechanism:
-        """Return what is done to a record of `group` by all runs together.
+        """Return the mechanism of all runs together for a record of `group`.
 
         Args:
             own: The plan's stage.
             group: A position.
         """
         score = () if self.score_noise is None else (Gaussian(self.score_noise),)
-        runs = [stage.mechanism(group) for stage in (own, *self.others)]
-        each = {Composed() if run is None else Composed(run, *score) for run in runs}
-        # In one order, whichever stage is the plan's own: the same runs are one mechanism.
-        return Selected(tuple(sorted(each, key=repr)), self.runs)
+        scored_runs = set()
+        for stage in (own, *self.others):
+            run = stage.mechanism(group)
+            scored_runs.add(Composed() if run is None else Composed(run, *score))
+        # Sorted, so that equal sets of runs are one mechanism, whichever stage is the plan's own.
+        return Selected(tuple(sorted(scored_runs, key=repr)), self.runs)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Numbers:
-    """The public numbers of a `Plan`, where they are described, checked against one another."""
+    """The public numbers of a plan, checked against one another; `Plan` describes each."""
 
     strategy: str
     clip_norm: float
@@ -395,8 +433,13 @@ class Numbers:
     selection: Selection | None = None
 
     def __post_init__(self) -> None:
-        known = {"unit": UNITS, "relation": (RELATION,), "counts": COUNTS, "combine": COMBINE}
-        for name, words in known.items():
+        vocabularies = {
+            "unit": UNITS,
+            "relation": (RELATION,),
+            "counts": COUNTS,
+            "combine": COMBINE,
+        }
+        for name, words in vocabularies.items():
             if getattr(self, name) not in words:
                 raise unknown(name, getattr(self, name), words)
         put = object.__setattr__
@@ -406,7 +449,7 @@ class Numbers:
         put(self, "clip_norm", _check.positive("clip_norm", self.clip_norm))
         if self.worst_paths is not None:
             shape = (len(self.budget_groups), len(self.stages))
-            put(self, "worst_paths", frozen("worst_paths", self.worst_paths, bool, shape))
+            put(self, "worst_paths", freeze_array("worst_paths", self.worst_paths, bool, shape))
         self._require_fit()
         if self.reference is None:
             put(self, "reference", self.own_reference())
@@ -415,18 +458,23 @@ class Numbers:
         """Raise where the stages do not fit the groups, or a batch size its rates."""
         if not self.stages:
             raise InputError("plan: no stages; give at least one")
-        others = () if self.selection is None else self.selection.others
-        if self.selection is not None and (len(self.stages) > 1 or self.worst_paths is not None):
-            raise InputError("selection: is among runs of one stage, without revealed coins")
-        for s, stage in enumerate((*self.stages, *others)):
-            size, batch = len(self.budget_groups), stage.expected_batch_size
+        stages = self.stages
+        if self.selection is not None:
+            if len(stages) > 1 or self.worst_paths is not None:
+                raise InputError("selection: is among runs of one stage, without revealed coins")
+            stages = (*stages, *self.selection.others)
+        size = len(self.budget_groups)
+        for number, stage in enumerate(stages):
             if stage.clip_norm.shape != (size,):
-                raise InputError(f"stage {s}: arrays of {stage.clip_norm.size} for {size} groups")
-            total = float(stage.chances() @ self.budget_groups.records)
-            if not abs(total - batch) <= 1e-6 * batch:
                 raise InputError(
-                    f"stage {s}: expected_batch_size = {batch!r}, but the sampling probabilities "
-                    f"sum to {total!r}; they must agree"
+                    f"stage {number}: arrays of {stage.clip_norm.size} for {size} groups"
+                )
+            batch = stage.expected_batch_size
+            total = float(stage.chances() @ self.budget_groups.records)
+            if not abs(total - batch) <= BATCH_TOLERANCE * batch:
+                raise InputError(
+                    f"stage {number}: expected_batch_size = {batch!r}, but the sampling "
+                    f"probabilities sum to {total!r}; they must agree"
                 )
 
     @property
@@ -445,36 +493,46 @@ class Numbers:
         return None if self.selection is None else self.selection.runs.mean
 
     def mechanism_at(self, group: int, steps: int | None = None) -> Mechanism:
-        """Return what is done to a record of a group in the first steps, or in all.
+        """Return the mechanism that a record of a group meets in the first steps, or in all.
 
         Args:
             group: A position.
             steps: How many; None for all.
         """
-        if self.selection is not None:  # all runs have been made by when anything is released
+        if self.selection is not None:
+            # Nothing is released before all runs are over, so the count of steps is no matter.
             return self.selection.of(self.stages[0], group)
-        left, taken = self.steps if steps is None else steps, list[tuple[Stage, int]]()
-        for s, stage in enumerate(self.stages):
-            first, left = min(left, stage.steps), max(left - stage.steps, 0)
-            if first and self.worst_paths is None:
-                taken.append((stage, first))
-            elif first and self.worst_paths is not None and self.worst_paths[group, s]:
-                taken.append((replace(stage, participation=None), first))
-        parts = [m for stage, first in taken if (m := stage.mechanism(group, first)) is not None]
-        return parts[0] if len(parts) == 1 else Composed(*parts)
+        remaining = self.steps if steps is None else steps
+        mechanisms = []
+        for number, stage in enumerate(self.stages):
+            stage_steps = min(remaining, stage.steps)
+            remaining -= stage_steps
+            if stage_steps == 0:
+                break
+            if self.worst_paths is not None:
+                if not self.worst_paths[group, number]:
+                    continue
+                # The coin is revealed, so on the worst path the record takes part for certain.
+                stage = replace(stage, participation=None)
+            mechanism = stage.mechanism(group, stage_steps)
+            if mechanism is not None:
+                mechanisms.append(mechanism)
+        return mechanisms[0] if len(mechanisms) == 1 else Composed(*mechanisms)
 
     def own_reference(self) -> Reference:
-        """Return the reference of a plan that nobody requested: its own mean rate."""
-        # Of those who asked: public records join in the batch size that was requested for the
-        # others.
+        """Return the reference at the mean rate of this plan, for one that nobody requested."""
+        # Over the records that asked: public ones are added to the batch size that was requested
+        # for those.
         groups = self.budget_groups
-        asked = groups.records[groups.name != PUBLIC]
-        records = int((asked if asked.size else groups.records).sum())
+        records = groups.records[groups.name != PUBLIC]
+        if not records.size:
+            records = groups.records
+        size = int(records.sum())
         joined = sum(stage.steps * stage.expected_batch_size for stage in self.stages)
-        return Reference(min(1.0, joined / self.steps / records), self.steps)
+        return Reference(min(1.0, joined / self.steps / size), self.steps)
 
 
-def frozen(
+def freeze_array(
     name: str, values: npt.ArrayLike, dtype: npt.DTypeLike, shape: tuple[int, ...]
 ) -> AnyArray:
     """Return `values` as a read-only array; raise `InputError` for another shape."""

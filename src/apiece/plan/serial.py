@@ -20,11 +20,14 @@ from apiece.plan.parts import (
     Selection,
     Stage,
 )
-from apiece.plan.verification import MEASURED, Measures, strictest, verify
+from apiece.plan.verification import MEASURED, Limits, Measures, find_limits, verify
 
 # What two builds of one accountant may differ by: relative for ε, absolute for the others.
 SLACK = 1e-6
-MOST_STEPS, MOST_RECORDS = 10**9, 10**12
+# The largest number of steps that a file may claim.
+MAX_STEPS = 10**9
+# The largest number of records of a group that a file may claim.
+MAX_RECORDS = 10**12
 Column = list[float | None] | None
 
 
@@ -44,11 +47,20 @@ class Claims:
     def require(
         self, plan: Numbers, spent: Callable[[], Floats], measures: Callable[[], Measures]
     ) -> None:
-        """Raise unless `plan`, recomputed from its own numbers, is as claimed."""
-        # `DataError` where a field is not what the parameters give; `VerificationError` where a
-        # plan without objections does not keep what it promises. Advantage and excess take a curve
-        # a group: they are compared where the budgets have bounds on the excess, which then rest on
-        # the plan's reference; elsewhere `Plan.measures` recomputes them when they are read.
+        """Raise unless `plan`, recomputed from its own numbers, is as claimed.
+
+        Args:
+            plan: Made from the parameters beside the claims.
+            spent: Computes the plan's ε spent, one entry a group.
+            measures: Computes the plan's measures.
+
+        Raises:
+            DataError: Where a claimed field is not what the parameters give.
+            VerificationError: Where a plan without objections does not keep what it promises.
+        """
+        # Advantage and excess take a curve a group: they are compared where the budgets have bounds
+        # on the excess, which then rest on the plan's reference; elsewhere `Plan.measures`
+        # recomputes them when they are read.
         if self.steps != plan.steps:
             raise DataError(f"plan: steps = {self.steps}, but its stages have {plan.steps}")
         if self.releasable != plan.releasable:
@@ -58,50 +70,57 @@ class Claims:
             )
         if plan.worst_paths is not None and plan.releasable:
             raise DataError("plan: its coins are revealed, so it has objections; none is given")
-        # a bound that is no number keeps no promise
+        # A bound that is no number keeps no promise.
         with within_range(lambda: "plan"):
-            stage, bounds = plan.stages[0], plan.budget_groups.excess
-            self._same(plan, "noise_multiplier", stage.noise_stddev / stage.clip_norm)
-            epsilon, delta, bound = strictest(plan.budget_groups)
-            if plan.releasable:  # bounds on the excess wait for a release, and `Plan.require`
-                verify(plan, spent(), (epsilon, delta, np.ones_like(bound)), measures).require()
-            self._same(plan, "epsilon_spent", spent())
-            if plan.releasable and (bound < 1).any():
+            groups = plan.budget_groups
+            stage = plan.stages[0]
+            self._require_agreement(plan, "noise_multiplier", stage.noise_stddev / stage.clip_norm)
+            limits = find_limits(groups)
+            if plan.releasable:
+                # Bounds on the excess wait for a release, and `Plan.require`.
+                unbounded = Limits(limits.epsilon, limits.delta, np.ones_like(limits.excess))
+                verify(plan, spent(), unbounded, measures).require()
+            self._require_agreement(plan, "epsilon_spent", spent())
+            if plan.releasable and (limits.excess < 1).any():
                 _require_own_reference(plan)
-            if bounds is not None and len(plan.budget_groups) <= MEASURED:
-                for name, own in measures().columns().items():
-                    self._same(plan, name, own)
+            if groups.excess is not None and len(groups) <= MEASURED:
+                for name, column in measures().columns().items():
+                    self._require_agreement(plan, name, column)
 
-    def _same(self, plan: Numbers, name: str, own: Floats | None) -> None:
-        """Raise unless a claimed column is the plan's own; an absent one claims nothing."""
-        claimed: Column = getattr(self, name)
-        if own is None or claimed is None or all(value is None for value in claimed):
+    def _require_agreement(self, plan: Numbers, name: str, computed: Floats | None) -> None:
+        """Raise unless a claimed column is the one computed; an absent one claims nothing."""
+        column: Column = getattr(self, name)
+        if computed is None or column is None or all(value is None for value in column):
             return
-        given = np.array([np.nan if value is None else value for value in claimed])
-        good = np.abs(given - own) <= SLACK * np.maximum(np.abs(own), 1.0)
-        if not good.all():
-            g = int(np.argmin(good))
+        claimed = np.array([np.nan if value is None else value for value in column])
+        tolerance = SLACK * np.maximum(np.abs(computed), 1.0)
+        # In the positive form: a claim that is no number agrees with nothing.
+        agrees = np.abs(claimed - computed) <= tolerance
+        if not agrees.all():
+            g = int(np.argmin(agrees))
             raise DataError(
-                f"plan: group {plan.budget_groups.name[g]} claims {name} = {given[g]:g}, but its "
-                f"parameters give {own[g]:g}; give the JSON that apiece wrote, or plan again"
+                f"plan: group {plan.budget_groups.name[g]} claims {name} = {claimed[g]:g}, but its "
+                f"parameters give {computed[g]:g}; give the JSON that apiece wrote, or plan again"
             )
 
 
 def _require_own_reference(plan: Numbers) -> None:
     """Raise `DataError` unless the reference, on which bounds rest, is that of what will be run."""
-    own, given = plan.own_reference(), plan.reference
-    assert given is not None  # set when the plan was made
-    off = abs(given.sampling_probability - own.sampling_probability)
-    if given.steps != own.steps or not off <= SLACK * own.sampling_probability:
+    claimed = plan.reference
+    assert claimed is not None  # set when the plan was made
+    computed = plan.own_reference()
+    difference = abs(claimed.sampling_probability - computed.sampling_probability)
+    near = difference <= SLACK * computed.sampling_probability
+    if claimed.steps != computed.steps or not near:
         raise DataError(
-            f"plan: reference = {given.sampling_probability:g} in {given.steps} steps, on which "
-            f"the bounds on the excess rest, but its batch size and records give "
-            f"{own.sampling_probability:g} in {own.steps}; make the plan again"
+            f"plan: reference = {claimed.sampling_probability:g} in {claimed.steps} steps, on "
+            "which the bounds on the excess rest, but its batch size and records give "
+            f"{computed.sampling_probability:g} in {computed.steps}; make the plan again"
         )
 
 
-def parameters(plan: Numbers) -> Json:
-    """Return budgets and parameters; a single stage's fields lie at the top level."""
+def describe_parameters(plan: Numbers) -> Json:
+    """Return budgets and parameters as JSON; a single stage's fields lie at the top level."""
     assert plan.reference is not None  # set when the plan was made
     top: Json = {
         "strategy": plan.strategy,
@@ -119,152 +138,219 @@ def parameters(plan: Numbers) -> Json:
         top["unit"] = plan.unit
     if plan.learning_rate is not None:
         top["learning_rate"] = _json.plain(plan.learning_rate)
-    if (selection := plan.selection) is not None:
+    if plan.selection is not None:
+        runs = plan.selection.runs
         top["selection"] = {
-            "runs": {"mean": selection.runs.mean, "shape": selection.runs.shape},
-            "score_noise": selection.score_noise,
-            "others": list(map(_stage_fields, selection.others)),
+            "runs": {"mean": runs.mean, "shape": runs.shape},
+            "score_noise": plan.selection.score_noise,
+            "others": [_describe_stage(stage) for stage in plan.selection.others],
         }
-    budgets, stage = plan.budget_groups, plan.stages[0]
-    columns = {name: getattr(budgets, name) for name in ("name", "records", "epsilon", "delta")}
-    if budgets.excess is not None:
-        columns["excess_bound"] = budgets.excess
+    groups = plan.budget_groups
+    columns = {
+        "name": groups.name,
+        "records": groups.records,
+        "epsilon": groups.epsilon,
+        "delta": groups.delta,
+    }
+    if groups.excess is not None:
+        columns["excess_bound"] = groups.excess
     if len(plan.stages) == 1 and plan.worst_paths is None:
+        stage = plan.stages[0]
         top["expected_batch_size"] = stage.expected_batch_size
         top["noise_stddev"] = stage.noise_stddev
-        columns |= _stage_columns(stage)
+        columns |= _list_columns(stage)
         columns["noise_multiplier"] = stage.noise_stddev / stage.clip_norm
     else:
         top["combine"] = plan.combine
-        top["stages"] = list(map(_stage_fields, plan.stages))
+        top["stages"] = [_describe_stage(stage) for stage in plan.stages]
     if plan.worst_paths is not None:
         columns["worst_path"] = plan.worst_paths
-    return top | {"groups": _rows({name: column.tolist() for name, column in columns.items()})}
+    top["groups"] = _make_rows({name: column.tolist() for name, column in columns.items()})
+    return top
 
 
-def with_measures(plan: Numbers, measures: Measures) -> Json:
-    """Return `parameters` with what each group spends, and whether that is below `UNSPENT`."""
-    data = parameters(plan)
+def describe_plan(plan: Numbers, measures: Measures) -> Json:
+    """Return the parameters with each group's measures, and whether it spends below `UNSPENT`."""
+    data = describe_parameters(plan)
     share = measures.epsilon_spent / plan.budget_groups.epsilon
-    spent = {"epsilon_spent": measures.epsilon_spent, "spent_share": share}
-    columns = spent | {"saturated": share < UNSPENT} | measures.columns()
-    none = [None] * len(plan.budget_groups)
-    lists = {k: none if column is None else column.tolist() for k, column in columns.items()}
-    for group, extra in zip(data["groups"], _rows(lists), strict=True):
+    columns = {
+        "epsilon_spent": measures.epsilon_spent,
+        "spent_share": share,
+        "saturated": share < UNSPENT,
+        **measures.columns(),
+    }
+    absent = [None] * len(plan.budget_groups)
+    lists = {
+        name: absent if column is None else column.tolist() for name, column in columns.items()
+    }
+    for group, extra in zip(data["groups"], _make_rows(lists), strict=True):
         group |= extra
     return data
 
 
-def _stage_fields(stage: Stage) -> Json:
-    numbers = ("steps", "expected_batch_size", "noise_stddev", "weight")
-    columns = {name: column.tolist() for name, column in _stage_columns(stage).items()}
-    return {name: getattr(stage, name) for name in numbers} | columns
+def _describe_stage(stage: Stage) -> Json:
+    fields: Json = {
+        "steps": stage.steps,
+        "expected_batch_size": stage.expected_batch_size,
+        "noise_stddev": stage.noise_stddev,
+        "weight": stage.weight,
+    }
+    for name, column in _list_columns(stage).items():
+        fields[name] = column.tolist()
+    return fields
 
 
-def _stage_columns(stage: Stage) -> dict[str, AnyArray]:
-    return {name: each for name in _OF_GROUPS if (each := getattr(stage, name)) is not None}
+def _list_columns(stage: Stage) -> dict[str, AnyArray]:
+    """Return those arrays of a stage that it has, by name; one entry a group."""
+    columns = {name: getattr(stage, name) for name in _STAGE_COLUMNS}
+    return {name: column for name, column in columns.items() if column is not None}
 
 
-def _rows(columns: Mapping[str, Sequence[object]]) -> list[Json]:
+def _make_rows(columns: Mapping[str, Sequence[object]]) -> list[Json]:
+    """Return columns as one dict a row."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-_OF_GROUPS = ("sampling_probability", "clip_norm", "participation", "times")  # of a stage
 Readers = dict[str, _json.Reader[object]]
-_MEASURES = ("epsilon_spent", "advantage", "excess", "excess_forward", "excess_backward")
-_COLUMN, _TEXTS = tuple[float, ...], tuple[str, ...]
-_STEPS = Annotated[int, _json.whole(MOST_STEPS)]
-_TIMES = tuple[_STEPS, ...]
 
 
-def _typed(**kinds: object) -> Readers:
+def _make_readers(**kinds: object) -> Readers:
+    """Return a reader for each field, by the type of its value."""
     return {name: _json.reader_of(kind) for name, kind in kinds.items()}
 
 
-def _object(required: Readers, optional: Readers | None = None) -> _json.Reader[Json]:
+def _make_object_reader(required: Readers, optional: Readers | None = None) -> _json.Reader[Json]:
     return lambda value, where: _json.fields(value, where, required, optional)
 
 
-_ONE_STAGE = _typed(expected_batch_size=float, noise_stddev=float)
-_STAGE = _object(
-    _ONE_STAGE
-    | _typed(steps=_STEPS, weight=float, sampling_probability=_COLUMN, clip_norm=_COLUMN),
-    _typed(participation=_COLUMN, times=_TIMES),
+# The arrays of a stage, with one entry a group.
+_STAGE_COLUMNS = ("sampling_probability", "clip_norm", "participation", "times")
+# The fields of a group that follow from its parameters and are claims in a file.
+_MEASURES = ("epsilon_spent", "advantage", "excess", "excess_forward", "excess_backward")
+
+# What follows is the shape of a plan's JSON: a reader for each field of each object.
+_COLUMN = tuple[float, ...]
+_TEXTS = tuple[str, ...]
+_STEPS = Annotated[int, _json.whole(MAX_STEPS)]
+_TIMES = tuple[_STEPS, ...]
+_RECORDS = Annotated[int, _json.whole(MAX_RECORDS)]
+# Fields that a plan of one stage has at the top level, and each of several stages in its object.
+_STAGE_NUMBERS = _make_readers(expected_batch_size=float, noise_stddev=float)
+_read_stage = _make_object_reader(
+    _STAGE_NUMBERS
+    | _make_readers(steps=_STEPS, weight=float, sampling_probability=_COLUMN, clip_norm=_COLUMN),
+    _make_readers(participation=_COLUMN, times=_TIMES),
 )
-_TOP = _typed(strategy=str, relation=str, method=str, counts=str, steps=_STEPS, clip_norm=float)
-_TOP |= _typed(releasable=bool, objections=_TEXTS, notes=_TEXTS, groups=object)
-_TOP["reference"] = _object(_typed(sampling_probability=float, steps=_STEPS))
-_TOP_OPTIONAL = _ONE_STAGE | _typed(combine=str, unit=str, learning_rate=Schedule)
-_TOP_OPTIONAL["stages"] = _json.listed(_STAGE)
 
 
-def _selection(value: object, where: str) -> Selection:
-    kinds: Readers = {"runs": lambda runs, _: read_runs(runs), "others": _json.listed(_STAGE)}
-    kinds["score_noise"] = _json.maybe(_json.number)
-    read = _json.fields(value, where, kinds)
-    return Selection(**read | {"others": tuple(Stage(**stage) for stage in read["others"])})
+def _read_selection(value: object, where: str) -> Selection:
+    readers: Readers = {
+        "runs": lambda runs, _: read_runs(runs),
+        "others": _json.listed(_read_stage),
+        "score_noise": _json.maybe(_json.number),
+    }
+    fields = _json.fields(value, where, readers)
+    stages = tuple(Stage(**stage) for stage in fields["others"])
+    return Selection(fields["runs"], fields["score_noise"], stages)
 
 
-_TOP_OPTIONAL["selection"] = _selection
-_GROUP = _typed(name=str, records=Annotated[int, _json.whole(MOST_RECORDS)], epsilon=float)
-_GROUP |= _typed(delta=float)
-_GROUP_SINGLE = _typed(sampling_probability=float, clip_norm=float, noise_multiplier=float)
-_GROUP_OPTIONAL = _typed(excess_bound=float, spent_share=float, saturated=bool)
-_GROUP_OPTIONAL |= dict.fromkeys(_MEASURES, _json.maybe(_json.number))
+_TOP: Readers = {
+    **_make_readers(
+        strategy=str,
+        relation=str,
+        method=str,
+        counts=str,
+        steps=_STEPS,
+        clip_norm=float,
+        releasable=bool,
+        objections=_TEXTS,
+        notes=_TEXTS,
+        groups=object,
+    ),
+    "reference": _make_object_reader(_make_readers(sampling_probability=float, steps=_STEPS)),
+}
+_TOP_OPTIONAL: Readers = {
+    **_STAGE_NUMBERS,
+    **_make_readers(combine=str, unit=str, learning_rate=Schedule),
+    "stages": _json.listed(_read_stage),
+    "selection": _read_selection,
+}
+_GROUP = _make_readers(name=str, records=_RECORDS, epsilon=float, delta=float)
+_GROUP_OPTIONAL: Readers = {
+    **_make_readers(excess_bound=float, spent_share=float, saturated=bool),
+    **dict.fromkeys(_MEASURES, _json.maybe(_json.number)),
+}
+# Further fields of a group in a plan of one stage, and in one of several.
+_GROUP_OF_ONE_STAGE = _make_readers(
+    sampling_probability=float, clip_norm=float, noise_multiplier=float
+)
+_GROUP_OF_ONE_STAGE_OPTIONAL = _make_readers(participation=float, times=_STEPS)
+_GROUP_OF_STAGES_OPTIONAL = _make_readers(worst_path=tuple[bool, ...])
 
 
-def _columns(groups: object, single: bool) -> Json:
+def _read_columns(groups: object, single: bool) -> Json:
     """Return each field of the groups as a column; all groups must have the same fields."""
-    readers = _GROUP | (_GROUP_SINGLE if single else {})
-    kind = {"participation": float, "times": _STEPS} if single else {"worst_path": tuple[bool, ...]}
-    more = _GROUP_OPTIONAL | _typed(**kind)
+    if single:
+        required = _GROUP | _GROUP_OF_ONE_STAGE
+        optional = _GROUP_OPTIONAL | _GROUP_OF_ONE_STAGE_OPTIONAL
+    else:
+        required = _GROUP
+        optional = _GROUP_OPTIONAL | _GROUP_OF_STAGES_OPTIONAL
     rows = _json.listed(_json.as_is)(groups, "plan.groups")
     if not rows or any(not isinstance(row, dict) or row.keys() != rows[0].keys() for row in rows):
         raise DataError(
             "plan.groups: must be objects with the same fields, at least one; "
             "give the JSON that apiece wrote"
         )
-    columns = {
-        name: _json.listed(read)([row[name] for row in rows], f"plan.groups.{name}")
-        for name, read in (readers | more).items()
-        if name in rows[0]
-    }
-    _json.fields(rows[0], "plan.groups", readers, more)
+    columns = {}
+    for name, read in (required | optional).items():
+        if name in rows[0]:
+            values = [row[name] for row in rows]
+            columns[name] = _json.listed(read)(values, f"plan.groups.{name}")
+    # Complains of fields that are missing or unknown; the values were read above.
+    _json.fields(rows[0], "plan.groups", required, optional)
     return columns
 
 
-def read(data: object) -> tuple[Json, Claims]:
+def read_plan(data: object) -> tuple[Json, Claims]:
     """Return the arguments of `Plan` in `data`, and what else `data` claims of that plan."""
     top = _json.fields(data, "plan", _TOP, _TOP_OPTIONAL)
     single = "stages" not in top
-    for name in _ONE_STAGE if single else ("combine",):
+    for name in _STAGE_NUMBERS if single else ("combine",):
         if name not in top:
             raise DataError(f"plan: field {name!r} is missing; give the JSON that apiece wrote")
     groups = top.pop("groups")
-    columns = _columns(groups, single)
-    stages = top.pop("stages", None)
-    if stages is None:
-        shared = {name: top.pop(name) for name in _ONE_STAGE} | {"steps": top["steps"]}
-        stages = [shared | {name: _array(columns.get(name)) for name in _OF_GROUPS}]
-    claims = {name: columns.get(name) for name in ("noise_multiplier", *_MEASURES)}
-    told = Claims(top.pop("steps"), top.pop("releasable"), **claims)
+    columns = _read_columns(groups, single)
+    if single:
+        stage = {name: top.pop(name) for name in _STAGE_NUMBERS}
+        stage["steps"] = top["steps"]
+        for name in _STAGE_COLUMNS:
+            stage[name] = _make_array(columns.get(name))
+        stages = [stage]
+    else:
+        stages = top.pop("stages")
+    claims = Claims(
+        steps=top.pop("steps"),
+        releasable=top.pop("releasable"),
+        **{name: columns.get(name) for name in ("noise_multiplier", *_MEASURES)},
+    )
     budgets = BudgetGroups(
         name=np.array(columns["name"], dtype=str),
         epsilon=np.array(columns["epsilon"]),
         delta=np.array(columns["delta"]),
-        excess=_array(columns.get("excess_bound")),
+        excess=_make_array(columns.get("excess_bound")),
         records=np.array(columns["records"], dtype=np.int64),
     )
     arguments = top | {
         "reference": Reference(**top["reference"]),
         "stages": tuple(Stage(**stage) for stage in stages),
-        "worst_paths": _array(columns.get("worst_path")),
+        "worst_paths": _make_array(columns.get("worst_path")),
         "budget_groups": budgets,
     }
-    return arguments, told
+    return arguments, claims
 
 
-def _array(values: list[object] | None) -> AnyArray | None:
+def _make_array(values: list[object] | None) -> AnyArray | None:
     try:
         return None if values is None else np.array(values)
     except ValueError:

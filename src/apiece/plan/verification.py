@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,24 +20,39 @@ from apiece.mechanisms import Mechanism
 from apiece.numerics.rounding import after_coin
 from apiece.plan.parts import Numbers, Reference, Stage, sampled_steps
 
-MEASURED = 64  # groups up to which a plan says what each risks
-QUICK = 32  # distinct mechanisms from which on no curves are made
+# The largest number of groups for which a plan states advantage and Δ, which take a curve a group.
+MEASURED = 64
+# The number of distinct mechanisms from which on ε is bounded in one batch, without curves.
+QUICK = 32
+# The distance from 1.0 to the next float64: the unit in which roundings are counted.
 ULP = 2.0**-52
-Budget: TypeAlias = tuple[float, float]  # ε and δ
-Asked: TypeAlias = tuple[Floats, Floats, Floats]  # the strictest ε, δ and Δ̄, one entry a group
+# ε and δ.
+Budget: TypeAlias = tuple[float, float]
+
+
+class Limits(NamedTuple):
+    """The strictest budget of each group and of the records in it, one entry a group."""
+
+    epsilon: Floats
+    delta: Floats
+    # Δ̄, the bound on the excess; 1 where there is none.
+    excess: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Measures:
-    """What each group spends and risks, one entry a group; each number is an upper bound."""
+    """Upper bounds on the spending and the risks of each group, one entry a group.
 
-    # ε at the group's own δ is by the plan's method. Advantage and Δ, towards more (forward) and
-    # less (backward) vulnerable than the uniform mechanism of the same (ε, δ), are by PLD; they are
-    # None in a plan of more than `MEASURED` groups, where they would take long.
+    Advantage and Δ are by PLD; they are None in a plan of more than `MEASURED` groups.
+    """
 
+    # ε at the group's own δ, by the plan's method.
     epsilon_spent: Floats
+    # The largest TPR − FPR of any membership test.
     advantage: Floats | None
+    # Δ towards more vulnerable than the uniform mechanism of the same (ε, δ).
     forward: Floats | None
+    # Δ towards less vulnerable than that mechanism.
     backward: Floats | None
 
     @property
@@ -49,8 +64,12 @@ class Measures:
 
     def columns(self) -> dict[str, Floats | None]:
         """Return the risks by the names that they have in JSON."""
-        both = {"excess_forward": self.forward, "excess_backward": self.backward}
-        return {"advantage": self.advantage, "excess": self.excess} | both
+        return {
+            "advantage": self.advantage,
+            "excess": self.excess,
+            "excess_forward": self.forward,
+            "excess_backward": self.backward,
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -100,18 +119,21 @@ class Verification:
         """
         if self.ok:
             return
-        above = np.where(self.kept, -np.inf, self.epsilon_spent / self.epsilon)
-        g, broken = int(np.argmax(above)), f"({int((~self.kept).sum())} groups broken)"
-        if above[g] > 1:
+        count = int((~self.kept).sum())
+        broken = f"({count} groups broken)"
+        # Among the broken promises, the one that is exceeded most comes first.
+        shares = np.where(self.kept, -np.inf, self.epsilon_spent / self.epsilon)
+        g = int(np.argmax(shares))
+        if shares[g] > 1:
             raise VerificationError(
                 f"plan: group {self.name[g]} spends epsilon = {self.epsilon_spent[g]:.6g} at "
                 f"delta = {self.delta[g]:g}, more than the {self.epsilon[g]:.6g} it asked "
                 f"{broken}; make the plan anew from these budgets"
             )
         if self.bound is not None and self.forward is not None:
-            beyond = np.where(self.bound < 1, self.forward - self.bound, -np.inf)
-            if not (beyond <= 0).all():
-                g = int(np.argmax(beyond))
+            exceedance = np.where(self.bound < 1, self.forward - self.bound, -np.inf)
+            if not (exceedance <= 0).all():
+                g = int(np.argmax(exceedance))
                 raise VerificationError(
                     f"plan: group {self.name[g]} has forward excess {self.forward[g]:.3g}, more "
                     f"vulnerable than its bound {self.bound[g]:.3g} allows {broken}; make the plan "
@@ -124,88 +146,112 @@ class Verification:
 
 
 def measure(plan: Numbers, spent: Floats) -> Measures:
-    """Return what `plan` spends, which is known, and risks."""
-    if len(plan.budget_groups) > MEASURED:
+    """Return the measures of `plan`, of which the spending is known."""
+    size = len(plan.budget_groups)
+    if size > MEASURED:
         return Measures(spent, None, None, None)
-    own = tuple(plan.mechanism_at(g) for g in range(len(plan.budget_groups)))
-    baselines = tuple(baseline_for(plan, g) for g in range(len(own)))
-    return Measures(spent, *map(np.array, _risks(own, baselines)))
+    mechanisms = tuple(plan.mechanism_at(g) for g in range(size))
+    baselines = tuple(find_baseline(plan, g) for g in range(size))
+    advantage, forward, backward = _compute_risks(mechanisms, baselines)
+    return Measures(spent, np.array(advantage), np.array(forward), np.array(backward))
 
 
+# Cached, because a plan that is read back or made again has the mechanisms of the first.
 @lru_cache(maxsize=256)
-def _risks(
-    own: tuple[Mechanism, ...], baselines: tuple[Mechanism, ...]
-) -> tuple[tuple[float, ...], ...]:
-    """Return advantages, and both directions of Δ from the baselines; of a plan made again, too."""
-    curves = _curves(own)
+def _compute_risks(
+    mechanisms: tuple[Mechanism, ...], baselines: tuple[Mechanism, ...]
+) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    """Return upper bounds on advantage, forward and backward Δ of each mechanism."""
+    curves = _make_curves(mechanisms)
+    differences = _compute_excesses(baselines, curves)
     advantage = tuple(curve.advantage().upper for curve in curves)
-    each = _excesses(baselines, curves)
-    return advantage, tuple(e.forward.upper for e in each), tuple(e.backward.upper for e in each)
+    forward = tuple(difference.forward.upper for difference in differences)
+    backward = tuple(difference.backward.upper for difference in differences)
+    return advantage, forward, backward
 
 
-def baseline_for(plan: Numbers, group: int, asked: Budget | None = None) -> Mechanism:
-    """Return the uniform mechanism that a record of `group` compares its own with."""
-    # All records with the same (ε, δ), at the plan's reference; calibrated with the plan's own
-    # method. Nothing of it moves with what others ask (Kaiser et al. 2026, Def. 8).
-    reference, own = plan.reference, plan.budget_groups
+def find_baseline(plan: Numbers, group: int, budget: Budget | None = None) -> Mechanism:
+    """Return the uniform mechanism that a record of `group` compares its own with.
+
+    It spends `budget`, or the group's own, by the plan's method.
+    """
+    # All records have the same (ε, δ), at the plan's reference. Nothing of it moves with what
+    # others ask (Kaiser et al. 2026, Def. 8).
+    reference = plan.reference
     assert reference is not None  # set when the plan was made
-    epsilon, delta = (own.epsilon[group], own.delta[group]) if asked is None else asked
-    return reference.mechanism(_noise(float(epsilon), float(delta), reference, plan.method))
+    if budget is None:
+        groups = plan.budget_groups
+        budget = (groups.epsilon[group], groups.delta[group])
+    epsilon, delta = budget
+    noise = _calibrate_baseline(float(epsilon), float(delta), reference, plan.method)
+    return reference.mechanism(noise)
 
 
+# Cached, because plans of the same people share their baselines.
 @lru_cache(maxsize=1024)
-def _noise(epsilon: float, delta: float, reference: Reference, method: str) -> float:
-    """Return the noise multiplier of a baseline, which plans of the same people share."""
-    given = {"epsilon": epsilon, "delta": delta, **asdict(reference)}
-    return float(accounting.noise_multipliers(**given, method=method))
+def _calibrate_baseline(epsilon: float, delta: float, reference: Reference, method: str) -> float:
+    """Return the noise multiplier at which the reference spends (ε, δ)."""
+    return float(
+        accounting.noise_multipliers(
+            epsilon=epsilon, delta=delta, **asdict(reference), method=method
+        )
+    )
 
 
 @lru_cache(maxsize=16)
-def _baseline_curve(baseline: Mechanism) -> PrivacyCurve:
+def _make_baseline_curve(baseline: Mechanism) -> PrivacyCurve:
     return privacy_curve(baseline, method="pld")
 
 
-def excess_of(plan: Numbers, group: int, curve: PrivacyCurve) -> Excess:
+def compute_excess(plan: Numbers, group: int, curve: PrivacyCurve) -> Excess:
     """Return Δ between a group's baseline and its own curve."""
-    return _excesses([baseline_for(plan, group)], [curve])[0]
+    return _compute_excesses([find_baseline(plan, group)], [curve])[0]
 
 
-def _excesses(baselines: Sequence[Mechanism], curves: Sequence[PrivacyCurve]) -> list[Excess]:
-    return excesses([_baseline_curve(baseline) for baseline in baselines], curves)
+def _compute_excesses(
+    baselines: Sequence[Mechanism], curves: Sequence[PrivacyCurve]
+) -> list[Excess]:
+    return excesses([_make_baseline_curve(baseline) for baseline in baselines], curves)
 
 
 def verify(
-    plan: Numbers, spent: Floats, asked: Asked, measures: Callable[[], Measures]
+    plan: Numbers, spent: Floats, limits: Limits, measures: Callable[[], Measures]
 ) -> Verification:
-    """Return the verification of what is `spent` by the groups of a plan, and of its excess."""
+    """Return whether `spent` and the plan's excess are within `limits`, for each group."""
+    groups = plan.budget_groups
+    epsilon, delta, bound = limits
+    within = (spent <= epsilon) & (groups.delta <= delta)
+    if (bound >= 1).all():
+        return Verification(groups.name, epsilon, groups.delta, spent, within)
+    measured = measures().forward
     # A record that allows less than its group asked is compared with a baseline of what it allows:
     # the less a baseline tells, the larger is Δ towards more vulnerable.
-    own, (epsilon, delta, bound) = plan.budget_groups, asked
-    kept = (spent <= epsilon) & (own.delta <= delta)
-    if (bound >= 1).all():
-        return Verification(own.name, epsilon, own.delta, spent, kept)
-    measured = measures().forward
-    narrower = (epsilon < own.epsilon) | (delta < own.delta)
-    again = (bound < 1) & (narrower if measured is not None else True)
-    forward = np.full(len(own), np.nan) if measured is None else measured.copy()
-    some = np.flatnonzero(again).tolist()
-    curves = _curves([plan.mechanism_at(g) for g in some])
-    baselines = [baseline_for(plan, g, (float(epsilon[g]), float(delta[g]))) for g in some]
-    forward[some] = [each.forward.upper for each in _excesses(baselines, curves)]
-    kept &= (bound >= 1) | (forward <= bound)
-    return Verification(own.name, epsilon, own.delta, spent, kept, bound, forward)
+    if measured is None:
+        forward = np.full(len(groups), np.nan)
+        unmeasured = bound < 1
+    else:
+        forward = measured.copy()
+        unmeasured = (bound < 1) & ((epsilon < groups.epsilon) | (delta < groups.delta))
+    positions = np.flatnonzero(unmeasured).tolist()
+    curves = _make_curves([plan.mechanism_at(g) for g in positions])
+    baselines = [find_baseline(plan, g, (float(epsilon[g]), float(delta[g]))) for g in positions]
+    differences = _compute_excesses(baselines, curves)
+    forward[positions] = [difference.forward.upper for difference in differences]
+    within &= (bound >= 1) | (forward <= bound)
+    return Verification(groups.name, epsilon, groups.delta, spent, within, bound, forward)
 
 
-def spending(plan: Numbers, method: str) -> Floats:
+def compute_spending(plan: Numbers, method: str) -> Floats:
     """Return an upper bound on each group's ε at its own δ; equal mechanisms share a curve."""
-    delta, spent = plan.budget_groups.delta, np.zeros(len(plan.budget_groups))
-    distinct = _distinct(plan)
+    delta = plan.budget_groups.delta
+    spent = np.zeros(len(plan.budget_groups))
+    positions_by_mechanism = _group_by_mechanism(plan)
     if len(plan.stages) == 1 and plan.worst_paths is None and plan.selection is None:
         stage = plan.stages[0]
         if stage.participation is not None:
-            return _spending_by_coin(plan, stage, stage.participation, method)
-        # as good as the curves, in a fraction of the time
-        if len(distinct) >= QUICK and stage.times is None:
+            return _compute_spending_by_coin(plan, stage, stage.participation, method)
+        # The batch's bounds are as good as the curves', in a fraction of the time.
+        if len(positions_by_mechanism) >= QUICK and stage.times is None:
             joins = stage.sampling_probability > 0
             spent[joins] = upper_epsilons(
                 noise_multiplier=stage.noise_stddev / stage.clip_norm[joins],
@@ -215,70 +261,92 @@ def spending(plan: Numbers, method: str) -> Floats:
                 method=method,
             )
             return spent
-    for same in distinct:
-        at = tuple(delta[same].tolist())
-        spent[same] = _epsilons(plan.mechanism_at(int(same[0])), method, at)
+    for positions in positions_by_mechanism:
+        mechanism = plan.mechanism_at(int(positions[0]))
+        spent[positions] = _bound_epsilons(mechanism, method, tuple(delta[positions].tolist()))
     return spent
 
 
+# Cached, because plans that are searched among or made again share their mechanisms.
 @lru_cache(maxsize=256)
-def _epsilons(mechanism: Mechanism, method: str, delta: tuple[float, ...]) -> Floats:
-    """Return upper bounds on ε, which plans that are searched among or made again share."""
-    spent = _at_each(privacy_curve(mechanism, method=method), np.array(delta))
+def _bound_epsilons(mechanism: Mechanism, method: str, delta: tuple[float, ...]) -> Floats:
+    """Return upper bounds on a mechanism's ε, one a δ; read-only."""
+    spent = _read_curve(privacy_curve(mechanism, method=method), np.array(delta))
     spent.setflags(write=False)
     return spent
 
 
-def _at_each(curve: PrivacyCurve, delta: Floats) -> Floats:
-    """Return upper bounds on ε at many δ, equal ones once."""
-    distinct, place = np.unique(delta, return_inverse=True)
-    return np.asarray(curve.epsilon(distinct).upper)[place.reshape(delta.shape)]
+def _read_curve(curve: PrivacyCurve, delta: Floats) -> Floats:
+    """Return upper bounds on a curve's ε, one a δ; the curve is asked once of equal δ."""
+    distinct, inverse = np.unique(delta, return_inverse=True)
+    return np.asarray(curve.epsilon(distinct).upper)[inverse.reshape(delta.shape)]
 
 
-def _spending_by_coin(plan: Numbers, stage: Stage, joins: Floats, method: str) -> Floats:
-    """Return `spending` of a stage that records join by a coin: one curve for all coins."""
+def _compute_spending_by_coin(
+    plan: Numbers, stage: Stage, participation: Floats, method: str
+) -> Floats:
+    """Return upper bounds on ε for a stage that records join by a coin: one curve for all coins."""
     # A run that is (x, δ/π)-DP in both directions is (log(1 + π(e^x − 1)), δ)-DP for a record that
     # joins it with chance π; so whatever accounts for the run accounts for the coin: by
     # Balle, Barthe, Gaboardi 2018; for the add direction docs/plans.md.
-    delta, spent = plan.budget_groups.delta, np.zeros(len(plan.budget_groups))
-    # Who joins with a chance of at most δ is covered by δ alone.
-    pays = np.flatnonzero((stage.sampling_probability > 0) & (delta < joins))
-    runs = np.stack([stage.sampling_probability, stage.clip_norm], axis=1)[pays]
-    distinct, place = np.unique(runs, axis=0, return_inverse=True)
-    for number, (q, clip) in enumerate(distinct.tolist()):
-        here = pays[place.reshape(-1) == number]
-        run = sampled_steps(stage.noise_stddev / clip, q, stage.steps)
-        inner = _at_each(privacy_curve(run, method=method), delta[here] / joins[here] * (1 - ULP))
-        spent[here] = after_coin(inner, joins[here]) * (1 + 64 * ULP)
+    delta = plan.budget_groups.delta
+    spent = np.zeros(len(plan.budget_groups))
+    # A record that joins with a chance of at most δ is covered by δ alone.
+    paying = np.flatnonzero((stage.sampling_probability > 0) & (delta < participation))
+    runs = np.stack([stage.sampling_probability, stage.clip_norm], axis=1)[paying]
+    distinct, inverse = np.unique(runs, axis=0, return_inverse=True)
+    for number, (probability, clip_norm) in enumerate(distinct.tolist()):
+        positions = paying[inverse.reshape(-1) == number]
+        chances = participation[positions]
+        run = sampled_steps(stage.noise_stddev / clip_norm, probability, stage.steps)
+        # δ/π rounded down and the result rounded up: both only raise the bound.
+        run_delta = delta[positions] / chances * (1 - ULP)
+        run_epsilon = _read_curve(privacy_curve(run, method=method), run_delta)
+        spent[positions] = after_coin(run_epsilon, chances) * (1 + 64 * ULP)
     return spent
 
 
-def _distinct(plan: Numbers) -> list[npt.NDArray[np.intp]]:
-    """Return the groups that share a mechanism, for each distinct one."""
+def _group_by_mechanism(plan: Numbers) -> list[npt.NDArray[np.intp]]:
+    """Return, for each distinct mechanism, the positions of the groups that share it."""
+    stages = plan.stages
+    if plan.selection is not None:
+        stages = (*stages, *plan.selection.others)
     columns: list[AnyArray | None] = []
-    others = () if plan.selection is None else plan.selection.others
-    for stage in (*plan.stages, *others):
+    for stage in stages:
         columns += [stage.sampling_probability, stage.clip_norm, stage.participation]
-    columns += [] if plan.worst_paths is None else list(plan.worst_paths.T)
+    if plan.worst_paths is not None:
+        columns += list(plan.worst_paths.T)
     keys = np.stack([column for column in columns if column is not None])
+    # Sorted, equal mechanisms are neighbours: a new one starts where any of the columns changes.
     order = np.lexsort(keys)
-    return np.split(order, np.flatnonzero((np.diff(keys[:, order]) != 0).any(axis=0)) + 1)
+    changes = (np.diff(keys[:, order]) != 0).any(axis=0)
+    return np.split(order, np.flatnonzero(changes) + 1)
 
 
-def _curves(mechanisms: Sequence[Mechanism]) -> list[PrivacyCurve]:
+def _make_curves(mechanisms: Sequence[Mechanism]) -> list[PrivacyCurve]:
     """Return each mechanism's curve by PLD; equal ones share one."""
-    made = {each: privacy_curve(each, method="pld") for each in dict.fromkeys(mechanisms)}
-    return [made[each] for each in mechanisms]
+    curves = {}
+    for mechanism in mechanisms:
+        if mechanism not in curves:
+            curves[mechanism] = privacy_curve(mechanism, method="pld")
+    return [curves[mechanism] for mechanism in mechanisms]
 
 
-def strictest(
-    own: BudgetGroups, index: Integers | None = None, allows: Consents | None = None
-) -> Asked:
-    """Return the smallest ε, δ and Δ̄ that each group, or any record of it, asked."""
-    bounds = np.ones(len(own)) if own.excess is None else own.excess
-    if index is None or allows is None:
-        return own.epsilon, own.delta, bounds
-    asked = own.epsilon.copy(), own.delta.copy(), bounds.copy()
-    for least, each in zip(asked, (allows.epsilon, allows.delta, allows.excess), strict=True):
-        np.minimum.at(least, index, each)
-    return asked
+def find_limits(
+    groups: BudgetGroups, index: Integers | None = None, consents: Consents | None = None
+) -> Limits:
+    """Return the smallest ε, δ and Δ̄ of each group, or of any record in it.
+
+    Args:
+        groups: The budgets that the groups asked.
+        index: Each record's group; with `consents`.
+        consents: What each record allows.
+    """
+    excess = np.ones(len(groups)) if groups.excess is None else groups.excess
+    if index is None or consents is None:
+        return Limits(groups.epsilon, groups.delta, excess)
+    limits = Limits(groups.epsilon.copy(), groups.delta.copy(), excess.copy())
+    np.minimum.at(limits.epsilon, index, consents.epsilon)
+    np.minimum.at(limits.delta, index, consents.delta)
+    np.minimum.at(limits.excess, index, consents.excess)
+    return limits
