@@ -1,7 +1,8 @@
 """The same query by apiece, OpenDP, diffprivlib, Tumult: error at equal (ε, δ); what a budget buys.
 
-Error: root mean square over repeats of `mean` and `sum` at one (ε, δ); diffprivlib and Tumult take
-Laplace noise (δ = 0), OpenDP is given the Gaussian, under its own accounting. Budget: how many sums
+Error: root mean square over repeats of `mean` and `sum` at one (ε, δ). diffprivlib and Tumult take
+Laplace noise (δ = 0); apiece and OpenDP have both noises, the Gaussian under their own accounting.
+Budget: how many sums
 a person with a budget can be part of, by the individual charge and by the worst case, on skewed
 data. Tumult Analytics needs an interpreter of its own; see tumult.py.
 
@@ -39,23 +40,34 @@ def people(size: int) -> pd.DataFrame:
     return pd.DataFrame({"id": np.arange(size), "income": np.clip(income, 0, HIGH)})
 
 
-def by_apiece(frame: pd.DataFrame, what: str, epsilon: float, seed: int) -> float:
+def by_apiece(
+    frame: pd.DataFrame, what: str, epsilon: float, seed: int, delta: float = DELTA
+) -> float:
     session = Session(
         frame,
         Schema("id", bounds={"income": (0, HIGH)}, rows_per_person=1),
         bits=random.Random(seed).getrandbits,
     )
-    answer = session.ask(f"{what}(income)", epsilon=epsilon, delta=DELTA)
+    answer = session.ask(f"{what}(income)", epsilon=epsilon, delta=delta)
     return float(answer.groups[0]["estimate"])
 
 
-def by_opendp(frame: pd.DataFrame, what: str, epsilon: float, seed: int) -> float:
+def by_apiece_laplace(frame: pd.DataFrame, what: str, epsilon: float, seed: int) -> float:
+    return by_apiece(frame, what, epsilon, seed, delta=0.0)
+
+
+def opendp_total(frame: pd.DataFrame, what: str) -> tuple[Any, Any, list[float]]:
+    """OpenDP, its sum or mean of as many bounded values as the table has, and the values."""
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
     values, size = frame["income"].tolist(), len(frame)
     space = dp.vector_domain(dp.atom_domain(bounds=(0.0, HIGH)), size=size), dp.symmetric_distance()
-    total = space >> (dp.t.then_sum() if what == "sum" else dp.t.then_mean())
+    return dp, space >> (dp.t.then_sum() if what == "sum" else dp.t.then_mean()), values
+
+
+def by_opendp(frame: pd.DataFrame, what: str, epsilon: float, seed: int) -> float:
+    dp, total, values = opendp_total(frame, what)
 
     def make(scale: float) -> Any:
         return dp.c.make_fix_delta(
@@ -64,6 +76,16 @@ def by_opendp(frame: pd.DataFrame, what: str, epsilon: float, seed: int) -> floa
 
     # Its size is public and fixed, so neighbours differ in one value: distance 2.
     scale = dp.binary_search_param(make, 2, (epsilon, DELTA), (0.0, HIGH * 1000))
+    return float(make(scale)(values))
+
+
+def by_opendp_laplace(frame: pd.DataFrame, what: str, epsilon: float, seed: int) -> float:
+    dp, total, values = opendp_total(frame, what)
+
+    def make(scale: float) -> Any:
+        return total >> dp.m.then_laplace(scale)
+
+    scale = dp.binary_search_param(make, 2, epsilon, (0.0, HIGH * 1000))
     return float(make(scale)(values))
 
 
@@ -97,7 +119,7 @@ def errors(size: int, epsilon: float, repeats: int, tumult: str | None) -> dict[
     for what in ("sum", "mean"):
         true = float(getattr(frame["income"], what)())
         found[what] = {"true": true}
-        for run in (by_apiece, by_opendp, by_diffprivlib):
+        for run in (by_apiece, by_apiece_laplace, by_opendp, by_opendp_laplace, by_diffprivlib):
             name = run.__name__.removeprefix("by_")
             try:
                 start = time.perf_counter()
