@@ -1,10 +1,10 @@
-"""Columns of settings: checked by name, brought to one shape, runs of equal ones found."""
+"""Columns of settings: checked by name, brought to one shape, find_runs of equal ones found."""
 
 import numpy as np
 import pytest
 
 from apiece.accounting.batch import broadcast, distinct
-from apiece.accounting.bounds import runs
+from apiece.accounting.bounds import find_runs
 from apiece.errors import BudgetError, InputError
 
 
@@ -32,7 +32,7 @@ def test_what_is_wrong_is_named(column: dict, error: type[Exception], says: str)
 
 def test_runs_and_distinct_columns() -> None:
     columns = np.array([[2.0, 2.0, 1.0, 2.0], [5.0, 5.0, 5.0, 4.0]])
-    starts, sizes = runs(columns)
+    starts, sizes = find_runs(columns)
     assert (starts.tolist(), sizes.tolist()) == ([0, 2, 3], [2, 1, 1])
     found, member = distinct(columns)
     assert found.T.tolist() == [[1, 5], [2, 4], [2, 5]]
@@ -41,6 +41,6 @@ def test_runs_and_distinct_columns() -> None:
 
 def test_no_columns() -> None:
     none = np.zeros((3, 0))
-    assert [part.size for part in runs(none)] == [0, 0]
+    assert [part.size for part in find_runs(none)] == [0, 0]
     found, member = distinct(none)
     assert (found.shape, member.size) == ((3, 0), 0)

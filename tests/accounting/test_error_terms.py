@@ -290,11 +290,13 @@ def contours(target: Any, old: str, new: str) -> Verdict:
         for delta in (1e-2, 1e-5):
             at, exact = fine(delta)
             columns = np.array([Z, RATE, float(TIMES), delta, 8.0])[:, None, None]
-            steps, rest, share = moments.whole(columns, 448)
+            steps, rest, share = moments.discretise_windows(columns, 448)
             for reverse in (False, True):
-                some = steps.reversed() if reverse else steps
+                some = steps.reverse() if reverse else steps
                 part = np.ones_like(share) if reverse else share
-                found, _ = integral.contour(some, columns[2], columns[3], rest, part, Aim(400))
+                found, _ = integral.build_contour(
+                    some, columns[2], columns[3], rest, part, Aim(400)
+                )
                 bounds = [found.delta(np.array([[e]])) for e in at]
                 lower, upper = (np.array([b[end][0, 0] for b in bounds]) for end in (0, 1))
                 yield bool((lower <= exact.upper).all())
@@ -304,12 +306,14 @@ def contours(target: Any, old: str, new: str) -> Verdict:
 def short_periods() -> Verdict:
     """Aliases of a tenth of δ."""
     clipped = "period = np.maximum(period, 4 * spread)"
-    yield from contours(integral._period, clipped, "period = 4 * spread")
+    yield from contours(integral._choose_period, clipped, "period = 4 * spread")
 
 
 def early_ends() -> Verdict:
     """A contour that ends where the rest of it is a fifth of δ."""
-    yield from contours(integral._ends, "aim.log_error + log_value", "math.log(0.2) + log_value")
+    yield from contours(
+        integral._choose_end, "aim.log_error + log_value", "math.log(0.2) + log_value"
+    )
 
 
 def smoothed_contours() -> Verdict:
@@ -321,9 +325,9 @@ def smoothed_contours() -> Verdict:
     ):
         leaves: Leaves = ((GaussianPair(z, q), times),)
         columns = np.array([z, q, float(times), delta, 8.0])[:, None, None]
-        steps, rest, share = moments.cut(columns, 1792)
+        steps, rest, share = moments.discretise_cut_windows(columns, 1792)
         aim = Aim(900, math.log(error), Precision(gap=0.05))
-        found, guess = integral.contour(steps, columns[2], columns[3], rest, share, aim)
+        found, guess = integral.build_contour(steps, columns[2], columns[3], rest, share, aim)
         epsilon = guess[0] * np.array([0.75, 0.85, 0.95, 1.0])
         exact, (lower, upper) = known(leaves, tuple(epsilon)), each_delta(found, epsilon)
         yield bool((lower <= exact.upper).all())
@@ -347,9 +351,9 @@ def largest_losses() -> Verdict:
     """One step in the add direction, up to where its losses end."""
     for z, q in ((1.0, 0.3), (0.7, 0.05)):
         columns = np.array([z, q, 1.0, 1e-3 * q, 9.0])[:, None, None]
-        steps, rest, share = moments.whole(columns, 640)
-        found, _ = integral.contour(
-            steps.reversed(), columns[2], columns[3], rest, np.ones_like(share), Aim(900)
+        steps, rest, share = moments.discretise_windows(columns, 640)
+        found, _ = integral.build_contour(
+            steps.reverse(), columns[2], columns[3], rest, np.ones_like(share), Aim(900)
         )
         end = -math.log1p(-q)
         epsilon = end * np.array([0.3, 0.6, 0.8, 1.1])
@@ -368,7 +372,7 @@ def windows_of_steps() -> Verdict:
     """
     for z, q in ((1.0, 0.3), (3.0, 0.9), (0.5, 0.01)):
         columns = np.array([z, q, 1.0, 0.02, 2.0])[:, None, None]
-        steps, rest, _ = moments.whole(columns, 640)
+        steps, rest, _ = moments.discretise_windows(columns, 640)
         below = float(ndtr(-2.0)), float(ndtr(-2.0 - 1 / z))
         yield float(rest.outside[0, 0]) >= below[0]
         for order, above, under in (
@@ -388,7 +392,7 @@ def remainders() -> Verdict:
         jumps = Jumps(float(one[4]), float(other[4]), float(loss[4]), times, body)
         told = times * float(max(one[0], other[0]))
         inside = max(1 - told, 0.0), max(1 - told, 0.0)
-        rest = truncation.remainder([jumps], 2.0, 1e-12, inside=inside, outside=told)
+        rest = truncation.bound_remainder([jumps], 2.0, 1e-12, inside=inside, outside=told)
         a, b = beside(one[1:4], other[1:4], *[(one[1:4], other[1:4])] * 2)
         whole, t = beside(one, other, *[(one, other)] * 2), np.exp(EPSILON)[:, None]
         for reverse in (False, True):
@@ -611,57 +615,57 @@ PLANTS: list[Plant] = [
     ),
     (
         "contour: aliases",
-        integral.Contour._around,
+        integral.Contour._widen,
         " - alias * (1 + 1e-9)",
         "",
         "short_periods",
     ),
     (
         "contour: aliases from above",
-        integral.Contour._around,
-        "np.exp(log_a + (1 - more) * epsilon) + ",
-        "",
+        integral.Contour._widen,
+        "alias = upper_alias + lower_alias",
+        "alias = lower_alias",
         "short_periods",
     ),
     (
         "contour: aliases from below",
-        integral.Contour._around,
-        " + np.exp(log_b + (1 - less) * epsilon)",
-        "",
+        integral.Contour._widen,
+        "alias = upper_alias + lower_alias",
+        "alias = upper_alias",
         "short_periods",
     ),
     (
         "contour: what follows its end",
-        integral.contour,
-        "(wrong + rest,",
-        "(wrong,",
+        integral.build_contour,
+        "error=term_error + missing,",
+        "error=term_error,",
         "early_ends",
     ),
     (
         "contour: what smoothing adds",
-        integral.contour,
+        integral.build_contour,
         "(term * (1 - wide), term)",
         "(term, term)",
         "smoothed_contours",
     ),
     (
         "contour: the losses smoothed",
-        integral.contour,
-        "np.exp(log_psi + curb)",
+        integral.build_contour,
+        "np.exp(log_psi + damping)",
         "np.exp(log_psi)",
         "smoothed_contours",
     ),
     (
         "contour: the largest loss in the add direction",
-        Steps.largest,
+        Steps.largest_loss,
         "-times *",
         "-0.5 * times *",
         "largest_losses",
     ),
     (
         "contour: mass above the window",
-        moments.whole,
-        "Remainder(outside, (none, p), (none, q)",
+        moments.discretise_windows,
+        "Remainder(outside, (none, p_jump), (none, q_jump)",
         "Remainder(outside, (none, none), (none, none)",
         "windows_of_steps",
     ),
@@ -674,8 +678,8 @@ PLANTS: list[Plant] = [
     ),
     (
         "contour: the coin's (1 - q)Q above the window",
-        moments._tails,
-        "(1 - steps.q) * above + ",
+        moments._upper_tails,
+        "(1 - steps.q) * q_mass + ",
         "",
         "windows_of_steps",
     ),

@@ -5,7 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from apiece.accounting.truncation import Jumps, Points, about_epsilon, remainder, slightest_fall
+from apiece.accounting.truncation import (
+    Jumps,
+    Points,
+    bound_remainder,
+    estimate_epsilon,
+    find_slightest_fall,
+)
 
 Q = np.array([0.5, 0.4, 0.099, 0.001])
 P = np.array([0.45, 0.4, 0.1, 0.05])
@@ -33,7 +39,7 @@ def kind(rate: float) -> Jumps:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_bounds_hold_what_jumps_add(rate: float, reverse: bool) -> None:
     epsilon = np.linspace(0.0, 6.0, 25)
-    found = remainder([kind(rate)], rate, 1e-12).bounds(epsilon, reverse=reverse)
+    found = bound_remainder([kind(rate)], rate, 1e-12).bounds(epsilon, reverse=reverse)
     exact = np.array([jump_part(float(e), reverse=reverse) for e in epsilon])
     assert (found.lower <= exact * (1 + 1e-12)).all()
     assert (exact <= found.upper * (1 + 1e-12)).all()
@@ -41,7 +47,7 @@ def test_bounds_hold_what_jumps_add(rate: float, reverse: bool) -> None:
 
 def test_bounds_are_close_where_jumps_are_hardly_ever_taken_back() -> None:
     epsilon = np.array([0.5, 1.0])
-    found = remainder([kind(10.0)], 10.0, 1e-12).bounds(epsilon, reverse=False)
+    found = bound_remainder([kind(10.0)], 10.0, 1e-12).bounds(epsilon, reverse=False)
     exact = np.array([jump_part(float(e), reverse=False) for e in epsilon])
     assert found.upper == pytest.approx(exact, rel=1e-3)
     assert found.lower == pytest.approx(exact, rel=1e-3)
@@ -49,7 +55,7 @@ def test_bounds_are_close_where_jumps_are_hardly_ever_taken_back() -> None:
 
 def test_a_bound_without_what_is_taken_back_would_be_wrong() -> None:
     """Negative control: P(J) − e^ε·Q(J) alone is no upper bound where jumps are taken back."""
-    low = remainder([kind(1.0)], 1.0, 1e-12).bounds(np.array([4.5]), reverse=False).lower[0]
+    low = bound_remainder([kind(1.0)], 1.0, 1e-12).bounds(np.array([4.5]), reverse=False).lower[0]
     assert jump_part(4.5, reverse=False) > low * (1 + 1e-6) + 1e-9
 
 
@@ -60,18 +66,18 @@ def test_arrays_are_as_one_by_one() -> None:
     log_q = np.log(rng.dirichlet(np.ones(40), 5))
     times, delta = np.full((5, 1), 7.0), 10.0 ** -np.arange(3, 8)[:, None]
     width = np.zeros((5, 1))
-    together = about_epsilon([Points.of(ratio, width, log_q, times)], delta)
-    falls, rates = slightest_fall([Points.of(ratio, width, log_q, times)], together, delta)
+    together = estimate_epsilon([Points.of(ratio, width, log_q, times)], delta)
+    falls, rates = find_slightest_fall([Points.of(ratio, width, log_q, times)], together, delta)
     for k in range(5):
         row = slice(k, k + 1)
         alone = [Points.of(ratio[row], width[row], log_q[row], times[row])]
-        assert about_epsilon(alone, delta[row]) == together[row]
-        assert slightest_fall(alone, together[row], delta[row]) == (falls[row], rates[row])
+        assert estimate_epsilon(alone, delta[row]) == together[row]
+        assert find_slightest_fall(alone, together[row], delta[row]) == (falls[row], rates[row])
 
 
 def test_several_kinds_are_one_kind_more_often() -> None:
     one, two = kind(2.0), kind(2.0)._replace(times=TIMES // 2)
-    whole, parts = remainder([one], 2.0, 1e-12), remainder([two, two], 2.0, 1e-12)
+    whole, parts = bound_remainder([one], 2.0, 1e-12), bound_remainder([two, two], 2.0, 1e-12)
     assert whole.p == pytest.approx(parts.p, rel=1e-12)
     assert whole.log_fall == pytest.approx(parts.log_fall, rel=1e-9)
 
@@ -85,8 +91,8 @@ def test_where_none_falls_surely_enough_the_largest_is_taken_row_by_row() -> Non
     times, delta = np.full((rows, 1), 7.0), np.full((rows, 1), 1e-5)
     far = np.full((rows, 1), 1e3)  # where all that is surely known is needed
     width = np.zeros((rows, 1))
-    falls, rates = slightest_fall([Points.of(ratio, width, log_q, times)], far, delta)
+    falls, rates = find_slightest_fall([Points.of(ratio, width, log_q, times)], far, delta)
     for k in range(rows):
         row = slice(k, k + 1)
         alone = [Points.of(ratio[row], width[row], log_q[row], times[row])]
-        assert slightest_fall(alone, far[row], delta[row]) == (falls[row], rates[row])
+        assert find_slightest_fall(alone, far[row], delta[row]) == (falls[row], rates[row])

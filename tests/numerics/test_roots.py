@@ -3,22 +3,22 @@
 import numpy as np
 import pytest
 
-from apiece.numerics.roots import geometric, last_true, narrowed
+from apiece.numerics.roots import bisect, geometric, last_true
 
 
 def test_both_directions_and_many_at_once() -> None:
     roots = np.array([0.1, 1.0, 7.5])
-    inside, outside = narrowed(lambda x: np.asarray(x <= roots), 0.0, np.full(3, 10.0), rounds=60)
+    inside, outside = bisect(lambda x: np.asarray(x <= roots), 0.0, np.full(3, 10.0), rounds=60)
     assert (inside <= roots).all()
     assert (outside > roots).all()
     assert (np.nextafter(inside, 11) == outside).all()
-    inside, outside = narrowed(lambda x: np.asarray(x > roots), np.full(3, 10.0), 0.0, rounds=60)
+    inside, outside = bisect(lambda x: np.asarray(x > roots), np.full(3, 10.0), 0.0, rounds=60)
     assert (inside > roots).all()
     assert (outside <= roots).all()
 
 
 def test_what_holds_nowhere_leaves_the_ends_given() -> None:
-    inside, outside = narrowed(lambda x: np.asarray(x * np.nan <= x), 1.0, 2.0, rounds=9)
+    inside, outside = bisect(lambda x: np.asarray(x * np.nan <= x), 1.0, 2.0, rounds=9)
     assert inside == 1.0
     assert outside == 1 + 2.0**-9
 
@@ -32,7 +32,7 @@ def test_safe_where_the_condition_is_not_monotone(seed: int) -> None:
         seen.append(x)
         return np.asarray(np.sin(40 * x + phase) > 0)
 
-    inside, outside = narrowed(holds, np.zeros(50), np.ones(50), rounds=30)
+    inside, outside = bisect(holds, np.zeros(50), np.ones(50), rounds=30)
     good = holds(inside)
     assert (good | (inside == 0)).all()
     assert (~holds(outside) | (outside == 1)).all()
@@ -45,10 +45,10 @@ def test_it_stops_where_no_float_is_left() -> None:
         calls.append(x)
         return np.asarray(x * x <= 2)
 
-    inside, _ = narrowed(holds, 1.0, 2.0, rounds=1000)
+    inside, _ = bisect(holds, 1.0, 2.0, rounds=1000)
     assert float(inside) ** 2 <= 2
     assert len(calls) < 60
-    wide, _ = narrowed(holds, 1e-100, 1e100, rounds=70, middle=geometric)
+    wide, _ = bisect(holds, 1e-100, 1e100, rounds=70, middle=geometric)
     assert float(wide) == pytest.approx(2**0.5, rel=1e-14)
     assert float(geometric(np.float64(1e200), np.float64(1e300))) == pytest.approx(1e250)
 

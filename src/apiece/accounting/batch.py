@@ -14,7 +14,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._identity import common_index
 from apiece._types import Bounds, Floats
-from apiece.accounting.bounds import runs
+from apiece.accounting.bounds import find_runs
 from apiece.accounting.choose import bounds_of, require_batch, upper_bounds_of
 from apiece.errors import BudgetError, InfeasibleError, InputError, RangeError
 from apiece.numerics.gaussian import gaussian_mu_about
@@ -292,7 +292,7 @@ def broadcast(**columns: npt.ArrayLike) -> tuple[tuple[int, ...], list[Floats]]:
 def distinct(columns: Floats) -> tuple[Floats, Places]:
     """Return the distinct columns in lexical order, and the place of each column among them."""
     order = np.lexsort(columns[::-1])
-    starts, sizes = runs(columns[:, order])
+    starts, sizes = find_runs(columns[:, order])
     member = np.empty(order.size, dtype=np.intp)
     member[order] = np.repeat(np.arange(starts.size), sizes)
     return columns[:, order[starts]], member

@@ -246,7 +246,7 @@ def pieces(nodes: Floats) -> Iterator[slice]:
         start = end
 
 
-def runs(columns: Floats) -> tuple[Places, Places]:
+def find_runs(columns: Floats) -> tuple[Places, Places]:
     """Return where each run of equal columns begins, and how many columns it has."""
     new = np.append(True, (np.diff(columns, axis=1) != 0).any(axis=0))[: columns.shape[1]]
     starts = np.flatnonzero(new)

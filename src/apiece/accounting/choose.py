@@ -31,9 +31,9 @@ from apiece.accounting.bounds import (
     Evaluated,
     Evaluations,
     Profile,
+    find_runs,
     gated,
     nothing_known,
-    runs,
     within_range,
 )
 from apiece.accounting.contour.profile import (
@@ -328,7 +328,7 @@ def bounds_of(columns: Floats, method: str) -> Bounds:
         lower[first], upper[first] = epsilon_bounds(columns[:, first])
     known, _ = gated("contour integral", "epsilon", columns[3], Bounds(lower, upper))
     (lower, upper), left = known, np.flatnonzero(~DEFAULT.reached(known))
-    starts, sizes = runs(columns[:3, left]) if left.size else (left, left)
+    starts, sizes = find_runs(columns[:3, left]) if left.size else (left, left)
     for start, size in zip(starts, sizes, strict=True):
         here = left[start : start + size]
         z, q, steps = columns[:3, here[0]].tolist()
@@ -349,7 +349,7 @@ def _by_contours(columns: Floats, method: str) -> Mask:
 def upper_bounds_of(columns: Floats, method: str) -> Floats:
     """Return upper bounds on ε, as `bounds_of`, by curves where several δ share a mechanism."""
     # What curves do not answer closely is answered as ever.
-    starts, sizes = runs(columns[:3])
+    starts, sizes = find_runs(columns[:3])
     shared = _by_contours(columns[:, starts], method) & (sizes >= SEVERAL)
     upper, some = np.full(columns.shape[1], np.inf), np.repeat(shared, sizes)
     if shared.any():

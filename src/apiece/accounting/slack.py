@@ -37,7 +37,7 @@ from apiece.mechanisms import (
 )
 from apiece.numerics.gaussian import gaussian_delta
 from apiece.numerics.normal import log_tail, place_of_tail, tail
-from apiece.numerics.roots import geometric, narrowed
+from apiece.numerics.roots import bisect, geometric
 from apiece.numerics.rounding import UNIT
 
 _FINITE: Final = "give finite numbers from 0 on"
@@ -245,7 +245,7 @@ def _least(slacks: Floats, looks: _Looks) -> Floats:
         return np.asarray(_between(mu, slacks, looks).all(axis=1))
 
     most = np.full(slacks.shape, _MOST)
-    least, _ = narrowed(safe, most, _LEAST, rounds=_HALVINGS, middle=geometric)
+    least, _ = bisect(safe, most, _LEAST, rounds=_HALVINGS, middle=geometric)
     return np.where(safe(least), least, np.inf)
 
 
@@ -293,7 +293,7 @@ def _too_little(slacks: Floats, looks: _Looks) -> Floats:
         return np.asarray((looks.lower <= most * (1 + _ROUNDING)).all(axis=1))
 
     start = np.full(slacks.shape, _MOST)
-    _, largest = narrowed(possible, start, _LEAST, rounds=_HALVINGS, middle=geometric)
+    _, largest = bisect(possible, start, _LEAST, rounds=_HALVINGS, middle=geometric)
     return np.where(possible(np.full(slacks.shape, _LEAST)), 0.0, largest)
 
 

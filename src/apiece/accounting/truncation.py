@@ -23,62 +23,71 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from apiece._types import Bounds, Floats, Mask, Reals
-from apiece.numerics.roots import narrowed
+from apiece.numerics.roots import bisect
 from apiece.numerics.rounding import UNIT
 
 MARGIN = 1.02
-"""By which jumps begin above the largest ε expected."""
+"""Factor by which jumps begin above the largest ε expected."""
 Number: TypeAlias = Any  # a float, or one (K, 1)
 
-_SURELY = 25.0  # e^{−this}: chance that a jump is taken back, where it is not known what matters
-_SHARE = 1e-5  # of δ that jumps taken back may add to an upper bound
+# Nats: a jump is taken back with a chance of e^{−this} where it is not known what matters.
+_SURELY = 25.0
+# Share of δ that jumps taken back may add to an upper bound.
+_SHARE = 1e-5
+# Orders −θ, negated, and orders λ − 1 that are tried.
 _RATES = np.geomspace(1e-4, 1e10, 43)
-_EXCESS = np.geomspace(1e-5, 1e9, 43)  # orders above 1
-_FALLS = np.linspace(0.02, 1.0, 33)
-_ROUNDS = 14  # of bisection
+_EXCESS_ORDERS = np.geomspace(1e-5, 1e9, 43)
+# Shares of the largest fall that are tried.
+_FALL_SHARES = np.linspace(0.02, 1.0, 33)
+# Rounds of bisection.
+_ROUNDS = 14
+# A sum of shares below it has lost its digits.
+_LEAST_SUM = 1e-290
 
 
 class Remainder(NamedTuple):
     """What no window holds: events told apart outright, and jumps J."""
 
-    # outside: a bound on the probability of the former, in both worlds. p, q: that of the latter in
-    # the two worlds, each (low, high). log_fall: log of a bound on Q(J, L ≤ 0), which grows as
-    # e^{rate·ε}.
-
+    # A bound on the probability of events told apart outright, in both worlds.
     outside: Number
+    # The probability of a jump in the two worlds, each (low, high).
     p: tuple[Number, Number]
     q: tuple[Number, Number]
+    # Log of a bound on Q(J, L ≤ 0), which grows as e^{rate·ε}.
     rate: Number
     log_fall: Number
 
     def bounds(self, epsilon: Reals, *, reverse: bool) -> Bounds:
         """Bound what all this adds to δ(ε); the upper bound is convex in e^ε where below P(J)."""
         slack = 8 * UNIT
+        loss = -epsilon if reverse else epsilon
         with np.errstate(over="ignore", invalid="ignore"):
-            back = np.exp(self.log_fall + self.rate * (-epsilon if reverse else epsilon))
+            # A bound on Q(J, L ≤ ε), jumps that are taken back.
+            back = np.exp(self.log_fall + self.rate * loss)
             if reverse:
-                return Bounds(np.zeros(back.shape), np.minimum(back, self.q[1]) + self.outside)
+                upper = np.minimum(back, self.q[1]) + self.outside
+                return Bounds(np.zeros(back.shape), upper)
             grow = np.exp(epsilon)
             low = self.p[0] - grow * (self.q[1] * (1 + slack))
             high = self.p[1] - grow * (self.q[0] * (1 - slack) - back)
-        # past the range of e^ε, P(J) alone
-        high = np.minimum(np.where(np.isfinite(high), high, np.inf), self.p[1])
+        # Past the range of e^ε, P(J) alone.
+        high = np.where(np.isfinite(high), high, np.inf)
+        high = np.minimum(high, self.p[1])
         return Bounds(np.maximum(low, 0.0), high + self.outside)
 
 
 class Jumps(NamedTuple):
     """One kind of step: P- and Q-chance of a loss above `loss`, and how many steps there are."""
 
-    # log_body: a bound on log E_Q[r^{−rate}] over all other losses.
-
     p: Number
     q: Number
     loss: Number
     times: Number
+    # A bound on log E_Q[r^{−rate}] over all other losses.
     log_body: Number
 
 
-def remainder(
+def bound_remainder(
     kinds: Sequence[Jumps],
     rate: Number,
     slack: float,
@@ -87,70 +96,85 @@ def remainder(
     outside: Number = 0.0,
     below: Sequence[Jumps] | None = None,
 ) -> Remainder:
-    """Return what the jumps of all kinds of steps add to δ."""
-    # rate: the θ of the bound; any positive number gives one. slack: relative error of all chances.
-    # inside: of both worlds, the probability at least of what is not told apart outright, without
-    # which J is meant. below: the jumps of a dominated composition, where they are others.
-    under = kinds if below is None else below
+    """Return what the jumps of all kinds of steps add to δ.
+
+    `rate` is the θ of the bound; any positive number gives one. `slack` is the relative error of
+    all chances. `inside` is, for both worlds, the probability at least of what is not told apart
+    outright, without which J is meant. `below` are the jumps of a dominated composition, where they
+    are others.
+    """
+    dominated = kinds if below is None else below
+    log_fall = _bound_log_fall(kinds, rate, slack)
+    # Each probability is rounded in the direction of the bound that it is for: P of the dominated
+    # steps enters the lower bound and P of the dominating ones the upper, Q the other way round.
+    p_low = inside[0] * _any_chance([(kind.p, kind.times) for kind in dominated], 1 - slack)
+    q_low = inside[1] * _any_chance([(kind.q, kind.times) for kind in kinds], 1 - slack)
+    p_high = _any_chance([(kind.p, kind.times) for kind in kinds], 1 + slack)
+    q_high = _any_chance([(kind.q, kind.times) for kind in kinds], 1 + slack)
+    q_dominated = _any_chance([(kind.q, kind.times) for kind in dominated], 1 + slack)
+    q_ends = (q_low, np.maximum(q_high, q_dominated))
+    return Remainder(outside, (p_low, p_high), q_ends, rate, log_fall + 1e-9)
+
+
+def _bound_log_fall(kinds: Sequence[Jumps], rate: Number, slack: float) -> Number:
+    """Return the log of a bound on Q(J, L ≤ 0): Chernoff's, of the other steps' losses."""
     q_any = sum(kind.times * kind.q for kind in kinds)
     with np.errstate(divide="ignore"):
         log_fall = np.log(q_any * (1 + slack))
         cuts = [np.where(kind.q > 0, kind.loss, np.inf) for kind in kinds]
         log_fall = log_fall - rate * np.min(np.broadcast_arrays(*cuts), axis=0)
         for kind in kinds:
-            rest = np.log(kind.q * (1 + slack)) - rate * np.where(kind.q > 0, kind.loss, 0.0)
-            log_fall += np.maximum(kind.times * np.logaddexp(kind.log_body, rest), 0.0)
-    p_low, q_low = (
-        share * _some([(each[world], each.times) for each in of], 1 - slack)
-        for share, world, of in ((inside[0], 0, under), (inside[1], 1, kinds))
-    )
-    p_high, q_high, q_under = (
-        _some([(each[world], each.times) for each in of], 1 + slack)
-        for world, of in ((0, kinds), (1, kinds), (1, under))
-    )
-    q_both = (q_low, np.maximum(q_high, q_under))
-    return Remainder(outside, (p_low, p_high), q_both, rate, log_fall + 1e-9)
+            # A jump of another step has a loss above its cut too.
+            cut = np.where(kind.q > 0, kind.loss, 0.0)
+            log_jump = np.log(kind.q * (1 + slack)) - rate * cut
+            log_moment = np.logaddexp(kind.log_body, log_jump)
+            log_fall += np.maximum(kind.times * log_moment, 0.0)
+    return log_fall
 
 
-def _some(chances: Sequence[tuple[Number, Number]], factor: float) -> Number:
+def _any_chance(chances: Sequence[tuple[Number, Number]], factor: float) -> Number:
     """Return 1 − Π(1 − p·factor)^times, rounded in the direction of the factor."""
     with np.errstate(divide="ignore"):
-        spared = sum(times * np.log1p(-np.minimum(p * factor, 1.0)) for p, times in chances)
+        log_none = sum(times * np.log1p(-np.minimum(p * factor, 1.0)) for p, times in chances)
     rounding = (8 + len(chances)) * UNIT
-    return np.minimum(-np.expm1(spared) * (1 + np.copysign(rounding, factor - 1)), 1.0)
+    return np.minimum(-np.expm1(log_none) * (1 + np.copysign(rounding, factor - 1)), 1.0)
 
 
 class Points(NamedTuple):
     """One step's losses as weighted points, ascending: (K, n), and `times` (K, 1)."""
 
-    # width: over how much each point's losses are spread. log_q: of the Q-mass. above: the P- and
-    # the Q-mass from each point on, (K, n + 1).
-
     ratio: Floats
+    # Over how much each point's losses are spread.
     width: Floats
+    # Log of the Q-mass.
     log_q: Floats
     times: Floats
+    # The P- and the Q-mass from each point on, (K, n + 1).
     above: tuple[Floats, Floats]
 
     @classmethod
     def of(cls, ratio: Floats, width: Floats, log_q: Floats, times: Floats) -> Points:
         """Return points with the masses above each of them."""
         none = np.zeros((ratio.shape[0], 1))
-        masses = np.exp(log_q + ratio), np.exp(log_q)
-        p, q = (np.append(np.cumsum(m[:, ::-1], axis=1)[:, ::-1], none, axis=1) for m in masses)
-        return cls(ratio, width, log_q, times, (p, q))
 
-    def tilted(self, orders: Floats) -> Floats:
+        def sum_above(mass: Floats) -> Floats:
+            return np.append(np.cumsum(mass[:, ::-1], axis=1)[:, ::-1], none, axis=1)
+
+        above = (sum_above(np.exp(log_q + ratio)), sum_above(np.exp(log_q)))
+        return cls(ratio, width, log_q, times, above)
+
+    def log_shares(self, orders: Floats) -> Floats:
         """Return the log of each point's share of E_Q[r^λ], for each order λ; (K, orders, n)."""
-        order, width = orders[:, None], self.width[:, None, :]
-        # spread evenly; exact at orders 0 and 1, since the mean of each point is
+        order = orders[:, None]
+        width = self.width[:, None, :]
+        # Spread evenly; exact at orders 0 and 1, since the mean of each point is.
         excess = np.abs(order * (order - 1)) * width**2 / 24
         exponent = self.log_q[:, None, :] + order * self.ratio[:, None, :]
         return np.asarray(exponent + np.minimum(np.abs(order) * width / 2, excess))
 
     def log_moments(self, orders: Floats) -> Floats:
         """Return log E_Q[r^λ] of all steps, for each order λ; (K, orders)."""
-        exponent = self.tilted(orders)
+        exponent = self.log_shares(orders)
         top = exponent.max(axis=2)
         total = np.exp(exponent - top[:, :, None]).sum(axis=2)
         return np.asarray(self.times * (top + np.log(total)))
@@ -162,52 +186,59 @@ def log_conversion(excess: Number) -> Number:
     return excess * np.log1p(-1 / (1 + excess)) - np.log1p(excess)
 
 
-def about_epsilon(parts: Sequence[Points], delta: Floats) -> Floats:
+def estimate_epsilon(parts: Sequence[Points], delta: Floats) -> Floats:
     """Return about ε(δ), (K, 1), from the chance of jumps and the moments of what is none."""
-    constant = log_conversion(_EXCESS)
+    constant = log_conversion(_EXCESS_ORDERS)
+    # For each order, log moments of the losses up to each point, of all steps of a kind.
     bodies = []
     for part in parts:
-        exponent = part.tilted(1 + _EXCESS)
+        exponent = part.log_shares(1 + _EXCESS_ORDERS)
         top = exponent.max(axis=2, keepdims=True)
         sums = np.cumsum(np.exp(exponent - top), axis=2)
-        body = np.where(sums > 1e-290, top + np.log(np.maximum(sums, 1e-290)), np.inf)
+        log_sums = top + np.log(np.maximum(sums, _LEAST_SUM))
+        body = np.where(sums > _LEAST_SUM, log_sums, np.inf)
         bodies.append(part.times[:, :, None] * body)
-    whole = sum(body[:, :, -1] for body in bodies) + constant
-    high = ((whole - np.log(delta)) / _EXCESS).min(axis=1, keepdims=True)
-    fall = slightest_fall(parts, high, delta)[0]
+    # The Rényi conversion of the losses uncut is an ε that is large enough.
+    uncut = sum(body[:, :, -1] for body in bodies) + constant
+    largest = ((uncut - np.log(delta)) / _EXCESS_ORDERS).min(axis=1, keepdims=True)
+    fall, _ = find_slightest_fall(parts, largest, delta)
 
-    def beyond(log_epsilon: Floats) -> Mask:
+    def is_enough(log_epsilon: Floats) -> Mask:
+        """Return where jumps above ε, and the moments below them, make at most δ."""
         epsilon = np.exp(log_epsilon)
-        moment = constant - _EXCESS * epsilon
+        loss = epsilon + fall
+        moment = constant - _EXCESS_ORDERS * epsilon
         for part, body in zip(parts, bodies, strict=True):
-            last = np.maximum((part.ratio <= epsilon + fall).sum(axis=1) - 1, 0)
+            last = np.maximum((part.ratio <= loss).sum(axis=1) - 1, 0)
             moment = moment + body[np.arange(last.size), :, last]
         bound = np.exp(np.minimum(moment.min(axis=1, keepdims=True), 0.0))
-        return np.asarray(~(_chance(parts, epsilon + fall, 0) + bound > delta))
+        return np.asarray(~(_jump_chance(parts, loss, 0) + bound > delta))
 
-    high, _ = narrowed(beyond, np.log(np.maximum(high, 1e-9)), np.log(1e-9), rounds=_ROUNDS)
-    return np.asarray(np.exp(high))
+    start = np.log(np.maximum(largest, 1e-9))
+    log_epsilon, _ = bisect(is_enough, start, np.log(1e-9), rounds=_ROUNDS)
+    return np.asarray(np.exp(log_epsilon))
 
 
-def slightest_fall(
+def find_slightest_fall(
     parts: Sequence[Points], epsilon: Floats, delta: Floats
 ) -> tuple[Floats, Floats]:
     """Return how far losses above a jump hardly ever fall, and the rate of that bound; (K, 1)."""
     # So little that it matters to the bound on δ = δ(ε) by jumps from ε plus it on.
     moments = np.maximum(sum(part.log_moments(-_RATES) for part in parts), 0.0)
-    most = ((_SURELY + moments) / _RATES).min(axis=1, keepdims=True)
-    falls = most * _FALLS
-    surely = falls[:, :, None] * _RATES - moments[:, None, :]
-    jumps = np.maximum(_chance(parts, epsilon + falls, 1), 1e-300)
+    largest = ((_SURELY + moments) / _RATES).min(axis=1, keepdims=True)
+    falls = largest * _FALL_SHARES
+    # Nats by which each fall is unlikely, for each rate.
+    nats = falls[:, :, None] * _RATES - moments[:, None, :]
+    jumps = np.maximum(_jump_chance(parts, epsilon + falls, 1), 1e-300)
     needed = np.log(jumps) + epsilon - np.log(_SHARE * delta)
-    enough = surely.max(axis=2) >= np.minimum(needed, _SURELY)
+    enough = nats.max(axis=2) >= np.minimum(needed, _SURELY)
     first = np.where(enough.any(axis=1), enough.argmax(axis=1), -1)
     row = np.arange(first.size)
-    rate = _RATES[surely[row, first].argmax(axis=1)]
+    rate = _RATES[nats[row, first].argmax(axis=1)]
     return falls[row, first][:, None], rate[:, None]
 
 
-def _chance(parts: Sequence[Points], loss: Floats, world: int) -> Floats:
+def _jump_chance(parts: Sequence[Points], loss: Floats, world: int) -> Floats:
     """Return about the chance in P (0) or Q (1) that a step's loss exceeds each `loss`, (K, m)."""
     total = np.zeros(loss.shape)
     row = np.arange(loss.shape[0])[:, None]

@@ -26,7 +26,7 @@ from apiece.errors import InfeasibleError, InputError
 from apiece.filters import Costs, costs_of
 from apiece.ledger import Ledger
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
-from apiece.numerics.roots import narrowed
+from apiece.numerics.roots import bisect
 
 _TAIL: Final = 1e-3  # of δ, given to joining more often than is counted
 _FINEST: Final = 1e-4  # of δ, the slack that is still told from what is beyond
@@ -278,7 +278,7 @@ class _Joined:
         within = self.beyond < delta
         rest = np.where(within, (delta - self.beyond) / (1 + 1e-6), 0.5)
         enough = np.asarray(self.curves[-1].epsilon(rest).upper)
-        least, _ = narrowed(
+        least, _ = bisect(
             lambda epsilon: np.asarray(self.delta(epsilon).upper <= delta),
             enough,
             0.0,

@@ -13,7 +13,7 @@ from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.solve import ROUND, uniform_noise
 from apiece.errors import BudgetError, InfeasibleError, InputError
-from apiece.numerics.roots import narrowed
+from apiece.numerics.roots import bisect
 from apiece.plan import Plan, Stage
 from apiece.plan.parts import sampled_steps
 
@@ -123,7 +123,7 @@ def _largest(curve: PrivacyCurve, epsilon: Floats, delta: Floats) -> Floats:
         spent = np.exp(log_pi) * np.asarray(curve.delta(np.minimum(level, reach)).upper)
         return np.asarray(spent <= delta * (1 - 1e-9))
 
-    log_pi, _ = narrowed(keeps, np.full(epsilon.shape, -60.0), 0.0, rounds=40)
+    log_pi, _ = bisect(keeps, np.full(epsilon.shape, -60.0), 0.0, rounds=40)
     return np.asarray(np.exp(log_pi))
 
 

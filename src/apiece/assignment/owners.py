@@ -19,7 +19,7 @@ from apiece.budgets import Budgets, Ownership
 from apiece.budgets.units import places_of
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed, Mechanism, MixtureOfGaussians, Repeated
-from apiece.numerics.roots import geometric, narrowed
+from apiece.numerics.roots import bisect, geometric
 from apiece.plan import BoundPlan, Verification
 from apiece.plan.parts import sampled_steps
 
@@ -245,7 +245,7 @@ def _one_of(epsilon: float, delta: float, many: int, rate: float, steps: int) ->
         assert step is not None
         return np.asarray(privacy_curve(Repeated(step, steps)).epsilon(delta).upper <= epsilon)
 
-    z, _ = narrowed(within, _MOST, _LEAST * many, rounds=_ROUNDS, middle=geometric)
+    z, _ = bisect(within, _MOST, _LEAST * many, rounds=_ROUNDS, middle=geometric)
     alone = float(privacy_curve(sampled_steps(float(z), rate, steps)).epsilon(delta).lower)
     return min(alone * (1 - BACK), epsilon)
 

@@ -20,7 +20,7 @@ from apiece import _check
 from apiece._types import Floats, Integers
 from apiece.budgets.records import Budgets
 from apiece.errors import BudgetError, InfeasibleError, InputError, unknown
-from apiece.numerics.roots import geometric, narrowed
+from apiece.numerics.roots import bisect, geometric
 
 ROUNDING = 1e-13  # of a sum of probabilities in floating point
 Below = Callable[[int], int]
@@ -296,7 +296,7 @@ def gaussian_variance(epsilon: float, delta: float) -> Fraction:
         if high > WIDEST:
             raise _too_small(epsilon, delta)
     rounds = math.ceil(math.log2(math.log(high / low) / math.log(1.01)))
-    least, _ = narrowed(
+    least, _ = bisect(
         lambda x: np.asarray(enough(float(x))), high, low, rounds=rounds, middle=geometric
     )
     variance = Fraction(float(least)).limit_denominator(10**6) + Fraction(1, 10**6)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from apiece._types import Bounds, Floats, Mask
 from apiece.numerics.normal import density, mills, quantile
-from apiece.numerics.roots import geometric, narrowed
+from apiece.numerics.roots import bisect, geometric
 
 _ROUNDING: Final = 2.0**-49  # eight units in the last place: mills and exp are good to a few
 _ULP: Final = 2.0**-52
@@ -56,7 +56,7 @@ def gaussian_epsilon_above(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the least ε found with which μ-Gaussian differential privacy is (ε, δ)-DP."""
     # 0 where mu is 0 or δ(0) ≤ delta. Arrays broadcast.
     mu, some, delta = _shift(mu, delta)
-    epsilon, _ = narrowed(
+    epsilon, _ = bisect(
         lambda epsilon: np.asarray(gaussian_delta(some, epsilon).upper <= delta),
         _enough(some, delta),
         0.0,
@@ -70,7 +70,7 @@ def gaussian_epsilon_below(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the largest ε found with which μ-Gaussian privacy is not (ε, δ)-DP, or 0."""
     # For lower bounds. Arrays broadcast.
     mu, some, delta = _shift(mu, delta)
-    epsilon, _ = narrowed(
+    epsilon, _ = bisect(
         lambda epsilon: np.asarray(gaussian_delta(some, epsilon).lower > delta),
         0.0,
         _enough(some, delta),
@@ -96,7 +96,7 @@ def gaussian_mu_below(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     below, above = near * (1 - _NEAR), near * (1 + _NEAR)
     inside = np.where(safe(below), np.maximum(below, inside), inside)
     outside = np.where(safe(above), outside, above)
-    mu, _ = narrowed(safe, inside, outside, rounds=60, middle=geometric)
+    mu, _ = bisect(safe, inside, outside, rounds=60, middle=geometric)
     return np.asarray(mu * (1 - 4 * _ULP))
 
 

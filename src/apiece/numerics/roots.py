@@ -192,7 +192,7 @@ def geometric(a: Floats, b: Floats) -> Floats:
     return np.asarray(np.where(product < np.inf, np.sqrt(product), np.sqrt(a) * np.sqrt(b)))
 
 
-def narrowed(
+def bisect(
     holds: Callable[[Floats], Mask],
     inside: npt.ArrayLike,
     outside: npt.ArrayLike,
@@ -222,5 +222,5 @@ def last_true(holds: Callable[[float], bool], *, most: float, rounds: int) -> fl
     low, high = 0.0, 1.0
     while high < most and holds(high):
         low, high = high, 2 * high
-    last, _ = narrowed(lambda x: np.asarray(holds(float(x))), low, high, rounds=rounds)
+    last, _ = bisect(lambda x: np.asarray(holds(float(x))), low, high, rounds=rounds)
     return float(last)

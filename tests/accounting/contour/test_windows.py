@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from apiece._types import Floats
-from apiece.accounting.contour.moments import cut, whole
+from apiece.accounting.contour.moments import discretise_cut_windows, discretise_windows
 
 Z, Q, TIMES, DELTA, REACH = 0.7, 0.03, 40.0, 1e-6, 8.0
 
@@ -21,7 +21,7 @@ def tails(high: float) -> tuple[float, float]:
 
 
 def test_a_whole_window_tells_apart_what_is_above_it() -> None:
-    steps, rest, share = whole(columns(), 160)
+    steps, rest, share = discretise_windows(columns(), 160)
     p, q = tails(float(steps.edge[0, -1]))
     assert TIMES * p <= float(rest.p[1][0, 0]) <= TIMES * p * (1 + 1e-9)
     assert TIMES * q <= float(rest.q[1][0, 0])
@@ -31,7 +31,7 @@ def test_a_whole_window_tells_apart_what_is_above_it() -> None:
 
 
 def test_a_cut_window_calls_them_jumps() -> None:
-    steps, rest, share = cut(columns(), 160)
+    steps, rest, share = discretise_cut_windows(columns(), 160)
     high = float(steps.edge[0, -1])
     assert high < REACH + 1 / Z
     for chance, (low, most) in zip(tails(high), (rest.p, rest.q), strict=True):

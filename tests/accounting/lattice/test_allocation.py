@@ -57,7 +57,7 @@ def test_planted_faults_leave_the_quadrature_out(
 ) -> None:
     exact = np.array([delta_of(z, n, epsilon) for epsilon in (0.1, 0.5, 1.0)])
     found: list[str] = []
-    real = allocation.law.__wrapped__
+    real = allocation.build_ratio_law.__wrapped__
     faults = {
         "contracted": lambda step, upper: real(step, upper=False),
         "one step too many": lambda step, upper: real(
@@ -66,7 +66,7 @@ def test_planted_faults_leave_the_quadrature_out(
         "a tail dropped": lambda step, upper: _without_tail(real(step, upper=upper)),
     }
     for name, fault in faults.items():
-        monkeypatch.setattr(allocation, "law", fault)
+        monkeypatch.setattr(allocation, "build_ratio_law", fault)
         told = allocation.AllocatedProfile(Allocated(z, n)).delta(np.array([0.1, 0.5, 1.0]))
         found += [name] * bool((told.upper < exact - 1e-9).any())
     assert found == list(faults)
@@ -135,7 +135,8 @@ def test_halving_keeps_the_mean_and_moves_hinges_one_way(upper: bool) -> None:
     for size in range(1, 9):
         rng = np.random.default_rng(size)
         ratio, mass = np.sort(rng.exponential(size=size)), rng.random(size)
-        halved, weight = allocation._halved(ratio, mass, upper)
+        atoms = allocation.WeightedRatios(ratio, mass)
+        halved, weight = allocation._halve_atoms(atoms, upper)
         assert halved.size == size // 2 + (upper or size % 2)
         assert math.isclose(weight.sum(), mass.sum())
         assert math.isclose(weight @ halved, mass @ ratio)
@@ -207,9 +208,9 @@ def test_it_goes_through_json_and_is_refused_past_its_range() -> None:
     assert from_json(to_json(step)) == step
     assert block_sizes(4, 100) == ((25, 4),)
     with pytest.raises(RangeError, match="use more noise"):
-        allocation.law(Allocated(0.01, 10), upper=True)
+        allocation.build_ratio_law(Allocated(0.01, 10), upper=True)
     with pytest.raises(RangeError, match="at most 1e\\+12"):
-        allocation.law(Allocated(1e15, 3), upper=True)
+        allocation.build_ratio_law(Allocated(1e15, 3), upper=True)
     # There a plain Gaussian's Rényi divergences stand for it.
     plain = privacy_curve(Gaussian(0.01), method="rdp").epsilon(1e-5).upper
     assert privacy_curve(Allocated(0.01, 10)).epsilon(1e-5).upper == plain

@@ -31,7 +31,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,10 +43,19 @@ from apiece.accounting.truncation import Remainder, log_conversion
 from apiece.numerics.roots import Places
 from apiece.numerics.rounding import UNIT
 
+# Frequencies, in units of 1/(standard deviation), from which on the integrand is bounded.
 _FREQUENCIES = np.geomspace(3.0, 4000.0, 26)
-_TOO_MUCH = 1e-3  # of δ, that may be left out
-_SMOOTH, _SOON = 0.4, 400  # of the gap wanted, for smoothing; points at which nothing is smoothed
-_LESS, _MORE = 0.7, 1.1  # times λ − 1: of a contour that is smoothed, and to bound its aliases
+# Share of δ that may be left out beyond the last point.
+_TOO_MUCH = 1e-3
+# Share of the gap aimed at in ε that smoothing may take.
+_SMOOTH = 0.4
+# Number of points at which an integral ends soon enough, so that nothing is smoothed.
+_SOON = 400
+# Of a contour that is smoothed: λ − 1, over the λ − 1 that is best without smoothing.
+_SMOOTH_TILT = 0.7
+# The same of the larger λ that bounds its aliases.
+_ALIAS_TILT = 1.1
+# How far from the root, in units of the bounds' width there, ends of ε are looked for.
 _CLOSER = (1.1, 2.0, 8.0, 32.0)
 
 
@@ -56,9 +64,7 @@ class Contour:
     """K integrals for δ(ε); all (K, 1), or (K, points)."""
 
     # δ(ε) = e^{log_scale + (1 − λ)ε}·(Re Σ term·e^{−iyε} ± error) − aliases + what is in no window,
-    # with terms from below and from above. size: Σ|term|. sway: Σ|term|·y. points: how many it
-    # takes, or would take; ∞ where the integrand falls too slowly for any number. most: the largest
-    # total loss, past which δ is 0.
+    # with terms from below and from above.
 
     sign: int
     tilt: Floats
@@ -66,18 +72,22 @@ class Contour:
     y: Floats
     terms: tuple[npt.NDArray[np.complex128], npt.NDArray[np.complex128]]
     error: Floats
+    # Σ|term| and Σ|term|·y, by which rounding grows.
     size: Floats
     sway: Floats
     aliases: tuple[tuple[Floats, Floats], tuple[Floats, Floats]]
     """Pairs (λ', log a): the aliases are at most Σ a·e^{(1 − λ')ε}."""
-    rest: Remainder
+    remainder: Remainder
+    # How many points it takes, or would take; ∞ where no number is enough.
     points: Floats
-    most: Floats
+    # The largest total loss, past which δ is 0.
+    largest_loss: Floats
 
-    def rows(self, some: Places | slice) -> Contour:
+    def rows(self, rows: Places | slice) -> Contour:
         """Return some of the integrals."""
-        pick = partial(_picked, some=some)
-        values = {each.name: pick(getattr(self, each.name)) for each in fields(self)}
+        values = {
+            column.name: _take_rows(getattr(self, column.name), rows) for column in fields(self)
+        }
         return replace(self, **values)
 
     def _scale(self, epsilon: Floats) -> Floats:
@@ -85,94 +95,119 @@ class Contour:
 
     def _turns(self, epsilon: Floats) -> npt.NDArray[np.complex128]:
         """Return e^{−iyε} for (K, 1) ε: powers of the first, each a product of two before it."""
-        out = np.ones(self.y.shape, dtype=np.complex128)
-        last, done = np.exp(-1j * self.y[:, 1:2] * epsilon), 1
+        turns = np.ones(self.y.shape, dtype=np.complex128)
+        power = np.exp(-1j * self.y[:, 1:2] * epsilon)
+        done = 1
+        # The first `done` powers times the one that follows them are the next so many.
         while done < self.y.shape[1]:
-            more = min(done, self.y.shape[1] - done)
-            np.multiply(out[:, :more], last, out=out[:, done : done + more])
-            last, done = last * last, done + more
-        return out
+            count = min(done, self.y.shape[1] - done)
+            np.multiply(turns[:, :count], power, out=turns[:, done : done + count])
+            power = power * power
+            done += count
+        return turns
 
     def estimate(self, epsilon: Floats) -> tuple[Floats, Floats]:
         """Return about δ(ε) and minus its derivative; (K, 1)."""
         turns = self._turns(epsilon)
         turned = self.terms[1] * turns
-        slope = _total((self.tilt - 1) * turned.real - self.y * turned.imag)
-        jumps = self.rest.bounds(epsilon, reverse=self.sign < 0).lower
-        fall = np.where(jumps > 0, self.rest.p[0] - jumps, 0.0)
+        slope = _sum_points((self.tilt - 1) * turned.real - self.y * turned.imag)
+        jumps = self.remainder.bounds(epsilon, reverse=self.sign < 0).lower
+        # P(J) − e^ε·Q(J) falls by e^ε·Q(J), which is P(J) less its value.
+        fall = np.where(jumps > 0, self.remainder.p[0] - jumps, 0.0)
         scale = self._scale(epsilon)
-        return scale * _total(turned.real) + jumps, scale * slope + fall
+        return scale * _sum_points(turned.real) + jumps, scale * slope + fall
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε), (K, 1)."""
         turns = self._turns(epsilon)
         below, above = self.terms
-        sums = _total((above * turns).real)
-        lower = sums if below is above else _total((below * turns).real)
-        return self._around([lower, sums], epsilon)
+        sums = _sum_points((above * turns).real)
+        lower = sums if below is above else _sum_points((below * turns).real)
+        return self._widen(lower, sums, epsilon)
 
     def deltas(self, low: Floats, step: Floats, root: int) -> tuple[Floats, Bounds]:
         """Return root² evenly spaced ε and bounds on δ there, (K, root²)."""
+        # e^{−iyε} at ε = low + step·(root·i + j) is a product of a coarse and a fine turn, so that
+        # the sums are products of small matrices.
         fine = np.exp(-1j * (self.y * step)[:, :, None] * np.arange(root))
         start = low + step * (root * np.arange(root))
         coarse = np.exp(-1j * self.y[:, None] * start[:, :, None])
-        sums = [((term[:, None] * coarse) @ fine).real for term in self.terms]
+        below, above = (((term[:, None] * coarse) @ fine).real for term in self.terms)
         epsilon = low + step * np.arange(root**2)
-        return epsilon, self._around([each.reshape(low.size, -1) for each in sums], epsilon)
+        shape = (low.size, -1)
+        return epsilon, self._widen(below.reshape(shape), above.reshape(shape), epsilon)
 
-    def _around(self, sums: Sequence[Floats], epsilon: Floats) -> Bounds:
-        """Bound δ(ε), given the sums of both terms at ε."""
+    def _widen(self, below: Floats, above: Floats, epsilon: Floats) -> Bounds:
+        """Bound δ(ε), given the sums of the terms from below and from above at ε."""
         scale = self._scale(epsilon)
-        error = self.error + UNIT * (32 * self.size + self.sway * self._wrong(np.abs(epsilon)))
+        turn_error = self.sway * self._turn_error(np.abs(epsilon))
+        error = self.error + UNIT * (32 * self.size + turn_error)
         sizes = np.abs(self.log_scale) + np.abs((1 - self.tilt) * epsilon)
         rounding = 1 + 16 * UNIT * (4 + sizes)
-        (more, log_a), (less, log_b) = self.aliases
-        alias = np.exp(log_a + (1 - more) * epsilon) + np.exp(log_b + (1 - less) * epsilon)
-        low, high = self.rest.bounds(epsilon, reverse=self.sign < 0)
-        lower = scale * (sums[0] - error) / rounding - alias * (1 + 1e-9) + low
-        upper = scale * (sums[1] + error) * rounding + high
-        lower, upper = (np.where(epsilon < self.most, end, 0.0) for end in (lower, upper))
+        (upper_tilt, upper_log), (lower_tilt, lower_log) = self.aliases
+        upper_alias = np.exp(upper_log + (1 - upper_tilt) * epsilon)
+        lower_alias = np.exp(lower_log + (1 - lower_tilt) * epsilon)
+        alias = upper_alias + lower_alias
+        low, high = self.remainder.bounds(epsilon, reverse=self.sign < 0)
+        # The sum exceeds δ by the aliases, which are positive: only the lower bound gives them up.
+        lower = scale * (below - error) / rounding - alias * (1 + 1e-9) + low
+        upper = scale * (above + error) * rounding + high
+        possible = epsilon < self.largest_loss
+        lower = np.where(possible, lower, 0.0)
+        upper = np.where(possible, upper, 0.0)
         return Bounds(lower, upper * (1 + 4 * UNIT))
 
-    def _wrong(self, size: Floats) -> Floats:
+    def _turn_error(self, size: Floats) -> Floats:
         """Return what e^{−iyε} may be off by, over y, in units: each power by so many as it is."""
         step = self.y[:, 1:2] if self.y.shape[1] > 1 else 1.0
         return np.asarray(16 * (size + 1 / step))
 
     def epsilon(self, delta: Floats, guess: Floats) -> Bounds:
         """Return ε at which bounds on δ(ε) were evaluated and found above and below `delta`."""
-        at, done = guess, np.zeros(guess.shape, dtype=bool)
-        for _ in range(8):
-            value, fall = self.estimate(at)
-            farthest = 0.5 * np.abs(at) + 1.0
-            step = np.clip(np.log(value / delta) * value / fall, -farthest, farthest)
-            at = np.where(done, at, at + step)
-            done |= ~(np.abs(step) > 1e-10 * np.abs(at))
-            if done.all():
-                break
-        value, fall = self.estimate(at)
-        lower, upper = self.delta(at)
-        above, below = np.full(at.shape, np.inf), np.zeros(at.shape)
+        root = self._find_root(delta, guess)
+        _, fall = self.estimate(root)
+        lower, upper = self.delta(root)
+        above = np.full(root.shape, np.inf)
+        below = np.zeros(root.shape)
+        # A little beyond where the tangents of both bounds meet δ, or else farther.
         for factor in _CLOSER:
-            rounding = 1e-14 * np.abs(at)
-            high = at + factor * np.maximum(upper - delta, 0.0) / fall + rounding
-            low = at - factor * np.maximum(delta - lower, 0.0) / fall - rounding
-            high, low = np.maximum(high, 0.0), np.maximum(low, 0.0)
+            rounding = 1e-14 * np.abs(root)
+            high = root + factor * np.maximum(upper - delta, 0.0) / fall + rounding
+            low = root - factor * np.maximum(delta - lower, 0.0) / fall - rounding
+            high = np.maximum(high, 0.0)
+            low = np.maximum(low, 0.0)
             holds = (self.delta(high).upper <= delta) & np.isinf(above)
             fails = (self.delta(low).lower > delta) & (below == 0)
-            above, below = np.where(holds, high, above), np.where(fails, low, below)
-            if (np.isfinite(above) & ((below > 0) | (low == 0))).all():
+            above = np.where(holds, high, above)
+            below = np.where(fails, low, below)
+            has_lower = (below > 0) | (low == 0)
+            if (np.isfinite(above) & has_lower).all():
                 break
-        return Bounds(np.fmin(below, self.most), np.fmin(above, self.most))
+        return Bounds(np.fmin(below, self.largest_loss), np.fmin(above, self.largest_loss))
+
+    def _find_root(self, delta: Floats, guess: Floats) -> Floats:
+        """Return about the ε with δ(ε) = δ, by Newton's method on log δ."""
+        root = guess
+        done = np.zeros(guess.shape, dtype=bool)
+        for _ in range(8):
+            value, fall = self.estimate(root)
+            farthest = 0.5 * np.abs(root) + 1.0
+            step = np.clip(np.log(value / delta) * value / fall, -farthest, farthest)
+            root = np.where(done, root, root + step)
+            # Negated, so that a search that has become NaN is done too.
+            done |= ~(np.abs(step) > 1e-10 * np.abs(root))
+            if done.all():
+                break
+        return root
 
 
-def _picked(value: object, some: Places | slice) -> Any:
+def _take_rows(value: object, rows: Places | slice) -> Any:
     """Return some rows of an array, or of each in a tuple; what is no array as it is."""
     if isinstance(value, np.ndarray):
-        return value[some]
+        return value[rows]
     if not isinstance(value, tuple):
         return value
-    parts = [_picked(each, some) for each in value]
+    parts = [_take_rows(part, rows) for part in value]
     return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
@@ -180,125 +215,169 @@ def _picked(value: object, some: Places | slice) -> Any:
 class Aim:
     """How closely an integral is to be made."""
 
-    # points: of a contour, at most. log_error: log of the relative error of δ aimed at, for each of
-    # its causes. smooth: of which some may go to smoothing; None for none.
-
+    # Of a contour, at most.
     points: int
+    # Log of the relative error of δ aimed at, for each of its causes.
     log_error: float = math.log(1e-8)
+    # The precision of which some may go to smoothing; None for no smoothing.
     smooth: Precision | None = None
 
 
-def contour(
-    steps: Steps, times: Floats, delta: Floats, outside: Remainder, share: Floats, aim: Aim
+def build_contour(
+    steps: Steps, times: Floats, delta: Floats, remainder: Remainder, share: Floats, aim: Aim
 ) -> tuple[Contour, Floats]:
-    """Return the integrals around δ, and about the ε that belong to it."""
-    # share: about which share of δ the steps within their windows make.
+    """Return the integrals around δ, and about the ε that belong to it.
+
+    `share` is about the share of δ that the steps within their windows make.
+    """
     body = share * delta
-    best, law = _tilts(steps, times, body)
+    best, law = _find_tilts(steps, times, body)
+    # ε of the Rényi conversion at the best order.
     guess = (times * law.log_total - np.log(body) + log_conversion(best - 1)) / (best - 1)
     tilt = best
-    if aim.smooth is not None:  # where one loss in many makes δ, aliases of two are far less so
-        tilt = 1 + _LESS * (best - 1)
-        law = steps.weights(steps.order(tilt))
-    spread, log_scale = np.sqrt(times * law.variance), times * law.log_total
-    beyond = [tilt + k * math.sqrt(-2 * aim.log_error) / spread for k in (0.4, 1.0)]
     if aim.smooth is not None:
-        beyond.append(1 + _MORE * (best - 1))
-    period, aliases = _period(steps, times, body, tilt, beyond, spread, guess, aim.log_error)
+        # Where one loss in many makes δ, aliases of two are far less so: less tilt will do.
+        tilt = 1 + _SMOOTH_TILT * (best - 1)
+        law = steps.weights(steps.order(tilt))
+    spread = np.sqrt(times * law.variance)
+    log_scale = times * law.log_total
+    larger = [tilt + k * math.sqrt(-2 * aim.log_error) / spread for k in (0.4, 1.0)]
+    if aim.smooth is not None:
+        larger.append(1 + _ALIAS_TILT * (best - 1))
+    period, aliases = _choose_period(steps, times, body, tilt, larger, spread, guess, aim.log_error)
     step = 2 * math.pi / period
     log_value = np.log(body) - log_scale + (tilt - 1) * guess
-    variance, end, rest = _ends(steps, times, tilt, law, log_value, guess, step, aim)
+    variance, end, missing = _choose_end(steps, times, tilt, law, log_value, guess, step, aim)
 
-    needed = np.where(rest > _TOO_MUCH * np.exp(log_value), np.inf, np.ceil(end / step))
-    rest = np.where(needed <= aim.points, rest, np.inf)
+    # Integrals that leave out too much, or take too many points, get one point and an error of ∞.
+    too_much = missing > _TOO_MUCH * np.exp(log_value)
+    needed = np.where(too_much, np.inf, np.ceil(end / step))
+    missing = np.where(needed <= aim.points, missing, np.inf)
     points = np.where(needed <= aim.points, needed, 1.0)
     number = np.arange(int(points.max()) + 1)
-    y, used = step * number, number <= points
+    y = step * number
+    within = number <= points
     error, phase = steps.error(steps.order(tilt), step * points, law)
-    psi = _powers(np.exp(1j * step * steps.sign * steps.ratio), law.share, points[:, 0])
-    log_psi, s = times * np.log(psi), tilt + 1j * y
-    curb, wide = variance * s * (s - 1) / 2, s * (s - 1) * _slight(variance)
-    term = np.where(number == 0, 0.5, 1.0) * used * step / math.pi
-    term = term * np.exp(log_psi + curb) / (s * (s - 1))
-    relative = times * np.log1p((error + y * phase + 8 * UNIT * number) / np.abs(psi))
-    relative += UNIT * (16 + points + 8 * np.abs(log_psi) + 16 * np.abs(curb))
+    turn = np.exp(1j * step * steps.sign * steps.ratio)
+    psi = _sum_powers(turn, law.share, points[:, 0])
+    log_psi = times * np.log(psi)
+    s = tilt + 1j * y
+    # log of the characteristic function of the smoothing X, of mean 1 in e^X; and what takes the
+    # smoothed δ to its lower bound, s(s − 1) times its density's factor.
+    damping = variance * s * (s - 1) / 2
+    wide = s * (s - 1) * _density_factor(variance)
+    # The trapezoidal rule: twice the real part of the points with y > 0, once that of y = 0.
+    term = np.where(number == 0, 0.5, 1.0) * within * step / math.pi
+    term = term * np.exp(log_psi + damping) / (s * (s - 1))
+    # Relative errors of the terms: of Ψ to the power T by quadrature, places of nodes and powers
+    # of turns; of the exponent; and of the scale.
+    psi_error = (error + y * phase + 8 * UNIT * number) / np.abs(psi)
+    relative = times * np.log1p(psi_error)
+    exponent_sizes = 16 + points + 8 * np.abs(log_psi) + 16 * np.abs(damping)
+    relative += UNIT * exponent_sizes
     relative += 32 * UNIT * times * (1 + np.abs(law.log_total))
     modulus = np.abs(term) * (1 + np.abs(wide))
-    wrong = _total(np.where(modulus > 0, modulus * np.expm1(relative), 0.0))
-    sizes = (wrong + rest, _total(modulus), _total(modulus * y))
+    term_error = _sum_points(np.where(modulus > 0, modulus * np.expm1(relative), 0.0))
     terms = (term, term) if aim.smooth is None else (term * (1 - wide), term)
-    most = steps.largest(times)
-    return Contour(
-        steps.sign, tilt, log_scale, y, terms, *sizes, aliases, outside, needed, most
-    ), guess
+    integrals = Contour(
+        steps.sign,
+        tilt,
+        log_scale,
+        y,
+        terms,
+        error=term_error + missing,
+        size=_sum_points(modulus),
+        sway=_sum_points(modulus * y),
+        aliases=aliases,
+        remainder=remainder,
+        points=needed,
+        largest_loss=steps.largest_loss(times),
+    )
+    return integrals, guess
 
 
-def _slight(variance: Floats) -> Floats:
-    """Return the factor at the density of smoothed losses in what smoothing adds at most."""
+def _density_factor(variance: Floats) -> Floats:
+    """Return v·e^{v/8}: the factor at the density of smoothed losses in what smoothing adds."""
     return np.asarray(variance * np.exp(variance / 8))
 
 
-def _tilts(steps: Steps, times: Floats, delta: Floats) -> tuple[Floats, Weights]:
+def _find_tilts(steps: Steps, times: Floats, delta: Floats) -> tuple[Floats, Weights]:
     """Return the λ of the best Rényi conversion: (λ − 1)K' − K + log λ + log δ = 0."""
-    low, high = np.full(times.shape, math.log(1e-6)), np.full(times.shape, math.log(1e7))
+    # The left side rises with λ. Newton's method in log(λ − 1), within a bracket.
+    low = np.full(times.shape, math.log(1e-6))
+    high = np.full(times.shape, math.log(1e7))
     variance = np.expm1(np.minimum(1 / steps.z**2, 50.0)) * steps.q**2 * times
     base = -np.log(delta)
-    at = np.log(np.sqrt(2 * base / variance))
-    done = np.zeros(at.shape, dtype=bool)
+    log_x = np.log(np.sqrt(2 * base / variance))
+    done = np.zeros(log_x.shape, dtype=bool)
     for _ in range(10):
-        at = np.where(done | (at > low) & (at < high), at, (low + high) / 2)
-        x = np.exp(at)
+        usable = done | (log_x > low) & (log_x < high)
+        log_x = np.where(usable, log_x, (low + high) / 2)
+        x = np.exp(log_x)
         law = steps.weights(steps.order(1 + x))
         value = times * (x * law.mean - law.log_total) + np.log1p(x) - base
         slope = x * (times * x * law.variance + 1 / (1 + x))
-        low, high = np.where(value < 0, at, low), np.where(value < 0, high, at)
-        # nearly quadratic in x: Newton on the logarithm of its square root
-        whole = np.maximum(value + base, 1e-300)
-        step = (np.log(base) - np.log(whole)) * whole / slope
-        at = np.where(done, at, at + step)
+        too_low = value < 0
+        low = np.where(too_low, log_x, low)
+        high = np.where(too_low, high, log_x)
+        # Nearly quadratic in x: Newton on the logarithm of its square root.
+        square = np.maximum(value + base, 1e-300)
+        step = (np.log(base) - np.log(square)) * square / slope
+        log_x = np.where(done, log_x, log_x + step)
         done |= np.abs(step) < 0.01
         if done.all():
             break
-    x = np.exp(np.where(done | (at > low) & (at < high), at, (low + high) / 2))
+    usable = done | (log_x > low) & (log_x < high)
+    x = np.exp(np.where(usable, log_x, (low + high) / 2))
     return 1 + x, steps.weights(steps.order(1 + x))
 
 
-def _total(values: Floats) -> Floats:
+def _sum_points(values: Floats) -> Floats:
     """Return sums over the second axis, in an order that does not depend on what is beside."""
     return np.cumsum(values, axis=1)[:, -1:]
 
 
-def _period(
+def _choose_period(
     steps: Steps,
     times: Floats,
     delta: Floats,
     tilt: Floats,
-    beyond: Sequence[Floats],
+    larger: Sequence[Floats],
     spread: Floats,
     guess: Floats,
     log_error: float,
 ) -> tuple[Floats, tuple[tuple[Floats, Floats], tuple[Floats, Floats]]]:
-    """Return W, and bounds on the aliases from above and from below."""
-    # beyond: larger λ, of which the best is taken to bound those from above.
+    """Return W, and bounds on the aliases from above and from below.
+
+    `larger` holds larger λ, of which the best is taken to bound those from above.
+    """
     period = np.full(tilt.shape, np.inf)
-    best, log_best = tilt + 1, np.full(tilt.shape, np.inf)
-    for other in beyond:
-        more, order = other - tilt, steps.order(other)
-        there = steps.weights(order)
-        error = steps.error(order, np.zeros_like(tilt), there)[0]
-        log_most = times * (there.log_total + np.log1p(error)) + log_conversion(other - 1)
-        wide = (log_most + (1 - other) * guess - np.log(delta) - log_error) / more
-        better = wide < period
-        period, best = np.where(better, wide, period), np.where(better, other, best)
+    best = tilt + 1
+    log_best = np.full(tilt.shape, np.inf)
+    for other in larger:
+        excess = other - tilt
+        order = steps.order(other)
+        law = steps.weights(order)
+        error, _ = steps.error(order, np.zeros_like(tilt), law)
+        # Chernoff: δ(ε) ≤ e^{log_most + (1 − λ')ε} at every ε.
+        log_most = times * (law.log_total + np.log1p(error)) + log_conversion(other - 1)
+        needed = (log_most + (1 - other) * guess - np.log(delta) - log_error) / excess
+        better = needed < period
+        period = np.where(better, needed, period)
+        best = np.where(better, other, best)
         log_best = np.where(better, log_most, log_best)
+    # Aliases from below, where δ ≤ 1: W is also so long that they fall by the error wanted.
     period = np.maximum(period, (-np.log(delta) - log_error) / (tilt - 1))
     period = np.maximum(period, 4 * spread)
-    shrink, back = np.exp((tilt - best) * period), np.exp((1 - tilt) * period)
+    # Both are geometric series in the number of periods.
+    shrink = np.exp((tilt - best) * period)
+    back = np.exp((1 - tilt) * period)
     above = (best, log_best + np.log(shrink / (1 - shrink)))
-    return period, (above, (np.ones_like(tilt), np.log(back / (1 - back))))
+    below = (np.ones_like(tilt), np.log(back / (1 - back)))
+    return period, (above, below)
 
 
-def _ends(
+def _choose_end(
     steps: Steps,
     times: Floats,
     tilt: Floats,
@@ -308,51 +387,62 @@ def _ends(
     step: Floats,
     aim: Aim,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the variance of what smooths, and as `_end`; none is smoothed that ends soon."""
-    order, spread = steps.order(tilt), np.sqrt(times * law.variance)
+    """Return the variance of what smooths, and `_find_end`; none is smoothed that ends soon."""
+    order = steps.order(tilt)
+    spread = np.sqrt(times * law.variance)
     frequency: Floats = _FREQUENCIES / spread
-    error = steps.error(order, np.zeros_like(spread), law)[0]
+    error, _ = steps.error(order, np.zeros_like(spread), law)
     log_most = law.log_total + np.log1p(error + 64 * UNIT * (1 + np.abs(law.log_total)))
     slabs = steps.slabs(order, log_most)
     log_bound = times * (log_modulus(slabs, frequency) + log_most - law.log_total)
-    log_least, none = aim.log_error + log_value, np.zeros_like(spread)
-    end, rest = _end(frequency, log_bound, log_least, none)
+    log_least = aim.log_error + log_value
+    none = np.zeros_like(spread)
+    end, missing = _find_end(frequency, log_bound, log_least, none)
     if aim.smooth is None:
-        return none, end, rest
-    slow = ~((rest <= np.exp(log_least)) & (end <= _SOON * step))
-    variance = np.where(slow, _SMOOTH * aim.smooth.wanted(guess) / tilt, 0.0)
+        return none, end, missing
+    soon = (missing <= np.exp(log_least)) & (end <= _SOON * step)
+    variance = np.where(~soon, _SMOOTH * aim.smooth.wanted(guess) / tilt, 0.0)
+    # Re s(s − 1) = λ(λ − 1) − y².
     log_bound = log_bound - variance * (frequency**2 + tilt * (1 - tilt)) / 2
-    return variance, *_end(frequency, log_bound, log_least, variance)
+    return variance, *_find_end(frequency, log_bound, log_least, variance)
 
 
-def _end(
+def _find_end(
     frequency: Floats, log_bound: Floats, log_least: Floats, variance: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the y up to which the integrand is worth it, and a bound on all that follows."""
-    # log_bound: of the log of its modulus but for 1/|s(s − 1)|, from each `frequency` on.
-    bound, after = np.exp(log_bound) / frequency / math.pi, frequency[:, 1:]
-    wide = 1 + _slight(variance) * frequency[:, :-1] * after
-    left = np.diff(frequency, axis=1) / after * bound[:, :-1] * wide
+    """Return the y up to which the integrand is worth it, and a bound on all that follows.
+
+    `log_bound` bounds the log of its modulus but for 1/|s(s − 1)|, from each frequency on.
+    """
+    # ∫ (1/y² + c) dy from a to b is (b − a)/(a·b)·(1 + c·a·b), where c is the density's factor.
+    bound = np.exp(log_bound) / frequency / math.pi
+    after = frequency[:, 1:]
+    wide = 1 + _density_factor(variance) * frequency[:, :-1] * after
+    piece = np.diff(frequency, axis=1) / after * bound[:, :-1] * wide
+    # Beyond the last frequency Y, ∫ dy/y² is 1/Y, and ∫ v·e^{−vy²/2} dy at most e^{−vY²/2}/Y.
     last = bound[:, -1:] * (1 + (variance > 0) * np.exp(variance / 8))
-    left = np.append(left, last, axis=1)
-    left = np.cumsum(left[:, ::-1], axis=1)[:, ::-1] * (1 + 1e-9)
-    enough = left <= np.exp(log_least)
+    piece = np.append(piece, last, axis=1)
+    missing = np.cumsum(piece[:, ::-1], axis=1)[:, ::-1] * (1 + 1e-9)
+    enough = missing <= np.exp(log_least)
     first = np.where(enough.any(axis=1), enough.argmax(axis=1), frequency.shape[1] - 1)[:, None]
-    return np.take_along_axis(frequency, first, axis=1), np.take_along_axis(left, first, axis=1)
+    end = np.take_along_axis(frequency, first, axis=1)
+    return end, np.take_along_axis(missing, first, axis=1)
 
 
-def _powers(
+def _sum_powers(
     base: npt.NDArray[np.complex128], share: Floats, points: Floats
 ) -> npt.NDArray[np.complex128]:
     """Return Σ_k share_k·base_k^j for j = 0, 1, …; beyond each row's own `points` 1."""
+    # Rows in order of decreasing length, so that those still open are the first ones.
     rows = np.argsort(-points, kind="stable")
     number = np.arange(int(points.max()) + 1)
-    alive = np.searchsorted(-points[rows], -number, side="right")
-    base, current = base[rows], share[rows].astype(np.complex128)
-    out = np.ones((rows.size, number.size), dtype=np.complex128)
-    for j, n in enumerate(alive):
-        out[:n, j] = current[:n].sum(axis=1)
-        current[:n] *= base[:n]
+    open_rows = np.searchsorted(-points[rows], -number, side="right")
+    base = base[rows]
+    current = share[rows].astype(np.complex128)
+    sums = np.ones((rows.size, number.size), dtype=np.complex128)
+    for j, count in enumerate(open_rows):
+        sums[:count, j] = current[:count].sum(axis=1)
+        current[:count] *= base[:count]
     back = np.empty_like(rows)
     back[rows] = np.arange(rows.size)
-    return out[back]
+    return sums[back]

@@ -18,40 +18,58 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from apiece._types import Bounds, Floats, Mask
-from apiece.accounting.bounds import DEFAULT, nothing_known, runs, tightest
-from apiece.accounting.contour.integral import Aim, Contour, contour
-from apiece.accounting.contour.moments import OUTSIDE, cut, nodes_needed, whole
+from apiece.accounting.bounds import DEFAULT, find_runs, nothing_known, tightest
+from apiece.accounting.contour.integral import Aim, Contour, build_contour
+from apiece.accounting.contour.moments import (
+    OUTSIDE,
+    discretise_cut_windows,
+    discretise_windows,
+    estimate_node_count,
+)
 from apiece.numerics.normal import place_of_tail
 from apiece.numerics.roots import Places
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
-_COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640)  # of nodes
-_ANGLE = 0.6  # at which so many are chosen
-_CUT_COUNT = 1792  # of nodes of windows that are cut
-_ATTEMPTS, _POINTS = 2, (250, 900)  # of a contour, at each attempt
-_LOG_ROUGH = math.log(1e-6)  # of δ, that a smoothed contour may be off for each cause
-_CHUNK = 2**14  # numbers in an array: of larger ones numpy reuses memory, and rounds otherwise
+# Numbers of nodes that windows get, the least that resolves them.
+_COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640)
+# Angle θ at which that number is chosen.
+_ANGLE = 0.6
+# Number of nodes of windows that are cut.
+_CUT_COUNT = 1792
+# Attempts at an integral, and the points of a contour, at most, at each of them.
+_ATTEMPTS = 2
+_POINTS = (250, 900)
+# Log of the relative error of δ, for each cause, that a smoothed contour is made for.
+_LOG_ROUGH = math.log(1e-6)
+# Numbers in an array. Of larger ones numpy reuses memory, and rounds otherwise.
+_CHUNK = 2**14
 MANY = 32
 """Values of δ from which on one curve for all of them is quicker."""
 FEWEST = 2
 """Steps from which on there is something to compose."""
 
 Sides: TypeAlias = list[tuple[Contour, Floats]]
+"""The integrals of both directions, each with the ε around which they are made."""
 Stage: TypeAlias = tuple[tuple[int, int], int]
-Own: TypeAlias = tuple[Places, Places]  # the first of the rows that are one's own, and how many
+"""Regions of δ, the first and the one past the last, and the number of the attempt."""
+Spans: TypeAlias = tuple[Places, Places]
+"""For each entry, the first of its own mechanism's rows in shared integrals, and how many."""
 
 
 class SharedIntegrals(NamedTuple):
-    """Integrals that are made together for several mechanisms, and which of them are one's own."""
+    """Integrals that are made together for several mechanisms; rows from `first` on are one's."""
 
     sides: Sides
     first: int
     size: int
 
 
-_WIDTH = 1.5  # of regions of δ, in √(2·log(1/δ))
-_REGIONS = ((0, 3), (3, 5), (5, 11))  # asked about δ together: down to 4e-5, 6e-13, all others
-_ROOT = 9  # of the number of a curve's nodes; the chords are then some 5e-5 of ε above it
+# Width of a region of δ, in √(2·log(1/δ)).
+_WIDTH = 1.5
+# Regions asked about δ together: down to δ of 4e-5, of 6e-13, and all others.
+_REGIONS = ((0, 3), (3, 5), (5, 11))
+# Root of the number of a curve's nodes; its chords are then some 5e-5 of ε above it.
+_ROOT = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,82 +77,100 @@ class SampledGaussians:
     """The profile of `times` sampled Gaussian steps of one kind."""
 
     # Many ε at once, of many mechanisms: `epsilon_bounds`. δ is bounded by integrals around some δ;
-    # they are made when first asked for and then kept.
+    # they are made when first asked for and stay in `integrals`.
 
     noise_multiplier: float
     probability: float
     times: int
-    kept: dict[Stage, SharedIntegrals] = field(default_factory=dict, repr=False, compare=False)
+    integrals: dict[Stage, SharedIntegrals] = field(default_factory=dict, repr=False, compare=False)
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε)."""
         return delta_bounds([self], epsilon, np.zeros(epsilon.shape, dtype=np.intp))
 
-    def around(self, stage: Stage) -> tuple[Floats, int]:
-        """Return columns (z, q, T, δ, least δ) of a stage, around the middle of regions of δ."""
-        # And how many nodes they need; 0 where losses are past the numerical range.
+    def columns(self, stage: Stage) -> tuple[Floats, int]:
+        """Return columns (z, q, T, δ, least δ) of a stage, around the middle of regions of δ.
+
+        The second is how many nodes they need; 0 where losses are past the numerical range.
+        """
         (first, end), attempt = stage
         number = np.arange(float(first), float(end))
         mechanism = np.array([self.noise_multiplier, self.probability, float(self.times)])
-        middle, least = (_delta_at(number + share) for share in (0.5, 1.0))
-        columns = np.stack([*np.repeat(mechanism[:, None], number.size, axis=1), middle, least])
-        count = _needed(columns[:3], least, attempt)
+        middle = _delta_at(number + 0.5)
+        least = _delta_at(number + 1.0)
+        mechanisms = np.repeat(mechanism[:, None], number.size, axis=1)
+        columns = np.stack([*mechanisms, middle, least])
+        count = _choose_node_counts(columns[:3], least, attempt)
         return columns[:, count > 0], int(count.max())
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
         mechanism = (self.noise_multiplier, self.probability, float(self.times))
-        return epsilon_bounds(np.stack([*(np.full(delta.shape, m) for m in mechanism), delta]))
+        columns = [np.full(delta.shape, value) for value in mechanism]
+        return epsilon_bounds(np.stack([*columns, delta]))
 
 
 @np.errstate(all="ignore")
-def delta_bounds(of: Sequence[SampledGaussians], epsilon: Floats, owner: Places) -> Bounds:
-    """Return bounds on δ at each ε, of the mechanism at this place in `of`."""
+def delta_bounds(profiles: Sequence[SampledGaussians], epsilon: Floats, owner: Places) -> Bounds:
+    """Return bounds on δ at each ε, of the mechanism with its owner's number in `profiles`."""
     # By the nearest integral, by the second and by more of them where that is not close. They are
     # made for all mechanisms together, and are what each would have alone.
-    lower, upper = np.zeros(epsilon.shape), np.ones(epsilon.shape)
-    for stage, turn in product(product(_REGIONS, range(_ATTEMPTS)), range(2)):
-        open_ = np.flatnonzero(~DEFAULT.resolved(Bounds(lower, upper)))
-        asked, place = np.unique(owner[open_], return_inverse=True)
-        for here, sides, rows in _made([of[k] for k in asked], stage, place):
-            some = open_[here]
-            low, high = _larger([_near(*side, rows, turn, epsilon[some]) for side in sides])
-            lower[some] = np.maximum(lower[some], low)
-            upper[some] = np.minimum(upper[some], high)
+    lower = np.zeros(epsilon.shape)
+    upper = np.ones(epsilon.shape)
+    stages = product(_REGIONS, range(_ATTEMPTS))
+    for stage, turn in product(stages, range(2)):
+        unresolved = np.flatnonzero(~DEFAULT.resolved(Bounds(lower, upper)))
+        owners, member = np.unique(owner[unresolved], return_inverse=True)
+        open_profiles = [profiles[k] for k in owners]
+        for part, sides, spans in _share_integrals(open_profiles, stage, member):
+            entries = unresolved[part]
+            bounds = [_evaluate_nearest(*side, spans, turn, epsilon[entries]) for side in sides]
+            low, high = _larger_direction(bounds)
+            lower[entries] = np.maximum(lower[entries], low)
+            upper[entries] = np.minimum(upper[entries], high)
     return tightest([Bounds(lower, upper)])
 
 
-def _made(
-    of: Sequence[SampledGaussians], stage: Stage, place: Places
-) -> Iterator[tuple[Places, Sides, Own]]:
-    """Yield parts of `place`, the integrals of these mechanisms, and which are each one's own."""
-    # Those that are missing are made together.
-    _make(list({id(one): one for one in of if stage not in one.kept}.values()), stage)
-    kept = [one.kept[stage] for one in of]
-    for sides in {id(each.sides): each.sides for each in kept if each.size}.values():
-        own = np.array([(k.first, k.size) if k.sides is sides else (0, 0) for k in kept])[place]
-        here = np.flatnonzero(own[:, 1])
-        many = _CHUNK * 4 // max(one.y.shape[1] for one, _ in sides) + 1
-        for some in np.split(here, range(many, here.size, many)):
-            yield some, sides, (own[some, 0], own[some, 1])
+def _share_integrals(
+    profiles: Sequence[SampledGaussians], stage: Stage, member: Places
+) -> Iterator[tuple[Places, Sides, Spans]]:
+    """Yield parts of `member`, their integrals, and which rows of these are each entry's own.
+
+    `member` says, for each entry, which of the profiles is its own.
+    """
+    missing = {id(profile): profile for profile in profiles if stage not in profile.integrals}
+    _make_integrals(list(missing.values()), stage)
+    integrals = [profile.integrals[stage] for profile in profiles]
+    distinct = {id(shared.sides): shared.sides for shared in integrals if shared.size}
+    for sides in distinct.values():
+        spans = [
+            (shared.first, shared.size) if shared.sides is sides else (0, 0) for shared in integrals
+        ]
+        first, size = np.array(spans)[member].T
+        entries = np.flatnonzero(size)
+        longest = max(contour.y.shape[1] for contour, _ in sides)
+        rows = _CHUNK * 4 // longest + 1
+        for part in np.split(entries, range(rows, entries.size, rows)):
+            yield part, sides, (first[part], size[part])
 
 
-def _make(of: Sequence[SampledGaussians], stage: Stage) -> None:
+def _make_integrals(profiles: Sequence[SampledGaussians], stage: Stage) -> None:
     """Make the integrals of a stage; some mechanisms' at a time, of as many nodes."""
-    around = [one.around(stage) for one in of]
-    counts = np.array([count for _, count in around], dtype=np.intp)
+    columns = [profile.columns(stage) for profile in profiles]
+    counts = np.array([count for _, count in columns], dtype=np.intp)
     for count in np.unique(counts).tolist():
-        here = np.flatnonzero(counts == count)
-        regions = around[here[0]][0].shape[1]
-        many = max(_CHUNK // count // regions, 1) if count else here.size
-        for some in np.split(here, range(many, here.size, many)):
-            columns = [around[k][0] for k in some]
-            sizes = [each.shape[1] for each in columns]
+        members = np.flatnonzero(counts == count)
+        regions = columns[members[0]][0].shape[1]
+        rows = max(_CHUNK // count // regions, 1) if count else members.size
+        for part in np.split(members, range(rows, members.size, rows)):
+            parts = [columns[k][0] for k in part]
+            sizes = [part_columns.shape[1] for part_columns in parts]
             sides: Sides = []
             if count:
-                sides = _sides(np.concatenate(columns, axis=1), count, stage[1])
-            for k, first, size in zip(some, np.cumsum([0, *sizes]).tolist(), sizes, strict=False):
-                of[k].kept[stage] = SharedIntegrals(sides, first, size)
+                sides = _build_sides(np.concatenate(parts, axis=1), count, stage[1])
+            firsts = np.cumsum([0, *sizes]).tolist()
+            for k, first, size in zip(part, firsts, sizes, strict=False):
+                profiles[k].integrals[stage] = SharedIntegrals(sides, first, size)
 
 
 def epsilon_bounds(columns: Floats) -> Bounds:
@@ -142,11 +178,11 @@ def epsilon_bounds(columns: Floats) -> Bounds:
     # Where this cannot tell, the bounds are 0 and ∞; also where many δ share a mechanism, whose
     # curve on the lattice answers for all of them quicker.
     order = np.lexsort(columns[:3])
-    _, sizes = runs(columns[:3, order])
+    _, sizes = find_runs(columns[:3, order])
     few = np.empty(order.size, dtype=bool)
     few[order] = np.repeat(sizes, sizes) < MANY
     lower, upper = nothing_known(columns[3])
-    lower[few], upper[few] = _each(columns[:, few])
+    lower[few], upper[few] = _bound_columns(columns[:, few])
     return Bounds(lower, upper)
 
 
@@ -158,131 +194,163 @@ def epsilon_curves(columns: Floats) -> Floats:
     region = np.floor(np.sqrt(-2 * np.log(columns[3])) / _WIDTH)
     order = np.lexsort((region, *columns[2::-1]))
     keys = np.stack([*columns[:3], region])[:, order]
-    starts, sizes = runs(keys)
+    starts, sizes = find_runs(keys)
     upper = np.full(order.size, np.inf)
-    for some, *curves in _curves(keys[:, starts]):
-        for place, epsilon, delta in zip(some, *curves, strict=True):
-            here = order[starts[place] : starts[place] + sizes[place]]
-            upper[here] = _on_chords(epsilon, delta, columns[3, here])
+    for numbers, *curves in _build_curves(keys[:, starts]):
+        for number, epsilon, delta in zip(numbers, *curves, strict=True):
+            entries = order[starts[number] : starts[number] + sizes[number]]
+            upper[entries] = _read_off_chords(epsilon, delta, columns[3, entries])
     return upper
 
 
-def _curves(keys: Floats) -> Iterator[tuple[Places, Floats, Floats]]:
-    """Yield places of columns (z, q, T, region), and the curves there that are close enough."""
-    # A curve is a row of ascending ε, and one of upper bounds on δ there, which do not rise.
-    most, middle, least = (_delta_at(keys[3] + share) for share in (0.0, 0.5, 1.0))
-    columns, todo = np.stack([*keys[:3], middle, least]), np.ones(middle.size, dtype=bool)
+def _build_curves(keys: Floats) -> Iterator[tuple[Places, Floats, Floats]]:
+    """Yield numbers of columns (z, q, T, region), and the curves there that are close enough.
+
+    A curve is a row of ascending ε, and one of upper bounds on δ there, which do not rise.
+    """
+    largest = _delta_at(keys[3] + 0.0)
+    middle = _delta_at(keys[3] + 0.5)
+    least = _delta_at(keys[3] + 1.0)
+    columns = np.stack([*keys[:3], middle, least])
+    todo = np.ones(middle.size, dtype=bool)
     for attempt in range(_ATTEMPTS):
-        for some, count in _chunks(keys[:3], least, todo, attempt):
-            sides = _sides(columns[:, some], count, attempt)
-            close, epsilon, delta = _curve(sides, most[some, None], least[some, None])
-            yield some[close], epsilon[close], delta[close]
-            todo[some] &= ~close
+        for numbers, count in _cut_chunks(keys[:3], least, todo, attempt):
+            sides = _build_sides(columns[:, numbers], count, attempt)
+            close, epsilon, delta = _build_curve(
+                sides, largest[numbers, None], least[numbers, None]
+            )
+            yield numbers[close], epsilon[close], delta[close]
+            todo[numbers] &= ~close
 
 
 def _delta_at(region: Floats) -> Floats:
-    """Return the δ at which a region begins, or ends."""
+    """Return the δ at which a region begins; at a number and a half, its middle."""
     return np.clip(np.exp(-((_WIDTH * region) ** 2) / 2), 1e-300, 1 - 2.0**-20)
 
 
-def _curve(sides: Sides, most: Floats, least: Floats) -> tuple[Mask, Floats, Floats]:
+def _build_curve(sides: Sides, largest: Floats, least: Floats) -> tuple[Mask, Floats, Floats]:
     """Return which curves between two δ are close enough, and all of them."""
-    start, end = (_larger([one.epsilon(delta, at) for one, at in sides]) for delta in (most, least))
+    start = _larger_direction([contour.epsilon(largest, guess) for contour, guess in sides])
+    end = _larger_direction([contour.epsilon(least, guess) for contour, guess in sides])
     good = DEFAULT.reached(start) & DEFAULT.reached(end)
-    low, high = np.where(good, start.lower, 0.0), np.where(good, end.upper, 1.0)
+    low = np.where(good, start.lower, 0.0)
+    high = np.where(good, end.upper, 1.0)
     step = (high - low) / (_ROOT**2 - 1)
-    (epsilon, forward), (_, backward) = (one.deltas(low, step, _ROOT) for one, _ in sides)
-    bounds = _larger([forward, backward]).upper
-    return good[:, 0], epsilon, np.minimum.accumulate(bounds, axis=1)
+    (forward, _), (backward, _) = sides
+    epsilon, forward_bounds = forward.deltas(low, step, _ROOT)
+    _, backward_bounds = backward.deltas(low, step, _ROOT)
+    upper = _larger_direction([forward_bounds, backward_bounds]).upper
+    # A profile falls, so that a bound at one ε holds at every larger one.
+    return good[:, 0], epsilon, np.minimum.accumulate(upper, axis=1)
 
 
-def _on_chords(epsilon: Floats, bound: Floats, delta: Floats) -> Floats:
+def _read_off_chords(epsilon: Floats, bound: Floats, delta: Floats) -> Floats:
     """Return ε at which a profile below a curve's chords, straight in e^ε, is at most each δ."""
-    after = np.searchsorted(-bound, -delta)  # the first node whose bound is at most δ
-    last = np.minimum(after, bound.size - 1)
-    before = np.maximum(last - 1, 0)
+    # The first node whose bound is at most δ.
+    after = np.searchsorted(-bound, -delta)
+    right = np.minimum(after, bound.size - 1)
+    left = np.maximum(right - 1, 0)
+    # How far the chord has come down from its right end; rounded down, which gives a larger ε.
     with np.errstate(all="ignore"):
-        left = (delta - bound[last]) / (bound[before] - bound[last]) * (1 - 4 * UNIT)
-    left = np.where((last > before) & (left >= 0), left, 0.0)  # ∞ before: at the node itself
-    width = epsilon[last] - epsilon[before]
-    at = epsilon[last] + np.log1p(-left * -np.expm1(-width))
-    at += 8 * UNIT * (epsilon[last] + np.exp(np.minimum(width, 700.0)))
-    return np.where(after < bound.size, np.minimum(at, epsilon[last]), np.inf)
+        share = (delta - bound[right]) / (bound[left] - bound[right]) * (1 - 4 * UNIT)
+    # Where the left node has no bound: at the right node itself.
+    share = np.where((right > left) & (share >= 0), share, 0.0)
+    width = epsilon[right] - epsilon[left]
+    crossing = epsilon[right] + np.log1p(-share * -np.expm1(-width))
+    crossing += 8 * UNIT * (epsilon[right] + np.exp(np.minimum(width, 700.0)))
+    return np.where(after < bound.size, np.minimum(crossing, epsilon[right]), np.inf)
 
 
 @np.errstate(all="ignore")
-def _each(columns: Floats) -> Bounds:
-    """Return the bounds of each column (z, q, T, δ), on its own."""
+def _bound_columns(columns: Floats) -> Bounds:
+    """Return the bounds on ε of each column (z, q, T, δ), on its own."""
     delta = columns[3]
     lower, upper = nothing_known(delta)
     todo = np.ones(delta.size, dtype=bool)
     for attempt in range(_ATTEMPTS):
-        for some, count in _chunks(columns[:3], delta, todo, attempt):
-            sides = _sides(columns[:, some][[0, 1, 2, 3, 3]], count, attempt)
-            bounds = _larger([one.epsilon(delta[some, None], guess) for one, guess in sides])
-            lower[some] = np.maximum(lower[some], bounds.lower[:, 0])
-            upper[some] = np.minimum(upper[some], bounds.upper[:, 0])
+        for entries, count in _cut_chunks(columns[:3], delta, todo, attempt):
+            # The δ asked about is the least one too.
+            sides = _build_sides(columns[:, entries][[0, 1, 2, 3, 3]], count, attempt)
+            asked = delta[entries, None]
+            bounds = _larger_direction([contour.epsilon(asked, guess) for contour, guess in sides])
+            lower[entries] = np.maximum(lower[entries], bounds.lower[:, 0])
+            upper[entries] = np.minimum(upper[entries], bounds.upper[:, 0])
         todo &= ~DEFAULT.reached(Bounds(lower, upper))
     return tightest([Bounds(lower, upper)])
 
 
-def _chunks(
+def _cut_chunks(
     mechanism: Floats, delta: Floats, todo: Mask, attempt: int
 ) -> Iterator[tuple[Places, int]]:
-    """Yield places of similar entries still to do, some at a time, and how many nodes they need."""
+    """Yield numbers of similar entries to do, some at a time, and how many nodes they need."""
     z, q, _ = mechanism
-    size = _needed(mechanism, delta, attempt)
+    size = _choose_node_counts(mechanism, delta, attempt)
     todo = todo & (size > 0)
     for count in np.unique(size[todo]).tolist():
-        here = np.flatnonzero(todo & (size == count))
-        here = here[np.lexsort((q[here], z[here]))]
+        entries = np.flatnonzero(todo & (size == count))
+        entries = entries[np.lexsort((q[entries], z[entries]))]
         rows = max(_CHUNK // count, 1)
-        for some in np.split(here, range(rows, here.size, rows)):
-            yield some, count
+        for part in np.split(entries, range(rows, entries.size, rows)):
+            yield part, count
 
 
-def _needed(mechanism: Floats, delta: Floats, attempt: int) -> Places:
+def _choose_node_counts(mechanism: Floats, delta: Floats, attempt: int) -> Places:
     """Return how many nodes each entry needs; 0 where its losses are past the numerical range."""
     z, _, times = mechanism
-    reach = _window(times, delta)
+    reach = _window_reach(times, delta)
     if attempt:
         size = np.full(z.shape, _CUT_COUNT)
     else:
-        needed = nodes_needed(z, 2 * reach + 1 / z, np.log(1e-12 / times), _ANGLE)
+        needed = estimate_node_count(z, 2 * reach + 1 / z, np.log(1e-12 / times), _ANGLE)
         size = np.take(_COUNTS, np.searchsorted(_COUNTS, needed), mode="clip")
     return np.where((reach + 1 / z) / z < LARGEST_LOG_RATIO, size, 0)
 
 
-def _window(times: Floats, delta: Floats) -> Floats:
+def _window_reach(times: Floats, delta: Floats) -> Floats:
     """Return how many standard deviations windows reach."""
     return np.asarray(place_of_tail(np.log(OUTSIDE * delta / times)))
 
 
-def _sides(columns: Floats, count: int, attempt: int) -> Sides:
-    """Return both directions' integrals around δ, and about the ε that belong to it."""
-    # columns: z, q, T, δ, and the smallest δ that they are asked at, which windows and cuts are
-    # chosen for.
+def _build_sides(columns: Floats, count: int, attempt: int) -> Sides:
+    """Return both directions' integrals around δ, and about the ε that belong to it.
+
+    Columns are (z, q, T, δ, least δ): the smallest δ that they are asked at, which windows and cuts
+    are chosen for.
+    """
     z, q, times, delta, least = columns[:, :, None]
-    windows = np.stack([z, q, times, least, _window(times, least)])
-    forward, outside, share = (cut if attempt else whole)(windows, count)
-    aim = Aim(_POINTS[1], _LOG_ROUGH, DEFAULT) if attempt else Aim(_POINTS[0])
+    windows = np.stack([z, q, times, least, _window_reach(times, least)])
+    if attempt:
+        forward, outside, share = discretise_cut_windows(windows, count)
+        aim = Aim(_POINTS[1], _LOG_ROUGH, DEFAULT)
+    else:
+        forward, outside, share = discretise_windows(windows, count)
+        aim = Aim(_POINTS[0])
+    # Jumps add nothing from below in the add direction: all of δ is made within the windows.
+    full_share = np.ones_like(share)
     return [
-        contour(forward, times, delta, outside, share, aim),
-        contour(forward.reversed(), times, delta, outside, np.ones_like(share), aim),
+        build_contour(forward, times, delta, outside, share, aim),
+        build_contour(forward.reverse(), times, delta, outside, full_share, aim),
     ]
 
 
-def _near(one: Contour, about: Floats, rows: Own, turn: int, epsilon: Floats) -> Bounds:
-    """Bound each δ(ε) by the nearest of its own integrals; at a turn 1 by the second."""
-    # about: the ε around which they are made.
-    first, size = rows
+def _evaluate_nearest(
+    contour: Contour, centres: Floats, spans: Spans, turn: int, epsilon: Floats
+) -> Bounds:
+    """Bound each δ(ε) by the nearest of its own integrals; at a turn 1 by the second.
+
+    `centres` holds the ε around which the integrals are made.
+    """
+    first, size = spans
     own = first[:, None] + np.minimum(np.arange(size.max()), size[:, None] - 1)
-    far = np.argsort(np.abs(about[own, 0] - epsilon[:, None]), axis=1, kind="stable")
-    row = np.take_along_axis(own, far[:, [min(turn, own.shape[1] - 1)]], axis=1)[:, 0]
-    return Bounds(*(end[:, 0] for end in one.rows(row).delta(epsilon[:, None])))
+    distance = np.abs(centres[own, 0] - epsilon[:, None])
+    nearest = np.argsort(distance, axis=1, kind="stable")
+    choice = nearest[:, [min(turn, own.shape[1] - 1)]]
+    row = np.take_along_axis(own, choice, axis=1)[:, 0]
+    lower, upper = contour.rows(row).delta(epsilon[:, None])
+    return Bounds(lower[:, 0], upper[:, 0])
 
 
-def _larger(sides: Sequence[Bounds]) -> Bounds:
+def _larger_direction(sides: Sequence[Bounds]) -> Bounds:
     """Return the bounds of the larger direction; 0 and ∞ where one of them is not known."""
     lower, upper = (np.maximum(*ends) for ends in zip(*sides, strict=True))
     good = np.isfinite(upper) & np.isfinite(lower)

@@ -27,7 +27,7 @@ from apiece._types import Bounds, Floats, Reals
 from apiece.accounting.bounds import tightest
 from apiece.accounting.exact import power
 from apiece.accounting.lattice.discretise import Lattice
-from apiece.accounting.truncation import Jumps, Remainder, log_conversion, remainder
+from apiece.accounting.truncation import Jumps, Remainder, bound_remainder, log_conversion
 from apiece.numerics.rounding import UNIT
 
 _SPAN = 600.0  # largest exponent kept when the tilt is undone
@@ -340,7 +340,7 @@ def rare_losses(
     )
     inside = max(1 - out_p, 0.0), max(1 - out_q, 0.0)
     under = None if below is None else [Jumps(*low.jump, times, 0.0) for low, times in below]
-    return remainder(kinds, rate, slack, inside=inside, below=under)
+    return bound_remainder(kinds, rate, slack, inside=inside, below=under)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,9 +16,9 @@ from apiece.accounting.lattice.pairs import Pair, Window
 from apiece.accounting.truncation import (
     MARGIN,
     Points,
-    about_epsilon,
+    estimate_epsilon,
+    find_slightest_fall,
     log_conversion,
-    slightest_fall,
 )
 
 Leaves = tuple[tuple[Pair, int], ...]
@@ -39,7 +39,7 @@ class CoarsePair(NamedTuple):
 
     def tilted(self, tilt: float) -> tuple[Floats, Floats]:
         """Return each cell's log-ratio, and its share of the law tilted by λ."""
-        exponent = self.cells.tilted(np.array([tilt]))[0, 0]
+        exponent = self.cells.log_shares(np.array([tilt]))[0, 0]
         weight = np.exp(exponent - exponent.max())
         return self.cells.ratio[0], weight / weight.sum()
 
@@ -191,7 +191,7 @@ def settings_for(
     whole = not any(only.upper > 0 for pair, _ in leaves for only in pair.certain)
     cells = [part.cells for part in coarse]
     if whole and max(float(part.ratio[0, -1]) for part in cells) > deepest > 0:
-        slack, rates = slightest_fall(cells, np.array([[deepest]]), deltas[-1:, None])
+        slack, rates = find_slightest_fall(cells, np.array([[deepest]]), deltas[-1:, None])
         rate, loss = float(rates[0, 0]), MARGIN * deepest + float(slack[0, 0])
         every = zip(leaves, windows, strict=True)
         kept = tuple(cut(pair, window, loss) for (pair, _), window in every)
@@ -229,7 +229,8 @@ def _glance(
     if not max(float(part.ratio[0, -1]) for part in cells) > epsilon > 0:
         return tilt, epsilon, epsilon
     middle, deepest = (
-        max(float(about_epsilon(cells, np.array([[at]]))[0, 0]), backward) for at in (delta, last)
+        max(float(estimate_epsilon(cells, np.array([[at]]))[0, 0]), backward)
+        for at in (delta, last)
     )
     return math.nan, middle, deepest
 
