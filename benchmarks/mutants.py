@@ -190,8 +190,9 @@ def main() -> None:
     for name in given.packages:
         folder = WORK / name
         if not given.show:
-            if copy(folder, PACKAGES[name]):
-                (folder / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
+            changed = copy(folder, PACKAGES[name])
+            if changed or not any(metas(folder)):
+                forget(folder, changed)
                 mutmut(folder, "generate")
             test(folder, given.sample, given.seed, given.again)
             if not given.no_slow:
@@ -203,12 +204,12 @@ def main() -> None:
 # --- the copy in which mutmut works -------------------------------------------------------------
 
 
-def copy(folder: Path, package: Package) -> bool:
-    """Bring the copy up to date and say whether it changed.
+def copy(folder: Path, package: Package) -> list[Path]:
+    """Bring the copy up to date and return the files that changed.
 
     Only files that differ get a new time, which is what mutmut looks at.
     """
-    changed = not any(metas(folder))
+    changed: list[Path] = []
     # Python remembers of a folder that is not there when it starts that nothing can be found in it.
     (folder / "mutants" / "src").mkdir(parents=True, exist_ok=True)
     (folder / "mutants" / "src" / "unshrunk.py").write_text(UNSHRUNK)
@@ -220,11 +221,12 @@ def copy(folder: Path, package: Package) -> bool:
             if not target.exists() or target.read_bytes() != content:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
-                changed = True
+                changed.append(path)
         for old in [
             p for p in (folder / part).rglob("*.py") if p.relative_to(folder) not in theirs
         ]:
             old.unlink()
+            changed.append(old.relative_to(folder))
             (folder / "mutants" / old.relative_to(folder)).unlink(missing_ok=True)
     settings = {
         "source_paths": ["src/apiece"],
@@ -239,12 +241,37 @@ def copy(folder: Path, package: Package) -> bool:
         "use_git_change_detection": False,
         "on_dependency_change": "ignore",
         "timeout_constant": 10.0,
-        "timeout_multiplier": 3.0,
+        "timeout_multiplier": 10.0,  # by the clock: a busy machine is slow too
     }
     table = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
     text = (ROOT / "pyproject.toml").read_text() + f"\n[tool.mutmut]\n{table}\n"
     (folder / "pyproject.toml").write_text(text)
     return changed
+
+
+def forget(folder: Path, changed: list[Path]) -> None:
+    """Forget which functions the tests in changed files reach; mutmut then runs these again.
+
+    Where anything but tests has changed, all are forgotten.
+    """
+    path = folder / "mutants" / "mutmut-stats.json"
+    if not path.exists():
+        return
+    if not all(file.parts[0] == "tests" and file.name.startswith("test_") for file in changed):
+        path.unlink()
+        return
+    gone = {str(file) for file in changed}
+
+    def stays(test: str) -> bool:
+        return test.partition("::")[0] not in gone
+
+    stats = json.loads(path.read_text())
+    reached = stats["tests_by_mangled_function_name"]
+    for function_name, tests in reached.items():
+        reached[function_name] = [test for test in tests if stays(test)]
+    durations = stats["duration_by_test"]
+    stats["duration_by_test"] = {test: durations[test] for test in durations if stays(test)}
+    path.write_text(json.dumps(stats))
 
 
 def selection(package: Package) -> list[str]:

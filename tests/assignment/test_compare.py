@@ -26,6 +26,22 @@ def test_each_strategy_is_told_as_its_plan_is() -> None:
     assert max(scale, sample) < uniform  # the strictest budget for all is what it costs
 
 
+def test_noise_is_compared_with_that_of_uniform() -> None:
+    """How many times less noise a strategy needs than one budget for all, which has a row."""
+    few = {"steps": 3, "expected_batch_size": 60.0, "clip_norm": 1.0}
+    uniform, scale = compare(BUDGETS, ["uniform", "scale"], **few)  # type: ignore[arg-type]
+    for row in (uniform, scale):
+        plan = assign(BUDGETS, row.strategy, **few)  # type: ignore[arg-type]
+        assert row.noise_over_signal == noise_over_signal(plan)
+    assert uniform.noise_over_signal is not None
+    assert scale.noise_over_signal is not None
+    assert scale.below_uniform == uniform.noise_over_signal / scale.noise_over_signal
+    assert scale.below_uniform > 1 == uniform.below_uniform
+    (alone,) = compare(BUDGETS, ["scale"], **few)  # type: ignore[arg-type]
+    assert alone.noise_over_signal == scale.noise_over_signal
+    assert alone.below_uniform is None
+
+
 def test_noise_over_signal_of_one_stage_by_hand() -> None:
     plan = assign(BUDGETS, "scale", **ASK)  # type: ignore[arg-type]
     stage = plan.stages[0]

@@ -1,13 +1,16 @@
 """Rounds as published: the guarantee that truly holds, and the counterexample to the claim."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from apiece.accounting import privacy_curve
 from apiece.assignment import AdaPDP, Rounds, assign
 from apiece.assignment.front import strategy_named
 from apiece.assignment.rounds import paths
 from apiece.budgets import Budgets
+from apiece.mechanisms import Composed
 from apiece.plan import Plan
 
 from .plans import plan_of
@@ -72,3 +75,30 @@ def test_a_plan_is_called_by_who_pays() -> None:
     assert (plan.strategy, plan.releasable) == ("rounds", True)
     plan = assign(asked, Rounds(charging="joined"), **settings)
     assert (plan.strategy, plan.releasable) == ("published_rounds", False)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worst_path_costs_no_less_than_what_anybodys_coins_gave(seed: int) -> None:
+    """Each group's records could have been any other's of their budget: theirs is the bound."""
+    asked = Budgets([0.5] * 40 + [1.0] * 40 + [3.0] * 20, 1e-4)
+    settings = {"steps": 9, "expected_batch_size": 10, "clip_norm": 1.0}
+    plan = assign(asked, Rounds(3, charging="joined", seed=seed), **settings)
+    groups = plan.budget_groups
+    spent = {
+        float(epsilon): float(plan.epsilon_spent[groups.epsilon == epsilon].min())
+        for epsilon in groups.epsilon
+    }
+    compared = 0
+    for g, epsilon in enumerate(groups.epsilon.tolist()):
+        joined = [
+            replace(stage, participation=None).mechanism(g)
+            for stage in plan.stages
+            if stage.participation is not None and stage.participation[g] == 1
+        ]
+        parts = [part for part in joined if part is not None]
+        assert len(parts) == len(joined)
+        if parts:
+            cost = float(privacy_curve(Composed(*parts)).epsilon(1e-4).lower)
+            assert spent[epsilon] >= cost * (1 - 1e-6)
+            compared += 1
+    assert compared > len(spent)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from apiece.datasets import load
 from apiece.errors import DataError, InputError
 from apiece.jobs import job_from_dict
-from apiece.jobs.people import Examples, read_people
+from apiece.jobs.config import Data
+from apiece.jobs.people import Examples, declared_public, read_people, read_units, split
 
 from .small import SIZE, job
 
@@ -42,6 +43,28 @@ def test_files_beside_a_packaged_table_have_fingerprints(tmp_path: Path) -> None
     people = read_people(job_from_dict({}, name="x", changes=changes))
     digest = hashlib.sha256(wishes.read_bytes()).hexdigest()
     assert people.fingerprints == {"wishes.csv": digest}
+
+
+@pytest.mark.parametrize("column", [None, "ids", "person"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_shares_that_coins_draw_are_those_that_were_asked(column: str | None, share: float) -> None:
+    """Of the held out, and among these of the public ones: the two coins are independent."""
+    size = 4000
+    frame = pd.DataFrame({"who": [f"p{i}" for i in range(size)]})
+    roles: dict[str, Any] = {} if column is None else {column: "who"}
+    data = Data(source="t.csv", test_share=share, **roles)
+    units = read_units(frame, data)
+
+    def is_near(count: int, of: int, chance: float) -> bool:
+        return abs(count - of * chance) <= 5 * (of * chance * (1 - chance)) ** 0.5
+
+    for seed in (0, 1):
+        held_out = ~split(units, data, seed)
+        assert is_near(int(held_out.sum()), size, share)
+        for public_share in (0.2, 0.7):
+            public = declared_public(units, held_out, public_share, seed)
+            assert not (public & ~held_out).any()
+            assert is_near(int(public.sum()), int(held_out.sum()), public_share)
 
 
 def test_the_rows_of_persons_are_of_the_group_of_their_person(tmp_path: Path) -> None:

@@ -75,6 +75,17 @@ def test_checkpoints_are_counted_and_taken_away(tmp_path: Path) -> None:
         reopen(tmp_path / "run")
 
 
+def test_what_somebody_else_deleted_is_cleared_all_the_same(tmp_path: Path) -> None:
+    """The results are written by then: the run is not to fail for what is gone already."""
+    kept = begun(tmp_path)
+    place = kept.model("scale", 0)
+    place.mkdir()
+    (place / "key").write_bytes(b"k" * 32)
+    (kept.folder / "job.json").unlink()
+    kept.clear()
+    assert not kept.folder.exists()
+
+
 def test_a_clear_that_is_interrupted_leaves_no_run_to_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
