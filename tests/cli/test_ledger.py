@@ -111,7 +111,6 @@ def test_a_budget_below_what_is_spent_is_refused_with_the_amount(
         (["verify", "URL", "--head", "zz"], 2, "number:digest"),
         (["init", "URL", "--method", "renyi"], 2, "--method: is gone"),
         (["init", "URL", "--order", "4"], 2, "--order: is gone"),
-        (["migrate", "URL", "new.db"], 1, "is of version 6 already"),
         (["init", "URL", "--data", "x.csv"], 2, "--person"),
         (["status", "URL", "--person", "eve"], 2, "apiece ledger receipt URL ID"),
         (["export", "URL", "--out", "/proc/no/x.parquet"], 2, "cannot be written"),
@@ -144,20 +143,18 @@ def test_a_receipt_is_of_the_person_whose_id_is_written_so(
         assert "Receipt of -5" in capsys.readouterr().out
 
 
-def test_an_older_ledger_is_copied_by_a_command_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_ledger_from_before_the_first_release_is_refused_in_one_line(
+    url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old, new = tmp_path / "old.db", str(tmp_path / "new.db")
-    dumped = Path(__file__).parents[1] / "ledger" / "older" / "gaussian.sql"
-    with sqlite3.connect(old) as connection:
-        connection.executescript(dumped.read_text())
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE apiece_meta SET value = '4' WHERE key = 'schema'")
     connection.close()
-    assert run(["ledger", "status", str(old)]) == 1
-    remedy = capsys.readouterr().err
-    assert "apiece ledger migrate" in remedy
-    assert run(["ledger", "migrate", str(old), new, "--json"]) == 0
-    head = json.loads(capsys.readouterr().out)["head"]
-    assert run(["ledger", "verify", new, "--head", f"{head['number']}:{head['digest']}"]) == 0
+    capsys.readouterr()
+    assert run(["ledger", "status", url]) == 1
+    refusal = capsys.readouterr().err
+    assert f"ledger {url}: its schema is version 4, from before the first release" in refusal
+    assert "make a new one with `apiece ledger init`" in refusal
+    assert refusal.count("\n") == 1
 
 
 def test_what_is_left_is_private_or_released_with_noise(

@@ -15,7 +15,6 @@ from typing import Any
 import click
 import pytest
 from tests.ledger.tables import another_process
-from tests.ledger.test_migrating import older
 from tests.strange_paths import ANOTHER_USER, STRANGE, look, plant
 
 from apiece import Ledger, _files, cli
@@ -34,7 +33,6 @@ WRITING = {
     "ledger init": "ledger init URL --data t.csv --person id --epsilon e --delta 1e-6",
     "ledger init, empty": "ledger init URL",
     "ledger enroll": "ledger enroll URL --consents c.csv --mapping m.toml --delta 1e-6",
-    "ledger migrate": "ledger migrate gaussian.db URL",
     "ledger restore": "ledger restore l.backup URL --head HEAD",
     "ledger policy": "ledger policy URL p.toml",
     "ledger charge": "ledger charge URL --pure .1 --analysis q",
@@ -44,7 +42,6 @@ WRITING = {
     "train": f"{TRAIN} --ledger URL",
 }
 READING = {
-    "ledger migrate": "ledger migrate URL new.db",
     "ledger policy": "ledger policy URL",
     "ledger status": "ledger status URL",
     "ledger receipt": "ledger receipt URL p1",
@@ -55,7 +52,7 @@ READING = {
     "ledger backup": "ledger backup URL --out x.backup",
 }
 # Parameters that are the address of a ledger.
-ADDRESSES = ("url", "ledger", "old", "new")
+ADDRESSES = ("url", "ledger")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +73,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ledger.reserve("first", ["p7"], 1.0, 30.0)
     back_up_ledger(ledger, folder / "l.backup")
     (folder / "head").write_text("{0.number}:{0.digest}".format(ledger.head()))
-    older(folder, "gaussian")
     return folder
 
 
@@ -121,7 +117,7 @@ def test_what_is_no_file_of_one_s_own_is_no_ledger(kind: str, folder: Path, caps
         "hard link",
     ):  # it may be read, which is all that these do where there is a ledger
         asked = {**WRITING}
-        del asked["ledger init, empty"], asked["ledger migrate"]
+        del asked["ledger init, empty"]
     for words in asked.values():
         for address in ("strange", "sqlite:///strange"):
             said = refused(words.replace("URL", address), capsys)
@@ -139,7 +135,7 @@ def test_what_lies_beside_a_ledger_is_looked_at_too(
     plant(kind, folder / beside, head if beside == "l.db.head" else b"")
     before = look(folder)
     for words in WRITING.values():
-        if "init URL" in words or "migrate" in words or "restore" in words:
+        if "init URL" in words or "restore" in words:
             continue  # of a ledger that is there nothing changes
         said = refused(words.replace("URL", "l.db"), capsys, 1)
         assert re.search(STRANGE[kind], said), said
@@ -171,7 +167,7 @@ def test_a_ledger_of_another_user_is_read_and_left_as_it_is(folder: Path, capsys
             pytest.skip("only root can give a file away")
     before = look(folder)
     for name, words in READING.items():
-        if name not in ("ledger migrate", "ledger export", "ledger backup"):
+        if name not in ("ledger export", "ledger backup"):
             assert cli.run(words.replace("URL", "l.db").split(" ")) == 0, capsys.readouterr().err
     capsys.readouterr()
     assert look(folder) == before

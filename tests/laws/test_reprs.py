@@ -71,7 +71,6 @@ HOLDS = {
     "ledger.verify._Fold": "bodies reserved committed blocks problems withdrawn",
     "ledger.verify._FoldedBlock": "ids terms spent",
     "ledger.charging.Demand": "pairs row",
-    "ledger.migrating.Older": "salt bodies blocks",
     "ledger.directory.SortedPart": "keys places",
     "filters.costs.Costs": "loss slack group",
     "plan.model.BoundPlan": "budget_groups group_index consents stages",

@@ -27,11 +27,30 @@ def test_a_database_holds_a_ledger_once_its_tables_are_made(tables: sa.Connectio
 
 
 def test_versions() -> None:
-    assert [schema.check_version(str(v)) for v in (1, schema.VERSION)] == [1, schema.VERSION]
-    with pytest.raises(StateError, match="use a newer apiece"):
-        schema.check_version(str(schema.VERSION + 1))
+    schema.check_version("p.db", str(schema.VERSION))
+    with pytest.raises(StateError, match=r"ledger p\.db: .*use a newer apiece"):
+        schema.check_version("p.db", str(schema.VERSION + 1))
+    for version in range(1, schema.VERSION):
+        with pytest.raises(StateError, match=rf"ledger p\.db: .*version {version}, from before"):
+            schema.check_version("p.db", str(version))
     with pytest.raises(StateError, match="'three' is not a number"):
-        schema.check_version("three")
+        schema.check_version("p.db", "three")
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("version", [1, 4, 5])
+def test_schema_of_before_the_first_release_is_refused_and_left_as_it_is(
+    ledger_url: str, version: int, create: bool
+) -> None:
+    engine = Ledger.open(ledger_url).engine
+    with engine.execution_options(apiece_writes=True).begin() as connection:
+        connection.execute(
+            sa.text("UPDATE apiece_meta SET value = :v WHERE key = 'schema'"), {"v": str(version)}
+        )
+    with pytest.raises(StateError, match=rf"version {version}, from before the first release"):
+        Ledger.open(ledger_url, create=create)
+    with engine.connect() as connection:
+        assert schema.meta(connection)["schema"] == str(version)
 
 
 def test_payloads_are_in_the_order_of_their_blocks_which_are_whole(tables: sa.Connection) -> None:

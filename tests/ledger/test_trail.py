@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from apiece.errors import AnalysisError, InputError, StateError
 from apiece.ledger import Ledger, codec
-from apiece.ledger.chain import Last, Trail, append, check_id, checked_json, origin
+from apiece.ledger.chain import Last, Trail, append, check_first_entry, check_id, checked_json
 
 from .tables import SALT, START, another_process
 
@@ -140,32 +140,26 @@ def test_what_is_read_again_is_checked_again(tables: sa.Connection) -> None:
         trail.body(tables, 2)
 
 
-OLDER = {"people": 3, "order": None, "head": "0:" + "0" * 64}
-
-
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ({}, (0, False)),
-        ({"migrated": OLDER}, (3, False)),
-        ({"migrated": OLDER | {"order": 8}}, (3, True)),
-    ],
-)
-def test_the_first_entry_says_where_a_ledger_comes_from(
-    more: dict[str, Any], expected: tuple[int, bool], tables: sa.Connection
-) -> None:
+def test_the_first_entry_is_that_of_a_ledger_in_today_s_format(tables: sa.Connection) -> None:
     with pytest.raises(StateError, match="first entry is missing"):
-        origin(tables, SALT)
-    body = {"kind": "init", "units": [codec.UNIT, codec.SLACK_UNIT], **more}
+        check_first_entry(tables, SALT)
+    body = {"kind": "init", "units": [codec.UNIT, codec.SLACK_UNIT]}
     append(tables, SALT, START, body, [])
-    assert origin(tables, SALT) == expected
+    check_first_entry(tables, SALT)
+
+
+def test_a_copy_of_an_older_format_is_refused(tables: sa.Connection) -> None:
+    body = {"kind": "init", "units": [codec.UNIT, codec.SLACK_UNIT]}
+    append(tables, SALT, START, {**body, "migrated": {"people": 3, "order": 8}}, [])
+    with pytest.raises(StateError, match=r"before the first release.*`apiece ledger init`"):
+        check_first_entry(tables, SALT)
 
 
 @pytest.mark.parametrize("units_", [[1.0, 2.0], [codec.UNIT], None, "x"])
 def test_other_units_are_refused(units_: Any, tables: sa.Connection) -> None:
     append(tables, SALT, START, {"kind": "init", "units": units_}, [])
     with pytest.raises(StateError, match="entry 0 is damaged"):
-        origin(tables, SALT)
+        check_first_entry(tables, SALT)
 
 
 @pytest.mark.parametrize("value", ["", "x" * 201, "a\nb", "a\x1b[0m", "\u202e", None, 7, b"a"])

@@ -220,25 +220,6 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
 
 
 @subcommand(
-    "Copy a ledger of an older version into a new one.", "apiece ledger migrate old.db people.db"
-)
-@click.argument("old")
-@click.argument("new")
-@option("--json")
-def migrate(old: str, new: str, as_json: bool) -> None:
-    """Copy the ledger OLD, of a version before 5, into NEW, which must not exist.
-
-    NEW has all accounts, charges and answers. OLD stays as it is: put it away, so that nobody
-    charges it with an older apiece.
-    """
-    from apiece.ledger import migrate_ledger
-
-    head = migrate_ledger(old, new)
-    lines = [f"head {head.number}:{head.digest}", f"use {new} from now on, and put {old} away"]
-    emit(as_json, {"head": head._asdict()}, lines)
-
-
-@subcommand(
     "Copy a ledger to a file, while it is used.",
     "apiece ledger backup people.db --out people.backup",
 )

@@ -11,7 +11,6 @@ from apiece.ledger.chain import Head
 from apiece.ledger.consenting import enroll_consents
 from apiece.ledger.copies import back_up_ledger, restore_ledger
 from apiece.ledger.ledger import Ledger, LedgerFilter
-from apiece.ledger.migrating import migrate_ledger
 from apiece.ledger.plans import (
     account_shares,
     plan_costs,
@@ -27,6 +26,6 @@ from apiece.ledger.verify import LedgerVerification
 __all__ = [
     "Head", "Ledger", "LedgerFilter", "LedgerVerification", "Lineage", "Policy", "Receipt",
     "account_shares", "back_up_ledger", "check_receipt", "enroll_consents",
-    "migrate_ledger", "plan_costs", "receipt", "reserve_alike", "reserve_plan", "restore_ledger",
+    "plan_costs", "receipt", "reserve_alike", "reserve_plan", "restore_ledger",
     "standing", "training_costs",
 ]  # fmt: skip

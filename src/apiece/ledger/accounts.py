@@ -16,7 +16,7 @@ from apiece._text import rounded_up
 from apiece._types import Ids, Integers
 from apiece.errors import BudgetError, DataError, StateError
 from apiece.ledger import chain, codec
-from apiece.ledger.chain import Entry, Last, Origin
+from apiece.ledger.chain import Entry, Last
 from apiece.ledger.codec import BLOCK, SLACK_UNIT, TERMS, UNIT, Terms
 from apiece.ledger.schema import BALANCE, PEOPLE, SCOPE, chunks, pages
 from apiece.ledger.scopes import NO_POLICY, Policy, pools
@@ -190,7 +190,6 @@ def amend(
     ids: Ids,
     ordinals: Integers,
     terms: Terms,
-    origin: Origin,
     keep: bool = False,
     lower: list[Integers] | None = None,
     policy: Policy = NO_POLICY,
@@ -212,16 +211,9 @@ def amend(
         same = (old["epsilon"][at] == terms["epsilon"][part]) & (
             old["delta"][at] == terms["delta"][part]
         )
-        older = ordinals[part] < origin.people
-        changed = part[(old[at] != terms[part]) & ~(same & (older | keep))]
+        changed = part[(old[at] != terms[part]) & ~(same & keep)]
         if not changed.size:
             continue
-        if origin.renyi and (ordinals[changed] < origin.people).any():
-            who = ids[changed[ordinals[changed] < origin.people][0]].item()
-            raise BudgetError(
-                f"person {who!r}: was charged in Rényi divergence, in the ledger that this one was "
-                "migrated from, and keeps that account; enroll them under a new id for new data"
-            )
         at = ordinals[changed] % BLOCK
         most = np.max([padded(each, old.size)[at] for each in spent.values()], axis=0)
         if lower is None:

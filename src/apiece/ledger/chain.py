@@ -7,7 +7,6 @@ kept outside it (`anchor`, or by hand for `verify(head=…)`) tell that as well.
 from __future__ import annotations
 
 import json
-import operator
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -71,14 +70,14 @@ class Entry:
     digest: str  # Of this entry and, through it, of all before
 
 
-def state_root(connection: sa.Connection, salt: bytes, *, scoped: bool = True) -> str:
-    """Return the digest of all terms and balances; not `scoped`: of a ledger older than scopes."""
+def state_root(connection: sa.Connection, salt: bytes) -> str:
+    """Return the digest of all terms and balances."""
     roots = []
     for table in (PEOPLE, BALANCE):
         rows = connection.execute(sa.select(table.c.block, table.c.digest).order_by(table.c.block))
         roots.append(root(salt, ((int(block), bytes(digest)) for block, digest in rows)))
     every = sa.select(SCOPE.c.scope, SCOPE.c.block, SCOPE.c.digest)
-    scopes = connection.execute(every).all() if scoped else []
+    scopes = connection.execute(every).all()
     if scopes:  # sorted here: databases sort texts in several ways
         named = sorted((str(key), int(block), bytes(digest)) for key, block, digest in scopes)
         parts = ((f"{key} {block}".encode(), digest) for key, block, digest in named)
@@ -343,25 +342,21 @@ def hold(connection: sa.Connection) -> None:
     connection.execute(sa.select(HEAD.c.number).with_for_update()).all()
 
 
-class Origin(NamedTuple):
-    """Whose first `people` came from an older ledger; of a Rényi ledger they keep its terms."""
-
-    people: int
-    renyi: bool
-
-
-def origin(connection: sa.Connection, salt: bytes) -> Origin:
-    """Return where the ledger comes from, by its first entry, whose units are checked."""
+def check_first_entry(connection: sa.Connection, salt: bytes) -> None:
+    """Raise `StateError` where the first entry is not that of a ledger in today's units."""
     row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == 0)).first()
     if row is None:
         raise StateError("ledger: its first entry is missing; restore a backup")
     body = Trail(salt)._checked(row, 0)
     if body["units"] != [UNIT, SLACK_UNIT]:
         raise _damaged(0)
-    older = body.get("migrated")
-    if older is None:
-        return Origin(0, False)
-    return Origin(operator.index(older["people"]), older["order"] is not None)
+    if "migrated" in body:
+        # Its accounts may be Rényi filters, which no terms here can say.
+        raise StateError(
+            "ledger: was copied from a format of before the first release, which is no longer "
+            "read; put it away and make a new one with `apiece ledger init`, whose budgets leave "
+            "room for what was charged"
+        )
 
 
 def put_back(number: int, described: str) -> StateError:
@@ -396,7 +391,7 @@ def terms_of(salt: bytes, terms: Any) -> Json:
 
 
 def check_terms(analysis_id: str, entry: Json, asked: Json) -> None:
-    """Raise `AnalysisError` for other terms, of which ledgers before version 4 hold none."""
+    """Raise `AnalysisError` for other terms or another scope than the entry has."""
     if any(entry.get(name) != asked.get(name) for name in ("terms", "scope")):
         raise AnalysisError(
             f"analysis {analysis_id!r}: in use for another analysis or other terms; use a new id"

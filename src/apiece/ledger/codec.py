@@ -109,12 +109,12 @@ def pack_enrolled(ids: Ids, terms: Terms) -> bytes:
     return zlib.compress(struct.pack("<II", ids.size, len(packed)) + packed + terms.tobytes(), 1)
 
 
-def unpack_enrolled(data: bytes, kept: npt.DTypeLike = TERMS) -> tuple[Ids, Terms]:
-    """Invert `pack_enrolled`; kept: the form of terms, of an older ledger another."""
+def unpack_enrolled(data: bytes) -> tuple[Ids, Terms]:
+    """Invert `pack_enrolled`."""
     raw = zlib.decompress(data)
     size, length = struct.unpack_from("<II", raw)
     ids = unpack_ids(raw[8 : 8 + length], size)
-    return ids, np.frombuffer(raw[8 + length :], kept, count=size)
+    return ids, np.frombuffer(raw[8 + length :], TERMS, count=size)
 
 
 def pack_mask(mask: Mask, values: bytes = b"") -> bytes:

@@ -170,7 +170,7 @@ def restore_ledger(
             os.fsync(folder)
         finally:
             os.close(folder)
-    memory_of(store.read(engine)[0]).see(last)
+    memory_of(store.read_salt(engine)).see(last)
     return last.head
 
 
@@ -222,7 +222,7 @@ def _checked(backup: Path, staged: Path, kept: Anchor, digests: dict[int, str]) 
     engine = make_engine(str(staged))
     if not store.is_there(engine):
         raise StateError(f"{backup}: holds no ledger; give another backup")
-    salt, _ = store.read(engine)
+    salt = store.read_salt(engine)
     known = dict(digests)
     seen = memory_of(salt).last
     if seen is not None:

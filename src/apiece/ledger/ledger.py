@@ -83,7 +83,7 @@ class Ledger(LedgerReader):
 
         Raises:
             StateError: For a database or an anchor that cannot be read, and a ledger that is
-                damaged or of another version (see `migrate_ledger`).
+                damaged or of another version.
             InputError: For an address that is not allowed.
             DataError: Where, with create=False, there is none.
         """

@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from apiece.errors import StateError
 
 VERSION: Final = 6
-UNITS: Final = 5  # since which ledgers count in today's units
 CHUNK: Final = 200  # rows a query: below every database's limit on parameters, and a few MB
 
 _tables = sa.MetaData()
@@ -50,8 +49,8 @@ def exists(connection: sa.Connection) -> bool:
     return sa.inspect(connection).has_table(META.name)
 
 
-def create(connection: sa.Connection, salt: bytes | None) -> None:
-    """Make empty tables of this version; salt None: those that a ledger of version 5 lacks."""
+def create(connection: sa.Connection, salt: bytes) -> None:
+    """Make empty tables of this version."""
     _tables.create_all(connection)
     if connection.dialect.name == "postgresql":
         # The blobs are compressed already, or do not compress.
@@ -60,9 +59,6 @@ def create(connection: sa.Connection, salt: bytes | None) -> None:
             connection.exec_driver_sql(
                 f"ALTER TABLE {table.name} ALTER COLUMN {column} SET STORAGE EXTERNAL"
             )
-    if salt is None:
-        connection.execute(sa.update(META).where(META.c.key == "schema").values(value=str(VERSION)))
-        return
     rows = {"schema": str(VERSION), "salt": salt.hex()}
     connection.execute(sa.insert(META), [{"key": k, "value": v} for k, v in rows.items()])
     connection.execute(sa.insert(HEAD).values(one=1, number=-1, digest=b"", people=0))
@@ -118,18 +114,23 @@ def meta(connection: sa.Connection) -> dict[str, str]:
     return {str(k): str(v) for k, v in connection.execute(sa.select(META.c.key, META.c.value))}
 
 
-def check_version(stored: str) -> int:
-    """Return the schema's version; raises `StateError` if it is from the future."""
+def check_version(ledger: str, stored: str) -> None:
+    """Raise `StateError` for a ledger whose tables are of another version than `VERSION`."""
     try:
         version = int(stored)
     except ValueError:
-        raise StateError(f"ledger: schema version {stored!r} is not a number") from None
+        raise StateError(f"ledger {ledger}: schema version {stored!r} is not a number") from None
     if version > VERSION:
         raise StateError(
-            f"ledger: its schema is version {version}, this apiece knows up to {VERSION}; "
-            "use a newer apiece"
+            f"ledger {ledger}: its schema is version {version}, this apiece knows version "
+            f"{VERSION}; use a newer apiece"
         )
-    return version
+    if version < VERSION:
+        raise StateError(
+            f"ledger {ledger}: its schema is version {version}, from before the first release, "
+            f"and this apiece knows version {VERSION}; put the ledger away and make a new one "
+            "with `apiece ledger init`, whose budgets leave room for what was charged"
+        )
 
 
 def payloads(connection: sa.Connection, number: int) -> Iterator[tuple[int, bytes]]:

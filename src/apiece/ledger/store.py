@@ -32,16 +32,7 @@ def is_there(engine: sa.Engine) -> bool:
     with transaction(engine, writes=False) as connection:
         if not schema.exists(connection):
             return False
-        version = schema.check_version(meta(connection, "schema"))
-    if version < schema.UNITS:
-        raise StateError(
-            f"ledger {name(engine)}: its schema is version {version}, which counted in another "
-            f"currency; run `apiece ledger migrate {name(engine)} NEW`, and use NEW"
-        )
-    if version < schema.VERSION:
-        with transaction(engine, writes=True) as connection:
-            _alone(connection)
-            schema.create(connection, None)
+        schema.check_version(name(engine), meta(connection, "schema"))
     return True
 
 
@@ -73,11 +64,12 @@ def make(engine: sa.Engine, people: Enrolment | None) -> Last | None:
         return last
 
 
-def read(engine: sa.Engine) -> tuple[bytes, chain.Origin]:
-    """Return a ledger's salt, and where it comes from. Raises `StateError` where it is damaged."""
+def read_salt(engine: sa.Engine) -> bytes:
+    """Return a ledger's salt. Raises `StateError` where its first entry is damaged."""
     with transaction(engine, writes=False) as connection, chain.naming_damage():
         salt = bytes.fromhex(meta(connection, "salt"))
-        return salt, chain.origin(connection, salt)
+        chain.check_first_entry(connection, salt)
+        return salt
 
 
 def meta(connection: sa.Connection, key: str) -> str:
@@ -89,7 +81,7 @@ def meta(connection: sa.Connection, key: str) -> str:
 
 
 def _alone(connection: sa.Connection) -> None:
-    """Wait for another process that makes or migrates this ledger; SQLite has one writer anyway."""
+    """Wait for another process that makes this ledger; SQLite has one writer anyway."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7307199140915)")
 
@@ -110,7 +102,7 @@ class LedgerStore:
 
     def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
         self.engine, self._anchor = engine, anchor
-        self.salt, self.origin = read(engine)
+        self.salt = read_salt(engine)
         self.trail, self._directory = Trail(self.salt), Directory(self.salt)
         self._memory, self._mutex = memory_of(self.salt), threading.RLock()
 
@@ -137,9 +129,7 @@ class LedgerStore:
         codec.require_canonical_ids(ids[new])
         known = ~new & ~codec.among(places, self.trail.withdrawn)
         own = ids[known], places[known], terms[known]
-        last = accounts.amend(
-            at, self.salt, writing.last, *own, self.origin, keep, lower, self.trail.policy
-        )
+        last = accounts.amend(at, self.salt, writing.last, *own, keep, lower, self.trail.policy)
         places[new] = last.people + np.arange(int(new.sum()))
         writing.last = accounts.add(at, self.salt, last, ids[new], terms[new])
         return places
