@@ -12,13 +12,10 @@ from apiece.filters import Costs
 from apiece.filters.convert import gaussian_budget
 from apiece.ledger import Ledger, accounts, codec
 from apiece.ledger.accounts import add, amend
-from apiece.ledger.chain import Origin
 from apiece.ledger.directory import Directory
 from apiece.ledger.schema import payloads
 
 from .tables import SALT, START, pairs, terms
-
-NONE = Origin(0, False)
 
 
 def test_budgets_change_but_not_below_what_is_spent(ledger_url: str) -> None:
@@ -71,11 +68,11 @@ def test_only_what_differs_is_changed_and_recorded(tables: sa.Connection) -> Non
     ids, places = np.array([7, 8, 9]), np.arange(3)
     last = add(tables, SALT, START, ids, terms(5, 5, 5))
     accounts.write_spent(tables, SALT, [(0, pairs(4, 4, 4))])
-    assert amend(tables, SALT, last, ids, places, terms(5, 5, 5), NONE) is last
+    assert amend(tables, SALT, last, ids, places, terms(5, 5, 5)) is last
     with pytest.raises(BudgetError, match="person 9: epsilon = 1 at"):
-        amend(tables, SALT, last, ids, places, terms(6, 4, 3), NONE)
+        amend(tables, SALT, last, ids, places, terms(6, 4, 3))
     assert accounts.read_balances(tables, SALT, places)[1].tolist() == pairs(5, 5, 5).tolist()
-    after = amend(tables, SALT, last, ids, places, terms(5, 4, 8), NONE)
+    after = amend(tables, SALT, last, ids, places, terms(5, 4, 8))
     assert accounts.read_balances(tables, SALT, places)[1].tolist() == pairs(5, 4, 8).tolist()
     mask, rest = codec.unpack_mask(dict(payloads(tables, after.number))[0])
     new = np.frombuffer(rest, codec.TERMS)
