@@ -55,4 +55,4 @@ def test_a_ledger_without_its_beginning_is_refused(edit: str, said: str, tmp_pat
     with engine.execution_options(apiece_writes=True).begin() as connection:
         connection.exec_driver_sql(edit)
     with pytest.raises(StateError, match=said):
-        store.read(engine)
+        store.read_salt(engine)
