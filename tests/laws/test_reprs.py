@@ -189,7 +189,6 @@ PUBLIC = [
     "ledger.anchor.Heads",
     "ledger.anchor.Memory",
     "ledger.chain.Last",
-    "ledger.chain.Origin",
     "accounting.slack.GaussianSummary",
     "accounting.slack._Looks",
     "adapters.federation._Joined",
