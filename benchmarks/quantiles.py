@@ -74,17 +74,17 @@ def quantile(values: np.ndarray, level: float) -> float:
 def apiece(
     values: np.ndarray, low: float, high: float, level: float, eta: float, *, log: bool = False
 ) -> float:
-    grid = quantiles.Grid.between(low, high, log=log)
+    grid = quantiles.Grid.from_bounds(low, high, log=log)
     unit, size = 10.0**grid.exponent, grid.size
     at = np.clip(np.rint((np.clip(values, low, high) - grid.value(0)) / unit), 0, size - 1)
     part = quantiles.Segment(*np.unique(at.astype(np.int64), return_counts=True), 0, size - 1)
-    target = quantiles.whole(level) * part.rows
-    law = quantiles.Law.of(grid, part, target, quantiles.rate_of(level, eta, 1))
+    target = quantiles.quantize_level(level) * part.rows
+    law = quantiles.Law.from_segment(grid, part, target, quantiles.compute_rate(level, eta, 1))
     first, last = (
-        grid.first + np.array([getattr(place, end) for place in law.places])
+        grid.first + np.array([getattr(place, end) for place in law.stretches])
         for end in ("first", "last")
     )
-    fall, truth = np.array([float(each) for each in law.falls]), quantile(values, level) / unit
+    fall, truth = np.array([float(each) for each in law.decays]), quantile(values, level) / unit
     mass = error = 0.0
     for step, lowest, highest, share in grid.pieces:
         begin, end = -(-np.maximum(first, lowest) // step), np.minimum(last, highest) // step

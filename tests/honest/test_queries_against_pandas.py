@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from random_surveys import CONTAINERS, random_question, random_survey
 
-from apiece.queries import quantiles, scan, session
+from apiece.queries import quantiles, question, scan, session
 from apiece.queries.grammar import Combined, Compare, Condition, Missing, Negated
-from apiece.queries.scan import Bins, Measure, Question
+from apiece.queries.question import Bins, Question
+from apiece.queries.scan import ClampedColumn, Scan
 
 # Of each table.
 QUESTIONS = 8
@@ -72,10 +73,10 @@ def test_the_tables_and_questions_are_all_kinds() -> None:
                 oddities["undeclared"] += bool(set(present) - declared)
                 oddities["never seen"] += bool(declared - set(present))
         for _ in range(QUESTIONS):
-            question = random_question(rng, survey)
-            asked.update([question.aggregate, f"{len(question.by)} by"])
-            asked["where"] += question.where is not None
-            asked["pure"] += question.delta == 0
+            drawn = random_question(rng, survey)
+            asked.update([drawn.aggregate, f"{len(drawn.by)} by"])
+            asked["where"] += drawn.where is not None
+            asked["pure"] += drawn.delta == 0
     assert set(containers) == set(CONTAINERS)
     wanted = {"float64", "float32", "Float64", "int64", "Int64", "int8", "bool", "boolean"}
     wanted |= {"object", "category", "double[pyarrow]", "datetime64[ns]", "datetime64[ms]"}
@@ -101,12 +102,12 @@ def _replaced(patch: Patch, old: str, new: str) -> None:
 
 def _conditions(patch: Patch, change: Callable[[Condition], Condition]) -> None:
     """Change every part of a condition."""
-    real = scan.resolved
+    real = question.bind_literals
 
     def planted(condition: Condition, schema: Any) -> Condition:
         return change(real(condition, schema))
 
-    patch.setattr(scan, "resolved", planted)
+    patch.setattr(question, "bind_literals", planted)
 
 
 def _sign(old: str, new: str) -> Callable[[Patch], None]:
@@ -119,20 +120,20 @@ def _sign(old: str, new: str) -> Callable[[Patch], None]:
 
 
 def _edges_closed_on_the_right(patch: Patch) -> None:
-    real = Bins.sql
+    real = ClampedColumn.bin_sql
 
-    def planted(bins: Bins, dialect: Any) -> str:
-        return real(bins, dialect).replace(" < ", " <= ").replace(" >= ", " > ")
+    def planted(column: ClampedColumn, bins: Bins, dialect: Any) -> str:
+        return real(column, bins, dialect).replace(" < ", " <= ").replace(" >= ", " > ")
 
-    patch.setattr(Bins, "sql", planted)
+    patch.setattr(ClampedColumn, "bin_sql", planted)
 
 
 def _bins_by_division(patch: Patch) -> None:
-    def planted(bins: Bins, _dialect: Any) -> str:
-        places = f"floor((({bins.measure.scaled} + 1) / 2) * {len(bins)})"
+    def planted(column: ClampedColumn, bins: Bins, _dialect: Any) -> str:
+        places = f"floor((({column.scaled} + 1) / 2) * {len(bins)})"
         return f"least(CAST({places} AS BIGINT), {len(bins) - 1})"
 
-    patch.setattr(Bins, "sql", planted)
+    patch.setattr(ClampedColumn, "bin_sql", planted)
 
 
 def _words_joined_by_the_other(patch: Patch) -> None:
@@ -164,39 +165,39 @@ def _null_is_not_null(patch: Patch) -> None:
 
 
 def _missing_counts(patch: Patch) -> None:
-    real = scan.resolve
+    real = Scan.from_question
 
-    def planted(*args: Any) -> Question:
-        question = real(*args)
-        return replace(question, present="TRUE") if not question.measures else question
+    def planted(asked: Question, schema: Any) -> Scan:
+        made = real(asked, schema)
+        return replace(made, present="TRUE") if not asked.measures else made
 
-    patch.setattr(session, "resolve", planted)
+    patch.setattr(Scan, "from_question", planted)
 
 
 def _missing_is_the_lower_bound(patch: Patch) -> None:
-    real = scan.resolve
-    patch.setattr(session, "resolve", lambda *args: replace(real(*args), present="TRUE"))
+    real = Scan.from_question
+    patch.setattr(Scan, "from_question", lambda *args: replace(real(*args), present="TRUE"))
 
 
 def _clamped_at_one_end(patch: Patch) -> None:
-    def clamped(measure: Measure) -> str:
-        return f"least({measure.stored}, {scan.number_sql(measure.high)})"
+    def clamped(column: ClampedColumn) -> str:
+        return f"least({column.stored}, {scan.number_sql(column.measure.high)})"
 
-    patch.setattr(Measure, "clamped", property(clamped))
+    patch.setattr(ClampedColumn, "clamped", property(clamped))
 
 
 def _labels_in_another_order(patch: Patch) -> None:
-    real = scan.resolve
+    real = question.resolve
 
     def planted(*args: Any) -> Question:
-        question = real(*args)
-        return replace(question, groups=question.groups[::-1])
+        asked = real(*args)
+        return replace(asked, groups=asked.groups[::-1])
 
     patch.setattr(session, "resolve", planted)
 
 
 def _persons_as_rows(patch: Patch) -> None:
-    real = scan.resolve
+    real = question.resolve
     patch.setattr(session, "resolve", lambda *args: replace(real(*args), persons=False))
 
 
@@ -205,16 +206,16 @@ def _one_row_fewer(patch: Patch) -> None:
 
 
 def _mirrored_levels(patch: Patch) -> None:
-    real = quantiles.whole
-    patch.setattr(quantiles, "whole", lambda level: real(1 - level))
+    real = quantiles.quantize_level
+    patch.setattr(quantiles, "quantize_level", lambda level: real(1 - level))
 
 
 def _variance_of_a_sample(patch: Patch) -> None:
     real = session.estimate
 
-    def planted(question: Question, sums: Any, *args: Any) -> Any:
-        found = real(question, sums, *args)
-        if question.query.aggregate == "variance" and sums[0, 0] > 1.5:
+    def planted(asked: Question, sums: Any, *args: Any) -> Any:
+        found = real(asked, sums, *args)
+        if asked.query.aggregate == "variance" and sums[0, 0] > 1.5:
             found["estimate"] *= sums[0, 0] / (sums[0, 0] - 1)
         return found
 

@@ -29,7 +29,7 @@ from apiece.errors import ApieceError
 from apiece.ledger import Ledger
 from apiece.queries import Schema, Session, Table, register, schema, session
 from apiece.queries.noise import BITS
-from apiece.queries.scan import Question
+from apiece.queries.question import Question
 
 VICTIM = "v"
 OTHERS = tuple(f"p{i}" for i in range(8))
@@ -56,7 +56,7 @@ FILES = (
     "chain.py",
     "database.py",
 )
-PASSED_OVER = ("arrays", "nobody", "_linear")
+PASSED_OVER = ("arrays", "discard_message", "_estimate_total")
 
 
 class Killed(BaseException):
@@ -139,7 +139,7 @@ def _fault(rng: random.Random, chance: float) -> tuple[Any, ...]:
     if kind == "disk":
         return (kind, rng.randrange(2), rng.random() < 0.5)
     if kind == "overtaken":
-        return (kind, rng.choice(["with_account", "rounded_gaussians"]), rng.random() < 0.6)
+        return (kind, rng.choice(["find_accounts", "draw_rounded_gaussians"]), rng.random() < 0.6)
     return (kind, rng.randrange(112))
 
 
@@ -327,7 +327,7 @@ _scanned: dict[tuple[str, str, float], Scanned] = {}
 def injected(world: World, ask: Ask) -> Iterator[None]:
     """Ask with this world's noise, and let what is to befall the question befall it."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(session, "rounded_gaussians", world.noise)
+        patched.setattr(session, "draw_rounded_gaussians", world.noise)
         match ask.fault:
             case ("interrupt" | "kill" as how, at):
                 error = KeyboardInterrupt if how == "interrupt" else Killed

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from apiece.queries.sources import as_text, text_of, texts
+from apiece.queries.sources import convert_to_texts, text_of, write_texts
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def test_cells_as_text(cell: object, text: str | None) -> None:
 
 @pytest.mark.parametrize("cells", [[], [float("nan")] * 3, [0.5, None], [True, False]])
 def test_a_column_is_text_whatever_its_cells_hold(cells: list[object]) -> None:
-    column = as_text(cells)
+    column = write_texts(cells)
     assert column.type == pa.large_string()
     assert column.to_pylist() == [text_of(cell) for cell in cells]
     stored = pa.chunked_array([pa.array(cells, pa.bool_() if True in cells else pa.float64())])
-    assert texts(stored).equals(column)
+    assert convert_to_texts(stored).equals(column)

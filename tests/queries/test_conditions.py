@@ -6,7 +6,8 @@ import pytest
 from apiece.errors import DataError, InputError
 from apiece.queries import Schema
 from apiece.queries.grammar import Compare, Missing, parse
-from apiece.queries.scan import condition_sql, number_sql, quoted, resolved
+from apiece.queries.question import bind_literals
+from apiece.queries.scan import bind_columns, condition_sql, number_sql, quote_text
 
 SCHEMA = Schema(
     "id",
@@ -20,7 +21,7 @@ SCHEMA = Schema(
 def sql(where: str) -> str:
     condition = parse(f"count() where {where}").where
     assert condition is not None
-    return condition_sql(resolved(condition, SCHEMA))
+    return condition_sql(bind_columns(bind_literals(condition, SCHEMA), SCHEMA))
 
 
 def test_no_name_of_a_user_enters() -> None:
@@ -31,7 +32,7 @@ def test_no_name_of_a_user_enters() -> None:
 
 @pytest.mark.parametrize("text", ["", "it's", "'; DROP TABLE rows; --", "%_\\", "Köln", "a''b"])
 def test_a_text_is_exactly_that_text(text: str) -> None:
-    assert duckdb.sql(f"SELECT {quoted(text)}").fetchall() == [(text,)]
+    assert duckdb.sql(f"SELECT {quote_text(text)}").fetchall() == [(text,)]
 
 
 @pytest.mark.parametrize("value", [0.0, -1.5, 1e-300, 1.7976931348623157e308, 0.1, 2.0**-1074])
@@ -48,4 +49,4 @@ def test_a_literal_of_another_kind_is_refused(where: str) -> None:
 @pytest.mark.parametrize("condition", [Compare("odd", "=", (1.0,)), Missing("odd")])
 def test_a_column_that_is_not_declared_is_refused(condition: Compare | Missing) -> None:
     with pytest.raises(DataError, match="no declared kind"):
-        condition_sql(resolved(condition, SCHEMA))
+        condition_sql(bind_columns(bind_literals(condition, SCHEMA), SCHEMA))

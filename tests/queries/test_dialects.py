@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.queries.scan import DUCKDB, SPARK, coded, number_sql, quoted
+from apiece.queries.scan import DUCKDB, SPARK, encode_text, number_sql, quote_text
 
 
 @settings(derandomize=True, max_examples=80, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8))
 def test_a_text_is_itself(text: str) -> None:
     """Whatever it holds: quotes, backslashes, comments and the ends of statements."""
-    assert duckdb.sql(f"SELECT {quoted(text)}").fetchall() == [(text,)]
-    assert bytes.fromhex(coded(text).split("'")[1]).decode() == text
-    assert set(coded(text)) <= set("CAST(X'0123456789abcdef' AS STRING)")
+    assert duckdb.sql(f"SELECT {quote_text(text)}").fetchall() == [(text,)]
+    assert bytes.fromhex(encode_text(text).split("'")[1]).decode() == text
+    assert set(encode_text(text)) <= set("CAST(X'0123456789abcdef' AS STRING)")
 
 
 @pytest.mark.parametrize("text", ["'; DROP TABLE rows; --", "\\'", "''", "ε\n"])

@@ -6,7 +6,7 @@ import pytest
 from apiece.queries import Schema
 from apiece.queries.estimates import estimate
 from apiece.queries.grammar import parse
-from apiece.queries.scan import moment_names, resolve
+from apiece.queries.question import list_moments, resolve
 
 SCHEMA = Schema("id", bounds={"x": (-2, 6), "y": (0, 10)}, rows_per_person=1)
 X = np.random.default_rng(0).uniform(-2, 6, 4000)
@@ -15,7 +15,7 @@ COLUMNS = {"x": (X - 2) / 4, "y": (Y - 5) / 5}  # scaled to [-1, 1]
 
 
 def moments(text: str) -> np.ndarray:
-    names = moment_names(parse(text))
+    names = list_moments(parse(text))
     return np.array([[np.prod([COLUMNS[c] for c in n] or [np.ones(X.size)], axis=0).sum()
                       for n in names]])  # fmt: skip
 
@@ -53,7 +53,7 @@ def test_a_sum_is_scaled_back() -> None:
 def test_noise_alone_stays_within_what_is_possible(text: str) -> None:
     """Where noise hides the count, the estimate is still one that data in the bounds can have."""
     for seed in range(50):
-        sums = np.random.default_rng(seed).normal(0, 50, (1, len(moment_names(parse(text)))))
+        sums = np.random.default_rng(seed).normal(0, 50, (1, len(list_moments(parse(text)))))
         found = estimate(resolve(parse(text), SCHEMA), sums, 50.0)
         low, high = {"mean(x)": (-2, 6), "variance(x)": (0, 16), "covariance(x, y)": (-20, 20)}[
             text

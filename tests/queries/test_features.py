@@ -9,7 +9,8 @@ import pytest
 from apiece.errors import DataError
 from apiece.queries import Schema
 from apiece.queries.grammar import parse
-from apiece.queries.scan import DUCKDB, moment_names, resolve
+from apiece.queries.question import list_moments, resolve
+from apiece.queries.scan import DUCKDB, Scan
 
 SCHEMA = Schema("id", bounds={"x": (-2, 6), "y": (0, 1e6), "z": (-3, -1)}, rows_per_person=1)
 QUERIES = [
@@ -22,12 +23,13 @@ CELLS = ["NULL", "-1e308", "-3.0", "-2.0", "0.3", "6.0", "1e6", "1e308"]
 @pytest.mark.parametrize("text", QUERIES)
 def test_no_row_adds_more_than_the_norm(text: str) -> None:
     what = resolve(parse(text), SCHEMA)
+    scan = Scan.from_question(what, SCHEMA)
     names = ", ".join(SCHEMA.stored(c, "numeric") for c in ("x", "y", "z"))
     rows = ", ".join(
         f"({', '.join(f'{cell}::DOUBLE' for cell in row)})"
         for row in itertools.product(CELLS, repeat=3)
     )
-    wanted = ", ".join([what.present, *what.columns, what.cell_sql(DUCKDB)])
+    wanted = ", ".join([scan.present, *scan.features, scan.cell_sql(DUCKDB)])
     found = duckdb.sql(f"SELECT {wanted} FROM (VALUES {rows}) AS rows({names})").fetchall()
     assert len(found) == len(CELLS) ** 3
     for values in found:
@@ -35,14 +37,14 @@ def test_no_row_adds_more_than_the_norm(text: str) -> None:
         if not counts:
             continue
         assert all(-1 <= v <= 1 for v in columns)
-        assert 0 <= cell < what.size
+        assert 0 <= cell < what.cell_count
         assert math.hypot(*columns) <= what.sensitivity(2)[0] * (1 + 1e-12)
 
 
 def test_a_missing_cell_does_not_count() -> None:
-    what = resolve(parse("mean(x)"), SCHEMA)
+    scan = Scan.from_question(resolve(parse("mean(x)"), SCHEMA), SCHEMA)
     name = SCHEMA.stored("x", "numeric")
-    assert duckdb.sql(f"SELECT {what.present} FROM (SELECT NULL::DOUBLE AS {name})").fetchall() == [
+    assert duckdb.sql(f"SELECT {scan.present} FROM (SELECT NULL::DOUBLE AS {name})").fetchall() == [
         (False,)
     ]
 
@@ -54,5 +56,5 @@ def test_columns_without_bounds_are_refused() -> None:
 
 def test_moments_begin_with_the_count() -> None:
     for text in ("mean(x)", "variance(x)", "covariance(x, y)", "regression(y ~ x)"):
-        assert moment_names(parse(text))[0] == ()
-    assert len(moment_names(parse("regression(y ~ x + z)"))) == 1 + 3 + 6
+        assert list_moments(parse(text))[0] == ()
+    assert len(list_moments(parse("regression(y ~ x + z)"))) == 1 + 3 + 6

@@ -17,7 +17,8 @@ from apiece.datasets import load
 from apiece.errors import InputError
 from apiece.queries import Schema, Session, register, scan
 from apiece.queries.grammar import parse
-from apiece.queries.scan import Bins, SqlDialect, resolve
+from apiece.queries.question import Bins, resolve
+from apiece.queries.scan import ClampedColumn, SqlDialect
 
 # Noise of 10⁻⁵ rows: a count is what it rounds to.
 NEGLIGIBLE = {"epsilon": 1e10, "delta": 1e-6}
@@ -146,36 +147,36 @@ def test_printed_edges_read_back_as_the_edges(
 # Planted breaks: bins that do not follow their edges. The comparison with numpy finds each.
 
 
-def _by_width(bins: Bins, _dialect: SqlDialect) -> str:
+def _by_width(column: ClampedColumn, bins: Bins, _dialect: SqlDialect) -> str:
     """By division alone, as the bins were found before."""
-    unit = f"(({bins.measure.scaled} + 1) / 2)"
+    unit = f"(({column.scaled} + 1) / 2)"
     return f"least(CAST(floor({unit} * {len(bins)}) AS BIGINT), {len(bins) - 1})"
 
 
-def _closed_on_the_right(bins: Bins, dialect: SqlDialect) -> str:
-    return REAL(bins, dialect).replace(" < ", " <= ").replace(" >= ", " > ")
+def _closed_on_the_right(column: ClampedColumn, bins: Bins, dialect: SqlDialect) -> str:
+    return REAL(column, bins, dialect).replace(" < ", " <= ").replace(" >= ", " > ")
 
 
-def _open_at_the_end(bins: Bins, dialect: SqlDialect) -> str:
+def _open_at_the_end(column: ClampedColumn, bins: Bins, dialect: SqlDialect) -> str:
     high = scan.number_sql(bins.measure.high)
-    return f"CASE WHEN {bins.measure.clamped} < {high} THEN {REAL(bins, dialect)} ELSE 0 END"
+    return f"CASE WHEN {column.clamped} < {high} THEN {REAL(column, bins, dialect)} ELSE 0 END"
 
 
-def _of_other_edges(bins: Bins, dialect: SqlDialect) -> str:
+def _of_other_edges(column: ClampedColumn, bins: Bins, dialect: SqlDialect) -> str:
     """The edges of numpy's linspace, which are not those that are returned."""
     edges = np.linspace(bins.measure.low, bins.measure.high, len(bins) + 1)
-    return REAL(replace(bins, edges=tuple(edges.tolist())), dialect)
+    return REAL(column, replace(bins, edges=tuple(edges.tolist())), dialect)
 
 
-REAL = Bins.sql
+REAL = ClampedColumn.bin_sql
 
 
 @pytest.mark.parametrize(
     "name", ["_by_width", "_closed_on_the_right", "_open_at_the_end", "_of_other_edges"]
 )
 def test_planted_bins_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken: Callable[[Bins, SqlDialect], str] = globals()[name]
-    monkeypatch.setattr(Bins, "sql", broken)
+    broken: Callable[[ClampedColumn, Bins, SqlDialect], str] = globals()[name]
+    monkeypatch.setattr(ClampedColumn, "bin_sql", broken)
     low, high, bins, values = GRIDS["tenths"]
     assert disagrees(values, low, high, bins)
 

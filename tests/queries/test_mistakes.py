@@ -10,7 +10,7 @@ from apiece.errors import DataError, InputError
 from apiece.queries import Schema, query_cost
 from apiece.queries.grammar import parse
 from apiece.queries.mistakes import find_mistakes
-from apiece.queries.scan import resolve
+from apiece.queries.question import resolve
 
 BOTH = {"n": "numeric", "x": "text"}
 AGES = Schema("id", bounds={"age": (0, 120)})

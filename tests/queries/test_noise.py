@@ -8,11 +8,16 @@ import pytest
 from scipy import stats
 
 from apiece.queries import noise
-from apiece.queries.noise import BITS, _exp_minus_half, rounded_gaussians, rounded_laplaces
+from apiece.queries.noise import (
+    BITS,
+    _flip_exp_minus_half,
+    draw_rounded_gaussians,
+    draw_rounded_laplaces,
+)
 
 
 def draws(count: int, seed: int) -> np.ndarray:
-    return np.array(rounded_gaussians(count, random.Random(seed).getrandbits)) / 2**BITS
+    return np.array(draw_rounded_gaussians(count, random.Random(seed).getrandbits)) / 2**BITS
 
 
 def test_distribution_is_normal() -> None:
@@ -35,7 +40,7 @@ def test_a_wrong_distribution_is_noticed() -> None:
 
 
 def test_distribution_is_laplace() -> None:
-    drawn = rounded_laplaces(20_000, random.Random(5).getrandbits)
+    drawn = draw_rounded_laplaces(20_000, random.Random(5).getrandbits)
     values = np.array(drawn) / 2**BITS
     assert stats.kstest(values, "laplace").pvalue > 1e-3
     assert abs(values.mean()) < 4 * math.sqrt(2 / 20_000)
@@ -47,12 +52,12 @@ def test_distribution_is_laplace() -> None:
         assert stats.kstest(wrong, "laplace").pvalue < 1e-3  # another scale, another law
     last = np.array(drawn) % 16  # no digit is favoured
     assert stats.chisquare(np.bincount(last, minlength=16)).pvalue > 1e-3
-    assert rounded_laplaces(4) != rounded_laplaces(4)
+    assert draw_rounded_laplaces(4) != draw_rounded_laplaces(4)
 
 
 def test_probability_of_exp_minus_half() -> None:
-    more = noise._pool(random.Random(2).getrandbits)
-    share = np.mean([_exp_minus_half(more) for _ in range(40_000)])
+    more = noise._pool_words(random.Random(2).getrandbits)
+    share = np.mean([_flip_exp_minus_half(more) for _ in range(40_000)])
     assert share == pytest.approx(math.exp(-0.5), abs=4 * 0.5 / 200)
 
 
@@ -62,15 +67,15 @@ def test_ties_of_first_words_are_decided_by_all_digits(
 ) -> None:
     """With short words ties are common; the distribution stays the same to the last digit."""
     monkeypatch.setattr(noise, "WORD", word)
-    more, values = noise._pool(random.Random(4).getrandbits), []
+    more, values = noise._pool_words(random.Random(4).getrandbits), []
     for _ in range(12_000):
-        negative, whole, fraction = noise._normal(more)
+        negative, whole, fraction = noise._draw_normal(more)
         size = whole + sum(fraction.word(i) / 2.0 ** (word * (i + 1)) for i in range(6))
         values.append(-size if negative else size)
     assert stats.kstest(values, "norm").pvalue > 1e-3
     monkeypatch.setattr(noise, "WORD", 3)
-    more = noise._pool(random.Random(4).getrandbits)
-    share = np.mean([_exp_minus_half(more) for _ in range(40_000)])
+    more = noise._pool_words(random.Random(4).getrandbits)
+    share = np.mean([_flip_exp_minus_half(more) for _ in range(40_000)])
     assert share == pytest.approx(math.exp(-0.5), abs=4 * 0.5 / 200)
 
 
@@ -90,7 +95,7 @@ def test_every_bit_that_is_drawn_is_used_once(asked: int) -> None:
         drawn.append(f"{value:0{count}b}")
         return value
 
-    more = noise._pool(bits)
+    more = noise._pool_words(bits)
     words = [f"{more():0{noise.WORD}b}" for _ in range(asked)]
     given = "".join("".join(reversed(words_of(chunk))) for chunk in drawn)
     assert given.startswith("".join(words))
@@ -104,16 +109,16 @@ def test_ties_that_are_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: with only the first words compared the distribution is another one."""
     monkeypatch.setattr(noise, "WORD", 3)
     monkeypatch.setattr(noise._Uniform, "__lt__", lambda a, b: a.first < b.first)
-    more = noise._pool(random.Random(4).getrandbits)
-    share = np.mean([_exp_minus_half(more) for _ in range(40_000)])
+    more = noise._pool_words(random.Random(4).getrandbits)
+    share = np.mean([_flip_exp_minus_half(more) for _ in range(40_000)])
     assert abs(share - math.exp(-0.5)) > 4 * 0.5 / 200
 
 
 def test_default_source_is_cryptographic_and_differs() -> None:
-    assert rounded_gaussians(4) != rounded_gaussians(4)
+    assert draw_rounded_gaussians(4) != draw_rounded_gaussians(4)
 
 
 def test_low_bits_are_uniform() -> None:
     """The last grid digit carries no pattern that a float generator would leave."""
-    last = np.array(rounded_gaussians(8000, random.Random(3).getrandbits)) % 16
+    last = np.array(draw_rounded_gaussians(8000, random.Random(3).getrandbits)) % 16
     assert stats.chisquare(np.bincount(last, minlength=16)).pvalue > 1e-3

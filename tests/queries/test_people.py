@@ -7,7 +7,7 @@ import pytest
 
 from apiece.ledger import Ledger
 from apiece.queries import session
-from apiece.queries.session import with_account
+from apiece.queries.session import find_accounts
 
 
 def ids(*texts: str) -> pa.ChunkedArray:
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> str:
 def test_whole_numbers_are_written_in_one_way(folder: str) -> None:
     ledger = Ledger.make(folder, [7, -3, 0], 1.0, 1e-6)
     given = ids("7", "07", "+7", " 7", "7.0", "-3", "-0", "0", "9" * 19, "ann", "٧")
-    found, can = with_account(given, ledger)
+    found, can = find_accounts(given, ledger)
     assert found.tolist() == [7, -3, 0]
     assert given.filter(pa.array(can)).to_pylist() == ["7", "-3", "0"]
 
@@ -30,14 +30,14 @@ def test_whole_numbers_are_written_in_one_way(folder: str) -> None:
 def test_the_largest_numbers_are_numbers(folder: str) -> None:
     ends = [2**63 - 1, -(2**63), 10**18, -(10**18), 10**18 - 1]
     ledger = Ledger.make(folder, ends, 1.0, 1e-6)
-    found, can = with_account(ids(*map(str, ends), str(2**63), str(-(2**63) - 1)), ledger)
+    found, can = find_accounts(ids(*map(str, ends), str(2**63), str(-(2**63) - 1)), ledger)
     assert found.tolist() == ends
     assert can.tolist() == [True] * 5 + [False] * 2
 
 
 def test_texts_are_themselves(folder: str) -> None:
     ledger = Ledger.make(folder, ["7", "07"], 1.0, 1e-6)
-    found, can = with_account(ids("07", "7", "007", "8"), ledger)
+    found, can = find_accounts(ids("07", "7", "007", "8"), ledger)
     assert found.tolist() == ["07", "7"]
     assert can.tolist() == [True, True, False, False]
 
@@ -51,7 +51,7 @@ def test_part_by_part_it_is_the_same(
     found = []
     for part in (session._PART, 1, 3, 52):
         monkeypatch.setattr(session, "_PART", part)
-        values, can = with_account(given, ledger)
+        values, can = find_accounts(given, ledger)
         found.append((values.tolist(), can.tolist()))
     assert found[0][0] == [kind(i) for i in range(0, 50, 7)]
     assert all(each == found[0] for each in found)
@@ -59,6 +59,6 @@ def test_part_by_part_it_is_the_same(
 
 def test_nobody(folder: str) -> None:
     ledger = Ledger.open(folder)
-    found, can = with_account(ids("7"), ledger)
+    found, can = find_accounts(ids("7"), ledger)
     assert (found.size, can.tolist()) == (0, [False])
-    assert with_account(ids(), ledger)[1].size == 0
+    assert find_accounts(ids(), ledger)[1].size == 0

@@ -21,8 +21,8 @@ from apiece.queries.grammar import parse
 from apiece.queries.quantiles import Grid, Law, Segment
 
 LEVELS = [0.05, 0.25, 0.5, 0.9]
-SMALL = Grid.of(-3, 16, 0)  # from −3 to 12
-TINY = Grid.of(0, 5, 0)
+SMALL = Grid.from_points(-3, 16, 0)  # from −3 to 12
+TINY = Grid.from_points(0, 5, 0)
 ETA = 1.3
 Chances = dict[tuple[tuple[int, int], ...], float]
 Ask = Callable[[Segment], object]
@@ -35,8 +35,8 @@ def part_of(grid: Grid, values: list[int]) -> Segment:
 
 def law_of(grid: Grid, values: list[int], level: float, eta: float, rows: int) -> Law:
     part = part_of(grid, values)
-    rate = quantiles.rate_of(level, eta, rows)
-    return Law.of(grid, part, quantiles.whole(level) * part.rows, rate)
+    rate = quantiles.compute_rate(level, eta, rows)
+    return Law.from_segment(grid, part, quantiles.quantize_level(level) * part.rows, rate)
 
 
 def log_chances(grid: Grid, values: list[int], level: float, eta: float, rows: int) -> np.ndarray:
@@ -51,9 +51,9 @@ def log_chances(grid: Grid, values: list[int], level: float, eta: float, rows: i
 def places_of(law: Law) -> Iterator[tuple[tuple[int, int], float]]:
     """Yield each point and slice with the logarithm of its chance."""
     whole = math.log(sum(law.weights))
-    for place, fall in zip(law.places, law.falls, strict=True):
+    for place, fall in zip(law.stretches, law.decays, strict=True):
         for point in range(place.first, place.last + 1):
-            for part in range(place.part, place.part + place.parts):
+            for part in range(place.slice_start, place.slice_start + place.slice_count):
                 yield (point, part), math.log(law.grid.prior(point, point) * fall) - whole
 
 
@@ -146,7 +146,7 @@ def excess(mu: float, *args: Any, **more: Any) -> float:
 
 
 def tree(levels: tuple[float, ...], eta: float = ETA, rows: int = 1) -> Ask:
-    return lambda part: quantiles.quantiles(TINY, part, levels, eta, rows, lambda _: 0)
+    return lambda part: quantiles.draw_quantiles(TINY, part, levels, eta, rows, lambda _: 0)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -181,7 +181,7 @@ def test_rows_of_a_person_on_both_sides_of_a_tree_are_charged_once(
 
 def test_an_interval_has_the_range_that_is_charged() -> None:
     def asked(part: Segment) -> object:
-        return quantiles.interval(TINY, part, 0.4, ETA, 1, lambda _: 0)
+        return quantiles.draw_interval(TINY, part, 0.4, ETA, 1, lambda _: 0)
 
     found = max(float(np.ptp(a - b)) for a, b in pairs(asked, most=2))
     assert 0.5 * ETA < found <= ETA + 1e-9
@@ -192,7 +192,7 @@ def test_an_interval_has_the_range_that_is_charged() -> None:
 @pytest.mark.parametrize("fault", ["both sides", "uncharged depth", "wrong part"])
 def test_faults_of_a_tree_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantiles, "SLICES", 2)
-    real, asked = Segment.divided, tree((0.25, 0.5, 0.75), eta=4.0)
+    real, asked = Segment.divide, tree((0.25, 0.5, 0.75), eta=4.0)
     if fault == "uncharged depth":
         asked = tree((0.25, 0.5, 0.75), eta=8.0)
     elif fault == "both sides":  # each side depends on how many rows the other has
@@ -201,10 +201,10 @@ def test_faults_of_a_tree_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch
             left, right = real(part, point, at)
             return left.with_rows(point, 3 * right.rows), right.with_rows(point, 3 * left.rows)
 
-        monkeypatch.setattr(Segment, "divided", broken)
+        monkeypatch.setattr(Segment, "divide", broken)
     else:  # where a row falls depends on how many there are
         monkeypatch.setattr(
-            Segment, "divided", lambda part, point, at: real(part, point, (at + part.rows) % 2)
+            Segment, "divide", lambda part, point, at: real(part, point, (at + part.rows) % 2)
         )
     assert largest_loss(asked) > 4.1
 
@@ -222,10 +222,10 @@ def test_a_person_with_fewer_rows_is_charged_less(values, own, spare, level, eta
 
 
 def test_a_sensitivity_of_the_wrong_side_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = quantiles.rate_of
+    real = quantiles.compute_rate
     monkeypatch.setattr(
         quantiles,
-        "rate_of",
+        "compute_rate",
         lambda level, eta, rows: real(
             level, eta * max(level, 1 - level) / min(level, 1 - level), rows
         ),
@@ -235,13 +235,13 @@ def test_a_sensitivity_of_the_wrong_side_is_caught(monkeypatch: pytest.MonkeyPat
 
 def test_a_score_that_counts_the_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the level's share of a count that is private, a row moves every score by more."""
-    real = quantiles.stretches
+    real = quantiles.yield_stretches
 
     def broken(part: Segment, target: int, most: int, slices: int) -> Iterator[quantiles.Stretch]:
         for each in real(part, target, most, slices):
             yield dataclasses.replace(each, missed=each.missed * (1 + part.rows % 2))
 
-    monkeypatch.setattr(quantiles, "stretches", broken)
+    monkeypatch.setattr(quantiles, "yield_stretches", broken)
     assert widest(0.5, ETA) > ETA + 0.1
 
 
@@ -249,7 +249,7 @@ def test_the_point_that_holds_the_quantile_misses_nothing() -> None:
     def missed(values: list[int]) -> dict[tuple[int, int], float]:
         return {
             (each.first - 3, each.last - 3): each.missed * 2.0**-quantiles.LEVEL_BITS
-            for each in law_of(SMALL, values, 0.5, 1.0, 1).places
+            for each in law_of(SMALL, values, 0.5, 1.0, 1).stretches
         }
 
     assert missed([0, 0, 4, 4, 4, 4, 4, 9, 9, 9]) == {
@@ -261,8 +261,8 @@ def test_the_point_that_holds_the_quantile_misses_nothing() -> None:
 def test_what_is_far_is_one_stretch_on_each_side_and_weighs_the_least() -> None:
     values = [*range(-3, 13)] * 1000
     law = law_of(SMALL, values, 0.5, 2.0, 1)
-    assert [(place.first, place.last) for place in law.places[:2]] == [(0, 6), (7, 7)]
-    assert law.falls[0] == law.falls[-1] == min(law.falls) > 0
+    assert [(place.first, place.last) for place in law.stretches[:2]] == [(0, 6), (7, 7)]
+    assert law.decays[0] == law.decays[-1] == min(law.decays) > 0
 
 
 @pytest.mark.parametrize("slices", [3, 64, 2**40])
@@ -271,18 +271,21 @@ def test_slices_cover_the_ranks_of_a_point_and_divide_its_rows(
 ) -> None:
     monkeypatch.setattr(quantiles, "SLICES", slices)
     part = part_of(SMALL, [0] * 5 + [4] * 20 + [9] * 5)
-    rate = quantiles.rate_of(0.5, 1e3, 1)
-    law = Law.of(SMALL, part, 15 << quantiles.LEVEL_BITS, rate, slices)
-    assert sum(place.parts for place in law.places if place.first == place.last == 7) == slices
+    rate = quantiles.compute_rate(0.5, 1e3, 1)
+    law = Law.from_segment(SMALL, part, 15 << quantiles.LEVEL_BITS, rate, slices)
+    assert (
+        sum(place.slice_count for place in law.stretches if place.first == place.last == 7)
+        == slices
+    )
     point, at = law.draw(random.Random(1).getrandbits)
-    left, right = part.divided(point, at)
+    left, right = part.divide(point, at)
     assert point == 7
     assert left.rows + right.rows == part.rows
     assert abs(left.rows - 15) <= 1 + 20 / min(slices, 20)
 
 
 def test_a_quarter_of_the_prior_is_on_coarse_grids_and_whole_numbers_are_on_one() -> None:
-    grid = Grid.between(0, 120)
+    grid = Grid.from_bounds(0, 120)
     whole = grid.prior(0, grid.size - 1)
     step = 10**-grid.exponent  # points a unit
     on_ones = sum(grid.prior(t, t) for t in range(0, 120 * step + 1, step))
@@ -291,7 +294,7 @@ def test_a_quarter_of_the_prior_is_on_coarse_grids_and_whole_numbers_are_on_one(
     assert 0.05 < grid.prior(40 * step, 40 * step) / one_year < 10
     assert grid.value(0) == 0
     assert grid.value(grid.size - 1) == 120
-    log = Grid.between(0, 120, log=True)
+    log = Grid.from_bounds(0, 120, log=True)
     assert log.prior(0, step) / log.prior(0, log.size - 1) > 10 * grid.prior(0, step) / whole
 
 
@@ -305,9 +308,9 @@ def test_draws_follow_the_chances() -> None:
 
 
 def test_whole_weights_are_the_exponentials_to_the_last_digit() -> None:
-    rate = quantiles.rate_of(0.5, 0.7, 1)
+    rate = quantiles.compute_rate(0.5, 0.7, 1)
     missed = [0, 1, 1 << 30, 4 << 30, 9 << 30, (9 << 30) + 12345]
-    for miss, weight in zip(missed, quantiles.falls(missed, rate), strict=True):
+    for miss, weight in zip(missed, quantiles.compute_decays(missed, rate), strict=True):
         with decimal.localcontext(decimal.Context(prec=120)):
             exact = (-rate * miss).exp()
             assert abs(weight / decimal.Decimal(2**quantiles.WEIGHT_BITS) / exact - 1) < 2**-240
@@ -316,11 +319,11 @@ def test_whole_weights_are_the_exponentials_to_the_last_digit() -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_rank_margin_holds(level: float) -> None:
-    grid = Grid.of(0, 1001, 0)
+    grid = Grid.from_points(0, 1001, 0)
     values = np.random.default_rng(0).integers(0, 1000, 3000).tolist()
     law = law_of(grid, values, level, 0.05, 1)
     margin = quantiles.rank_margin(grid, level, 0.05, 1, 0.95)
-    missed = np.array([place.missed for place in law.places])
+    missed = np.array([place.missed for place in law.stretches])
     far = missed * 2.0**-quantiles.LEVEL_BITS > margin
     assert far.any()
     weighted = np.array(law.weights, dtype=object)
@@ -331,13 +334,13 @@ def test_rank_margin_holds(level: float) -> None:
 @pytest.mark.parametrize("size", [0, 20, 900])
 def test_an_interval_covers_the_quantile(level: float, size: int) -> None:
     """With chance .95 at least: each end is beyond it with .975; a table may be far too small."""
-    grid, bits = Grid.of(0, 1000, 0), random.Random(3).getrandbits
+    grid, bits = Grid.from_points(0, 1000, 0), random.Random(3).getrandbits
     values = np.sort(np.random.default_rng(size).integers(0, 30, size)) * 20
     part, runs, wide = part_of(grid, values.tolist()), 60, []
     truth = values[math.ceil(level * size) - 1] if size else None
     covered = 0
     for _ in range(runs):
-        low, point, high = quantiles.interval(grid, part, level, 2.0, 1, bits)
+        low, point, high = quantiles.draw_interval(grid, part, level, 2.0, 1, bits)
         assert low <= point <= high
         covered += truth is None or low <= truth <= high
         wide.append(high - low)
@@ -361,7 +364,7 @@ def test_every_level_that_is_asked_is_answered_under_its_own_name(levels: Any) -
 )
 def test_the_resolution_is_the_step_of_the_grid(low: float, high: float) -> None:
     """A power of ten; the difference of two points as floats may be 0, or off in its digits."""
-    grid = Grid.between(low, high)
+    grid = Grid.from_bounds(low, high)
     query = parse("median(x)")
     empty = Segment(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, grid.size - 1)
     found = quantiles.describe_group(grid, empty, query, ETA, 1, random.Random(0).getrandbits)
@@ -372,12 +375,12 @@ def test_the_resolution_is_the_step_of_the_grid(low: float, high: float) -> None
 @pytest.mark.parametrize("count", [2, 3, 7])
 def test_levels_of_a_tree_are_in_order_and_near_their_quantiles(count: int) -> None:
     """Also where most rows lie on one point."""
-    grid, rng = Grid.between(0, 100), np.random.default_rng(0)
+    grid, rng = Grid.from_bounds(0, 100), np.random.default_rng(0)
     values = np.where(rng.random(40_000) < 0.5, 40, np.rint(rng.uniform(0, 100, 40_000)))
-    part = part_of(Grid.of(0, 1, 0), (values * 10**-grid.exponent).astype(int).tolist())
+    part = part_of(Grid.from_points(0, 1, 0), (values * 10**-grid.exponent).astype(int).tolist())
     part = Segment(part.points, part.counts, 0, grid.size - 1)
     levels = [(k + 1) / (count + 1) for k in range(count)]
-    drawn = quantiles.quantiles(grid, part, levels, 1.0, 1, random.Random(2).getrandbits)
+    drawn = quantiles.draw_quantiles(grid, part, levels, 1.0, 1, random.Random(2).getrandbits)
     assert drawn == sorted(drawn)
     truth = np.quantile(values, levels, method="inverted_cdf")
     assert [grid.value(point) for point in drawn] == pytest.approx(truth, abs=1)
@@ -385,10 +388,10 @@ def test_levels_of_a_tree_are_in_order_and_near_their_quantiles(count: int) -> N
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e7), st.integers(1, 4000), st.booleans())
 def test_a_grid_is_within_the_bounds_and_is_no_larger_than_memory(low, width, groups, log) -> None:
-    grid = Grid.between(low, low + width, groups, log=log)
+    grid = Grid.from_bounds(low, low + width, groups, log=log)
     assert low <= grid.value(0) <= grid.value(grid.size - 1) <= low + width
     assert grid.size >= 9
     assert groups * grid.size <= quantiles.POINTS
-    assert 0 < grid.least <= 1 / grid.size
+    assert 0 < grid.lowest_share <= 1 / grid.size
     whole = grid.prior(0, grid.size - 1)
     assert 0 <= grid.pick(0, grid.size - 1, whole - 1) < grid.size

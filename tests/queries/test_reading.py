@@ -29,10 +29,11 @@ def cells(rows: list[tuple[str | None, ...]]) -> list[tuple[Any, ...]]:
     }
     columns["id"] = columns.pop("i")
     database = reading.connect(1)
-    reading.read(database, reading.stored(columns, SCHEMA), SCHEMA)
+    plain = reading.unpack_columns(columns, SCHEMA)
+    reading.read_cells(database, reading.convert_columns(plain, SCHEMA), SCHEMA)
     kinds = (("x", "numeric"), ("t", "text"), ("d", "date"))
     names = ["person", *(SCHEMA.stored(*kind) for kind in kinds), SCHEMA.stored_group("g"), "tie"]
-    assert set(names[1:-1]) <= set(reading.types(SCHEMA))
+    assert set(names[1:-1]) <= set(reading.list_types(SCHEMA))
     found = database.execute(f"SELECT {', '.join(names)} FROM cells").fetchall()
     database.close()
     return list(found)
@@ -70,8 +71,8 @@ def test_ties_follow_the_content_alone() -> None:
     one, again = (each[-1] for each in cells([row, row]))
     assert one == again
     assert cells([("ann", "2", *row[2:])])[0][-1] != one
-    assert reading.order(SCHEMA).startswith("tie, ")
-    assert reading.order(SCHEMA).count("NULLS FIRST") == len(reading.types(SCHEMA))
+    assert reading.order_sql(SCHEMA).startswith("tie, ")
+    assert reading.order_sql(SCHEMA).count("NULLS FIRST") == len(reading.list_types(SCHEMA))
 
 
 def test_the_database_reaches_nothing(tmp_path: Path) -> None:
@@ -123,4 +124,4 @@ def test_choosing_the_rows_of_each_person_is_not_held_in_memory(
 def test_a_column_of_lists_is_named() -> None:
     columns = {name: pa.array(["a"]) for name in ("id", "t", "d", "g")}
     with pytest.raises(UnsupportedError, match=r"column 'x': .*; leave it out or convert it"):
-        reading.stored(columns | {"x": pa.array([[1, 2]])}, SCHEMA)
+        reading.unpack_columns(columns | {"x": pa.array([[1, 2]])}, SCHEMA)

@@ -16,7 +16,7 @@ from apiece.errors import DataError
 from apiece.queries import Schema, register
 from apiece.queries.grammar import parse
 from apiece.queries.quantiles import Grid
-from apiece.queries.scan import resolve
+from apiece.queries.question import resolve
 from apiece.queries.table import DuckDBContributions
 
 GRID = 2.0**-10
@@ -87,7 +87,7 @@ def test_a_row_counts_where_its_condition_holds_and_its_group_is_declared() -> N
 def test_a_row_of_a_quantile_is_on_the_point_nearest_to_its_clamped_value() -> None:
     rows = pd.DataFrame({"id": list("abcde"), "x": [8.0, -99.0, 0.1 + 0.2, 1e9, None], "g": "u"})
     low, high = SCHEMA.bounds["x"]
-    grid = Grid.between(low, high)
+    grid = Grid.from_bounds(low, high)
     with scanned("quantile(x, 0.5)", rows) as found:
         totals, (people, norms) = found.totals(None), found.norms(1)
     values = {grid.value(point): rows for point, (rows,) in totals.items()}

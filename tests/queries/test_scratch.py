@@ -15,7 +15,7 @@ from apiece.queries import reading
 USER = """
 import os, signal, sys
 from apiece.queries import reading
-folder = reading.folder()
+folder = reading.make_folder_name()
 folder.mkdir()
 (folder / "rows").write_bytes(b"ann")
 if sys.argv[1] == "forked" and os.fork() == 0:
@@ -32,7 +32,7 @@ if sys.argv[1] in ("SIGKILL", "SIGTERM", "SIGINT"):
 
 
 def test_a_folder_is_new_and_its_room_is_private() -> None:
-    one, two = reading.folder(), reading.folder()
+    one, two = reading.make_folder_name(), reading.make_folder_name()
     assert one.parent == two.parent
     assert one != two
     assert not one.exists()

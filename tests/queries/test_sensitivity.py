@@ -20,8 +20,8 @@ from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.queries import Schema, Session, quantiles, query_cost, register
 from apiece.queries.quantiles import Grid, Law, Segment
-from apiece.queries.scan import Question
-from apiece.queries.session import _Asked
+from apiece.queries.question import Question
+from apiece.queries.session import _Request
 
 EPSILON = 0.7
 DELTA = 1e-6
@@ -55,7 +55,7 @@ def every_person(rows: int) -> pd.DataFrame:
     return pd.DataFrame(cells, columns=["person", "x", "y", "g", "h"])
 
 
-def used(table: Any, asked: _Asked) -> float:
+def used(table: Any, asked: _Request) -> float:
     """Return the share of the sensitivity behind the noise that the widest person uses."""
     with table.contributions(asked.question, asked.grid) as held:
         _, steps = held.norms(1 if asked.pure else 2)
@@ -64,8 +64,8 @@ def used(table: Any, asked: _Asked) -> float:
     return float(steps.max() * asked.grid / hidden)
 
 
-def ask_of(text: str, schema: Schema, delta: float) -> _Asked:
-    return _Asked.of(text, schema, EPSILON, delta, "", "")
+def ask_of(text: str, schema: Schema, delta: float) -> _Request:
+    return _Request.from_text(text, schema, EPSILON, delta, analysis_id="", source="")
 
 
 @pytest.mark.parametrize("rows", [1, 3, 50])
@@ -187,20 +187,20 @@ def test_the_widest_person_is_charged_what_the_guide_says(
 # Quantiles: the exponential mechanism's norm is the range of the loss.
 
 
-MANY = Grid.of(0, 2**22, 0)
+MANY = Grid.from_points(0, 2**22, 0)
 PROBES = (0, 1, 2, 3, 2**22 - 4, 2**22 - 3, 2**22 - 2, 2**22 - 1)
 
 
 def losses(before: Segment, after: Segment, level: float, rows: int) -> np.ndarray:
     """Return the log-ratio of each probe's chance between two tables."""
-    rate = quantiles.rate_of(level, EPSILON, rows)
+    rate = quantiles.compute_rate(level, EPSILON, rows)
     logs = []
     for part in (before, after):
-        law = Law.of(MANY, part, quantiles.whole(level) * part.rows, rate)
+        law = Law.from_segment(MANY, part, quantiles.quantize_level(level) * part.rows, rate)
         falls = [
             fall
             for point in PROBES
-            for place, fall in zip(law.places, law.falls, strict=True)
+            for place, fall in zip(law.stretches, law.decays, strict=True)
             if place.first <= point <= place.last
         ]
         logs.append(np.log(np.array(falls, float)) - math.log(sum(law.weights)))

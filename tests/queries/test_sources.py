@@ -26,7 +26,7 @@ def quiet(_: str) -> None:
 
 
 def read(source: Any, wanted: list[str]) -> tuple[list[sources.Columns], str]:
-    with sources.read(source, wanted, quiet) as (parts, digest):
+    with sources.read_source(source, wanted, quiet) as (parts, digest):
         return list(parts), digest
 
 
@@ -82,7 +82,9 @@ def test_a_file_is_read_in_parts(
         pq.write_table(table, path, row_group_size=3)
     parts, _ = read(path, ["g", "id"])
     sizes = [len(part["id"]) for part in parts]
-    assert [cell for part in parts for cell in sources.texts(part["g"]).to_pylist()] == ids
+    assert [
+        cell for part in parts for cell in sources.convert_to_texts(part["g"]).to_pylist()
+    ] == ids
     assert [cell for part in parts for cell in part["id"].to_pylist()] == ids
     assert all(10 <= size < 20 for size in sizes[:-1])
     assert len(sizes) == max(1, sum(sizes[:-1]) // 10 + (sizes[-1] > 0))
@@ -91,18 +93,18 @@ def test_a_file_is_read_in_parts(
 def test_what_is_known_of_row_groups_before_a_row_is_read(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     PEOPLE.to_parquet(path, row_group_size=2)
-    groups, empty, rows = sources.row_groups(path, ["x", "id"])
+    groups, empty, rows = sources.read_layout(path, ["x", "id"])
     assert (groups, rows, empty.column_names, empty.num_rows) == (2, 3, ["x", "id"], 0)
     about = path.stat()
     parts = [
-        sources.row_group(path, number, ["x", "id"], (about.st_size, about.st_mtime_ns))
+        sources.read_row_group(path, number, ["x", "id"], (about.st_size, about.st_mtime_ns))
         for number in range(groups)
     ]
     assert [part["id"].to_pylist() for part in parts] == [[3, 1], [2]]
     with pytest.raises(DataError, match=r"column 'y': not in the source '/.*4 columns"):
-        sources.row_groups(path, ["x", "y"])
+        sources.read_layout(path, ["x", "y"])
     with pytest.raises(DataError, match="changed while it was read"):
-        sources.row_group(path, 0, ["x"], (about.st_size, about.st_mtime_ns + 1))
+        sources.read_row_group(path, 0, ["x"], (about.st_size, about.st_mtime_ns + 1))
 
 
 def test_a_file_and_a_folder_of_files_are_split_at_their_row_groups(tmp_path: Path) -> None:
@@ -110,18 +112,18 @@ def test_a_file_and_a_folder_of_files_are_split_at_their_row_groups(tmp_path: Pa
     for path in paths:
         PEOPLE.to_parquet(path, row_group_size=2)
     for source, files in ((paths[0], paths[:1]), (tmp_path, paths)):
-        parts, rows = spark._parts(source, SCHEMA)
+        parts, rows = spark._list_parts(source, SCHEMA)
         assert [(name, number) for name, _, _, number in parts] == [
             (str(path), number) for path in files for number in (0, 1)
         ]
         assert rows == 3 * len(files)
     PEOPLE.assign(x="7").to_parquet(tmp_path / "3.parquet")
     with pytest.raises(DataError, match="other columns than the first file's"):
-        spark._parts(tmp_path, SCHEMA)
+        spark._list_parts(tmp_path, SCHEMA)
     for none in (tmp_path / "p.csv", tmp_path / "empty"):
         none.mkdir()
         with pytest.raises(InputError, match="no Parquet file"):
-            spark._parts(none, SCHEMA)
+            spark._list_parts(none, SCHEMA)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     PEOPLE.to_parquet(path)
 
     def changed() -> None:
-        with sources.read(path, ["x"], quiet) as (parts, _):
+        with sources.read_source(path, ["x"], quiet) as (parts, _):
             assert len(list(parts)) == 1
             os.utime(path, (1, 1))
 
@@ -175,6 +177,6 @@ def test_files_that_cannot_be_read_or_whose_kind_is_not_said(tmp_path: Path) -> 
 
 
 def test_a_message_names_a_source_briefly() -> None:
-    assert sources.short("p.csv") == "'p.csv'"
-    assert sources.short(PEOPLE) == "'DataFrame'"
-    assert len(sources.short("x" * 500)) == 60
+    assert sources.shorten_name("p.csv") == "'p.csv'"
+    assert sources.shorten_name(PEOPLE) == "'DataFrame'"
+    assert len(sources.shorten_name("x" * 500)) == 60

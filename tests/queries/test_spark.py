@@ -26,7 +26,8 @@ from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.ledger import Ledger
 from apiece.queries import Schema, Session, reading, register, register_on_spark, scan, spark
 from apiece.queries.grammar import parse
-from apiece.queries.scan import SPARK, SqlDialect, coded, number_sql, quoted, resolve
+from apiece.queries.question import resolve
+from apiece.queries.scan import SPARK, SqlDialect, encode_text, number_sql, quote_text
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed"),
@@ -131,7 +132,7 @@ def test_engines_agree_to_the_bit_more_often(block: int, session: Any, tmp_path:
 
 @pytest.mark.parametrize("text", ["", "it's", "a''b", "\\", "\\'", "'; DROP", "Köln", "%_", "\t"])
 def test_a_text_is_exactly_that_text(text: str, session: Any) -> None:
-    assert session.sql(f"SELECT {coded(text)}").collect()[0][0] == text
+    assert session.sql(f"SELECT {encode_text(text)}").collect()[0][0] == text
 
 
 @pytest.mark.parametrize("value", [0.0, -1.5, 1e-300, 1.7976931348623157e308, 0.1, 2.0**-1074])
@@ -154,7 +155,7 @@ def test_roundings_are_equal_at_and_beside_ties(session: Any) -> None:
 
 
 def _quoting(monkeypatch: pytest.MonkeyPatch) -> None:
-    dialect = SqlDialect(quoted, SPARK.wide, SPARK.divided, SPARK.element)
+    dialect = SqlDialect(quote_text, SPARK.wide, SPARK.divided, SPARK.element)
     monkeypatch.setattr(spark, "SPARK", dialect)
 
 
@@ -169,15 +170,15 @@ def _rounding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another order of a person's rows, so another choice of those that count."""
-    plain = reading.order
-    freeze = spark._freeze
+    plain = reading.order_sql
+    freeze = spark._freeze_rows
 
     def frozen(*args: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(reading, "order", lambda schema: plain(schema).replace("tie", "-tie"))
+            inner.setattr(reading, "order_sql", lambda schema: plain(schema).replace("tie", "-tie"))
             freeze(*args)
 
-    monkeypatch.setattr(spark, "_freeze", frozen)
+    monkeypatch.setattr(spark, "_freeze_rows", frozen)
 
 
 def _greatest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,9 +299,9 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     path = tmp_path / "p.parquet"
     pq.write_table(pa.table({"id": ["a"]}), path)
     about = path.stat()
-    assert sources.row_group(path, 0, ["id"], (about.st_size, about.st_mtime_ns))
+    assert sources.read_row_group(path, 0, ["id"], (about.st_size, about.st_mtime_ns))
     with pytest.raises(DataError, match="changed while"):
-        sources.row_group(path, 0, ["id"], (about.st_size, about.st_mtime_ns - 1))
+        sources.read_row_group(path, 0, ["id"], (about.st_size, about.st_mtime_ns - 1))
 
 
 @pytest.mark.usefixtures("session")

@@ -24,7 +24,8 @@ from apiece.errors import ApieceError, DataError
 from apiece.ledger.scopes import Policy
 from apiece.queries import Session, Table, reading, register, scan, session
 from apiece.queries.grammar import parse
-from apiece.queries.scan import DUCKDB, resolve
+from apiece.queries.question import resolve
+from apiece.queries.scan import DUCKDB, Scan
 
 GRID = 2.0**-20
 Shares = dict[str, dict[int, tuple[int, ...]]]
@@ -55,7 +56,9 @@ class Everyone:
 
 def shares(found: Table, text: str) -> Shares:
     """Everybody's contributions, in whole grid steps; nobody's if all are zero."""
-    sql = scan.contributions_sql(resolve(parse(text), SCHEMA), GRID, DUCKDB)
+    sql = scan.contributions_sql(
+        Scan.from_question(resolve(parse(text), SCHEMA), SCHEMA), GRID, DUCKDB
+    )
     result: Shares = {}
     for person, cell, *steps in found.database.cursor().execute(sql).fetchall():
         result.setdefault(str(found.people[person]), {})[cell] = tuple(steps)
@@ -106,7 +109,7 @@ def violations(
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "rounded_gaussians", lambda count, _bits: [0] * count)
+    monkeypatch.setattr(session, "draw_rounded_gaussians", lambda count, _bits: [0] * count)
 
 
 @pytest.mark.parametrize("block", range(2))

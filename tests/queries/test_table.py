@@ -22,7 +22,7 @@ from apiece.errors import DataError, InputError, OptionError
 from apiece.queries import Schema, Session, reading, register, sources
 from apiece.queries import table as table_module
 from apiece.queries.grammar import parse
-from apiece.queries.scan import resolve
+from apiece.queries.question import resolve
 
 SCHEMA = Schema(
     "id",
@@ -100,7 +100,7 @@ def many(folder: Path) -> Path:
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the next table puts what memory does not hold; one thread, so that little is needed."""
-    monkeypatch.setattr(reading, "folder", lambda: tmp_path / "own")
+    monkeypatch.setattr(reading, "make_folder_name", lambda: tmp_path / "own")
     monkeypatch.setattr(reading, "connect", partial(reading.connect, 1))
     return tmp_path / "own"
 

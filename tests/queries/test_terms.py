@@ -30,9 +30,9 @@ from apiece.ledger import Ledger, LedgerFilter, reserve_plan
 from apiece.queries import Schema, Session, Table, register, session
 from apiece.queries.estimates import estimate
 from apiece.queries.grammar import parse
-from apiece.queries.noise import rounded_gaussians
+from apiece.queries.noise import draw_rounded_gaussians
 from apiece.queries.quantiles import Grid, Segment, describe_group
-from apiece.queries.scan import resolve
+from apiece.queries.question import resolve
 from apiece.queries.schema import LARGEST
 
 SIZE = 30
@@ -64,7 +64,7 @@ def interrupted(text: str, **more: Any) -> Asking:
 
     def asking(of: Session, ledger: Ledger) -> None:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(session, "rounded_gaussians", _stop)
+            patched.setattr(session, "draw_rounded_gaussians", _stop)
             with pytest.raises(KeyboardInterrupt):
                 ask(text, **more)(of, ledger)
 
@@ -193,8 +193,8 @@ def test_whoever_comes_second_is_answered_with_what_was_first(
     other = Session(people("flu"), SCHEMA, Ledger.open(url), bits=random.Random(2).getrandbits)
     answers, once = [], iter([True])
     where, name = {
-        "norms": (session, "with_account"),
-        "noise": (session, "rounded_gaussians"),
+        "norms": (session, "find_accounts"),
+        "noise": (session, "draw_rounded_gaussians"),
     }[at]
     real = getattr(where, name)
 
@@ -251,7 +251,7 @@ def test_a_question_that_is_killed_is_refused_to_others_on_the_command_line(
         words += ["--epsilon", ".001", "--delta", "1e-6", "--analysis", "a"]
         words += ["--ledger", f"sqlite:///{tmp_path}/{diagnosis}.db", "--rows-per-person", "1"]
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(session, "rounded_gaussians", _stop)
+            patched.setattr(session, "draw_rounded_gaussians", _stop)
             first = run(["query", str(source), "histogram(age, 100) by dx", *words])
         second = run(["query", str(source), ORACLE, *words])
         said = capsys.readouterr()
@@ -308,7 +308,7 @@ def test_an_estimate_of_any_sums_can_be_recorded(
 def test_a_quantile_of_any_counts_can_be_recorded(
     bounds: tuple[float, float], data: Any, eta: float
 ) -> None:
-    grid = Grid.between(*bounds)
+    grid = Grid.from_bounds(*bounds)
     points = st.integers(0, grid.size - 1)
     counts = data.draw(st.dictionaries(points, st.integers(1, 10**5), max_size=5))
     cells = np.array(sorted(counts), np.int64)
@@ -373,7 +373,7 @@ def table() -> Table:
     "draw",
     [
         lambda: Session(table(), SCHEMA).ask("histogram(age, 20)", **COST).groups,
-        lambda: rounded_gaussians(20),
+        lambda: draw_rounded_gaussians(20),
     ],
     ids=["a session", "the noise alone"],
 )

@@ -43,7 +43,7 @@ from apiece.mechanisms import (
     Sampled,
 )
 from apiece.plan import Plan, Stage
-from apiece.queries.noise import BITS, rounded_gaussians, rounded_laplaces
+from apiece.queries.noise import BITS, draw_rounded_gaussians, draw_rounded_laplaces
 
 TIGHT = 0.01  # how far above their bound from above ours may be, by their grid and ours
 drawn = settings(max_examples=8, deadline=None, derandomize=True, database=None)
@@ -255,7 +255,7 @@ def test_noise_on_a_grid_has_the_law_of_theirs(opendp: Any, kind: str) -> None:
     def bits(k: int) -> int:
         return int.from_bytes(random.bytes(-(-k // 8)), "big") >> (-k % 8)
 
-    drawing = rounded_laplaces if kind == "laplace" else rounded_gaussians
+    drawing = draw_rounded_laplaces if kind == "laplace" else draw_rounded_gaussians
     ours = np.array(drawing(SIZE, bits)) / 2.0**BITS
     assert stats.ks_2samp(ours, theirs).pvalue > CHANCE
     assert stats.ks_2samp(ours * 1.25, theirs).pvalue < CHANCE

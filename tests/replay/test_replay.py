@@ -12,7 +12,7 @@ from apiece.datasets.encode import encode
 from apiece.filters.filter import Filter
 from apiece.jobs.people import read_people
 from apiece.pate.teaching import ask
-from apiece.queries.scan import Measure, contributions_sql
+from apiece.queries.scan import ClampedColumn, contributions_sql
 from apiece.queries.session import Session
 from apiece.training.clipping.engine import _summed
 from apiece.training.clipping.records import clip_factors
@@ -69,10 +69,10 @@ def _source(target: Any, old: str, new: str) -> Callable[[pytest.MonkeyPatch], N
 
 
 def _unclamped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Measure, "clamped", property(lambda self: self.stored))
+    monkeypatch.setattr(ClampedColumn, "clamped", property(lambda self: self.stored))
     monkeypatch.setattr(
-        Measure, "scaled",
-        property(lambda self: f"(({self.stored} - {self.middle}) / {self.half})"),
+        ClampedColumn, "scaled",
+        property(lambda self: f"(({self.stored} - {self.measure.middle}) / {self.measure.half})"),
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     ),
     "dpmm: groups are those that occur": (
         _source(
-            Session._estimated, "for values in np.array(noisy).reshape(shape)",
+            Session._estimate_groups, "for values in np.array(noisy).reshape(shape)",
             "for values in np.array([r if g in sums else [np.inf] for g, r in enumerate(noisy)])"
             ".reshape(shape)",
         ),

@@ -118,7 +118,7 @@ def test_a_published_file_is_read_as_pandas_reads_it(file: Published, tmp_path: 
     assert frame.shape == plain.shape
     for at, name in enumerate(frame.columns):
         assert texts(frame[name]).tolist() == plain.iloc[:, at].str.strip().tolist(), name
-    with sources.read(path, list(frame.columns), lambda _: None, dialect) as (parts, _):
+    with sources.read_source(path, list(frame.columns), lambda _: None, dialect) as (parts, _):
         queried = [pd.concat(map(frame_of_columns, parts), ignore_index=True)]
     for name in frame.columns:
         cells = [cell or "" for cell in queried[0][name]]
@@ -130,7 +130,10 @@ def test_a_published_file_is_read_as_pandas_reads_it(file: Published, tmp_path: 
 
 def frame_of_columns(columns: sources.Columns) -> pd.DataFrame:
     return pd.DataFrame(
-        {name: sources.texts(sources.plain(c)).to_pylist() for name, c in columns.items()},
+        {
+            name: sources.convert_to_texts(sources.unpack_column(c)).to_pylist()
+            for name, c in columns.items()
+        },
         dtype=object,
     )
 
@@ -213,7 +216,7 @@ def test_a_dialect_is_read_alike_by_both_readers(name: str, packed: str, tmp_pat
     path = tmp_path / f"t.csv{packed}"
     PEOPLE.to_csv(path, index=False, **how)
     frame = read_table(path, dialect)
-    with sources.read(path, list(PEOPLE), lambda _: None, dialect) as (parts, _):
+    with sources.read_source(path, list(PEOPLE), lambda _: None, dialect) as (parts, _):
         queried = pd.concat(map(frame_of_columns, parts), ignore_index=True)
     for column in PEOPLE:
         assert texts(frame[column]).tolist() == [cell or "" for cell in queried[column]]
@@ -235,7 +238,7 @@ def test_an_undeclared_encoding_is_refused_or_its_cells_are_missing(
     PEOPLE.to_csv(path, index=False, encoding=encoding)
     with pytest.raises(DataError, match="line 2: is not utf-8"):
         read_table(path)
-    with sources.read(path, ["id", "town"], lambda _: None) as (parts, _):
+    with sources.read_source(path, ["id", "town"], lambda _: None) as (parts, _):
         queried = pd.concat(map(frame_of_columns, parts), ignore_index=True)
     assert queried["town"].tolist() == [None, None, "a, b; c|d", 'say "x"'] * 10
     assert queried["id"].tolist() == PEOPLE["id"].tolist()

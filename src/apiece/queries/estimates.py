@@ -6,107 +6,150 @@ who took part: it is about the noise, not about sampling, clamping, or who had n
 
 import math
 from statistics import NormalDist
+from typing import Final
 
 import numpy as np
 
 from apiece._types import Floats, Json
 from apiece.queries.quantiles import CONFIDENCE
-from apiece.queries.scan import Measure, Question, moment_names
+from apiece.queries.question import Measure, Question, list_moments
 
-DRAWS = 2000
-FIELDS = {
+# Repetitions of the noise behind an interval of a variance, covariance or regression.
+DRAWS: Final = 2000
+# Names of the parts of an answer, which no grouping column may have.
+FIELDS: Final = {
     "estimate", "interval", "edges", "bins", "coefficients", "quantiles", "resolution",
     "rank_margin",
 }  # fmt: skip
 
 
 def estimate(question: Question, sums: Floats, scale: float, pure: bool = False) -> Json:
-    """Return the estimate of one group from its noisy sums, shape (cells, features)."""
-    # scale: of the noise: the standard deviation of a Gaussian, or where the answer is `pure`, the
-    # scale of a Laplace law.
-    z = -math.log(1 - CONFIDENCE) if pure else NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    """Return the estimate of one group from its noisy sums, shape (cells, features).
+
+    `scale` is the noise's standard deviation; where the answer is `pure`, the scale of its
+    Laplace law.
+    """
+    margin = scale * (_laplace_quantile() if pure else _normal_quantile())
     match question.query.aggregate:
         case "count":
-            return _linear(sums[0, 0], z * scale)
+            return _estimate_total(sums[0, 0], margin)
         case "sum":
             largest = question.measures[0].largest
-            return _linear(sums[0, 0] * largest, z * scale * largest)
+            return _estimate_total(sums[0, 0] * largest, margin * largest)
         case "histogram":
             assert question.bins is not None
-            bins = [_linear(count, z * scale) for count in sums[:, 0]]
+            bins = [_estimate_total(count, margin) for count in sums[:, 0]]
             return {"edges": list(question.bins.edges), "bins": bins}
         case "mean":
-            return _mean(question.measures[0], sums[0], z * scale)
-    return _simulated(question, sums[0], scale)
+            return _estimate_mean(question.measures[0], sums[0], margin)
+        case "regression":
+            names = ["intercept", *question.query.columns[1:]]
+            coefficients = _bootstrap(question, sums[0], scale)
+            return {"coefficients": dict(zip(names, coefficients, strict=True))}
+    return _bootstrap(question, sums[0], scale)[0]
 
 
-def _linear(value: float, margin: float) -> Json:
+def _laplace_quantile() -> float:
+    """Return the size that a standard Laplace deviate exceeds with chance 1 − CONFIDENCE."""
+    return -math.log(1 - CONFIDENCE)
+
+
+def _normal_quantile() -> float:
+    """Return the size that a standard normal deviate exceeds with chance 1 − CONFIDENCE."""
+    return NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+
+
+def _estimate_total(value: float, margin: float) -> Json:
+    """Return a noisy sum, in the unit of the answer, with its interval."""
     value = float(value)
     return {"estimate": value, "interval": [value - margin, value + margin]}
 
 
-def _mean(column: Measure, sums: Floats, margin: float) -> Json:
-    """Return a ratio of two Gaussians: Fieller's interval, which is exact for known variances."""
-    count, total = float(sums[0]), float(sums[1])
+def _estimate_mean(measure: Measure, sums: Floats, margin: float) -> Json:
+    """Return the ratio of the noisy total to the noisy count, with Fieller's interval."""
+    # The interval {r : (total − r·count)² ≤ margin²(1 + r²)} is exact for known variances. It lies
+    # between the roots of a·r² + 2b·r + c; where a ≤ 0 the noise hides the count, and the interval
+    # is all that a scaled mean can be.
+    count = float(sums[0])
+    total = float(sums[1])
     ratio = min(max(total / count, -1.0), 1.0) if count > 0 else 0.0
-    # {r : (total − r·count)² ≤ z²σ²(1 + r²)}
-    a, b, c = count**2 - margin**2, -count * total, total**2 - margin**2
-    low, high = -1.0, 1.0
+    a = count**2 - margin**2
+    b = -count * total
+    c = total**2 - margin**2
+    low = -1.0
+    high = 1.0
     if a > 0 and count > 0:
         root = math.sqrt(max(b * b - a * c, 0.0))
-        low, high = max((-b - root) / a, -1.0), min((-b + root) / a, 1.0)
-        low, high = min(low, 1.0), max(high, -1.0)
-    middle, half = column.middle, column.half
+        low = min(max((-b - root) / a, -1.0), 1.0)
+        high = max(min((-b + root) / a, 1.0), -1.0)
+    middle = measure.middle
+    half = measure.half
     return {
         "estimate": middle + half * ratio,
         "interval": [middle + half * low, middle + half * high],
     }
 
 
-def _simulated(question: Question, sums: Floats, stddev: float) -> Json:
-    """Return intervals by drawing the noise again around the noisy sums (parametric bootstrap)."""
+def _bootstrap(question: Question, sums: Floats, stddev: float) -> list[Json]:
+    """Return estimates with intervals from the noise drawn again around the noisy sums."""
     # The draws describe an interval, they hide nothing: their seed is fixed.
-    draws = sums + np.random.default_rng(0).normal(0, stddev, (DRAWS, sums.size))
-    solve = _regression if question.query.aggregate == "regression" else _moment
-    best = solve(question, sums[None, :], stddev)[0]
+    generator = np.random.default_rng(0)
+    draws = sums + generator.normal(0, stddev, (DRAWS, sums.size))
+    solve = _solve_regression if question.query.aggregate == "regression" else _solve_moment
+    estimates = solve(question, sums[None, :], stddev)[0]
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(solve(question, draws, stddev), [tail, 1 - tail], axis=0)
-    result = [
-        {"estimate": float(each), "interval": [float(least), float(most)]}
-        for each, least, most in zip(best, low, high, strict=True)
+    lows, highs = np.quantile(solve(question, draws, stddev), [tail, 1 - tail], axis=0)
+    return [
+        {"estimate": float(value), "interval": [float(low), float(high)]}
+        for value, low, high in zip(estimates, lows, highs, strict=True)
     ]
-    if question.query.aggregate != "regression":
-        return result[0]
-    names = ["intercept", *question.query.columns[1:]]
-    return {"coefficients": dict(zip(names, result, strict=True))}
 
 
-def _moment(question: Question, sums: Floats, stddev: float) -> Floats:
-    """Return a variance or covariance of each row of sums."""
+def _solve_moment(question: Question, sums: Floats, stddev: float) -> Floats:
+    """Return the variance or covariance that each row of sums stands for, shape (rows, 1)."""
     count = np.maximum(sums[:, 0], max(stddev, 1.0))
-    # Of a variance: count, x, x²; both factors of the product are the same.
-    x, y, product = (sums[:, i] / count for i in (1, -2, -1))
-    first, second = question.measures[0], question.measures[-1]
-    least = 0.0 if question.query.aggregate == "variance" else -1.0
-    return np.asarray(np.clip(product - x * y, least, 1.0)[:, None] * first.half * second.half)
+    # The sums are those of 1, x, y and xy; of a variance 1, x and x², so that y is x.
+    x = sums[:, 1] / count
+    y = sums[:, -2] / count
+    product = sums[:, -1] / count
+    lowest = 0.0 if question.query.aggregate == "variance" else -1.0
+    moment = np.clip(product - x * y, lowest, 1.0)
+    x_half = question.measures[0].half
+    y_half = question.measures[-1].half
+    return np.asarray(moment[:, None] * x_half * y_half)
 
 
-def _regression(question: Question, sums: Floats, stddev: float) -> Floats:
-    """Return least squares from noisy second moments; eigenvalues are kept above the noise."""
+def _solve_regression(question: Question, sums: Floats, stddev: float) -> Floats:
+    """Return the least-squares coefficients of each row of sums, the intercept first."""
+    # names: "" stands for the constant 1, the response comes next, then the regressors.
     names = ["", *question.query.columns]
-    at, span = moment_names(question.query), range(len(names))
-    pairs = [[sorted((i, j)) for j in span] for i in span]
-    index = [[at.index(tuple(names[k] for k in pair if k)) for pair in row] for row in pairs]
+    moments = sums[:, _locate_moments(question, names)]
     regressors = [0, *range(2, len(names))]
-    moments = sums[:, index]
+    # Eigenvalues are raised to the noise's size: a direction that the noise hides gets a slope
+    # near 0 instead of one that the noise has made.
     values, vectors = np.linalg.eigh(moments[:, regressors][:, :, regressors])
     values = np.maximum(values, max(stddev, 1.0))
-    inner = np.einsum("nij,ni->nj", vectors, moments[:, regressors, 1]) / values
-    slopes = np.einsum("nij,nj->ni", vectors, inner)
-    response, *columns = question.measures
+    rotated = np.einsum("nij,ni->nj", vectors, moments[:, regressors, 1]) / values
+    slopes = np.einsum("nij,nj->ni", vectors, rotated)
+    # From scaled columns back to the columns' own units.
+    response, *measures = question.measures
     result = np.empty_like(slopes)
     result[:, 0] = response.middle + response.half * slopes[:, 0]
-    for i, column in enumerate(columns, start=1):
-        result[:, i] = slopes[:, i] * response.half / column.half
-        result[:, 0] -= result[:, i] * column.middle
+    for i, measure in enumerate(measures, start=1):
+        result[:, i] = slopes[:, i] * response.half / measure.half
+        result[:, 0] -= result[:, i] * measure.middle
     return np.asarray(result)
+
+
+def _locate_moments(question: Question, names: list[str]) -> list[list[int]]:
+    """Return the index among the sums of the product of each two of the names."""
+    moments = list_moments(question.query)
+    table = []
+    for i in range(len(names)):
+        row = []
+        for j in range(len(names)):
+            # A product stands there once, its factors in the order of the query.
+            product = (names[k] for k in sorted((i, j)) if k)
+            row.append(moments.index(tuple(product)))
+        table.append(row)
+    return table

@@ -1,6 +1,6 @@
-"""What a question lacks or gets wrong: all of it at once, before a row is read.
+"""Mistakes of a question and gaps in its declarations: all at once, before a row is read.
 
-Everything here follows from the question and the declarations, so that it may be told to anybody.
+Everything here follows from the question and the declarations, so that anybody may read it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from apiece import _check
 from apiece.errors import DataError, InputError, as_given
-from apiece.queries import scan
 from apiece.queries.grammar import (
     Combined,
     Compare,
@@ -24,11 +24,12 @@ from apiece.queries.grammar import (
     ParsedQuery,
     parse,
 )
+from apiece.queries.question import bind_literals, count_rows, needs_rows
 from apiece.queries.schema import Schema
 
 # Aggregates of which a row adds to one sum alone: these need no δ.
 PURE: Final = ("count", "sum", "histogram", "quantile", "interval")
-# What an example declares: nobody's bounds, values or rows.
+# Declarations of an example: nobody's bounds, values or rows.
 _BOUNDS: Final = (0, 100)
 _VALUES: Final = ("A", "B")
 _ROWS: Final = 5
@@ -39,9 +40,9 @@ _CUTS: Final = 40
 
 
 def find_mistakes(text: str, schema: Schema, *, epsilon: float, delta: float) -> list[InputError]:
-    """Return everything about a question that is to be mended; what is read first comes first.
+    """Return every mistake of a question, in the order of its text, then of its declarations.
 
-    Of a text that is no question, the part before the mistake tells what is to be declared.
+    Where the text is no question, the longest beginning that is one shows what is to be declared.
     """
     mistakes: list[InputError] = []
     query: ParsedQuery | None = None
@@ -49,32 +50,32 @@ def find_mistakes(text: str, schema: Schema, *, epsilon: float, delta: float) ->
         query = parse(text)
     except InputError as error:
         mistakes.append(error)
-        query = _readable_part(text)
-    with _noting(mistakes):
+        query = _parse_beginning(text)
+    with _collect(mistakes):
         _check.positive("epsilon", epsilon)
-    with _noting(mistakes):
+    with _collect(mistakes):
         _require_delta(query, delta)
     if query is not None:
-        mistakes += _undeclared(query, schema)
-        mistakes += _unfit_literals(query, schema)
+        mistakes += _find_undeclared(query, schema)
+        mistakes += _find_unfit_literals(query, schema)
     return mistakes
 
 
-def _readable_part(text: str) -> ParsedQuery | None:
-    """Return the question that a beginning of the text is, the longest of them, or None."""
+def _parse_beginning(text: str) -> ParsedQuery | None:
+    """Return the longest beginning of a text that is a query, if need be with a bracket closed."""
     ends = [word.end() for word in _WORD.finditer(text)]
     for end in reversed(ends[-_CUTS:]):
-        for closed in ("", ")"):
+        for bracket in ("", ")"):
             try:
-                return parse(text[:end] + closed)
+                return parse(text[:end] + bracket)
             except InputError:
                 continue
     return None
 
 
 @contextmanager
-def _noting(mistakes: list[InputError]) -> Iterator[None]:
-    """Add what is raised to the mistakes, and go on."""
+def _collect(mistakes: list[InputError]) -> Iterator[None]:
+    """Add an `InputError` to the mistakes instead of raising it."""
     try:
         yield
     except InputError as error:
@@ -91,87 +92,114 @@ def _require_delta(query: ParsedQuery | None, delta: float) -> None:
         )
 
 
-def _leaves(condition: Condition | None) -> Iterator[Compare | Missing]:
+def _yield_leaves(condition: Condition | None) -> Iterator[Compare | Missing]:
     """Yield the parts of a condition that name a column, from left to right."""
     match condition:
         case Combined(_, parts):
             for part in parts:
-                yield from _leaves(part)
+                yield from _yield_leaves(part)
         case Negated(part):
-            yield from _leaves(part)
+            yield from _yield_leaves(part)
         case Compare() | Missing():
             yield condition
 
 
-def _unfit_literals(query: ParsedQuery, schema: Schema) -> list[InputError]:
+def _find_unfit_literals(query: ParsedQuery, schema: Schema) -> list[InputError]:
     """Return the error of each comparison with a literal of another kind or of no group."""
     mistakes: list[InputError] = []
-    for leaf in _leaves(query.where):
+    for leaf in _yield_leaves(query.where):
         if leaf.column in schema.columns:
-            with _noting(mistakes):
-                scan.resolved(leaf, schema)
+            with _collect(mistakes):
+                bind_literals(leaf, schema)
     return mistakes
 
 
-def _undeclared(query: ParsedQuery, schema: Schema) -> list[InputError]:
-    """Return one error that names all declarations that are missing, or none."""
-    counts = query.aggregate == "count"
-    bounds = [] if counts else [name for name in query.columns if name not in schema.bounds]
-    groups = [name for name in query.by if name not in schema.groups]
-    kinds = {}
-    for name in query.columns if counts else ():
-        kinds[name] = "text"
-    for leaf in _leaves(query.where):
-        kinds[leaf.column] = _kind_like(leaf)
-    declared = {*schema.columns, *bounds, *groups}
-    kinds = {name: kind for name, kind in kinds.items() if name not in declared}
-    rows = scan.needs_rows(query) and schema.rows_per_person is None
-    alone: list[InputError] = []
-    for name in bounds:
-        with _noting(alone):
-            schema.bounds_of(name)
-    for name in groups:
-        with _noting(alone):
-            schema.groups_of(name)
-    for name in kinds:
-        with _noting(alone):
-            schema.kind_of(name)
-    with _noting(alone):
-        scan.rows_of(query, schema)
-    if len(alone) < 2:
-        return alone
-    lacking: list[str] = []
-    line: list[str] = []
-    if bounds:
-        lacking.append(f"bounds of {_listed(bounds)}")
-        flags = [f"--bounds {shlex.quote(f'{name}={_BOUNDS[0]}:{_BOUNDS[1]}')}" for name in bounds]
-        whole = {**schema.bounds, **dict.fromkeys(bounds, _BOUNDS)}
-        line.append(as_given("bounds", whole, flag=" ".join(flags)))
-    if groups:
-        lacking.append(f"values of {_listed(groups)}")
-        example = ",".join(_VALUES)
-        flags = [f"--values {shlex.quote(f'{name}={example}')}" for name in groups]
-        values = {name: list(each) for name, each in schema.groups.items()}
-        whole_groups = {**values, **{name: list(_VALUES) for name in groups}}
-        line.append(as_given("groups", whole_groups, flag=" ".join(flags)))
-    if kinds:
-        lacking.append(f"kind of {_listed(list(kinds))}")
-        flags = [f"--kind {shlex.quote(f'{name}={kind}')}" for name, kind in kinds.items()]
-        line.append(as_given("kinds", {**schema.kinds, **kinds}, flag=" ".join(flags)))
-    if rows:
-        lacking.append("how many rows a person brings at most")
-        line.append(as_given("rows_per_person", _ROWS))
-    joined = as_given(", ".join(line), flag=" ".join(line))
-    return [
-        DataError(
-            f"not declared: {'; '.join(lacking)}; declare them from what is known without looking "
-            f"at the data, as in {joined}"
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """The declarations that a query needs and a schema lacks."""
+
+    # Columns that need bounds, and columns that need groups.
+    bounds: list[str]
+    groups: list[str]
+    # Column that needs a kind → the kind that its literals suggest.
+    kinds: dict[str, str]
+    # Whether the number of rows of a person is lacking.
+    rows: bool
+
+    @classmethod
+    def from_query(cls, query: ParsedQuery, schema: Schema) -> _Gaps:
+        """Return the gaps of a schema for a query; of an undeclared column one kind of gap."""
+        bounds: list[str] = []
+        kinds: dict[str, str] = {}
+        if query.aggregate == "count":
+            kinds = dict.fromkeys(query.columns, "text")
+        else:
+            bounds = [name for name in query.columns if name not in schema.bounds]
+        groups = [name for name in query.by if name not in schema.groups]
+        for leaf in _yield_leaves(query.where):
+            kinds[leaf.column] = _guess_kind(leaf)
+        declared = {*schema.columns, *bounds, *groups}
+        return cls(
+            bounds=bounds,
+            groups=groups,
+            kinds={name: kind for name, kind in kinds.items() if name not in declared},
+            rows=needs_rows(query) and schema.rows_per_person is None,
         )
-    ]
 
 
-def _kind_like(leaf: Compare | Missing) -> str:
-    """Return the kind of a column that is compared so, as an example declares it."""
+def _find_undeclared(query: ParsedQuery, schema: Schema) -> list[InputError]:
+    """Return one error that names all declarations that are missing, or none."""
+    gaps = _Gaps.from_query(query, schema)
+    errors: list[InputError] = []
+    for name in gaps.bounds:
+        with _collect(errors):
+            schema.bounds_of(name)
+    for name in gaps.groups:
+        with _collect(errors):
+            schema.groups_of(name)
+    for name in gaps.kinds:
+        with _collect(errors):
+            schema.kind_of(name)
+    with _collect(errors):
+        count_rows(query, schema)
+    # A single gap has its own, more exact message.
+    return errors if len(errors) < 2 else [_join_gaps(gaps, schema)]
+
+
+def _join_gaps(gaps: _Gaps, schema: Schema) -> DataError:
+    """Return the error that names several gaps, with one example that fills them all."""
+    lacking: list[str] = []
+    examples: list[str] = []
+    if gaps.bounds:
+        lacking.append(f"bounds of {_join_names(gaps.bounds)}")
+        low, high = _BOUNDS
+        flags = [f"--bounds {shlex.quote(f'{name}={low}:{high}')}" for name in gaps.bounds]
+        bounds = {**schema.bounds, **dict.fromkeys(gaps.bounds, _BOUNDS)}
+        examples.append(as_given("bounds", bounds, flag=" ".join(flags)))
+    if gaps.groups:
+        lacking.append(f"values of {_join_names(gaps.groups)}")
+        values = ",".join(_VALUES)
+        flags = [f"--values {shlex.quote(f'{name}={values}')}" for name in gaps.groups]
+        groups = {name: list(declared) for name, declared in schema.groups.items()}
+        groups |= {name: list(_VALUES) for name in gaps.groups}
+        examples.append(as_given("groups", groups, flag=" ".join(flags)))
+    if gaps.kinds:
+        lacking.append(f"kind of {_join_names(list(gaps.kinds))}")
+        flags = [f"--kind {shlex.quote(f'{name}={kind}')}" for name, kind in gaps.kinds.items()]
+        kinds = {**schema.kinds, **gaps.kinds}
+        examples.append(as_given("kinds", kinds, flag=" ".join(flags)))
+    if gaps.rows:
+        lacking.append("how many rows a person brings at most")
+        examples.append(as_given("rows_per_person", _ROWS))
+    example = as_given(", ".join(examples), flag=" ".join(examples))
+    return DataError(
+        f"not declared: {'; '.join(lacking)}; declare them from what is known without looking "
+        f"at the data, as in {example}"
+    )
+
+
+def _guess_kind(leaf: Compare | Missing) -> str:
+    """Return the kind that an example declares a column as, by what it is compared with."""
     if isinstance(leaf, Missing):
         return "text"
     literal = leaf.literals[0]
@@ -184,5 +212,5 @@ def _kind_like(leaf: Compare | Missing) -> str:
     return "date"
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return ", ".join(map(repr, names))

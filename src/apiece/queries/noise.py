@@ -13,26 +13,34 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import Final
 
-Bits = Callable[[int], int]  # k ↦ a uniform integer of k bits
-Words = Callable[[], int]  # the next uniform integer of WORD bits
+# k ↦ a uniform integer of k bits.
+Bits = Callable[[int], int]
+# The next uniform integer of WORD bits.
+Words = Callable[[], int]
 
-BITS: Final = 24  # the grid is 6e-8 noise standard deviations
+# The grid is 2^−24, or 6e-8, noise standard deviations.
+BITS: Final = 24
+# Bits of a word, in which uniform reals are drawn and compared.
 WORD: Final = 32
+# Words that are drawn from the source at a time.
+_POOL_SIZE: Final = 64
 
 
 class _Uniform:
     """A uniform real in (0, 1), its binary digits drawn when they are first looked at."""
 
-    __slots__ = ("_more", "_rest", "first")
+    __slots__ = ("_later_words", "_next_word", "first")
 
-    def __init__(self, more: Words, first: int | None = None) -> None:
-        self._more, self.first = more, more() if first is None else first
-        self._rest: list[int] = []
+    def __init__(self, next_word: Words, first: int | None = None) -> None:
+        self._next_word = next_word
+        self.first = next_word() if first is None else first
+        self._later_words: list[int] = []
 
     def word(self, i: int) -> int:
-        while len(self._rest) < i:
-            self._rest.append(self._more())
-        return self._rest[i - 1] if i else self.first
+        """Return the i-th word of the binary digits, from 0."""
+        while len(self._later_words) < i:
+            self._later_words.append(self._next_word())
+        return self._later_words[i - 1] if i else self.first
 
     def __lt__(self, other: _Uniform) -> bool:
         i = 0
@@ -41,104 +49,126 @@ class _Uniform:
         return self.word(i) < other.word(i)
 
 
-def _pool(bits: Bits) -> Words:
-    """Return a source of words of WORD bits, drawn many at a time."""
-    mask, size = (1 << WORD) - 1, 64
+def _pool_words(bits: Bits) -> Words:
+    """Return a source of words of WORD bits, which draws many of them at a time."""
+    mask = (1 << WORD) - 1
 
-    def words() -> Iterator[int]:
+    def yield_words() -> Iterator[int]:
         while True:
-            drawn = bits(WORD * size)
-            for _ in range(size):
-                yield drawn & mask
-                drawn >>= WORD
+            pool = bits(WORD * _POOL_SIZE)
+            for _ in range(_POOL_SIZE):
+                yield pool & mask
+                pool >>= WORD
 
-    return words().__next__
+    return yield_words().__next__
 
 
-def _below(n: int, more: Words) -> int:
-    """Return a uniform integer in [0, n), n at most 2^WORD."""
-    shift = WORD - max((n - 1).bit_length(), 1)
-    while (value := more() >> shift) >= n:
+def _draw_below(limit: int, next_word: Words) -> int:
+    """Return a uniform integer in [0, limit), with limit at most 2^WORD."""
+    shift = WORD - max((limit - 1).bit_length(), 1)
+    while (value := next_word() >> shift) >= limit:
         pass
     return value
 
 
-def _exp_minus_half(more: Words) -> bool:
+def _flip_exp_minus_half(next_word: Words) -> bool:
     """Return true with probability exp(−1/2): von Neumann's run of falling uniforms."""
-    # First words decide all but one comparison in 2^WORD; the rest is done on all digits.
-    last = more()
-    if last >= 1 << (WORD - 1):
+    # The length n of the run 1/2 > u₁ > u₂ > … > uₙ is at least k with probability (1/2)^k/k!, so
+    # it is even with probability Σ (−1/2)^k/k! = exp(−1/2).
+    # First words decide all but one comparison in 2^WORD; the others are decided on all digits.
+    previous = next_word()
+    if previous >= 1 << (WORD - 1):
         return True
     even = False
-    while (new := more()) < last:
-        last, even = new, not even
-    if new > last:
+    while (current := next_word()) < previous:
+        previous = current
+        even = not even
+    if current > previous:
         return even
-    lower, upper = _Uniform(more, new), _Uniform(more, last)
+    lower = _Uniform(next_word, current)
+    upper = _Uniform(next_word, previous)
     while lower < upper:
-        lower, upper, even = _Uniform(more), lower, not even
+        upper = lower
+        lower = _Uniform(next_word)
+        even = not even
     return even
 
 
-def _accept_fraction(k: int, x: _Uniform, more: Words) -> bool:
+def _accept_fraction(k: int, x: _Uniform, next_word: Words) -> bool:
     """Return true with probability exp(−x(2k + x)/(2k + 2))."""
-    y, even = x, True
+    # The run of falling uniforms again, from x on. It goes on after each fall with probability
+    # (2k + x)/(2k + 2), so it is at least j long with probability (x(2k + x)/(2k + 2))^j/j!.
+    y = x
+    even = True
     while True:
-        first = more()
+        first = next_word()
         if first > y.first:
             return even
-        z = _Uniform(more, first)
+        z = _Uniform(next_word, first)
         if first == y.first and not z < y:
             return even
-        part = _below(2 * k + 2, more)
-        # true with probability (2k + x)/(2k + 2)
-        if part == 2 * k + 1 or (part == 2 * k and not _Uniform(more) < x):
+        part = _draw_below(2 * k + 2, next_word)
+        is_last = part == 2 * k + 1
+        if is_last or (part == 2 * k and not _Uniform(next_word) < x):
             return even
-        y, even = z, not even
+        y = z
+        even = not even
 
 
-def _normal(more: Words) -> tuple[bool, int, _Uniform]:
+def _draw_normal(next_word: Words) -> tuple[bool, int, _Uniform]:
     """Return the sign, whole part and fraction of an exact standard normal deviate."""
     # Source: Karney 2016, Sampling exactly from the normal distribution, Algorithm N.
     while True:
         k = 0
-        while _exp_minus_half(more):
+        while _flip_exp_minus_half(next_word):
             k += 1
-        if k > 1 and not all(_exp_minus_half(more) for _ in range(k * (k - 1))):
+        if k > 1 and not all(_flip_exp_minus_half(next_word) for _ in range(k * (k - 1))):
             continue
-        x = _Uniform(more)
-        if all(_accept_fraction(k, x, more) for _ in range(k + 1)):
-            return more() >> (WORD - 1) == 1, k, x
+        x = _Uniform(next_word)
+        if all(_accept_fraction(k, x, next_word) for _ in range(k + 1)):
+            negative = next_word() >> (WORD - 1) == 1
+            return negative, k, x
 
 
-def _exponential(more: Words) -> tuple[int, _Uniform]:
+def _draw_exponential(next_word: Words) -> tuple[int, _Uniform]:
     """Return whole part and fraction of an exact exponential deviate (von Neumann 1951)."""
-    whole = 0
+    units = 0
     while True:
-        x = _Uniform(more)
-        y, even = x, True
-        while (z := _Uniform(more)) < y:
-            y, even = z, not even
-        if even:  # with probability exp(−x)
-            return whole, x
-        whole += 1
+        x = _Uniform(next_word)
+        y = x
+        even = True
+        while (z := _Uniform(next_word)) < y:
+            y = z
+            even = not even
+        # The run x > u₁ > u₂ > … has an even length with probability exp(−x).
+        if even:
+            return units, x
+        units += 1
 
 
-def rounded_laplaces(count: int, bits: Bits = secrets.randbits) -> list[int]:
-    """Return `count` independent values of round(2^BITS · L), L standard Laplace, exactly."""
-    more = _pool(bits)
-    return [_rounded(more() >> (WORD - 1) == 1, *_exponential(more)) for _ in range(count)]
+def _draw_laplace(next_word: Words) -> tuple[bool, int, _Uniform]:
+    """Return the sign, whole part and fraction of an exact standard Laplace deviate."""
+    negative = next_word() >> (WORD - 1) == 1
+    units, fraction = _draw_exponential(next_word)
+    return negative, units, fraction
 
 
-def _rounded(negative: bool, whole: int, fraction: _Uniform) -> int:
+def _round_to_grid(negative: bool, units: int, fraction: _Uniform) -> int:
     """Return the nearest whole number of grid steps; a tie has probability 0."""
     word = fraction.first
-    steps = (whole << BITS) + (word >> (WORD - BITS))
+    steps = (units << BITS) + (word >> (WORD - BITS))
+    # The first digit beyond the grid rounds up.
     steps += (word >> (WORD - BITS - 1)) & 1
     return -steps if negative else steps
 
 
-def rounded_gaussians(count: int, bits: Bits = secrets.randbits) -> list[int]:
+def draw_rounded_laplaces(count: int, bits: Bits = secrets.randbits) -> list[int]:
+    """Return `count` independent values of round(2^BITS · L), L standard Laplace, exactly."""
+    next_word = _pool_words(bits)
+    return [_round_to_grid(*_draw_laplace(next_word)) for _ in range(count)]
+
+
+def draw_rounded_gaussians(count: int, bits: Bits = secrets.randbits) -> list[int]:
     """Return `count` independent values of round(2^BITS · N), N standard normal, exactly."""
-    more = _pool(bits)
-    return [_rounded(*_normal(more)) for _ in range(count)]
+    next_word = _pool_words(bits)
+    return [_round_to_grid(*_draw_normal(next_word)) for _ in range(count)]

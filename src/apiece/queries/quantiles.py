@@ -8,8 +8,8 @@ person with k of those rows then has a range of at most η·k/r (Dong, Durfee, R
 
 Several levels are drawn as a tree (Kaplan, Schnapp, Stemmer 2022): the middle one first, the others
 from the rows on its sides, so that m levels cost ⌈log2(m + 1)⌉ draws. Many rows may lie on the
-point that divides them, so a place is a point and a slice of its c rows: slice j of S covers their
-ranks from ⌊c·j/S⌋ to ⌊c·(j+1)/S⌋, at least one, and ⌊c·(j+1)/S⌋ rows go to the left.
+point that divides them, so an outcome is a point and a slice of its c rows: slice j of S covers
+their ranks from ⌊c·j/S⌋ to ⌊c·(j+1)/S⌋, at least one, and ⌊c·(j+1)/S⌋ rows go to the left.
 
 The prior is public: three quarters are even on the finest grid, the rest on coarser ones of steps
 10, 100, …, on which whole numbers lie; with `log`, numbers of few digits near zero weigh more.
@@ -35,17 +35,30 @@ from apiece.queries.noise import Bits
 
 Ints = npt.NDArray[np.int64]
 
+# Confidence of the intervals of an answer.
 CONFIDENCE: Final = 0.95
 # Points of all groups' grids, at most: rows cannot make an answer outgrow the memory.
 POINTS: Final = 2**22
-LEVEL_BITS: Final = 30  # a level is rounded to this many
-SLICES = 2**40  # of a point that divides the rows: more than rows lie on it
-DIGITS: Final = 10**3  # numbers of a window of the prior by `log`
-FURTHEST: Final = 100  # scores end here, in nats, so that the least weight is known
+# A level, and a rank, are whole numbers of 2^−30 rows.
+LEVEL_BITS: Final = 30
+# Slices of a point that divides the rows: more than rows lie on it.
+SLICES = 2**40
+# Multiples of a step on each side of 0 in a window of the prior by `log`.
+DIGITS: Final = 10**3
+# Where scores end, in nats, so that the least weight is known.
+FURTHEST: Final = 100
+# Weights are in units of 2^−256.
 WEIGHT_BITS: Final = 256
 # Whole weights are within 2^(1−256)·e^100 < 2^−110 of the exponentials, in proportion, so the loss
 # of a draw is off by less than this, which is taken from η.
 ROUNDED: Final = decimal.Decimal(2.0**-100)
+# What the floats of a share of η may be off by; a share is smaller by it than η over the draws.
+_SHARE_SLACK: Final = 2.0**-50
+# Points in the coarsest grid of a prior, at least.
+_COARSEST: Final = 100
+# Weights of a point in the prior are in units of 2^−64.
+_PRIOR_BITS: Final = 64
+# Arithmetic on decimals of 170 digits, whoever calls.
 _EXACT: Final = decimal.Context(prec=170)
 
 
@@ -57,49 +70,55 @@ class Piece(NamedTuple):
     high: int
     share: int
 
-    def held(self, first: int, last: int) -> tuple[int, int]:
+    def overlap(self, first: int, last: int) -> tuple[int, int]:
         """Return the first multiple from `first` to `last`, in steps, and how many there are."""
-        least = -(-max(first, self.low) // self.step)
-        return least, max(min(last, self.high) // self.step - least + 1, 0)
+        start = -(-max(first, self.low) // self.step)
+        count = max(min(last, self.high) // self.step - start + 1, 0)
+        return start, count
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`size` multiples of 10^exponent from the multiple `first` on, and their prior weights."""
+    """`size` multiples of 10^exponent, with prior weights; the multiple `first` is the point 0."""
 
-    first: int  # which is the point 0
+    first: int
     size: int
     exponent: int
     pieces: tuple[Piece, ...]
 
     @classmethod
-    def between(cls, low: float, high: float, groups: int = 1, *, log: bool = False) -> Grid:
+    def from_bounds(cls, low: float, high: float, groups: int = 1, *, log: bool = False) -> Grid:
         """Return the finest grid within a column's declared bounds, as they are in decimals."""
-        most = max(POINTS // groups, 10)
-        least, end = (decimal.Decimal(repr(float(x))) for x in (low, high))
-        exponent = math.floor(math.log10((high - low) / most))
+        limit = max(POINTS // groups, 10)
+        lower = decimal.Decimal(repr(float(low)))
+        upper = decimal.Decimal(repr(float(high)))
+        exponent = math.floor(math.log10((high - low) / limit))
         while True:
             step = decimal.Decimal(1).scaleb(exponent)
-            first, last = math.ceil(least / step), math.floor(end / step)
-            if last - first < most:
-                return cls.of(first, last - first + 1, exponent, log=log)
+            first = math.ceil(lower / step)
+            last = math.floor(upper / step)
+            if last - first < limit:
+                return cls.from_points(first, last - first + 1, exponent, log=log)
             exponent += 1
 
     @classmethod
-    def of(cls, first: int, size: int, exponent: int, *, log: bool = False) -> Grid:
-        """Return a grid with its prior: coarser grids have a hundred points at least."""
+    def from_points(cls, first: int, size: int, exponent: int, *, log: bool = False) -> Grid:
+        """Return the grid of `size` multiples of 10^exponent from `first` on, with its prior."""
         last = first + size - 1
-        steps = [10**k for k in range(max(len(str(size)) - 2, 1))]
+        digits = len(str(_COARSEST)) - 1
+        steps = [10**k for k in range(max(len(str(size)) - digits, 1))]
+        # The finest grid has three times what all coarser ones have together.
         finest = 3 * max(len(steps) - 1, 1)
         windows = [(step, first, last, finest if step == 1 else 1) for step in steps]
         if log:
-            reach = [(step, step * DIGITS) for step in steps]
-            windows += [(s, max(first, -r), min(last, r), len(steps)) for s, r in reach]
+            for step in steps:
+                reach = step * DIGITS
+                windows.append((step, max(first, -reach), min(last, reach), len(steps)))
         pieces = []
         for step, low, high, weight in windows:
-            _, held = Piece(step, low, high, 0).held(low, high)
-            if held:
-                pieces.append(Piece(step, low, high, (weight << 64) // held))
+            _, count = Piece(step, low, high, 0).overlap(low, high)
+            if count:
+                pieces.append(Piece(step, low, high, (weight << _PRIOR_BITS) // count))
         return cls(first, size, exponent, tuple(pieces))
 
     def value(self, point: int) -> float:
@@ -113,22 +132,24 @@ class Grid:
         return float(decimal.Decimal(1).scaleb(self.exponent))
 
     def prior(self, first: int, last: int) -> int:
-        """Return the weight of the points from `first` to `last`, both of them in."""
-        first, last = first + self.first, last + self.first
-        return sum(piece.share * piece.held(first, last)[1] for piece in self.pieces)
+        """Return the prior weight of the points from `first` to `last`, both of them in."""
+        low = first + self.first
+        high = last + self.first
+        return sum(piece.share * piece.overlap(low, high)[1] for piece in self.pieces)
 
-    def pick(self, first: int, last: int, at: int) -> int:
-        """Return the point in which the weight `at` falls, of those from `first` to `last`."""
+    def pick(self, first: int, last: int, weight: int) -> int:
+        """Return the point of those from `first` to `last` in which a cumulative weight falls."""
         for piece in self.pieces:
-            least, count = piece.held(first + self.first, last + self.first)
-            if at < piece.share * count:
-                return (least + at // piece.share) * piece.step - self.first
-            at -= piece.share * count
+            start, count = piece.overlap(first + self.first, last + self.first)
+            if weight < piece.share * count:
+                return (start + weight // piece.share) * piece.step - self.first
+            weight -= piece.share * count
         raise AssertionError("the weight lies in the range")
 
     @property
-    def least(self) -> float:
-        """Return the least share of the prior that a point may have."""
+    def lowest_share(self) -> float:
+        """The share of the prior, in (0, 1], that each point has at least."""
+        # The first piece is the finest grid, on which every point lies.
         return self.pieces[0].share / self.prior(0, self.size - 1)
 
 
@@ -143,197 +164,252 @@ class Segment:
 
     @property
     def rows(self) -> int:
-        """Return how many rows there are."""
+        """How many rows there are."""
         return int(self.counts.sum())
 
     def with_rows(self, point: int, count: int) -> Segment:
-        """Return the part with more rows on one of its points."""
-        points, place = np.unique(np.append(self.points, point), return_inverse=True)
+        """Return the segment with `count` more rows on one of its points."""
+        points, positions = np.unique(np.append(self.points, point), return_inverse=True)
         counts = np.zeros(points.size, np.int64)
-        np.add.at(counts, place, np.append(self.counts, count))
+        np.add.at(counts, positions, np.append(self.counts, count))
         return Segment(points, counts, self.first, self.last)
 
-    def divided(self, point: int, part: int) -> tuple[Segment, Segment]:
-        """Return the rows up to a slice of a point, and those beyond it."""
-        at = self.counts * (self.points < point)
-        here = self.points == point
-        at[here] = [int(count) * (part + 1) // SLICES for count in self.counts[here]]
-        left, right = at > 0, self.counts > at
+    def divide(self, point: int, slice_number: int) -> tuple[Segment, Segment]:
+        """Return the rows up to and with a slice of a point, and those beyond it."""
+        left_counts = self.counts * (self.points < point)
+        on_point = self.points == point
+        left_counts[on_point] = [
+            int(count) * (slice_number + 1) // SLICES for count in self.counts[on_point]
+        ]
+        right_counts = self.counts - left_counts
+        left = left_counts > 0
+        right = right_counts > 0
         return (
-            Segment(self.points[left], at[left], self.first, point),
-            Segment(self.points[right], (self.counts - at)[right], point, self.last),
+            Segment(self.points[left], left_counts[left], self.first, point),
+            Segment(self.points[right], right_counts[right], point, self.last),
         )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stretch:
-    """Places that score alike: points, or slices of one point. missed: in 2^−30 rows."""
+    """Outcomes that score alike: the points from `first` to `last`, or slices of one point.
+
+    Each point has the slices from `slice_start` on, `slice_count` of them; `missed` is by how much
+    an outcome misses the quantile's rank, in 2^−30 rows.
+    """
 
     first: int
     last: int
-    part: int
-    parts: int
+    slice_start: int
+    slice_count: int
     missed: int
 
 
-def stretches(part: Segment, target: int, most: int, slices: int) -> Iterator[Stretch]:
-    """Yield all places of a part, in order; `target` is the quantile's rank in 2^−30 rows."""
-    # What misses it by `most` or more is one stretch on each side.
-    upto = np.concatenate([[0], np.cumsum(part.counts, dtype=np.int64)]) << LEVEL_BITS
-    first = np.empty(2 * part.points.size + 1, np.int64)
-    last, low, high = (np.empty_like(first) for _ in range(3))
-    first[0::2] = np.append(part.first, part.points + 1)
-    last[0::2] = np.append(part.points - 1, part.last)
-    low[0::2] = high[0::2] = upto
-    first[1::2] = last[1::2] = part.points
-    low[1::2], high[1::2] = upto[:-1], upto[1:]
+def yield_stretches(segment: Segment, target: int, limit: int, slices: int) -> Iterator[Stretch]:
+    """Yield all outcomes of a segment, in order, as stretches that score alike.
+
+    `target` is the quantile's rank, and `limit` the largest miss that is told from a larger one,
+    both in 2^−30 rows. Outcomes that miss by `limit` or more are one stretch on each side.
+    """
+    # Runs of points that cover the same ranks, from `low` to `high`: points that hold rows have the
+    # odd indices, the gaps before, between and after them the even ones.
+    ranks = np.concatenate([[0], np.cumsum(segment.counts, dtype=np.int64)]) << LEVEL_BITS
+    first = np.empty(2 * segment.points.size + 1, np.int64)
+    last = np.empty_like(first)
+    low = np.empty_like(first)
+    high = np.empty_like(first)
+    first[0::2] = np.append(segment.first, segment.points + 1)
+    last[0::2] = np.append(segment.points - 1, segment.last)
+    low[0::2] = ranks
+    high[0::2] = ranks
+    first[1::2] = segment.points
+    last[1::2] = segment.points
+    low[1::2] = ranks[:-1]
+    high[1::2] = ranks[1:]
     missed = np.maximum(np.maximum(low - target, target - high), 0)
-    near = np.flatnonzero(missed < most)
-    begin, end = int(near[0]), int(near[-1])
-    if part.first < first[begin]:
-        yield Stretch(part.first, int(first[begin]) - 1, 0, slices, most)
-    for at in range(begin, end + 1):
-        ends, lowest, count = (int(first[at]), int(last[at])), int(low[at]), int(high[at] - low[at])
-        if slices == 1 or not count:
-            if ends[0] <= ends[1]:
-                yield Stretch(*ends, 0, slices, int(missed[at]))
-        else:
-            yield from _sliced(ends, count >> LEVEL_BITS, target - lowest, most, slices)
-    if last[end] < part.last:
-        yield Stretch(int(last[end]) + 1, part.last, 0, slices, most)
+    near = np.flatnonzero(missed < limit)
+    begin = int(near[0])
+    end = int(near[-1])
+    if segment.first < first[begin]:
+        yield Stretch(segment.first, int(first[begin]) - 1, 0, slices, limit)
+    for run in range(begin, end + 1):
+        ends = int(first[run]), int(last[run])
+        rows = int(high[run] - low[run]) >> LEVEL_BITS
+        if slices > 1 and rows:
+            yield from _yield_slices(ends, rows, target - int(low[run]), limit, slices)
+        elif ends[0] <= ends[1]:
+            yield Stretch(*ends, 0, slices, int(missed[run]))
+    if last[end] < segment.last:
+        yield Stretch(int(last[end]) + 1, segment.last, 0, slices, limit)
 
 
-def _sliced(
-    ends: tuple[int, int], rows: int, target: int, most: int, slices: int
+def _yield_slices(
+    ends: tuple[int, int], rows: int, target: int, limit: int, slices: int
 ) -> Iterator[Stretch]:
-    """Yield stretches of slices of one point; target: from its first row on."""
+    """Yield the slices of one point with rows; `target` counts from its first row on."""
+    # Slices that cover the same rows are of one kind and score alike. The kinds that miss by less
+    # than `limit` lie between `begin` and `end`, with a few more.
     count = min(rows, slices)
-    from_row, to_row = (target - most) >> LEVEL_BITS, ((target + most) >> LEVEL_BITS) + 1
-    begin = min(max(from_row * count // rows - 1, 0), count)
-    end = max(min(to_row * count // rows + 2, count), begin)
+    first_row = (target - limit) >> LEVEL_BITS
+    last_row = ((target + limit) >> LEVEL_BITS) + 1
+    begin = min(max(first_row * count // rows - 1, 0), count)
+    end = max(min(last_row * count // rows + 2, count), begin)
 
-    def slice_of(each: int) -> int:
-        return -(-each * slices // count)
+    def start_of(kind: int) -> int:
+        """Return the first slice of a kind."""
+        return -(-kind * slices // count)
 
     if begin:
-        yield Stretch(*ends, 0, slice_of(begin), most)
-    for each in range(begin, end):
-        low, high = (i * rows // count << LEVEL_BITS for i in (each, each + 1))
-        missed = min(max(low - target, target - high, 0), most)
-        yield Stretch(*ends, slice_of(each), slice_of(each + 1) - slice_of(each), missed)
+        yield Stretch(*ends, 0, start_of(begin), limit)
+    for kind in range(begin, end):
+        low = kind * rows // count << LEVEL_BITS
+        high = (kind + 1) * rows // count << LEVEL_BITS
+        missed = min(max(low - target, target - high, 0), limit)
+        start = start_of(kind)
+        yield Stretch(*ends, start, start_of(kind + 1) - start, missed)
     if end < count:
-        yield Stretch(*ends, slice_of(end), slices - slice_of(end), most)
+        start = start_of(end)
+        yield Stretch(*ends, start, slices - start, limit)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Law:
-    """The exponential mechanism on a part: every place of a stretch weighs prior · fall."""
+    """The exponential mechanism on a segment: each outcome of a stretch weighs prior · decay."""
 
     grid: Grid
-    places: list[Stretch]
-    falls: list[int]
+    stretches: list[Stretch]
+    # e^(−rate · missed) of each stretch, in units of 2^−256.
+    decays: list[int]
+    # Of all outcomes of each stretch together.
     weights: list[int]
 
     @classmethod
-    def of(
-        cls, grid: Grid, part: Segment, target: int, rate: decimal.Decimal, slices: int = 1
+    def from_segment(
+        cls, grid: Grid, segment: Segment, target: int, rate: decimal.Decimal, slices: int = 1
     ) -> Law:
-        """Return that of a target in 2^−30 rows; a miss of one weighs e^−rate."""
-        most = int(_EXACT.divide(decimal.Decimal(FURTHEST), rate)) + 1
-        places = list(stretches(part, target, most, slices))
-        fallen = falls([place.missed for place in places], rate)
+        """Return the law of a quantile whose rank is `target`; a miss of one weighs e^−rate."""
+        limit = int(_EXACT.divide(decimal.Decimal(FURTHEST), rate)) + 1
+        stretches = list(yield_stretches(segment, target, limit, slices))
+        decays = compute_decays([stretch.missed for stretch in stretches], rate)
         weights = [
-            grid.prior(place.first, place.last) * place.parts * fall
-            for place, fall in zip(places, fallen, strict=True)
+            grid.prior(stretch.first, stretch.last) * stretch.slice_count * decay
+            for stretch, decay in zip(stretches, decays, strict=True)
         ]
-        return cls(grid, places, fallen, weights)
+        return cls(grid, stretches, decays, weights)
 
     def draw(self, bits: Bits) -> tuple[int, int]:
         """Return a point and a slice of it, drawn exactly in proportion to their weights."""
         ends = list(accumulate(self.weights))
         width = ends[-1].bit_length()
-        while (at := bits(width)) >= ends[-1]:
+        while (weight := bits(width)) >= ends[-1]:
             pass
-        number = bisect_right(ends, at)
-        place, within = self.places[number], at - (ends[number - 1] if number else 0)
-        weight, part = divmod(within // self.falls[number], place.parts)
-        return self.grid.pick(place.first, place.last, weight), place.part + part
+        index = bisect_right(ends, weight)
+        stretch = self.stretches[index]
+        before_stretch = ends[index - 1] if index else 0
+        # Within a stretch the weight counts decays: of each point its prior, of that each slice.
+        outcome = (weight - before_stretch) // self.decays[index]
+        prior, slice_number = divmod(outcome, stretch.slice_count)
+        point = self.grid.pick(stretch.first, stretch.last, prior)
+        return point, stretch.slice_start + slice_number
 
 
-def falls(missed: Sequence[int], rate: decimal.Decimal) -> list[int]:
-    """Return e^(−rate·m) for each m, in units of 2^−256: of each bit of m a factor, multiplied."""
-    bits = 2 * WEIGHT_BITS  # of factors: 60 squares leave them right to 2^−300, in proportion
+def compute_decays(misses: Sequence[int], rate: decimal.Decimal) -> list[int]:
+    """Return e^(−rate·m) for each miss m, in 2^−30 rows, in units of 2^−256."""
+    # A product of the factors e^(−rate·2^k) of the bits k that m has. Factors have twice the bits
+    # of a weight: 60 squares leave them right to 2^−300, in proportion.
+    bits = 2 * WEIGHT_BITS
     one = 1 << bits
     # A plain "-rate" would be rounded to the 28 digits of whoever calls.
-    factors = [int(_EXACT.multiply(_EXACT.exp(_EXACT.minus(rate)), decimal.Decimal(one)))]
-    for _ in range(max(missed).bit_length()):
+    first = _EXACT.multiply(_EXACT.exp(_EXACT.minus(rate)), decimal.Decimal(one))
+    factors = [int(first)]
+    for _ in range(max(misses).bit_length()):
         factors.append(factors[-1] ** 2 >> bits)
-    result = []
-    for each in missed:
+    decays = []
+    for miss in misses:
         product = one
-        while each:
-            low = each & -each
-            product = product * factors[low.bit_length() - 1] >> bits
-            each ^= low
-        result.append(product >> WEIGHT_BITS)
-    return result
+        remainder = miss
+        while remainder:
+            lowest_bit = remainder & -remainder
+            product = product * factors[lowest_bit.bit_length() - 1] >> bits
+            remainder ^= lowest_bit
+        decays.append(product >> WEIGHT_BITS)
+    return decays
 
 
-def whole(level: float) -> int:
+def quantize_level(level: float) -> int:
     """Return a level in units of 2^−30, neither 0 nor 1."""
     return min(max(round(level * (1 << LEVEL_BITS)), 1), (1 << LEVEL_BITS) - 1)
 
 
-def rate_of(level: float, eta: float, rows: int) -> decimal.Decimal:
-    """Return how fast weights fall with what is missed, in 2^−30 rows, at a range of η."""
-    q = whole(level)
-    most = decimal.Decimal(2 * rows * max(q, 2**LEVEL_BITS - q))
-    return _EXACT.divide(_EXACT.subtract(decimal.Decimal(eta), ROUNDED), most)
+def compute_rate(level: float, eta: float, rows: int) -> decimal.Decimal:
+    """Return how fast weights fall with what is missed, in nats per 2^−30 rows.
+
+    `eta` is the range of the loss of whoever brings all of `rows`, in this draw.
+    """
+    quantized = quantize_level(level)
+    twice_sensitivity = 2 * rows * max(quantized, 2**LEVEL_BITS - quantized)
+    available = _EXACT.subtract(decimal.Decimal(eta), ROUNDED)
+    return _EXACT.divide(available, decimal.Decimal(twice_sensitivity))
 
 
-def draws(query: ParsedQuery) -> int:
-    """Return of how many draws a row is in: of a tree's depth, or an interval's three."""
+def count_draws(query: ParsedQuery) -> int:
+    """Return how many draws a row takes part in: a tree's depth, or an interval's three."""
     return 3 if query.aggregate == "interval" else len(query.numbers).bit_length()
 
 
-def quantiles(
-    grid: Grid, part: Segment, levels: Sequence[float], eta: float, rows: int, bits: Bits
+def draw_quantiles(
+    grid: Grid, segment: Segment, levels: Sequence[float], eta: float, rows: int, bits: Bits
 ) -> list[int]:
-    """Return a drawn point of a grid for each level, in order; part: all rows."""
-    # eta: the range of the loss, at least 2^−40, of whoever brings all of `rows`, in all draws.
-    each = eta / len(levels).bit_length() * (1 - 2.0**-50)
-    drawn = [0] * len(levels)
+    """Return a drawn point of the grid for each level, in order, from all rows of a group.
 
-    def answer(part: Segment, begin: int, end: int, low: float, high: float) -> None:
+    `eta` is the range of the loss, at least 2^−40, of whoever brings all of `rows`, in all draws.
+    """
+    # A row is on one side of each point that is drawn, so it takes part in one draw a depth.
+    share = eta / len(levels).bit_length() * (1 - _SHARE_SLACK)
+    points = [0] * len(levels)
+
+    def draw_between(segment: Segment, begin: int, end: int, low: float, high: float) -> None:
+        """Draw the levels from `begin` to `end`, which are those between `low` and `high`."""
         if begin == end:
             return
         middle = (begin + end) // 2
         level = (levels[middle] - low) / (high - low)
-        target, alone = whole(level) * part.rows, end - begin == 1
-        law = Law.of(grid, part, target, rate_of(level, each, rows), 1 if alone else SLICES)
-        drawn[middle], at = law.draw(bits)
-        if not alone:
-            left, right = part.divided(drawn[middle], at)
-            answer(left, begin, middle, low, levels[middle])
-            answer(right, middle + 1, end, levels[middle], high)
+        target = quantize_level(level) * segment.rows
+        is_leaf = end - begin == 1
+        rate = compute_rate(level, share, rows)
+        law = Law.from_segment(grid, segment, target, rate, 1 if is_leaf else SLICES)
+        points[middle], slice_number = law.draw(bits)
+        if not is_leaf:
+            left, right = segment.divide(points[middle], slice_number)
+            draw_between(left, begin, middle, low, levels[middle])
+            draw_between(right, middle + 1, end, levels[middle], high)
 
-    answer(part, 0, len(levels), 0.0, 1.0)
-    return drawn
+    draw_between(segment, 0, len(levels), 0.0, 1.0)
+    return points
 
 
-def interval(
-    grid: Grid, part: Segment, level: float, eta: float, rows: int, bits: Bits
+def draw_interval(
+    grid: Grid, segment: Segment, level: float, eta: float, rows: int, bits: Bits
 ) -> tuple[int, int, int]:
-    """Return the ends of an interval that covers a quantile, and a point in it: three draws."""
+    """Return the lower end, a point and the upper end of an interval that covers a quantile.
+
+    `eta` is the range of the loss of whoever brings all of `rows`, in all three draws.
+    """
+    share = eta / 3 * (1 - _SHARE_SLACK)
+    rate = compute_rate(level, share, rows)
+    target = quantize_level(level) * segment.rows
     # An end is drawn for a rank that is further out by the rank margin of a draw, and one row. As
     # many rows that are nobody's lie on the last point there, so that there is such a rank.
-    each = eta / 3 * (1 - 2.0**-50)
-    rate, target = rate_of(level, each, rows), whole(level) * part.rows
-    out = math.ceil(rank_margin(grid, level, each, rows, (1 + CONFIDENCE) / 2)) + 1
-    below, above = (part.with_rows(point, out) for point in (part.first, part.last))
-    asked = (below, target), (part, target), (above, target + (out << LEVEL_BITS))
-    low, middle, high = (Law.of(grid, rows, at, rate).draw(bits)[0] for rows, at in asked)
-    low, high = min(low, high), max(low, high)
+    margin = rank_margin(grid, level, share, rows, (1 + CONFIDENCE) / 2)
+    extra = math.ceil(margin) + 1
+    below = segment.with_rows(segment.first, extra)
+    above = segment.with_rows(segment.last, extra)
+    # With the extra rows below, the rank `target` lies `extra` rows further down.
+    lower, _ = Law.from_segment(grid, below, target, rate).draw(bits)
+    middle, _ = Law.from_segment(grid, segment, target, rate).draw(bits)
+    upper, _ = Law.from_segment(grid, above, target + (extra << LEVEL_BITS), rate).draw(bits)
+    low = min(lower, upper)
+    high = max(lower, upper)
     return low, min(max(low, middle), high), high
 
 
@@ -341,33 +417,34 @@ def rank_margin(grid: Grid, level: float, eta: float, rows: int, confidence: flo
     """Return how many rows at most lie between a drawn point and the quantile, with confidence."""
     # Some point is the quantile's, with score 0; those that miss it by more than t have less than
     # e^(−η·t/2Δ) of all the prior.
-    most = rows * max(level, 1 - level) * (1 + 2.0**-LEVEL_BITS)
-    return 2 * most / eta * (-math.log(grid.least) - math.log(1 - confidence))
+    sensitivity = rows * max(level, 1 - level) * (1 + 2.0**-LEVEL_BITS)
+    nats = -math.log(grid.lowest_share) - math.log(1 - confidence)
+    return 2 * sensitivity / eta * nats
 
 
 def describe_group(
-    grid: Grid, part: Segment, query: ParsedQuery, eta: float, rows: int, bits: Bits
+    grid: Grid, segment: Segment, query: ParsedQuery, eta: float, rows: int, bits: Bits
 ) -> Json:
-    """Return what an answer says of one group's quantiles, which are drawn here.
+    """Return the part of an answer about one group's quantiles, which are drawn here.
 
     Args:
         grid: Of the column that is asked for.
-        part: All rows of the group.
+        segment: All rows of the group.
         query: With its levels, in order.
         eta: Range of the loss of whoever brings all of `rows`, in all draws.
         rows: Of a person, at most.
         bits: Source of randomness.
     """
     levels = query.numbers
-    about = {"resolution": grid.step}
     if query.aggregate == "interval":
-        low, point, high = map(grid.value, interval(grid, part, levels[0], eta, rows, bits))
-        return {"estimate": point, "interval": [low, high], **about}
-    points = list(map(grid.value, quantiles(grid, part, levels, eta, rows, bits)))
+        ends = draw_interval(grid, segment, levels[0], eta, rows, bits)
+        low, point, high = map(grid.value, ends)
+        return {"estimate": point, "interval": [low, high], "resolution": grid.step}
+    values = [grid.value(p) for p in draw_quantiles(grid, segment, levels, eta, rows, bits)]
     if len(levels) == 1:
         margin = rank_margin(grid, levels[0], eta, rows, CONFIDENCE)
-        return {"estimate": points[0], **about, "rank_margin": margin}
-    # Under the whole level: two levels that agree in six digits are two.
-    estimates = [{"estimate": point} for point in points]
-    named = dict(zip(map(lossless, levels), estimates, strict=True))
-    return {"quantiles": named, **about}
+        return {"estimate": values[0], "resolution": grid.step, "rank_margin": margin}
+    # Every digit of a level is in its name: two levels that agree in six digits are two.
+    names = map(lossless, levels)
+    estimates = [{"estimate": value} for value in values]
+    return {"quantiles": dict(zip(names, estimates, strict=True)), "resolution": grid.step}

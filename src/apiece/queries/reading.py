@@ -31,20 +31,25 @@ if TYPE_CHECKING:
 
 # A column, and what is wrong with some of its cells.
 Fault: TypeAlias = tuple[str, str]
-# Of cells that lie outside their bounds.
+# The fault of cells that lie outside their bounds.
 _BEYOND: Final = "beyond"
+# Characters of an id, at most.
 ID_LENGTH: Final = 128
+# Settings of a database that loads no code.
 _LOCKED: Final = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "allow_community_extensions": False,
 }
-# Turns the choice of each person's first rows into heaps, which are held in memory whatever it is.
+# Optimizers that are switched off. This one turns the choice of each person's first rows into
+# heaps, which are held in memory whatever its limit.
 _UNBOUNDED: Final = ("top_n_window_elimination",)
 # A date or time without a distance from UTC, in ASCII digits.
 _MOMENT: Final = r"\d{4}-\d{1,2}-\d{1,2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?)?"
+# SQL for text without control characters, @ being the cell.
 _PLAIN: Final = r"NOT regexp_matches(@, '[\x00-\x1f\x7f-\x9f]')"
-# Of a number as text: a boolean's words are 1 and 0, and 1_000, which DuckDB takes, is none.
+# SQL for a number that is stored as text: a boolean's words are 1 and 0, and 1_000, which DuckDB
+# takes for a number, is none.
 _WORDS: Final = "CASE lower(@) WHEN 'true' THEN 1.0::DOUBLE WHEN 'false' THEN 0.0::DOUBLE"
 _POINT: Final = f"{_WORDS} ELSE CASE WHEN NOT contains(@, '_') THEN TRY_CAST(@ AS DOUBLE) END END"
 # Under a decimal comma a point may stand for thousands, so what has one is no number.
@@ -52,14 +57,15 @@ _COMMA: Final = (
     f"{_WORDS} ELSE CASE WHEN NOT regexp_matches(@, '[._]') "
     "THEN TRY_CAST(replace(@, ',', '.') AS DOUBLE) END END"
 )
-# SQL for a cell as its kind or NULL, @ being the cell: of one that is stored as text.
+# Kind → SQL for a cell that is stored as text, as that kind or NULL. A date is in microseconds
+# since 1970, in UTC.
 _OF_TEXT: Final = {
     "text": f"CASE WHEN {_PLAIN} THEN @ END",
     "date": f"CASE WHEN regexp_full_match(@, '{_MOMENT}') THEN epoch_us(TRY_CAST(@ AS TIMESTAMP)) "
-    "END",  # microseconds since 1970, in UTC
+    "END",
     "person": f"CASE WHEN {_PLAIN} AND length(@) BETWEEN 1 AND {ID_LENGTH} THEN @ END",
 }
-# Of a double: NaN is missing, and 0 has one sign.
+# Kind → SQL for a double as that kind or NULL: NaN is missing, and 0 has one sign.
 _OF_DOUBLE: Final = {
     "numeric": "CASE WHEN NOT isnan(@) THEN @ + 0.0::DOUBLE END",
     "boolean": "CASE WHEN @ IN (0, 1) THEN @ + 0.0::DOUBLE END",
@@ -67,15 +73,17 @@ _OF_DOUBLE: Final = {
 
 
 def _cell_sql(name: str, kind: str, column: pa.ChunkedArray, decimal: str) -> str:
-    """Return SQL for a stored cell as its kind, or NULL where it is not of it."""
+    """Return SQL for a stored cell as a value of its kind, or NULL where it is none."""
     import pyarrow as pa
 
     if kind in _OF_DOUBLE:
         number = name
         if not pa.types.is_floating(column.type):
-            number = f"({(_COMMA if decimal == ',' else _POINT).replace('@', name)})"
+            conversion = _COMMA if decimal == "," else _POINT
+            number = f"({conversion.replace('@', name)})"
         return _OF_DOUBLE[kind].replace("@", number)
-    if pa.types.is_integer(column.type):  # a moment, or the place of a declared value
+    # A moment, or the position of a declared value.
+    if pa.types.is_integer(column.type):
         return name
     return _OF_TEXT[kind].replace("@", name)
 
@@ -83,98 +91,103 @@ def _cell_sql(name: str, kind: str, column: pa.ChunkedArray, decimal: str) -> st
 def connect(
     threads: int | None = None, *, spill: Path | None = None, memory: int = 2**62
 ) -> duckdb.DuckDBPyConnection:
-    """Return a database in memory that reaches no network or extension, and no file but its own."""
-    # It holds at most `memory` bytes, or four fifths of the machine's where that is less; the rest
-    # lies in the folder `spill`, which it makes and removes. Without one, more is an error.
+    """Return a database in memory that reaches no network or extension, and no file but its own.
+
+    It holds at most `memory` bytes, or four fifths of the machine's where that is less; the rest
+    lies in the folder `spill`, which it makes and removes. Without one, more is an error.
+    """
     import duckdb
 
     config: dict[str, str | bool | int | float | list[str]] = dict(_LOCKED)
-    database = duckdb.connect(":memory:", config=config | ({"threads": threads} if threads else {}))
-    if memory < _bytes(database):
+    if threads:
+        config["threads"] = threads
+    database = duckdb.connect(":memory:", config=config)
+    if memory < _memory_limit(database):
         database.execute(f"SET memory_limit = '{memory}B'")
     if _UNBOUNDED in database.execute("FROM duckdb_optimizers()").fetchall():
         database.execute(f"SET disabled_optimizers = '{_UNBOUNDED[0]}'")
     # Else it would write to a folder .tmp of wherever the process runs, for all to read.
-    place = "" if spill is None else str(spill).replace("'", "''")
-    database.execute(f"SET temp_directory = '{place}'")
-    database.execute("SET preserve_insertion_order = false")  # which would be held in memory
+    spill_text = "" if spill is None else str(spill).replace("'", "''")
+    database.execute(f"SET temp_directory = '{spill_text}'")
+    # The order of insertion would be held in memory.
+    database.execute("SET preserve_insertion_order = false")
     database.execute("SET enable_external_access = false")
     database.execute("SET lock_configuration = true")
     return database
 
 
-def _bytes(database: duckdb.DuckDBPyConnection) -> int:
-    """Return the memory that a database may take, which DuckDB writes as "18.8 GiB"."""
-    (said,) = database.execute("SELECT current_setting('memory_limit')").fetchall()
-    number, unit = said[0].split()
-    return int(float(number) * 2 ** (10 * ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"].index(unit)))
+def _memory_limit(database: duckdb.DuckDBPyConnection) -> int:
+    """Return the bytes of memory that a database may take, which DuckDB writes as "18.8 GiB"."""
+    ((text,),) = database.execute("SELECT current_setting('memory_limit')").fetchall()
+    number, unit = text.split()
+    power = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"].index(unit)
+    return int(float(number) * 2 ** (10 * power))
 
 
-def cells(schema: Schema) -> dict[str, tuple[str, str]]:
-    """Return the columns of the table `cells` after `person`: which one each reads, and as what."""
+def list_cells(schema: Schema) -> dict[str, tuple[str, str]]:
+    """Return the columns of the table `cells` after `person`: name → the column read, its kind."""
     columns = {schema.stored(*reading): reading for reading in schema.readings}
     return columns | {schema.stored_group(column): (column, "group") for column in schema.groups}
 
 
-def stored(columns: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
-    """Return what is to be read, by the name that it has then.
-
-    Doubles, moments and the places of declared groups are as they will be; the rest are texts, to
-    be read as their kinds.
-    """
-    return converted(plain(columns, schema), schema)
-
-
-def plain(columns: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
+def unpack_columns(columns: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
     """Return the declared columns as they are stored; a marker of missing values is null."""
-    stripped: dict[str, pa.ChunkedArray] = {}
+    plain: dict[str, pa.ChunkedArray] = {}
     for column in schema.columns:
         try:
-            stored = sources.plain(columns[column], exact=column == schema.person)
-            stripped[column] = _without_markers(stored, column, schema)
+            cells = sources.unpack_column(columns[column], exact=column == schema.person)
+            plain[column] = _remove_markers(cells, column, schema)
         except UnsupportedError as error:
             raise UnsupportedError(
                 f"column {column!r}: {error}; leave it out or convert it"
             ) from None
-    return stripped
+    return plain
 
 
-def converted(plain: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
-    """Return plain columns as what each is read as, by the name that it has then."""
-    readings = {"person": sources.texts(plain[schema.person])}
-    for name, (column, kind) in cells(schema).items():
-        readings[name] = _converted(plain[column], column, kind, schema)
+def convert_columns(plain: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
+    """Return the columns to be read, by their names in the table `cells`, from unpacked ones.
+
+    Doubles, moments and the positions of declared groups are as they will be; the others are texts,
+    to be read as their kinds.
+    """
+    readings = {"person": sources.convert_to_texts(plain[schema.person])}
+    for name, (column, kind) in list_cells(schema).items():
+        readings[name] = _convert_cells(plain[column], column, kind, schema)
     return readings
 
 
-def present(plain: Columns, schema: Schema) -> dict[str, int]:
-    """Return of each reading how many cells there are that are not empty or a missing marker."""
-    counts = {column: sources.present(stored) for column, stored in plain.items()}
-    return {name: counts[column] for name, (column, _) in cells(schema).items()}
+def count_present(plain: Columns, schema: Schema) -> dict[str, int]:
+    """Return for each reading how many cells are neither empty nor a missing marker."""
+    counts = {column: sources.count_present(cells) for column, cells in plain.items()}
+    return {name: counts[column] for name, (column, _) in list_cells(schema).items()}
 
 
-def _converted(cells: pa.ChunkedArray, column: str, kind: str, schema: Schema) -> pa.ChunkedArray:
+def _convert_cells(
+    cells: pa.ChunkedArray, column: str, kind: str, schema: Schema
+) -> pa.ChunkedArray:
+    """Return the cells of an unpacked column as what a kind is read from."""
     match kind:
         case "numeric" | "boolean":
-            return sources.numbers(cells)
+            return sources.convert_to_numbers(cells)
         case "date":
-            return sources.moments(cells, schema.formats.get(column, ISO))
+            return sources.convert_to_moments(cells, schema.formats.get(column, ISO))
         case "group":
-            return sources.places(cells, schema.declared(column))
+            return sources.locate_declared(cells, schema.declared(column))
     if column in schema.groups:
-        return sources.declared_texts(cells, schema.declared(column))
-    return sources.texts(cells)
+        return sources.convert_to_declared_texts(cells, schema.declared(column))
+    return sources.convert_to_texts(cells)
 
 
-def _without_markers(cells: pa.ChunkedArray, column: str, schema: Schema) -> pa.ChunkedArray:
+def _remove_markers(cells: pa.ChunkedArray, column: str, schema: Schema) -> pa.ChunkedArray:
+    """Return the cells of a column in which the declared markers of missing values are null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     markers = schema.missing.get(column)
     if not markers:
         return cells
-    places = sources.places(cells, Declared(markers, decimal=schema.decimal))
-    return pc.if_else(pc.is_valid(places), pa.scalar(None, cells.type), cells)
+    positions = sources.locate_declared(cells, Declared(markers, decimal=schema.decimal))
+    return pc.if_else(pc.is_valid(positions), pa.scalar(None, cells.type), cells)
 
 
 def count_faults(
@@ -183,13 +196,13 @@ def count_faults(
     """Return how many cells of the table `cells` were not read, or lie outside their bounds.
 
     Args:
-        database: Whose table `cells` holds them.
-        schema: What is declared.
-        present: Of each reading how many cells there were (see the function `present`).
+        database: Holds the table `cells`.
+        schema: The declarations.
+        present: Reading → how many cells there were to read (see `count_present`).
     """
-    names = cells(schema)
+    names = list_cells(schema)
+    # Counting cells is 0 where there is no row; a sum would be NULL.
     beyond = [
-        # Counting cells is 0 where there is no row; a sum would be NULL.
         f"count(CASE WHEN {schema.stored(column, 'numeric')} NOT BETWEEN {low!r} AND {high!r} "
         "THEN 1 END)"
         for column, (low, high) in schema.bounds.items()
@@ -206,7 +219,7 @@ def count_faults(
 
 
 def report_faults(faults: Mapping[Fault, int], log: Log) -> None:
-    """Tell the steward how many cells of each column could not be read, or are clamped."""
+    """Log how many cells of each column could not be read, or are clamped."""
     for (column, reason), count in faults.items():
         if count and reason == _BEYOND:
             log(f"column {column!r}: {count} cells lie outside their bounds and are clamped")
@@ -214,71 +227,78 @@ def report_faults(faults: Mapping[Fault, int], log: Log) -> None:
             log(f"column {column!r}: {count} cells are {reason}")
 
 
-def types(schema: Schema) -> dict[str, str]:
-    """Return the columns of the table `cells` after `person`, and what they hold."""
-    as_type = {"text": "text", "date": "whole", "group": "whole"}
-    return {name: as_type.get(kind, "double") for name, (_, kind) in cells(schema).items()}
+def list_types(schema: Schema) -> dict[str, str]:
+    """Return the columns of the table `cells` after `person`, each with its type of storage."""
+    storage = {"text": "text", "date": "whole", "group": "whole"}
+    return {name: storage.get(kind, "double") for name, (_, kind) in list_cells(schema).items()}
 
 
-def order(schema: Schema) -> str:
+def order_sql(schema: Schema) -> str:
     """Return SQL for an order of one person's rows by their content alone, in every dialect."""
     # Rows that tie are equal in all that is declared, so which of them comes first is nobody's.
-    return ", ".join(["tie", *(f"{name} NULLS FIRST" for name in cells(schema))])
+    return ", ".join(["tie", *(f"{name} NULLS FIRST" for name in list_cells(schema))])
 
 
-def read(
-    database: duckdb.DuckDBPyConnection, given: Columns, schema: Schema, *, more: bool = False
+def read_cells(
+    database: duckdb.DuckDBPyConnection,
+    columns: Columns,
+    schema: Schema,
+    *,
+    append: bool = False,
 ) -> None:
-    """Make the table `cells`: each cell as its kind or NULL, declared groups by number."""
-    # Its column `tie` is a hash of the row's content. With `more` the rows are added to those
-    # there.
+    """Make the table `cells`: each cell as its kind or NULL, declared groups by number.
+
+    Its column `tie` is a hash of the row's content. With `append` the rows are added to it.
+    """
     import pyarrow as pa
 
     readings = [f"{_OF_TEXT['person'].replace('@', 'person')} AS person"]
-    for name, (_, kind) in cells(schema).items():
-        readings.append(f"{_cell_sql(name, kind, given[name], schema.decimal)} AS {name}")
-    names = list(cells(schema))
-    database.register("given", pa.table(dict(given)))
+    for name, (_, kind) in list_cells(schema).items():
+        cell = _cell_sql(name, kind, columns[name], schema.decimal)
+        readings.append(f"{cell} AS {name}")
+    names = list(list_cells(schema))
+    database.register("stored_columns", pa.table(dict(columns)))
     database.execute(
-        f"{'INSERT INTO cells' if more else 'CREATE TABLE cells AS'} "
-        f"WITH typed AS (SELECT {', '.join(readings)} FROM given) "
+        f"{'INSERT INTO cells' if append else 'CREATE TABLE cells AS'} "
+        f"WITH typed AS (SELECT {', '.join(readings)} FROM stored_columns) "
         f"SELECT person, {', '.join([*names, ''])}"
         f"CAST(hash({', '.join(names) or 'person'}) >> 1 AS BIGINT) AS tie FROM typed"
     )
-    database.unregister("given")
+    database.unregister("stored_columns")
 
 
-# Waits until whoever started it is gone, however that came about.
-_AFTERWARDS: Final = (
+# A program that removes a folder when its input ends: when the process that started it is gone,
+# however that came about.
+_REMOVE_AFTERWARDS: Final = (
     "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
 )
 
 
-def folder() -> Path:
-    """Return a folder that is not there yet, in a room of this process in TMPDIR."""
-    # The room has mode 0700. It is removed at exit, and by a process that waits for this one to end
-    # where it is killed; only with the whole machine, or with both at once, it stays.
-    return _room(os.getpid()) / uuid.uuid4().hex
+def make_folder_name() -> Path:
+    """Return the path of a folder that is not there yet, in this process's room in TMPDIR."""
+    return _make_room(os.getpid()) / uuid.uuid4().hex
 
 
 @cache
-def _room(process: int) -> Path:
-    """Make this process's room; a forked one has its own."""
+def _make_room(process: int) -> Path:
+    """Make the folder of a process for its rows; a forked process has its own."""
+    # The room has mode 0700. It is removed at exit, and by a process that waits for this one to end
+    # where it is killed; only with the whole machine, or with both at once, it stays.
     room = tempfile.mkdtemp(prefix="apiece-")
-    quiet = subprocess.DEVNULL
-    waiting = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _AFTERWARDS, room],
+    # In a session of its own, so that a Ctrl-C is not for it.
+    remover = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _REMOVE_AFTERWARDS, room],
         stdin=subprocess.PIPE,
-        stdout=quiet,
-        stderr=quiet,
-        start_new_session=True,  # a Ctrl-C is not for it
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
 
-    def leave() -> None:
+    def remove_room() -> None:
         if os.getpid() == process:
             shutil.rmtree(room, ignore_errors=True)
-            waiting.kill()
-            waiting.wait()
+            remover.kill()
+            remover.wait()
 
-    atexit.register(leave)
+    atexit.register(remove_room)
     return Path(room)

@@ -27,17 +27,26 @@ from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
 from apiece.queries.mistakes import find_mistakes
-from apiece.queries.noise import BITS, Bits, rounded_gaussians, rounded_laplaces
-from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, describe_group, draws
-from apiece.queries.scan import Question, Registered, Sums, Texts, resolve
+from apiece.queries.noise import BITS, Bits, draw_rounded_gaussians, draw_rounded_laplaces
+from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, count_draws, describe_group
+from apiece.queries.question import Question, resolve
+from apiece.queries.scan import Registered, Sums, Texts
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
-from apiece.queries.table import nobody, register
+from apiece.queries.table import discard_message, register
 
-CELLS: Final = 2**22  # of an answer, at most: each is a draw of exact noise
-NORM: Final = math.sqrt(2)  # a person is in one place of each of two histograms
-_SHORT: Final = "^(0|-?[1-9][0-9]{0,17})$"  # of these each fits 64 bits
-_PART: Final = 2**20  # ids looked up at a time
+# Noisy sums of an answer, at most: each is a draw of exact noise.
+CELLS: Final = 2**22
+# ℓ2 norm of a person in `release_standing`, who is in one bin of each of two histograms.
+NORM: Final = math.sqrt(2)
+# Texts of whole numbers that surely fit 64 bits.
+_SHORT: Final = "^(0|-?[1-9][0-9]{0,17})$"
+# Ids that are looked up at a time.
+_PART: Final = 2**20
+# What the arithmetic of a charge or a scale in doubles is off by at most, in proportion.
+_SLACK: Final = 2.0**-40
+# The same of a few operations on the μ of an exponential mechanism.
+_FINE_SLACK: Final = 2.0**-50
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,7 @@ class Answer:
         analysis_id: The name under which the ledger has charged it.
         groups: One estimate with its interval for each declared group.
         epsilon: ε for the person with the largest possible contribution; others pay less.
-        delta: The same for δ.
+        delta: δ for that person.
         noise_multiplier: The noise's standard deviation (of Laplace noise: its scale) over that
             contribution.
         confidence: That of the intervals, which are about the noise alone.
@@ -93,11 +102,13 @@ class QueryCost:
     Attributes:
         query: Its text.
         epsilon: ε for the person with the largest possible contribution.
-        delta: The same for δ.
+        delta: δ for that person.
         mu: μ of the Gaussian that this is charged as; others pay for what their own rows add.
-        noise_multiplier: As in `Answer`.
-        counted: As in `Answer`.
-        rows_per_person: As in `Answer`.
+        noise_multiplier: The noise's standard deviation (of Laplace noise: its scale) over that
+            contribution.
+        counted: "persons", each once, or "rows".
+        rows_per_person: The most rows that a person brings; where persons are counted by group, the
+            most groups.
 
     Example:
         >>> from apiece.queries import Schema, query_cost
@@ -120,13 +131,14 @@ class QueryCost:
 
         Args:
             epsilon: Of the account.
-            delta: The same; a tenth of it is kept for slack, as by default.
+            delta: Of the account; a tenth of it is kept for slack, as by default.
 
         Raises:
             BudgetError: For what no account can be.
         """
         account = account_terms(np.zeros(1, dtype=np.int64), epsilon, delta)
-        return int(account["limit"][0] // to_units(_loss(np.array(self.mu))))
+        charge = _charge_of(np.array(self.mu))
+        return int(account["limit"][0] // to_units(charge))
 
 
 def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> QueryCost:
@@ -135,8 +147,8 @@ def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> Qu
     Args:
         text: The query.
         schema: Of the table.
-        epsilon: As for `Session.ask`, and so all errors.
-        delta: The same.
+        epsilon: Positive and finite, as for `Session.ask`, whose errors this raises.
+        delta: In [0, 1); 0 where the noise may be Laplace noise.
 
     Guarantee:
         Nobody is charged more. It does not say whether somebody can pay: that depends on their
@@ -148,15 +160,14 @@ def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> Qu
         >>> query_cost("median(age)", schema, epsilon=0.3, delta=0).delta
         0.0
     """
-    asked = _Asked.of(text, schema, epsilon, delta, "", "")
-    largest = float(asked.question.rows) if asked.question.grid else asked.scale * asked.epsilon
+    request = _Request.from_text(text, schema, epsilon, delta, analysis_id="", source="")
     return QueryCost(
-        query=asked.question.query.text,
-        epsilon=asked.epsilon,
-        delta=asked.delta,
-        mu=float(asked.mu(np.array(largest))) if asked.pure else 1 / asked.multiplier,
-        noise_multiplier=asked.multiplier,
-        **asked.counts,
+        query=request.question.query.text,
+        epsilon=request.epsilon,
+        delta=request.delta,
+        mu=request.largest_mu,
+        noise_multiplier=request.multiplier,
+        **request.counts,
     )
 
 
@@ -191,7 +202,7 @@ class Session:
     schema: Schema
     ledger: Ledger | None = None
     bits: Bits = field(default=secrets.randbits, repr=False)
-    log: Log = field(default=nobody, repr=False)
+    log: Log = field(default=discard_message, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Registered):
@@ -237,89 +248,112 @@ class Session:
             interrupted.
         """
         name = str(uuid.uuid4()) if analysis_id is None else analysis_id
-        asked = _Asked.of(text, self.schema, epsilon, delta, name, self._table.fingerprint)
+        source = self._table.fingerprint
+        request = _Request.from_text(
+            text, self.schema, epsilon, delta, analysis_id=name, source=source
+        )
         if self.ledger is None:
-            return self._answer(asked)
-        told = _recorded(self.ledger, name, asked.terms, lambda: self._answer(asked).to_dict())
-        # An older entry does not say what the question counts; it does.
-        return Answer(**{**asked.counts, **told})
+            return self._answer(request)
+        entry = _record_once(
+            self.ledger, name, request.terms, lambda: self._answer(request).to_dict()
+        )
+        # An older entry does not say what the question counts; the request does.
+        return Answer(**{**request.counts, **entry})
 
-    def _answer(self, asked: _Asked) -> Answer:
-        sums, question = self._sums(asked), asked.question
-        grid = question.grid
-        made = self._estimated(asked, sums) if grid is None else self._drawn(asked, grid, sums)
+    def _answer(self, request: _Request) -> Answer:
+        """Return the answer to a request, charged if there is a ledger."""
+        sums = self._sum_cells(request)
+        question = request.question
+        if question.grid is None:
+            estimates = self._estimate_groups(request, sums)
+        else:
+            estimates = self._draw_groups(request, question.grid, sums)
+        groups = [
+            labels | estimate for labels, estimate in zip(question.groups, estimates, strict=True)
+        ]
         return Answer(
             query=question.query.text,
-            analysis_id=asked.analysis_id,
-            groups=[labels | each for labels, each in zip(question.groups, made, strict=True)],
-            epsilon=asked.epsilon,
-            delta=asked.delta,
-            noise_multiplier=asked.multiplier,
+            analysis_id=request.analysis_id,
+            groups=groups,
+            epsilon=request.epsilon,
+            delta=request.delta,
+            noise_multiplier=request.multiplier,
             confidence=CONFIDENCE,
             relation="add_remove",
-            guarantee=asked.guarantee(self.ledger),
-            **asked.counts,
+            guarantee=request.write_guarantee(self.ledger),
+            **request.counts,
         )
 
-    def _estimated(self, asked: _Asked, sums: Sums) -> list[Json]:
+    def _estimate_groups(self, request: _Request, sums: Sums) -> list[Json]:
         """Return each group's estimate from its noisy sums."""
-        groups, size, width = shape = asked.question.shape
-        drawn = rounded_laplaces if asked.pure else rounded_gaussians
-        noise, none = iter(drawn(math.prod(shape), self.bits)), [0] * width
+        shape = request.question.shape
+        groups, cells, features = shape
+        # Every cell gets noise, also one to which nobody adds anything.
+        draw_noise = draw_rounded_laplaces if request.pure else draw_rounded_gaussians
+        noise = iter(draw_noise(math.prod(shape), self.bits))
+        zeros = [0] * features
         noisy = [
-            [float(value + next(noise)) * asked.grid for value in sums.get(cell, none)]
-            for cell in range(groups * size)
+            [float(value + next(noise)) * request.grid for value in sums.get(cell, zeros)]
+            for cell in range(groups * cells)
         ]
         return [
-            estimate(asked.question, values, asked.scale, asked.pure)
+            estimate(request.question, values, request.scale, request.pure)
             for values in np.array(noisy).reshape(shape)
         ]
 
-    def _drawn(self, asked: _Asked, grid: Grid, sums: Sums) -> list[Json]:
+    def _draw_groups(self, request: _Request, grid: Grid, sums: Sums) -> list[Json]:
         """Return each group's quantiles, drawn by the exponential mechanism."""
-        question = asked.question
+        question = request.question
         cells = np.array(sorted(sums), dtype=np.int64)
         rows = np.array([sums[cell][0] for cell in cells.tolist()], dtype=np.int64)
-        starts = np.arange(len(question.groups) + 1) * question.size
-        ends, made = np.searchsorted(cells, starts), []
-        for start, (begin, end) in zip(starts, pairwise(ends.tolist()), strict=False):
-            part = Segment(cells[begin:end] - start, rows[begin:end], 0, grid.size - 1)
-            about = question.query, asked.epsilon, question.rows
-            made.append(describe_group(grid, part, *about, self.bits))
-        return made
+        # The cells of a group are the points of the grid, one group after the other.
+        first_cells = np.arange(len(question.groups) + 1) * grid.size
+        limits = np.searchsorted(cells, first_cells).tolist()
+        groups = []
+        for first_cell, (begin, end) in zip(first_cells, pairwise(limits), strict=False):
+            segment = Segment(cells[begin:end] - first_cell, rows[begin:end], 0, grid.size - 1)
+            group = describe_group(
+                grid, segment, question.query, request.epsilon, question.rows, self.bits
+            )
+            groups.append(group)
+        return groups
 
-    def _sums(self, asked: _Asked) -> Sums:
+    def _sum_cells(self, request: _Request) -> Sums:
         """Charge, and return the sums of each cell over those who paid, in steps of the grid."""
         try:
-            with self._table.contributions(asked.question, asked.grid) as held:
+            with self._table.contributions(request.question, request.grid) as contributions:
                 paid = None
                 if self.ledger is not None:
-                    ids, steps = held.norms(1 if asked.pure else 2)
-                    paid = self._paid(self.ledger, asked, ids, steps * asked.grid)
-                return held.totals(paid)
+                    ids, steps = contributions.norms(1 if request.pure else 2)
+                    paid = self._charge(self.ledger, request, ids, steps * request.grid)
+                return contributions.totals(paid)
         except ApieceError:
             raise
-        except Exception as error:  # any of the engine's may quote a row
-            self.log(f"query {asked.question.query.text!r}: {type(error).__name__}: {error}")
+        # Any error of the engine's may quote a row.
+        except Exception as error:
+            self.log(f"query {request.question.query.text!r}: {type(error).__name__}: {error}")
             raise StateError(
                 "query: could not be evaluated; the reason is in the steward's log"
             ) from None
 
-    def _paid(self, ledger: Ledger, asked: _Asked, people: Texts, norms: Floats) -> Mask:
+    def _charge(self, ledger: Ledger, request: _Request, people: Texts, norms: Floats) -> Mask:
         """Charge everyone with an account who can pay; return who they are."""
-        ids, paid = with_account(people, ledger)
-        said, size = f"analysis {asked.analysis_id!r}", len(people)
+        ids, paid = find_accounts(people, ledger)
+        analysis = f"analysis {request.analysis_id!r}"
+        size = len(people)
         if not paid.all():
-            self.log(f"{said}: {int((~paid).sum())} of {size} people have no account; left out")
-        norms, terms = norms[paid], asked.terms
-        if asked.pure:
-            costs = Costs.fixed(_loss(asked.mu(norms)))
-            admitted = ledger.reserve_costs(asked.analysis_id, ids, costs, terms=terms)
+            self.log(f"{analysis}: {int((~paid).sum())} of {size} people have no account; left out")
+        norms = norms[paid]
+        if request.pure:
+            costs = Costs.fixed(_charge_of(request.mu(norms)))
+            admitted = ledger.reserve_costs(request.analysis_id, ids, costs, terms=request.terms)
         else:
-            admitted = ledger.reserve(asked.analysis_id, ids, norms, asked.scale, terms=terms)
+            admitted = ledger.reserve(
+                request.analysis_id, ids, norms, request.scale, terms=request.terms
+            )
         if admitted.size < ids.size:
             self.log(
-                f"{said}: {ids.size - admitted.size} of {size} people have no budget left, or "
+                f"{analysis}: {ids.size - admitted.size} of {size} people have no budget left, or "
                 "were charged less when it was first asked; left out"
             )
             paid[paid] = np.isin(ids, admitted)
@@ -327,35 +361,53 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """A question with its noise and what the ledger holds it to, fixed before a row is read."""
 
     question: Question
     epsilon: float
-    delta: float  # of the promise: 0 of the exponential mechanism, whatever was asked
+    # Of the promise: 0 of the exponential mechanism, whatever was asked.
+    delta: float
     analysis_id: str
-    terms: Json = field(repr=False)  # what the analysis id stands for
+    # What the analysis id stands for.
+    terms: Json = field(repr=False)
+    # The noise's scale over the sensitivity.
     multiplier: float
+    # The noise's standard deviation, of Laplace noise its scale, in units of the features.
     scale: float
 
     @classmethod
-    def of(
-        cls, text: str, schema: Schema, epsilon: float, delta: float, name: str, source: str
+    def from_text(
+        cls,
+        text: str,
+        schema: Schema,
+        epsilon: float,
+        delta: float,
+        *,
+        analysis_id: str,
+        source: str,
     ) -> Self:
-        """Return a question with its noise, or raise what `Session.ask` does."""
+        """Return the request for a query, or raise what `Session.ask` does."""
         mistakes = find_mistakes(text, schema, epsilon=epsilon, delta=delta)
         if mistakes:
             raise together(mistakes)
-        query = parse(text)
-        question = resolve(query, schema, source)
+        question = resolve(parse(text), schema, source)
         _require_size(question)
-        terms = {**question.terms, "epsilon": epsilon, "delta": delta}
-        promised = 0.0 if question.grid else delta
-        return cls(question, epsilon, promised, name, terms, *_noise(question, epsilon, promised))
+        promised_delta = 0.0 if question.grid else delta
+        multiplier, scale = _calibrate_noise(question, epsilon, promised_delta)
+        return cls(
+            question=question,
+            epsilon=epsilon,
+            delta=promised_delta,
+            analysis_id=analysis_id,
+            terms={**question.terms, "epsilon": epsilon, "delta": delta},
+            multiplier=multiplier,
+            scale=scale,
+        )
 
     @property
     def counts(self) -> Json:
-        """Return what the answer is of, and how many a person may bring."""
+        """The unit of the answer, and how many of them a person may bring."""
         return {"counted": self.question.counted, "rows_per_person": self.question.rows}
 
     @property
@@ -365,58 +417,73 @@ class _Asked:
 
     @property
     def grid(self) -> float:
-        """Return a step of the sums, in units of the features: whole rows where they are ranked."""
+        """A step of the sums, in units of the features: whole rows where they are ranked."""
         return 1.0 if self.question.grid else math.ldexp(self.scale, -BITS)
 
+    @property
+    def largest_mu(self) -> float:
+        """μ of the Gaussian that the person with the largest contribution is charged as."""
+        if not self.pure:
+            return 1 / self.multiplier
+        if self.question.grid:
+            largest_norm = float(self.question.rows)
+        else:
+            largest_norm = self.scale * self.epsilon
+        return float(self.mu(np.array(largest_norm)))
+
     def mu(self, norms: Floats) -> Floats:
-        """Return the μ that a pure answer costs those who add so much."""
+        """Return the μ that a pure answer costs people whose contributions have these norms."""
         if self.question.grid is None:
             return gaussian_of_laplace(norms / self.scale)
-        times = draws(self.question.query)
-        one = gaussian_of_bounded_range(norms * (self.epsilon / (self.question.rows * times)))
-        return np.asarray(one * math.sqrt(times) * (1 + 2.0**-50))
+        # A person with k of the rows that may be brought moves the scores of each draw so that its
+        # loss has a range of ε·k/rows over the draws; draws compose as Gaussians do.
+        draws = count_draws(self.question.query)
+        ranges = norms * (self.epsilon / (self.question.rows * draws))
+        mu_of_draw = gaussian_of_bounded_range(ranges)
+        return np.asarray(mu_of_draw * math.sqrt(draws) * (1 + _FINE_SLACK))
 
-    def guarantee(self, ledger: Ledger | None) -> str:
+    def write_guarantee(self, ledger: Ledger | None) -> str:
         """Return the promise as a sentence."""
-        how = f"exact {'Laplace' if self.pure else 'Gaussian'} noise, rounded to a grid"
+        mechanism = f"exact {'Laplace' if self.pure else 'Gaussian'} noise, rounded to a grid"
         if self.question.grid:
-            how = "an exact exponential mechanism"
-        whose = "this query alone"
+            mechanism = "an exact exponential mechanism"
+        scope = "this query alone"
         if ledger is not None:
-            whose = "and each person's own budget over everything this ledger has charged"
-            whose += f". {ledger.policy.protects}" if ledger.policy.version else ""
+            scope = "and each person's own budget over everything this ledger has charged"
+            if ledger.policy.version:
+                scope += f". {ledger.policy.protects}"
         return (
             f"({shown(self.epsilon)}, {shown(self.delta)})-DP under adding or removing "
-            f"all rows of a person ({how}); {whose}"
+            f"all rows of a person ({mechanism}); {scope}"
         )
 
 
-def _loss(mu: Floats) -> Floats:
-    """Return the μ² that a pure answer is charged."""
-    return np.asarray(mu * mu * (1 + 2.0**-40))
+def _charge_of(mu: Floats) -> Floats:
+    """Return the μ² that a pure answer is charged, rounded up."""
+    return np.asarray(mu * mu * (1 + _SLACK))
 
 
 def _require_size(question: Question) -> None:
     """Refuse answers that are too large, or whose parts would share a name."""
-    query, (groups, size, width) = question.query, question.shape
-    if not groups * size * width <= CELLS:
+    query = question.query
+    groups, cells, features = question.shape
+    if not groups * cells * features <= CELLS:
         raise InputError(
-            f"query: {groups} groups of {size * width} noisy sums; give at most {CELLS} in all"
+            f"query: {groups} groups of {cells * features} noisy sums; give at most {CELLS} in all"
         )
-    if FIELDS.intersection(query.by) or (
-        query.aggregate == "regression" and "intercept" in query.columns
-    ):
+    has_intercept = query.aggregate == "regression" and "intercept" in query.columns
+    if has_intercept or FIELDS.intersection(query.by):
         raise InputError(
             "query: a column has the name of a part of the answer (such as 'estimate' or "
             "'intercept'); rename the column"
         )
 
 
-def _noise(question: Question, epsilon: float, delta: float) -> tuple[float, float]:
+def _calibrate_noise(question: Question, epsilon: float, delta: float) -> tuple[float, float]:
     """Return the noise multiplier and the noise's scale in units of the features."""
     # Gaussian noise hides what a person adds by its ℓ2 norm, Laplace noise (δ = 0) by its ℓ1 norm.
-    # The grid is a fraction of the noise, so the scale solves
-    # scale · mu = norm + rounding · grid, with grid = scale · 2^−BITS.
+    # Rounding to the grid adds up to `steps` grid steps to the norm. The grid is a fraction of the
+    # noise, so the scale solves scale · mu = norm + steps · grid, with grid = scale · 2^−BITS.
     mu = float(gaussian_mu(epsilon, delta)) if delta else epsilon
     norm, steps = question.sensitivity(2 if delta else 1)
     rounding = math.ldexp(steps, -BITS)
@@ -425,14 +492,16 @@ def _noise(question: Question, epsilon: float, delta: float) -> tuple[float, flo
             f"epsilon = {epsilon:g}, delta = {delta:g}: too small for the grid of the noise with "
             f"{question.rows} rows per person; give a larger epsilon or fewer rows"
         )
-    scale = norm / (mu - rounding) * (1 + 2.0**-40)
+    scale = norm / (mu - rounding) * (1 + _SLACK)
     if not scale / norm > 2.0**-20:
         raise InputError(f"epsilon = {epsilon:g}: gives no privacy; give a smaller one")
     return 1 / mu, scale
 
 
-def _recorded(ledger: Ledger, analysis_id: str, terms: Json, answer: Callable[[], Json]) -> Json:
-    """Return the answer in the ledger, which is the first that was ever computed."""
+def _record_once(
+    ledger: Ledger, analysis_id: str, terms: Json, compute_answer: Callable[[], Json]
+) -> Json:
+    """Return the ledger's answer to an analysis, which is the first that was ever computed."""
     # The terms are compared before a row is read. Whoever else asks on the same terms meanwhile is
     # answered with what was committed first, and so is the one who committed it.
     status = ledger.status(analysis_id, terms)
@@ -440,17 +509,18 @@ def _recorded(ledger: Ledger, analysis_id: str, terms: Json, answer: Callable[[]
         check_new_id(analysis_id)
     if status != "committed":
         try:
-            return dict(ledger.commit(analysis_id, answer()))
-        except AnalysisError:  # committed or taken since then
+            return dict(ledger.commit(analysis_id, compute_answer()))
+        except AnalysisError:
+            # Another process has committed it, or taken the name, since then.
             if ledger.status(analysis_id, terms) != "committed":
                 raise
     return dict(ledger.result(analysis_id))
 
 
-def with_account(ids: Texts, ledger: Ledger) -> tuple[Ids, Mask]:
-    """Return the ids as the ledger writes them, and who has an account; nobody's error."""
+def find_accounts(ids: Texts, ledger: Ledger) -> tuple[Ids, Mask]:
+    """Return the ids that have an account, as the ledger writes them, and which they are."""
     # No two texts become one id: where the ledger's ids are whole numbers, "7" is 7, and "07" has
-    # no account. The ids returned are those with an account, in the order given.
+    # no account. The ids returned are in the order of the texts.
     kind = ledger.id_kind
     if kind is None:
         return np.zeros(0, dtype=np.int64), np.zeros(len(ids), dtype=bool)
@@ -459,33 +529,36 @@ def with_account(ids: Texts, ledger: Ledger) -> tuple[Ids, Mask]:
     for start in range(0, max(1, len(ids)), _PART):
         part = ids.slice(start, _PART)
         if kind == "integer":
-            values, can_be = _integers(part)
+            candidates, mask = _read_integers(part)
         else:
-            values, can_be = np.array(part.to_pylist(), dtype=str), np.ones(len(part), dtype=bool)
-        known = ledger.enrolled(values)
-        can_be[can_be] = known
-        accounts.append(values[known])
-        masks.append(can_be)
+            candidates = np.array(part.to_pylist(), dtype=str)
+            mask = np.ones(len(part), dtype=bool)
+        is_enrolled = ledger.enrolled(candidates)
+        mask[mask] = is_enrolled
+        accounts.append(candidates[is_enrolled])
+        masks.append(mask)
     return np.concatenate(accounts), np.concatenate(masks)
 
 
-def _integers(ids: Texts) -> tuple[Integers, Mask]:
-    """Return those that are whole numbers, written in the one way, and which they are."""
+def _read_integers(ids: Texts) -> tuple[Integers, Mask]:
+    """Return the ids that are whole numbers, written in the one way, and which they are."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    short = np.asarray(pc.match_substring_regex(ids, _SHORT)).astype(bool)
-    values = np.zeros(len(ids), dtype=np.int64)
-    values[short] = pc.cast(pc.filter(ids, pa.array(short)), pa.int64())
-    can_be = short.copy()
-    for place in np.flatnonzero(~short).tolist():
-        whole = read_id(ids[place].as_py(), "integer")
-        if whole is not None:
-            values[place], can_be[place] = whole, True
-    return values[can_be], can_be
+    is_short = np.asarray(pc.match_substring_regex(ids, _SHORT)).astype(bool)
+    integers = np.zeros(len(ids), dtype=np.int64)
+    integers[is_short] = pc.cast(pc.filter(ids, pa.array(is_short)), pa.int64())
+    is_integer = is_short.copy()
+    for index in np.flatnonzero(~is_short).tolist():
+        integer = read_id(ids[index].as_py(), "integer")
+        if integer is not None:
+            integers[index] = integer
+            is_integer[index] = True
+    return integers[is_integer], is_integer
 
 
-# Noise on counts of accounts. With more a person is less than one step of the grid of the noise.
+# Smallest and largest standard deviation of noise on counts of accounts. With more noise a person
+# is less than one step of the grid.
 _LEAST_NOISE: Final = 1e-3
 _MOST_NOISE: Final = 2.0**BITS
 
@@ -532,18 +605,22 @@ def release_standing(
         )
     terms = {"standing": list(SHARES), "noise_stddev": stddev}
 
-    def counted() -> Json:
+    def count_accounts() -> Json:
+        """Charge every account, and return the noisy counts."""
         ledger.reserve_everyone(analysis_id, NORM, stddev, terms=terms)
         bins: Integers = np.zeros((2, len(SHARES) + 1), dtype=np.int64)
         for ids in ledger.admitted(analysis_id):
             bins += binned(*ledger.balances(ids))
         grid = math.ldexp(stddev, -BITS)
-        one = math.floor(1 / grid)  # whole steps of the grid that a person adds, at most 1 in all
-        drawn = rounded_gaussians(bins.size, bits)
-        steps = zip((bins * one).ravel().tolist(), drawn, strict=True)
-        noisy = np.array([(count + noise) * grid for count, noise in steps]).reshape(bins.shape)
-        return {"shares": list(SHARES), "noise_stddev": stddev} | {
-            kind: [round(count) for count in each] for kind, each in cumulated(noisy).items()
-        }
+        # A person adds a whole number of grid steps, and at most 1 in all.
+        steps_per_person = math.floor(1 / grid)
+        noise = draw_rounded_gaussians(bins.size, bits)
+        steps = (bins * steps_per_person).ravel().tolist()
+        values = [(count + deviate) * grid for count, deviate in zip(steps, noise, strict=True)]
+        noisy = np.array(values).reshape(bins.shape)
+        answer: Json = {"shares": list(SHARES), "noise_stddev": stddev}
+        for kind, counts in cumulated(noisy).items():
+            answer[kind] = [round(count) for count in counts]
+        return answer
 
-    return _recorded(ledger, analysis_id, terms, counted)
+    return _record_once(ledger, analysis_id, terms, count_accounts)

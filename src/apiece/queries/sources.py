@@ -41,10 +41,13 @@ from apiece.tables import ISO, Declared, moment_of, text_of
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
-# Python's blanks: what `str.strip` takes off.
-_BLANKS: Final = "".join(map(chr, filter(lambda c: chr(c).isspace(), range(0x3001))))
+# Python's blanks: what `str.strip` takes off. The last of them is the ideographic space U+3000.
+_BLANKS: Final = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
 _EPOCH: Final = datetime(1970, 1, 1)
+# Unit of a stored date or time → its microseconds.
+_MICROSECONDS: Final = {"D": 86_400_000_000, "s": 1_000_000, "ms": 1000, "us": 1}
 # The first microsecond of the calendar's years 1 to 9999, and the first after them.
 _FIRST: Final = (datetime.min - _EPOCH) // timedelta(microseconds=1)
 _LAST: Final = (datetime.max - _EPOCH) // timedelta(microseconds=1)
@@ -52,16 +55,27 @@ _LAST: Final = (datetime.max - _EPOCH) // timedelta(microseconds=1)
 
 def is_text(kind: pa.DataType) -> bool:
     """Whether cells of a storage type are texts, so that they have no kind but a declared one."""
-    import pyarrow as pa
+    from pyarrow import types
 
-    is_string = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return bool(is_string or pa.types.is_string_view(kind) or pa.types.is_null(kind))
+    is_string = types.is_string(kind) or types.is_large_string(kind)
+    return bool(is_string or types.is_string_view(kind) or types.is_null(kind))
 
 
-def plain(column: pa.ChunkedArray | pa.Array, *, exact: bool = False) -> pa.ChunkedArray:
-    """Return an Arrow column without dictionaries, its texts as `text_of` writes them."""
-    # exact: texts stay as they are, as ids do: with a character off they would be somebody else.
-    # Raises `UnsupportedError` for lists and such. What is not UTF-8 or empty is missing.
+def _is_value(kind: pa.DataType) -> bool:
+    """Whether cells of a storage type are numbers, booleans, dates or times."""
+    from pyarrow import types
+
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    is_time = types.is_timestamp(kind) or types.is_date(kind)
+    return bool(is_number or is_time or types.is_boolean(kind))
+
+
+def unpack_column(column: pa.ChunkedArray | pa.Array, *, exact: bool = False) -> pa.ChunkedArray:
+    """Return an Arrow column without dictionaries, its texts as `text_of` writes them.
+
+    What is empty or not UTF-8 is missing. With `exact` texts stay as they are, as ids do: with a
+    character off they would be somebody else. Raises `UnsupportedError` for lists and such.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -70,24 +84,24 @@ def plain(column: pa.ChunkedArray | pa.Array, *, exact: bool = False) -> pa.Chun
     kind = column.type
     if pa.types.is_dictionary(kind):
         words = kind.value_type
-        wide = pa.large_string() if is_text(words) else words  # views are not taken out of one
+        # Arrow takes no items out of a dictionary of string views.
+        wide = pa.large_string() if is_text(words) else words
         chunks = [chunk.dictionary.cast(wide).take(chunk.indices) for chunk in column.chunks]
-        return plain(pa.chunked_array(chunks, wide), exact=exact)
+        return unpack_column(pa.chunked_array(chunks, wide), exact=exact)
     if pa.types.is_null(kind):
         return pa.chunked_array([pa.nulls(len(column), pa.large_string())])
     if is_text(kind):
-        cells = _valid(column.cast(pa.large_string()))
+        cells = _remove_undecodable(column.cast(pa.large_string()))
         if not exact:
             cells = pc.utf8_normalize(pc.utf8_trim(cells, _BLANKS), form="NFC")
         return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.large_string()), cells)
-    known = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)
-    if known or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+    if _is_value(kind):
         return column
     raise UnsupportedError(f"stored as {kind}, which is neither text, a number nor a date")
 
 
-def texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a plain column as text, cell by cell."""
+def convert_to_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return an unpacked column as text, cell by cell."""
     import pyarrow as pa
 
     kind = column.type
@@ -95,65 +109,79 @@ def texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
     if pa.types.is_integer(kind):
         return column.cast(pa.large_string())
-    return as_text(cells_of(column))
+    return write_texts(list_cells(column))
 
 
-def numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a plain column as doubles where it holds numbers or booleans, and else as text."""
+def convert_to_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return an unpacked column as doubles where it holds numbers or booleans, and else as text."""
     import pyarrow as pa
 
     kind = column.type
     if pa.types.is_floating(kind) and kind.bit_width < 64:
-        return pa.chunked_array([pa.array(cells_of(column), pa.float64())])
+        return pa.chunked_array([pa.array(list_cells(column), pa.float64())])
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return column.cast(pa.float64(), safe=False)
-    return texts(column)
+    return convert_to_texts(column)
 
 
-def moments(column: pa.ChunkedArray, form: str = ISO) -> pa.ChunkedArray:
-    """Return a plain column of dates as microseconds since 1970 in UTC, and else as text."""
-    # Texts in a declared format of their own are dates too.
+def convert_to_moments(column: pa.ChunkedArray, form: str = ISO) -> pa.ChunkedArray:
+    """Return an unpacked column of dates as microseconds since 1970 in UTC, and else as text.
+
+    Texts are dates where they have a declared format of their own.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = column.type
+    if is_text(kind) and form != ISO:
+        distinct = pc.dictionary_encode(column).unify_dictionaries()
+        return _map_distinct(distinct, lambda cell: moment_of(cell, form))
     if is_text(kind):
-        if form != ISO:
-            distinct = pc.dictionary_encode(column).unify_dictionaries()
-            return _replaced(distinct, lambda cell: moment_of(cell, form))
-        # What has a distance from UTC is written anew in UTC; the rest is left to the database.
-        ahead = pc.match_substring_regex(column, ":.*[-+Z]")
-        if not pc.any(ahead).as_py():
-            return column
-        written = [
-            _utc(cell) if there else cell
-            for cell, there in zip(column.to_pylist(), ahead.to_pylist(), strict=True)
-        ]
-        return pa.chunked_array([pa.array(written, pa.large_string())])
+        return _shift_texts_to_utc(column)
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
-        return texts(column)
-    whole = column.cast(pa.int32()) if pa.types.is_date32(kind) else column
-    stored = whole.cast(pa.int64())
-    unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
+        return convert_to_texts(column)
+    if pa.types.is_date32(kind):
+        unit = "D"
+        stored = column.cast(pa.int32()).cast(pa.int64())
+    else:
+        unit = "ms" if pa.types.is_date64(kind) else kind.unit
+        stored = column.cast(pa.int64())
     if unit == "ns":
         # Arrow divides towards zero; this is the microsecond that has begun.
-        before = pc.if_else(pc.less(stored, 0), pc.subtract(stored, 999), stored)
-        return pc.divide(before, 1000)
-    micros = {"D": 86_400_000_000, "s": 1_000_000, "ms": 1000, "us": 1}[unit]
-    early = pc.less(stored, -(-_FIRST // micros))
-    late = pc.greater(stored, _LAST // micros)
-    beyond = pc.or_(early, late)
-    return pc.multiply(pc.if_else(beyond, pa.scalar(None, pa.int64()), stored), micros)
+        shifted = pc.if_else(pc.less(stored, 0), pc.subtract(stored, 999), stored)
+        return pc.divide(shifted, 1000)
+    # What lies beyond the calendar's years is missing; its microseconds could overflow.
+    micros = _MICROSECONDS[unit]
+    is_early = pc.less(stored, -(-_FIRST // micros))
+    is_late = pc.greater(stored, _LAST // micros)
+    null = pa.scalar(None, pa.int64())
+    return pc.multiply(pc.if_else(pc.or_(is_early, is_late), null, stored), micros)
 
 
-def _utc(cell: str) -> str | None:
+def _shift_texts_to_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of text in which times with a distance from UTC are written in UTC."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # The other cells are left to the database.
+    has_offset = pc.match_substring_regex(column, ":.*[-+Z]")
+    if not pc.any(has_offset).as_py():
+        return column
+    texts = [
+        _shift_to_utc(cell) if shifted else cell
+        for cell, shifted in zip(column.to_pylist(), has_offset.to_pylist(), strict=True)
+    ]
+    return pa.chunked_array([pa.array(texts, pa.large_string())])
+
+
+def _shift_to_utc(cell: str) -> str | None:
     """Return a moment's text without its distance from UTC."""
     moment = moment_of(cell)
     return None if moment is None else str(_EPOCH + timedelta(microseconds=moment))
 
 
-def declared_texts(cells: pa.ChunkedArray, declared: Declared) -> pa.ChunkedArray:
-    """Return a plain column as the texts that are compared: declared values as they were declared.
+def convert_to_declared_texts(cells: pa.ChunkedArray, declared: Declared) -> pa.ChunkedArray:
+    """Return an unpacked column as the texts that a filter compares: declared values as declared.
 
     Other cells are texts that do not depend on how a container spells what it holds.
     """
@@ -168,93 +196,102 @@ def declared_texts(cells: pa.ChunkedArray, declared: Declared) -> pa.ChunkedArra
         compared = pa.array([declared.text(spelling) for spelling in spellings], pa.large_string())
         return pa.chunked_array([compared.take(chunk.indices) for chunk in distinct.chunks])
     values = pa.array([text_of(value) for value in declared.values], pa.large_string())
-    found = places(cells, declared)
-    named = pa.chunked_array([values.take(chunk) for chunk in found.chunks], pa.large_string())
-    return pc.coalesce(named.combine_chunks(), texts(cells).combine_chunks())
+    positions = locate_declared(cells, declared)
+    named = pa.chunked_array([values.take(chunk) for chunk in positions.chunks], pa.large_string())
+    return pc.coalesce(named.combine_chunks(), convert_to_texts(cells).combine_chunks())
 
 
-def present(column: pa.ChunkedArray) -> int:
+def count_present(column: pa.ChunkedArray) -> int:
     """Return how many cells of a column are neither null nor NaN."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not pa.types.is_floating(column.type):
         return len(column) - int(column.null_count)
-    return len(column) - int(pc.sum(pc.is_null(column, nan_is_null=True)).as_py() or 0)
+    missing = pc.sum(pc.is_null(column, nan_is_null=True)).as_py()
+    return len(column) - int(missing or 0)
 
 
-def cells_of(column: pa.ChunkedArray) -> list[object]:
-    """Return the cells of a plain column as Python's values, None for null and NaN."""
+def list_cells(column: pa.ChunkedArray) -> list[object]:
+    """Return the cells of an unpacked column as Python's values, None for null and NaN."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        micros = moments(column).to_pylist()
-        return [None if m is None else _EPOCH + timedelta(microseconds=m) for m in micros]
+        moments = convert_to_moments(column).to_pylist()
+        return [None if m is None else _EPOCH + timedelta(microseconds=m) for m in moments]
     if not pa.types.is_floating(kind):
         return list(column.to_pylist())
     stored = column.to_numpy()
-    if kind.bit_width < 64:  # by its shortest text: .1 stays .1
+    if kind.bit_width < 64:
+        # A narrow float is the number of its shortest text: .1 stays .1.
         stored = stored.astype(np.float16 if kind.bit_width == 16 else np.float32)
         stored = stored.astype(str).astype(np.float64)
-    null = pc.is_null(column, nan_is_null=True).to_pylist()
-    return [None if none else cell for cell, none in zip(stored.tolist(), null, strict=True)]
+    is_null = pc.is_null(column, nan_is_null=True).to_pylist()
+    return [None if null else cell for cell, null in zip(stored.tolist(), is_null, strict=True)]
 
 
-def places(column: pa.ChunkedArray, declared: Declared) -> pa.ChunkedArray:
-    """Return the place of each cell's value among declared ones, null where it is none of them."""
+def locate_declared(column: pa.ChunkedArray, declared: Declared) -> pa.ChunkedArray:
+    """Return the position of each cell's value among declared ones, null where it is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    def place(cell: object) -> int | None:
-        found = declared.position(cell)
-        return None if found < 0 else found
+    def locate(cell: object) -> int | None:
+        position = declared.position(cell)
+        return None if position < 0 else position
 
-    half = pa.types.is_float16(column.type)
-    known = column.cast(pa.float32()) if half else column
-    distinct = pc.dictionary_encode(known).unify_dictionaries()
-    return _replaced(distinct, place, back=column.type if half else None)
+    # Half floats are encoded as single ones, and looked at as the half floats that they are.
+    is_half = pa.types.is_float16(column.type)
+    encodable = column.cast(pa.float32()) if is_half else column
+    distinct = pc.dictionary_encode(encodable).unify_dictionaries()
+    return _map_distinct(distinct, locate, stored=column.type if is_half else None)
 
 
-def _replaced(
+def _map_distinct(
     distinct: pa.ChunkedArray,
-    replace: Callable[[object], int | None],
-    back: pa.DataType | None = None,
+    function: Callable[[object], int | None],
+    stored: pa.DataType | None = None,
 ) -> pa.ChunkedArray:
-    """Return whole numbers in place of the values of an encoded column, each replaced once."""
+    """Return the whole number of each cell of an encoded column; a value is looked at once.
+
+    `stored` is the type as which the function sees the values, where it is not the encoded one.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not distinct.num_chunks:
         return pa.chunked_array([], pa.int64())
     values = distinct.chunk(0).dictionary
-    values = values if back is None else values.cast(back)
-    whole = pa.array(map(replace, cells_of(pa.chunked_array([values]))), pa.int64())
-    replaced = [whole.take(chunk.indices) for chunk in distinct.chunks]
-    empty = replace(None)
-    if empty is not None:
-        null = [chunk.indices.is_null() for chunk in distinct.chunks]
-        replaced = [
-            pc.if_else(none, empty, each) for none, each in zip(null, replaced, strict=True)
+    if stored is not None:
+        values = values.cast(stored)
+    numbers = pa.array(map(function, list_cells(pa.chunked_array([values]))), pa.int64())
+    chunks = [numbers.take(chunk.indices) for chunk in distinct.chunks]
+    # A null is in no dictionary.
+    null_number = function(None)
+    if null_number is not None:
+        is_null = [chunk.indices.is_null() for chunk in distinct.chunks]
+        chunks = [
+            pc.if_else(null, null_number, chunk)
+            for null, chunk in zip(is_null, chunks, strict=True)
         ]
-    return pa.chunked_array(replaced, pa.int64())
+    return pa.chunked_array(chunks, pa.int64())
 
 
-def as_text(cells: Iterable[object]) -> pa.ChunkedArray:
+def write_texts(cells: Iterable[object]) -> pa.ChunkedArray:
     """Return cells of any Python types as an Arrow column of text, one by one."""
     import pyarrow as pa
 
-    def written(cell: object) -> str | None:
-        # Texts stay as they are: blanks around them are `plain`'s to take off.
+    def write(cell: object) -> str | None:
+        # Texts stay as they are: `unpack_column` takes off the blanks around them.
         text = str(cell) if isinstance(cell, str) else text_of(cell)
         return text if text is None or text.isascii() or not UNREADABLE.search(text) else None
 
-    return pa.chunked_array([pa.array(map(written, cells), pa.large_string())])
+    return pa.chunked_array([pa.array(map(write, cells), pa.large_string())])
 
 
-def _valid(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of text in which cells that are not UTF-8 are missing."""
+def _remove_undecodable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of text in which cells that are not UTF-8 are null."""
     import pyarrow as pa
 
     try:
@@ -262,113 +299,142 @@ def _valid(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
     except pa.ArrowInvalid:
         cells = column.cast(pa.large_binary()).to_pylist()
-        return as_text([None if c is None else cell_text(c) for c in cells])
+        return write_texts([None if cell is None else cell_text(cell) for cell in cells])
 
 
-# How files of text are called; one of them may be packed.
+# Endings of the names of files of text, before the ending of a packed one.
 TEXTS: Final = (".csv", ".tsv", ".txt")
-CELLS: Final = 2**21  # of a file, in memory at a time
-Log = Callable[[str], None]  # told what is for the steward's eyes only
-Columns: TypeAlias = "Mapping[str, pa.ChunkedArray]"  # name → Arrow column, as stored
+# Cells of a file that are in memory at a time.
+CELLS: Final = 2**21
+# Bytes of a Parquet file that are read at a time.
+_BUFFER: Final = 2**20
+# Characters of a source's name in a message, at most.
+_NAME_LENGTH: Final = 60
+# Takes a message that is for the steward's eyes only.
+Log = Callable[[str], None]
+# Name → Arrow column, as it is stored.
+Columns: TypeAlias = "Mapping[str, pa.ChunkedArray]"
+# Size of a file in bytes and the time of its last change in nanoseconds.
+FileState: TypeAlias = tuple[int, int]
 
 
 @contextmanager
-def read(
+def read_source(
     source: object, wanted: Sequence[str], log: Log, dialect: Dialect = PLAIN
 ) -> Iterator[tuple[Iterator[Columns], str]]:
-    """Yield the wanted columns of a source, in parts, and its file's SHA-256 ("" in memory)."""
-    # Raises `DataError` for a file that is not there, lacks a column, or is another one after its
-    # parts were read, `InputError` for what is no source; these depend on no row. Anything else
-    # that is raised may speak of rows.
+    """Yield the wanted columns of a source, in parts, and its file's SHA-256 ("" in memory).
+
+    Raises `DataError` for a file that is not there, lacks a column, or is another one after its
+    parts were read, `InputError` for what is no source; these depend on no row. Any other error may
+    speak of rows.
+    """
     if not isinstance(source, (str, Path)):
-        yield iter([_memory(source, wanted)]), ""
+        yield iter([_read_memory(source, wanted)]), ""
         return
     path = Path(source)
-    packed = path.suffix.lower() in PACKED
-    text = Path(path.stem if packed else path.name).suffix.lower() in TEXTS
-    if not (text or is_parquet(path)):
+    is_packed = path.suffix.lower() in PACKED
+    unpacked_name = path.stem if is_packed else path.name
+    is_text_file = Path(unpacked_name).suffix.lower() in TEXTS
+    if not (is_text_file or is_parquet(path)):
         raise InputError(
-            f"source {short(path)}: neither a .parquet nor a .csv file (or .tsv, .txt, .csv.gz); "
-            "give one of them, or from Python a table, so that no type is guessed from rows"
+            f"source {shorten_name(path)}: neither a .parquet nor a .csv file (or .tsv, .txt, "
+            ".csv.gz); give one of them, or from Python a table, so that no type is guessed from "
+            "rows"
         )
-    with _opened(path) as file:
-        about = _about(file)
+    with _open_file(path) as file:
+        state = _read_state(file)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
-        if text:
-            yield _csv(file, path, wanted, log, dialect), digest
+        if is_text_file:
+            yield _read_csv(file, path, wanted, log, dialect), digest
         else:
             refuse_text_settings(path, dialect)
-            yield _parquet(file, path, wanted), digest
-        _require_same(file, path, about)
+            yield _read_parquet(file, path, wanted), digest
+        _require_unchanged(file, path, state)
 
 
-def short(source: object) -> str:
-    """Return what a message calls a source."""
+def shorten_name(source: object) -> str:
+    """Return the name of a source in a message, in quotes and of at most 60 characters."""
     text = str(source) if isinstance(source, (str, Path)) else type(source).__name__
-    return repr(text if len(text) <= 60 else text[:57] + "…")
+    if len(text) > _NAME_LENGTH:
+        text = text[: _NAME_LENGTH - 3] + "…"
+    return repr(text)
 
 
-def _opened(path: Path) -> BufferedReader:
+def _open_file(path: Path) -> BufferedReader:
     try:
         if path.is_file():
             return path.open("rb")
         reason: str | None = "no such file"
     except OSError as error:
         reason = error.strerror
-    raise DataError(f"source {short(path)}: cannot be read ({reason})")
+    raise DataError(f"source {shorten_name(path)}: cannot be read ({reason})")
 
 
-def row_groups(path: Path, wanted: Sequence[str]) -> tuple[int, pa.Table, int]:
+def read_layout(path: Path, wanted: Sequence[str]) -> tuple[int, pa.Table, int]:
     """Return how many row groups a Parquet file has, its wanted columns without rows, and rows."""
     import pyarrow.parquet as pq
 
-    with _opened(path) as file:
+    with _open_file(path) as file:
         parquet = pq.ParquetFile(file)
-        _named(path, parquet.schema_arrow.names, wanted)
-        empty = parquet.schema_arrow.empty_table().select(list(wanted))
+        empty = _select_columns(parquet, path, wanted)
         return parquet.num_row_groups, empty, parquet.metadata.num_rows
 
 
-def row_group(path: Path, number: int, wanted: Sequence[str], about: tuple[int, int]) -> Columns:
-    """Return the wanted columns of one row group of a file whose size and time are `about`."""
+def read_row_group(path: Path, number: int, wanted: Sequence[str], state: FileState) -> Columns:
+    """Return the wanted columns of one row group of a file, which must be in this state."""
     import pyarrow.parquet as pq
 
-    with _opened(path) as file:
-        _require_same(file, path, about)
-        return _columns(pq.ParquetFile(file).read_row_group(number, columns=list(wanted)))
+    with _open_file(path) as file:
+        _require_unchanged(file, path, state)
+        table = pq.ParquetFile(file).read_row_group(number, columns=list(wanted))
+        return _split_columns(table)
 
 
-def _about(file: BufferedReader) -> tuple[int, int]:
-    """Return a file's size and time."""
-    result = os.fstat(file.fileno())
-    return result.st_size, result.st_mtime_ns
+def _read_state(file: BufferedReader) -> FileState:
+    """Return a file's size and the time of its last change."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
-def _require_same(file: BufferedReader, path: Path, about: tuple[int, int]) -> None:
-    if _about(file) != about:
-        raise DataError(f"source {short(path)}: changed while it was read")
+def _require_unchanged(file: BufferedReader, path: Path, state: FileState) -> None:
+    if _read_state(file) != state:
+        raise DataError(f"source {shorten_name(path)}: changed while it was read")
 
 
-def _parquet(file: BufferedReader, path: Path, wanted: Sequence[str]) -> Iterator[Columns]:
+def _read_parquet(file: BufferedReader, path: Path, wanted: Sequence[str]) -> Iterator[Columns]:
+    """Yield the wanted columns of a Parquet file, in parts."""
     import pyarrow.parquet as pq
 
-    parquet = pq.ParquetFile(file, buffer_size=2**20)  # else it holds a whole row group's bytes
-    _named(path, parquet.schema_arrow.names, wanted)
-    empty = parquet.schema_arrow.empty_table().select(list(wanted))
-    rows = max(1, CELLS // len(wanted))
-    return _parts(parquet.iter_batches(rows, columns=list(wanted)), empty, rows)
+    # Without a size of the buffer it holds a whole row group's bytes.
+    parquet = pq.ParquetFile(file, buffer_size=_BUFFER)
+    empty = _select_columns(parquet, path, wanted)
+    rows = _rows_of_part(wanted)
+    return _join_batches(parquet.iter_batches(rows, columns=list(wanted)), empty, rows)
 
 
-def _csv(
+def _select_columns(parquet: pq.ParquetFile, path: Path, wanted: Sequence[str]) -> pa.Table:
+    """Return the wanted columns of a Parquet file without rows, each of which must be there."""
+    schema = parquet.schema_arrow
+    _require_names(path, schema.names, wanted)
+    return schema.empty_table().select(list(wanted))
+
+
+def _rows_of_part(wanted: Sequence[str]) -> int:
+    """Return how many rows of the wanted columns are in memory at a time."""
+    return max(1, CELLS // len(wanted))
+
+
+def _read_csv(
     file: BufferedReader, path: Path, wanted: Sequence[str], log: Log, dialect: Dialect
 ) -> Iterator[Columns]:
+    """Yield the wanted columns of a CSV file, in parts."""
     import pyarrow as pa
 
-    packed = PACKED.get(path.suffix.lower())
-    unpacked: Any = file if packed is None else packed(file)
-    plain = dialect.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-    lines: Lines = unpacked if plain else Recoded(unpacked, dialect.encoding)
+    unpack = PACKED.get(path.suffix.lower())
+    unpacked: Any = file if unpack is None else unpack(file)
+    is_utf8 = dialect.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    lines: Lines = unpacked if is_utf8 else Recoded(unpacked, dialect.encoding)
     separator = dialect.separator_of(path)
     try:
         header = lines.readline()
@@ -379,74 +445,83 @@ def _csv(
         raise DataError(f"{path}: {error}") from None
     except UNPACKING:
         raise DataError(
-            f"source {short(path)}: cannot be read (not packed as it is called)"
+            f"source {shorten_name(path)}: cannot be read (not packed as it is called)"
         ) from None
     check_separated(path, names, separator)
-    _named(path, names, wanted)
+    _require_names(path, names, wanted)
     empty = pa.schema([(name, pa.large_string()) for name in wanted]).empty_table()
-    rows = max(1, CELLS // len(wanted))
     batches = read_batches(lines, names, wanted, log, separator=separator.encode())
-    return _parts(batches, empty, rows)
+    return _join_batches(batches, empty, _rows_of_part(wanted))
 
 
-def _parts(batches: Iterator[pa.RecordBatch], empty: pa.Table, rows: int) -> Iterator[Columns]:
+def _join_batches(
+    batches: Iterator[pa.RecordBatch], empty: pa.Table, rows: int
+) -> Iterator[Columns]:
     """Yield columns of at least so many rows each, but for the last; at least once."""
     import pyarrow as pa
 
-    held: list[pa.RecordBatch] = []
-    first = True
+    pending: list[pa.RecordBatch] = []
+    has_yielded = False
     for batch in batches:
-        held.append(batch)
-        if sum(each.num_rows for each in held) >= rows:
-            yield _columns(pa.Table.from_batches(held))
-            held, first = [], False
-    if held or first:
-        yield _columns(pa.Table.from_batches(held) if held else empty)
+        pending.append(batch)
+        if sum(batch.num_rows for batch in pending) >= rows:
+            yield _split_columns(pa.Table.from_batches(pending))
+            pending = []
+            has_yielded = True
+    if pending:
+        yield _split_columns(pa.Table.from_batches(pending))
+    elif not has_yielded:
+        yield _split_columns(empty)
 
 
-def _columns(table: pa.Table) -> Columns:
+def _split_columns(table: pa.Table) -> Columns:
     return {name: table.column(name) for name in table.column_names}
 
 
-def _memory(source: object, wanted: Sequence[str]) -> Columns:
+def _read_memory(source: object, wanted: Sequence[str]) -> Columns:
+    """Return the wanted columns of a table in memory."""
     import pandas as pd
     import pyarrow as pa
 
-    if hasattr(source, "to_arrow_table"):  # a DuckDB relation: evaluated here, once
+    # A DuckDB relation is evaluated here, once.
+    if hasattr(source, "to_arrow_table"):
         source = source.to_arrow_table()
     if isinstance(source, pd.DataFrame):
-        return _frame(source, wanted)
+        return _read_frame(source, wanted)
     if not hasattr(source, "__arrow_c_stream__"):
-        raise InputError(f"source {short(source)}: not a path, a pandas or an Arrow table")
+        raise InputError(f"source {shorten_name(source)}: not a path, a pandas or an Arrow table")
     table = pa.table(source)
-    _named(source, table.column_names, wanted)
-    return _columns(table.select(list(wanted)))
+    _require_names(source, table.column_names, wanted)
+    return _split_columns(table.select(list(wanted)))
 
 
-def _frame(frame: pd.DataFrame, wanted: Sequence[str]) -> Columns:
+def _read_frame(frame: pd.DataFrame, wanted: Sequence[str]) -> Columns:
     """Return columns of a pandas table: by dtype where it has one, cell by cell where not."""
     import pandas as pd
     import pyarrow as pa
 
-    _named(frame, list(frame.columns), wanted)
+    _require_names(frame, list(frame.columns), wanted)
     columns = {}
     for name in wanted:
         column = frame[name]
         if isinstance(column.dtype, pd.CategoricalDtype):
             column = column.astype(object)
-        plain = column.dtype == object or isinstance(column.dtype, pd.StringDtype)
-        stored = as_text(column.tolist()) if plain else pa.Array.from_pandas(column)
+        if column.dtype == object or isinstance(column.dtype, pd.StringDtype):
+            columns[name] = write_texts(column.tolist())
+            continue
+        stored = pa.Array.from_pandas(column)
         columns[name] = pa.chunked_array([stored]) if isinstance(stored, pa.Array) else stored
     return columns
 
 
-def _named(source: object, names: Sequence[object], wanted: Sequence[str]) -> None:
+def _require_names(source: object, names: Sequence[object], wanted: Sequence[str]) -> None:
     """Raise `DataError` unless each wanted name is there once."""
-    # No message repeats them: where a file has no header, they are the first person's row.
+    # No message repeats the names: where a file has no header, they are the first person's row.
     for name in wanted:
         if names.count(name) != 1:
-            result = "twice" if name in names else "not"
+            occurrence = "twice" if name in names else "not"
             raise DataError(
-                f"column {name!r}: {result} in the source {short(source)}, which has {len(names)} "
-                "columns; its header must have every declared name once, as it is written"
+                f"column {name!r}: {occurrence} in the source {shorten_name(source)}, which has "
+                f"{len(names)} columns; its header must have every declared name once, as it is "
+                "written"
             )

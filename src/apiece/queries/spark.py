@@ -18,54 +18,61 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from apiece._lazy import lacking
 from apiece._types import Floats, Mask
 from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.queries import reading, scan, sources
+from apiece.queries.question import Question
 from apiece.queries.reading import Fault
-from apiece.queries.scan import SPARK, Question
+from apiece.queries.scan import SPARK, Scan
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
-from apiece.queries.table import guarded, nobody
+from apiece.queries.table import discard_message, hide_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_TYPES: Final = {  # of Spark and of Arrow
+# Type of storage → its name in Spark and in Arrow.
+_TYPES: Final = {
     "double": ("DOUBLE", "float64"),
     "text": ("STRING", "string"),
     "whole": ("BIGINT", "int64"),
 }
 Batches: TypeAlias = "Iterator[pa.RecordBatch]"
-Part = tuple[str, int, int, int]  # of a source: a file, its size and time, and a row group
+# A part of a source: a file, its size in bytes, the time of its last change, and a row group.
+Part = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True)
 class SparkTable:
     """A table registered with Spark, frozen in a folder. Its rows are data about people."""
 
-    schema: Schema  # What was declared
-    # SHA-256 of the file; of several, of their names and SHA-256s
+    # The declarations.
+    schema: Schema
+    # SHA-256 of the file; of several, of their names and SHA-256s.
     fingerprint: str = field(repr=False)
-    spark: SparkSession = field(repr=False)  # The session that it was registered with
-    folder: Path = field(repr=False)  # Where its rows are, as Parquet
+    # The session that it was registered with.
+    spark: SparkSession = field(repr=False)
+    # Holds its rows, as Parquet.
+    folder: Path = field(repr=False)
 
     @contextmanager
     def contributions(self, question: Question, grid: float) -> Iterator[SparkContributions]:
         """Yield everybody's contributions, in whole steps of the grid."""
-        sql = scan.contributions_sql(question, grid, SPARK)
+        plan = Scan.from_question(question, self.schema)
+        sql = scan.contributions_sql(plan, grid, SPARK)
         # A session of its own: its views and settings are nobody else's.
         spark = self.spark.newSession()
         spark.read.parquet(str(self.folder)).createOrReplaceTempView("rows")
-        result = spark.sql(sql)
-        result.createOrReplaceTempView("contributions")
+        rows = spark.sql(sql)
+        rows.createOrReplaceTempView("contributions")
         try:
-            yield SparkContributions(spark, result, len(question.columns))
+            yield SparkContributions(spark, rows, question.feature_count)
         finally:
-            result.unpersist()
+            rows.unpersist()
 
 
 @dataclass
@@ -75,17 +82,20 @@ class SparkContributions:
     # What a lost executor held is computed again from the frozen rows, with the same outcome.
 
     spark: SparkSession = field(repr=False)
+    # Person, cell and grid steps.
     rows: DataFrame = field(repr=False)
+    # Sums in each cell.
     width: int
+    # The ids, in the order of `norms`.
     _people: scan.Texts = field(default=None, init=False, repr=False)
 
     def norms(self, power: int) -> tuple[scan.Texts, Floats]:
         """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up."""
         self.rows.persist()
         sql = scan.powers_sql(self.width, power, SPARK)
-        squares = self.spark.sql(f"SELECT * FROM ({sql}) AS each ORDER BY person").toArrow()
-        self._people = squares.column("person")
-        return self._people, scan.norms(squares, power)
+        powers = self.spark.sql(f"SELECT * FROM ({sql}) AS powers ORDER BY person").toArrow()
+        self._people = powers.column("person")
+        return self._people, scan.compute_norms(powers, power)
 
     def totals(self, paid: Mask | None) -> scan.Sums:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
@@ -95,7 +105,7 @@ class SparkContributions:
             admitted = pa.table({"person": self._people.filter(pa.array(paid))})
             self.spark.createDataFrame(admitted).createOrReplaceTempView("admitted")
         sql = scan.totals_sql(self.width, everybody=paid is None)
-        return scan.totals(self.spark.sql(sql).collect())
+        return scan.collect_totals(self.spark.sql(sql).collect())
 
 
 def register_on_spark(
@@ -104,7 +114,7 @@ def register_on_spark(
     *,
     spark: SparkSession,
     workspace: str | os.PathLike[str],
-    log: Log = nobody,
+    log: Log = discard_message,
     fingerprint: str | None = None,
 ) -> SparkTable:
     """Return a table for a `Session`: `source`, read once by Spark's workers, frozen in a folder.
@@ -115,7 +125,7 @@ def register_on_spark(
         spark: A `SparkSession` (see `start_spark`). Its workers need apiece and DuckDB.
         workspace: A folder that every machine sees and only the steward may read; the rows are kept
             in a new folder in it, for as long as questions are asked.
-        log: As of `register`.
+        log: Called with each line of the steward's log, which speaks of rows: not for analysts.
         fingerprint: Refuse a source with another one.
 
     Raises:
@@ -124,7 +134,8 @@ def register_on_spark(
         UnsupportedError: For a column of lists and the like.
 
     Guarantee:
-        As of `register`, with which it agrees to the bit: the same contributions, norms and sums.
+        What `register` guarantees, with which it agrees to the bit: the same contributions, norms
+        and sums.
 
     Example:
         >>> from apiece.queries import Schema, register_on_spark, start_spark
@@ -134,24 +145,26 @@ def register_on_spark(
         ...         "/shared/people", schema, spark=start_spark("local"), workspace="/shared/own"
         ...     )
     """
-    with guarded(source, log):
-        parts, rows = _parts(Path(source), schema)
-        digest = _digest(spark, parts)
+    with hide_rows(source, log):
+        parts, rows = _list_parts(Path(source), schema)
+        digest = _hash_files(spark, parts)
         if fingerprint is not None and fingerprint.lower() != digest:
             raise DataError(
-                f"source {sources.short(source)}: not the table with this fingerprint; give that"
+                f"source {sources.shorten_name(source)}: not the table with this fingerprint; give "
+                "that"
             )
         folder = Path(workspace) / f"apiece-{uuid.uuid4()}"
         folder.mkdir(mode=0o700)
         faults = folder / "faults"
         faults.mkdir(mode=0o700)
-        _freeze(spark, parts, schema, folder / "rows", faults)
-        kept = spark.read.parquet(str(folder / "rows"))
-        result, people = kept.count(), kept.where("place = 1").count()
+        _freeze_rows(spark, parts, schema, folder / "rows", faults)
+        frozen = spark.read.parquet(str(folder / "rows"))
+        identified = frozen.count()
+        people = frozen.where("place = 1").count()
     reading.report_faults(_read_faults(faults), log)
-    if result < rows:
-        log(f"{rows - result} rows have no id that can be one; left out")
-    log(f"registered: {result} rows of {people} people")
+    if identified < rows:
+        log(f"{rows - identified} rows have no id that can be one; left out")
+    log(f"registered: {identified} rows of {people} people")
     return SparkTable(schema, digest, spark, folder / "rows")
 
 
@@ -176,112 +189,141 @@ def start_spark(master: str) -> SparkSession:
     try:
         from pyspark.sql import SparkSession
 
-        if master.startswith("local"):  # else its workers are the first python3 of the path
+        # Else its workers are the first python3 of the path.
+        if master.startswith("local"):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
-        made = SparkSession.builder.master(master).appName("apiece")
-        made = made.config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
-        shown = str(sys.stderr.isatty()).lower()
-        return made.config("spark.ui.showConsoleProgress", shown).getOrCreate()
+        builder = SparkSession.builder.master(master).appName("apiece")
+        builder = builder.config("spark.ui.enabled", "false")
+        builder = builder.config("spark.log.level", "OFF")
+        has_terminal = str(sys.stderr.isatty()).lower()
+        builder = builder.config("spark.ui.showConsoleProgress", has_terminal)
+        return builder.getOrCreate()
     except ModuleNotFoundError as error:
         raise lacking(error.name, "spark") from None
-    except Exception as error:  # of pyspark, of the bridge to Java, of the system: no common kind
-        said = (str(error).splitlines() or [type(error).__name__])[0]
+    # Errors of pyspark, of the bridge to Java and of the system have no common class.
+    except Exception as error:
+        lines = str(error).splitlines()
+        reason = lines[0] if lines else type(error).__name__
         raise UnsupportedError(
-            f"spark {master!r}: cannot be started ({said}); it needs Java 17 (Debian: "
+            f"spark {master!r}: cannot be started ({reason}); it needs Java 17 (Debian: "
             "default-jre-headless) and an address that answers"
         ) from None
 
 
-def _parts(source: Path, schema: Schema) -> tuple[list[Part], int]:
+def _list_parts(source: Path, schema: Schema) -> tuple[list[Part], int]:
     """Return the row groups of a source, and how many rows they have."""
     files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
     if not files or any(file.suffix.lower() != ".parquet" for file in files):
-        raise InputError(f"source {sources.short(source)}: no Parquet file, and no folder of them")
+        raise InputError(
+            f"source {sources.shorten_name(source)}: no Parquet file, and no folder of them"
+        )
     parts: list[Part] = []
-    rows, first = 0, None
+    total = 0
+    first_layout = None
     for file in files:
-        groups, stored, size = sources.row_groups(file, schema.columns)
-        if first is None:
-            reading.stored({name: stored.column(name) for name in schema.columns}, schema)
-            first = stored.schema.remove_metadata()
-        if not stored.schema.remove_metadata().equals(first):
-            raise DataError(f"source {sources.short(file)}: other columns than the first file's")
-        about = file.stat()
-        parts += [(str(file), about.st_size, about.st_mtime_ns, k) for k in range(groups)]
-        rows += size
-    return parts, rows
+        groups, empty, rows = sources.read_layout(file, schema.columns)
+        layout = empty.schema.remove_metadata()
+        if first_layout is None:
+            _check_storage(empty, schema)
+            first_layout = layout
+        if not layout.equals(first_layout):
+            raise DataError(
+                f"source {sources.shorten_name(file)}: other columns than the first file's"
+            )
+        status = file.stat()
+        state = status.st_size, status.st_mtime_ns
+        parts.extend((str(file), *state, group) for group in range(groups))
+        total += rows
+    return parts, total
 
 
-def _digest(spark: SparkSession, parts: Sequence[Part]) -> str:
+def _check_storage(empty: pa.Table, schema: Schema) -> None:
+    """Raise `UnsupportedError` for a column that cannot be read, by its storage type alone."""
+    columns = {name: empty.column(name) for name in schema.columns}
+    reading.convert_columns(reading.unpack_columns(columns, schema), schema)
+
+
+def _hash_files(spark: SparkSession, parts: Sequence[Part]) -> str:
     """Return the SHA-256 of one file; of several, that of the lines "SHA-256  name"."""
     files = sorted({path for path, *_ in parts})
 
-    def hashed(path: str) -> str:
+    def hash_file(path: str) -> str:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    digests = spark.sparkContext.parallelize(files, len(files)).map(hashed).collect()
+    digests = spark.sparkContext.parallelize(files, len(files)).map(hash_file).collect()
     if len(files) == 1:
         return str(digests[0])
-    lines = [f"{d}  {Path(file).name}\n" for d, file in zip(digests, files, strict=True)]
+    names = [Path(file).name for file in files]
+    lines = [f"{digest}  {name}\n" for digest, name in zip(digests, names, strict=True)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _freeze(
+def _freeze_rows(
     spark: SparkSession, parts: Sequence[Part], schema: Schema, folder: Path, faults: Path
 ) -> None:
     """Write the rows, each read by itself, those of each person in their order."""
-    columns = reading.types(schema)
+    columns = reading.list_types(schema)
     names = ", ".join(columns)
     declared = ", ".join(f"{name} {_TYPES[kind][0]}" for name, kind in columns.items())
-    given = spark.createDataFrame(
+    tasks = spark.createDataFrame(
         spark.sparkContext.parallelize(list(parts), len(parts)),
         "file STRING, size BIGINT, time BIGINT, part INT",
     )
-    read = given.mapInArrow(_reader(schema, faults), f"person STRING, {declared}, tie BIGINT")
+    read_parts = _make_reader(schema, faults)
+    cells = tasks.mapInArrow(read_parts, f"person STRING, {declared}, tie BIGINT")
     view = f"cells_{uuid.uuid4().hex}"
-    read.createOrReplaceTempView(view)
+    cells.createOrReplaceTempView(view)
     try:
         spark.sql(
             f"SELECT person, {names}, row_number() OVER (PARTITION BY person ORDER BY "
-            f"{reading.order(schema)}) AS place FROM {view} WHERE person IS NOT NULL"
+            f"{reading.order_sql(schema)}) AS place FROM {view} WHERE person IS NOT NULL"
         ).write.parquet(str(folder))
     finally:
         spark.catalog.dropTempView(view)
 
 
-def _reader(schema: Schema, faults: Path) -> Callable[[Batches], Batches]:
-    """Return what a worker runs: row groups in, typed rows out.
+def _make_reader(schema: Schema, faults: Path) -> Callable[[Batches], Batches]:
+    """Return the function that a worker runs: row groups in, typed rows out.
 
     How many cells of a row group could not be read goes to a file of its own in the folder
     `faults`; a row group that is read again writes it again.
     """
-    names = {"person": "text"} | reading.types(schema) | {"tie": "whole"}
+    names = {"person": "text"} | reading.list_types(schema) | {"tie": "whole"}
 
-    def read(batches: Batches) -> Batches:
+    def read_parts(batches: Batches) -> Batches:
         import pyarrow as pa
 
         target = pa.schema(
             [(name, pa.type_for_alias(_TYPES[kind][1])) for name, kind in names.items()]
         )
-        for part in (row for batch in batches for row in batch.to_pylist()):
-            columns = sources.row_group(
-                Path(part["file"]), part["part"], schema.columns, (part["size"], part["time"])
-            )
-            database = reading.connect(threads=1)
-            plain = reading.plain(columns, schema)
-            reading.read(database, reading.converted(plain, schema), schema)
-            counts = reading.count_faults(database, schema, reading.present(plain, schema))
-            _write_faults(faults, part, counts)
-            result = database.sql(f"SELECT {', '.join(names)} FROM cells").to_arrow_table()
-            yield from result.cast(target).to_batches()
-            database.close()
+        for batch in batches:
+            for part in batch.to_pylist():
+                table = _read_part(schema, faults, part, list(names))
+                yield from table.cast(target).to_batches()
 
-    return read
+    return read_parts
 
 
-def _write_faults(folder: Path, part: Mapping[str, str | int], counts: Counter[Fault]) -> None:
+def _read_part(
+    schema: Schema, faults: Path, part: Mapping[str, Any], names: Sequence[str]
+) -> pa.Table:
+    """Return the typed rows of one row group, and write the file of its faults."""
+    state = part["size"], part["time"]
+    columns = sources.read_row_group(Path(part["file"]), part["part"], schema.columns, state)
+    plain = reading.unpack_columns(columns, schema)
+    database = reading.connect(threads=1)
+    reading.read_cells(database, reading.convert_columns(plain, schema), schema)
+    counts = reading.count_faults(database, schema, reading.count_present(plain, schema))
+    _write_faults(faults, part, counts)
+    table = database.sql(f"SELECT {', '.join(names)} FROM cells").to_arrow_table()
+    database.close()
+    return table
+
+
+def _write_faults(folder: Path, part: Mapping[str, Any], counts: Counter[Fault]) -> None:
+    """Write how many cells of a row group could not be read to its file in a folder."""
     name = hashlib.sha256(f"{part['file']}\n{part['part']}".encode()).hexdigest()
     entries = [[column, reason, count] for (column, reason), count in counts.items()]
     # Readers see a whole file or none, whichever of two tries of a task comes last.

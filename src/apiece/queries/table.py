@@ -25,18 +25,21 @@ from apiece._types import Floats, Integers, Mask
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import ApieceError, DataError, as_given
 from apiece.queries import reading, scan, sources
-from apiece.queries.scan import DUCKDB, Question
+from apiece.queries.question import Question
+from apiece.queries.scan import DUCKDB, Scan
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 
 if TYPE_CHECKING:
     import duckdb
 
-_MEMORY: Final = 4 * 2**30  # bytes
-_BATCH: Final = 2**20  # rows
+# Bytes of rows that are held in memory by default.
+_MEMORY: Final = 4 * 2**30
+# Rows of contributions that are taken from the database at a time.
+_BATCH: Final = 2**20
 
 
-def nobody(_message: str) -> None:
+def discard_message(_message: str) -> None:
     """Keep no steward's log."""
 
 
@@ -68,7 +71,7 @@ class Table:
         return np.asarray(ids.to_arrow_table().column("person").to_pylist(), dtype=object)
 
     def close(self) -> None:
-        """Let go of the rows, in memory and on disk; no more questions can be asked."""
+        """Free the rows, in memory and on disk; no more questions can be asked."""
         self.database.close()
 
     @contextmanager
@@ -79,11 +82,12 @@ class Table:
             question: A query that was resolved against this table's schema.
             grid: A step, in units of the features.
         """
-        sql = scan.contributions_sql(question, grid, DUCKDB)
+        plan = Scan.from_question(question, self.schema)
+        sql = scan.contributions_sql(plan, grid, DUCKDB)
         cursor = self.database.cursor()
         try:
             cursor.execute(f"CREATE OR REPLACE TEMP TABLE contributions AS {sql}")
-            yield DuckDBContributions(cursor, len(question.columns))
+            yield DuckDBContributions(cursor, question.feature_count)
         finally:
             cursor.close()
 
@@ -93,27 +97,32 @@ class DuckDBContributions:
     """What everybody adds to one query's sums, in a cursor's table `contributions`."""
 
     cursor: duckdb.DuckDBPyConnection = field(repr=False)
+    # Sums in each cell.
     width: int
+    # The persons' numbers in the table `people`, in the order of `norms`.
     _numbers: Integers | None = field(default=None, init=False, repr=False)
 
     def norms(self, power: int) -> tuple[scan.Texts, Floats]:
         """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up."""
         import pyarrow as pa
 
+        powers = scan.powers_sql(self.width, power, DUCKDB)
         result = self.cursor.sql(
             f"SELECT people.person AS id, high, low, number FROM "
-            f"({scan.powers_sql(self.width, power, DUCKDB)}) AS s JOIN people ON s.person = number "
+            f"({powers}) AS s JOIN people ON s.person = number "
             "ORDER BY id"
         )
-        # Its name in newer releases of DuckDB, and in older ones.
-        reader = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
-        ids, steps, numbers = [pa.array([], pa.string())], [np.zeros(0)], [np.zeros(0, np.int64)]
-        for batch in reader(_BATCH):
+        # DuckDB has renamed this method; newer releases have the first name.
+        read_batches = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
+        ids = [pa.array([], pa.string())]
+        norms = [np.zeros(0)]
+        numbers = [np.zeros(0, np.int64)]
+        for batch in read_batches(_BATCH):
             ids.append(batch.column("id"))
-            steps.append(scan.norms(batch, power))
+            norms.append(scan.compute_norms(batch, power))
             numbers.append(batch.column("number").to_numpy())
         self._numbers = np.concatenate(numbers)
-        return pa.chunked_array(ids), np.concatenate(steps)
+        return pa.chunked_array(ids), np.concatenate(norms)
 
     def totals(self, paid: Mask | None) -> scan.Sums:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
@@ -123,14 +132,14 @@ class DuckDBContributions:
             admitted = pa.table({"person": pa.array(self._numbers[paid], pa.int64())})
             self.cursor.register("admitted", admitted)
         sql = scan.totals_sql(self.width, everybody=paid is None)
-        return scan.totals(self.cursor.execute(sql).fetchall())
+        return scan.collect_totals(self.cursor.execute(sql).fetchall())
 
 
 def register(
     source: object,
     schema: Schema,
     *,
-    log: Log = nobody,
+    log: Log = discard_message,
     fingerprint: str | None = None,
     memory: int | None = None,
     dialect: Dialect = PLAIN,
@@ -168,55 +177,59 @@ def register(
         registered: 2 rows of 2 people
     """
     memory = _MEMORY if memory is None else _check.count("memory", memory)
-    reader = sources.read(source, schema.columns, log, dialect)
-    with guarded(source, log), reader as (parts, digest):
-        table = _build(parts, digest, schema, log, memory)
+    reader = sources.read_source(source, schema.columns, log, dialect)
+    with hide_rows(source, log), reader as (parts, digest):
+        table = _build_table(parts, digest, schema, log, memory)
     if fingerprint is not None and fingerprint.lower() != table.fingerprint:
         table.close()
         raise DataError(
-            f"source {sources.short(source)}: not the table with this fingerprint; give that table"
+            f"source {sources.shorten_name(source)}: not the table with this fingerprint; give "
+            "that table"
         )
     return table
 
 
 @contextmanager
-def guarded(source: object, log: Log) -> Iterator[None]:
-    """Turn what may quote a row into a message that does not; the steward's log has it all."""
+def hide_rows(source: object, log: Log) -> Iterator[None]:
+    """Turn an error that may quote a row into one that does not; the steward's log has it all."""
     try:
         yield
     except (ApieceError, ModuleNotFoundError):
         raise
-    except Exception as error:  # any of a reader's may quote a row
-        log(f"source {sources.short(source)}: refused: {type(error).__name__}: {error}")
+    # Any error of a reader's may quote a row.
+    except Exception as error:
+        log(f"source {sources.shorten_name(source)}: refused: {type(error).__name__}: {error}")
         raise DataError(
-            f"source {sources.short(source)}: cannot be registered; the reason is in the "
+            f"source {sources.shorten_name(source)}: cannot be registered; the reason is in the "
             f"steward's log ({as_given('log', flag='--steward-log FILE')})"
         ) from None
 
 
-def _build(
+def _build_table(
     parts: Iterator[sources.Columns], digest: str, schema: Schema, log: Log, memory: int
 ) -> Table:
-    database = reading.connect(spill=reading.folder(), memory=memory)
+    """Return the table of all parts of a source; `digest` is its file's, "" in memory."""
+    database = reading.connect(spill=reading.make_folder_name(), memory=memory)
     try:
         present = Counter[str]()
         for number, columns in enumerate(parts):
-            plain = reading.plain(columns, schema)
-            given = reading.converted(plain, schema)
-            present.update(reading.present(plain, schema))
-            reading.read(database, given, schema, more=number > 0)
-        _number(database, schema)
-        _report(database, schema, log, present)
+            plain = reading.unpack_columns(columns, schema)
+            readings = reading.convert_columns(plain, schema)
+            present.update(reading.count_present(plain, schema))
+            reading.read_cells(database, readings, schema, append=number > 0)
+        _number_people(database, schema)
+        _report_reading(database, schema, log, present)
         database.execute("DROP TABLE cells")
     except BaseException:
         database.close()
         raise
-    return Table(schema, digest or _digest(given), database)
+    # A table in memory is one part: its digest is that of what was read of it.
+    return Table(schema, digest or _hash_columns(readings), database)
 
 
-def _number(database: duckdb.DuckDBPyConnection, schema: Schema) -> None:
+def _number_people(database: duckdb.DuckDBPyConnection, schema: Schema) -> None:
     """Make the tables `people` and `rows`: persons by number, the rows of each in their order."""
-    names = ", ".join(reading.cells(schema))
+    names = ", ".join(reading.list_cells(schema))
     # Numbered as they stream by, sorted: a window over all of them would be held at once.
     database.execute(
         "CREATE TABLE people AS SELECT person, row_number() OVER () - 1 AS number "
@@ -224,15 +237,15 @@ def _number(database: duckdb.DuckDBPyConnection, schema: Schema) -> None:
     )
     database.execute(
         f"CREATE TABLE rows AS SELECT people.number AS person, {names}, row_number() OVER "
-        f"(PARTITION BY person ORDER BY {reading.order(schema)}) AS place "
+        f"(PARTITION BY person ORDER BY {reading.order_sql(schema)}) AS place "
         "FROM cells JOIN people USING (person)"
     )
 
 
-def _report(
+def _report_reading(
     database: duckdb.DuckDBPyConnection, schema: Schema, log: Log, present: Mapping[str, int]
 ) -> None:
-    """Tell the steward how much could not be read of what was given, or is clamped."""
+    """Log how many rows were registered, and how many cells could not be read or are clamped."""
     reading.report_faults(reading.count_faults(database, schema, present), log)
     ((rows, identified),) = database.execute("SELECT count(*), count(person) FROM cells").fetchall()
     if identified < rows:
@@ -241,7 +254,8 @@ def _report(
     log(f"registered: {identified} rows of {people} people")
 
 
-def _digest(columns: sources.Columns) -> str:
+def _hash_columns(columns: sources.Columns) -> str:
+    """Return the SHA-256 of columns, as Arrow writes them to a stream."""
     import pyarrow as pa
 
     sink = io.BytesIO()

@@ -1,0 +1,315 @@
+"""Questions: a query whose columns, literals and groups are those of a declared schema.
+
+A question says what is counted, over which rows, and how much of it may be one person's. It has
+no SQL in it: `scan` says how a question is counted. No part of it depends on a row.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from itertools import combinations_with_replacement, product
+from typing import Final
+
+import numpy as np
+
+from apiece._types import Json
+from apiece.errors import InputError, as_given, unknown
+from apiece.queries.grammar import Combined, Compare, Condition, Literal, Negated, ParsedQuery
+from apiece.queries.quantiles import Grid
+from apiece.queries.schema import Schema
+from apiece.tables import boolean_of, moment_of, number_of, text_of
+
+# Bins of a histogram whose query names no number.
+BINS: Final = 10
+# Signs that put cells in an order, in which texts are compared letter by letter.
+_ORDER: Final = ("<", "<=", ">", ">=")
+# Kind of a column → what a literal beside it looks like, for messages.
+_LITERAL_EXAMPLES: Final = {
+    "numeric": "a finite number, as in 18",
+    "text": "a text in quotes, as in 'north'",
+    "boolean": "'true' or 'false'",
+    "date": "a date in quotes, as in '2024-01-31' or '2024-01-31 18:30'",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A column that is clamped to its declared bounds, and scaled to [−1, 1]."""
+
+    name: str
+    low: float
+    high: float
+
+    @classmethod
+    def from_schema(cls, name: str, schema: Schema) -> Measure:
+        """Return a column with its declared bounds; raise `DataError` where it has none."""
+        low, high = schema.bounds_of(name)
+        return cls(name, low, high)
+
+    @property
+    def middle(self) -> float:
+        """The value that is scaled to 0."""
+        return (self.low + self.high) / 2
+
+    @property
+    def half(self) -> float:
+        """Half the width of the bounds, which is scaled to 1."""
+        return (self.high - self.low) / 2
+
+    @property
+    def largest(self) -> float:
+        """The largest size of a clamped value."""
+        return max(abs(self.low), abs(self.high))
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Bins between a column's bounds: closed on the left, the last one on both sides, as in numpy.
+
+    Attributes:
+        measure: The column.
+        edges: Increasing; an answer returns these, and rows are compared with these.
+    """
+
+    measure: Measure
+    edges: tuple[float, ...]
+
+    @classmethod
+    def from_bounds(cls, measure: Measure, count: int) -> Bins:
+        """Return bins of equal width between a column's bounds.
+
+        Raises:
+            InputError: Where the bounds hold too few doubles for so many bins.
+        """
+        # An edge is the double that its decimals are written as: 0.3 and not 3 · 0.1. So a value
+        # that is written like the edge lies on it.
+        low = Fraction(Decimal(repr(measure.low)))
+        high = Fraction(Decimal(repr(measure.high)))
+        width = (high - low) / count
+        edges = tuple(float(low + number * width) for number in range(count + 1))
+        bins = cls(measure, edges)
+        if not bins._are_distinguishable():
+            raise InputError(
+                f"query: histogram of {measure.name!r} with {count} bins between {measure.low!r} "
+                f"and {measure.high!r}: too near for numbers of 64 bits; give fewer bins or wider "
+                "bounds"
+            )
+        return bins
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    @property
+    def width(self) -> float:
+        """The width of a bin, by which a scan makes its first guess of a value's bin."""
+        return (self.measure.high - self.measure.low) / len(self)
+
+    def _are_distinguishable(self) -> bool:
+        """Return whether the edges increase and no value's first guess is off by more than one."""
+        # A guess rises with the value, so in each bin its least and its greatest value show it.
+        # These are the operations that engines do, on the same doubles.
+        edges = np.array(self.edges)
+        lowest = edges[:-1]
+        highest = np.nextafter(edges[1:], -np.inf)
+        bins = np.arange(len(self))
+        lowest_guess = np.floor((lowest - self.measure.low) / self.width)
+        highest_guess = np.floor((highest - self.measure.low) / self.width)
+        is_near = (lowest_guess >= bins - 1) & (highest_guess <= bins + 1)
+        return bool(((np.diff(edges) > 0) & is_near).all())
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query over a table whose schema and source are known: what is asked, and what it costs."""
+
+    query: ParsedQuery
+    # The columns whose values are added up or ranked, in the order of the query; a count has none.
+    measures: tuple[Measure, ...]
+    # The condition of a row, its literals of the kinds that the columns are declared as.
+    where: Condition | None
+    # Combinations of declared groups, each column → value; one without columns if none are grouped.
+    groups: tuple[Json, ...]
+    # Bins of a histogram.
+    bins: Bins | None
+    # Grid of an answer that the exponential mechanism draws.
+    grid: Grid | None
+    # Whether a person counts once in each group, whatever rows they bring.
+    persons: bool
+    # Rows of a person that count, at most; where persons are counted, groups.
+    rows: int
+    # Query, schema and source, as a ledger compares them.
+    terms: Json = field(repr=False)
+
+    @property
+    def cell_count(self) -> int:
+        """The number of cells of a group: bins, points of a grid, or one."""
+        if self.grid is not None:
+            return self.grid.size
+        return 1 if self.bins is None else len(self.bins)
+
+    @property
+    def feature_count(self) -> int:
+        """The number of sums in each cell."""
+        return len(list_moments(self.query)) if _has_moments(self.query) else 1
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The numbers of groups, of cells in each, and of noisy sums in each cell."""
+        return len(self.groups), self.cell_count, self.feature_count
+
+    @property
+    def counted(self) -> str:
+        """The unit of the answer: "persons" where each counts once, or "rows"."""
+        return "persons" if self.persons or self.rows == 1 else "rows"
+
+    def sensitivity(self, power: int) -> tuple[float, float]:
+        """Return the largest norm of what a person adds, as (a, b) of a + b·(a step of the grid).
+
+        Args:
+            power: 1 for the ℓ1 norm, which Laplace noise hides; 2 for the ℓ2 norm, which Gaussian
+                noise hides.
+        """
+        # A row's features are at most 1 in size, all of them at once, and the first is always 1.
+        # Each is rounded by at most half a step.
+        row_norm = self.feature_count ** (1 / power)
+        # A person's rows may all lie in one cell, where their norms add up. Where persons are
+        # counted, each is in a cell of its own, and of k such rows the norm is k^(1/power).
+        multiple = self.rows ** (1 / power) if self.persons else self.rows
+        return multiple * row_norm, multiple * row_norm / 2
+
+
+def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
+    """Return the question that a query asks of a table; `source` is the table's fingerprint.
+
+    Raises `DataError` for a column that is not declared as the query uses it, `InputError` for a
+    literal of another kind than its column's, and where the schema does not say how many rows a
+    person brings.
+    """
+    persons = query.counted == "persons"
+    measures: tuple[Measure, ...] = ()
+    if query.aggregate == "count":
+        for column in query.columns:
+            schema.kind_of(column)
+    else:
+        measures = tuple(Measure.from_schema(column, schema) for column in query.columns)
+    groups = _combine_groups(query, schema)
+    rows = count_rows(query, schema)
+    grid = None
+    if query.aggregate in ("quantile", "interval"):
+        grid = Grid.from_bounds(measures[0].low, measures[0].high, len(groups), log=query.log)
+    bins = None
+    if query.aggregate == "histogram":
+        bins = Bins.from_bounds(measures[0], int(query.numbers[0]) if query.numbers else BINS)
+    return Question(
+        query=query,
+        measures=measures,
+        where=None if query.where is None else bind_literals(query.where, schema),
+        groups=groups,
+        bins=bins,
+        grid=grid,
+        persons=persons,
+        rows=min(rows, len(groups)) if persons else rows,
+        terms={"query": query.text, "schema": schema.terms, "source": source},
+    )
+
+
+def _combine_groups(query: ParsedQuery, schema: Schema) -> tuple[Json, ...]:
+    """Return every combination of the declared groups, the last column's the fastest to change."""
+    combinations = product(*(schema.groups_of(column) for column in query.by))
+    return tuple(dict(zip(query.by, values, strict=True)) for values in combinations)
+
+
+def needs_rows(query: ParsedQuery) -> bool:
+    """Return whether a question's noise depends on how many rows a person brings."""
+    return query.counted != "persons" or bool(query.by)
+
+
+def count_rows(query: ParsedQuery, schema: Schema) -> int:
+    """Return how many rows of a person count at most; raise `InputError` where it is not said."""
+    if not needs_rows(query):
+        return 1
+    if schema.rows_per_person is None:
+        raise InputError(
+            "rows_per_person: missing; say how many rows a person brings at most "
+            f"({as_given('rows_per_person', 5)}): a public number, never one counted in the rows; "
+            "count(persons) without by needs none"
+        )
+    return schema.rows_per_person
+
+
+def _has_moments(query: ParsedQuery) -> bool:
+    """Return whether the answer is made from sums of products of columns."""
+    return query.aggregate in ("mean", "variance", "covariance", "regression")
+
+
+def list_moments(query: ParsedQuery) -> list[tuple[str, ...]]:
+    """Return which products of columns the sums of an aggregate of moments are: 1 first."""
+    columns = query.columns
+    singles: list[tuple[str, ...]] = [(), *((column,) for column in columns)]
+    match query.aggregate:
+        case "mean":
+            return singles
+        case "variance":
+            return [*singles, columns * 2]
+        case "covariance":
+            return [*singles, columns]
+        case _:
+            return [*singles, *combinations_with_replacement(columns, 2)]
+
+
+def bind_literals(condition: Condition, schema: Schema) -> Condition:
+    """Return a condition whose literals are of the kinds that its columns are declared as."""
+    match condition:
+        case Combined(word, parts):
+            return Combined(word, tuple(bind_literals(part, schema) for part in parts))
+        case Negated(part):
+            return Negated(bind_literals(part, schema))
+    kind = schema.kind_of(condition.column)
+    if not isinstance(condition, Compare):
+        return condition
+    column = condition.column
+    has_groups = column in schema.groups and kind == "text" and column not in schema.kinds
+    if has_groups:
+        literals = _bind_to_groups(condition, schema)
+    else:
+        literals = [_bind_literal(column, kind, value) for value in condition.literals]
+    return replace(condition, literals=tuple(literals))
+
+
+def _bind_to_groups(condition: Compare, schema: Schema) -> list[Literal]:
+    """Return the literals beside a column with declared groups: the texts of those groups."""
+    column = condition.column
+    declared = schema.declared(column)
+    has_numbers = any(number_of(value) is not None for value in declared.values)
+    literals: list[Literal] = []
+    for literal in condition.literals:
+        # A number is compared with texts only where it may be one of them, and not by its order.
+        is_unordered = condition.sign not in _ORDER
+        if isinstance(literal, float) and not (has_numbers and is_unordered):
+            literals.append(_bind_literal(column, "text", literal))
+            continue
+        position = declared.position(literal)
+        if position < 0:
+            raise unknown(f"value of {column!r}", literal, [*map(str, declared.values)])
+        literals.append(str(text_of(declared.values[position])))
+    return literals
+
+
+def _bind_literal(column: str, kind: str, value: Literal) -> Literal:
+    """Return a literal as a value of a kind: a date in microseconds, a boolean as 1 or 0."""
+    match kind, value:
+        case "numeric", float() if math.isfinite(value):
+            return value
+        case "text", str():
+            return value
+        case "date", str() if (moment := moment_of(value)) is not None:
+            return moment
+        case "boolean", (str() | float()) if (truth := boolean_of(value)) is not None:
+            return float(truth)
+    raise InputError(
+        f"query: column {column!r} is declared {kind}, so it cannot be compared with {value!r}; "
+        f"give {_LITERAL_EXAMPLES[kind]}"
+    )
