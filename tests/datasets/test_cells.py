@@ -6,7 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece.datasets.cells import as_numbers, column, numbers, positions, require, texts
+from apiece.datasets.cells import (
+    locate_values,
+    parse_numbers,
+    read_numbers,
+    read_texts,
+    require_column,
+    select_column,
+)
 from apiece.errors import DataError
 
 
@@ -21,7 +28,7 @@ from apiece.errors import DataError
     ],
 )
 def test_texts(cells: pd.Series, found: list[str]) -> None:
-    assert texts(cells).tolist() == found
+    assert read_texts(cells).tolist() == found
 
 
 @pytest.mark.parametrize(
@@ -43,9 +50,9 @@ def test_texts(cells: pd.Series, found: list[str]) -> None:
     ],
 )
 def test_numbers(cell: str, decimal: str, number: float) -> None:
-    (found,) = as_numbers(np.array([cell], dtype=object), decimal)
+    (found,) = parse_numbers(np.array([cell], dtype=object), decimal)
     assert found == pytest.approx(number, nan_ok=True)
-    np.testing.assert_array_equal(numbers(pd.Series([cell]), decimal), [number])
+    np.testing.assert_array_equal(read_numbers(pd.Series([cell]), decimal), [number])
 
 
 @pytest.mark.parametrize(
@@ -60,9 +67,9 @@ def test_numbers(cell: str, decimal: str, number: float) -> None:
     ],
 )
 def test_stored_numbers_are_what_their_texts_say(cells: pd.Series) -> None:
-    stored = numbers(cells) + 0.0  # zero has one sign in texts
-    assert stored.tobytes() == as_numbers(texts(cells)).tobytes()
-    assert stored.tobytes() == numbers(pd.Series(texts(cells))).tobytes()
+    stored = read_numbers(cells) + 0.0  # zero has one sign in texts
+    assert stored.tobytes() == parse_numbers(read_texts(cells)).tobytes()
+    assert stored.tobytes() == read_numbers(pd.Series(read_texts(cells))).tobytes()
 
 
 @pytest.mark.parametrize("form", ["bool", "boolean", "object", "TRUE", "true", "True"])
@@ -71,12 +78,12 @@ def test_a_boolean_is_one_number_however_it_is_stored(form: str) -> None:
     spelled = {"TRUE": truth.astype(str).str.upper(), "true": truth.astype(str).str.lower()}
     cells = spelled.get(form, truth.astype(str) if form == "True" else None)
     cells = truth.astype(form) if cells is None else cells
-    assert numbers(cells).tolist() == [1.0, 0.0]
+    assert read_numbers(cells).tolist() == [1.0, 0.0]
 
 
 def test_positions_know_the_same_number_written_another_way() -> None:
     cells = pd.Series(["1.0", "01", "2", "-0", "b", "1.5", ""])
-    places, absent = positions(cells, ["1", "2", "b", "0"])
+    places, absent = locate_values(cells, ["1", "2", "b", "0"])
     assert places.tolist() == [0, 0, 1, 3, 2, -1, -1]
     assert not absent.any()
 
@@ -84,23 +91,23 @@ def test_positions_know_the_same_number_written_another_way() -> None:
 def test_with_a_marker_an_empty_cell_is_missing_too() -> None:
     """pandas leaves null where a file has NA, and nothing says which it was."""
     cells = pd.Series(["NA", None, "", " ", "a", "b"])
-    places, absent = positions(cells, ["a"], ("NA",))
+    places, absent = locate_values(cells, ["a"], ("NA",))
     assert places.tolist() == [-1, -1, -1, -1, 0, -1]
     assert absent.tolist() == [True, True, True, True, False, False]
 
 
 def test_a_row_does_not_change_how_another_is_read() -> None:
     cells = np.array(["1", "x", "2.5"], dtype=object)
-    alone = [as_numbers(cells[k : k + 1])[0] for k in range(3)]
-    np.testing.assert_array_equal(as_numbers(cells), alone)
+    alone = [parse_numbers(cells[k : k + 1])[0] for k in range(3)]
+    np.testing.assert_array_equal(parse_numbers(cells), alone)
 
 
 def test_columns_that_are_not_there() -> None:
     frame = pd.DataFrame([[1, 2, 3]], columns=["age", "city", "city"])
-    assert column(frame, "age", "label").tolist() == [1]
+    assert select_column(frame, "age", "label").tolist() == [1]
     with pytest.raises(DataError, match="did you mean 'age'"):
-        column(frame, "aeg", "label")
+        select_column(frame, "aeg", "label")
     with pytest.raises(DataError, match="twice"):
-        column(frame, "city", "label")
+        select_column(frame, "city", "label")
     with pytest.raises(DataError, match=r"label column 'x'.*columns: a, …|label column 'x'"):
-        require("x", ["a"] * 20, "label")
+        require_column("x", ["a"] * 20, "label")

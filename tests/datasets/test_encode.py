@@ -15,7 +15,7 @@ from apiece.datasets.encode import (
     encode,
     encode_labels,
     encode_numbers,
-    feature_names,
+    name_features,
     scale,
     unscale,
 )
@@ -147,7 +147,7 @@ def test_what_is_scaled_comes_back(lower: float, width: float, scale_: str, at: 
 
 
 def test_there_is_a_name_for_each_feature() -> None:
-    assert feature_names(COLUMNS) == ("x", "x=(missing)", "y=a", "y=b", "y=(missing)")
+    assert name_features(COLUMNS) == ("x", "x=(missing)", "y=a", "y=b", "y=(missing)")
     frame = pd.DataFrame({"x": ["1"], "y": ["a"]})
     assert encode(frame, COLUMNS).features.shape == (1, 5)
 

@@ -8,7 +8,7 @@ import pytest
 
 from apiece.datasets import PACKAGED, Categorical, Numeric, load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
-from apiece.datasets.packaged import matching
+from apiece.datasets.packaged import match_packaged
 from apiece.errors import OptionError
 
 DATA = Path(__file__).parents[2] / "src" / "apiece" / "datasets" / "data"
@@ -71,12 +71,12 @@ def test_unknown_packaged_name() -> None:
 )
 def test_a_packaged_schema_fits_other_spellings(change: Callable[[str], str]) -> None:
     names = [change(c) for c in load("adult").columns]
-    found = matching([*names, "consent_epsilon"], change("income"))
+    found = match_packaged([*names, "consent_epsilon"], change("income"))
     assert found is not None
     assert found[0].name == "adult"
     assert found[1][change("hours_per_week")] == "hours_per_week"
 
 
 def test_no_packaged_schema_fits_by_chance() -> None:
-    assert matching(["age", "income"], "income") is None
-    assert matching(list(load("adult").columns), "education") is None
+    assert match_packaged(["age", "income"], "income") is None
+    assert match_packaged(list(load("adult").columns), "education") is None

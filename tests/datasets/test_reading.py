@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from apiece.budgets import Budgets
 from apiece.datasets import Numeric, read_table, tables
-from apiece.datasets.cells import as_numbers, texts
+from apiece.datasets.cells import parse_numbers, read_texts
 from apiece.datasets.encode import encode
 from apiece.datasets.tables import Dialect, read_header
 from apiece.errors import BudgetError, DataError
@@ -155,7 +155,11 @@ def test_one_null_does_not_merge_the_ids_of_others(tmp_path: Path) -> None:
     big = 2**53
     frame = pd.DataFrame({"who": pd.array([big, big + 1, None], dtype="Int64")})
     frame.to_parquet(tmp_path / "t.parquet")
-    assert texts(read_table(tmp_path / "t.parquet")["who"]).tolist() == [str(big), str(big + 1), ""]
+    assert read_texts(read_table(tmp_path / "t.parquet")["who"]).tolist() == [
+        str(big),
+        str(big + 1),
+        "",
+    ]
 
 
 @pytest.mark.parametrize("folder", ["who=7", "a[1]", "x*"])
@@ -163,7 +167,7 @@ def test_a_path_is_one_file_and_adds_no_column(folder: str, tmp_path: Path) -> N
     (tmp_path / folder).mkdir()
     frame = pd.DataFrame({"who": ["a", "b"]}).set_index("who", drop=False)
     frame.to_parquet(tmp_path / folder / "t.parquet")
-    assert texts(read_table(tmp_path / folder / "t.parquet")["who"]).tolist() == ["a", "b"]
+    assert read_texts(read_table(tmp_path / folder / "t.parquet")["who"]).tolist() == ["a", "b"]
     write(tmp_path / folder / "t.csv", "who\na\n")
     assert cells(tmp_path / folder / "t.csv") == [["a"]]
 
@@ -200,9 +204,9 @@ def test_no_row_changes_how_another_is_read(
         pd.DataFrame(table, columns=["a", "b"]).to_csv(folder / f"{number}.csv", index=False)
         frame = read_table(folder / f"{number}.csv")
         assert len(frame) == len(rows)
-        read = [texts(frame[c]) for c in ("a", "b")]
+        read = [read_texts(frame[c]) for c in ("a", "b")]
         kept = [np.delete(column, at) for column in read]
-        values = [np.delete(as_numbers(column), at) for column in read]
+        values = [np.delete(parse_numbers(column), at) for column in read]
         features = encode(frame, dict.fromkeys(("a", "b"), Numeric(0, 9, missing=("", "1"))))
         values.append(np.delete(features.features, at, axis=0))
         found.append(([k.tolist() for k in kept], [v.tobytes() for v in values]))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.datasets import Schema, read_schema
-from apiece.datasets.schema import template
+from apiece.datasets.schema import write_template
 from apiece.datasets.tables import read_header
 from apiece.errors import DataError
 
@@ -19,7 +19,7 @@ def test_the_template_holds_no_value_of_any_row(suffix: str, tmp_path: Path) -> 
     frame = pd.DataFrame({"secret col": ["tell-tale-1"] * 3, "n": [987654321] * 3, "y": ["zz"] * 3})
     path = tmp_path / f"t.{suffix}"
     frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
-    text = template("t", read_header(path), label="y", but=["budget"])
+    text = write_template("t", read_header(path), label="y", but=["budget"])
     assert set(tomllib.loads(text)["columns"]) == {"secret col", "n", "y"}
     for value in ("tell-tale-1", "987654321", "zz"):
         assert value not in text
@@ -27,7 +27,7 @@ def test_the_template_holds_no_value_of_any_row(suffix: str, tmp_path: Path) -> 
 
 def test_the_template_proposes_an_empty_cell_as_missing() -> None:
     header = {"n": "int64", "c": None, "s": "string", "b": "bool", "d": "timestamp[ns]", "y": None}
-    columns = tomllib.loads(template("t", header, label="y", but=[]))["columns"]
+    columns = tomllib.loads(write_template("t", header, label="y", but=[]))["columns"]
     assert all(columns[name]["missing"] is True for name in header if name != "y")
     assert "missing" not in columns["y"]
     assert columns["d"]["kind"] == "date"
@@ -39,7 +39,7 @@ def test_the_template_proposes_an_empty_cell_as_missing() -> None:
 
 
 def test_an_unfilled_template_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "s.toml").write_text(template("t", {"n": None, "y": None}, label="y", but=[]))
+    (tmp_path / "s.toml").write_text(write_template("t", {"n": None, "y": None}, label="y", but=[]))
     with pytest.raises(DataError, match="kind"):
         read_schema(tmp_path / "s.toml")
 
@@ -47,13 +47,13 @@ def test_an_unfilled_template_is_refused(tmp_path: Path) -> None:
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=6), min_size=1, max_size=4, unique=True))
 def test_any_names_of_columns_come_back(names: list[str]) -> None:
-    text = template("t", dict.fromkeys(names), label=names[0], but=[])
+    text = write_template("t", dict.fromkeys(names), label=names[0], but=[])
     assert list(tomllib.loads(text)["columns"]) == names
 
 
 def test_what_has_another_use_is_left_out() -> None:
     header = {"id": "int64", "age": "float", "old": "bool", "y": None}
-    columns = tomllib.loads(template("t", header, label="y", but=["id"]))["columns"]
+    columns = tomllib.loads(write_template("t", header, label="y", but=["id"]))["columns"]
     assert {name: each["kind"] for name, each in columns.items()} == {
         "age": "numeric",
         "old": "categorical",

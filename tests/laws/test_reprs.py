@@ -197,6 +197,8 @@ PUBLIC = [
     "ledger.scopes.Ceiling",
     "ledger.scopes.Policy",
     "ledger.scopes.Quota",
+    "queries.grammar._Arguments",
+    "queries.grammar._Token",
     "queries.grammar.Compare",
     "queries.grammar.Combined",
     "queries.grammar.Missing",

@@ -108,13 +108,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def numbered(own: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether something was on disk when a table's people had been numbered."""
-    seen, real = list[bool](), table_module._number
+    seen, real = list[bool](), table_module._number_people
 
     def number(database: Any, schema: Schema) -> None:
         real(database, schema)
         seen.append(own.exists())
 
-    monkeypatch.setattr(table_module, "_number", number)
+    monkeypatch.setattr(table_module, "_number_people", number)
     return seen
 
 
@@ -151,7 +151,7 @@ def test_nothing_is_left_of_a_table_that_is_refused(
     def failing(*_: Any) -> None:
         raise OSError("HIV")
 
-    monkeypatch.setattr(table_module, "_report", failing)
+    monkeypatch.setattr(table_module, "_report_reading", failing)
     with pytest.raises(DataError, match="steward's log") as caught:
         register(path, Schema("id", rows_per_person=1), memory=128_000_000, log=said.append)
     assert "HIV" not in str(caught.value)

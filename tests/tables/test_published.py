@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from apiece.datasets import Dialect, read_table
-from apiece.datasets.cells import numbers, positions, texts
+from apiece.datasets.cells import locate_values, read_numbers, read_texts
 from apiece.errors import DataError
 from apiece.queries import sources
 
@@ -117,12 +117,12 @@ def test_a_published_file_is_read_as_pandas_reads_it(file: Published, tmp_path: 
     frame = read_table(path, dialect)
     assert frame.shape == plain.shape
     for at, name in enumerate(frame.columns):
-        assert texts(frame[name]).tolist() == plain.iloc[:, at].str.strip().tolist(), name
+        assert read_texts(frame[name]).tolist() == plain.iloc[:, at].str.strip().tolist(), name
     with sources.read_source(path, list(frame.columns), lambda _: None, dialect) as (parts, _):
         queried = [pd.concat(map(frame_of_columns, parts), ignore_index=True)]
     for name in frame.columns:
         cells = [cell or "" for cell in queried[0][name]]
-        assert cells == texts(frame[name]).tolist(), name
+        assert cells == read_texts(frame[name]).tolist(), name
     typed = pd.read_csv(path, index_col=False, **how)
     for at, name in enumerate(frame.columns):
         compare(frame[name], typed.iloc[:, at])
@@ -142,12 +142,12 @@ def compare(cells: "pd.Series[str]", typed: "pd.Series[object]") -> None:
     """Numbers are the same, and so is each declared value, wherever pandas has left one."""
     present = ~typed.isna().to_numpy()
     if pd.api.types.is_numeric_dtype(typed):
-        np.testing.assert_array_equal(numbers(cells)[present], numbers(typed)[present])
-    declared = sorted(set(texts(cells[present]).tolist()))
+        np.testing.assert_array_equal(read_numbers(cells)[present], read_numbers(typed)[present])
+    declared = sorted(set(read_texts(cells[present]).tolist()))
     if len(declared) <= 30:
         shown = declared_once(declared)
-        places, _ = positions(cells[present], shown)
-        again, _ = positions(typed[present], shown)
+        places, _ = locate_values(cells[present], shown)
+        again, _ = locate_values(typed[present], shown)
         assert places.tolist() == again.tolist()
         assert (places >= 0).all()
 
@@ -219,13 +219,13 @@ def test_a_dialect_is_read_alike_by_both_readers(name: str, packed: str, tmp_pat
     with sources.read_source(path, list(PEOPLE), lambda _: None, dialect) as (parts, _):
         queried = pd.concat(map(frame_of_columns, parts), ignore_index=True)
     for column in PEOPLE:
-        assert texts(frame[column]).tolist() == [cell or "" for cell in queried[column]]
-    np.testing.assert_array_equal(numbers(frame["share"], dialect.decimal), PEOPLE["share"])
-    np.testing.assert_array_equal(numbers(frame["whole"], dialect.decimal), PEOPLE["whole"])
+        assert read_texts(frame[column]).tolist() == [cell or "" for cell in queried[column]]
+    np.testing.assert_array_equal(read_numbers(frame["share"], dialect.decimal), PEOPLE["share"])
+    np.testing.assert_array_equal(read_numbers(frame["whole"], dialect.decimal), PEOPLE["whole"])
     for column in ("town", "day", "yes"):
         shown = [str(value) for value in PEOPLE[column].unique()]
-        places, _ = positions(frame[column], shown, (), dialect.decimal)
-        assert places.tolist() == positions(PEOPLE[column], shown)[0].tolist()
+        places, _ = locate_values(frame[column], shown, (), dialect.decimal)
+        assert places.tolist() == locate_values(PEOPLE[column], shown)[0].tolist()
         assert (places >= 0).all()
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from apiece.budgets.frames import read_frame
 from apiece.datasets import Categorical, Date, Dialect, Numeric
-from apiece.datasets.encode import encode, encode_labels, feature_names
+from apiece.datasets.encode import encode, encode_labels, name_features
 from apiece.errors import StewardWarning
 from apiece.jobs.model import TabularModel, load_model, to_bytes
 
@@ -69,7 +69,7 @@ def containers(path: Path) -> dict[str, Any]:
 
 def model() -> TabularModel:
     """A model that every feature matters to."""
-    network = nn.Sequential(nn.Linear(len(feature_names(COLUMNS)), 2))
+    network = nn.Sequential(nn.Linear(len(name_features(COLUMNS)), 2))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         network[0].weight.copy_(torch.randn(network[0].weight.shape, generator=generator))
@@ -80,7 +80,7 @@ def test_every_container_has_the_features_of_the_file(tmp_path: Path) -> None:
     path = csv(tmp_path)
     features = encode(read_frame(path), COLUMNS).features
     assert np.isfinite(features).all()
-    at = {name: place for place, name in enumerate(feature_names(COLUMNS))}
+    at = {name: place for place, name in enumerate(name_features(COLUMNS))}
     assert features[:, at["share=0.1"]].tolist() == [
         float(c in ("0.1", "0.10")) for c in TABLE["share"]
     ]

@@ -19,7 +19,7 @@ from apiece._types import Ids, Integers
 from apiece.budgets import Budgets
 from apiece.budgets.levels import Offered
 from apiece.datasets import Categorical, Date, Numeric, Schema, Skip, read_schema
-from apiece.datasets.encode import encode, unread, warn_unread
+from apiece.datasets.encode import describe_unread, encode, warn_unread
 from apiece.datasets.schema import Column, Feature
 from apiece.errors import BudgetError, DataError, InputError
 from apiece.tables import Declared, pandas_of
@@ -132,8 +132,8 @@ def features_of(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32
     if encoded.faulty.any():
         raise DataError(
             f"X: nothing can be predicted for {int(encoded.faulty.sum())} rows, for a number or "
-            f"date that is NaN, infinite or unreadable ({unread(encoded, columns)}); mend them, "
-            "or declare missing=True in their columns before training"
+            f"date that is NaN, infinite or unreadable ({describe_unread(encoded, columns)}); mend "
+            "them, or declare missing=True in their columns before training"
         )
     warn_unread(encoded, columns, what="X", do="count for nothing", stacklevel=6)
     return encoded.features

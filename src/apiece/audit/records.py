@@ -182,7 +182,7 @@ def read_canaries(
     from apiece.budgets import Units
     from apiece.budgets.units import ids_column, person_column
     from apiece.datasets import read_table
-    from apiece.datasets.cells import as_numbers, column, texts
+    from apiece.datasets.cells import parse_numbers, read_texts, select_column
     from apiece.datasets.tables import PLAIN, is_parquet
 
     mixed = coins is not None and is_parquet(coins) != is_parquet(canaries)
@@ -190,21 +190,21 @@ def read_canaries(
     def read(path: Path, names: list[str]) -> pd.DataFrame:
         table = read_table(path, PLAIN if mixed and is_parquet(path) else dialect)
         for name in names:
-            column(table, name, f"{path.name}:")
+            select_column(table, name, f"{path.name}:")
         return table[list(dict.fromkeys(names))]
 
     decided = [included, *([group] if group else [])]
     key = id_column if person is None and coins is not None else person
     table = read(canaries, [score, *(decided if coins is None else []), *([key] if key else [])])
-    cells = texts(table[score])
-    scores = as_numbers(cells, dialect.decimal)
+    cells = read_texts(table[score])
+    scores = parse_numbers(cells, dialect.decimal)
     bad = np.flatnonzero(np.isnan(scores))
     if bad.size:
         raise DataError(
             f"column {score!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a number "
             f"({bad.size} such rows); give every canary a score"
         )
-    values = [texts(table[name]).astype(str) for name in decided] if coins is None else []
+    values = [read_texts(table[name]).astype(str) for name in decided] if coins is None else []
     ids: AnyArray = np.zeros(0)
     if key is not None:
         ids = (ids_column if person is None else person_column)(table, key).astype(str)
@@ -217,7 +217,7 @@ def read_canaries(
     if coins is not None and key is not None:
         other = read(coins, [key, *decided])
         order = join(str(coins), ids_column(other, key).astype(str), str(canaries), ids)
-        values = [texts(other[name]).astype(str)[order] for name in decided]
+        values = [read_texts(other[name]).astype(str)[order] for name in decided]
     words = np.char.lower(values[0])
     if not np.isin(words, ["0", "1", "true", "false"]).all():
         raise DataError(f"column {included!r}: give 0 or 1, true or false")

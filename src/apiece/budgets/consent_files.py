@@ -24,7 +24,7 @@ from apiece.budgets.consents import (
     Rule,
 )
 from apiece.datasets import read_table
-from apiece.datasets.cells import column, texts
+from apiece.datasets.cells import read_texts, select_column
 from apiece.errors import DataError
 
 UNKNOWN: Final = "a code that the mapping lacks"
@@ -492,7 +492,7 @@ def _list(node: Json, name: str) -> list[object]:
 def _rows(path: Path, mapping: ConsentMapping) -> Iterator[Json]:
     """Yield the cells of each row by what the mapping says that they are."""
     table, roles = read_table(path), mapping.columns
-    cells = [texts(column(table, name, role)).tolist() for role, name in roles.items()]
+    cells = [read_texts(select_column(table, name, role)).tolist() for role, name in roles.items()]
     return (dict(zip(roles, values, strict=True)) for values in zip(*cells, strict=True))
 
 

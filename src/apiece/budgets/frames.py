@@ -14,7 +14,7 @@ from apiece import _check
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.budgets.levels import NO_LIMIT, Levels
 from apiece.datasets import read_table
-from apiece.datasets.cells import Texts, as_number, as_numbers, column, texts
+from apiece.datasets.cells import Texts, parse_number, parse_numbers, read_texts, select_column
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, DataError, as_given
 from apiece.tables import pandas_of
@@ -65,7 +65,7 @@ def budget_columns(
     def read(given: str | float | None, role: str) -> Any:
         if not isinstance(given, str):
             return given
-        what, cells = f"{role} column {given!r}", texts(column(table, given, role))
+        what, cells = f"{role} column {given!r}", read_texts(select_column(table, given, role))
         cap = no_limit_cap if role == "epsilon" else None
         if role == "epsilon" and levels is not None:
             values = levels.read(cells, what, decimal=decimal, no_limit_cap=cap, rows=count)
@@ -92,10 +92,10 @@ def _numbers(
         row, many = int(np.flatnonzero(bad)[0]), int(count[bad].sum())
         also = f" ({many} such rows)" if many > 1 else ""
         cell = str(cells[row])
-        shown = repr(cell) if math.isnan(as_number(cell)) else cell
+        shown = repr(cell) if math.isnan(parse_number(cell)) else cell
         return BudgetError(f"{what}, row {row + 1} = {shown}: {why}{also}")
 
-    values = as_numbers(cells, decimal)
+    values = parse_numbers(cells, decimal)
     if role == "epsilon":
         free = np.array([cell.lower() in NO_LIMIT for cell in cells.tolist()])
         if no_limit_cap is not None:
@@ -126,9 +126,9 @@ def _why(cell: str, role: str, decimal: str) -> str:
     if cell == "" or cell.lower() == "nan":
         return "empty; give every record a positive number, or drop it"
     comma = as_given("decimal", ",")
-    if decimal == "." and not math.isnan(as_number(cell, ",")):
+    if decimal == "." and not math.isnan(parse_number(cell, ",")):
         return f"not a number; if the comma is the decimal mark, pass {comma}"
-    if decimal == "," and not math.isnan(as_number(cell)):
+    if decimal == "," and not math.isnan(parse_number(cell)):
         return f"not a number under {comma}; leave that out where the point is the mark"
     if cell.endswith("%"):
         return "not a number; an epsilon or delta is no share, write it as a plain number"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._text import plain
 from apiece._types import Floats, Integers
-from apiece.datasets.cells import Texts, as_number, texts
+from apiece.datasets.cells import Texts, parse_number, read_texts
 from apiece.errors import BudgetError
 
 NO_LIMIT = frozenset({"inf", "+inf", "infinity", "∞", "no limit", "unlimited"})
@@ -78,7 +78,7 @@ class Levels(Mapping[str, float]):
     @property
     def titles(self) -> tuple[str, ...]:
         """The names as papers show them, in order: "ε = 2" where a name is a number."""
-        return tuple(f"ε = {name}" if as_number(name) == self[name] else name for name in self)
+        return tuple(f"ε = {name}" if parse_number(name) == self[name] else name for name in self)
 
     def names_of(self, epsilon: npt.ArrayLike) -> npt.NDArray[np.str_]:
         """Return the titles of levels, (…), by their ε.
@@ -101,7 +101,7 @@ class Levels(Mapping[str, float]):
         import pandas as pd
 
         given = np.asarray(words, dtype=object)
-        return self.read(texts(pd.Series(given.ravel())), "epsilon").reshape(given.shape)
+        return self.read(read_texts(pd.Series(given.ravel())), "epsilon").reshape(given.shape)
 
     def read(
         self,
@@ -129,14 +129,14 @@ class Levels(Mapping[str, float]):
                 f"no_limit_cap = {no_limit_cap:g}: no level has this epsilon; declare one that "
                 'has, or a level of the name "no limit"'
             )
-        numbers = {e for name, e in self.items() if as_number(name) == e}
+        numbers = {e for name, e in self.items() if parse_number(name) == e}
 
         def named(cell: str) -> float:
             if cell in self._epsilon:
                 return self._epsilon[cell]
             if no_limit_cap is not None and cell.lower() in NO_LIMIT:
                 return no_limit_cap
-            number = as_number(cell, decimal)
+            number = parse_number(cell, decimal)
             return number if number in numbers else math.nan
 
         given = cells.tolist()
@@ -170,9 +170,9 @@ def _pairs(offered: Offered) -> list[tuple[str, object]]:
     if isinstance(offered, str):
         parts = [part.rpartition("=") for part in offered.split(",")]
         for part, number in zip(offered.split(","), parts, strict=True):
-            if math.isnan(as_number(number[2].strip())):
+            if math.isnan(parse_number(number[2].strip())):
                 raise BudgetError(f"levels: {part!r} is not name=epsilon, as in low=1,high=8")
-        return [(name if equals else e, as_number(e.strip())) for name, equals, e in parts]
+        return [(name if equals else e, parse_number(e.strip())) for name, equals, e in parts]
     if isinstance(offered, Mapping):
         return list(offered.items())
     if not isinstance(offered, Iterable):

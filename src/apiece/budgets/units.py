@@ -14,7 +14,7 @@ from apiece import _check
 from apiece._identifiers import find_flaw
 from apiece._identity import common_index, require_ids, require_rows
 from apiece._types import AnyArray, Floats, Ids, Integers, Mask
-from apiece.datasets.cells import column
+from apiece.datasets.cells import select_column
 from apiece.errors import DataError, InputError, as_given
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def person_column(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
 
 def _cells(table: pd.DataFrame, name: str, role: str, remedy: str) -> tuple[str, list[str | int]]:
     """Return the name of a column in messages and its ids, none of them empty, all of one kind."""
-    cells, what = column(table, name, role), f"{role} column {name!r}"
+    cells, what = select_column(table, name, role), f"{role} column {name!r}"
     given, missing = cells.to_numpy(dtype=object).tolist(), cells.isna().to_numpy(dtype=bool)
     empty = [k for k, v in enumerate(given) if missing[k] or (isinstance(v, str) and not v.strip())]
     if empty:

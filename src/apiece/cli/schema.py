@@ -16,9 +16,9 @@ from apiece.cli._command import (
     table_options,
 )
 from apiece.datasets import PACKAGED, read_schema
-from apiece.datasets.cells import require
-from apiece.datasets.packaged import schema_text
-from apiece.datasets.schema import lint, template
+from apiece.datasets.cells import require_column
+from apiece.datasets.packaged import read_schema_text
+from apiece.datasets.schema import lint, write_template
 from apiece.datasets.tables import read_header
 from apiece.errors import InputError
 
@@ -71,7 +71,7 @@ def command(
     if check is None and as_json:
         raise InputError("--json: a template is TOML; give it with --check")
     if str(data) in PACKAGED and check is None:
-        _put(schema_text(str(data)), out)
+        _put(read_schema_text(str(data)), out)
         return
     header = read_header(data, dialect_from(written))
     skip += tuple(name for name in (person, ids, epsilon) if name is not None)
@@ -80,9 +80,9 @@ def command(
             f"--label = {label!r}: is the column of another option too; give two columns"
         )
     for name in (label, *skip):
-        require(name, list(header), "label" if name == label else "skipped")
+        require_column(name, list(header), "label" if name == label else "skipped")
     if check is None:
-        _put(template(data.name, header, label=label, but=skip), out)
+        _put(write_template(data.name, header, label=label, but=skip), out)
         return
     if out is not None:
         raise InputError("--check: nothing is written; leave --out out")

@@ -27,16 +27,16 @@ Missing: TypeAlias = bool | Sequence[str]
 _NUMBER: Final = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?%?")
 
 
-def column(frame: pd.DataFrame, name: str, role: str) -> Cells:
+def select_column(frame: pd.DataFrame, name: str, role: str) -> Cells:
     """Return the column `name` of a table."""
-    require(name, [str(c) for c in frame.columns], role)
+    require_column(name, [str(c) for c in frame.columns], role)
     series: Cells = frame[name]
     if series.ndim != 1:
         raise DataError(f"{role} column {name!r}: occurs twice in the table; rename one of them")
     return series
 
 
-def require(name: str, names: Sequence[str], role: str) -> None:
+def require_column(name: str, names: Sequence[str], role: str) -> None:
     """Raise where `name` is not among `names`."""
     if name in names:
         return
@@ -51,9 +51,9 @@ def require(name: str, names: Sequence[str], role: str) -> None:
     )
 
 
-def texts(cells: Cells) -> Texts:
+def read_texts(cells: Cells) -> Texts:
     """Return cells as texts, as `text_of` writes them; what is no value is the empty text."""
-    return np.array([_text(cell) for cell in values(cells)], dtype=object)
+    return np.array([_text(cell) for cell in read_values(cells)], dtype=object)
 
 
 def _text(cell: object) -> str:
@@ -64,7 +64,7 @@ def _text(cell: object) -> str:
     return str(cell).strip() if text is None else text
 
 
-def values(cells: Cells) -> list[object]:
+def read_values(cells: Cells) -> list[object]:
     """Return cells as Python's values, None for null, a number of few bits by its shortest text."""
     from pandas.api.types import is_float_dtype
 
@@ -85,7 +85,7 @@ def _doubles(cells: Cells) -> Floats:
     return narrow.astype(str).astype(np.float64)
 
 
-def numbers(cells: Cells, decimal: str = ".") -> Floats:
+def read_numbers(cells: Cells, decimal: str = ".") -> Floats:
     """Return cells as floats, NaN for what is no number; a boolean is 1 or 0."""
     from pandas.api.types import is_bool_dtype, is_float_dtype, is_integer_dtype
 
@@ -93,25 +93,25 @@ def numbers(cells: Cells, decimal: str = ".") -> Floats:
         return _doubles(cells)
     if is_bool_dtype(cells) or is_integer_dtype(cells):
         return cells.to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.array([_number(cell, decimal) for cell in values(cells)], dtype=np.float64)
+    return np.array([_number(cell, decimal) for cell in read_values(cells)], dtype=np.float64)
 
 
 def _number(cell: object, decimal: str) -> float:
     if isinstance(cell, str):
         truth = boolean_of(cell) if cell.strip().isalpha() else None
-        return as_number(cell, decimal) if truth is None else float(truth)
+        return parse_number(cell, decimal) if truth is None else float(truth)
     if isinstance(cell, bool | np.bool_):
         return float(cell)
     number = number_of(cell)
-    return as_number(_text(cell)) if number is None else float(number)
+    return parse_number(_text(cell)) if number is None else float(number)
 
 
-def as_numbers(cells: Texts, decimal: str = ".") -> Floats:
+def parse_numbers(cells: Texts, decimal: str = ".") -> Floats:
     """Return texts as floats, NaN for what is no number; "inf" is one."""
-    return np.array([as_number(cell, decimal) for cell in cells.tolist()], dtype=np.float64)
+    return np.array([parse_number(cell, decimal) for cell in cells.tolist()], dtype=np.float64)
 
 
-def as_number(cell: str, decimal: str = ".") -> float:
+def parse_number(cell: str, decimal: str = ".") -> float:
     """Return a text as a float, NaN for what is no number."""
     if decimal == ",":
         # A point may stand for thousands here, so what has one is not read at all.
@@ -123,7 +123,7 @@ def as_number(cell: str, decimal: str = ".") -> float:
     return value if cell.isascii() and "_" not in cell else math.nan
 
 
-def positions(
+def locate_values(
     cells: Cells, declared: Sequence[object], missing: Sequence[str] = (), decimal: str = "."
 ) -> tuple[Integers, Mask]:
     """Return the place of each cell's value among declared ones, −1 where none, and which lack one.
@@ -133,18 +133,18 @@ def positions(
     """
     markers = [each for each in dict.fromkeys(("", *missing)) if missing and each not in declared]
     known = Declared([*declared, *markers], decimal=decimal)
-    places = known.positions(values(cells))
+    places = known.positions(read_values(cells))
     absent = places >= len(declared)
     places[absent] = -1
     return places, absent
 
 
-def markers(missing: Missing) -> tuple[str, ...]:
+def list_markers(missing: Missing) -> tuple[str, ...]:
     """Return the texts that stand for no value; True is the empty cell, as a null is read too."""
-    return ("",) * missing if isinstance(missing, bool) else texts_of("missing", missing)
+    return ("",) * missing if isinstance(missing, bool) else normalize_texts("missing", missing)
 
 
-def texts_of(name: str, values: object) -> tuple[str, ...]:
+def normalize_texts(name: str, values: object) -> tuple[str, ...]:
     """Return declared values as texts, each once."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise DataError(f"{name} = {values!r}: must be a list")
@@ -197,7 +197,7 @@ class Date:
         put(self, "lower", _date("lower", lower))
         put(self, "upper", _date("upper", upper))
         put(self, "format", _format(format))
-        put(self, "missing", markers(missing))
+        put(self, "missing", list_markers(missing))
         if not self.lower < self.upper:
             raise DataError(f"lower = {self.lower} must be before upper = {self.upper}")
 
@@ -207,9 +207,9 @@ class Date:
         return _days(self.lower), _days(self.upper)
 
 
-def days_of(cells: Cells, kind: Date) -> Floats:
+def read_days(cells: Cells, kind: Date) -> Floats:
     """Return cells in days since 1970, NaN for what is no date in the declared format."""
-    stored = values(cells)
+    stored = read_values(cells)
     known = {cell: _days(cell, kind.format) for cell in stored if isinstance(cell, str)}
     return np.array(
         [known[cell] if isinstance(cell, str) else _days(cell) for cell in stored],

@@ -18,12 +18,12 @@ import numpy.typing as npt
 from apiece._types import Floats, Integers, Mask
 from apiece.datasets.cells import (
     Date,
-    column,
-    days_of,
-    markers,
-    numbers,
-    positions,
-    texts,
+    list_markers,
+    locate_values,
+    read_days,
+    read_numbers,
+    read_texts,
+    select_column,
 )
 from apiece.datasets.schema import Categorical, Feature, Numeric
 from apiece.errors import DataError, StewardWarning
@@ -47,7 +47,7 @@ class Encoded:
     outside: Mapping[str, int]
 
 
-def feature_names(columns: Mapping[str, Feature]) -> tuple[str, ...]:
+def name_features(columns: Mapping[str, Feature]) -> tuple[str, ...]:
     """Return the names of the features that `encode` makes from `columns`, in order."""
     names: list[str] = []
     for name, kind in columns.items():
@@ -66,31 +66,31 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
     # one of dates; a categorical one an indicator a value. Where a value may be missing there is
     # one more indicator, and the middle of the scale, 0, stands for the number. A cell that should
     # be a number or a date and is none, or is infinite, makes its row faulty.
-    names = feature_names(columns)
+    names = name_features(columns)
     features = np.empty((len(frame), len(names)), dtype=np.float32)
     faulty = np.zeros(len(frame), dtype=np.bool_)
     unread: dict[str, int] = {}
     outside: dict[str, int] = {}
     at = 0
     for name, kind in columns.items():
-        given, missing = column(frame, name, "feature"), markers(kind.missing)
+        given, missing = select_column(frame, name, "feature"), list_markers(kind.missing)
         if isinstance(kind, Categorical):
-            codes, absent = positions(given, kind.values, missing, decimal)
+            codes, absent = locate_values(given, kind.values, missing, decimal)
             bad = (codes < 0) & ~absent
             for place in range(len(kind.values)):
                 features[:, at + place] = codes == place
             at += len(kind.values)
         else:
             if isinstance(kind, Date):
-                values, number = days_of(given, kind), Numeric(*kind.days)
-                _, absent = positions(given, (), missing, decimal)
+                values, number = read_days(given, kind), Numeric(*kind.days)
+                _, absent = locate_values(given, (), missing, decimal)
             else:
-                values, number = numbers(given, decimal), kind
+                values, number = read_numbers(given, decimal), kind
                 # A marker is no number, or the number that the marker is: others are not compared.
                 marks = [float(number_of(mark, decimal) or math.nan) for mark in missing]
                 doubtful = np.flatnonzero(np.isnan(values) | np.isin(values, marks))
                 absent = np.zeros(len(frame), dtype=np.bool_)
-                absent[doubtful] = positions(given.iloc[doubtful], (), missing, decimal)[1]
+                absent[doubtful] = locate_values(given.iloc[doubtful], (), missing, decimal)[1]
             bad = ~(np.isfinite(values) | absent)
             faulty |= bad
             beyond = (values < number.lower) | (values > number.upper)
@@ -106,7 +106,7 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
     return Encoded(features, names, faulty, unread, outside)
 
 
-def unread(encoded: Encoded, columns: Mapping[str, Feature], *kinds: type) -> str:
+def describe_unread(encoded: Encoded, columns: Mapping[str, Feature], *kinds: type) -> str:
     """Return how many cells of which columns of some kinds, numbers and dates, were not read."""
     kinds = kinds or (Numeric, Date)
     return ", ".join(
@@ -125,9 +125,9 @@ def warn_unread(
     if encoded.faulty.any():
         doubts.append(
             f"{int(encoded.faulty.sum())} of {encoded.faulty.size} rows {do}, for a number or "
-            f"date that is NaN, infinite or unreadable ({unread(encoded, columns)})"
+            f"date that is NaN, infinite or unreadable ({describe_unread(encoded, columns)})"
         )
-    if cells := unread(encoded, columns, Categorical):
+    if cells := describe_unread(encoded, columns, Categorical):
         doubts.append(f"cells of no declared value count as none of them ({cells})")
     if doubts:
         warnings.warn(
@@ -156,11 +156,11 @@ def unscale(scaled: Floats, kind: Numeric) -> Floats:
 
 def encode_labels(frame: pd.DataFrame, label: str, classes: tuple[str, ...]) -> Integers:
     """Return each row's position in the declared `classes`."""
-    given = column(frame, label, "label")
-    codes, _ = positions(given, classes)
+    given = select_column(frame, label, "label")
+    codes, _ = locate_values(given, classes)
     bad = np.flatnonzero(codes < 0)
     if bad.size:
-        cells = texts(given)
+        cells = read_texts(given)
         shown = ", ".join(repr(c) for c in classes[:8])
         cased = str(cells[bad[0]]).casefold() in {name.casefold() for name in classes}
         remedy = ("case matters: " if cased else "") + "mend the row or the schema"
@@ -173,11 +173,11 @@ def encode_labels(frame: pd.DataFrame, label: str, classes: tuple[str, ...]) -> 
 
 def encode_numbers(frame: pd.DataFrame, label: str, *, decimal: str = ".") -> Floats:
     """Return each row's number in the label column, as it is."""
-    cells = column(frame, label, "label")
-    values = numbers(cells, decimal)
+    cells = select_column(frame, label, "label")
+    values = read_numbers(cells, decimal)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        first = texts(cells.iloc[bad[:1]])[0]
+        first = read_texts(cells.iloc[bad[:1]])[0]
         raise DataError(
             f"label column {label!r}, row {int(bad[0]) + 1} = {first!r}: no finite number "
             f"({bad.size} such rows); mend the rows, or leave them out"

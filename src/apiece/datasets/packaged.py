@@ -75,16 +75,16 @@ def packaged_schema(name: str) -> Schema:
         >>> packaged_schema("german").classes("risk")
         ('good', 'bad')
     """
-    return Schema.from_dict(tomllib.loads(schema_text(name)), name)
+    return Schema.from_dict(tomllib.loads(read_schema_text(name)), name)
 
 
-def schema_text(name: str) -> str:
+def read_schema_text(name: str) -> str:
     """Return the TOML text of a packaged schema, comments included."""
     describe(name)
     return (resources.files(__package__) / "data" / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def matching(columns: list[str], label: str) -> tuple[Schema, dict[str, str]] | None:
+def match_packaged(columns: list[str], label: str) -> tuple[Schema, dict[str, str]] | None:
     """Return the packaged schema whose columns are all in `columns`, and how to rename them."""
     # Names agree up to case and punctuation ("Hours-per-week" is hours_per_week). The label must be
     # the packaged one. None where no schema fits.

@@ -19,7 +19,7 @@ import tomli_w
 from apiece import _check
 from apiece._json import read_toml
 from apiece._types import Json
-from apiece.datasets.cells import Date, Missing, markers, texts_of
+from apiece.datasets.cells import Date, Missing, list_markers, normalize_texts
 from apiece.errors import DataError, unknown
 
 
@@ -53,7 +53,7 @@ class Numeric:
         for end in ("lower", "upper"):
             number = _check.finite(end, getattr(self, end), error=DataError)
             object.__setattr__(self, end, number)
-        object.__setattr__(self, "missing", markers(self.missing))
+        object.__setattr__(self, "missing", list_markers(self.missing))
         if not self.lower < self.upper:
             raise DataError(f"lower = {self.lower:g} must be less than upper = {self.upper:g}")
         if self.scale not in ("linear", "log"):
@@ -86,8 +86,8 @@ class Categorical:
     missing: Missing = ()
 
     def __post_init__(self) -> None:
-        empty = markers(self.missing)
-        object.__setattr__(self, "values", texts_of("values", self.values))
+        empty = list_markers(self.missing)
+        object.__setattr__(self, "values", normalize_texts("values", self.values))
         object.__setattr__(self, "missing", empty)
         if not self.values or set(self.values) & set(empty):
             raise DataError("give at least one value, none of them a missing marker")
@@ -303,7 +303,9 @@ _BY_STORAGE = (  # the types that a Parquet file declares, by how they begin
 )
 
 
-def template(name: str, header: dict[str, str | None], *, label: str, but: Collection[str]) -> str:
+def write_template(
+    name: str, header: dict[str, str | None], *, label: str, but: Collection[str]
+) -> str:
     """Return a TOML schema with one entry for each column of `header`, blanks marked '?'."""
     typed = any(header.values())
     parts = [_INTRO.format(name=name, types=" and its storage types" if typed else "")]

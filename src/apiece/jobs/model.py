@@ -25,7 +25,7 @@ from apiece._types import Floats, Ids, Integers, Json, State
 from apiece.budgets.frames import read_frame
 from apiece.budgets.units import Units
 from apiece.datasets import Categorical, Numeric, Schema
-from apiece.datasets.encode import encode, feature_names, scale, unscale, warn_unread
+from apiece.datasets.encode import encode, name_features, scale, unscale, warn_unread
 from apiece.datasets.schema import Feature
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import DataError, InputError
@@ -343,7 +343,7 @@ def load_model(path: str | Path) -> TabularModel:
         content, target, statement = _content(path)
         columns = Schema.from_dict({"columns": content["columns"]}, str(path)).features(but=set())
         hidden = tuple(content["hidden"])
-        size, outputs = len(feature_names(columns)), target_of(target).outputs
+        size, outputs = len(name_features(columns)), target_of(target).outputs
         for layer, (inside, outside) in enumerate(pairwise((size, *hidden, outputs))):
             for part, shape in (("weight", (outside, inside)), ("bias", (outside,))):
                 if tuple(content["state"][f"{2 * layer}.{part}"].shape) != shape:

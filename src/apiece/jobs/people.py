@@ -33,9 +33,9 @@ from apiece.datasets import (
     read_schema,
     read_table,
 )
-from apiece.datasets.cells import column, markers, positions, texts
+from apiece.datasets.cells import list_markers, locate_values, read_texts, select_column
 from apiece.datasets.encode import Encoded, encode, encode_labels, encode_numbers
-from apiece.datasets.packaged import matching
+from apiece.datasets.packaged import match_packaged
 from apiece.datasets.schema import Feature, lint
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import BudgetColumns, Data, Job
@@ -260,10 +260,10 @@ def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, s
         return frame, packaged_schema(data.source), data.label or PACKAGED[data.source].label
     if data.label is None:
         raise InputError("label: missing; give --label with the name of the column to predict")
-    column(frame, data.label, "label")
+    select_column(frame, data.label, "label")
     if data.schema is not None:
         return frame, read_schema(data.schema), data.label
-    match = matching(list(frame.columns), data.label)
+    match = match_packaged(list(frame.columns), data.label)
     if match is None:
         columns = (job.budgets.epsilon, data.ids, data.person, data.split)
         skip = "".join(f" --skip {c}" for c in columns if c)
@@ -374,7 +374,7 @@ def split(units: Roster, data: Data, seed: int | None) -> Mask:
     name = data.split_column
     random = np.random.default_rng(seed)
     if name is not None:
-        cells = [str(cell) for cell in texts(column(units.table, name, "split"))]
+        cells = [str(cell) for cell in read_texts(select_column(units.table, name, "split"))]
         parts = [_PARTS.get(cell.lower()) for cell in cells]
         bad = [row for row, part in enumerate(parts) if part is None]
         if bad:
@@ -474,7 +474,7 @@ def refuse_unread(frame: pd.DataFrame, columns: Columns, encoded: Encoded, decim
     for name, count in encoded.unread.items():
         if count < len(frame):
             continue
-        kind, first = columns[name], str(texts(column(frame, name, "feature"))[0])
+        kind, first = columns[name], str(read_texts(select_column(frame, name, "feature"))[0])
         if isinstance(kind, Date):
             why = (
                 f"in every row it is empty or no date written as {kind.format!r} (the first: "
@@ -511,13 +511,13 @@ def of_rows(
             hint = f", {cased} of them but for their case" if cased else ""
         elif isinstance(kind, Date):
             what = "date"
-        words = texts(column(frame, name, "feature"))
+        words = read_texts(select_column(frame, name, "feature"))
         empty = int((words == "").sum())
         if isinstance(kind, Numeric) and decimal == ".":
             commas = sum(re.fullmatch(r"-?\d+,\d+", word) is not None for word in words)
             if commas:
                 hint = f", {commas} of them with a comma: if it is the decimal mark, --decimal ,"
-        if empty and "" not in markers(kind.missing):
+        if empty and "" not in list_markers(kind.missing):
             hint += f", {empty} of them empty: declare missing = true to learn from such rows"
         doubts.append(f"column {name!r}: {count} of {size} cells are no {what}{hint}")
     for name, count in encoded.outside.items():
@@ -527,8 +527,8 @@ def of_rows(
                 f"column {name!r}: {count} of {size} cells lie outside their declared range and "
                 f"are clipped{hint}"
             )
-        cells = column(frame, name, "feature")
-        if size >= 20 and cells.is_unique and all(c.isdecimal() for c in texts(cells)):
+        cells = select_column(frame, name, "feature")
+        if size >= 20 and cells.is_unique and all(c.isdecimal() for c in read_texts(cells)):
             doubts.append(
                 f"column {name!r}: a different whole number in every row, like an id; is it one?"
             )
@@ -543,7 +543,7 @@ def of_rows(
 def _but_for_case(frame: pd.DataFrame, name: str, kind: Categorical) -> int:
     """Return how many cells are no declared value but would be in another case."""
     alike = {value.casefold() for value in kind.values}
-    cells = column(frame, name, "feature")
-    places, absent = positions(cells, kind.values, markers(kind.missing))
+    cells = select_column(frame, name, "feature")
+    places, absent = locate_values(cells, kind.values, list_markers(kind.missing))
     unknown = cells[(places < 0) & ~absent]
-    return sum(cell.casefold() in alike for cell in texts(unknown).tolist())
+    return sum(cell.casefold() in alike for cell in read_texts(unknown).tolist())

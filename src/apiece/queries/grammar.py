@@ -20,24 +20,42 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from apiece.datasets.blocks import UNREADABLE
 from apiece.errors import InputError, OptionError, unknown
 
 T = TypeVar("T")
-LEVELS: Final = 31  # of one question
-_SHAPES: Final = {  # columns at least, at most; numbers at least, at most
-    "count": (0, 1, 0, 0),
-    "sum": (1, 1, 0, 0),
-    "mean": (1, 1, 0, 0),
-    "variance": (1, 1, 0, 0),
-    "covariance": (2, 2, 0, 0),
-    "histogram": (1, 1, 0, 1),
-    "quantile": (1, 1, 1, LEVELS),
-    "median": (1, 1, 0, 0),
-    "interval": (1, 1, 1, 1),
-    "regression": (2, 20, 0, 0),
+# Levels of quantiles in one query, at most.
+LEVELS: Final = 31
+# Depth to which conditions may be nested.
+DEPTH: Final = 50
+# Characters of a query, at most.
+_LENGTH: Final = 10_000
+# Bins of a histogram, at most.
+_BINS: Final = 10_000
+
+
+class _Arguments(NamedTuple):
+    """How many columns and how many numbers an aggregate takes."""
+
+    fewest_columns: int
+    most_columns: int
+    fewest_numbers: int = 0
+    most_numbers: int = 0
+
+
+_AGGREGATES: Final = {
+    "count": _Arguments(0, 1),
+    "sum": _Arguments(1, 1),
+    "mean": _Arguments(1, 1),
+    "variance": _Arguments(1, 1),
+    "covariance": _Arguments(2, 2),
+    "histogram": _Arguments(1, 1, 0, 1),
+    "quantile": _Arguments(1, 1, 1, LEVELS),
+    "median": _Arguments(1, 1),
+    "interval": _Arguments(1, 1, 1, 1),
+    "regression": _Arguments(2, 20),
 }
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)
@@ -46,18 +64,22 @@ _TOKEN: Final = re.compile(
     |(?P<sign><=|>=|!=|<>|=|<|>|\(|\)|,|~|\+))""",
     re.VERBOSE,
 )
+# Aggregates of ranks, whose last argument may be the word log.
 _RANKED: Final = ("quantile", "median", "interval")
+# Aggregates whose numbers are levels.
+_LEVELLED: Final = ("quantile", "interval")
 _COMPARE: Final = ("=", "!=", "<>", "<", "<=", ">", ">=")
-DEPTH: Final = 50
+# Words that are no names of columns outside of quotes.
 _WORDS: Final = ("by", "where", "and", "or", "not", "in", "is", "null")
 _EXAMPLE: Final = "for instance: mean(income) by region where age >= 18"
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A column beside literals. sign: = != <> < <= > >= (one literal), or in (one or more)."""
+    """A comparison of a column with literals."""
 
     column: str
+    # One of = != <> < <= > >=, with one literal, or the word in, with one or more.
     sign: str
     literals: tuple[Literal, ...]
 
@@ -71,15 +93,16 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Negated:
-    """A condition that does not hold; of a missing cell neither a comparison nor its negation."""
+    """A negated condition; of a missing cell neither a comparison nor its negation holds."""
 
     part: Condition
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """Several conditions, joined by one word: and, or."""
+    """Several conditions, joined by one word."""
 
+    # The word and, or the word or.
     word: str
     parts: tuple[Condition, ...]
 
@@ -90,192 +113,251 @@ Condition = Compare | Missing | Negated | Combined
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A parsed query; of a regression the first column is the response."""
+    """A parsed query; the first column of a regression is the response."""
 
     aggregate: str
     columns: tuple[str, ...]
-    numbers: tuple[float, ...]  # how many bins; which levels, in order
+    # The number of bins of a histogram, or the levels of quantiles in order.
+    numbers: tuple[float, ...]
     by: tuple[str, ...]
     where: Condition | None
     text: str
-    counted: str = ""  # persons, rows, or "" where unsaid
-    log: bool = False  # of a quantile: small numbers weigh more
+    # The unit that a count names, persons or rows; "" where it names none.
+    counted: str = ""
+    # Whether the prior of quantiles gives more weight to small numbers.
+    log: bool = False
 
 
 def parse(text: str) -> ParsedQuery:
     """Return the query that a text stands for; raise `InputError` where it stops being one."""
-    return _Parser(text).query()
+    return _Parser(text).parse_query()
+
+
+class _Token(NamedTuple):
+    """A piece of a query's text."""
+
+    # One of number, text, name, sign and end.
+    kind: str
+    content: str
+    # Index of its first character in the text.
+    start: int
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
-        self.text, self.tokens, self.at, self.depth = text, _tokens(text), 0, 0
+    """A recursive descent over the tokens of a text: a method for each rule of the grammar."""
 
-    def fail(self, expected: str) -> InputError:
-        kind, value, place = self.tokens[self.at]
-        result = "the end" if kind == "end" else repr(value)
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = _split_tokens(text)
+        # Index of the next token.
+        self.index = 0
+        # Brackets and negations that are open.
+        self.depth = 0
+
+    def make_error(self, expected: str) -> InputError:
+        """Return the error that something else was expected than the next token."""
+        token = self.tokens[self.index]
+        actual = "the end" if token.kind == "end" else repr(token.content)
         return InputError(
-            f"query: expected {expected}, found {result} at character {place + 1} of "
+            f"query: expected {expected}, found {actual} at character {token.start + 1} of "
             f"{self.text!r}; {_EXAMPLE}"
         )
 
     def take(self, kind: str, *values: str) -> str | None:
-        """Return the next token where it is of a kind, and one of the values if there are any."""
-        have, content, _ = self.tokens[self.at]
-        word = content.lower()
-        if have != kind or (word not in values if values else kind == "name" and word in _WORDS):
+        """Take the next token where it is of a kind, and one of the values if there are any."""
+        token = self.tokens[self.index]
+        word = token.content.lower()
+        if values:
+            fits = word in values
+        else:
+            fits = kind != "name" or word not in _WORDS
+        if token.kind != kind or not fits:
             return None
-        self.at += 1
-        return content
+        self.index += 1
+        return token.content
 
-    def need(self, kind: str, value: str = "") -> str:
-        result = self.take(kind, value) if value else self.take(kind)
-        if result is None:
-            raise self.fail(repr(value) if value else f"a {'column' if kind == 'name' else kind}")
-        return result
+    def require(self, kind: str, value: str = "") -> str:
+        """Take the next token, which must be of a kind, and this value if there is one."""
+        content = self.take(kind, value) if value else self.take(kind)
+        if content is not None:
+            return content
+        if value:
+            raise self.make_error(repr(value))
+        raise self.make_error("a column" if kind == "name" else f"a {kind}")
 
-    def column(self) -> str:
-        name = self.need("name")
+    def parse_column(self) -> str:
+        name = self.require("name")
         return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
-    def query(self) -> ParsedQuery:
-        aggregate = self.need("name").lower()
-        if aggregate not in _SHAPES:
-            raise unknown("aggregate", aggregate, _SHAPES)
-        self.need("sign", "(")
-        counted = (self.take("name", "persons", "rows") or "") if aggregate == "count" else ""
-        columns, numbers, log = ([], [], False) if counted else self.arguments(aggregate in _RANKED)
-        self.need("sign", ")")
-        by = self.grouping() if self.take("name", "by") else []
-        where = self.condition() if self.take("name", "where") else None
-        if self.tokens[self.at][0] != "end":
-            raise self.fail("'by', 'where' or the end")
+    def parse_query(self) -> ParsedQuery:
+        aggregate = self.require("name").lower()
+        if aggregate not in _AGGREGATES:
+            raise unknown("aggregate", aggregate, _AGGREGATES)
+        self.require("sign", "(")
+        counted = None
+        if aggregate == "count":
+            counted = self.take("name", "persons", "rows")
+        columns: list[str] = []
+        numbers: list[float] = []
+        log = False
+        if not counted:
+            columns, numbers, log = self.parse_arguments(takes_log=aggregate in _RANKED)
+        self.require("sign", ")")
+        by = self.parse_grouping() if self.take("name", "by") else []
+        where = self.parse_condition() if self.take("name", "where") else None
+        if self.tokens[self.index].kind != "end":
+            raise self.make_error("'by', 'where' or the end")
         _check_arguments(aggregate, columns, numbers)
         if len(set(columns)) != len(columns) or len(set(by)) != len(by):
             raise OptionError("query: a column is named twice")
         if aggregate == "median":
-            aggregate, numbers = "quantile", [0.5]
-        ordered = tuple(sorted(numbers))
-        text = self.text.strip()
+            aggregate = "quantile"
+            numbers = [0.5]
         return ParsedQuery(
-            aggregate, tuple(columns), ordered, tuple(by), where, text, counted.lower(), log
+            aggregate=aggregate,
+            columns=tuple(columns),
+            numbers=tuple(sorted(numbers)),
+            by=tuple(by),
+            where=where,
+            text=self.text.strip(),
+            counted=(counted or "").lower(),
+            log=log,
         )
 
-    def arguments(self, ranked: bool) -> tuple[list[str], list[float], bool]:
+    def parse_arguments(self, *, takes_log: bool) -> tuple[list[str], list[float], bool]:
+        """Return the columns, the numbers, and whether the last argument is the word log."""
         columns: list[str] = []
         numbers: list[float] = []
-        while self.tokens[self.at][1] != ")":
+        while self.tokens[self.index].content != ")":
             if columns or numbers:
-                self.need("sign", ",")
-            if columns and ranked and self.take("name", "log"):
+                self.require("sign", ",")
+            if columns and takes_log and self.take("name", "log"):
                 return columns, numbers, True
             number = self.take("number")
             if number is not None:
                 numbers.append(float(number))
                 continue
-            columns.append(self.column())
+            columns.append(self.parse_column())
             if self.take("sign", "~"):
-                columns += self.separated(self.column, "+")
+                columns += self.parse_list(self.parse_column, "+")
         return columns, numbers, False
 
-    def grouping(self) -> list[str]:
-        enclosed = self.take("sign", "(")
-        columns = self.separated(self.column)
-        if enclosed:
-            self.need("sign", ")")
+    def parse_grouping(self) -> list[str]:
+        has_brackets = self.take("sign", "(")
+        columns = self.parse_list(self.parse_column)
+        if has_brackets:
+            self.require("sign", ")")
         return columns
 
-    def separated(self, part: Callable[[], T], sign: str = ",") -> list[T]:
-        parts = [part()]
-        while self.take("sign", sign):
-            parts.append(part())
+    def parse_list(self, parse_part: Callable[[], T], separator: str = ",") -> list[T]:
+        """Return one part or more, with a separator between them."""
+        parts = [parse_part()]
+        while self.take("sign", separator):
+            parts.append(parse_part())
         return parts
 
-    def condition(self) -> Condition:
-        return self.joined("or", lambda: self.joined("and", self.term))
+    def parse_condition(self) -> Condition:
+        return self.parse_joined("or", self.parse_clause)
 
-    def joined(self, word: str, part: Callable[[], Condition]) -> Condition:
-        parts = [part()]
+    def parse_clause(self) -> Condition:
+        return self.parse_joined("and", self.parse_term)
+
+    def parse_joined(self, word: str, parse_part: Callable[[], Condition]) -> Condition:
+        """Return one condition, or several that are joined by a word."""
+        parts = [parse_part()]
         while self.take("name", word):
-            parts.append(part())
+            parts.append(parse_part())
         return parts[0] if len(parts) == 1 else Combined(word, tuple(parts))
 
-    def term(self) -> Condition:
+    def parse_term(self) -> Condition:
         negated = self.take("name", "not") is not None
         if not (negated or self.take("sign", "(")):
-            return self.comparison()
+            return self.parse_comparison()
         self.depth += 1
         if self.depth > DEPTH:
             raise InputError(f"query: nested more than {DEPTH} deep; write it flatter")
-        inner = Negated(self.term()) if negated else self.condition()
-        if not negated:
-            self.need("sign", ")")
+        inner: Condition
+        if negated:
+            inner = Negated(self.parse_term())
+        else:
+            inner = self.parse_condition()
+            self.require("sign", ")")
         self.depth -= 1
         return inner
 
-    def comparison(self) -> Condition:
-        column = self.column()
+    def parse_comparison(self) -> Condition:
+        column = self.parse_column()
         if self.take("name", "is"):
             negated = self.take("name", "not") is not None
-            self.need("name", "null")
+            self.require("name", "null")
             return Negated(Missing(column)) if negated else Missing(column)
         negated = self.take("name", "not") is not None
         if self.take("name", "in"):
-            self.need("sign", "(")
-            chosen = Compare(column, "in", tuple(self.separated(self.literal)))
-            self.need("sign", ")")
-            return Negated(chosen) if negated else chosen
+            self.require("sign", "(")
+            literals = self.parse_list(self.parse_literal)
+            self.require("sign", ")")
+            membership = Compare(column, "in", tuple(literals))
+            return Negated(membership) if negated else membership
         sign = None if negated else self.take("sign", *_COMPARE)
         if sign is None:
-            raise self.fail("a comparison")
-        return Compare(column, sign, (self.literal(),))
+            raise self.make_error("a comparison")
+        return Compare(column, sign, (self.parse_literal(),))
 
-    def literal(self) -> Literal:
+    def parse_literal(self) -> Literal:
         number = self.take("number")
         if number is not None:
             return float(number)
         text = self.take("text")
         if text is None:
-            raise self.fail("a number or a 'text'")
+            raise self.make_error("a number or a 'text'")
         return text[1:-1].replace("''", "'")
 
 
-def _tokens(text: str) -> list[tuple[str, str, int]]:
-    if len(text) > 10_000:
-        raise InputError("query: give a text of at most 10,000 characters")
-    odd = UNREADABLE.search(text)
-    if odd and not odd[0].isspace():
+def _split_tokens(text: str) -> list[_Token]:
+    """Return the tokens of a text, the last of which is its end."""
+    if len(text) > _LENGTH:
+        raise InputError(f"query: give a text of at most {_LENGTH:,} characters")
+    control = UNREADABLE.search(text)
+    if control and not control[0].isspace():
         raise InputError(
-            f"query: control character {odd[0]!r} at character {odd.start() + 1}; leave it out"
+            f"query: control character {control[0]!r} at character {control.start() + 1}; leave "
+            "it out"
         )
-    tokens, at = [], 0
-    while at < len(text.rstrip()):
-        match = _TOKEN.match(text, at)
+    tokens: list[_Token] = []
+    start = 0
+    while start < len(text.rstrip()):
+        match = _TOKEN.match(text, start)
         if match is None:
             raise InputError(
-                f"query: cannot read {text[at : at + 10].strip()!r} at character {at + 1} of "
-                f"{text!r}; {_EXAMPLE}"
+                f"query: cannot read {text[start : start + 10].strip()!r} at character "
+                f"{start + 1} of {text!r}; {_EXAMPLE}"
             )
         kind = str(match.lastgroup)
-        tokens.append((kind, match.group(kind), match.start(kind)))
-        at = match.end()
-    return [*tokens, ("end", "", len(text))]
+        tokens.append(_Token(kind, match.group(kind), match.start(kind)))
+        start = match.end()
+    return [*tokens, _Token("end", "", len(text))]
 
 
 def _check_arguments(aggregate: str, columns: list[str], numbers: list[float]) -> None:
-    least, most, fewest, wanted = _SHAPES[aggregate]
-    levels = aggregate in ("quantile", "interval")
-    if levels and not (numbers and all(0 < level < 1 for level in numbers)):
+    """Refuse an aggregate with too few or too many arguments, or with numbers out of range."""
+    limits = _AGGREGATES[aggregate]
+    has_levels = aggregate in _LEVELLED
+    if has_levels and not (numbers and all(0 < level < 1 for level in numbers)):
         raise InputError(
             f"query: {aggregate} needs its level, in (0, 1); as in {aggregate}(income, 0.5)"
         )
-    if not (least <= len(columns) <= most and fewest <= len(numbers) <= wanted):
+    columns_fit = limits.fewest_columns <= len(columns) <= limits.most_columns
+    numbers_fit = limits.fewest_numbers <= len(numbers) <= limits.most_numbers
+    if not (columns_fit and numbers_fit):
         raise InputError(
-            f"query: {aggregate} takes {least} to {most} columns and up to {wanted} numbers, not "
-            f"{len(columns)} and {len(numbers)}"
+            f"query: {aggregate} takes {limits.fewest_columns} to {limits.most_columns} columns "
+            f"and up to {limits.most_numbers} numbers, not {len(columns)} and {len(numbers)}"
         )
-    if levels and len(set(numbers)) != len(numbers):
+    if has_levels and len(set(numbers)) != len(numbers):
         raise InputError("query: a level is given twice; give each once")
-    bins = numbers[0] if aggregate == "histogram" and numbers else 10.0
-    if not (bins.is_integer() and 1 <= bins <= 10_000):
-        raise InputError(f"query: histogram with {bins:g} bins; give a whole number to 10,000")
+    if aggregate == "histogram" and numbers:
+        bins = numbers[0]
+        if not (bins.is_integer() and 1 <= bins <= _BINS):
+            raise InputError(
+                f"query: histogram with {bins:g} bins; give a whole number to {_BINS:,}"
+            )

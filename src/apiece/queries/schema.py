@@ -1,4 +1,4 @@
-"""Declarations about a table before a private query: all of them public, none looked up."""
+"""Declarations about a table, made before a private query: all public, none taken from rows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import numpy as np
 from apiece import _check, datasets
 from apiece._types import Json
 from apiece.datasets.blocks import UNREADABLE
-from apiece.datasets.cells import markers
+from apiece.datasets.cells import list_markers
 from apiece.errors import DataError, InputError, as_given, unknown
 from apiece.tables import ISO, Declared, text_of
 
 KINDS: Final = ("numeric", "text", "date", "boolean")
-# Of bounds, and of what they are apart its inverse: no estimate from any noisy sums overflows.
+# The largest bound, and the inverse of the smallest distance of two: so no estimate from any noisy
+# sums overflows.
 LARGEST: Final = 1e60
 
 
@@ -69,8 +70,10 @@ class Schema:
     def __post_init__(self) -> None:
         bounds = {}
         for name, (low, high) in self.bounds.items():
-            low, high = _check.finite(f"{name} low", low), _check.finite(f"{name} high", high)
-            if not (-LARGEST <= low < high <= LARGEST and high - low >= 1 / LARGEST):
+            low = _check.finite(f"{name} low", low)
+            high = _check.finite(f"{name} high", high)
+            is_ordered = -LARGEST <= low < high <= LARGEST
+            if not (is_ordered and high - low >= 1 / LARGEST):
                 raise InputError(
                     f"bounds of {name!r}: {low:g} to {high:g}; low must be below high, by "
                     f"{1 / LARGEST:g} at least, and neither beyond {LARGEST:g}"
@@ -79,8 +82,8 @@ class Schema:
         for kind in self.kinds.values():
             if kind not in KINDS:
                 raise unknown("kind", kind, KINDS)
-        groups = {name: tuple(map(_plain, values)) for name, values in self.groups.items()}
-        missing = {name: tuple(map(_plain, values)) for name, values in self.missing.items()}
+        groups = {name: tuple(map(_unwrap_value, vs)) for name, vs in self.groups.items()}
+        missing = {name: tuple(map(_unwrap_value, vs)) for name, vs in self.missing.items()}
         for name, values in groups.items():
             self._check_groups(name, values)
         _refuse_unreadable("column", [str(name) for name in self.columns])
@@ -94,12 +97,12 @@ class Schema:
             )
         if self.decimal not in (".", ","):
             raise InputError(f"decimal = {self.decimal!r}: must be '.' or ','")
-        put = object.__setattr__
-        put(self, "bounds", bounds)
-        put(self, "groups", groups)
-        put(self, "kinds", dict(self.kinds))
-        put(self, "missing", missing)
-        put(self, "formats", dict(self.formats))
+        set_field = object.__setattr__
+        set_field(self, "bounds", bounds)
+        set_field(self, "groups", groups)
+        set_field(self, "kinds", dict(self.kinds))
+        set_field(self, "missing", missing)
+        set_field(self, "formats", dict(self.formats))
 
     @classmethod
     def of_columns(
@@ -121,14 +124,14 @@ class Schema:
         Args:
             person: Column of the person's id, which is left out of the others.
             columns: A public schema; skipped columns are not read.
-            bounds: More of them, or others than the schema's.
-            groups: The same.
-            kinds: The same.
-            rows_per_person: As of `Schema`.
-            decimal: As of `Schema`.
+            bounds: Column → (low, high), in addition to the schema's or in their place.
+            groups: Column → values, in addition to the schema's or in their place.
+            kinds: Column → kind, in addition to the schema's or in their place.
+            rows_per_person: How many rows one person brings at most.
+            decimal: The decimal mark of numbers that are texts.
 
         Raises:
-            InputError: As `Schema`.
+            InputError: For declarations that `Schema` refuses.
 
         Example:
             >>> from apiece import datasets
@@ -137,47 +140,55 @@ class Schema:
             >>> Schema.of_columns("id", people, rows_per_person=1).bounds
             {'age': (0.0, 120.0)}
         """
-        used = {name: kind for name, kind in columns.columns.items() if name != person}
-        own_bounds, own_groups, own_kinds = {}, {}, {}
-        missing, formats = {}, {}
-        for name, kind in used.items():
-            match kind:
+        ranges = {}
+        categories = {}
+        dates = {}
+        missing = {}
+        formats = {}
+        for name, column in columns.columns.items():
+            if name == person:
+                continue
+            match column:
                 case datasets.Numeric():
-                    own_bounds[name] = (kind.lower, kind.upper)
+                    ranges[name] = (column.lower, column.upper)
                 case datasets.Categorical():
-                    own_groups[name] = kind.values
+                    categories[name] = column.values
                 case datasets.Date():
-                    own_kinds[name] = "date"
-                    formats[name] = kind.format
+                    dates[name] = "date"
+                    if column.format != ISO:
+                        formats[name] = column.format
                 case _:
                     continue
-            if given := [each for each in markers(kind.missing) if each]:
-                missing[name] = given
+            # The empty cell is missing in any case.
+            texts = [marker for marker in list_markers(column.missing) if marker]
+            if texts:
+                missing[name] = texts
         return cls(
             person,
-            bounds=own_bounds | dict(bounds or {}),
-            groups=own_groups | dict(groups or {}),
+            bounds=ranges | dict(bounds or {}),
+            groups=categories | dict(groups or {}),
             rows_per_person=rows_per_person,
-            kinds=own_kinds | dict(kinds or {}),
+            kinds=dates | dict(kinds or {}),
             missing=missing,
-            formats={name: form for name, form in formats.items() if form != ISO},
+            formats=formats,
             decimal=decimal,
         )
 
     def _check_groups(self, name: str, values: Sequence[str | float]) -> None:
         """Refuse declared values that are empty, two of one value, or not of the declared kind."""
         declared = Declared(values, self.kinds.get(name), self.decimal)
-        if wrong := declared.unreadable():
+        unreadable = declared.find_unreadable()
+        if unreadable:
             raise InputError(
-                f"groups of {name!r}: {wrong[0]!r} is not {self.kinds[name]}; declare values of "
-                "that kind"
+                f"groups of {name!r}: {unreadable[0]!r} is not {self.kinds[name]}; declare values "
+                "of that kind"
             )
-        if not values or declared.repeated() or None in map(text_of, values):
+        if not values or declared.find_repeats() or None in map(text_of, values):
             raise InputError(f"groups of {name!r}: declare each value once, at least one")
         _refuse_unreadable(f"groups of {name!r}", [str(text_of(value)) for value in values])
 
     def declared(self, column: str) -> Declared:
-        """Return a grouping column's declared values, with which its cells are compared.
+        """Return a grouping column's declared values, which tell which of them a cell is.
 
         Args:
             column: A name.
@@ -189,11 +200,16 @@ class Schema:
 
     @property
     def terms(self) -> Json:
-        """What a ledger compares: the declarations, without those that say nothing."""
-        said = asdict(self)
+        """The declarations as a ledger compares them."""
+        # Those that came later are left out where they say nothing, so that older entries of a
+        # ledger stay comparable.
+        terms = asdict(self)
         if self.decimal == ".":
-            del said["decimal"]
-        return {name: v for name, v in said.items() if v or name not in ("missing", "formats")}
+            del terms["decimal"]
+        for name in ("missing", "formats"):
+            if not terms[name]:
+                del terms[name]
+        return terms
 
     def bounds_of(self, column: str) -> tuple[float, float]:
         """Return a column's bounds; they are never taken from the data.
@@ -262,7 +278,7 @@ class Schema:
         return tuple(dict.fromkeys(pairs))
 
     def stored(self, column: str, kind: str) -> str:
-        """Return the name of a reading in the registered table; no name of a user's enters SQL.
+        """Return the name of a reading in the registered table, which is not the user's name.
 
         Args:
             column: A declared column.
@@ -280,9 +296,10 @@ class Schema:
         return f"g{list(self.groups).index(column)}"
 
 
-def _plain(value: object) -> str | float:
-    """Return a declared value as plain Python, which an answer can hold."""
-    value = value.item() if isinstance(value, np.generic) else value
+def _unwrap_value(value: object) -> str | float:
+    """Return a declared value as a text or number of Python's, which an answer can hold."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, date):
         value = text_of(value) or ""
     if not isinstance(value, (str, int, float)):
@@ -290,9 +307,10 @@ def _plain(value: object) -> str | float:
     return value
 
 
-def _refuse_unreadable(what: str, texts: Sequence[str]) -> None:
+def _refuse_unreadable(source: str, texts: Sequence[str]) -> None:
+    """Raise `InputError` for a text with control characters; `source` names it in the message."""
     for text in texts:
         if UNREADABLE.search(text):
             raise InputError(
-                f"{what}: {text!r} is not plain text; give text without control characters"
+                f"{source}: {text!r} is not plain text; give text without control characters"
             )

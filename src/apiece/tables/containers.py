@@ -4,15 +4,17 @@ from __future__ import annotations
 
 
 def pandas_of(table: object) -> object:
-    """Return a table in memory as a pandas one, each cell as it is stored; else what was given.
+    """Return a table in memory as a pandas table, each cell as it is stored.
 
-    Arrow, Polars and DuckDB tables are taken. A null makes no other person's whole number a float.
+    Arrow, Polars and DuckDB tables are converted; anything else comes back as it is. A null makes
+    no other person's whole number a float.
     """
     import pandas as pd
 
     if isinstance(table, pd.DataFrame):
         return table
-    if hasattr(table, "to_arrow_table"):  # a DuckDB relation: evaluated here, once
+    # A DuckDB relation is evaluated here, once.
+    if hasattr(table, "to_arrow_table"):
         table = table.to_arrow_table()
     if not hasattr(table, "__arrow_c_stream__"):
         to_pandas = getattr(table, "to_pandas", None)

@@ -20,15 +20,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-# Most digits of a whole number that is kept exactly: as many as doubles reach.
+# Digits of a whole number that is exact, at most: as many as doubles reach.
 _DIGITS: Final = 310
 # Arithmetic on decimals that rounds none of so many digits.
 _EXACT: Final = Context(prec=400)
 # From here on different whole numbers are one double.
 _WHOLE: Final = 2**53
 _EPOCH: Final = datetime(1970, 1, 1)
-# What a cell may be that has a value; others, as lists, have none and cannot be looked up.
+# Types of cells that have a value; others, as lists, have none and cannot be looked up.
 _SCALARS: Final = (str, bool, int, float, Decimal, date, np.generic)
+# Texts of booleans, in lower case.
 _WORDS: Final = {"true": True, "false": False}
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
 # A date or time as ISO 8601 writes it, and its distance from UTC.
@@ -43,27 +44,31 @@ _OFFSET: Final = re.compile(r"(.*:.*?)([+-])(\d{2}):?(\d{2})?")
 
 
 def text_of(cell: object) -> str | None:
-    """Return a cell as text: stripped, in normal form C, whole numbers without a fraction."""
-    # Dates are written as ISO 8601 in UTC. None is what is no cell: null, NaN, a list.
+    """Return a cell as text: stripped, in normal form C, whole numbers without a fraction.
+
+    Dates are written as ISO 8601 in UTC. A null, NaN, a list and the like are None.
+    """
     match cell:
         case str():
             return plain_text(cell)
         case bool() | np.bool_():
             return "true" if cell else "false"
         case int() | np.integer():
-            return str(int(cell)) if abs(int(cell)) < 10**_DIGITS else None
+            number = int(cell)
+            return str(number) if abs(number) < 10**_DIGITS else None
         case float() | np.floating():
             if math.isnan(cell):
                 return None
-            exact = shortest(cell)
-            whole = exact.is_integer() and abs(exact) < _WHOLE
-            return str(int(exact)) if whole else repr(exact)
+            double = widen_float(cell)
+            if double.is_integer() and abs(double) < _WHOLE:
+                return str(int(double))
+            return repr(double)
         case Decimal():
             if not (cell.is_finite() and abs(cell.adjusted()) <= _DIGITS):
                 return None
             return format(cell.normalize(_EXACT), "f") if cell else "0"
         case date():
-            return _moment_text(cell)
+            return _write_moment(cell)
     return None
 
 
@@ -72,18 +77,18 @@ def plain_text(text: str) -> str:
     return unicodedata.normalize("NFC", str(text).strip())
 
 
-def shortest(value: float | np.floating) -> float:
-    """Return the double of a number's shortest text: .1 for float32's nearest to .1."""
+def widen_float(value: float | np.floating) -> float:
+    """Return the double of a number's shortest text: .1 for the float32 nearest to .1."""
     if isinstance(value, np.float32 | np.float16):
         return float(str(value))
     return float(value)
 
 
 def number_of(cell: object, decimal: str = ".") -> str | None:
-    """Return the number in a cell as the one text that it has, None for what is no finite number.
+    """Return the number in a cell as text, the same for all its spellings; None if there is none.
 
-    Whole numbers are exact to 310 digits, others are those of the nearest double. Texts have the
-    decimal mark `decimal`. A boolean is no number here.
+    Whole numbers are exact to 310 digits, others are written as the nearest double. Numbers are
+    finite. Texts have the decimal mark `decimal`. A boolean is no number here.
 
     >>> number_of("1.0"), number_of("-.50"), number_of(np.float32(0.1)), number_of("0,5", ",")
     ('1', '-0.5', '0.1', '0.5')
@@ -96,18 +101,18 @@ def number_of(cell: object, decimal: str = ".") -> str | None:
             if decimal == ",":
                 # A point may stand for thousands here, so what has one is no number.
                 text = "" if "." in text else text.replace(",", ".")
-            return _canonical(text) if _NUMBER.fullmatch(text) else None
+            return _normalize_number(text) if _NUMBER.fullmatch(text) else None
         case int() | np.integer():
             return text_of(cell)
         case float() | np.floating():
-            return _canonical(repr(shortest(cell))) if math.isfinite(cell) else None
+            return _normalize_number(repr(widen_float(cell))) if math.isfinite(cell) else None
         case Decimal():
-            return _canonical(str(cell)) if cell.is_finite() else None
+            return _normalize_number(str(cell)) if cell.is_finite() else None
     return None
 
 
-def _canonical(text: str) -> str | None:
-    """Return the text of a number: of a whole one its digits, of another its nearest double's."""
+def _normalize_number(text: str) -> str | None:
+    """Return the one text of a number: digits if it is whole, its nearest double's otherwise."""
     try:
         value = Decimal(text)
     except InvalidOperation:
@@ -149,17 +154,21 @@ def moment_of(cell: object, form: str = ISO) -> int | None:
             cell = datetime.strptime(text, form)
         except (ValueError, OverflowError):
             return None
-    if not isinstance(cell, date) or cell != cell:  # pandas' NaT is a datetime that is not itself
+    # pandas' NaT is a datetime that does not equal itself.
+    if not isinstance(cell, date) or cell != cell:
         return None
     if not isinstance(cell, datetime):
-        return _microseconds(datetime(cell.year, cell.month, cell.day))
-    with suppress(OverflowError, ValueError, NotImplementedError):  # beyond the years 1 to 9999
-        plain = cell if cell.tzinfo is None else cell.astimezone(UTC).replace(tzinfo=None)
-        return _microseconds(datetime(*plain.timetuple()[:6], plain.microsecond))
+        return _count_microseconds(datetime(cell.year, cell.month, cell.day))
+    # Pandas' timestamps and shifted ones may lie beyond the years 1 to 9999.
+    with suppress(OverflowError, ValueError, NotImplementedError):
+        if cell.tzinfo is not None:
+            cell = cell.astimezone(UTC).replace(tzinfo=None)
+        return _count_microseconds(datetime(*cell.timetuple()[:6], cell.microsecond))
     return None
 
 
 def _moment_of_text(text: str) -> int | None:
+    """Return the moment of a text of the form `_MOMENT`, in microseconds since 1970, in UTC."""
     offset = timedelta(0)
     if text.endswith("Z"):
         text = text[:-1]
@@ -169,23 +178,28 @@ def _moment_of_text(text: str) -> int | None:
         if int(hours) > 23 or int(minutes or 0) > 59:
             return None
         offset = -offset if sign == "-" else offset
-    day, _, time = text.replace("T", " ").partition(" ")
+    day_text, _, time = text.replace("T", " ").partition(" ")
     clock, _, fraction = time.partition(".")
-    hour, minute, second = (*map(int, filter(None, clock.split(":"))), 0, 0, 0)[:3]
+    parts = [int(part) for part in clock.split(":") if part]
+    hour, minute, second = (*parts, 0, 0, 0)[:3]
+    # Digits beyond microseconds are cut off.
+    microseconds = int(fraction[:6].ljust(6, "0"))
     try:
-        year, month, number = map(int, day.split("-"))
-        moment = datetime(year, month, number, hour, minute, second)
-        moment += timedelta(microseconds=int(fraction[:6].ljust(6, "0"))) - offset
+        year, month, day = map(int, day_text.split("-"))
+        moment = datetime(year, month, day, hour, minute, second)
+        moment += timedelta(microseconds=microseconds) - offset
     except (ValueError, OverflowError):
         return None
-    return _microseconds(moment)
+    return _count_microseconds(moment)
 
 
-def _microseconds(moment: datetime) -> int:
+def _count_microseconds(moment: datetime) -> int:
+    """Return the microseconds from the beginning of 1970 to a moment."""
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _moment_text(value: date) -> str | None:
+def _write_moment(value: date) -> str | None:
+    """Return a date or a moment as ISO 8601 writes it, in UTC; None beyond the years 1 to 9999."""
     if not isinstance(value, datetime):
         return value.isoformat()
     moment = moment_of(value)
@@ -194,7 +208,7 @@ def _moment_text(value: date) -> str | None:
     return (_EPOCH + timedelta(microseconds=moment)).isoformat(sep=" ")
 
 
-# How a cell is compared under each declared kind; under none by the first of these that fits.
+# Kind → the form of a cell, with a decimal mark, by which cells of that kind are compared.
 _FORMS: Final[dict[str, Callable[[object, str], Hashable]]] = {
     "text": lambda cell, _: text_of(cell),
     "boolean": boolean_of,
@@ -207,10 +221,11 @@ class Declared:
     """Declared values of a column, with which its cells are compared by kind.
 
     Args:
-        values: As they were declared: texts, numbers, booleans or dates.
-        kind: How they are compared, "text", "numeric", "boolean" or "date"; None by the kind that a
-            cell is stored as, and where it is stored as text by its spelling, else as what the
-            declared value is: a boolean (where all of them are such), a number or a moment.
+        values: The texts, numbers, booleans or dates that were declared.
+        kind: The kind by which cells are compared, "text", "numeric", "boolean" or "date". Without
+            one a cell is compared by the kind that it is stored as; where it is stored as text, by
+            its spelling, and if no declared value has that, as a boolean (where all of the values
+            are such), a number or a moment.
         decimal: The decimal mark of numbers that are texts.
 
     A spelling that is a declared value is that value. What two declared values have in common, as
@@ -230,20 +245,21 @@ class Declared:
         kinds = list(_FORMS) if kind is None else [kind]
         if kind is None and any(boolean_of(value) is None for value in self.values):
             kinds.remove("boolean")
-        self._places = {name: self._by_form(name) for name in kinds}
+        # Kind → form → position of the value that has it.
+        self._positions = {name: self._index_forms(name) for name in kinds}
 
-    def _by_form(self, kind: str) -> dict[Hashable, int]:
-        """Return the place of each value of a kind; −1 for what two of them have in common."""
-        places: dict[Hashable, int] = {}
-        for place, value in enumerate(self.values):
+    def _index_forms(self, kind: str) -> dict[Hashable, int]:
+        """Return form → position for the values of a kind; −1 for a form that two of them have."""
+        positions: dict[Hashable, int] = {}
+        for position, value in enumerate(self.values):
             form = _FORMS[kind](value, self.decimal)
             # Whoever declares writes numbers with a point, or as the cells are written.
             form = _FORMS[kind](value, ".") if form is None else form
             if form is not None:
-                places[form] = -1 if form in places else place
-        return places
+                positions[form] = -1 if form in positions else position
+        return positions
 
-    def unreadable(self) -> list[object]:
+    def find_unreadable(self) -> list[object]:
         """Return the declared values that are not of the declared kind."""
         kind = self.kind or "text"
         return [
@@ -252,26 +268,27 @@ class Declared:
             if _FORMS[kind](value, self.decimal) is None and _FORMS[kind](value, ".") is None
         ]
 
-    def repeated(self) -> list[object]:
-        """Return the declared values that cannot be told from one before them."""
+    def find_repeats(self) -> list[object]:
+        """Return the declared values that have the form of an earlier one."""
         kind = self.kind or "text"
         forms = [_FORMS[kind](value, self.decimal) for value in self.values]
-        return [v for k, v in enumerate(self.values) if forms[k] in forms[:k]]
+        return [value for k, value in enumerate(self.values) if forms[k] in forms[:k]]
 
     def position(self, cell: object) -> int:
-        """Return the place of a cell's value among the declared ones, −1 where it is none.
+        """Return the position of a cell's value among the declared ones, −1 where it is none.
 
         None is the empty cell, which is the text "".
         """
         cell = "" if cell is None else cell
-        for kind in self._kinds_of(cell):
-            places = self._places.get(kind)
-            form = None if places is None else _FORMS[kind](cell, self.decimal)
-            if places is not None and form in places and form is not None:
-                return places[form]
+        for kind in self._list_kinds(cell):
+            if kind not in self._positions:
+                continue
+            form = _FORMS[kind](cell, self.decimal)
+            if form is not None and form in self._positions[kind]:
+                return self._positions[kind][form]
         return -1
 
-    def _kinds_of(self, cell: object) -> tuple[str, ...]:
+    def _list_kinds(self, cell: object) -> tuple[str, ...]:
         """Return the kinds by which a cell is compared, in order."""
         if self.kind is not None:
             return (self.kind,)
@@ -287,20 +304,20 @@ class Declared:
         return ()
 
     def text(self, cell: str) -> str:
-        """Return the text with which a cell of a text table is compared where texts are.
+        """Return the text by which a filter compares a cell of a text table.
 
-        A declared value is written as it was declared. Another cell is written as `text_of` writes
-        what the declared values are, booleans, numbers or moments, so that a container that stores
-        those and one that spells them hold the same texts.
+        A declared value is written as it was declared. If all declared values are booleans, numbers
+        or moments, another cell that is one is written as `text_of` writes it, so that a container
+        that stores such values and one that spells them hold the same texts.
 
         >>> Declared([True]).text("False"), Declared([1, 2]).text("3.0")
         ('false', '3')
         >>> Declared(["a"]).text("3.0")
         '3.0'
         """
-        place = self.position(cell)
-        if place >= 0:
-            return text_of(self.values[place]) or ""
+        position = self.position(cell)
+        if position >= 0:
+            return text_of(self.values[position]) or ""
         if self._all_are("boolean") and cell.lower() in _WORDS:
             return cell.lower()
         number = number_of(cell, self.decimal) if self._all_are("numeric") else None
@@ -309,25 +326,25 @@ class Declared:
         moment = moment_of(cell) if self._all_are("date") else None
         if moment is None:
             return cell
-        when = _EPOCH + timedelta(microseconds=moment)
-        return when.isoformat(sep=" ") if ":" in cell else when.date().isoformat()
+        time = _EPOCH + timedelta(microseconds=moment)
+        return time.isoformat(sep=" ") if ":" in cell else time.date().isoformat()
 
     def _all_are(self, kind: str) -> bool:
         """Return whether each declared value is of a kind, and cells are compared by it."""
-        return len(self._places.get(kind, {})) == len(self.values) > 0
+        return len(self._positions.get(kind, {})) == len(self.values) > 0
 
     def positions(self, cells: Iterable[object]) -> npt.NDArray[np.int64]:
-        """Return the place of each cell's value among the declared ones, −1 where it is none."""
-        # Each value is compared once; by type, for 1 == 1.0 == True.
+        """Return the position of each cell's value among the declared ones, −1 where it is none."""
+        # Type → cell → position. Each value is compared once; by type, for 1 == 1.0 == True.
         known: dict[type, dict[object, int]] = {}
-        found = []
+        positions = []
         for cell in cells:
             kind = type(cell)
-            places = known.setdefault(kind, {}) if issubclass(kind, _SCALARS) else {}
-            place = places.get(cell) if places else None
-            if place is None:
-                place = self.position(cell)
-                if issubclass(kind, _SCALARS):
-                    places[cell] = place
-            found.append(place)
-        return np.array(found, dtype=np.int64)
+            if not issubclass(kind, _SCALARS):
+                positions.append(self.position(cell))
+                continue
+            known_of_kind = known.setdefault(kind, {})
+            if cell not in known_of_kind:
+                known_of_kind[cell] = self.position(cell)
+            positions.append(known_of_kind[cell])
+        return np.array(positions, dtype=np.int64)
