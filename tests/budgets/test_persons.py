@@ -75,3 +75,20 @@ def test_ids_are_texts_and_none_is_missing() -> None:
 
 def test_reprs_show_nobody() -> None:
     assert "eve" not in repr(persons("eve"))
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (3, 2), (0,)])
+def test_what_a_person_has_once_may_be_several_values(shape: tuple[int, ...]) -> None:
+    """Of each of them a row says its own, and none is mixed with another."""
+    who = np.array(["b", "a", "b", "c", "a"])
+    units = Units.of_column(pd.DataFrame({"who": who}), "who")
+    of_person = np.random.default_rng(0).normal(size=(*shape, 3))
+    by_row = of_person[..., np.searchsorted(["a", "b", "c"], who)]
+    found = units.once(by_row, "scores")
+    assert found.shape == (*shape, 3)
+    assert (found == of_person).all()
+    if by_row.size:
+        contradicting = by_row.copy()
+        contradicting[..., 4] += 1.0
+        with pytest.raises(DataError, match="scores: rows of one person differ"):
+            units.once(contradicting, "scores")

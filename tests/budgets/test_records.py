@@ -1,9 +1,11 @@
 """What each record asked for: checks at the door, groups, names."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from apiece.budgets import Budgets
+from apiece.budgets import BudgetGroups, BudgetLevels, Budgets
 from apiece.errors import BudgetError, DataError, InputError
 
 
@@ -92,3 +94,36 @@ def test_consent_is_an_upper_bound() -> None:
 def test_a_factor_of_rounding_is_above_one(name: str, bad: float) -> None:
     with pytest.raises(InputError, match=name):
         Budgets([1.0, 3.0], 1e-5).rounded_down(**{name: bad})
+
+
+NO_EPSILON = [0.0, -1.0, float("inf"), float("nan")]
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "wrong"),
+    [
+        (lambda value: Budgets([2.0], 1e-5).at_most(value), "epsilon", NO_EPSILON),
+        (lambda value: BudgetLevels(Budgets([2.0], 1e-5).groups).at_most(value), "epsilon",
+         NO_EPSILON),
+        (lambda value: Budgets.from_groups([("a", value, 1.0)], 10, 1e-5), "epsilon of a",
+         NO_EPSILON),
+        (lambda value: Budgets.from_groups([("a", 1.0, value)], 10, 1e-5), "share of a",
+         NO_EPSILON),
+        (lambda value: Budgets.from_groups([("a", 1.0, 1.0)], 10, value), "delta",
+         [0.0, 1.0, 1.5, float("nan")]),
+        (lambda value: BudgetGroups(np.array(["a"]), np.array([value]), np.array([1e-5]), None,
+                                    np.array([1])), "epsilon", NO_EPSILON),
+        (lambda value: BudgetGroups(np.array(["a"]), np.array([1.0]), np.array([value]), None,
+                                    np.array([1])), "delta", [0.0, 1.0, 1.5, float("nan")]),
+        (lambda value: BudgetGroups(np.array(["a"]), np.array([1.0]), np.array([1e-5]),
+                                    np.array([value]), np.array([1])), "excess",
+         [-0.1, 1.1, float("nan")]),
+    ],
+)  # fmt: skip
+def test_every_way_to_a_budget_refuses_what_is_none_as_such(
+    call: Callable[[float], object], name: str, wrong: list[float]
+) -> None:
+    for value in wrong:
+        with pytest.raises(BudgetError, match=f"^{name}") as caught:
+            call(value)
+        assert repr(value) in str(caught.value)

@@ -254,3 +254,26 @@ def test_noise_past_any_use_is_refused_before_any_record_is_seen() -> None:
             )
     huge = release_histogram(budgets, [1.0], level_delta=1e-5, epsilon=1e6, delta=1e-5)
     assert huge.counts.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("levels", [[0.0, 1.0], [1.0, -2.0], [1.0, math.inf], [math.nan], ["low"]]),
+        ("level_delta", [0.0, 1.0, 1.5, -1e-6, math.nan, [1e-6, 1.0], [1e-6] * 3]),
+        ("level_excess", [-0.1, 1.1, math.nan, [0.0, 2.0], [0.0] * 3]),
+        ("epsilon", [0.0, -1.0, math.inf, math.nan, "1"]),
+        ("delta", [0.0, 1.0, 1.5, -1e-6, math.nan]),
+    ],
+)
+def test_what_is_no_budget_is_refused_as_one(name: str, wrong: list[Any]) -> None:
+    """Whoever catches `BudgetError` catches each of them, and the message names what is wrong."""
+    asked = Budgets([1.0] * 60 + [4.0] * 40, 1e-5, excess=0.5)
+    right = {
+        "levels": [1.0, 4.0], "level_delta": 1e-5, "level_excess": 0.5, "epsilon": 1.0,
+        "delta": 1e-6,
+    }  # fmt: skip
+    for value in wrong:
+        changed = {**right, name: value}
+        with pytest.raises(BudgetError, match=f"^{name}"):
+            release_histogram(asked, changed.pop("levels"), **changed)

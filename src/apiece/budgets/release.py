@@ -232,9 +232,9 @@ def _levels(
     """Return the levels' ε, δ and Δ̄ in order; nothing in it knows the records."""
     epsilon = np.atleast_1d(_check.positive_array("levels", levels, error=BudgetError))
     deltas = _check.positive_array("level_delta", delta, below=1, error=BudgetError)
-    bounds = (
-        None if excess is None else _check.probability_array("excess", excess, error=BudgetError)
-    )
+    bounds = None
+    if excess is not None:
+        bounds = _check.probability_array("level_excess", excess, error=BudgetError)
     for name, given in (("level_delta", deltas), ("level_excess", bounds)):
         if given is not None and given.shape not in ((), (1,), epsilon.shape):
             raise BudgetError(
