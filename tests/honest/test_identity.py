@@ -12,6 +12,7 @@ import ast
 import itertools
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -85,6 +86,18 @@ def fitted(**given: Any) -> object:
     y = given.pop("y", ANSWERS)
     given = {"epsilon": 1.0, **given}
     return PrivateClassifier(["no", "yes"], Numeric(0, 1), delta=1e-3).fit(X, y, **given)
+
+
+@cache
+def a_classifier() -> PrivateClassifier:
+    model = PrivateClassifier(["no", "yes"], Numeric(0, 1), delta=1e-3, steps=1, random_state=0)
+    return model.fit(frame(), ANSWERS, epsilon=1.0)
+
+
+@cache
+def a_regressor() -> PrivateRegressor:
+    model = PrivateRegressor(Numeric(0, 1), Numeric(0, 1), delta=1e-3, steps=1, random_state=0)
+    return model.fit(frame(), np.linspace(0, 1, N), epsilon=1.0)
 
 
 def images(**given: Any) -> object:
@@ -273,6 +286,14 @@ TABLE = [
             frame(), v, epsilon=1.0
         ),
     ),
+    Entry("_Classifies.score y", ANSWERS, BY_NAME, lambda v: a_classifier().score(frame(), v)),
+    Entry(
+        "_Classifies.score sample_weight",
+        ONES,
+        BY_NAME,
+        lambda v: a_classifier().score(frame(), ANSWERS, v),
+    ),
+    Entry("PrivateRegressor.score y", SCORES, BY_NAME, lambda v: a_regressor().score(frame(), v)),
     Entry("PrivateImageClassifier.fit epsilon", ONES, BY_NAME, lambda v: images(epsilon=v)),
     Entry("PrivateImageClassifier.fit delta", ONES * 1e-3, BY_NAME, lambda v: images(delta=v)),
     Entry("Papers.report y", AGES, BY_NAME, lambda v: reported(v)),
@@ -531,6 +552,9 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ReachedError
 
     a_model()
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of few records
+        a_classifier()
+        a_regressor()
     for after in (
         "adapters.estimators.doubts",
         "recipes.Recipe.plan",

@@ -15,6 +15,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from apiece._identity import common_index
 from apiece._types import AnyArray, Ids
 from apiece.adapters.account import Account
 from apiece.adapters.fitting import (
@@ -127,6 +128,21 @@ class _Classifies(ClassifierMixin, _Private):
         """
         likeliest = self.predict_proba(X).argmax(axis=1)
         return np.asarray(self.classes_[likeliest])
+
+    def score(self, X: object, y: object, sample_weight: object = None) -> float:
+        """Return the share of rows whose likeliest class is the true one, from 0 to 1.
+
+        Args:
+            X: As for `fit`.
+            y: True class of each row, with the index of X where both have one.
+            sample_weight: Weight of each row, with that index too; None for equal ones.
+
+        Raises:
+            DataError: Where two have different indices.
+            InputError: As `predict`.
+        """
+        common_index(X=X, y=y, sample_weight=sample_weight)
+        return float(super().score(X, y, sample_weight))
 
 
 @dataclass(eq=False, repr=False)
@@ -499,6 +515,21 @@ class PrivateRegressor(RegressorMixin, _Tabular):
         """
         check_is_fitted(self)
         return self._target().decoded(self._outputs(X))
+
+    def score(self, X: object, y: object, sample_weight: object = None) -> float:
+        """Return the coefficient of determination R², which is at most 1.
+
+        Args:
+            X: As for `fit`.
+            y: True number of each row, with the index of X where both have one.
+            sample_weight: Weight of each row, with that index too; None for equal ones.
+
+        Raises:
+            DataError: Where two have different indices.
+            InputError: As `predict`.
+        """
+        common_index(X=X, y=y, sample_weight=sample_weight)
+        return float(super().score(X, y, sample_weight))
 
 
 @dataclass(eq=False, repr=False)
