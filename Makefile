@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE  # the tests start programs: what they import is compiled once
 
-.PHONY: help quickstart test test-all test-extras test-extras-alone mutants stale check bench docs sbom format install clean
+.PHONY: help quickstart test test-all test-extras test-extras-alone mutants stale check bench docs sbom lock format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -64,6 +64,10 @@ sbom: $(STAMP)   ## what the tested environment is made of, as CycloneDX, in dis
 	mkdir -p dist
 	$(PIP) cyclonedx-bom
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/apiece.cdx.json $(BIN)/python
+
+lock: $(STAMP)   ## the very files that a contributor's environment is made of, with their digests, in pylock.toml
+	@$(PIP) 'pip>=25.1'
+	$(BIN)/python -m pip lock --quiet -c constraints.txt -e '.[dev]' -o pylock.toml
 
 format: $(STAMP)  ## put the code in form
 	$(BIN)/ruff format .
