@@ -68,6 +68,7 @@ program.cli()
 """
 UNESCAPED = "disable_test_id_escaping_and_forfeit_all_rights_to_community_support"
 SLOW_LIMIT = 600  # seconds for the slow tests of one mutant
+BESIDE = ("experiments",)  # folders that tests read, of which nothing is mutated
 FOUND = {"killed", "timeout", "killed slowly"}
 STATUS = {0: "survived", 1: "killed", 3: "killed", 5: "no tests", 33: "no tests"}
 STATUS |= dict.fromkeys((36, 24, -24, 152), "timeout")
@@ -116,17 +117,13 @@ PACKAGES = {
     "pate": Package(("pate/*",), ("pate",)),
     "reporting": Package(
         ("reporting/*",),
-        ("reporting", "neighbours/test_pages.py"),
-        (  # of Chromium, and of experiments, which are not in the copy
-            "reporting/test_browser.py",
-            "reporting/test_audit_figures.py",
-            "reporting/test_sensitivity_figures.py",
-        ),
+        ("reporting", "neighbours/test_pages.py", "audit/test_verdicts.py"),
+        ("reporting/test_browser.py",),  # of Chromium
     ),
     "assignment": Package(
         ("assignment/*",),
         ("assignment", "laws/test_plans.py"),
-        (  # of experiments and pages, which are not in the copy
+        (  # of pages, which are not in the copy
             "assignment/test_gains.py::test_the_packaged_table_and_the_page_are_of_the_stored_results",
             "assignment/test_gains.py::test_the_packaged_predictor_is_of_the_stored_results",
         ),
@@ -134,7 +131,6 @@ PACKAGES = {
     "budgets": Package(
         ("budgets/*",),
         ("budgets", "laws/test_consents.py", "laws/test_ids.py", "laws/test_breaks_by_hand.py"),
-        ("budgets/test_populations.py",),  # of an experiment, which is not in the copy
     ),
     "jobs": Package(("jobs/*",), ("jobs", "neighbours/test_pages.py")),
     "audit": Package(
@@ -143,7 +139,15 @@ PACKAGES = {
     ),
     "clipping": Package(
         ("training/clipping/*",),
-        ("training/clipping", "training/test_not_finite.py", "training/test_sums.py"),
+        ("training/clipping",),
+        (  # searches, and tests in processes of their own: too long for a run a mutant
+            "training/clipping/test_arrangements.py",
+            "training/clipping/test_channels.py",
+            "training/clipping/test_libraries.py",
+            "training/clipping/test_share.py",
+            "training/clipping/test_share_of_persons.py",
+            "training/clipping/test_sharding.py",
+        ),
     ),
 }
 
@@ -213,7 +217,7 @@ def copy(folder: Path, package: Package) -> list[Path]:
     # Python remembers of a folder that is not there when it starts that nothing can be found in it.
     (folder / "mutants" / "src").mkdir(parents=True, exist_ok=True)
     (folder / "mutants" / "src" / "unshrunk.py").write_text(UNSHRUNK)
-    for part in ("src", "tests"):
+    for part in ("src", "tests", *BESIDE):
         theirs = {p.relative_to(ROOT) for p in (ROOT / part).rglob("*") if p.is_file()}
         theirs = {p for p in theirs if "__pycache__" not in p.parts and ".egg-info" not in str(p)}
         for path in theirs:
@@ -230,6 +234,7 @@ def copy(folder: Path, package: Package) -> list[Path]:
             (folder / "mutants" / old.relative_to(folder)).unlink(missing_ok=True)
     settings = {
         "source_paths": ["src/apiece"],
+        "also_copy": list(BESIDE),
         "only_mutate": [f"src/apiece/{source}" for source in package.source],
         "pytest_add_cli_args_test_selection": [
             *("-m", "not slow"),

@@ -56,6 +56,28 @@ def test_the_strictest_is_offered_first(page: Report) -> None:
     assert checked == "0"
 
 
+def test_the_script_looks_up_what_the_choices_are(page: Report, found: Choices) -> None:
+    """Of each strategy, budget and choice of the others; seen without a browser too."""
+    (text,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', page.html, re.DOTALL
+    )
+    data = json.loads(text)
+    assert len(data["outcomes"]) == len(found.outcomes)
+    for one in found.outcomes:
+        others = "" if one.others is None else one.others
+        entry = data["outcomes"][f"{one.strategy} {one.budget} {others}"]
+        assert entry["right"] == one.explanation.frequencies.right
+        assert entry["more"] == one.more
+        assert len(entry["sentences"]) == len(one.sentences)
+    strategies = {one.strategy for one in found.outcomes}
+    assert data["guaranteed"] == {
+        f"{strategy} {budget}": found.guaranteed(budget, strategy)
+        for strategy in strategies
+        for budget in range(len(found.names))
+    }
+    assert data["promised"] == [promise.frequencies.right for promise in found.promises]
+
+
 @needs_browser
 @pytest.mark.parametrize("width", [1200, 390])
 def test_each_combination_shows_its_counts(
