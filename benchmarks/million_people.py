@@ -24,7 +24,7 @@ from apiece.budgets import Units
 from apiece.plan import Stage
 from apiece.training import ChaCha20Stream
 from apiece.training.batches import PoissonSampler
-from apiece.training.sums import bring
+from apiece.training.sums import choose_rows
 
 PERSONS, ROWS, LIMIT, STEPS = 1_000_000, 10_000_000, 20, 1000
 
@@ -55,7 +55,7 @@ def steps(of: Units, stage: Stage, index: np.ndarray) -> dict[str, float]:
     for _ in range(21):
         persons, took = timed(lambda: sampler.draw(stream))
         drawn.append(took)
-        some, took = timed(lambda: bring(of, persons, generator.bytes(32)))  # noqa: B023
+        some, took = timed(lambda: choose_rows(of, persons, generator.bytes(32)))  # noqa: B023
         brought.append(took)
         rows.append(some.rows.size)
     return {

@@ -98,5 +98,5 @@ def test_clipping_rows_instead_of_persons_is_found_out(monkeypatch) -> None:
 
 
 def test_clipping_a_person_in_each_physical_batch_is_found_out(monkeypatch) -> None:
-    monkeypatch.setattr(sums.Brought, "parts", in_parts)
+    monkeypatch.setattr(sums.Brought, "split", in_parts)
     assert shown(0) > 1.5 * EPSILON

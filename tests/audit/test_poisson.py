@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from apiece.audit.stacked_training import batches, pad
-from apiece.training.batches import skips
+from apiece.training.batches import draw_positions
 
 
 @pytest.mark.parametrize("q", [0.001, 0.05, 0.5, 0.97])
@@ -13,7 +13,7 @@ def test_skips_are_independent_coins(q: float) -> None:
     tosses, runs = 50, 4000
     hits = np.zeros((runs, tosses))
     for run in range(runs):
-        hits[run, skips(tosses, q, generator)] = 1
+        hits[run, draw_positions(tosses, q, generator)] = 1
     error = np.sqrt(q * (1 - q) / runs)
     assert np.abs(hits.mean(axis=0) - q).max() < 4.5 * error
     total = hits.sum(axis=1)
@@ -24,10 +24,10 @@ def test_skips_are_independent_coins(q: float) -> None:
 
 def test_skips_at_the_ends() -> None:
     generator = np.random.default_rng(0)
-    assert skips(5, 1.0, generator).tolist() == [0, 1, 2, 3, 4]
-    assert skips(5, 0.0, generator).size == 0
-    assert skips(0, 0.5, generator).size == 0
-    assert skips(10, 1e-300, generator).size == 0
+    assert draw_positions(5, 1.0, generator).tolist() == [0, 1, 2, 3, 4]
+    assert draw_positions(5, 0.0, generator).size == 0
+    assert draw_positions(0, 0.5, generator).size == 0
+    assert draw_positions(10, 1e-300, generator).size == 0
 
 
 def test_pad() -> None:

@@ -22,7 +22,7 @@ from apiece.mechanisms import allocated as blocks
 from apiece.plan import Stage, parts
 from apiece.reporting import sections
 from apiece.training.batches import AllocatedSampler
-from apiece.training.sums import Brought, bring
+from apiece.training.sums import Brought, choose_rows
 from planted import plant
 from sample_runs import FACTS, sample_run
 
@@ -34,9 +34,9 @@ def check_rows_in_physical_batches() -> None:
     for counts in ([3, 1, 5, 1], [1], [2, 2, 1], [7, 1, 1, 1], [1, 1, 9, 1]):
         people = np.repeat(np.arange(len(counts)), counts)
         units = Units.of(people, np.arange(len(counts)))
-        brought = bring(units, np.arange(len(counts)), KEY)
+        brought = choose_rows(units, np.arange(len(counts)), KEY)
         for width in range(1, 12):
-            slices = list(brought.parts(width))
+            slices = list(brought.split(width))
             persons = np.concatenate([np.arange(len(counts))[part] for part, _ in slices])
             rows = np.concatenate([brought.rows[part] for _, part in slices])
             assert persons.tolist() == list(range(len(counts)))
@@ -196,17 +196,16 @@ CHECKS: dict[str, Callable[[], None]] = {
 }
 
 BREAKS = [
-    ("rows", Brought.parts, "first, start = last, end",
-     "first, start = last, end - (end - start == 1)"),
-    ("rows", Brought.parts, "end = int(ends[last - 1])",
-     "end = int(ends[last - 1]) - (last == persons)"),
+    ("rows", Brought.split, "row = row_end", "row = row_end - (row_end - row == 1)"),
+    ("rows", Brought.split, "row_end = int(row_ends[person_end - 1])",
+     "row_end = int(row_ends[person_end - 1]) - (person_end == persons)"),
     ("groups", anytime.sequential, "own = needed + math.log(len(bets))", "own = needed"),
     ("groups", anytime.sequential, "1 - (1 - confidence) / len(bets)", "confidence"),
     ("levels", SelectedProfile.of, "(shift[:1], shift[:-1])", "(shift[:1], shift[1:])"),
     ("blocks", parts.allocated_steps, "block_sizes(times, steps)", "block_sizes(times, steps + 1)"),
     ("blocks", blocks.block_sizes, "((size, times - larger), (size + 1, larger))",
      "((size + 1, times - larger), (size + 1, larger))"),
-    ("blocks", AllocatedSampler.draw, "for b in (block, block + 1)", "for b in (block, block + 2)"),
+    ("blocks", AllocatedSampler._draw_block, "end = (block + 1)", "end = (block + 2)"),
     ("periods", consent_files._consent, "whole = _period(*_ends(resource))",
      "whole = ((1, 4_000_000), (1, 4_000_000))"),
     ("periods", consent_files._provision, "_both(whole, _period(*_ends(node)))",

@@ -91,7 +91,7 @@ HOLDS = {
     "sensitivity.partial.PartialSensitivity": "raw norms zero",
     "training.batches.Bucket": "records rates",
     "training.batches._OneStream": "generator",
-    "training.charging.TrainingCharge": "included ids _seen",
+    "training.charging.TrainingCharge": "included ids _look",
     "training.sums.Brought": "rows owner",
     "training.batches.Draw": "records clip_norms",
     "training.batches.EqualSampler": "clip_norms",

@@ -148,7 +148,7 @@ def test_it_sees_a_person_clipped_once_in_each_physical_batch(monkeypatch):
             mine = self.owner[start : start + width]
             yield slice(mine[0], mine[-1] + 1), slice(start, start + width)
 
-    monkeypatch.setattr(sums.Brought, "parts", cut)
+    monkeypatch.setattr(sums.Brought, "split", cut)
     assert movement(world(case(), rows="alike"), trained(physical_batch_size=4)) > 1.5
 
 

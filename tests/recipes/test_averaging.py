@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.recipes.recipe import average_of
+from apiece.recipes.recipe import make_average
 
 
 def averaged(decay: float, values: list[float]) -> float:
     """The average of a parameter that has these values, one a step."""
     model = nn.Linear(1, 1, bias=False)
-    average = average_of(model, decay)
+    average = make_average(model, decay)
     for value in values:
         with torch.no_grad():
             model.weight.fill_(value)
@@ -26,4 +26,4 @@ def test_the_first_steps_are_averaged_evenly_and_later_ones_decay() -> None:
 
 def test_without_a_step_the_average_is_the_model() -> None:
     model = nn.Linear(2, 2)
-    assert torch.equal(average_of(model, 0.9).module.weight, model.weight)
+    assert torch.equal(make_average(model, 0.9).module.weight, model.weight)

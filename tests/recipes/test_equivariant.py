@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.recipes.recipe import TurnedConvolution, equivariant_cnn
+from apiece.recipes.recipe import TurnedConvolution, make_equivariant_cnn
 from apiece.training import clip_and_sum
 
 TURNS = [(turn, mirror) for turn in range(4) for mirror in (False, True)]
@@ -29,14 +29,14 @@ def seeded(make: type, *args: int) -> nn.Module:
 def test_a_turn_moves_the_replies_and_leaves_the_answer(
     images: torch.Tensor, turn: int, mirror: bool
 ) -> None:
-    layer, head = seeded(TurnedConvolution, 3, 4, 3), seeded(equivariant_cnn, (3, 12, 12), 10)
+    layer, head = seeded(TurnedConvolution, 3, 4, 3), seeded(make_equivariant_cnn, (3, 12, 12), 10)
     moved = turned(images, turn, mirror)
     assert torch.allclose(layer(moved), turned(layer(images), turn, mirror), atol=1e-6)
     assert torch.allclose(head(moved), head(images), atol=1e-6)
 
 
 def test_other_changes_are_seen(images: torch.Tensor) -> None:
-    head = seeded(equivariant_cnn, (3, 12, 12), 10)
+    head = seeded(make_equivariant_cnn, (3, 12, 12), 10)
     assert not torch.allclose(head(images.roll(3, 3)), head(images), atol=1e-4)
     assert not torch.allclose(head(images[:, [1, 0, 2]]), head(images), atol=1e-4)
     plain = nn.Conv2d(3, 4, 3, padding=1)  # what is not turned does not follow a turn
@@ -45,7 +45,7 @@ def test_other_changes_are_seen(images: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("bound", [0.05, 10.0])
 def test_each_record_is_clipped_by_its_own_gradient(images: torch.Tensor, bound: float) -> None:
-    head, labels = seeded(equivariant_cnn, (3, 12, 12), 10), torch.arange(5)
+    head, labels = seeded(make_equivariant_cnn, (3, 12, 12), 10), torch.arange(5)
     loss = nn.CrossEntropyLoss(reduction="none")
     total = {name: torch.zeros_like(p) for name, p in head.named_parameters()}
     for x, y in zip(images, labels, strict=True):

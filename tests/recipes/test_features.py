@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from apiece.errors import InputError
-from apiece.recipes.features import LeafPatches, normalised, patch_filters, transformed
+from apiece.recipes.features import LeafPatches, apply_transform, make_patch_filters, normalise
 
 PATCHES = LeafPatches(side=8, filters=4, size=3, places=2)
 
@@ -29,37 +29,37 @@ def test_leaf_patches_are_of_one_record_alone() -> None:
 
 
 def test_leaf_patches_know_nothing_of_the_images() -> None:
-    first, again = patch_filters(PATCHES), patch_filters(PATCHES)
+    first, again = make_patch_filters(PATCHES), make_patch_filters(PATCHES)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert torch.allclose(first[0].norm(dim=1), torch.ones(4))
 
 
 def test_normalised_by_the_record_s_own_values() -> None:
     features = torch.rand(4, 6, 3, 3, generator=torch.Generator().manual_seed(0))
-    found = normalised(features, 3)
+    found = normalise(features, 3)
     assert torch.allclose(found.flatten(1).norm(dim=1), torch.ones(4))
     assert torch.allclose(found.view(4, 3, -1).mean(dim=2), torch.zeros(4, 3), atol=1e-6)
     changed = features.clone()
     changed[0] *= 7
-    assert torch.equal(normalised(changed, 3)[1:], found[1:])
+    assert torch.equal(normalise(changed, 3)[1:], found[1:])
     for groups in (0, 4, 7):
         with pytest.raises(InputError, match="groups"):
-            normalised(features, groups)
+            normalise(features, groups)
 
 
 def test_a_power_keeps_signs_and_evens_sizes() -> None:
     features = torch.tensor([[[[4.0, -1.0]], [[-9.0, 0.0]]]])
-    found = normalised(features, 1, 0.5)
-    assert torch.equal(found, normalised(torch.tensor([[[[2.0, -1.0]], [[-3.0, 0.0]]]]), 1))
+    found = normalise(features, 1, 0.5)
+    assert torch.equal(found, normalise(torch.tensor([[[[2.0, -1.0]], [[-3.0, 0.0]]]]), 1))
 
 
 def test_the_cache_gives_the_same_and_tells_transforms_apart(tmp_path: Path) -> None:
     pixels = (images() * 255).numpy().astype(np.uint8)
-    plain = transformed(PATCHES, pixels)
-    kept = transformed(PATCHES, pixels, tmp_path)
+    plain = apply_transform(PATCHES, pixels)
+    kept = apply_transform(PATCHES, pixels, tmp_path)
     assert torch.allclose(plain, kept, atol=1e-3)
-    assert torch.equal(kept, transformed(PATCHES, pixels, tmp_path))
+    assert torch.equal(kept, apply_transform(PATCHES, pixels, tmp_path))
     assert len(list(tmp_path.iterdir())) == 1
-    transformed(LeafPatches(side=8, filters=4, size=3, places=2, seed=1), pixels, tmp_path)
-    transformed(PATCHES, pixels[:2], tmp_path)
+    apply_transform(LeafPatches(side=8, filters=4, size=3, places=2, seed=1), pixels, tmp_path)
+    apply_transform(PATCHES, pixels[:2], tmp_path)
     assert len(list(tmp_path.glob("*.npy"))) == 3

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from apiece.errors import InputError
-from apiece.recipes.features import dead_leaves, patches_of, unit, whitening
+from apiece.recipes.features import compute_whitening, draw_dead_leaves, draw_patches, scale_to_unit
 
 
 def source(seed: int = 0) -> torch.Generator:
@@ -12,15 +12,15 @@ def source(seed: int = 0) -> torch.Generator:
 
 
 def test_images_are_in_range_and_repeatable() -> None:
-    images = dead_leaves(20, 16, generator=source())
+    images = draw_dead_leaves(20, 16, generator=source())
     assert images.shape == (20, 3, 16, 16)
     assert 0 <= images.min() <= images.max() <= 1
-    assert torch.equal(images, dead_leaves(20, 16, generator=source()))
-    assert not torch.equal(images, dead_leaves(20, 16, generator=source(1)))
+    assert torch.equal(images, draw_dead_leaves(20, 16, generator=source()))
+    assert not torch.equal(images, draw_dead_leaves(20, 16, generator=source(1)))
 
 
 def test_neighbours_are_alike_and_edges_are_sharp() -> None:
-    images = dead_leaves(200, 32, channels=1, generator=source())
+    images = draw_dead_leaves(200, 32, channels=1, generator=source())
     step = (images[..., 1:] - images[..., :-1]).flatten()
     assert (step == 0).double().mean() > 0.5  # inside a leaf
     assert step.std() > 0.05
@@ -32,7 +32,7 @@ def test_neighbours_are_alike_and_edges_are_sharp() -> None:
 
 def test_patches_are_parts_of_their_images() -> None:
     image = torch.arange(36.0).view(1, 1, 6, 6)
-    patches = patches_of(image, 2, 50, generator=source())
+    patches = draw_patches(image, 2, 50, generator=source())
     assert patches.shape == (50, 1, 2, 2)
     first = patches[:, 0, 0, 0]
     assert torch.equal(patches[:, 0, 0, 1], first + 1)
@@ -41,14 +41,16 @@ def test_patches_are_parts_of_their_images() -> None:
 
 
 def test_whitened_patches_have_the_identity_as_covariance() -> None:
-    patches = patches_of(dead_leaves(300, 16, generator=source()), 3, 4000, generator=source(1))
-    mean, matrix = whitening(patches, floor=1e-8)
+    patches = draw_patches(
+        draw_dead_leaves(300, 16, generator=source()), 3, 4000, generator=source(1)
+    )
+    mean, matrix = compute_whitening(patches, floor=1e-8)
     white = (patches.flatten(1) - mean) @ matrix
     assert torch.allclose(white.T @ white / len(white), torch.eye(27), atol=1e-2)
 
 
 def test_rows_have_norm_one_and_zeros_stay() -> None:
-    rows = unit(torch.tensor([[3.0, 4.0], [0.0, 0.0], [1e-30, 0.0]]))
+    rows = scale_to_unit(torch.tensor([[3.0, 4.0], [0.0, 0.0], [1e-30, 0.0]]))
     assert rows[0].norm() == 1
     assert rows[1].tolist() == [0, 0]
     assert torch.isfinite(rows).all()
@@ -56,4 +58,4 @@ def test_rows_have_norm_one_and_zeros_stay() -> None:
 
 def test_no_leaf_is_refused() -> None:
     with pytest.raises(InputError, match="leaves"):
-        dead_leaves(1, 8, leaves=0, generator=source())
+        draw_dead_leaves(1, 8, leaves=0, generator=source())

@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from apiece.errors import InputError
-from apiece.recipes.features import LeafNetwork, dead_leaves, spread_loss, trained, view
+from apiece.recipes.features import (
+    LeafNetwork,
+    compute_spread_loss,
+    draw_dead_leaves,
+    draw_view,
+    train_network,
+)
 
 SMALL = LeafNetwork(side=8, steps=3, batch=8, places=2)
 
@@ -24,7 +30,7 @@ def test_features_come_from_the_seed_and_the_record_alone() -> None:
     assert torch.equal(SMALL(changed)[1:], together[1:])
     alone = torch.cat([SMALL(image[None]) for image in images()])
     assert torch.allclose(together, alone, atol=1e-5)
-    trained.cache_clear()
+    train_network.cache_clear()
     assert torch.equal(SMALL(images()), together)
     assert not torch.equal(
         LeafNetwork(side=8, steps=3, batch=8, places=2, seed=1)(images()), together
@@ -33,18 +39,18 @@ def test_features_come_from_the_seed_and_the_record_alone() -> None:
 
 def test_training_brings_views_of_an_image_together_and_spreads_the_others() -> None:
     source = torch.Generator().manual_seed(5)
-    leaves = dead_leaves(64, 16, generator=source)
-    pair = [view(leaves, source), view(leaves, source)]
+    leaves = draw_dead_leaves(64, 16, generator=source)
+    pair = [draw_view(leaves, source), draw_view(leaves, source)]
     losses = []
     for steps in (1, 20):
-        layers = trained(LeafNetwork(side=16, steps=steps, batch=32))
-        losses.append(float(spread_loss(*(layers(x).mean(dim=(2, 3)) for x in pair))))
+        layers = train_network(LeafNetwork(side=16, steps=steps, batch=32))
+        losses.append(float(compute_spread_loss(*(layers(x).mean(dim=(2, 3)) for x in pair))))
     assert losses[1] < losses[0] - 0.1
 
 
 def test_views_are_images_in_range_and_differ() -> None:
     source = torch.Generator().manual_seed(0)
-    first, second = view(images(40), source), view(images(40), source)
+    first, second = draw_view(images(40), source), draw_view(images(40), source)
     assert first.shape == (40, 3, 8, 8)
     assert 0 <= first.min() <= first.max() <= 1
     assert ((first - second).abs().amax(dim=(1, 2, 3)) > 0).all()

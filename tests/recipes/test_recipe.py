@@ -10,7 +10,7 @@ from apiece.assignment import Uniform
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError, OptionError
 from apiece.recipes import RECIPES, Recipe, outputs_of, read_recipe
-from apiece.recipes.features import normalised
+from apiece.recipes.features import normalise
 
 SMALL = Recipe(batch_size=100.0, epochs=8.0, learning_rate=20.0)
 
@@ -22,7 +22,7 @@ def clouds(size: int, views: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     centres = torch.randn(3, 6, 2, 2, generator=source)
     noise = torch.randn(size, views, 6, 2, 2, generator=source)
     rows = centres[labels][:, None] + 0.3 * noise
-    return normalised(rows.flatten(0, 1), 2).view(size, views, 6, 2, 2), labels
+    return normalise(rows.flatten(0, 1), 2).view(size, views, 6, 2, 2), labels
 
 
 @pytest.mark.parametrize("views", [1, 2])
@@ -118,7 +118,7 @@ def test_turned_features_are_the_mean_over_the_turned() -> None:
     recipe = Recipe(transform="pixels", turn=90, groups=1)
     both = [np.rot90(pixels, k, axes=(2, 3)) for k in (0, 1, 3)]
     mean = np.mean(np.stack(both), axis=0) / 255
-    expected = normalised(torch.from_numpy(mean).float(), 1)
+    expected = normalise(torch.from_numpy(mean).float(), 1)
     assert torch.allclose(recipe.features(pixels)[:, 0], expected, atol=1e-5)
 
 

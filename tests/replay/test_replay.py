@@ -79,7 +79,7 @@ def _unclamped(monkeypatch: pytest.MonkeyPatch) -> None:
 # library: kind of bug; what is planted here; the world that must see it
 PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "Opacus: the divisor is how many took part": (
-        _source(Loop._released, "draw.expected_batch_size", "float((clipped.norms > 0).sum() + 1)"),
+        _source(Loop._release, "draw.expected_batch_size", "float((clipped.norms > 0).sum() + 1)"),
         "sample",
     ),
     "Opacus: NaN is not clipped": (
@@ -107,7 +107,7 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
         _source(read_people, "private = of_rows(", "public += of_rows("), "job",
     ),
     "Synthcity: noise of 0 for one setting": (
-        _source(Loop._released, "draw.noise_stddev", "draw.noise_stddev * (draw.stage > 0)"),
+        _source(Loop._release, "draw.noise_stddev", "draw.noise_stddev * (draw.stage > 0)"),
         "scale",
     ),
     "Synthcity: gaps are filled by the mean of the rows": (

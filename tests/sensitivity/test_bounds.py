@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from apiece.errors import OptionError, RangeError
 from apiece.sensitivity import Query
-from apiece.sensitivity.bounds import maximise, value_objective
+from apiece.sensitivity.bounds import make_value_objective, maximise
 
 GOLDEN = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
 
@@ -72,7 +72,7 @@ def test_where_no_bound_is_proven_it_says_so():
     # x/x is 1 everywhere, but no interval division by a box around 0 is bounded.
     x = sympy.Symbol("x", real=True)
     one = sympy.Mul(x, sympy.Pow(x, -1, evaluate=False), evaluate=False)
-    objective = value_objective(one, [one], [x], 1)
+    objective = make_value_objective(one, [one], [x], 1)
     hard = maximise(objective, lambda x: 1.0, ["x"], ((-1.0, 1.5),))
     assert not hard.certified
     assert hard.bounds.upper == math.inf

@@ -8,7 +8,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.sensitivity.bounds import Tape, ends, interval
+from apiece.sensitivity.bounds import Tape, make_interval, round_ends
 
 x, y = sympy.symbols("x y", real=True)
 EXPRESSIONS = [
@@ -33,7 +33,7 @@ floats = st.floats(-2, 2)
 @given(st.sampled_from(EXPRESSIONS), floats, floats, floats, floats, units, units)
 def test_enclosure_holds_at_every_point(expression, x0, x1, y0, y1, s, t):
     box = [sorted((x0, x1)), sorted((y0, y1))]
-    low, high = ends(Tape([expression], [x, y])([interval(*side) for side in box])[0])
+    low, high = round_ends(Tape([expression], [x, y])([make_interval(*side) for side in box])[0])
     px, py = (min(max(a + u * (b - a), a), b) for (a, b), u in zip(box, (s, t), strict=True))
     exact = sympy.lambdify([x, y], expression, "mpmath")
     with mpmath.workprec(200):
@@ -42,17 +42,17 @@ def test_enclosure_holds_at_every_point(expression, x0, x1, y0, y1, s, t):
 
 
 def test_exact_rational_constants_are_enclosed_not_rounded():
-    low, high = ends(Tape([sympy.Rational(1, 10) + 0 * x], [x])([interval(0, 1)])[0])
+    low, high = round_ends(Tape([sympy.Rational(1, 10) + 0 * x], [x])([make_interval(0, 1)])[0])
     assert Fraction(low) < Fraction(1, 10) < Fraction(high)
 
 
 def test_ends_are_rounded_outward_beyond_the_floating_point_range():
-    tiny = Tape([sympy.exp(x)], [x])([interval(-800, -800)])[0]
-    assert ends(tiny).lower <= 0.0 < ends(tiny).upper
-    huge = Tape([sympy.exp(x)], [x])([interval(800, 800)])[0]
-    assert ends(huge).upper == math.inf
+    tiny = Tape([sympy.exp(x)], [x])([make_interval(-800, -800)])[0]
+    assert round_ends(tiny).lower <= 0.0 < round_ends(tiny).upper
+    huge = Tape([sympy.exp(x)], [x])([make_interval(800, 800)])[0]
+    assert round_ends(huge).upper == math.inf
 
 
 def test_unknown_enclosures_are_the_whole_line():
-    (value,) = Tape([1 / x], [x])([interval(-1, 1)])
-    assert ends(value) == (-math.inf, math.inf)
+    (value,) = Tape([1 / x], [x])([make_interval(-1, 1)])
+    assert round_ends(value) == (-math.inf, math.inf)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from apiece.plan import Stage
-from apiece.training.batches import PoissonSampler, skips
+from apiece.training.batches import PoissonSampler, draw_positions
 from apiece.training.randomness import ChaCha20Stream
 
 
@@ -50,6 +50,6 @@ def test_a_record_is_held_in_four_bytes_and_drawn_as_eight(groups):
 
 def test_skips_of_nothing_are_empty():
     rng = np.random.default_rng(0)
-    assert skips(0, 0.5, rng).size == 0
-    assert skips(10, 0.0, rng).size == 0
-    assert skips(10, 1e-300, rng).size == 0
+    assert draw_positions(0, 0.5, rng).size == 0
+    assert draw_positions(10, 0.0, rng).size == 0
+    assert draw_positions(10, 1e-300, rng).size == 0

@@ -12,7 +12,7 @@ from apiece.errors import VerificationError
 from apiece.filters import GaussianFilter
 from apiece.training.batches import Draw
 from apiece.training.clipping import ClippedSum, clip_factors
-from apiece.training.filtered import ROOM, ByBound, ByNorm, charges_for
+from apiece.training.filtered import ROOM, ByBound, ByNorm, compute_charges
 from apiece.training.loop import Charger, Prepaid
 
 STDDEV = 2.0
@@ -170,7 +170,7 @@ def test_accounts_that_contradict_themselves_stop_the_run() -> None:
 def test_what_is_charged_is_above_the_norm_and_never_above_the_bound() -> None:
     norms = torch.tensor([0.0, 0.3, 0.9999999, 5.0, torch.nan, torch.inf])
     bounds = torch.full((6,), 1.0, dtype=torch.float64)
-    found = charges_for(ClippedSum({}, norms, norms, bounds))
+    found = compute_charges(ClippedSum({}, norms, norms, bounds))
     assert found[0] == 1e-12
     assert found[1] == pytest.approx(0.3 * ROOM, rel=1e-6)
     assert found[2:].tolist() == [1.0, 1.0, 0.0, 0.0]

@@ -12,7 +12,7 @@ from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.filters import GaussianFilter, RenyiFilter
 from apiece.ledger import Ledger, LedgerFilter
 from apiece.training.clipping.records import ClippedSum
-from apiece.training.filtered import FilteredTrainer, charges_for
+from apiece.training.filtered import FilteredTrainer, compute_charges
 from apiece.training.processes import Processes
 from apiece.training.sums import Sums
 
@@ -397,7 +397,7 @@ def test_a_charge_that_forgets_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -
     """Negative control: charged for half of what the rows add up to, a sum is not covered."""
     monkeypatch.setattr("apiece.training.loop.noisy_mean", keep_sum)
     monkeypatch.setattr(
-        "apiece.training.filtered.charges_for", lambda total: charges_for(total) / 2
+        "apiece.training.filtered.compute_charges", lambda total: compute_charges(total) / 2
     )
     assert uncovered(2) > 0
 

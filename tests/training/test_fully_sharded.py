@@ -247,7 +247,7 @@ def test_the_model_is_an_ordinary_one_meanwhile_and_itself_again_after_an_error(
     hooks = [dict(m._forward_pre_hooks) for m in model.modules()]
 
     def fails():
-        with FullySharded(model, 1).whole():
+        with FullySharded(model, 1).gather_parameters():
             assert type(model) is nn.Sequential
             assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
             assert all(type(p) is nn.Parameter for p in model.parameters())

@@ -66,7 +66,7 @@ def test_items_of_several_lengths_are_trained_on_by_length():
 def test_no_record_changes_how_another_is_read(others):
     """Torch's own collate makes floats of all integers where one is a float, and of others none."""
     source = sources.Items(Made(lambda i: (torch.ones(3), i if i else others)), N)
-    groups = list(source.alike(np.arange(4), CPU))
+    groups = list(source.read_alike(np.arange(4), CPU))
     assert sorted(np.concatenate([places for places, *_ in groups]).tolist()) == [0, 1, 2, 3]
     (targets,) = [t for places, _, t in groups if 1 in places]
     assert targets.dtype == torch.int64
@@ -75,7 +75,7 @@ def test_no_record_changes_how_another_is_read(others):
 
 def test_records_of_one_form_are_read_together():
     source = sources.Items(Made(lambda i: ({"x": np.full(2, i), "z": [i, 2.0]}, i)), N)
-    ((places, inputs, targets),) = source.alike(np.array([4, 2]), CPU)
+    ((places, inputs, targets),) = source.read_alike(np.array([4, 2]), CPU)
     assert places.tolist() == [0, 1]
     assert inputs["x"].tolist() == [[4, 4], [2, 2]]
     assert targets.tolist() == [4, 2]

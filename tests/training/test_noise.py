@@ -31,13 +31,13 @@ def test_released_values_lie_on_a_grid_of_the_noise_alone(dtype, stddev, value):
 
 def test_the_low_bits_of_a_plain_sum_tell(monkeypatch):
     """Negative control: without the grid nearly every value is off it."""
-    monkeypatch.setattr("apiece.training.randomness._to_grid", lambda *_: None)
+    monkeypatch.setattr("apiece.training.randomness._round_to_grid", lambda *_: None)
     assert off_grid(released(1 / 3, 1.0), 1.0) > 4900
 
 
 def test_the_grid_costs_no_accuracy(monkeypatch):
     rounded = released(1 / 3, 1.0)
-    monkeypatch.setattr("apiece.training.randomness._to_grid", lambda *_: None)
+    monkeypatch.setattr("apiece.training.randomness._round_to_grid", lambda *_: None)
     assert float((rounded - released(1 / 3, 1.0)).abs().max()) <= 2.0**-21
 
 

@@ -14,7 +14,7 @@ from apiece import Budgets, assign
 from apiece.budgets import Units
 from apiece.errors import DataError, InputError, StateError
 from apiece.training import Trainer
-from apiece.training.sums import Brought, bring
+from apiece.training.sums import Brought, choose_rows
 
 KEYS = [k.to_bytes(32, "little") for k in range(4000)]
 
@@ -34,7 +34,7 @@ def test_everyone_brings_rows_of_their_own_and_no_more_than_the_limit(
     ids, people = ragged(seed)
     held = Units.of(people, ids)
     drawn = np.random.default_rng(seed).permutation(len(held))[:17]
-    found = bring(replace(held, most=limit), drawn, KEYS[0])
+    found = choose_rows(replace(held, most=limit), drawn, KEYS[0])
     for k, person in enumerate(drawn):
         own = np.flatnonzero(people == ids[person])
         brought = found.rows[found.owner == k]
@@ -49,16 +49,16 @@ def test_nobody_s_coins_depend_on_anybody_else(limit: int) -> None:
     """With other people drawn, or others' rows taken away, a person brings the same rows."""
     ids, people = ragged(3)
     whole, alone = Units.of(people, ids).at_most(limit), np.arange(40)
-    everyone = bring(whole, alone, KEYS[1])
+    everyone = choose_rows(whole, alone, KEYS[1])
     for person in range(40):
         own = everyone.rows[everyone.owner == person]
-        assert np.array_equal(bring(whole, np.array([person]), KEYS[1]).rows, own)
+        assert np.array_equal(choose_rows(whole, np.array([person]), KEYS[1]).rows, own)
         fewer = people.copy()
         stolen = np.flatnonzero((people != ids[person]) & (np.arange(people.size) % 3 == 0))
         fewer[stolen] = ids[(person + 1) % 40]  # other people's rows change hands
         place = {one: k for k, one in enumerate(ids)}  # without the demand that all hold a row
         other = Units(ids, np.array([place[one] for one in fewer]), most=limit)
-        assert np.array_equal(bring(other, np.array([person]), KEYS[1]).rows, own)
+        assert np.array_equal(choose_rows(other, np.array([person]), KEYS[1]).rows, own)
 
 
 def chosen(bringing: object, held: int, limit: int) -> np.ndarray:
@@ -76,20 +76,20 @@ def chosen(bringing: object, held: int, limit: int) -> np.ndarray:
 def first_rows(of: Units, persons: np.ndarray, key: bytes) -> Brought:
     """Planted break: the first row is brought more often than the others."""
     if key[0] % 4:
-        return bring(of, persons, key)
-    found = bring(replace(of, most=None), persons, key)
+        return choose_rows(of, persons, key)
+    found = choose_rows(replace(of, most=None), persons, key)
     return Brought(found.rows[: of.most], found.owner[: of.most])
 
 
 @pytest.mark.parametrize(("held", "limit"), [(5, 2), (6, 1), (4, 3)])
 def test_every_subset_has_the_same_chance(held: int, limit: int) -> None:
-    assert stats.chisquare(chosen(bring, held, limit)).pvalue > 1e-4
+    assert stats.chisquare(chosen(choose_rows, held, limit)).pvalue > 1e-4
     assert stats.chisquare(chosen(first_rows, held, limit)).pvalue < 1e-6
 
 
 def test_people_s_choices_are_independent() -> None:
     of = Units.of(np.repeat(["a", "b"], 2), ["a", "b"]).at_most(1)
-    both = np.array([bring(of, np.arange(2), key).rows - [0, 2] for key in KEYS])
+    both = np.array([choose_rows(of, np.arange(2), key).rows - [0, 2] for key in KEYS])
     assert abs(np.corrcoef(both.T)[0, 1]) < 4.5 / len(KEYS) ** 0.5
     later = np.array([both[:-1, 0], both[1:, 0]])
     assert abs(np.corrcoef(later)[0, 1]) < 4.5 / len(KEYS) ** 0.5
@@ -98,7 +98,7 @@ def test_people_s_choices_are_independent() -> None:
 @given(counts=st.lists(st.integers(1, 9), min_size=1, max_size=12), width=st.integers(1, 12))
 def test_a_person_s_rows_stay_in_one_physical_batch(counts: list[int], width: int) -> None:
     owner = np.repeat(np.arange(len(counts)), counts)
-    parts = list(Brought(np.arange(owner.size), owner).parts(width))
+    parts = list(Brought(np.arange(owner.size), owner).split(width))
     persons, rows = zip(*parts, strict=True)
     assert np.array_equal(
         np.concatenate([np.arange(owner.size)[r] for r in rows]), np.arange(owner.size)
@@ -115,9 +115,9 @@ def test_a_person_s_rows_stay_in_one_physical_batch(counts: list[int], width: in
 
 def test_nobody_drawn_brings_nothing() -> None:
     of = Units.of(["a", "b", "a"], ["a", "b"]).at_most(3)
-    none = bring(of, np.empty(0, np.int64), KEYS[0])
+    none = choose_rows(of, np.empty(0, np.int64), KEYS[0])
     assert none.rows.size == 0
-    assert list(none.parts(4)) == []
+    assert list(none.split(4)) == []
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_the_limit_is_a_count() -> None:
 
 def test_reprs_show_nobody() -> None:
     of = Units.of(np.full(7310, 429), [429])
-    assert "7310" not in repr(of) + repr(bring(of, np.array([0]), KEYS[0]))
+    assert "7310" not in repr(of) + repr(choose_rows(of, np.array([0]), KEYS[0]))
 
 
 def trained(people, missing=None, **options):

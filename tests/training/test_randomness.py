@@ -10,7 +10,7 @@ import torch
 
 from apiece import Budgets, Scale, Trainer, assign
 from apiece.errors import InputError, StateError
-from apiece.training.randomness import ChaCha20Stream, Streams, uniforms
+from apiece.training.randomness import ChaCha20Stream, Streams, draw_uniforms
 
 
 def in_a_fork(call: Callable[[], object]) -> str:
@@ -123,10 +123,10 @@ def test_streams_of_shards_and_stages_are_apart() -> None:
     "make", [ChaCha20Stream, lambda: torch.Generator().manual_seed(1), np.random.default_rng]
 )
 def test_uniforms_are_doubles_whatever_draws_them(make) -> None:
-    draws = uniforms(make(), 4000)
+    draws = draw_uniforms(make(), 4000)
     assert draws.dtype == np.float64
     assert draws.shape == (4000,)
     assert 0 <= draws.min() < 0.01 < 0.99 < draws.max() < 1
     assert len(set((draws * 2.0**40).astype(int).tolist())) == 4000  # not of single precision
     with pytest.raises(InputError, match="not a source of randomness"):
-        uniforms(7, 3)  # type: ignore[arg-type]
+        draw_uniforms(7, 3)  # type: ignore[arg-type]

@@ -164,7 +164,7 @@ def texts(collate=padded, **options):
 
 def test_what_is_padded_goes_together_by_shape():
     index = np.array([3, 4, 5, 8, 7, 0])
-    found = list(texts().alike(index, CPU))
+    found = list(texts().read_alike(index, CPU))
     assert sorted(np.concatenate([where for where, _, _ in found])) == list(range(6))
     for where, inputs, targets in found:
         for row, target, i in zip(inputs["x"], targets, index[where], strict=True):
@@ -201,7 +201,7 @@ def test_no_record_pads_another():
     assert moved(texts()) <= 1
 
     class Together(sources.Items):
-        def alike(self, index, device):
+        def read_alike(self, index, device):
             batch = padded([self.dataset[int(i)] for i in index])
             yield np.arange(index.size), {"x": batch["x"]}, batch["labels"]
 
@@ -228,9 +228,9 @@ def test_sums_over_several_shapes_keep_the_order():
 def test_a_collate_function_that_makes_other_records_is_refused():
     twice = texts(lambda items: (torch.ones(2 * len(items), 3), torch.ones(2 * len(items))))
     with pytest.raises(DataError, match="made 2 records of one"):
-        list(twice.alike(np.array([0]), CPU))
+        list(twice.read_alike(np.array([0]), CPU))
     with pytest.raises(DataError, match="dicts with 'labels'"):
-        list(texts(lambda items: {"x": torch.ones(1)}).alike(np.array([0]), CPU))
+        list(texts(lambda items: {"x": torch.ones(1)}).read_alike(np.array([0]), CPU))
 
 
 @pytest.mark.parametrize("sampler", [RandomSampler(range(5)), SequentialSampler(range(5))])

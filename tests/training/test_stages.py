@@ -10,7 +10,7 @@ from torch import nn
 from apiece.budgets import Budgets
 from apiece.errors import InputError
 from apiece.plan import Plan, Stage
-from apiece.training.batches import stage_of
+from apiece.training.batches import find_stage
 from apiece.training.updates import OutputAverage, Restarts, Updates
 
 
@@ -21,10 +21,10 @@ def plan(*steps):
 
 
 def test_every_step_lies_in_one_stage():
-    found = [stage_of(plan(2, 1, 3), step) for step in range(6)]
+    found = [find_stage(plan(2, 1, 3), step) for step in range(6)]
     assert found == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)]
     with pytest.raises(InputError, match="beyond the last"):
-        stage_of(plan(2, 1), 3)
+        find_stage(plan(2, 1), 3)
 
 
 def parts():

@@ -79,7 +79,9 @@ def test_noise_of_a_release_is_in_double_precision_until_it_is_on_the_grid(
     dtype: torch.dtype, stddev: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[torch.Tensor] = []
-    monkeypatch.setattr(noise_module, "_to_grid", lambda values, _: noted.append(values.clone()))
+    monkeypatch.setattr(
+        noise_module, "_round_to_grid", lambda values, _: noted.append(values.clone())
+    )
     one = torch.ones(1)
     total = ClippedSum({"w": torch.full((4000,), 0.1, dtype=dtype)}, one, one, one)
     add_noise(total, stddev, generator=ChaCha20Stream())
@@ -93,7 +95,9 @@ def test_noise_of_a_release_is_in_double_precision_until_it_is_on_the_grid(
 @pytest.mark.parametrize("seed", [None, 0])
 def test_so_is_that_of_a_trainer(seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[torch.Tensor] = []
-    monkeypatch.setattr(noise_module, "_to_grid", lambda values, _: noted.append(values.clone()))
+    monkeypatch.setattr(
+        noise_module, "_round_to_grid", lambda values, _: noted.append(values.clone())
+    )
     trainer, _ = run(seed, plan(200))
     trainer.fit()
     values = torch.cat(noted)

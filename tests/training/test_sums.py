@@ -67,10 +67,10 @@ def test_a_pass_is_a_function_of_its_seed_and_leaves_torch_s_generators_alone() 
 
 def test_other_parameters_are_noticed() -> None:
     of = sums()
-    of.check_same()
+    of.check_parameters()
     of.model[0].bias.requires_grad_(False)  # type: ignore[index]
     with pytest.raises(StateError, match="no longer trainable"):
-        of.check_same()
+        of.check_parameters()
 
 
 def test_models_that_cannot_be_clipped_are_refused_at_once() -> None:

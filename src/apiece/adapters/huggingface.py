@@ -29,7 +29,7 @@ from apiece.errors import InputError, UnsupportedError
 from apiece.plan import Plan
 from apiece.training import PlannedSpending, public_numbers
 from apiece.training import Trainer as Engine
-from apiece.training.updates import needed_by
+from apiece.training.updates import find_step_arguments
 
 # What `TrainingArguments` has and private steps keep: evaluation, optimizer, logs, saved models.
 _KEPT = (
@@ -308,7 +308,7 @@ def _check(args: transformers.TrainingArguments, plan: Plan, options: Flags) -> 
     """Raise for what would not be what it says."""
     scheduler = (options.get("optimizers") or (None, None))[1]
     kind = str(args.lr_scheduler_type).lower()
-    if "plateau" in kind or (scheduler is not None and needed_by(scheduler)):
+    if "plateau" in kind or (scheduler is not None and find_step_arguments(scheduler)):
         raise UnsupportedError(
             "args: a learning rate that follows an evaluation has figures about records in it that "
             "no noise is on; give lr_scheduler_type='linear' or another that follows the step"

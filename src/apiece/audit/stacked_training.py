@@ -19,11 +19,11 @@ from apiece._types import AnyArray, Floats, Integers, Mask
 from apiece.budgets import Units
 from apiece.errors import DataError, InputError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
-from apiece.training.batches import skips
+from apiece.training.batches import draw_positions
 from apiece.training.modes import evaluating
 from apiece.training.randomness import noisy_mean
 from apiece.training.stacked import SUMS, StackedModel, logits_in_parts
-from apiece.training.sums import bring
+from apiece.training.sums import choose_rows
 
 
 class PaddedBatch(NamedTuple):
@@ -58,7 +58,7 @@ def batches(rates: Floats, steps: int, generator: np.random.Generator) -> Iterat
         now = min(block, steps - first)
         when, who = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
         for q, members in pairs:
-            at = skips(now * members.size, q, generator)
+            at = draw_positions(now * members.size, q, generator)
             when.append(at // members.size)
             who.append(members[at % members.size])
         step, pair = np.concatenate(when), np.concatenate(who)
@@ -224,7 +224,9 @@ def rows_of(
         return batch, batch.records, None
     ends = ((0, 0), (0, 1))  # the last is padding
     records, real = np.pad(batch.records, ends), np.pad(batch.real, ends)
-    brought = [bring(people, records[k, real[k]], generator.bytes(32)) for k in range(len(records))]
+    brought = [
+        choose_rows(people, records[k, real[k]], generator.bytes(32)) for k in range(len(records))
+    ]
     width = max(1, *(each.rows.size for each in brought))
     rows = np.zeros((len(records), width), dtype=np.int64)
     owner = np.full(rows.shape, records.shape[1] - 1)

@@ -144,7 +144,7 @@ def _run(prepared: Prepared, out: Path) -> Run:
     from apiece.assignment.unspent import shortfall
     from apiece.jobs import run
     from apiece.training import PlannedSpending
-    from apiece.training.callbacks import describe
+    from apiece.training.callbacks import describe_spending
 
     job, spending = prepared.job, cache(lambda name: PlannedSpending(prepared.plans[name]))
     short = [text for plan in prepared.plans.values() if (text := shortfall(plan)) is not None]
@@ -158,7 +158,7 @@ def _run(prepared: Prepared, out: Path) -> Run:
     def planned(strategy: str, step: int) -> str:  # whatever happened in training
         # With PATE steps are lessons: votes are cast between those of teachers and student.
         at = prepared.plans[strategy].steps if prepared.votes else step
-        return "planned " + ", ".join(map(describe, spending(strategy).at(at)))
+        return "planned " + ", ".join(map(describe_spending, spending(strategy).at(at)))
 
     with Bar(prepared.steps, done=prepared.unfinished.made()) as bar:
 

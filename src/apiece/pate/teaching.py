@@ -36,12 +36,12 @@ from apiece.budgets import Units
 from apiece.errors import DataError, StateError, VerificationError
 from apiece.pate.planning import Noise, VotePlan
 from apiece.training import ChaCha20Stream
-from apiece.training.batches import taking_part
+from apiece.training.batches import read_included
 from apiece.training.checkpoints import write_atomically
 from apiece.training.identity import bytes_of
 from apiece.training.randomness import Streams
 from apiece.training.stacked import SUMS, StackedModel, logits_in_parts
-from apiece.training.sums import bring
+from apiece.training.sums import choose_rows
 
 _CELLS = 1 << 22  # coins in memory at a time
 
@@ -84,12 +84,12 @@ def shared_out(
     of = None if people is None else Units.of(people, bound.ids)
     record, teacher = _seated(plan, key)
     if included is not None:
-        mask = taking_part(included, bound.ids)[record]
+        mask = read_included(included, bound.ids)[record]
         record, teacher = record[mask], teacher[mask]
     order = np.argsort(teacher, kind="stable")
     rows, teacher = record[order], teacher[order]
     if of is not None:
-        brought = bring(of, rows, key)  # all of them, so that no coin is tossed
+        brought = choose_rows(of, rows, key)  # all of them, so that no coin is tossed
         rows, teacher = brought.rows, teacher[brought.owner]
     sizes = np.bincount(teacher, minlength=plan.teachers)
     return Shares(rows, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
@@ -113,7 +113,7 @@ def require_dealt(
     owner = np.arange(group.size) if people is None else Units.of(people, plan.plan.ids).owner
     pairs = np.unique(owner[shares.rows] * plan.teachers + teacher)
     record, teacher = pairs // plan.teachers, pairs % plan.teachers
-    if not taking_part(included, plan.plan.ids)[record].all():
+    if not read_included(included, plan.plan.ids)[record].all():
         raise _misdealt("somebody who takes no part has a teacher")
     if (plan.pool_of_teacher[teacher] != seats.pool[group[record]]).any():
         raise _misdealt("a record sits with a teacher of another pool than its group's")

@@ -21,8 +21,22 @@ from apiece import _check
 from apiece._files import STATE, writing
 from apiece.errors import InputError
 
+# Images of dead leaves from which channels are whitened.
+LEAVES = 1000
 
-def dead_leaves(
+# The term added to the channels' variances there, as a share of their mean.
+FLOOR = 0.1
+
+# Channels of a leaf network's layers, and the sizes and strides of their kernels.
+WIDTHS = (64, 96, 160)
+KERNEL_SIZES = (4, 4, 3)
+STRIDES = (2, 2, 1)
+
+# Numbers in an output of the network's head, on which its loss is.
+_OUTPUTS = 64
+
+
+def draw_dead_leaves(
     count: int, side: int, *, channels: int = 3, leaves: int = 60, generator: torch.Generator
 ) -> Tensor:
     """Return images (count, channels, side, side) in [0, 1] of discs that hide one another."""
@@ -31,42 +45,50 @@ def dead_leaves(
     # Lee, Mumford and Huang 2001; Baradad et al. 2021, who learn features from them.
     for name, value in (("count", count), ("side", side), ("leaves", leaves)):
         _check.count(name, value)
-    at = torch.arange(side, dtype=torch.float32)
+    pixel = torch.arange(side, dtype=torch.float32)
     images = torch.rand(count, channels, 1, 1, generator=generator).repeat(1, 1, side, side)
-    low, high = max(side / 16, 1.0), max(side / 2, 1.0)
+    low = max(side / 16, 1.0)
+    high = max(side / 2, 1.0)
     for _ in range(leaves):
+        # By inversion: of density r⁻³, 1/r² is uniform.
         coins = torch.rand(count, 1, 1, generator=generator)
         radius = (high**-2 + coins * (low**-2 - high**-2)).rsqrt()
-        place = torch.rand(count, 2, 1, generator=generator) * side
-        far = (at - place[:, 0])[:, None, :] ** 2 + (at - place[:, 1])[:, :, None] ** 2
+        centre = torch.rand(count, 2, 1, generator=generator) * side
+        along = (pixel - centre[:, 0])[:, None, :] ** 2
+        down = (pixel - centre[:, 1])[:, :, None] ** 2
+        inside = (along + down < radius**2)[:, None]
         colour = torch.rand(count, channels, 1, 1, generator=generator)
-        images = torch.where((far < radius**2)[:, None], colour, images)
+        images = torch.where(inside, colour, images)
     return images
 
 
-def patches_of(images: Tensor, size: int, count: int, *, generator: torch.Generator) -> Tensor:
+def draw_patches(images: Tensor, size: int, count: int, *, generator: torch.Generator) -> Tensor:
     """Return `count` random patches (count, channels, size, size) of images."""
-    record = torch.randint(len(images), (count,), generator=generator)
-    room = images.shape[2] - size + 1
-    corner = torch.randint(room, (count, 2), generator=generator)
+    image = torch.randint(len(images), (count,), generator=generator)
+    corners = images.shape[2] - size + 1
+    corner = torch.randint(corners, (count, 2), generator=generator)
     offset = torch.arange(size)
     rows = (corner[:, :1] + offset)[:, :, None]
     columns = (corner[:, 1:] + offset)[:, None, :]
-    result: Tensor = images[record[:, None, None], :, rows, columns]
-    return result.movedim(-1, 1)
+    patches: Tensor = images[image[:, None, None], :, rows, columns]
+    return patches.movedim(-1, 1)
 
 
-def whitening(patches: Tensor, *, floor: float = 1e-2) -> tuple[Tensor, Tensor]:
-    """Return the mean (d,) and the symmetric matrix (d, d) that whitens patches (n, …)."""
-    # floor: added to the variances, of values in [0, 1].
+def compute_whitening(patches: Tensor, *, floor: float = 1e-2) -> tuple[Tensor, Tensor]:
+    """Return the mean (d,) and the symmetric matrix (d, d) that whitens patches (n, …).
+
+    floor: added to the variances, of values in [0, 1].
+    """
     flat = patches.flatten(1).double()
     mean = flat.mean(dim=0)
-    values, vectors = torch.linalg.eigh((flat - mean).T @ (flat - mean) / len(flat))
-    matrix = vectors @ torch.diag((values.clamp_min(0) + floor).rsqrt()) @ vectors.T
+    covariance = (flat - mean).T @ (flat - mean) / len(flat)
+    variances, directions = torch.linalg.eigh(covariance)
+    scales = (variances.clamp_min(0) + floor).rsqrt()
+    matrix = directions @ torch.diag(scales) @ directions.T
     return mean.float(), matrix.float()
 
 
-def unit(values: Tensor) -> Tensor:
+def scale_to_unit(values: Tensor) -> Tensor:
     """Return rows (n, …) at norm 1; a row of zeros stays."""
     least = math.sqrt(torch.finfo(torch.float32).tiny)
     return nn.functional.normalize(values.flatten(1), dim=1, eps=least).view_as(values)
@@ -93,7 +115,7 @@ class Transform(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """The image as it is: for a head that turns and mirrors, or to compare with."""
+    """The image itself as features: for a head that turns and mirrors, or to compare with."""
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the images."""
@@ -102,7 +124,7 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class LeafPatches:
-    """How like each place of an image is to patches that a random process drew."""
+    """The likeness of each place of an image to patches that a random process drew."""
 
     # Filters are whitened patches of dead leaves; mean and covariance are those of dead leaves too.
     # The responses above a threshold, of both signs, are averaged over `places` by `places`
@@ -126,110 +148,118 @@ class LeafPatches:
     def __call__(self, images: Tensor, *, part: int = 32) -> Tensor:
         """Return features (n, 2 · filters, places, places), `part` images at a time."""
         require_shape(images, self.colours, self.side)
-        filters, mean, matrix = patch_filters(self)
-        # centring a patch, whitening it and comparing it are linear: one convolution makes all
+        filters, mean, matrix = make_patch_filters(self)
+        # Centring a patch, whitening it and comparing it are linear: one convolution makes all.
         centred = torch.cat([matrix @ filters.T, matrix], dim=1).T
         bias = -centred @ mean
         centred = centred - centred.mean(dim=1, keepdim=True)
         kernels = centred.view(-1, self.colours, self.size, self.size)
         pool = nn.AdaptiveAvgPool2d(self.places)
-        made = []
-        for few in torch.split(images, part):
-            replies, white = nn.functional.conv2d(few, kernels, bias).split_with_sizes(
-                [self.filters, len(mean)], dim=1
-            )
-            replies = replies / white.norm(dim=1, keepdim=True).clamp_min(1e-6)
-            both = [pool((sign * replies - self.threshold).clamp_min(0)) for sign in (1, -1)]
-            made.append(torch.cat(both, dim=1))
-        return torch.cat(made)
+        features = []
+        for batch in torch.split(images, part):
+            outputs = nn.functional.conv2d(batch, kernels, bias)
+            responses, white = outputs.split_with_sizes([self.filters, len(mean)], dim=1)
+            # By the whitened patch's norm, so that a response is a cosine.
+            responses = responses / white.norm(dim=1, keepdim=True).clamp_min(1e-6)
+            positive = pool((responses - self.threshold).clamp_min(0))
+            negative = pool((-responses - self.threshold).clamp_min(0))
+            features.append(torch.cat([positive, negative], dim=1))
+        return torch.cat(features)
 
 
 @functools.lru_cache(maxsize=8)
-def patch_filters(of: LeafPatches) -> tuple[Tensor, Tensor, Tensor]:
+def make_patch_filters(transform: LeafPatches) -> tuple[Tensor, Tensor, Tensor]:
     """Return filters (filters, d), the patches' mean (d,) and the whitening matrix (d, d)."""
-    source = torch.Generator().manual_seed(of.seed)
-    images = dead_leaves(1000, of.side, channels=of.colours, generator=source)
-    patches = patches_of(images, of.size, 40_000, generator=source).flatten(1)
+    generator = torch.Generator().manual_seed(transform.seed)
+    images = draw_dead_leaves(1000, transform.side, channels=transform.colours, generator=generator)
+    patches = draw_patches(images, transform.size, 40_000, generator=generator).flatten(1)
     patches = patches - patches.mean(dim=1, keepdim=True)
-    mean, matrix = whitening(patches[:, None, None, :])
-    chosen = torch.randint(len(patches), (of.filters,), generator=source)
-    return unit((patches[chosen] - mean) @ matrix), mean, matrix
+    mean, matrix = compute_whitening(patches[:, None, None, :])
+    chosen = torch.randint(len(patches), (transform.filters,), generator=generator)
+    return scale_to_unit((patches[chosen] - mean) @ matrix), mean, matrix
 
 
-def normalised(features: Tensor, groups: int, power: float = 1.0) -> Tensor:
-    """Return features with each group of channels at mean 0 and variance 1, then at norm 1."""
-    # A record is normalised by its own values alone, so this is no statistic of the data. power: to
-    # which the size of each value is raised first, its sign kept: below 1 few strong replies no
-    # longer outweigh many weak ones. Sources: Wu and He 2018; Tramèr and Boneh 2021 on scattering
-    # features; Perronnin, Sánchez and Mensink 2010 for the power.
+def normalise(features: Tensor, groups: int, power: float = 1.0) -> Tensor:
+    """Return features with each group of channels at mean 0 and variance 1, then at norm 1.
+
+    power: of the size of each value, applied first, while its sign stays: below 1, few strong
+    responses no longer outweigh many weak ones.
+    """
+    # A record is normalised by its own values alone, so this is no statistic of the data. Sources:
+    # Wu and He 2018; Tramèr and Boneh 2021 on scattering features; Perronnin, Sánchez and Mensink
+    # 2010 for the power.
     channels = features.shape[1]
     if not 1 <= groups <= channels or channels % groups:
         raise InputError(f"groups = {groups}: must divide the {channels} channels")
     if power != 1:
         features = features.sign() * features.abs() ** power
-    return unit(nn.functional.group_norm(features, groups))
+    return scale_to_unit(nn.functional.group_norm(features, groups))
 
 
-def transformed(
+def apply_transform(
     transform: Transform, pixels: NDArray[np.uint8], cache: str | Path | None = None
 ) -> Tensor:
-    """Return the transform of images of bytes, scaled to [0, 1]."""
-    # cache: a folder where features are kept in half precision, under a hash of transform and
-    # images, and read another time. They are data about people as the images are.
+    """Return the transform of images of bytes, scaled to [0, 1].
+
+    cache: a folder in which features are stored in half precision, under a hash of transform and
+    images, and read another time. They are data about people as the images are.
+    """
     parts = (pixels[start : start + 1024] for start in range(0, len(pixels), 1024))
     if cache is None:
-        return torch.cat([transform(_scaled(part)) for part in parts])
+        return torch.cat([transform(_scale_bytes(part)) for part in parts])
     digest = hashlib.blake2b(np.ascontiguousarray(pixels).tobytes(), digest_size=12)
     digest.update(repr(transform).encode())
     path = Path(cache) / f"features-{digest.hexdigest()}.npy"
     if not path.exists():
-        made = torch.cat([transform(_scaled(part)).half() for part in parts])
+        features = torch.cat([transform(_scale_bytes(part)).half() for part in parts])
         with writing(path, STATE) as file:
-            np.save(file, made.numpy())
+            np.save(file, features.numpy())
     return torch.from_numpy(np.load(path, allow_pickle=False)).float()
 
 
-def _scaled(pixels: NDArray[np.uint8]) -> Tensor:
+def _scale_bytes(pixels: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(pixels.astype(np.float32) / 255)
 
 
-def views(
+def make_views(
     pixels: NDArray[np.uint8], *, mirrored: bool = False, turn: float = 0.0
 ) -> list[NDArray[np.uint8]]:
-    """Return the images, and each of them mirrored and turned, always in the same order."""
+    """Return the images, and each of them mirrored and turned, always in the same order.
+
+    turn: degrees by which each also comes turned, either way; corners from outside repeat the
+    border.
+    """
     # Features that are averaged over these are nearly the same for all of them, so that a head has
-    # not to learn from people that a mirrored or turned image shows the same. turn: degrees by
-    # which each also comes turned, either way; corners that come from outside repeat the border.
-    made = [pixels] + [turned(pixels, angle) for angle in (-turn, turn) if angle]
-    return made + [view[..., ::-1] for view in made if mirrored]
+    # not to learn from people that a mirrored or turned image shows the same.
+    views = [pixels] + [turn_images(pixels, angle) for angle in (-turn, turn) if angle]
+    if not mirrored:
+        return views
+    return views + [view[..., ::-1] for view in views]
 
 
-def turned(pixels: NDArray[np.uint8], degrees: float) -> NDArray[np.uint8]:
+def turn_images(pixels: NDArray[np.uint8], degrees: float) -> NDArray[np.uint8]:
     """Return images turned against the clock, between pixels by the four nearest."""
     values = pixels.astype(np.float32)
-    near = ndimage.rotate(values, degrees, axes=(3, 2), reshape=False, order=1, mode="nearest")
-    made: NDArray[np.uint8] = np.rint(near).astype(np.uint8)
-    return made
+    turned = ndimage.rotate(values, degrees, axes=(3, 2), reshape=False, order=1, mode="nearest")
+    rounded: NDArray[np.uint8] = np.rint(turned).astype(np.uint8)
+    return rounded
 
 
-LEAVES, FLOOR = 1000, 0.1  # images, and what is added to variances, as a share of their mean
-
-
-def whitened(features: Tensor, like: tuple[Tensor, Tensor]) -> Tensor:
-    """Return features with a mean taken off and channels mixed by a matrix, then at norm 1."""
+def whiten(features: Tensor, whitening: tuple[Tensor, Tensor]) -> Tensor:
+    """Return features less a mean, with channels mixed by a matrix, then at norm 1."""
     # A linear head under noise learns first along the directions in which features vary most; in
     # whitened ones no direction has to wait. Neither mean nor matrix is the data's:
-    # `leaf_whitening` takes both from a random process, so that this costs nothing.
-    mean, matrix = like
-    parts = [
-        unit(torch.einsum("cd,ndhw->nchw", matrix, few - mean[:, None, None]))
-        for few in torch.split(features, 2048)
-    ]
+    # `compute_leaf_whitening` takes both from a random process, so that this costs nothing.
+    mean, matrix = whitening
+    parts = []
+    for part in torch.split(features, 2048):
+        mixed = torch.einsum("cd,ndhw->nchw", matrix, part - mean[:, None, None])
+        parts.append(scale_to_unit(mixed))
     return torch.cat(parts)
 
 
 @functools.lru_cache(maxsize=4)
-def leaf_whitening(
+def compute_leaf_whitening(
     transform: Transform,
     side: int,
     colours: int,
@@ -237,25 +267,28 @@ def leaf_whitening(
     share: float = 1.0,
     power: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return mean and whitening matrix of the channels that dead leaves have."""
-    # share: power of the matrix in [0, 1]; at 1 the leaves' covariance is undone.
-    source = torch.Generator().manual_seed(1)
-    leaves = dead_leaves(LEAVES, side, channels=colours, generator=source)
-    rows = normalised(transform(leaves), groups, power).movedim(1, -1).flatten(0, 2)
-    mean, matrix = whitening(rows[:, :, None, None], floor=FLOOR * float(rows.var(dim=0).mean()))
+    """Return mean and whitening matrix of the channels that dead leaves have.
+
+    share: power of the matrix in [0, 1]; at 1 the leaves' covariance is undone.
+    """
+    generator = torch.Generator().manual_seed(1)
+    leaves = draw_dead_leaves(LEAVES, side, channels=colours, generator=generator)
+    rows = normalise(transform(leaves), groups, power).movedim(1, -1).flatten(0, 2)
+    floor = FLOOR * float(rows.var(dim=0).mean())
+    mean, matrix = compute_whitening(rows[:, :, None, None], floor=floor)
     values, vectors = torch.linalg.eigh(matrix)
     return mean, vectors @ torch.diag(values**share) @ vectors.T
 
 
 def soft_bins(values: Tensor, count: int) -> Tensor:
-    """Return how near each number is to each of `count` knots, spread evenly over [-1, 1].
+    """Return the nearness of each number to each of `count` knots, spread evenly over [-1, 1].
 
     A number lies between two knots and is shared between them, 1 in all; a linear head on the
     shares is a line through chosen heights at the knots. Knots come from the declared range alone.
 
     Args:
-        values: (n, columns), in [-1, 1] as `encode` makes them; what lies outside counts as the
-            end.
+        values: (n, columns), in [-1, 1] as `encode` makes them; a number outside counts as the
+            nearer end.
         count: Knots, at least 2.
 
     Returns:
@@ -274,23 +307,21 @@ def soft_bins(values: Tensor, count: int) -> Tensor:
         [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]
     """
     _check.count("count", count, least=2)
-    place = (values.clamp(-1, 1) + 1) * (count - 1) / 2
-    shares: Tensor = (1 - (place[..., None] - torch.arange(count)).abs()).clamp_min(0)
+    # In units of the distance between two knots.
+    positions = (values.clamp(-1, 1) + 1) * (count - 1) / 2
+    distances = (positions[..., None] - torch.arange(count)).abs()
+    shares: Tensor = (1 - distances).clamp_min(0)
     return shares.flatten(1)
-
-
-WIDTHS = (64, 96, 160)
-KERNELS = ((4, 4, 3), (2, 2, 1))  # sizes and strides
 
 
 @dataclass(frozen=True, slots=True)
 class LeafNetwork:
-    """Replies of a small convolutional network that was trained on a random process alone.
+    """Activations of a small convolutional network that was trained on a random process alone.
 
     It learns to tell images of dead leaves apart under crops, mirroring and changes of colour: two
     views of an image come close, all others spread. Its normalisation is that of dead leaves too.
-    The features are the replies of its last two layers, averaged over `places` by `places` regions.
-    A record's features depend on that record alone, and on a seed that is no secret.
+    The features are the activations of its last two layers, averaged over `places` by `places`
+    regions. A record's features depend on that record alone, and on a seed that is no secret.
 
     The first use trains it, which takes minutes; the same seed gives the same network on the same
     machine with as many threads. Sources: Tang et al. 2023 for private training after a random
@@ -314,71 +345,78 @@ class LeafNetwork:
     def __call__(self, images: Tensor, *, part: int = 256) -> Tensor:
         """Return features (n, 256, places, places), `part` images at a time."""
         require_shape(images, self.colours, self.side)
-        layers = trained(self)
+        layers = train_network(self)
         pool = nn.AdaptiveAvgPool2d(self.places)
-        made = []
-        for few in torch.split(images, part):
-            middle = layers[:2](few)
-            made.append(torch.cat([pool(middle), pool(layers[2](middle))], dim=1))
-        return torch.cat(made)
+        features = []
+        for batch in torch.split(images, part):
+            hidden = layers[:2](batch)
+            features.append(torch.cat([pool(hidden), pool(layers[2](hidden))], dim=1))
+        return torch.cat(features)
 
 
 @functools.lru_cache(maxsize=4)
-@torch.enable_grad()  # features are asked for without
-def trained(of: LeafNetwork) -> nn.Sequential:
+@torch.enable_grad()  # features are computed without gradients, and the first use trains
+def train_network(transform: LeafNetwork) -> nn.Sequential:
     """Return the three layers of a network, trained, in evaluation mode."""
-    source = torch.Generator().manual_seed(of.seed)
+    generator = torch.Generator().manual_seed(transform.seed)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(of.seed)
+        torch.manual_seed(transform.seed)
         layers = nn.Sequential()
-        shapes = zip((of.colours, *WIDTHS), WIDTHS, *KERNELS, strict=False)
-        for before, after, size, stride in shapes:
-            convolution = nn.Conv2d(before, after, size, stride, padding=1, bias=False)
-            layers.append(nn.Sequential(convolution, nn.BatchNorm2d(after), nn.ReLU()))
-        head = nn.Sequential(
-            nn.Linear(WIDTHS[-1], WIDTHS[-1]), nn.ReLU(), nn.Linear(WIDTHS[-1], 64)
+        shapes = zip((transform.colours, *WIDTHS), WIDTHS, KERNEL_SIZES, STRIDES, strict=False)
+        for inputs, outputs, size, stride in shapes:
+            convolution = nn.Conv2d(inputs, outputs, size, stride, padding=1, bias=False)
+            layers.append(nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU()))
+        width = WIDTHS[-1]
+        head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, _OUTPUTS))
+    model = nn.Sequential(layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, transform.steps)
+    for _ in range(transform.steps):
+        leaves = draw_dead_leaves(
+            transform.batch, transform.side, channels=transform.colours, generator=generator
         )
-    whole = nn.Sequential(layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
-    optimizer = torch.optim.Adam(whole.parameters(), lr=1e-3)
-    pace = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, of.steps)
-    for _ in range(of.steps):
-        leaves = dead_leaves(of.batch, of.side, channels=of.colours, generator=source)
-        both = torch.cat([view(leaves, source), view(leaves, source)])
+        views = torch.cat([draw_view(leaves, generator), draw_view(leaves, generator)])
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            outputs = whole(both.contiguous(memory_format=torch.channels_last))
-        loss = spread_loss(*outputs.float().chunk(2))
+            values = model(views.contiguous(memory_format=torch.channels_last))
+        loss = compute_spread_loss(*values.float().chunk(2))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        pace.step()
+        schedule.step()
     return layers.eval().requires_grad_(False)
 
 
-def view(images: Tensor, generator: torch.Generator) -> Tensor:
+def draw_view(images: Tensor, generator: torch.Generator) -> Tensor:
     """Return a random crop of each image, perhaps mirrored, its colours changed."""
 
-    def coins(*shape: int) -> Tensor:
+    def draw(*shape: int) -> Tensor:
         return torch.rand(len(images), *shape, generator=generator)
 
-    size = 0.4 + 0.6 * coins()
-    where = (2 * coins(2) - 1) * (1 - size)[:, None]
-    turn = torch.zeros(len(images), 2, 3)
-    turn[:, 0, 0], turn[:, 1, 1] = size * (2 * (coins() < 0.5) - 1), size
-    turn[:, :, 2] = where
-    grid = nn.functional.affine_grid(turn, list(images.shape), align_corners=False)
-    seen = nn.functional.grid_sample(images, grid, align_corners=False, padding_mode="reflection")
-    grey = seen.mean(dim=1, keepdim=True)
-    seen = torch.where(coins(1, 1, 1) < 0.2, grey, seen)
-    middle = seen.mean(dim=(2, 3), keepdim=True)
-    gain, shift = 0.5 + coins(1, 1, 1), 0.4 * coins(images.shape[1], 1, 1) - 0.2
-    changed: Tensor = middle + (seen - middle) * gain + shift
-    return changed.clamp(0, 1)
+    # The crop's side is 40 to 100 % of the image's, and the crop lies anywhere in it.
+    size = 0.4 + 0.6 * draw()
+    centre = (2 * draw(2) - 1) * (1 - size)[:, None]
+    mirror = 2 * (draw() < 0.5) - 1
+    affine = torch.zeros(len(images), 2, 3)
+    affine[:, 0, 0] = size * mirror
+    affine[:, 1, 1] = size
+    affine[:, :, 2] = centre
+    grid = nn.functional.affine_grid(affine, list(images.shape), align_corners=False)
+    crop = nn.functional.grid_sample(images, grid, align_corners=False, padding_mode="reflection")
+    # One in five comes in shades of grey.
+    grey = crop.mean(dim=1, keepdim=True)
+    crop = torch.where(draw(1, 1, 1) < 0.2, grey, crop)
+    # Contrast by 50 to 150 %, and a shift of each colour by 20 % of the range at most.
+    middle = crop.mean(dim=(2, 3), keepdim=True)
+    contrast = 0.5 + draw(1, 1, 1)
+    shift = 0.4 * draw(images.shape[1], 1, 1) - 0.2
+    view: Tensor = middle + (crop - middle) * contrast + shift
+    return view.clamp(0, 1)
 
 
-def spread_loss(first: Tensor, second: Tensor) -> Tensor:
-    """Return the distance of two views' outputs (n, d), plus how crowded all of them are."""
+def compute_spread_loss(left: Tensor, right: Tensor) -> Tensor:
+    """Return the distance of two views' outputs (n, d), plus the crowding among all of them."""
     # Source: Wang and Isola 2020, alignment and uniformity.
-    one, two = (nn.functional.normalize(each, dim=1) for each in (first, second))
-    near = (one - two).square().sum(dim=1).mean()
-    crowds = [torch.pdist(each).square().mul(-2).exp().mean().log() for each in (one, two)]
-    return near + sum(crowds) / 2
+    views = [nn.functional.normalize(outputs, dim=1) for outputs in (left, right)]
+    alignment = (views[0] - views[1]).square().sum(dim=1).mean()
+    crowding = [torch.pdist(view).square().mul(-2).exp().mean().log() for view in views]
+    return alignment + sum(crowding) / 2

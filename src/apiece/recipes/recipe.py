@@ -29,12 +29,12 @@ from apiece.recipes.features import (
     LeafPatches,
     Pixels,
     Transform,
-    leaf_whitening,
-    normalised,
-    transformed,
-    unit,
-    views,
-    whitened,
+    apply_transform,
+    compute_leaf_whitening,
+    make_views,
+    normalise,
+    scale_to_unit,
+    whiten,
 )
 from apiece.recipes.scattering import Scattering
 from apiece.training.randomness import Streams
@@ -44,40 +44,47 @@ Shape = tuple[int, int, int]  # channels, height, width
 
 
 class TurnedConvolution(nn.Module):
-    """A convolution with each filter turned by quarters and mirrored; the largest reply is kept."""
+    """A convolution whose response is the largest over each filter's turns and mirror images."""
 
     # Turning or mirroring the input turns or mirrors the output, and does nothing else to it.
     # Sources: Cohen and Welling 2016, lifting and pooling over the group; Hölzl et al. 2023 with
     # private training.
 
-    def __init__(self, before: int, after: int, size: int, *, padding: int = 1) -> None:
+    def __init__(self, inputs: int, outputs: int, size: int, *, padding: int = 1) -> None:
         super().__init__()
-        self.weight = nn.Parameter(nn.Conv2d(before, after, size).weight.detach().clone())
-        self.bias = nn.Parameter(torch.zeros(after))
+        self.weight = nn.Parameter(nn.Conv2d(inputs, outputs, size).weight.detach().clone())
+        self.bias = nn.Parameter(torch.zeros(outputs))
         self.padding = padding
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (n, after, places, places) of (n, before, side, side)."""
-        sides = (self.weight, self.weight.flip(3))
-        forms = torch.cat([torch.rot90(w, turn, (2, 3)) for w in sides for turn in range(4)])
-        replies = nn.functional.conv2d(x, forms, padding=self.padding)
-        best: Tensor = replies.view(len(x), 8, -1, *replies.shape[2:]).amax(dim=1)
-        return best + self.bias[:, None, None]
+        """Return (n, outputs, places, places) of (n, inputs, side, side)."""
+        # The group of the square: four quarter turns, of the filter and of its mirror image.
+        mirrored = (self.weight, self.weight.flip(3))
+        filters = torch.cat([torch.rot90(w, turn, (2, 3)) for w in mirrored for turn in range(4)])
+        responses = nn.functional.conv2d(x, filters, padding=self.padding)
+        by_turn = responses.view(len(x), 8, -1, *responses.shape[2:])
+        largest: Tensor = by_turn.amax(dim=1)
+        return largest + self.bias[:, None, None]
 
 
-def equivariant_cnn(shape: Shape, classes: int, *, width: int = 24) -> nn.Module:
+def make_equivariant_cnn(shape: Shape, classes: int, *, width: int = 24) -> nn.Module:
     """Return two turned convolutions, the mean over places, and a linear layer."""
     # Outputs are the same for an image, its quarter turns and its mirror images, where these only
     # move the features: so for "pixels". Channels of wavelets have directions, which turns
     # exchange. The number of places along a side is even.
     return nn.Sequential(
-        TurnedConvolution(shape[0], width, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2),
-        TurnedConvolution(width, 2 * width, 3), nn.Tanh(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, classes),
-    )  # fmt: skip
+        TurnedConvolution(shape[0], width, 5, padding=2),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        TurnedConvolution(width, 2 * width, 3),
+        nn.Tanh(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(2 * width, classes),
+    )
 
 
-def linear(shape: Shape, classes: int) -> nn.Module:
+def make_linear(shape: Shape, classes: int) -> nn.Module:
     """Return a linear layer on all features, which starts from zero."""
     layer = nn.Linear(shape[0] * shape[1] * shape[2], classes)
     nn.init.zeros_(layer.weight)
@@ -85,31 +92,44 @@ def linear(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), layer)
 
 
-def small_cnn(shape: Shape, classes: int, *, width: int = 32) -> nn.Module:
+def make_small_cnn(shape: Shape, classes: int, *, width: int = 32) -> nn.Module:
     """Return a convolution, pooling and two linear layers, tanh between; for 4×4 places or more."""
     # A smaller form of the networks on scattering features of Tramèr and Boneh 2021.
-    side = (shape[1] // 2, shape[2] // 2)
+    channels, height, length = shape
+    pooled = (height // 2) * (length // 2)
     return nn.Sequential(
-        nn.Conv2d(shape[0], width, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(width * side[0] * side[1], width), nn.Tanh(),
+        nn.Conv2d(channels, width, 3, padding=1),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(width * pooled, width),
+        nn.Tanh(),
         nn.Linear(width, classes),
-    )  # fmt: skip
+    )
 
 
 HEADS: MappingProxyType[str, Callable[[Shape, int], nn.Module]] = MappingProxyType(
-    {"linear": linear, "small-cnn": small_cnn, "equivariant-cnn": equivariant_cnn}
+    {
+        "linear": make_linear,
+        "small-cnn": make_small_cnn,
+        "equivariant-cnn": make_equivariant_cnn,
+    }
 )
 
 
-def average_of(model: nn.Module, decay: float) -> AveragedModel:
-    """Return a copy of a model for the average of its parameters after every step."""
-    # The plan's promises cover all these parameters together. decay: weight of the past in each
-    # step, in [0, 1); the first steps are averaged evenly. Sources: Polyak and Juditsky 1992;
+def make_average(model: nn.Module, decay: float) -> AveragedModel:
+    """Return a copy of a model for the average of its parameters after every step.
+
+    decay: weight of the past in each step, in [0, 1); the first steps are averaged evenly.
+    """
+    # The plan's promises cover all these parameters together. Sources: Polyak and Juditsky 1992;
     # De et al. 2022 §4 with private training.
-    return AveragedModel(
-        model,
-        avg_fn=lambda mean, now, steps: mean.lerp(now, max(1 - decay, 1 / (int(steps) + 1))),
-    )
+
+    def average(mean: Tensor, current: Tensor, steps: Tensor | int) -> Tensor:
+        weight = max(1 - decay, 1 / (int(steps) + 1))
+        return mean.lerp(current, weight)
+
+    return AveragedModel(model, avg_fn=average)
 
 
 def loss_ordered_weights(losses: Tensor, clip_norms: Tensor, quiet: float, ramp: float) -> Tensor:
@@ -146,7 +166,8 @@ def loss_ordered_weights(losses: Tensor, clip_norms: Tensor, quiet: float, ramp:
         >>> loss_ordered_weights(torch.tensor([2.0, 1.0, 3.0]), torch.ones(3), 1.0, 2.0).tolist()
         [0.25, 0.0, 0.75]
     """
-    start, width = _check.finite("quiet", quiet), _check.positive("ramp", ramp)
+    quiet = _check.finite("quiet", quiet)
+    ramp = _check.positive("ramp", ramp)
     if losses.ndim != 1 or losses.shape != clip_norms.shape:
         raise InputError(
             f"losses of shape {tuple(losses.shape)}: must be (B,), as clip_norms, which are "
@@ -155,16 +176,16 @@ def loss_ordered_weights(losses: Tensor, clip_norms: Tensor, quiet: float, ramp:
     order = torch.argsort(losses, stable=True)
     lengths = clip_norms.double()[order]
     ends = lengths.cumsum(0)
-    risen = _area(ends, start, width) - _area(ends - lengths, start, width)
+    areas = _integrate_weight(ends, quiet, ramp) - _integrate_weight(ends - lengths, quiet, ramp)
     weights = torch.empty_like(lengths)
-    weights[order] = (risen / lengths).clamp(0, 1)
+    weights[order] = (areas / lengths).clamp(0, 1)
     return weights.to(clip_norms.dtype)
 
 
-def _area(t: Tensor, start: float, width: float) -> Tensor:
-    """Return ∫₀ᵗ w."""
-    past = (t - start).clamp_min(0)
-    return torch.where(past < width, past**2 / (2 * width), past - width / 2)
+def _integrate_weight(t: Tensor, quiet: float, ramp: float) -> Tensor:
+    """Return ∫₀ᵗ w, of the weight w in `loss_ordered_weights`."""
+    beyond = (t - quiet).clamp_min(0)
+    return torch.where(beyond < ramp, beyond**2 / (2 * ramp), beyond - ramp / 2)
 
 
 TRANSFORMS: Mapping[str, Callable[[int, int], Transform]] = {
@@ -317,9 +338,9 @@ class Recipe:
                 f"images: {pixels.dtype} of shape {pixels.shape}; give bytes (n, colours, side, "
                 "side), whose range [0, 255] is public"
             )
-        own = self._own_features(pixels, cache)
+        features = self._compute_features(pixels, cache)
         if not self.beside:
-            return own
+            return features
         if self.beside not in RECIPES:
             raise unknown("beside", self.beside, RECIPES)
         beside = RECIPES[self.beside]
@@ -327,25 +348,31 @@ class Recipe:
             raise InputError(
                 f"beside = {self.beside!r}: has flips, or others beside itself; name one without"
             )
-        other = beside._own_features(pixels, cache)
-        both = torch.cat([own.flatten(2), other.flatten(2)], dim=2)
-        return unit(both.flatten(0, 1)).view(*both.shape, 1, 1)
+        features_beside = beside._compute_features(pixels, cache)
+        joined = torch.cat([features.flatten(2), features_beside.flatten(2)], dim=2)
+        return scale_to_unit(joined.flatten(0, 1)).view(*joined.shape, 1, 1)
 
-    def _own_features(self, pixels: npt.NDArray[np.uint8], cache: str | Path | None) -> Tensor:
+    def _compute_features(self, pixels: npt.NDArray[np.uint8], cache: str | Path | None) -> Tensor:
         """Return features without those beside, each view at norm 1."""
         colours, side = pixels.shape[1:3]
         transform = self.transform_of(colours, side)
-        made = []
-        for image in [pixels, pixels[..., ::-1]] if self.flips else [pixels]:
-            seen = views(image, mirrored=self.mirrored, turn=self.turn)
-            values = transformed(transform, seen[0], cache)
-            for view in seen[1:]:
-                values += transformed(transform, view, cache)
-            made.append(normalised(values / len(seen), self.groups, self.power))
+        images = [pixels]
+        if self.flips:
+            images.append(pixels[..., ::-1])
+        features = []
+        for image in images:
+            # Averaged over mirror images and turns, so that the head cannot tell them apart.
+            views = make_views(image, mirrored=self.mirrored, turn=self.turn)
+            values = apply_transform(transform, views[0], cache)
+            for view in views[1:]:
+                values += apply_transform(transform, view, cache)
+            features.append(normalise(values / len(views), self.groups, self.power))
         if self.whiten:
-            like = leaf_whitening(transform, side, colours, self.groups, self.whiten, self.power)
-            made = [whitened(image, like) for image in made]
-        return torch.stack(made, dim=1)
+            whitening = compute_leaf_whitening(
+                transform, side, colours, self.groups, self.whiten, self.power
+            )
+            features = [whiten(part, whitening) for part in features]
+        return torch.stack(features, dim=1)
 
     def plan(
         self, budgets: Budgets, strategy: Strategy | str = "sample", *, method: str = "pld"
@@ -360,14 +387,13 @@ class Recipe:
         Raises:
             InfeasibleError: Where no plan meets the request.
         """
-        size = len(budgets)
+        steps = self.steps(len(budgets))
+        batch_size = default_batch(budgets.groups, strategy, steps=steps, most=self.batch_size)
         return assign(
             budgets,
             strategy,
-            steps=self.steps(size),
-            expected_batch_size=default_batch(
-                budgets.groups, strategy, steps=self.steps(size), most=self.batch_size
-            ),
+            steps=steps,
+            expected_batch_size=batch_size,
             clip_norm=self.clip_norm,
             method=method,
         )
@@ -381,7 +407,7 @@ class Recipe:
             plan: As `plan` made it.
             features: (n, views, …), as `features` makes them.
             targets: (n,) Classes, from 0.
-            classes: How many there are: declared, not read from the targets.
+            classes: Their number: declared, not read from the targets.
             seed: None for randomness of the operating system, as a release needs.
 
         Raises:
@@ -391,14 +417,20 @@ class Recipe:
             Each record's, with all its views, as `plan` states it, where seed is None.
         """
         shape: Shape = tuple(features.shape[2:])  # type: ignore[assignment]
+        first_seed = Streams.from_seed(seed).initialisation().initial_seed()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(Streams.from_seed(seed).initialisation().initial_seed() % 2**63)
+            torch.manual_seed(first_seed % 2**63)
             head = HEADS[self.head](shape, classes)
         views = features.shape[1]
-        average = average_of(head, self.average)
+        average = make_average(head, self.average)
+
+        # The gradients of a record's views are added and clipped as one: each counts a part.
+        def loss(outputs: Tensor, y: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(outputs, y, reduction="none") / views
+
         fit_by_sgd(
             head,
-            lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none") / views,
+            loss,
             plan,
             (features.flatten(0, 1), targets.repeat_interleave(views)),
             learning_rate=self.learning_rate,
@@ -426,9 +458,11 @@ def outputs_of(head: nn.Module, features: Tensor) -> Tensor:
         >>> outputs_of(nn.Flatten(), torch.ones(3, 2, 4)).shape
         torch.Size([3, 4])
     """
-    made = [head(few.flatten(0, 1)).view(len(few), few.shape[1], -1).mean(1)
-             for few in torch.split(features, 2000)]  # fmt: skip
-    return torch.cat(made)
+    parts = []
+    for part in torch.split(features, 2000):
+        outputs = head(part.flatten(0, 1)).view(len(part), part.shape[1], -1)
+        parts.append(outputs.mean(1))
+    return torch.cat(parts)
 
 
 def read_recipe(path: str | Path) -> Recipe:

@@ -12,8 +12,11 @@ from apiece._types import Floats
 from apiece.errors import InputError
 from apiece.recipes.features import require_shape
 
-Filters = tuple[list[Tensor], list[list[Tensor]]]  # φ by resolution; ψ by scale and resolution
-_PI = 3.1415  # as kymatio writes it in the filters' norm: features stay those of published results
+# Spectra of the low-pass filter φ by resolution, and of the wavelets ψ by scale and resolution.
+Filters = tuple[list[Tensor], list[list[Tensor]]]
+
+# π as kymatio writes it in the filters' norm: features stay those of published results.
+_PI = 3.1415
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Scattering:
     Args:
         side: Pixels of a side.
         scales: J; features are averages over 2^J by 2^J pixels.
-        angles: L, how many orientations there are.
+        angles: L, the number of orientations.
 
     Raises:
         InputError: For numbers that are no counts, or a side shorter than 2^J.
@@ -56,8 +59,9 @@ class Scattering:
     @property
     def channels(self) -> int:
         """Features at each place, of one channel of the image."""
-        first = self.scales * self.angles
-        return 1 + first + self.angles**2 * self.scales * (self.scales - 1) // 2
+        first_order = self.scales * self.angles
+        second_order = self.angles**2 * self.scales * (self.scales - 1) // 2
+        return 1 + first_order + second_order
 
     @property
     def places(self) -> int:
@@ -70,7 +74,7 @@ class Scattering:
 
         Args:
             images: In the range [0, 1] of a byte's public scale, or any other fixed one.
-            part: How many are transformed at a time; no part of the result.
+            part: Images transformed at a time, which bounds the memory; no part of the result.
 
         Raises:
             InputError: For images of another shape.
@@ -78,100 +82,123 @@ class Scattering:
         require_shape(images, "c", self.side)
         if not len(images):
             return images.new_zeros(0, images.shape[1] * self.channels, self.places, self.places)
-        return torch.cat([self._features(few).flatten(1, 2) for few in torch.split(images, part)])
+        parts = torch.split(images, part)
+        return torch.cat([self._compute_features(part).flatten(1, 2) for part in parts])
 
-    def _features(self, images: Tensor) -> Tensor:
+    def _compute_features(self, images: Tensor) -> Tensor:
         """Return (n, c, channels, places, places): |…|x ∗ ψ₁| ∗ ψ₂| ∗ φ over all rising scales."""
-        (low, wavelets), scales = _filters(self.side, self.scales, self.angles), self.scales
-        # the padded side mirrors the image at its borders
-        padded, period = _padded(self.side, scales), 2 * (self.side - 1)
-        index = (torch.arange(padded) - (padded - self.side) // 2) % period
-        mirror = torch.minimum(index, period - index)
-        spectrum = torch.fft.fft2(images[..., mirror[:, None], mirror])
+        low, wavelets = _make_filters(self.side, self.scales, self.angles)
+        scales = self.scales
+        spectrum = torch.fft.fft2(self._pad(images))
 
-        def averaged(of: Tensor, scale: int) -> Tensor:
-            """Return the average over 2^J pixels; a margin of one place has seen the padding."""
-            spread = _subsampled(of * low[scale], 1 << scales - scale)
-            made: Tensor = torch.fft.ifft2(spread).real[..., 1:-1, 1:-1]
-            return made
+        def average(signal: Tensor, scale: int) -> Tensor:
+            """Return the average over 2^J pixels, without the margin that the padding reaches."""
+            coarse = _subsample(signal * low[scale], 1 << scales - scale)
+            places: Tensor = torch.fft.ifft2(coarse).real[..., 1:-1, 1:-1]
+            return places
 
-        def modulus(of: Tensor, scale: int, resolution: int) -> Tensor:
+        def compute_modulus(signal: Tensor, scale: int, resolution: int) -> Tensor:
             """Return the spectrum of |signal ∗ ψ| at each angle, on the grid that `scale` needs."""
-            bands = of[..., None, :, :] * wavelets[scale][resolution]
-            signal = torch.fft.ifft2(_subsampled(bands, 1 << scale - resolution))
-            made: Tensor = torch.fft.fft2(signal.abs())
-            return made
+            bands = signal[..., None, :, :] * wavelets[scale][resolution]
+            coarse = torch.fft.ifft2(_subsample(bands, 1 << scale - resolution))
+            modulus: Tensor = torch.fft.fft2(coarse.abs())
+            return modulus
 
-        zeroth, first, second = averaged(spectrum, 0)[:, :, None], [], []
-        for one in range(scales):
-            bands = modulus(spectrum, one, 0)
-            first.append(averaged(bands, one))
+        zeroth_order = average(spectrum, 0)[:, :, None]
+        first_order = []
+        second_order = []
+        for scale in range(scales):
+            bands = compute_modulus(spectrum, scale, 0)
+            first_order.append(average(bands, scale))
             for angle in range(self.angles):  # one at a time, which bounds the memory
                 band = bands[:, :, angle]
-                rising = range(one + 1, scales)
-                second += [averaged(modulus(band, two, one), two) for two in rising]
-        return torch.cat([zeroth, *first, *second], dim=2)
+                for coarser in range(scale + 1, scales):
+                    modulus = compute_modulus(band, coarser, scale)
+                    second_order.append(average(modulus, coarser))
+        return torch.cat([zeroth_order, *first_order, *second_order], dim=2)
+
+    def _pad(self, images: Tensor) -> Tensor:
+        """Return images that are mirrored at their borders up to the padded side."""
+        padded = _pad_side(self.side, self.scales)
+        period = 2 * (self.side - 1)
+        index = (torch.arange(padded) - (padded - self.side) // 2) % period
+        mirror = torch.minimum(index, period - index)
+        return images[..., mirror[:, None], mirror]
 
 
-def _padded(side: int, scales: int) -> int:
+def _pad_side(side: int, scales: int) -> int:
     """Return the side with padding: whole multiples of 2^J, at least one on either end."""
     return ((side >> scales) + 2) << scales
 
 
-def _subsampled(spectrum: Tensor, step: int) -> Tensor:
+def _subsample(spectrum: Tensor, step: int) -> Tensor:
     """Return the spectrum of every `step`-th pixel: subsampling folds frequencies."""
     if step == 1:
         return spectrum
-    *others, side, _ = spectrum.shape
-    rows = spectrum.reshape(*others, step, side // step, side).mean(dim=-3)
+    *batch, side, _ = spectrum.shape
+    rows = spectrum.reshape(*batch, step, side // step, side).mean(dim=-3)
     return rows.reshape(*rows.shape[:-1], step, side // step).mean(dim=-2)
 
 
 @functools.lru_cache(maxsize=8)
-def _filters(side: int, scales: int, angles: int) -> Filters:
+def _make_filters(side: int, scales: int, angles: int) -> Filters:
     """Return the filters' spectra, which are real, at the resolutions where each is applied."""
-    size = _padded(side, scales)
+    size = _pad_side(side, scales)
 
-    def spectra(spatial: Floats, resolutions: int) -> list[Tensor]:
-        whole = np.fft.fft2(spatial).real
-        return [torch.from_numpy(_cropped(whole, r)).float() for r in range(resolutions)]
+    def compute_spectra(filter_: Floats, resolutions: int) -> list[Tensor]:
+        spectrum = np.fft.fft2(filter_).real
+        crops = [_crop(spectrum, resolution) for resolution in range(resolutions)]
+        return [torch.from_numpy(crop).float() for crop in crops]
 
-    low = spectra(_gabor(size, 0.8 * 2 ** (scales - 1), 0.0, 0.0, 1.0), scales)
+    low_width = 0.8 * 2 ** (scales - 1)
+    low = compute_spectra(_make_gabor(size, low_width, 0.0, 0.0, 1.0), scales)
+    turns = [(int(angles / 2 - 1) - k) * np.pi / angles for k in range(angles)]
+    slant = 4.0 / angles
     wavelets = []
     for scale in range(scales):
-        turns = [(int(angles / 2 - 1) - k) * np.pi / angles for k in range(angles)]
-        each = [spectra(_morlet(size, scale, turn, 4.0 / angles), scale + 1) for turn in turns]
-        wavelets.append([torch.stack(of) for of in zip(*each, strict=True)])
+        spectra = []
+        for turn in turns:
+            morlet = _make_morlet(size, scale, turn, slant)
+            spectra.append(compute_spectra(morlet, scale + 1))
+        # From angle and resolution to resolution alone: all angles in one tensor.
+        wavelets.append([torch.stack(by_angle) for by_angle in zip(*spectra, strict=True)])
     return low, wavelets
 
 
-def _morlet(size: int, scale: int, turn: float, slant: float) -> Floats:
+def _make_morlet(size: int, scale: int, turn: float, slant: float) -> Floats:
     """Return a Morlet wavelet: a Gabor function less its envelope, so that its sum is 0."""
-    width, frequency = 0.8 * 2**scale, 0.75 * np.pi / 2**scale
-    wave = _gabor(size, width, turn, frequency, slant)
-    envelope = _gabor(size, width, turn, 0.0, slant)
+    width = 0.8 * 2**scale
+    frequency = 0.75 * np.pi / 2**scale
+    wave = _make_gabor(size, width, turn, frequency, slant)
+    envelope = _make_gabor(size, width, turn, 0.0, slant)
     morlet: Floats = wave - wave.sum() / envelope.sum() * envelope
     return morlet
 
 
-def _gabor(size: int, width: float, turn: float, frequency: float, slant: float) -> Floats:
-    """Return a plane wave under a Gaussian of this width, wrapped around a square of this size."""
-    at = np.arange(-2 * size, 3 * size)
-    along = at[:, None] * np.cos(turn) + at * np.sin(turn)
-    across = at * np.cos(turn) - at[:, None] * np.sin(turn)
+def _make_gabor(size: int, width: float, turn: float, frequency: float, slant: float) -> Floats:
+    """Return a plane wave under a Gaussian of this width, wrapped around a square of this size.
+
+    turn: of the wave's direction, in radians; slant: the Gaussian's width along over across it.
+    """
+    # Five periods: beyond two on either side the Gaussian adds nothing.
+    pixel = np.arange(-2 * size, 3 * size)
+    along = pixel[:, None] * np.cos(turn) + pixel * np.sin(turn)
+    across = pixel * np.cos(turn) - pixel[:, None] * np.sin(turn)
     decay = (along**2 + (slant * across) ** 2) / (2 * width**2)
     wave = np.exp(1j * frequency * along - decay)
-    folded = wave.reshape(5, size, 5, size).sum(axis=(0, 2))
-    gabor: Floats = folded / (2 * _PI * width**2 / slant)
+    wrapped = wave.reshape(5, size, 5, size).sum(axis=(0, 2))
+    gabor: Floats = wrapped / (2 * _PI * width**2 / slant)
     return gabor
 
 
-def _cropped(spectrum: Floats, resolution: int) -> Floats:
-    """Return a filter's spectrum on a grid coarser by 2^resolution, without what would alias."""
+def _crop(spectrum: Floats, resolution: int) -> Floats:
+    """Return a filter's spectrum on a grid coarser by 2^resolution, without aliases."""
     size = spectrum.shape[0]
+    factor = 2**resolution
     coarse = size >> resolution
-    kept = np.ones(size, dtype=bool)
-    kept[coarse // 2 : coarse // 2 + size - coarse] = False
-    masked = spectrum * kept[:, None] * kept
-    cropped: Floats = masked.reshape(2**resolution, coarse, 2**resolution, coarse).sum(axis=(0, 2))
+    passes = np.ones(size, dtype=bool)
+    passes[coarse // 2 : coarse // 2 + size - coarse] = False
+    masked = spectrum * passes[:, None] * passes
+    folded = masked.reshape(factor, coarse, factor, coarse)
+    cropped: Floats = folded.sum(axis=(0, 2))
     return cropped

@@ -6,6 +6,7 @@ enclosures meet the best value seen, and shrink to a face where the function is 
 """
 
 import heapq
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -25,7 +26,23 @@ from apiece.errors import RangeError
 Interval = Any  # mpmath's ivmpf, which carries no types
 
 
+# Just above the least normal double: below it a number of mpmath's is rounded to a subnormal.
 _LEAST_NORMAL = 2.3e-308
+
+# Boxes that branch and bound looks at, at most.
+MOST_BOXES = 2000
+
+# Attributes up to which SHGO searches: its complex has 2^d corners.
+MOST_FOR_SHGO = 4
+
+# Evenly spread points among which local ascent chooses its starts, and how many it chooses.
+STARTS = 256
+_ASCENTS = 3
+
+# Relative distance between the proven bound and the attained value that ends the proof.
+TOLERANCE = 1e-9
+
+Box = tuple[tuple[float, float], ...]
 
 
 class Tape:
@@ -34,45 +51,50 @@ class Tape:
     def __init__(self, expressions: Sequence[sympy.Expr], symbols: Sequence[sympy.Symbol]) -> None:
         self._steps: list[tuple[Callable[..., Interval], tuple[int, ...]]] = []
         self._constants: list[Interval] = []
-        self._place: dict[sympy.Basic, int] = {s: i for i, s in enumerate(symbols)}
+        # The position of each subexpression's value: the symbols first, then one a step.
+        self._positions: dict[sympy.Basic, int] = {s: i for i, s in enumerate(symbols)}
         self._inputs = len(symbols)
-        self._results = [self._compile(e) for e in expressions]
+        self._results = [self._compile(expression) for expression in expressions]
 
     def __call__(self, box: Sequence[Interval]) -> list[Interval]:
         """Return the expressions' enclosures over `box`, one interval a symbol."""
         values = list(box)
-        for operation, arguments in self._steps:
-            values.append(operation(*(values[i] for i in arguments)))
-        return [values[i] for i in self._results]
+        for operation, positions in self._steps:
+            arguments = [values[position] for position in positions]
+            values.append(operation(*arguments))
+        return [values[position] for position in self._results]
 
     def _compile(self, node: sympy.Basic) -> int:
-        if node not in self._place:
-            operation, arguments = _rule(node)
-            places = tuple(self._compile(a) for a in arguments)
-            self._place[node] = self._inputs + len(self._steps)
-            self._steps.append((operation, places))
-        return self._place[node]
+        """Return the position of a node's value; equal subexpressions share one step."""
+        if node not in self._positions:
+            operation, arguments = _find_operation(node)
+            argument_positions = tuple(self._compile(argument) for argument in arguments)
+            self._positions[node] = self._inputs + len(self._steps)
+            self._steps.append((operation, argument_positions))
+        return self._positions[node]
 
 
-def interval(lower: float, upper: float) -> Interval:
+def make_interval(lower: float, upper: float) -> Interval:
     """Return the interval between two floats, both included."""
     return iv.mpf([lower, upper])
 
 
-def ends(value: Interval) -> Bounds:
+def round_ends(interval: Interval) -> Bounds:
     """Return the ends of an interval as floats, rounded outward; (-inf, inf) where it has none."""
-    lower, upper = float(value.a), float(value.b)
+    lower = float(interval.a)
+    upper = float(interval.b)
     if not lower <= upper:
         return Bounds(-math.inf, math.inf)
-    if abs(lower) < _LEAST_NORMAL and value.a != 0:  # mpmath's exponents reach further down
+    # mpmath's exponents reach further down than a float's, so that the conversion has rounded.
+    if abs(lower) < _LEAST_NORMAL and interval.a != 0:
         lower = math.nextafter(lower, -math.inf)
-    if abs(upper) < _LEAST_NORMAL and value.b != 0:
+    if abs(upper) < _LEAST_NORMAL and interval.b != 0:
         upper = math.nextafter(upper, math.inf)
     return Bounds(lower, upper)
 
 
-def _rule(node: sympy.Basic) -> tuple[Callable[..., Interval], tuple[sympy.Basic, ...]]:
-    """Return the operation of `node` on intervals, and the nodes that it takes."""
+def _find_operation(node: sympy.Basic) -> tuple[Callable[..., Interval], tuple[sympy.Basic, ...]]:
+    """Return the operation of `node` on intervals, and the nodes that are its arguments."""
     if isinstance(node, sympy.Rational):
         ratio = iv.mpf(int(node.p)) / iv.mpf(int(node.q))
         return (lambda: ratio), ()
@@ -87,8 +109,8 @@ def _rule(node: sympy.Basic) -> tuple[Callable[..., Interval], tuple[sympy.Basic
         return _ELEMENTARY[node.func], node.args
     base, exponent = node.args
     if isinstance(exponent, sympy.Integer):
-        whole = int(exponent)
-        return (lambda x: x**whole), (base,)
+        power = int(exponent)
+        return (lambda x: x**power), (base,)
     if exponent == sympy.Rational(1, 2):
         return _sqrt, (base,)
     if exponent == sympy.Rational(-1, 2):
@@ -104,20 +126,20 @@ def _positive_part(x: Interval) -> Interval:
 
 
 def _log(x: Interval) -> Interval:
-    part = _positive_part(x)
-    return iv.log(part) if part.b > 0 else iv.mpf(["-inf", "inf"])
+    positive = _positive_part(x)
+    return iv.log(positive) if positive.b > 0 else iv.mpf(["-inf", "inf"])
 
 
 def _sqrt(x: Interval) -> Interval:
     return iv.sqrt(_positive_part(x))
 
 
-def _increasing(f: Callable[[Interval], Interval]) -> Callable[[Interval], Interval]:
+def _enclose_increasing(f: Callable[[Interval], Interval]) -> Callable[[Interval], Interval]:
     """Return the enclosure of an increasing function from its values at the two ends."""
     return lambda x: iv.mpf([f(x.a).a, f(x.b).b])
 
 
-def _beyond_intervals(f: Callable[[Any], Any]) -> Callable[[Interval], Interval]:
+def _enclose_by_numbers(f: Callable[[Any], Any]) -> Callable[[Interval], Interval]:
     """Return the enclosure of an increasing function that mpmath has for numbers alone."""
 
     # Evaluated at the ends with 100 bits and widened by 2⁻⁵⁰, which is 2⁵⁰ times the last digit.
@@ -130,15 +152,19 @@ def _beyond_intervals(f: Callable[[Any], Any]) -> Callable[[Interval], Interval]
 
 
 def _asin(x: Interval) -> Interval:
-    """Enclose the arcsine of what of `x` lies in [-1, 1]."""
-    return _asin_of_unit(iv.mpf([x.a if x.a > -1 else -1, x.b if x.b < 1 else 1]))
+    """Enclose the arcsine of the part of `x` that lies in [-1, 1]."""
+    lower = x.a if x.a > -1 else -1
+    upper = x.b if x.b < 1 else 1
+    return _asin_of_unit(iv.mpf([lower, upper]))
 
 
+# Relative widening of a value that is computed with 100 bits.
 _SLACK = mpmath.ldexp(1, -50)
-_asin_of_unit = _beyond_intervals(mpmath.asin)
-_sinh = _increasing(lambda x: (iv.exp(x) - iv.exp(-x)) / 2)
-_cosh_of_positive = _increasing(lambda x: (iv.exp(x) + iv.exp(-x)) / 2)
-_tanh = _increasing(lambda x: 1 - 2 / (iv.exp(2 * x) + 1))
+
+_asin_of_unit = _enclose_by_numbers(mpmath.asin)
+_sinh = _enclose_increasing(lambda x: (iv.exp(x) - iv.exp(-x)) / 2)
+_cosh_of_positive = _enclose_increasing(lambda x: (iv.exp(x) + iv.exp(-x)) / 2)
+_tanh = _enclose_increasing(lambda x: 1 - 2 / (iv.exp(2 * x) + 1))
 
 _ELEMENTARY: dict[object, Callable[[Interval], Interval]] = {
     sympy.exp: iv.exp,
@@ -149,18 +175,11 @@ _ELEMENTARY: dict[object, Callable[[Interval], Interval]] = {
     sympy.sinh: _sinh,
     sympy.cosh: lambda x: _cosh_of_positive(abs(x)),
     sympy.tanh: _tanh,
-    sympy.atan: _beyond_intervals(mpmath.atan),
-    sympy.erf: _beyond_intervals(mpmath.erf),
+    sympy.atan: _enclose_by_numbers(mpmath.atan),
+    sympy.erf: _enclose_by_numbers(mpmath.erf),
     sympy.asin: _asin,
     sympy.acos: lambda x: iv.pi / 2 - _asin(x),
 }
-
-
-Box = tuple[tuple[float, float], ...]
-MOST_BOXES = 2000
-MOST_FOR_SHGO = 4
-STARTS = 256
-TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +191,7 @@ class Maximum:
             calibrate noise with, or inf where no proof was possible.
         location: Attribute → value.
         certified: Whether `upper` is proven.
-        reason: Why it is not, or how the proof ended.
+        reason: Why `upper` is not proven, or how the proof ended.
 
     Guarantee:
         Where `certified`, the function is nowhere above `upper`, which is rounded up.
@@ -196,7 +215,10 @@ class Maximum:
 
 
 class Objective:
-    """A function with its gradient, on intervals: what `combine` makes of a tape's results."""
+    """A function with its gradient, on intervals.
+
+    combine: makes the value and the partial derivatives of the enclosures of the expressions.
+    """
 
     def __init__(
         self,
@@ -209,31 +231,37 @@ class Objective:
 
     def enclose(self, box: Box) -> tuple[Interval, list[Interval]]:
         """Return enclosures of the value and of each partial derivative over `box`."""
-        return self._combine(self._tape([interval(*side) for side in box]))
+        return self._combine(self._tape([make_interval(*side) for side in box]))
 
-    def range_over(self, box: Box) -> tuple[Bounds, list[Interval]]:
+    def bound_range(self, box: Box) -> tuple[Bounds, list[Interval]]:
         """Return bounds on the value over `box`, and enclosures of the partial derivatives."""
         # The better of the plain enclosure and the mean value form f(m) + Σ ∂ⱼf(box)·(xⱼ − mⱼ),
         # which is quadratically close as the box shrinks.
         value, slopes = self.enclose(box)
-        centre = _middle(box)
-        centred, _ = self.enclose(tuple((m, m) for m in centre))
-        for slope, side, m in zip(slopes, box, centre, strict=True):
-            centred = centred + slope * (interval(*side) - interval(m, m))
-        plain, tight = ends(value), ends(centred)
-        return Bounds(max(plain.lower, tight.lower), min(plain.upper, tight.upper)), slopes
+        middle = _find_middle(box)
+        centred, _ = self.enclose(tuple((m, m) for m in middle))
+        for slope, side, m in zip(slopes, box, middle, strict=True):
+            centred = centred + slope * (make_interval(*side) - make_interval(m, m))
+        plain = round_ends(value)
+        tight = round_ends(centred)
+        lower = max(plain.lower, tight.lower)
+        upper = min(plain.upper, tight.upper)
+        return Bounds(lower, upper), slopes
 
 
-def value_objective(
+def make_value_objective(
     value: sympy.Expr, gradient: Sequence[sympy.Expr], symbols: Sequence[sympy.Symbol], sign: int
 ) -> Objective:
     """Return ±f with its gradient; the sign makes a minimum a maximum."""
-    return Objective(
-        [value, *gradient], symbols, lambda r: (sign * r[0], [sign * g for g in r[1:]])
-    )
+
+    def combine(results: list[Interval]) -> tuple[Interval, list[Interval]]:
+        f, *slopes = results
+        return sign * f, [sign * slope for slope in slopes]
+
+    return Objective([value, *gradient], symbols, combine)
 
 
-def norm_objective(
+def make_norm_objective(
     gradient: Sequence[sympy.Expr],
     hessian: Sequence[Sequence[sympy.Expr]],
     symbols: Sequence[sympy.Symbol],
@@ -242,13 +270,15 @@ def norm_objective(
     d = len(gradient)
 
     def combine(results: list[Interval]) -> tuple[Interval, list[Interval]]:
-        g, h = results[:d], results[d:]
+        g = results[:d]
         square = sum((x**2 for x in g[1:]), start=g[0] ** 2)
-        rows = [h[i * d : (i + 1) * d] for i in range(d)]
-        products = [list(map(operator.mul, row, g)) for row in rows]
-        return square, [2 * reduce(operator.add, each) for each in products]
+        slopes = []
+        for start in range(d, d + d * d, d):
+            row = results[start : start + d]
+            slopes.append(2 * reduce(operator.add, map(operator.mul, row, g)))
+        return square, slopes
 
-    return Objective([*gradient, *(e for row in hessian for e in row)], symbols, combine)
+    return Objective([*gradient, *itertools.chain(*hessian)], symbols, combine)
 
 
 def maximise(
@@ -257,47 +287,62 @@ def maximise(
     """Return the maximum over `box` of the function that both arguments compute."""
     # Boxes are cut until their bounds meet the best value attained, which is one of an evaluation
     # on intervals. Where the bound is infinite after `MOST_BOXES` boxes, nothing is certified.
-    best, point = -math.inf, _search(compiled, box)
+    best = -math.inf
+    location = _search(compiled, box)
 
-    def attain(at: tuple[float, ...]) -> None:
-        nonlocal best, point
-        lower = ends(objective.enclose(tuple((x, x) for x in at))[0]).lower
+    def attain(point: tuple[float, ...]) -> None:
+        """Take a point as the location of the maximum, if its value is the best so far."""
+        nonlocal best, location
+        value, _ = objective.enclose(tuple((x, x) for x in point))
+        lower = round_ends(value).lower
         if lower > best:
-            best, point = lower, at
+            best = lower
+            location = point
 
     def bound(part: Box) -> tuple[float, Box]:
         """Return minus a bound over a box, and the face of it that holds the box's maximum."""
-        slopes = map(ends, objective.enclose(part)[1])
-        face = tuple(
-            (high, high) if slope.lower >= 0 else (low, low) if slope.upper <= 0 else (low, high)
-            for slope, (low, high) in zip(slopes, part, strict=True)
-        )
-        attain(_middle(face))
-        return -objective.range_over(face)[0].upper, face
+        _, slopes = objective.enclose(part)
+        face = tuple(map(_shrink_side, slopes, part))
+        attain(_find_middle(face))
+        return -objective.bound_range(face)[0].upper, face
 
-    attain(point)
-    pending, closed, used = [bound(box)], -math.inf, 1  # closed: of boxes that cannot be cut
-    while pending and used < MOST_BOXES and -pending[0][0] > best + TOLERANCE * abs(best):
-        negative, widest = heapq.heappop(pending)
-        parts = halves(widest, box)
+    attain(location)
+    # A heap: the box with the largest bound comes first, and its bound holds for all pending ones.
+    pending = [bound(box)]
+    uncut = -math.inf  # the largest bound over boxes that are too small to be cut
+    boxes = 1
+    while pending and boxes < MOST_BOXES and -pending[0][0] > best + TOLERANCE * abs(best):
+        negative, largest = heapq.heappop(pending)
+        parts = cut_in_half(largest, box)
         if not parts:
-            closed = max(closed, -negative)
+            uncut = max(uncut, -negative)
         for part in parts:
             heapq.heappush(pending, bound(part))
-        used += len(parts)
-    upper = max(best, closed, -pending[0][0] if pending else -math.inf)
+        boxes += len(parts)
+    upper = max(best, uncut, -pending[0][0] if pending else -math.inf)
     certified = math.isfinite(upper)
-    reason = f"interval branch and bound, {used} boxes"
+    reason = f"interval branch and bound, {boxes} boxes"
     if not certified:
-        reason, upper = f"not certified: the enclosure is unbounded after {used} boxes", math.inf
-    location = dict(zip(names, point, strict=True))
-    return Maximum(Bounds(best, upper), location, certified, reason)
+        reason = f"not certified: the enclosure is unbounded after {boxes} boxes"
+        upper = math.inf
+    return Maximum(Bounds(best, upper), dict(zip(names, location, strict=True)), certified, reason)
+
+
+def _shrink_side(slope: Interval, side: tuple[float, float]) -> tuple[float, float]:
+    """Return the end of a side where a monotone function is largest; else the side."""
+    low, high = side
+    bounds = round_ends(slope)
+    if bounds.lower >= 0:
+        return high, high
+    if bounds.upper <= 0:
+        return low, low
+    return low, high
 
 
 def _search(compiled: Callable[[Floats], float], box: Box) -> tuple[float, ...]:
     """Return the best point found, which proves nothing."""
-    # By SHGO; above `MOST_FOR_SHGO` attributes, because its complex has 2^d corners, by local
-    # ascent from the best of evenly spread starts.
+    # By SHGO; above `MOST_FOR_SHGO` attributes by local ascent from the best of evenly spread
+    # starts.
     from scipy.optimize import minimize, shgo
 
     def negative(x: Floats) -> float:
@@ -310,43 +355,51 @@ def _search(compiled: Callable[[Floats], float], box: Box) -> tuple[float, ...]:
         return -value
 
     sides: Any = list(box)
-    middle = np.array(_middle(box))
+    middle = np.array(_find_middle(box))
     if len(box) <= MOST_FOR_SHGO:
         optimum: Any = shgo(negative, sides, n=64, sampling_method="simplicial")
         best = middle if optimum.x is None else optimum.x
     else:
-        starts = sorted(spread(np.array(box), STARTS), key=negative)[:3]
-        ends = [minimize(negative, start, bounds=sides, method="L-BFGS-B").x for start in starts]
-        best = min([middle, *starts, *ends], key=negative)
+        starts = sorted(spread_points(np.array(box), STARTS), key=negative)[:_ASCENTS]
+        optima = [minimize(negative, start, bounds=sides, method="L-BFGS-B").x for start in starts]
+        best = min([middle, *starts, *optima], key=negative)
     return tuple(min(max(float(x), low), high) for x, (low, high) in zip(best, box, strict=True))
 
 
-def spread(ends: Floats, count: int) -> Floats:
-    """Return `count` points spread evenly over a box, (count, d); ends: (d, 2)."""
-    # A Kronecker sequence on the powers of 1/r, where r^{d+1} = r + 1.
-    d = len(ends)
+def spread_points(sides: Floats, count: int) -> Floats:
+    """Return `count` points spread evenly over a box, (count, d); sides: (d, 2)."""
+    # A Kronecker sequence on the powers of 1/r, where r^{d+1} = r + 1 (r by fixed-point iteration).
+    d = len(sides)
     root = 1.5
     for _ in range(64):
         root = (1 + root) ** (1 / (d + 1))
-    unit = (0.5 + np.outer(np.arange(1, count + 1), root ** -np.arange(1.0, d + 1))) % 1.0
-    low, high = ends.T
+    steps = root ** -np.arange(1.0, d + 1)
+    unit = (0.5 + np.outer(np.arange(1, count + 1), steps)) % 1.0
+    low, high = sides.T
     points: Floats = np.clip(low + unit * (high - low), low, high)
     return points
 
 
-def _middle(box: Box) -> tuple[float, ...]:
+def _find_middle(box: Box) -> tuple[float, ...]:
     return tuple(low + (high - low) / 2 for low, high in box)
 
 
-def halves(box: Box, whole: Box) -> list[Box]:
-    """Cut a box across the side that is widest relative to `whole`; empty where none can be."""
-    widest = max(
-        range(len(box)), key=lambda j: (box[j][1] - box[j][0]) / (whole[j][1] - whole[j][0])
-    )
-    low, high = box[widest]
+def cut_in_half(part: Box, box: Box) -> list[Box]:
+    """Cut a part of a box across its side that is widest relative to the box's.
+
+    Empty where no float lies between the ends of that side.
+    """
+
+    def relative_width(j: int) -> float:
+        return (part[j][1] - part[j][0]) / (box[j][1] - box[j][0])
+
+    widest = max(range(len(part)), key=relative_width)
+    low, high = part[widest]
     middle = low + (high - low) / 2
     if not low < middle < high:
         return []
-    left, right = list(box), list(box)
-    left[widest], right[widest] = (low, middle), (middle, high)
+    left = list(part)
+    left[widest] = (low, middle)
+    right = list(part)
+    right[widest] = (middle, high)
     return [tuple(left), tuple(right)]

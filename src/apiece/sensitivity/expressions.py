@@ -24,15 +24,29 @@ from apiece.errors import (
     UnsupportedError,
     unknown,
 )
-from apiece.sensitivity.bounds import Box, Objective, halves, value_objective
+from apiece.sensitivity.bounds import Box, Objective, cut_in_half, make_value_objective
 
-_NAMED = "exp log sqrt sin cos tan sinh cosh tanh asin acos atan erf Abs Min Max"
-FUNCTIONS = {name.lower(): getattr(sympy, name) for name in _NAMED.split()}
+_SYMPY_NAMES = "exp log sqrt sin cos tan sinh cosh tanh asin acos atan erf Abs Min Max"
+FUNCTIONS = {name.lower(): getattr(sympy, name) for name in _SYMPY_NAMES.split()}
 FUNCTIONS["sigmoid"] = lambda x: (1 + sympy.tanh(x / 2)) / 2
 CONSTANTS = {"pi": sympy.pi}
+
+# Characters of an expression, at most.
 LONGEST_TEXT = 10_000
+
+# Absolute value of a power's exponent, at most.
 LARGEST_EXPONENT = 64
+
+# Nodes of an expression inside one another, at most.
 DEEPEST_NESTING = 60
+
+# Bits of a whole number, at most: what a float can hold.
+_MOST_BITS = 1024
+
+# Boxes on which a sign is looked for, at most.
+MOST_BOXES = 4000
+
+Ranges = Mapping[sympy.Symbol, tuple[float, float]]
 
 
 def parse(text: str, symbols: Mapping[str, sympy.Symbol]) -> sympy.Expr:
@@ -56,13 +70,13 @@ def parse(text: str, symbols: Mapping[str, sympy.Symbol]) -> sympy.Expr:
         return _Builder(text, symbols).build(tree.body)
     except SyntaxError as error:
         raise ExpressionError(
-            f"expression {_short(text)!r}: {error.msg} at column {error.offset}; "
+            f"expression {_shorten(text)!r}: {error.msg} at column {error.offset}; "
             "write it as in Python, for example a**2 + exp(2*b - a)"
         ) from None
     except (RecursionError, MemoryError, ValueError) as error:
         if isinstance(error, ExpressionError) or type(error).__module__.startswith("apiece"):
             raise
-        raise ExpressionError(f"expression {_short(text)!r}: nested too deeply") from None
+        raise ExpressionError(f"expression {_shorten(text)!r}: nested too deeply") from None
 
 
 class _Builder:
@@ -74,68 +88,73 @@ class _Builder:
         self.depth = 0
 
     def build(self, node: ast.expr) -> sympy.Expr:
-        """Return what `node` writes; nesting is limited, because SymPy recurses too."""
+        """Return the expression of `node`; nesting is limited, because SymPy recurses too."""
         self.depth += 1
         if self.depth > DEEPEST_NESTING:
-            raise self._error(node, f"is nested more than {DEEPEST_NESTING} deep")
-        built = self._build(node)
+            raise self._make_error(node, f"is nested more than {DEEPEST_NESTING} deep")
+        expression = self._build_node(node)
         self.depth -= 1
-        return built
+        return expression
 
-    def _build(self, node: ast.expr) -> sympy.Expr:
+    def _build_node(self, node: ast.expr) -> sympy.Expr:
         match node:
             case ast.Constant():
-                return self._number(node)
+                return self._build_number(node)
             case ast.Name(id=name) if name in self.symbols or name in CONSTANTS:
                 return self.symbols[name] if name in self.symbols else CONSTANTS[name]
             case ast.Name(id=name):
+                declared = ", ".join(sorted(self.symbols)) or "none"
                 raise AttributeRangeError(
                     f"attribute {name!r} at column {node.col_offset + 1}: it has no range; declare "
-                    "one, lower and upper end (declared: "
-                    f"{', '.join(sorted(self.symbols)) or 'none'})"
+                    f"one, lower and upper end (declared: {declared})"
                 )
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self.build(operand)
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
                 return self.build(operand)
             case ast.BinOp():
-                return self._binary(node)
+                return self._build_operation(node)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-                return self._call(node, name, args)
-        raise self._error(node, "is not understood; use numbers, attributes, + - * / ** and calls")
+                return self._build_call(node, name, args)
+        raise self._make_error(
+            node, "is not understood; use numbers, attributes, + - * / ** and calls"
+        )
 
-    def _number(self, node: ast.Constant) -> sympy.Expr:
+    def _build_number(self, node: ast.Constant) -> sympy.Expr:
         value: object = node.value
         if type(value) is int:
-            if value.bit_length() > 1024:
-                raise self._error(node, "is too large; write it as a decimal below 1e308")
+            if value.bit_length() > _MOST_BITS:
+                raise self._make_error(node, "is too large; write it as a decimal below 1e308")
             return sympy.Integer(value)
         if type(value) is float:
+            # The decimal as it is written, which is exact; the float is rounded.
             segment = ast.get_source_segment(self.text, node) or repr(value)
-            is_zero = not set(segment.lower().split("e")[0]) & set("123456789")
+            mantissa = segment.lower().split("e")[0]
+            is_zero = not set(mantissa) & set("123456789")
             if not (is_zero or 1e-300 < value < math.inf):
-                raise self._error(node, "is outside the range of floating point")
+                raise self._make_error(node, "is outside the range of floating point")
             return sympy.Integer(0) if is_zero else sympy.Rational(segment.replace("_", ""))
-        raise self._error(node, "is not a real number")
+        raise self._make_error(node, "is not a real number")
 
-    def _binary(self, node: ast.BinOp) -> sympy.Expr:
+    def _build_operation(self, node: ast.BinOp) -> sympy.Expr:
         if isinstance(node.op, (ast.Add, ast.Sub)):
-            return self._sum(node)
-        left, right = self.build(node.left), self.build(node.right)
+            return self._build_sum(node)
+        left = self.build(node.left)
+        right = self.build(node.right)
         match node.op:
             case ast.Mult():
                 return left * right
             case ast.Div():
                 if right.is_zero:
-                    raise self._error(node, "divides by zero")
+                    raise self._make_error(node, "divides by zero")
                 return left / right
             case ast.Pow():
-                return self._power(node, left, right)
+                return self._build_power(node, left, right)
             case ast.BitXor():
-                raise self._error(node, "uses ^; write ** for a power")
-        raise self._error(node, "uses an operator that is not understood; use + - * / **")
+                raise self._make_error(node, "uses ^; write ** for a power")
+        raise self._make_error(node, "uses an operator that is not understood; use + - * / **")
 
-    def _sum(self, node: ast.expr) -> sympy.Expr:
+    def _build_sum(self, node: ast.expr) -> sympy.Expr:
         """Build a chain of + and - in a loop, however long."""
         terms = []
         while isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
@@ -144,36 +163,50 @@ class _Builder:
             node = node.left
         return sympy.Add(self.build(node), *reversed(terms))
 
-    def _power(self, node: ast.BinOp, base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
+    def _build_power(self, node: ast.BinOp, base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
         if exponent.is_number and not abs(float(exponent)) <= LARGEST_EXPONENT:
-            raise self._error(node, f"has an exponent above {LARGEST_EXPONENT}; write it as exp")
+            raise self._make_error(
+                node, f"has an exponent above {LARGEST_EXPONENT}; write it as exp"
+            )
         if base.is_zero and exponent.is_negative:
-            raise self._error(node, "divides by zero")
+            raise self._make_error(node, "divides by zero")
         return base**exponent
 
-    def _call(self, node: ast.Call, name: str, args: list[ast.expr]) -> sympy.Expr:
+    def _build_call(self, node: ast.Call, name: str, args: list[ast.expr]) -> sympy.Expr:
         if name not in FUNCTIONS:
             raise unknown(f"function at column {node.col_offset + 1}", name, FUNCTIONS)
-        several = name in ("min", "max")
-        if not (len(args) >= 2 if several else len(args) == 1):
-            count = "two or more arguments" if several else "one argument"
-            raise self._error(node, f"has {len(args)} arguments; {name} takes {count}")
+        if name in ("min", "max"):
+            fits = len(args) >= 2
+            count = "two or more arguments"
+        else:
+            fits = len(args) == 1
+            count = "one argument"
+        if not fits:
+            raise self._make_error(node, f"has {len(args)} arguments; {name} takes {count}")
         return FUNCTIONS[name](*map(self.build, args))
 
-    def _error(self, node: ast.expr, problem: str) -> ExpressionError:
-        segment = _short(ast.get_source_segment(self.text, node) or self.text)
+    def _make_error(self, node: ast.expr, problem: str) -> ExpressionError:
+        segment = _shorten(ast.get_source_segment(self.text, node) or self.text)
         return ExpressionError(f"expression: {segment!r} at column {node.col_offset + 1} {problem}")
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
+    """Return a text on one line, of 60 characters at most."""
     flat = " ".join(text.split())
     return flat if len(flat) <= 60 else flat[:57] + "..."
 
 
-Ranges = Mapping[sympy.Symbol, tuple[float, float]]
-MOST_BOXES = 4000
-_SMOOTH = {sympy.exp, sympy.sin, sympy.cos, sympy.sinh, sympy.cosh, sympy.tanh, sympy.atan}
-_SMOOTH |= {sympy.erf}
+# Functions that are smooth everywhere.
+_SMOOTH = {
+    sympy.exp,
+    sympy.sin,
+    sympy.cos,
+    sympy.sinh,
+    sympy.cosh,
+    sympy.tanh,
+    sympy.atan,
+    sympy.erf,
+}
 _CONSTANTS = (type(sympy.pi), type(sympy.E))
 
 
@@ -187,27 +220,27 @@ def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
         if not isinstance(expression, (sympy.Rational, sympy.Symbol, *_CONSTANTS)):
             raise UnsupportedError(f"expression: {expression!r} is not supported; write a number")
         return expression
-    arguments = [smooth_form(a, ranges) for a in expression.args]
+    arguments = [smooth_form(argument, ranges) for argument in expression.args]
     if isinstance(expression, (sympy.Max, sympy.Min)):
-        return _extreme(expression, arguments, ranges)
+        return _find_extreme(expression, arguments, ranges)
     node = expression.func(*arguments)
     if node.is_number and node.is_real is False:
         raise ComplexValueError(f"expression: {node} is not real; give a real expression")
     if isinstance(node, sympy.Pow):
         base, exponent = node.args
         if not isinstance(exponent, sympy.Integer):
-            _sign(node, base, ranges, positive=True)
+            _find_sign(node, base, ranges, positive=True)
         elif exponent < 0:
-            _sign(node, base, ranges)
-        return _logistic_as_tanh(node)
+            _find_sign(node, base, ranges)
+        return _write_logistic_as_tanh(node)
     if isinstance(node, sympy.log):
-        _sign(node, node.args[0], ranges, positive=True)
+        _find_sign(node, node.args[0], ranges, positive=True)
     elif isinstance(node, sympy.tan):
-        _sign(node, sympy.cos(node.args[0]), ranges)
+        _find_sign(node, sympy.cos(node.args[0]), ranges)
     elif isinstance(node, (sympy.asin, sympy.acos)):
-        _sign(node, 1 - node.args[0] ** 2, ranges, positive=True)
+        _find_sign(node, 1 - node.args[0] ** 2, ranges, positive=True)
     elif isinstance(node, sympy.Abs):
-        return node.args[0] * _sign(node, node.args[0], ranges)
+        return node.args[0] * _find_sign(node, node.args[0], ranges)
     elif node.args and node.func not in _SMOOTH | {sympy.Add, sympy.Mul}:
         raise UnsupportedError(
             f"expression: the function {node.func.__name__} is not supported; "
@@ -216,17 +249,19 @@ def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
     return node
 
 
-def _extreme(expression: sympy.Expr, arguments: Sequence[sympy.Expr], ranges: Ranges) -> sympy.Expr:
+def _find_extreme(
+    expression: sympy.Expr, arguments: Sequence[sympy.Expr], ranges: Ranges
+) -> sympy.Expr:
     """Return the one argument of a max (or min) that is the largest (smallest) throughout."""
-    wanted = 1 if isinstance(expression, sympy.Max) else -1
+    winning_sign = 1 if isinstance(expression, sympy.Max) else -1
     winner = arguments[0]
-    for other in arguments[1:]:
-        if _sign(expression, winner - other, ranges) != wanted:
-            winner = other
+    for rival in arguments[1:]:
+        if _find_sign(expression, winner - rival, ranges) != winning_sign:
+            winner = rival
     return winner
 
 
-def _logistic_as_tanh(node: sympy.Pow) -> sympy.Expr:
+def _write_logistic_as_tanh(node: sympy.Pow) -> sympy.Expr:
     """Write 1/(1 + e^v) as (1 − tanh(v/2))/2: v once, so that enclosures are close."""
     base, exponent = node.args
     terms = [term for term in base.args if isinstance(term, sympy.exp)]
@@ -235,40 +270,50 @@ def _logistic_as_tanh(node: sympy.Pow) -> sympy.Expr:
     return node
 
 
-def _sign(node: sympy.Expr, argument: sympy.Expr, ranges: Ranges, *, positive: bool = False) -> int:
-    """Return the constant sign of `argument` over the box; raise for `node` where it has none."""
-    # With `positive` also where it is negative: there the node is not real.
+def _find_sign(
+    node: sympy.Expr, argument: sympy.Expr, ranges: Ranges, *, positive: bool = False
+) -> int:
+    """Return the constant sign of `argument` over the box; raise for `node` where it has none.
+
+    With `positive` also where the sign is negative: there the node is not real.
+    """
     symbols = sorted(argument.free_symbols, key=str)
-    slopes = [sympy.diff(argument, s) for s in symbols]
-    objective = value_objective(argument, slopes, symbols, 1)
-    whole = tuple(ranges[s] for s in symbols)
-    pending = deque([whole])
-    seen: set[int] = set()
+    slopes = [sympy.diff(argument, symbol) for symbol in symbols]
+    objective = make_value_objective(argument, slopes, symbols, 1)
+    box = tuple(ranges[symbol] for symbol in symbols)
+    pending = deque([box])
+    signs: set[int] = set()
     for _ in range(MOST_BOXES):
         if not pending:
-            return seen.pop()
-        box = pending.popleft()
-        sign = _definite(objective, box)
-        parts = halves(box, whole) if symbols and not sign else []
-        corners = (tuple((end, end) for end in ends) for ends in zip(*box, strict=True))
-        seen |= {sign, *(_definite(objective, corner) for corner in corners)} - {0}
-        if positive and -1 in seen:
+            return signs.pop()
+        part = pending.popleft()
+        sign = _prove_sign(objective, part)
+        smaller_parts = cut_in_half(part, box) if symbols and not sign else []
+        # The two opposite corners, all lower and all upper ends, often show both signs at once.
+        corner_signs = [
+            _prove_sign(objective, tuple((end, end) for end in corner))
+            for corner in zip(*part, strict=True)
+        ]
+        signs |= {sign, *corner_signs} - {0}
+        if positive and -1 in signs:
             raise ComplexValueError(
                 f"{node}: not real, because {argument} is negative within the ranges; narrow the "
                 "ranges"
             )
-        if len(seen) == 2 or not (sign or parts):
+        if len(signs) == 2 or not (sign or smaller_parts):
             break
-        pending += parts
+        pending += smaller_parts
+    problem = "reaches 0, or cannot be shown to stay away from it,"
+    if len(signs) == 2:
+        problem = "crosses 0"
     bounds = ", ".join(f"{s} in [{ranges[s][0]:g}, {ranges[s][1]:g}]" for s in symbols)
-    reached = "reaches 0, or cannot be shown to stay away from it,"
     raise NotDifferentiableError(
-        f"{node}: not twice differentiable, because {argument} "
-        f"{'crosses 0' if len(seen) == 2 else reached} for {bounds}; narrow the ranges"
+        f"{node}: not twice differentiable, because {argument} {problem} for {bounds}; narrow the "
+        "ranges"
     )
 
 
-def _definite(objective: Objective, box: Box) -> int:
+def _prove_sign(objective: Objective, box: Box) -> int:
     """Return the sign that the value has all over the box; 0 where that is not shown."""
-    low, high = objective.range_over(box)[0]
+    low, high = objective.bound_range(box)[0]
     return int(low > 0) - int(high < 0)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.errors import (
     DataError,
     InputError,
@@ -28,7 +29,7 @@ from apiece.errors import (
 from apiece.sensitivity.partial import PartialSensitivity
 from apiece.training.clipping.front import smooth_squares
 from apiece.training.clipping.records import LossFunction
-from apiece.training.modes import called_with, unchanged
+from apiece.training.modes import call_with, restoring
 
 Derivatives: TypeAlias = tuple[Tensor, Tensor]  # norms (n,), and their gradients (n, ...)
 
@@ -78,7 +79,7 @@ class ModelLoss:
     records_at_a_time: int = 256
 
     def differentiate(self, inputs: object, targets: object) -> PartialSensitivity:
-        """Return what `partial_sensitivity(self, inputs, targets)` returns.
+        """Return the partial sensitivities, as `partial_sensitivity(self, inputs, targets)` does.
 
         Args:
             inputs: Arrays or tensors, a record each; they are moved to the model's device and
@@ -90,24 +91,32 @@ class ModelLoss:
             RangeError: Where a norm is not finite.
         """
         size = _check.count("records_at_a_time", self.records_at_a_time)
-        first = _check_model(self.model)
-        x, y = _inputs(inputs).to(first), torch.as_tensor(targets).to(first.device)
+        parameter = _check_model(self.model)
+        x = _check_inputs(inputs).to(parameter)
+        y = torch.as_tensor(targets).to(parameter.device)
         if len(x) != len(y):
             raise DataError(f"inputs, targets: {len(x)} and {len(y)} records; give one target each")
-        with torch.enable_grad(), unchanged(self.model), _twice_differentiable_kernels():
-            _check_kept(self.model, x[:1])
+        with torch.enable_grad(), restoring(self.model), _twice_differentiable_kernels():
+            _check_buffers(self.model, x[:1])
             parts = [
-                _derivatives(self.model, self.loss_fn, x[i : i + size], y[i : i + size])
+                _differentiate_norms(self.model, self.loss_fn, x[i : i + size], y[i : i + size])
                 for i in range(0, len(x), size)
             ]
-        norms = np.concatenate([n.detach().cpu().double().numpy() for n, _ in parts])
-        raw = np.concatenate([r.detach().cpu().double().numpy() for _, r in parts])
+        norms = np.concatenate([_to_array(part_norms) for part_norms, _ in parts])
+        raw = np.concatenate([_to_array(growth) for _, growth in parts])
         if not (np.isfinite(norms).all() and np.isfinite(raw).all()):
             raise RangeError("partial sensitivity: a norm is not finite; check the model's values")
         return PartialSensitivity(raw, norms, norms == 0, "add_remove")
 
 
-def _inputs(inputs: object) -> Tensor:
+def _to_array(tensor: Tensor) -> Floats:
+    """Return a tensor's values in double precision."""
+    array: Floats = tensor.detach().cpu().double().numpy()
+    return array
+
+
+def _check_inputs(inputs: object) -> Tensor:
+    """Return the inputs as a tensor of finite floats, a record each."""
     x = torch.as_tensor(inputs)
     if not x.is_floating_point():
         raise NotDifferentiableError(
@@ -116,23 +125,26 @@ def _inputs(inputs: object) -> Tensor:
         )
     if x.ndim < 2 or len(x) == 0:
         raise DataError(f"inputs: shape {tuple(x.shape)}; give (n, ...) with at least one record")
-    bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
-    if bad:
-        raise DataError(f"inputs: {bad} records with NaN or infinite entries; leave them out")
+    broken = (~torch.isfinite(x)).flatten(1).any(1)
+    count = int(broken.sum())
+    if count:
+        raise DataError(f"inputs: {count} records with NaN or infinite entries; leave them out")
     return x.detach()
 
 
 def _check_model(model: nn.Module) -> nn.Parameter:
-    """Return a trainable parameter, whose type and device the inputs are to have."""
+    """Return a trainable parameter, whose type and device the inputs must have."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     if not trainable:
         raise InputError("model: no trainable parameter; nothing is released about a record")
     for name, module in model.named_modules():
-        random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-        coupled = isinstance(module, nn.modules.batchnorm._BatchNorm) and (
-            module.training or module.running_mean is None
-        )
-        if coupled or (random and module.training):
+        is_random = False
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            is_random = module.p > 0 and module.training
+        is_coupled = False
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            is_coupled = module.training or module.running_mean is None
+        if is_coupled or is_random:
             raise UnsupportedError(
                 f"model: {name or 'it'} ({type(module).__name__}) in training mode makes a "
                 "record's gradient depend on the others or on chance; call model.eval() first"
@@ -140,18 +152,20 @@ def _check_model(model: nn.Module) -> nn.Parameter:
     return trainable[0]
 
 
-def _check_kept(model: nn.Module, one: Tensor) -> None:
-    """Refuse a model that keeps something of the record that it runs on."""
-    with unchanged(model) as written, torch.no_grad():
-        model(one)
-    if written:
+def _check_buffers(model: nn.Module, record: Tensor) -> None:
+    """Raise `UnsupportedError` for a model whose forward pass writes to a buffer."""
+    with restoring(model) as changed, torch.no_grad():
+        model(record)
+    if changed:
         raise UnsupportedError(
-            f"model: its forward pass writes to {written[0]!r}, so a record's gradient may depend "
+            f"model: its forward pass writes to {changed[0]!r}, so a record's gradient may depend "
             "on the others; call model.eval() first, or take that out"
         )
 
 
-def _derivatives(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor) -> Derivatives:
+def _differentiate_norms(
+    model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor
+) -> Derivatives:
     """Differentiate the records' norms, by the graph where their squares cannot underflow."""
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return by_autograd(model, loss_fn, x, y)
@@ -193,21 +207,22 @@ def by_autograd(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor) -
         stacklevel=5,
     )
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    norms, growths = [], []
+    norms = []
+    growths = []
     for record, target in zip(x.detach(), y, strict=True):
-        one = record[None].clone().requires_grad_()
-        losses = _one_loss(loss_fn(model(one), target[None]))
+        batch = record[None].clone().requires_grad_()
+        loss = _take_loss(loss_fn(model(batch), target[None]))
         gradients = torch.autograd.grad(
-            losses, trainable, create_graph=True, materialize_grads=True, allow_unused=True
+            loss, trainable, create_graph=True, materialize_grads=True, allow_unused=True
         )
-        norm = _norm_of(gradients)
-        (growth,) = torch.autograd.grad(norm, one, materialize_grads=True, allow_unused=True)
+        norm = _compute_norm(gradients)
+        (growth,) = torch.autograd.grad(norm, batch, materialize_grads=True, allow_unused=True)
         norms.append(norm.detach())
         growths.append(growth[0])
     return torch.stack(norms), torch.stack(growths)
 
 
-def _one_loss(losses: Tensor) -> Tensor:
+def _take_loss(losses: Tensor) -> Tensor:
     """Return the loss of a batch of one record as a number."""
     if losses.shape != (1,):
         raise InputError(
@@ -217,7 +232,7 @@ def _one_loss(losses: Tensor) -> Tensor:
     return losses.sum()
 
 
-def _norm_of(gradients: Iterable[Tensor]) -> Tensor:
+def _compute_norm(gradients: Iterable[Tensor]) -> Tensor:
     """Return the ℓ2 norm of several gradients together, of derivative 0 where it is 0.
 
     They are divided by their largest entry first, so that no square under- or overflows.
@@ -226,19 +241,23 @@ def _norm_of(gradients: Iterable[Tensor]) -> Tensor:
     scale = torch.stack([part.detach().abs().max() for part in parts]).max()
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
     square = torch.stack([(part / scale).square().sum() for part in parts]).sum()
-    positive = square > 0  # where it is not, the root has derivative 0
-    return scale * torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
+    # Twice by selection: the root's derivative at 0 is infinite, and ∞ times 0 would be NaN.
+    positive = square > 0
+    root = torch.where(positive, square, 1.0).sqrt()
+    return scale * torch.where(positive, root, 0.0)
 
 
 def by_torch_func(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor) -> Derivatives:
     """Differentiate one record's gradient norm, mapped over records; any model."""
-    trainable = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+    trainable = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
-    def norm(one: Tensor, target: Tensor) -> Tensor:
-        def loss(parameters: dict[str, Tensor]) -> Tensor:
-            return _one_loss(loss_fn(called_with(model, parameters, one[None]), target[None]))
+    def compute_norm(record: Tensor, target: Tensor) -> Tensor:
+        def compute_loss(parameters: dict[str, Tensor]) -> Tensor:
+            outputs = call_with(model, parameters, record[None])
+            return _take_loss(loss_fn(outputs, target[None]))
 
-        return _norm_of(torch.func.grad(loss)(trainable).values())
+        gradients = torch.func.grad(compute_loss)(trainable)
+        return _compute_norm(gradients.values())
 
-    growth, norms = torch.func.vmap(torch.func.grad_and_value(norm))(x, y)
+    growth, norms = torch.func.vmap(torch.func.grad_and_value(compute_norm))(x, y)
     return norms, growth

@@ -104,14 +104,16 @@ class HeterogeneousNoise:
         """
         names = tuple(bounds)
         if set(protection) != set(names):
-            odd = sorted(set(protection) ^ set(names), key=str)[0]
+            unpaired = sorted(set(protection) ^ set(names), key=str)[0]
             raise DataError(
-                f"bounds, protection: {odd!r} is in only one of them; give the same attributes"
+                f"bounds, protection: {unpaired!r} is in only one of them; give the same attributes"
             )
-        c = _check.positive_array("bounds", [bounds[n] for n in names])
-        v = _check.positive_array("protection", [protection[n] for n in names])
+        c = _check.positive_array("bounds", [bounds[name] for name in names])
+        v = _check.positive_array("protection", [protection[name] for name in names])
         z = _check.positive("noise_multiplier", noise_multiplier)
+        # In units of the least protection, so that 1/v neither over- nor underflows.
         inverse = v.min() / v
+        # 2⁻⁴⁸ is many times the rounding error of the line: deviations are rounded up.
         stddev = c * z * np.sqrt(inverse.sum() / inverse) * (1 + 2**-48)
         noise = cls(tuple(c.tolist()), tuple(stddev.tolist()), names)
         if not noise._squared_distance() * Fraction(z) ** 2 <= 1:
@@ -120,15 +122,16 @@ class HeterogeneousNoise:
 
     @property
     def mechanism(self) -> Gaussian:
-        """What the release is to a record that joins or leaves; computed from the deviations."""
+        """The mechanism of a record that joins or leaves; computed from the deviations."""
         squared = self._squared_distance()
         z = math.sqrt(float(1 / squared))
+        # Rounded down: a smaller noise multiplier promises less.
         while Fraction(z) ** 2 * squared > 1:
             z = math.nextafter(z, 0.0)
         return Gaussian(z)
 
     def mechanism_for(self, attribute: str) -> Gaussian:
-        """Return what the release is to one attribute of a record that is given or left out.
+        """Return the mechanism of one attribute of a record that is given or left out.
 
         Args:
             attribute: One of `attributes`.
@@ -161,11 +164,11 @@ class HeterogeneousNoise:
         return BoundedSum(clipped.sum(axis=0), self.bounds)
 
     def add_noise(self, bounded: BoundedSum, *, generator: np.random.Generator) -> Floats:
-        """Return the noisy sum, (d,); the only thing here that may be published.
+        """Return the noisy sum, (d,); of the sums here only this one may be published.
 
         Args:
-            bounded: What `clip_and_sum` of this noise returned.
-            generator: Where the noise comes from.
+            bounded: A sum made by `clip_and_sum` of this noise.
+            generator: The source of the noise.
 
         Raises:
             DataError: For the sum of another noise.

@@ -24,9 +24,9 @@ class PartialSensitivity:
             the norm per unit of the attribute; its sign says whether more of it costs more privacy.
         norms: (n,), the gradient norm s of each record, from which its loss α s²/(2S²) follows.
         zero: (n,), True where the norm is exactly 0, which has a kink there: `raw` is defined as 0.
-        relation: What s is the sensitivity to. "add_remove": the record joins or leaves (a model's
-            gradient sum). "attribute_change": a small change of the record's attributes, per unit
-            of Euclidean distance (a query).
+        relation: The change that s is the sensitivity to. "add_remove": the record joins or leaves
+            (a model's gradient sum). "attribute_change": a small change of the record's
+            attributes, per unit of Euclidean distance (a query).
         attributes: Names of the entries of one record, where they have names.
         index: The records' labels, where they came in a table that has an index; else None.
 
@@ -49,20 +49,22 @@ class PartialSensitivity:
     @property
     def fractions(self) -> Floats:
         """|raw| over its sum in each record: non-negative, summing to 1; all 0 where raw is 0."""
-        size = np.abs(self.raw)
-        axes = tuple(range(1, size.ndim))
-        largest = size.max(axis=axes, keepdims=True, initial=0.0)
-        scaled = np.divide(size, largest, out=np.zeros_like(size), where=largest > 0)
+        magnitude = np.abs(self.raw)
+        axes = tuple(range(1, magnitude.ndim))
+        # Divided by the largest first, so that the sum neither over- nor underflows.
+        largest = magnitude.max(axis=axes, keepdims=True, initial=0.0)
+        scaled = np.divide(magnitude, largest, out=np.zeros_like(magnitude), where=largest > 0)
         total = scaled.sum(axis=axes, keepdims=True)
-        return np.asarray(np.divide(scaled, total, out=np.zeros_like(size), where=total > 0))
+        fractions = np.divide(scaled, total, out=np.zeros_like(magnitude), where=total > 0)
+        return np.asarray(fractions)
 
     def __len__(self) -> int:
-        """How many records."""
+        """Number of records."""
         return len(self.norms)
 
 
 class RecordFunction(Protocol):
-    """What `partial_sensitivity` can differentiate: `Query`, `ModelLoss`, or your own."""
+    """A function that `partial_sensitivity` differentiates: `Query`, `ModelLoss`, or another."""
 
     def differentiate(self, *records: Any) -> PartialSensitivity:
         """Return the partial sensitivities at `records`."""
@@ -148,7 +150,8 @@ class LossShares:
     """How each group's summed loss divides among the attributes; data about people."""
 
     groups: tuple[Hashable, ...]
-    shares: Floats = field(repr=False)  # (groups, ...), of each sum 1, or 0 where nothing is lost
+    # (groups, ...): of sum 1 in each group, or of 0 where nothing is lost.
+    shares: Floats = field(repr=False)
     attributes: tuple[str, ...] | None = None
 
     def ranking(self, group: Hashable) -> list[tuple[Hashable, float]]:
@@ -158,7 +161,8 @@ class LossShares:
             raise unknown("group", group, map(str, self.groups))
         shares = self.shares[self.groups.index(group)]
         order = np.argsort(-shares, axis=None, kind="stable")
-        return [(_name(self.attributes, k, shares.shape), float(shares.flat[k])) for k in order]
+        names = [_name_entry(self.attributes, entry, shares.shape) for entry in order]
+        return [(name, float(shares.flat[entry])) for name, entry in zip(names, order, strict=True)]
 
 
 def loss_shares(
@@ -188,26 +192,28 @@ def loss_shares(
     if labels.shape != (len(partial),):
         raise DataError(f"groups: shape {labels.shape}; give one label for each of {len(partial)}")
     names, index = np.unique(labels, return_inverse=True)
+    # Losses in units of the largest, so that no square under- or overflows.
     largest = partial.norms.max(initial=0.0)
-    weight = np.square(partial.norms / largest) if largest > 0 else partial.norms
-    flat = partial.fractions.reshape(len(partial), -1) * weight[:, None]
-    sums = np.zeros((len(names), flat.shape[1]))
-    np.add.at(sums, index, flat)
+    losses = np.square(partial.norms / largest) if largest > 0 else partial.norms
+    divided = partial.fractions.reshape(len(partial), -1) * losses[:, None]
+    sums = np.zeros((len(names), divided.shape[1]))
+    np.add.at(sums, index, divided)
     total = sums.sum(axis=1, keepdims=True)
     shares = np.divide(sums, total, out=np.zeros_like(sums), where=total > 0)
-    told = ("all",) if groups is None else tuple(names.tolist())
-    return LossShares(told, shares.reshape(len(names), *partial.raw.shape[1:]), partial.attributes)
+    shares = shares.reshape(len(names), *partial.raw.shape[1:])
+    group_names = ("all",) if groups is None else tuple(names.tolist())
+    return LossShares(group_names, shares, partial.attributes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exhaustion:
-    """How many answers each record's budget lasts, and which attribute drives its cost.
+    """The number of answers that each record's budget lasts, and the attribute that costs most.
 
     Data about people; the repr shows none of it.
 
     Attributes:
         ids: The records.
-        answers: How many releases each can be part of; `UNLIMITED` where one costs it nothing.
+        answers: Number of releases that each can be part of; `UNLIMITED` where one costs nothing.
         attributes: For each, the attribute with the largest |partial sensitivity|; None where no
             attribute moves the loss.
 
@@ -224,6 +230,7 @@ class Exhaustion:
     attributes: tuple[Hashable, ...] = field(repr=False)
 
 
+# The number of answers of a record that none of them costs anything.
 UNLIMITED = np.iinfo(np.int64).max
 
 
@@ -236,7 +243,7 @@ def exhaustion(
     clip_norm: float | None = None,
     ids: Sequence[Hashable] | AnyArray | None = None,
 ) -> Exhaustion:
-    """Return who runs out first when the same Gaussian release is repeated, and because of what.
+    """Return the records in the order in which they run out when a Gaussian release is repeated.
 
     A `GaussianFilter` charges record i μᵢ² = (min(sᵢ, C)/S)² a release, against the μ² that its own
     (ε, δ) allows; releases that fit are floor(μ²/μᵢ²).
@@ -244,7 +251,7 @@ def exhaustion(
     Args:
         partial: The partial sensitivities of n records.
         epsilon: One for all, or one a record; a Series has the index of the records, or the ids.
-        delta: The same.
+        delta: One for all, or one a record, as `epsilon`.
         noise_stddev: S, on the sum.
         clip_norm: C; None for no clipping.
         ids: One a record; None for the records' index, or their positions where they have none.
@@ -282,23 +289,29 @@ def exhaustion(
         raise DataError(f"ids: {names.size} of them for {n} records; give one a record")
     budget = np.broadcast_to(GaussianFilter(epsilon, delta).limit, (n,))
     charge = np.square(np.minimum(partial.norms, cap) / noise)
-    fits = np.divide(budget, charge, out=np.full(n, math.inf), where=charge > 0)
-    fits = np.floor(fits * (1 - 2**-48))
+    # Less 2⁻⁴⁸, many times the rounding error: a count is one lower rather than one too high.
+    releases = np.divide(budget, charge, out=np.full(n, math.inf), where=charge > 0)
+    releases = np.floor(releases * (1 - 2**-48))
     answers = np.full(n, UNLIMITED)
-    answers[fits < 2.0**62] = fits[fits < 2.0**62].astype(np.int64)
+    countable = releases < 2.0**62
+    answers[countable] = releases[countable].astype(np.int64)
     order = np.argsort(answers, kind="stable")
-    flat = np.abs(partial.raw).reshape(n, -1)
-    driver, moves = flat.argmax(axis=1), flat.max(axis=1, initial=0.0) > 0
-    shape = partial.raw.shape[1:]
-    causes = tuple(
-        _name(partial.attributes, int(driver[i]), shape) if moves[i] else None for i in order
-    )
-    return Exhaustion(names[order], answers[order], causes)
+    magnitude = np.abs(partial.raw).reshape(n, -1)
+    largest_entry = magnitude.argmax(axis=1)
+    moves = magnitude.max(axis=1, initial=0.0) > 0
+    causes: list[Hashable] = []
+    for record in order:
+        cause = None
+        if moves[record]:
+            entry = int(largest_entry[record])
+            cause = _name_entry(partial.attributes, entry, partial.raw.shape[1:])
+        causes.append(cause)
+    return Exhaustion(names[order], answers[order], tuple(causes))
 
 
-def _name(attributes: tuple[str, ...] | None, k: int, shape: tuple[int, ...]) -> Hashable:
-    """Return the name of the k-th entry of a record, or its index where it has none."""
+def _name_entry(attributes: tuple[str, ...] | None, entry: int, shape: tuple[int, ...]) -> Hashable:
+    """Return the name of an entry of a record, or its index where it has none."""
     if attributes is not None:
-        return attributes[k]
-    index = tuple(int(i) for i in np.unravel_index(k, shape))
+        return attributes[entry]
+    index = tuple(int(position) for position in np.unravel_index(entry, shape))
     return index[0] if len(index) == 1 else index

@@ -23,14 +23,26 @@ from apiece.errors import (
     RangeError,
     unknown,
 )
-from apiece.sensitivity.bounds import Maximum, maximise, norm_objective, spread, value_objective
+from apiece.sensitivity.bounds import (
+    Maximum,
+    make_norm_objective,
+    make_value_objective,
+    maximise,
+    spread_points,
+)
 from apiece.sensitivity.expressions import parse, smooth_form
 from apiece.sensitivity.partial import PartialSensitivity
 
-_CHUNK = 1 << 15  # records at a time: the intermediate columns stay in the processor's cache
+Range: TypeAlias = tuple[float, float]
+
+# Records at a time: the intermediate columns stay in the processor's cache.
+_CHUNK = 1 << 15
+
+# Operations of an expression up to which it is simplified; beyond, that can take minutes.
+_LARGEST_TO_SIMPLIFY = 100
 
 
-def compiled(
+def compile_rows(
     expressions: Sequence[sympy.Expr], symbols: Sequence[sympy.Symbol]
 ) -> Callable[..., Floats]:
     """Return the function of columns, one a symbol, whose rows are the expressions' values."""
@@ -38,26 +50,27 @@ def compiled(
     # dummify: an attribute may be called exp, or be no Python name at all.
     function = sympy.lambdify(list(symbols), list(expressions), modules, cse=True, dummify=True)
 
-    def rows(*columns: Floats) -> Floats:
+    def compute_rows(*columns: Floats) -> Floats:
         with np.errstate(all="ignore"):  # past the floating point range: checked on results
             results = function(*columns)
-        full = [np.broadcast_to(r, columns[0].shape) for r in results]
-        return np.stack(full).astype(np.float64, copy=False)
+        # The value of a constant expression is a number.
+        rows = [np.broadcast_to(result, columns[0].shape) for result in results]
+        return np.stack(rows).astype(np.float64, copy=False)
 
-    return rows
+    return compute_rows
 
 
-def evaluated(function: Callable[..., Floats], columns: Floats) -> Floats:
+def evaluate(function: Callable[..., Floats], columns: Floats) -> Floats:
     """Return the function's rows at every record; `RangeError` past the floating point range."""
-    n = columns.shape[1]
-    chunks = [function(*columns[:, i : i + _CHUNK]) for i in range(0, n, _CHUNK)]
+    starts = range(0, columns.shape[1], _CHUNK)
+    chunks = [function(*columns[:, start : start + _CHUNK]) for start in starts]
     results = np.concatenate(chunks, axis=1)
     if not np.isfinite(results).all():
         raise RangeError("query: a value past the floating point range; scale f or its ranges")
     return results
 
 
-def norms_of(columns: Floats) -> Floats:
+def compute_norms(columns: Floats) -> Floats:
     """Return the ℓ2 norm over the first axis, without overflow or underflow of the squares."""
     largest = np.abs(columns).max(axis=0)
     usable = (largest > 0) & np.isfinite(largest)
@@ -65,10 +78,9 @@ def norms_of(columns: Floats) -> Floats:
     return np.asarray(largest * np.sqrt(np.square(scaled).sum(axis=0)))
 
 
-Range: TypeAlias = tuple[float, float]
-
-
-def read(expression: str | sympy.Expr, symbols: Mapping[str, sympy.Symbol]) -> sympy.Expr:
+def read_expression(
+    expression: str | sympy.Expr, symbols: Mapping[str, sympy.Symbol]
+) -> sympy.Expr:
     """Return an expression over declared attributes alone, its numbers exact."""
     if isinstance(expression, str):
         return parse(expression, symbols)
@@ -80,10 +92,11 @@ def read(expression: str | sympy.Expr, symbols: Mapping[str, sympy.Symbol]) -> s
             f"attribute {undeclared[0]!r}: it has no range; declare one, lower and upper end"
         )
     exact = {number: sympy.Rational(number) for number in expression.atoms(sympy.Float)}
-    return expression.xreplace({s: symbols[s.name] for s in expression.free_symbols} | exact)
+    declared = {symbol: symbols[symbol.name] for symbol in expression.free_symbols}
+    return expression.xreplace(declared | exact)
 
 
-def range_of(name: str, ends: tuple[float, float]) -> Range:
+def check_range(name: str, ends: tuple[float, float]) -> Range:
     """Return the declared ends of an attribute, checked."""
     try:
         low, high = (_check.finite(f"range of {name!r}", end) for end in ends)
@@ -97,29 +110,34 @@ def range_of(name: str, ends: tuple[float, float]) -> Range:
     return low, high
 
 
-def symbol_of(name: str, ends: Range) -> sympy.Symbol:
+def make_symbol(name: str, ends: Range) -> sympy.Symbol:
     """Return a real symbol that knows its sign, so that sqrt(a**2) becomes a."""
-    known = {"positive": True} if ends[0] > 0 else {"negative": True} if ends[1] < 0 else {}
-    return sympy.Symbol(name, real=True, **known)
+    low, high = ends
+    sign = {}
+    if low > 0:
+        sign = {"positive": True}
+    elif high < 0:
+        sign = {"negative": True}
+    return sympy.Symbol(name, real=True, **sign)
 
 
-def _index_of_records(records: object) -> Any:
+def _find_index(records: object) -> Any:
     """Return the labels of records: the index of a table, or of a mapping's Series; else None."""
     if isinstance(records, Mapping):
         return common_index(**{str(name): column for name, column in records.items()})
     return index_of(records)
 
 
-def columns_of(records: object, ranges: Mapping[str, Range]) -> Floats:
+def read_columns(records: object, ranges: Mapping[str, Range]) -> Floats:
     """Return the attributes of records as rows, checked against their ranges: (d, n)."""
     names = tuple(ranges)
-    _index_of_records(records)  # raises where attributes are of different records
+    _find_index(records)  # raises where attributes are of different records
     try:
         if isinstance(records, (np.ndarray, list, tuple)):
             columns = np.array(np.asarray(records, dtype=np.float64).T, order="C", ndmin=2)
         else:
             table: Any = records  # a mapping or a data frame; anything else raises
-            columns = np.array([np.asarray(table[a], float) for a in names])
+            columns = np.array([np.asarray(table[name], float) for name in names])
     except KeyError as error:
         raise DataError(f"records: no attribute {error}; give {names}") from None
     except (TypeError, ValueError):
@@ -140,9 +158,6 @@ def columns_of(records: object, ranges: Mapping[str, Range]) -> Floats:
                 "them to the declared range first"
             )
     return columns
-
-
-_LARGEST_TO_SIMPLIFY = 100  # operations; above it simplification can take minutes
 
 
 class Query:
@@ -178,12 +193,12 @@ class Query:
     def __init__(
         self, expression: str | sympy.Expr, ranges: Mapping[str, tuple[float, float]]
     ) -> None:
-        self.ranges = {str(name): range_of(name, ends) for name, ends in ranges.items()}
+        self.ranges = {str(name): check_range(name, ends) for name, ends in ranges.items()}
         if not self.ranges:
             raise AttributeRangeError("ranges: none given; declare a range for every attribute")
-        self.symbols = {name: symbol_of(name, ends) for name, ends in self.ranges.items()}
+        self.symbols = {name: make_symbol(name, ends) for name, ends in self.ranges.items()}
         by_symbol = {self.symbols[name]: ends for name, ends in self.ranges.items()}
-        self.expression = smooth_form(read(expression, self.symbols), by_symbol)
+        self.expression = smooth_form(read_expression(expression, self.symbols), by_symbol)
         """f, with abs, min and max resolved to the branch that holds over the ranges."""
 
     @property
@@ -195,7 +210,7 @@ class Query:
         """Return the query whose sum over `records` records is their mean: f/records.
 
         Args:
-            records: How many there are; a public number.
+            records: Their number, which is public.
 
         Raises:
             InputError: For no whole number of at least 1.
@@ -209,13 +224,14 @@ class Query:
 
     @cached_property
     def hessian(self) -> tuple[tuple[sympy.Expr, ...], ...]:
-        """The second derivatives."""
-        return tuple(tuple(sympy.diff(g, s) for s in self.symbols.values()) for g in self.gradient)
+        """The second derivatives, a row for each entry of the gradient."""
+        symbols = self.symbols.values()
+        return tuple(tuple(sympy.diff(slope, s) for s in symbols) for slope in self.gradient)
 
     @cached_property
     def gradient_norm(self) -> sympy.Expr:
         """‖∇f‖₂, simplified."""
-        return sympy.sqrt(_simplified(sum(g**2 for g in self.gradient)))
+        return sympy.sqrt(_simplify(sum(slope**2 for slope in self.gradient)))
 
     @cached_property
     def partial_sensitivities(self) -> tuple[sympy.Expr, ...]:
@@ -223,31 +239,36 @@ class Query:
         products = [sum(map(lambda h, g: h * g, row, self.gradient)) for row in self.hessian]
         if self.gradient_norm.is_zero:
             return tuple(sympy.Integer(0) for _ in products)
-        return tuple(_simplified(p / self.gradient_norm) for p in products)
+        return tuple(_simplify(product / self.gradient_norm) for product in products)
 
     def latex(self) -> dict[str, str]:
         """Return f, its gradient norm and each partial sensitivity in LaTeX."""
-        partial = zip(self.symbols.values(), self.partial_sensitivities, strict=True)
-        return {
+        formulas = {
             "f": sympy.latex(self.expression),
             r"\|\nabla f\|_2": sympy.latex(self.gradient_norm),
-        } | {rf"\partial_{{{sympy.latex(s)}}} \|\nabla f\|_2": sympy.latex(p) for s, p in partial}
+        }
+        partials = zip(self.symbols.values(), self.partial_sensitivities, strict=True)
+        for symbol, partial in partials:
+            name = rf"\partial_{{{sympy.latex(symbol)}}} \|\nabla f\|_2"
+            formulas[name] = sympy.latex(partial)
+        return formulas
 
     def values(self, records: object) -> Floats:
         """Return f at each of n records, shape (n,).
 
         Args:
-            records: As of `partial_sensitivity`.
+            records: As in `partial_sensitivity`.
         """
-        return np.asarray(evaluated(self._compiled_value, columns_of(records, self.ranges))[0])
+        rows = evaluate(self._compiled_value, read_columns(records, self.ranges))
+        return np.asarray(rows[0])
 
     def contributions(self, records: object) -> Floats:
-        """Return |f| at each record: by how much the sum changes when it joins or leaves.
+        """Return |f| at each record, (n,): the sum's change when the record joins or leaves.
 
-        That is the record's own ℓ2 sensitivity. Data about people.
+        That is the ℓ2 sensitivity of this one record. Data about people.
 
         Args:
-            records: As of `partial_sensitivity`.
+            records: As in `partial_sensitivity`.
         """
         return np.abs(self.values(records))
 
@@ -255,26 +276,27 @@ class Query:
         """Return ∇f at each record, shape (n, d).
 
         Args:
-            records: As of `partial_sensitivity`.
+            records: As in `partial_sensitivity`.
         """
-        return evaluated(self._compiled_gradient, columns_of(records, self.ranges)).T
+        return evaluate(self._compiled_gradient, read_columns(records, self.ranges)).T
 
     def differentiate(self, records: object) -> PartialSensitivity:
-        """Return what `partial_sensitivity(self, records)` returns.
+        """Return the partial sensitivities, as `partial_sensitivity(self, records)` does.
 
         Args:
-            records: As of `partial_sensitivity`.
+            records: As in `partial_sensitivity`.
         """
         d = len(self.ranges)
 
-        def growth_and_norm(*columns: Floats) -> Floats:
+        def compute_growth_and_norm(*columns: Floats) -> Floats:
             gradient = self._compiled_gradient(*columns)
-            norm = norms_of(gradient)
+            norm = compute_norms(gradient)
             usable = (norm > 0) & np.isfinite(norm)
             direction = np.divide(gradient, norm, out=np.zeros_like(gradient), where=usable)
-            return np.vstack([self._compiled_curvature(*columns, *direction), norm])
+            growth = self._compiled_curvature(*columns, *direction)
+            return np.vstack([growth, norm])
 
-        results = evaluated(growth_and_norm, columns_of(records, self.ranges))
+        results = evaluate(compute_growth_and_norm, read_columns(records, self.ranges))
         norms = results[d]
         return PartialSensitivity(
             results[:d].T,
@@ -282,7 +304,7 @@ class Query:
             norms == 0,
             "attribute_change",
             self.attributes,
-            _index_of_records(records),
+            _find_index(records),
         )
 
     def lipschitz_constant(self) -> Maximum:
@@ -291,15 +313,22 @@ class Query:
         The most that f changes per unit of Euclidean change. With noise N(0, S²), two records at
         distance r are told apart with Rényi divergence at most α (r·L)²/(2S²), L = `bounds.upper`.
         """
+
+        def compute_squared_norm(record: Floats) -> float:
+            gradient = self._compiled_gradient(*record[:, None])
+            return float(np.square(gradient).sum())
+
         squared = maximise(
-            norm_objective(self.gradient, self.hessian, list(self.symbols.values())),
-            lambda x: float(np.square(self._compiled_gradient(*x[:, None])).sum()),
+            make_norm_objective(self.gradient, self.hessian, list(self.symbols.values())),
+            compute_squared_norm,
             self.attributes,
             tuple(self.ranges.values()),
         )
-        lower, upper = math.sqrt(max(squared.bounds.lower, 0)), math.sqrt(squared.bounds.upper)
+        # A square root is rounded to the nearest float: one step further is a bound.
+        lower = math.nextafter(math.sqrt(max(squared.bounds.lower, 0)), 0.0)
+        upper = math.sqrt(squared.bounds.upper)
         upper = math.nextafter(upper, math.inf) if upper else 0.0
-        bounds = Bounds(math.nextafter(lower, 0.0), upper)
+        bounds = Bounds(lower, upper)
         return Maximum(bounds, squared.location, squared.certified, squared.reason)
 
     def global_sensitivity(self, relation: str = "add_remove") -> Maximum:
@@ -316,13 +345,17 @@ class Query:
         """
         if relation not in ("add_remove", "replace"):
             raise unknown("relation", relation, ["add_remove", "replace"])
-        top, bottom = self._extreme(1), self._extreme(-1)
+        # The maxima of f and of −f.
+        top = self._maximise(1)
+        bottom = self._maximise(-1)
         if relation == "add_remove":
             return max(top, bottom, key=lambda m: (m.bounds.upper, m.value))
         lower = math.nextafter(top.bounds.lower + bottom.bounds.lower, -math.inf)
         upper = math.nextafter(top.bounds.upper + bottom.bounds.upper, math.inf)
-        certified, worse = top.certified and bottom.certified, bottom if top.certified else top
-        return Maximum(Bounds(max(lower, 0.0), upper), top.location, certified, worse.reason)
+        bounds = Bounds(max(lower, 0.0), upper)
+        certified = top.certified and bottom.certified
+        reason = bottom.reason if top.certified else top.reason
+        return Maximum(bounds, top.location, certified, reason)
 
     def design(self, count: int) -> Floats:
         """Return `count` records spread evenly over the ranges, shape (count, d); public.
@@ -330,41 +363,48 @@ class Query:
         Weights and noise may depend on these: they depend on nothing but the declared ranges.
 
         Args:
-            count: How many.
+            count: At least 1.
 
         Raises:
             InputError: For no whole number of at least 1.
         """
-        return spread(np.array(list(self.ranges.values())), _check.count("count", count))
+        return spread_points(np.array(list(self.ranges.values())), _check.count("count", count))
 
-    def _extreme(self, sign: int) -> Maximum:
+    def _maximise(self, sign: int) -> Maximum:
         """Return the maximum of sign·f."""
+
+        def compute_value(record: Floats) -> float:
+            return sign * float(self._compiled_value(*record[:, None])[0, 0])
+
         symbols = list(self.symbols.values())
         return maximise(
-            value_objective(self.expression, self.gradient, symbols, sign),
-            lambda x: sign * float(self._compiled_value(*x[:, None])[0, 0]),
+            make_value_objective(self.expression, self.gradient, symbols, sign),
+            compute_value,
             self.attributes,
             tuple(self.ranges.values()),
         )
 
     @cached_property
     def _compiled_value(self) -> Callable[..., Floats]:
-        return compiled([self.expression], list(self.symbols.values()))
+        return compile_rows([self.expression], list(self.symbols.values()))
 
     @cached_property
     def _compiled_gradient(self) -> Callable[..., Floats]:
-        return compiled(self.gradient, list(self.symbols.values()))
+        return compile_rows(self.gradient, list(self.symbols.values()))
 
     @cached_property
     def _compiled_curvature(self) -> Callable[..., Floats]:
         """H·u for a direction u, given after the attributes."""
         # ∇f/‖∇f‖ neither over- nor underflows where the products Hᵢⱼ·∂ⱼf would.
         direction = [sympy.Dummy(f"u_{name}") for name in self.symbols]
-        rows = [sympy.Add(*map(lambda h, u: h * u, row, direction)) for row in self.hessian]
-        return compiled(rows, [*self.symbols.values(), *direction])
+        rows = []
+        for row in self.hessian:
+            products = [h * u for h, u in zip(row, direction, strict=True)]
+            rows.append(sympy.Add(*products))
+        return compile_rows(rows, [*self.symbols.values(), *direction])
 
 
-def _simplified(expression: sympy.Expr) -> sympy.Expr:
+def _simplify(expression: sympy.Expr) -> sympy.Expr:
     if sympy.count_ops(expression) > _LARGEST_TO_SIMPLIFY:
         return expression
     return sympy.simplify(expression)

@@ -20,10 +20,13 @@ from apiece._identity import require_ids
 from apiece._types import Floats, Ids, Integers, Mask
 from apiece.errors import InputError
 from apiece.plan import BoundPlan, Plan, Stage
-from apiece.training.randomness import Generator, Streams, uniforms
+from apiece.training.randomness import Generator, Streams, draw_uniforms
 
-Positions = npt.NDArray[np.signedinteger[Any]]  # of 4 bytes where they fit
-_PLAIN = 32  # up to so many distinct rates each gets a bucket of its own, without thinning
+# Positions of records in the data: 4 bytes each where they fit, else 8.
+Positions = npt.NDArray[np.signedinteger[Any]]
+
+# Number of distinct rates up to which each gets a bucket of its own, without thinning.
+_MOST_EXACT_RATES = 32
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,14 +39,17 @@ class Bucket:
 
     def draw(self, generator: Generator) -> Positions:
         """Return the records that join, each independently with its own rate."""
-        hits = skips(self.records.size, self.rate, generator)
+        hits = draw_positions(self.records.size, self.rate, generator)
         if self.rates is not None and hits.size:
-            hits = hits[uniforms(generator, hits.size) * self.rate < self.rates[hits]]
-        chosen: Positions = self.records[hits]
-        return chosen
+            # Thinning: a hit at the bucket's rate stays with chance rates[hit] / rate, so that
+            # the product of the two chances is the record's own rate.
+            marks = draw_uniforms(generator, hits.size) * self.rate
+            hits = hits[marks < self.rates[hits]]
+        members: Positions = self.records[hits]
+        return members
 
 
-def skips(size: int, rate: float, generator: Generator) -> Integers:
+def draw_positions(size: int, rate: float, generator: Generator) -> Integers:
     """Return positions in range(size), each present independently with probability `rate`.
 
     Cost and memory are those of the expected number of positions, size·rate. No coin is tossed
@@ -55,24 +61,28 @@ def skips(size: int, rate: float, generator: Generator) -> Integers:
         return np.empty(0, dtype=np.int64)
     scale = 1 / np.log1p(-rate)
     mean = size * rate
-    last, parts = -1, []
-    while last < size:
+    reached = -1
+    parts = []
+    while reached < size:
+        # The mean and four standard deviations: one round nearly always reaches the end.
         room = int(mean + 4 * np.sqrt(mean) + 8)
-        # log1p(-u) for u in [0, 1) is the logarithm of a uniform number in (0, 1]
-        gaps = np.minimum(np.log1p(-uniforms(generator, room)) * scale, size)
-        places = last + np.cumsum(gaps.astype(np.int64) + 1)
-        parts.append(places)
-        last = int(places[-1])
-        mean = max((size - last) * rate, 0)
-    places = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    inside: Integers = places[: np.searchsorted(places, size)]
+        # Inversion: ⌊log(u) / log(1 − rate)⌋ is geometric for u uniform in (0, 1], and
+        # log1p(-u) for u in [0, 1) is the logarithm of such a number.
+        gaps = np.minimum(np.log1p(-draw_uniforms(generator, room)) * scale, size)
+        positions = reached + np.cumsum(gaps.astype(np.int64) + 1)
+        parts.append(positions)
+        reached = int(positions[-1])
+        mean = max((size - reached) * rate, 0)
+    positions = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    inside: Integers = positions[: np.searchsorted(positions, size)]
     return inside
 
 
 class PoissonSampler:
-    """Who joins a step, for one stage of a plan; making it costs one sort of the records.
+    """Draws the records that join a step of one stage; making it costs one sort of the records.
 
-    shard: (rank, world) leaves only the records whose position is rank modulo world.
+    joined: (n,) the records that take part in the stage at all; None for all. shard: (rank, world)
+    leaves only the records whose position is rank modulo world.
     """
 
     def __init__(
@@ -84,11 +94,11 @@ class PoissonSampler:
         shard: tuple[int, int] = (0, 1),
     ) -> None:
         rank, world = shard
-        kind = np.int32 if group_index.size < 2**31 else np.int64
-        positions: Positions = np.arange(rank, group_index.size, world, dtype=kind)
+        integer = np.int32 if group_index.size < 2**31 else np.int64
+        positions: Positions = np.arange(rank, group_index.size, world, dtype=integer)
         if joined is not None:
             positions = positions[joined[positions]]
-        self.buckets = _buckets(positions, stage.sampling_probability, group_index)
+        self.buckets = _make_buckets(positions, stage.sampling_probability, group_index)
 
     def draw(self, generator: Generator) -> Integers:
         """Return the positions of the records of one batch, in increasing order."""
@@ -100,73 +110,94 @@ class PoissonSampler:
 
 
 class AllocatedSampler:
-    """Who takes part in a step, for a stage in which each record joins a whole number of them.
+    """Draws who takes part in a step of a stage in which each record joins exactly k steps.
 
-    The steps of a group with k fall into k blocks, as equal as can be; in each block every record
-    draws one step of its own. A block is drawn when a step of it is asked for first. stream: of
-    the group (from 0) and the number of the block's first step.
+    k is the group's. The steps of the stage fall into k blocks, as equal as can be; in each block
+    every record draws one step of its own. A block is drawn when a step of it is asked for first.
+
+    stream: makes the generator of a block, from the group (from 0) and the block's first step.
     """
 
     def __init__(
         self, stage: Stage, group_index: Integers, stream: Callable[[int, int], Generator]
     ) -> None:
         assert stage.times is not None
-        self._steps, self._stream, self._times = stage.steps, stream, stage.times.tolist()
+        self._steps = stage.steps
+        self._stream = stream
+        self._times = stage.times.tolist()
         order = np.argsort(group_index, kind="stable")
-        ends = np.cumsum(np.bincount(group_index, minlength=len(self._times)))[:-1]
-        self._records = np.split(order, ends)
-        self._drawn: dict[int, tuple[int, Integers]] = {}
+        counts = np.bincount(group_index, minlength=len(self._times))
+        self._records = np.split(order, np.cumsum(counts)[:-1])
+        # Of each group the first step of the block drawn last, and the step that each record took.
+        self._blocks: dict[int, tuple[int, Integers]] = {}
 
     def draw(self, within: int) -> Integers:
         """Return the positions of the records of a step of the stage, in increasing order."""
         parts = [np.empty(0, dtype=np.int64)]
         for group, (times, records) in enumerate(zip(self._times, self._records, strict=True)):
             if times and records.size:
-                block = ((within + 1) * times - 1) // self._steps
-                start, end = (b * self._steps // times for b in (block, block + 1))
-                if self._drawn.get(group, (-1,))[0] != start:
-                    uniform = uniforms(self._stream(group, start), records.size)
-                    chosen = start + (uniform * (end - start)).astype(np.int64)
-                    self._drawn[group] = start, np.minimum(chosen, end - 1)
-                parts.append(records[self._drawn[group][1] == within])
+                parts.append(records[self._draw_block(group, within) == within])
         return np.sort(np.concatenate(parts))
 
+    def _draw_block(self, group: int, within: int) -> Integers:
+        """Return the step that each record of a group took in the block of the step `within`."""
+        times = self._times[group]
+        block = ((within + 1) * times - 1) // self._steps
+        start = block * self._steps // times
+        end = (block + 1) * self._steps // times
+        if group in self._blocks and self._blocks[group][0] == start:
+            return self._blocks[group][1]
+        uniform = draw_uniforms(self._stream(group, start), self._records[group].size)
+        steps: Integers = start + (uniform * (end - start)).astype(np.int64)
+        steps = np.minimum(steps, end - 1)  # u·(end − start) may be rounded up to end − start
+        self._blocks[group] = start, steps
+        return steps
 
-def _buckets(positions: Positions, rates: Floats, group_index: Integers) -> list[Bucket]:
+
+def _make_buckets(positions: Positions, rates: Floats, group_index: Integers) -> list[Bucket]:
     """Return the records by their rates: a bucket a rate, or an octave where there are many."""
     distinct, rank_of_group = np.unique(rates, return_inverse=True)
+    # A rank, in the smallest type that holds it, stands for a rate: 1 byte a record in place of 8.
     ranks = rank_of_group.astype(np.min_scalar_type(distinct.size))[group_index][positions]
     if distinct.size > 1:
         order = np.argsort(ranks, kind="stable")
-        positions, ranks = positions[order], ranks[order]
+        positions = positions[order]
+        ranks = ranks[order]
         del order  # 8 bytes a record
-    edges = np.arange(distinct.size + 1)
-    if distinct.size > _PLAIN:
-        with np.errstate(divide="ignore"):
-            octave = np.floor(np.log2(distinct))
-        octave[distinct >= 1] = np.inf  # rate 1 is taken whole, without a draw
-        edges = np.append(np.flatnonzero(np.diff(octave, prepend=np.nan) != 0), distinct.size)
+    edges = _find_bucket_edges(distinct)
     starts = np.searchsorted(ranks, edges.astype(ranks.dtype))  # else all ranks would be widened
     buckets = []
-    for start, end, high in zip(starts[:-1], starts[1:], edges[1:], strict=True):
-        top = float(distinct[high - 1])
-        if end == start or top <= 0:
+    for start, end, edge in zip(starts[:-1], starts[1:], edges[1:], strict=True):
+        rate = float(distinct[edge - 1])
+        if end == start or rate <= 0:
             continue
-        own = None if ranks[start] == high - 1 else distinct[ranks[start:end]]
-        buckets.append(Bucket(positions[start:end], top, own))
+        # Ranks are sorted: where the lowest is the bucket's highest, all its rates are equal.
+        equal = ranks[start] == edge - 1
+        thinned = None if equal else distinct[ranks[start:end]]
+        buckets.append(Bucket(positions[start:end], rate, thinned))
     return buckets
 
 
-def participants(stage: Stage, group_index: Integers, generator: Generator) -> Mask:
+def _find_bucket_edges(distinct: Floats) -> Integers:
+    """Return the ranks where buckets begin, and the number of `distinct`, increasing rates."""
+    if distinct.size <= _MOST_EXACT_RATES:
+        return np.arange(distinct.size + 1)
+    with np.errstate(divide="ignore"):
+        octave = np.floor(np.log2(distinct))
+    octave[distinct >= 1] = np.inf  # rate 1 is taken whole, without a draw
+    return np.append(np.flatnonzero(np.diff(octave, prepend=np.nan) != 0), distinct.size)
+
+
+def draw_participants(stage: Stage, group_index: Integers, generator: Generator) -> Mask:
     """Return who joins the stage at all, by one coin a record; without a draw where all do."""
     if stage.participation is None:
         return np.ones(group_index.size, dtype=bool)
     chances = stage.participation[group_index]
-    return np.asarray(uniforms(generator, chances.size) < chances)
+    return np.asarray(draw_uniforms(generator, chances.size) < chances)
 
 
-def taking_part(included: npt.ArrayLike | None, ids: Ids) -> Mask:
-    """Return `included` as one Boolean a record of a plan; all of them where it is None."""
+def read_included(included: npt.ArrayLike | None, ids: Ids) -> Mask:
+    """Return `included` as one Boolean a record of a plan, (n,); all True where it is None."""
     if included is None:
         return np.ones(ids.size, dtype=bool)
     require_ids("plan.ids", ids, included=included)
@@ -207,10 +238,11 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
         >>> len(batches), all((np.diff(batch) > 0).all() for batch in batches)
         (3, True)
     """
-    bound, one = BoundPlan.of(plan), _OneStream(generator)
-    sampler = PlannedSampler(bound, taking_part(None, bound.ids))
+    bound = BoundPlan.of(plan)
+    sampler = PlannedSampler(bound, read_included(None, bound.ids))
+    coins = _OneStream(generator)
     for step in range(plan.steps):
-        yield sampler.draw(step, one).records
+        yield sampler.draw(step, coins).records
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -245,14 +277,14 @@ class Draw:
 
 
 class Sampler(Protocol):
-    """What the step loop asks who takes part."""
+    """Draws the records of a step; the step loop's one source of who takes part."""
 
     def draw(self, step: int, streams: Coins) -> Draw:
         """Return the draw of `step`, counted from 0, by coins from `streams`."""
         ...
 
-    def left(self) -> Mask:
-        """Return which records are in no draw from now on, (n,); or none of them, (0,)."""
+    def find_withdrawn(self) -> Mask:
+        """Return which records are in no draw from now on, (n,); or (0,) where none can leave."""
         return np.zeros(0, dtype=bool)
 
 
@@ -261,8 +293,11 @@ class PlannedSampler:
 
     In each step every record joins independently of all others, with the probability that its group
     has in the stage; where the stage has a participation, only if its one coin of the stage said
-    so. included: (n,) who may be drawn at all; nothing else follows from it. withdrawn: asked in
-    each step who has left since, (n,); they are taken out of the draw, which is the others' still.
+    so.
+
+    included: (n,) who may be drawn at all; nothing else follows from it. shard: (rank, world) as in
+    `PoissonSampler`. withdrawn: called in each step; returns who has left since, (n,). They are
+    taken out after the draw, so that the draws of all others stay as they were.
     """
 
     def __init__(
@@ -272,40 +307,51 @@ class PlannedSampler:
         shard: tuple[int, int] = (0, 1),
         withdrawn: Callable[[], Mask] | None = None,
     ) -> None:
-        self._plan, self._included, self._shard = plan, included, shard
+        self._plan = plan
+        self._included = included
+        self._shard = shard
         self._withdrawn = withdrawn
-        self._entered: int | None = None
+        self._stage: int | None = None  # the number of the stage entered last
 
     def draw(self, step: int, streams: Coins) -> Draw:
         """Return the draw of `step`; entering a stage costs one sort of the records."""
-        number, within = stage_of(self._plan, step)
-        stage, index = self._plan.stages[number], self._plan.group_index
-        if self._entered != number:
-            self._enter(number, streams)
-            self._entered = number
+        number, within = find_stage(self._plan, step)
+        stage = self._plan.stages[number]
+        if self._stage != number:
+            self._enter_stage(number, streams)
+            self._stage = number
         if self._allocated is None:
             records = self._poisson.draw(streams.sampling(step, self._shard[0]))
-        else:  # by a stream of the block's, so that a step can be drawn again alone
+        else:
+            # By a stream of the block's, so that a step can be drawn again alone.
             rank, world = self._shard
             records = self._allocated.draw(within)
-            records = records[self._included[records] & (records % world == rank)]
-        left = self.left()
-        if left.size:
-            records = records[~left[records]]
-        bounds, size = stage.clip_norm[index[records]], stage.expected_batch_size
-        return Draw(records, bounds, stage.noise_stddev, size, number, within)
+            in_shard = records % world == rank
+            records = records[self._included[records] & in_shard]
+        withdrawn = self.find_withdrawn()
+        if withdrawn.size:
+            records = records[~withdrawn[records]]
+        return Draw(
+            records,
+            clip_norms=stage.clip_norm[self._plan.group_index[records]],
+            noise_stddev=stage.noise_stddev,
+            expected_batch_size=stage.expected_batch_size,
+            stage=number,
+            within=within,
+        )
 
-    def left(self) -> Mask:
-        """Return who has withdrawn by now."""
+    def find_withdrawn(self) -> Mask:
+        """Return who has withdrawn by now, (n,); (0,) where nobody can."""
         if self._withdrawn is None:
             return np.zeros(0, dtype=bool)
-        gone = self._withdrawn()
-        require_ids("plan.ids", self._plan.ids, withdrawn=gone)
-        return np.asarray(gone)
+        withdrawn = self._withdrawn()
+        require_ids("plan.ids", self._plan.ids, withdrawn=withdrawn)
+        return np.asarray(withdrawn)
 
-    def _enter(self, number: int, streams: Coins) -> None:
-        """Make ready to draw steps of a stage."""
-        stage, index = self._plan.stages[number], self._plan.group_index
+    def _enter_stage(self, number: int, streams: Coins) -> None:
+        """Make the sampler of a stage: an allocated one where its plan has `times`."""
+        stage = self._plan.stages[number]
+        group_index = self._plan.group_index
         self._allocated: AllocatedSampler | None = None
         if stage.times is not None:
             groups = stage.times.size
@@ -313,14 +359,14 @@ class PlannedSampler:
             def stream(group: int, start: int) -> Generator:
                 return streams.participation(number, 1 + start * groups + group)
 
-            self._allocated = AllocatedSampler(stage, index, stream)
+            self._allocated = AllocatedSampler(stage, group_index, stream)
             return
-        joined = participants(stage, index, streams.participation(number))
+        joined = draw_participants(stage, group_index, streams.participation(number))
         joined &= self._included
-        self._poisson = PoissonSampler(stage, index, joined=joined, shard=self._shard)
+        self._poisson = PoissonSampler(stage, group_index, joined=joined, shard=self._shard)
 
 
-def stage_of(plan: Plan, step: int) -> tuple[int, int]:
+def find_stage(plan: Plan, step: int) -> tuple[int, int]:
     """Return the stage that `step` is in, and how many of the stage's steps come before it."""
     for number, stage in enumerate(plan.stages):
         if step < stage.steps:
@@ -331,7 +377,7 @@ def stage_of(plan: Plan, step: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EqualSampler(Sampler):
-    """Everyone with the same probability, in every step alike; 1 is the full batch.
+    """Draws every record with the same probability in every step; 1 is the full batch.
 
     clip_norms: (n,) each record's bound. expected_batch_size: n·probability by default.
     """
@@ -348,11 +394,11 @@ class EqualSampler(Sampler):
 
     @property
     def size(self) -> float:
-        """What the noisy sum is divided by; it never follows who is drawn, or can pay."""
+        """The divisor of the noisy sum, in records; it never follows who is drawn, or can pay."""
         mean = self.clip_norms.size * self.probability
         return mean if self.expected_batch_size is None else self.expected_batch_size
 
     def draw(self, step: int, streams: Coins) -> Draw:
         """Return the draw of `step`; without a coin where the probability is 1."""
-        records = skips(self.clip_norms.size, self.probability, streams.sampling(step))
+        records = draw_positions(self.clip_norms.size, self.probability, streams.sampling(step))
         return Draw(records, self.clip_norms[records], self.noise_stddev, self.size)

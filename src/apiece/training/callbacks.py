@@ -1,4 +1,4 @@
-"""Values told while a run goes on: progress, planned spending, evaluations; public ones only."""
+"""Callbacks of a run: progress, planned spending and evaluations, all from public values."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ Callback = Callable[[Progress], object]
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """One group's ε at its δ: what it asked, and an upper bound on what is spent so far."""
+    """One group's ε at its δ: the budget, and an upper bound on what is spent so far."""
 
     group: str
-    asked: float
+    budget: float
     spent: float
 
 
@@ -88,36 +88,41 @@ class PlannedSpending:
         self._plan = plan.public()
         self._points = min(_check.count("points", points), plan.steps)
         order = np.argsort(plan.budget_groups.epsilon, kind="stable").tolist()
-        self._groups = list(dict.fromkeys([order[0], order[-1]]))  # the strictest, the loosest
-        self._known: dict[int, tuple[Spent, ...]] = {}
+        strictest = order[0]
+        loosest = order[-1]
+        self._groups = list(dict.fromkeys([strictest, loosest]))
+        self._cache: dict[int, tuple[Spent, ...]] = {}  # by the number of the point
 
     def at(self, step: int) -> tuple[Spent, ...]:
         """Return what the strictest and the loosest group have spent after `step` steps.
 
         Args:
-            step: Updates made; beyond the plan's last one as at it.
+            step: Updates made; more than the plan has count as all of them.
 
         Raises:
             InputError: For a step below 0.
         """
         steps = self._plan.steps
-        point = -(-min(_check.count("step", step, least=0), steps) * self._points // steps)
-        if point not in self._known:
-            self._known[point] = self._compute(-(-point * steps // self._points))
-        return self._known[point]
+        step = min(_check.count("step", step, least=0), steps)
+        # Rounded up: a later point's spending bounds that of every step before it.
+        point = -(-step * self._points // steps)
+        if point not in self._cache:
+            self._cache[point] = self._compute(-(-point * steps // self._points))
+        return self._cache[point]
 
     def _compute(self, steps: int) -> tuple[Spent, ...]:
-        """Return what the plan's first `steps` steps spend."""
-        asked = self._plan.budget_groups
-        spent = []
-        for g in self._groups:
+        """Return the spending of the plan's first `steps` steps."""
+        budgets = self._plan.budget_groups
+        spendings = []
+        for group in self._groups:
             upper = 0.0
             if steps:
-                first = self._plan.mechanism_at(g, steps)
-                curve = privacy_curve(first, method=self._plan.method)
-                upper = float(curve.epsilon(float(asked.delta[g])).upper)
-            spent.append(Spent(str(asked.name[g]), float(asked.epsilon[g]), upper))
-        return tuple(spent)
+                mechanism = self._plan.mechanism_at(group, steps)
+                curve = privacy_curve(mechanism, method=self._plan.method)
+                upper = float(curve.epsilon(float(budgets.delta[group])).upper)
+            name = str(budgets.name[group])
+            spendings.append(Spent(name, float(budgets.epsilon[group]), upper))
+        return tuple(spendings)
 
 
 class ProgressBar:
@@ -159,7 +164,7 @@ class ProgressBar:
 
     def __call__(self, progress: Progress) -> None:
         """Show one step more."""
-        text = ", ".join(map(describe, self._spending.at(progress.step)))
+        text = ", ".join(map(describe_spending, self._spending.at(progress.step)))
         self._bar.update(self._task, completed=progress.step, description=f"planned {text}")
 
     def __enter__(self) -> Self:
@@ -170,15 +175,17 @@ class ProgressBar:
         self._bar.stop()
 
 
-def describe(spent: Spent) -> str:
+def describe_spending(spending: Spent) -> str:
     """Return one group's spending in few words, with three digits, rounded up."""
-    unit = 10.0 ** (math.floor(math.log10(spent.spent)) - 2) if spent.spent > 0 else 1.0
-    rounded = math.ceil(spent.spent / unit) * unit
-    return f"ε {rounded:.3g} of {spent.asked:g} ({spent.group})"
+    unit = 1.0
+    if spending.spent > 0:
+        unit = 10.0 ** (math.floor(math.log10(spending.spent)) - 2)
+    rounded = math.ceil(spending.spent / unit) * unit
+    return f"ε {rounded:.3g} of {spending.budget:g} ({spending.group})"
 
 
 def public_numbers(progress: Progress, spending: PlannedSpending) -> dict[str, float]:
-    """Return what a log may hold of a step, by name; nothing of it depends on records.
+    """Return a step's numbers for a log, by name; none of them depends on records.
 
     Args:
         progress: Of the step.
@@ -198,7 +205,9 @@ def public_numbers(progress: Progress, spending: PlannedSpending) -> dict[str, f
         "seconds a step": progress.seconds,
         "stage": float(progress.stage),
     }
-    return values | {f"planned ε/{s.group}": s.spent for s in spending.at(progress.step)}
+    for group in spending.at(progress.step):
+        values[f"planned ε/{group.group}"] = group.spent
+    return values
 
 
 class TensorBoard:
@@ -275,7 +284,8 @@ class Evaluation:
     def __init__(
         self, model: nn.Module, evaluate: Callable[[nn.Module], float], *, every: int
     ) -> None:
-        self.model, self.evaluate = model, evaluate
+        self.model = model
+        self.evaluate = evaluate
         self.every = _check.count("every", every)
         self.history: list[tuple[int, float]] = []
 
@@ -283,4 +293,5 @@ class Evaluation:
         """Evaluate, if it is time to, or the run is at its end."""
         if progress.step % self.every == 0 or progress.step == progress.steps:
             with evaluating(self.model), torch.no_grad():
-                self.history.append((progress.step, float(self.evaluate(self.model))))
+                value = float(self.evaluate(self.model))
+            self.history.append((progress.step, value))

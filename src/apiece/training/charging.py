@@ -52,18 +52,22 @@ class TrainingCharge:
     analysis_id: str
     included: Mask = field(repr=False)
     ids: AnyArray = field(repr=False)
-    _seen: tuple[float, tuple[int, int], Mask] = field(init=False, repr=False)
+    # The last look into the ledger: seconds of the monotonic clock (-1 before the first), number of
+    # the ledger's head and day of the year at that time, and who had withdrawn.
+    _look: tuple[float, tuple[int, int], Mask] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._seen = (-1.0, (-1, 0), np.zeros(self.included.size, dtype=bool))
+        self._look = (-1.0, (-1, 0), np.zeros(self.included.size, dtype=bool))
 
     def withdrawn(self) -> Mask:
         """Return who has withdrawn by now, (n,), for `Trainer(withdrawn=)`; look once a second."""
-        looked, seen, mask = self._seen
-        if time.monotonic() - looked >= 1 or looked < 0:
-            now = (self.ledger.head().number, time.gmtime().tm_yday)  # consents end with a day
-            mask = mask if now == seen else self.ledger.withdrawn(self.ids)
-            self._seen = (time.monotonic(), now, mask)
+        seconds, version, mask = self._look
+        if time.monotonic() - seconds >= 1 or seconds < 0:
+            # A consent ends with a day, so that the day is a part of the ledger's state.
+            current = (self.ledger.head().number, time.gmtime().tm_yday)
+            if current != version:
+                mask = self.ledger.withdrawn(self.ids)
+            self._look = (time.monotonic(), current, mask)
         return mask
 
     def release(self, state: Mapping[str, torch.Tensor]) -> str:
@@ -84,8 +88,9 @@ class TrainingCharge:
             InputError: For a value that is not a tensor.
         """
         digest = weights_digest(state)
-        first = self.ledger.commit(self.analysis_id, {"model": digest})
-        if first != {"model": digest}:
+        # A commit that is repeated returns what the first one recorded.
+        recorded = self.ledger.commit(self.analysis_id, {"model": digest})
+        if recorded != {"model": digest}:
             raise AnalysisError(
                 f"analysis {self.analysis_id!r}: another model was released under this id, and "
                 "one charge pays for one; discard this model, or train it under a new id"
@@ -101,7 +106,7 @@ def charge_training(
     terms: object = None,
     resumed: bool = False,
 ) -> TrainingCharge:
-    """Charge everyone in the plan for all of it, durably, and return who may take part.
+    """Charge everyone in the plan for all of its steps, durably, and return who may take part.
 
     A person whose account cannot bear the whole plan pays nothing and is left out. The plan stays
     as it is, so that neither noise nor rates tell how many were left out.
@@ -112,7 +117,7 @@ def charge_training(
         plan: With the ids of its records; texts of whole numbers suit a ledger of numbers.
         *others: Further plans for the same records, trained in the same job; a plan counts as often
             as it is given.
-        terms: What else is fixed in public, as of `reserve_plan`.
+        terms: What else is fixed in public, as in `reserve_plan`.
         resumed: The run goes on, so that its model may have been released already, and the last
             files not written.
 
@@ -146,49 +151,52 @@ def charge_training(
     """
     from apiece.ledger.plans import reserve_plan, training_terms
 
-    plans = [_in_kind(ledger, each) for each in (plan, *others)]
+    plans = [_convert_ids(ledger, plan) for plan in (plan, *others)]
     training = training_terms(*plans, terms=terms)
     if not (resumed and ledger.status(analysis_id, training) == "committed"):
         reserve_plan(ledger, analysis_id, *plans, terms=terms)
-    paid = list(ledger.admitted(analysis_id, withdrawn=True))
-    ids, admitted = plans[0].ids, np.concatenate(paid) if paid else np.zeros(0)
+    parts = list(ledger.admitted(analysis_id, withdrawn=True))
+    admitted = np.concatenate(parts) if parts else np.zeros(0)
     if admitted.size == 0:
         raise AnalysisError(
             f"analysis {analysis_id!r}: nobody's account can bear the plan; "
-            + _remedy(plans)
+            + _describe_needs(plans)
             + " (then under a new name: this one stands for a training of nobody)"
         )
+    ids = plans[0].ids
     return TrainingCharge(ledger, analysis_id, np.isin(ids, admitted), ids)
 
 
-def _in_kind(ledger: Ledger, plan: Plan) -> BoundPlan:
-    """Return the plan with its ids as the ledger has them: numbers, where it holds numbers."""
+def _convert_ids(ledger: Ledger, plan: Plan) -> BoundPlan:
+    """Return the plan with ids of the ledger's kind: numbers, where the ledger holds numbers."""
     from apiece.ledger.codec import read_ids  # the ledger is an extra of its own
 
     bound = BoundPlan.of(plan)
     if ledger.id_kind != "integer" or bound.ids.dtype.kind == "i":
         return bound
-    whole, known = read_ids(bound.ids.tolist(), "integer")
-    if not known.all():
+    numbers, valid = read_ids(bound.ids.tolist(), "integer")
+    if not valid.all():
         raise InputError(
-            f"ids: {int((~known).sum())} of {known.size} are not whole numbers as 7 is written, "
+            f"ids: {int((~valid).sum())} of {valid.size} are not whole numbers as 7 is written, "
             "but this ledger's ids are; mend the column of ids"
         )
-    return replace(bound, consents=bound.consents.named(whole))
+    return replace(bound, consents=bound.consents.named(numbers))
 
 
-def _remedy(plans: list[BoundPlan]) -> str:
-    """Say what accounts would need, from the plans alone."""
+def _describe_needs(plans: list[BoundPlan]) -> str:
+    """Say which ε an account needs for the plans, from the plans alone."""
     from apiece.ledger.plans import training_costs
 
-    first, at = plans[0], plans[0].group_index
-    needs = training_costs(*plans).epsilon(first.budget_groups.delta[at])
-    asked = first.budget_groups.epsilon[at]
-    low, high = int(np.argmin(needs)), int(np.argmax(needs))
+    budgets = plans[0].budget_groups
+    group_index = plans[0].group_index
+    needs = training_costs(*plans).epsilon(budgets.delta[group_index])
+    epsilons = budgets.epsilon[group_index]
+    low = int(np.argmin(needs))
+    high = int(np.argmax(needs))
     return (
         f"an untouched account needs epsilon from {needs[low]:.4g} to {needs[high]:.4g}, where the "
-        f"plan asks {asked[low]:.4g} and {asked[high]:.4g}; train with a smaller epsilon, or raise "
-        "the accounts"
+        f"plan asks {epsilons[low]:.4g} and {epsilons[high]:.4g}; train with a smaller epsilon, or "
+        "raise the accounts"
     )
 
 

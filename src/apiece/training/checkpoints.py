@@ -30,18 +30,21 @@ from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.plan import Plan
 from apiece.training.identity import bytes_of, identity_of
 from apiece.training.loop import Loop
-from apiece.training.processes import gathered, spread, spread_updates
+from apiece.training.processes import gather_tensors, shard_tensors, shard_updates
 from apiece.training.randomness import KEY_BYTES, Streams
 
+# Version of a checkpoint's content; another one is refused.
 FORMAT = 5
-_DIGEST = 16
+
+# Bytes of a step's digest in the journal.
+_DIGEST_BYTES = 16
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path`, for its owner only, whole or not at all.
 
     The file is new, with mode 0600 whatever the umask; a link, a folder or a device at `path` is
-    refused. Raises `StateError` where that fails; what was at `path` is then still there.
+    refused. Raises `StateError` where that fails; the former file at `path` is then still there.
     """
     try:
         write(path, data, STATE)
@@ -68,8 +71,8 @@ def _make_private(folder: Path) -> None:
         folder.chmod(0o700)  # whatever the umask
 
 
-def _to_bytes(state: State, *, check: bool) -> bytes:
-    """Return the state in torch's format; check: that a safe load takes it."""
+def _serialise(state: State, *, check: bool) -> bytes:
+    """Return the state in torch's format; with `check`, only if torch loads it safely."""
     buffer = io.BytesIO()
     try:
         torch.save({"format": FORMAT, **state}, buffer)
@@ -88,28 +91,31 @@ class CheckpointFolder:
     """One checkpoint folder, which need not exist yet, and the paths of its three files."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.state = path, path / "state.pt"
-        self.key, self.journal = path / "key", path / "journal"
+        self.path = path
+        self.state = path / "state.pt"
+        self.key = path / "key"
+        self.journal = path / "journal"
 
     def save(self, state: State, key: bytes) -> None:
-        """Write the state; the key once, before it and before anything is released.
+        """Write the state, and before the first one the key.
 
         Raises `StateError` where the folder is another run's, or cannot be written to, and
         `UnsupportedError` where the state holds what a safe load would refuse.
         """
         _make_private(self.path)
-        first = not self.state.exists()
-        _to_bytes(state, check=first)  # refused before a key is written
-        if first and not self.journal.exists():
+        is_first = not self.state.exists()
+        _serialise(state, check=is_first)  # refused before a key is written
+        if is_first and not self.journal.exists():
             if self.key.exists() and self.key.stat().st_size != KEY_BYTES:
                 raise StateError(f"{self.key}: is no key of a run; choose an empty folder")
-            write_atomically(self.key, key)  # a key without a state has made nothing yet
-        elif self._key() != key:
+            write_atomically(self.key, key)  # nothing was made with a key that has no state
+        elif self._read_key() != key:
             raise StateError(
                 f"{self.path}: holds the checkpoint of another run; resume that one, or choose an "
                 "empty folder"
             )
-        data = _to_bytes({**state, "place": self.key.stat().st_ino}, check=first)
+        # The inode of the key tells this folder from its copies.
+        data = _serialise({**state, "place": self.key.stat().st_ino}, check=is_first)
         write_atomically(self.state, data)
 
     def was_copied(self, state: State) -> bool:
@@ -126,7 +132,7 @@ class CheckpointFolder:
             raise StateError(f"{self.state}: not a readable checkpoint ({error})") from None
         if state.get("format") != FORMAT:
             raise StateError(f"{self.state}: format {state.get('format')}, this reads {FORMAT}")
-        key = self._key()
+        key = self._read_key()
         if key is None and not state["finished"]:
             raise StateError(
                 f"{self.key}: the key of the randomness is gone; a run without it would repeat "
@@ -134,7 +140,8 @@ class CheckpointFolder:
             )
         return state, key
 
-    def _key(self) -> bytes | None:
+    def _read_key(self) -> bytes | None:
+        """Return the key of the run; None where there is no file, or zeros in it."""
         try:
             descriptor = os.open(self.key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
@@ -145,14 +152,14 @@ class CheckpointFolder:
                 "start the run afresh"
             ) from None
         with os.fdopen(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
+            status = os.fstat(descriptor)
+            mode = stat.S_IMODE(status.st_mode)
+            if not stat.S_ISREG(status.st_mode):
                 raise StateError(f"{self.key}: is no file; start the run afresh")
-            if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o077:
+            if status.st_uid != os.geteuid() or mode & 0o077:
                 raise StateError(
-                    f"{self.key}: the key is not its owner's alone (mode "
-                    f"{stat.S_IMODE(about.st_mode):04o}), and whoever has it can take the noise "
-                    "off; start the run afresh"
+                    f"{self.key}: the key is not its owner's alone (mode {mode:04o}), and whoever "
+                    "has it can take the noise off; start the run afresh"
                 )
             key = file.read()
         if len(key) != KEY_BYTES:
@@ -162,8 +169,8 @@ class CheckpointFolder:
     def finish(self) -> None:
         """Delete the key, so that the noise can no longer be taken off.
 
-        Zeros go over the key itself, by whatever other name it has too. Raises `StateError` where
-        anything else lies there.
+        The file is overwritten with zeros first: another hard link to it would keep the key. Raises
+        `StateError` where the file is no key of this run.
         """
         with contextlib.suppress(FileNotFoundError):
             try:
@@ -178,16 +185,16 @@ class CheckpointFolder:
 
 
 class Journal:
-    """What was released in each step, as digests; a repeated step must agree.
+    """A digest of the update released in each step; a step that is repeated must agree with it.
 
-    Of one step no two different updates are noted, by whichever process and after whichever kill;
-    the note is made before the update is applied.
+    No two different updates of one step are recorded, by whichever process and after whichever
+    kill; an update is recorded before it is applied.
     """
 
     def __init__(self, path: Path) -> None:
         _make_private(path.parent)
         self.path = path
-        self._open().close()  # what cannot be opened is told now
+        self._open().close()  # a journal that cannot be opened is an error now, not in mid-run
 
     def _open(self) -> io.FileIO:
         try:
@@ -208,30 +215,31 @@ class Journal:
         return io.FileIO(descriptor, "r+")
 
     def record(self, step: int, update: Iterable[torch.Tensor]) -> None:
-        """Note the noisy update of `step`, counted from 0, before it is applied.
+        """Record the noisy update of `step`, counted from 0, before it is applied.
 
         Raises `StateError` where the step was made before and came out differently.
         """
-        digest = hashlib.blake2b(digest_size=_DIGEST)  # public, as the update itself is
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)  # public, as the update itself is
         for tensor in update:
             digest.update(bytes_of(tensor))
         new = digest.digest()
         with self._open() as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # against a second process on this run
-            old = os.pread(file.fileno(), _DIGEST, step * _DIGEST)
-            if len(old) == _DIGEST and old not in (bytes(_DIGEST), new):
+            old = os.pread(file.fileno(), _DIGEST_BYTES, step * _DIGEST_BYTES)
+            is_recorded = len(old) == _DIGEST_BYTES and old != bytes(_DIGEST_BYTES)
+            if is_recorded and old != new:
                 raise StateError(
                     f"{self.path}: step {step} was made before and now comes out differently; to "
                     "release both would give the noise away: resume with the same code, data, "
                     "precision, physical batch size and number of threads (once more, where "
                     "somebody has withdrawn just now), or start the run afresh"
                 )
-            os.pwrite(file.fileno(), new, step * _DIGEST)
+            os.pwrite(file.fileno(), new, step * _DIGEST_BYTES)
 
     @property
     def steps(self) -> int:
         """How many steps were made, the last maybe in part."""
-        return -(-self.path.stat().st_size // _DIGEST)
+        return -(-self.path.stat().st_size // _DIGEST_BYTES)
 
 
 class Keeper:
@@ -239,9 +247,11 @@ class Keeper:
 
     A first checkpoint comes before the first update, and no step is released twice with different
     noise, however often the run is killed and resumed. With the plan's last step the key of the
-    randomness is deleted. groups: (n,) of the records, −1 for who takes no part. folder: None keeps
-    no checkpoint until `save` is given one. Where somebody whom the loop samples has left since the
-    checkpoint, no step is made again, without them.
+    randomness is deleted. Where somebody whom the loop samples has withdrawn since the checkpoint,
+    no step is made again without them.
+
+    groups: (n,) the group of each record, −1 for one that takes no part. folder: None writes no
+    checkpoint until `save` is given one. every: steps between two checkpoints.
     """
 
     def __init__(
@@ -253,13 +263,18 @@ class Keeper:
         folder: str | Path | None,
         every: int,
     ) -> None:
-        self._loop, self._plan, self._groups, self._every = loop, plan, groups, every
-        self._data: str | None = None  # the fingerprint, once it is known
-        self._identity: dict[str, str] | None = None  # of what else decides the updates
+        self._loop = loop
+        self._plan = plan
+        self._groups = groups
+        self._every = every
+        # Keyed digests, once they are known: of the data, and of all else that makes the updates.
+        self._data: str | None = None
+        self._identity: dict[str, str] | None = None
         self._journal: Journal | None = None
         self._folder = None if folder is None else CheckpointFolder(Path(folder))
-        self._begun, self._finished = False, False
-        loop.journal = self._note
+        self._begun = False
+        self._finished = False
+        loop.journal = self._record
         if self._folder is not None and self._folder.state.exists():
             raise StateError(
                 f"{self._folder.path}: holds a checkpoint already; use Trainer.resume, or another "
@@ -273,14 +288,19 @@ class Keeper:
             self.save()
 
     def _identify(self) -> dict[str, str]:
-        """Return what makes the updates, digested: as it is before the first step from here."""
+        """Return keyed digests of what makes the updates, as it was before the first step."""
         if self._identity is None:
-            sums, thaw = self._loop.sums, self._loop.unfreezing
+            sums = self._loop.sums
+            unfreezing = self._loop.unfreezing
             makes = {
-                "loss": sums.loss_fn, "model": sums.model, **self._loop.updates.settings,
-                "schedule of unfreezing": None if thaw is None else thaw.schedule,
-                "method": sums.method, "compiled": sums.compiled, "physical batch size": sums.width,
-            }  # fmt: skip
+                "loss": sums.loss_fn,
+                "model": sums.model,
+                **self._loop.updates.settings,
+                "schedule of unfreezing": None if unfreezing is None else unfreezing.schedule,
+                "method": sums.method,
+                "compiled": sums.compiled,
+                "physical batch size": sums.width,
+            }
             key = self._loop.streams.derive("identity", 0)
             self._identity = {
                 name: identity_of(value, key, model=sums.model) for name, value in makes.items()
@@ -288,12 +308,14 @@ class Keeper:
         return self._identity
 
     def _fingerprint(self) -> str:
-        """Return a keyed hash of records, their groups and persons: the same, in the same order."""
-        key, people = self._loop.streams.derive("fingerprint", 0), self._loop.sums.people
-        who = [self._groups]
+        """Return a keyed hash of the records, their groups and their persons, in their order."""
+        key = self._loop.streams.derive("fingerprint", 0)
+        arrays = [self._groups]
+        people = self._loop.sums.people
         if people is not None:
-            who += [people.rows, people.starts, np.array([people.most or 0])]
-        persons = hashlib.blake2b(b"".join(w.tobytes() for w in who), key=key, digest_size=16)
+            arrays += [people.rows, people.starts, np.array([people.most or 0])]
+        content = b"".join(array.tobytes() for array in arrays)
+        persons = hashlib.blake2b(content, key=key, digest_size=16)
         return self._loop.sums.source.fingerprint(key) + persons.hexdigest()
 
     def after_step(self) -> None:
@@ -313,26 +335,28 @@ class Keeper:
 
     def save(self, folder: str | Path | None = None) -> Path:
         """Write a checkpoint, atomically, and return its folder; see `Trainer.save`."""
-        place = self._folder or (None if folder is None else CheckpointFolder(Path(folder)))
-        if place is None:
+        target = self._folder or (None if folder is None else CheckpointFolder(Path(folder)))
+        if target is None:
             raise InputError("save: no folder; give one here or as Trainer(checkpoint=...)")
-        if folder is not None and Path(folder) != place.path:
-            raise InputError(f"save: folder {folder}, but the run's is {place.path}; leave it out")
+        if folder is not None and Path(folder) != target.path:
+            raise InputError(f"save: folder {folder}, but the run's is {target.path}; leave it out")
         loop = self._loop
-        loop.updates.check_whole(loop.step_number)
-        self._folder, self._begun = place, True
+        loop.updates.check_complete(loop.step_number)
+        self._folder = target
+        self._begun = True
         if not self._finished:
-            first = loop.processes.rank == 0
-            self._data = self._data or (self._fingerprint() if first else None)
-            loop.processes.settle()
-            state = self._state()
-            if first:
-                place.save(state, loop.streams.key)
+            writes = loop.processes.rank == 0
+            if self._data is None and writes:
+                self._data = self._fingerprint()
+            loop.processes.reshard()
+            state = self._collect_state()
+            if writes:
+                target.save(state, loop.streams.key)
         loop.processes.wait()
-        return place.path
+        return target.path
 
-    def _state(self) -> State:
-        """Return what a checkpoint holds; all processes must call it together."""
+    def _collect_state(self) -> State:
+        """Return the content of a checkpoint; all processes must call it together."""
         loop = self._loop
         return {
             "step": loop.step_number,
@@ -343,9 +367,9 @@ class Keeper:
             "release": loop.streams.release,
             "world": loop.processes.world,
             "rejected": loop.rejected,
-            "withdrawn": self._left(),
-            "model": gathered(loop.sums.model.state_dict()),
-            "updates": gathered(loop.updates.state_dict()),
+            "withdrawn": self._digest_withdrawn(),
+            "model": gather_tensors(loop.sums.model.state_dict()),
+            "updates": gather_tensors(loop.updates.state_dict()),
             "restarts": None if loop.restarts is None else loop.restarts.state_dict(),
         }
 
@@ -356,88 +380,105 @@ class Keeper:
         results.
         """
         loop = self._loop
-        self._folder, self._begun, self._finished = folder, True, key is None
+        self._folder = folder
+        self._begun = True
+        self._finished = key is None
         if state["world"] != loop.processes.world:
             self._check_world(folder, state)
-        own, kept = {"plan": self._plan.hash()}, {"plan": state["plan"]}
         if key is not None:
             loop.streams = Streams(key, state["release"])
-            own |= {"data": self._fingerprint(), **self._identify()}
-            kept |= {"data": state["data"], **state["makes"]}
-        for name in own | kept:
-            if own.get(name) != kept.get(name):
+        self._check_same_run(state)
+        self._data = state["data"]
+        self._identity = state["makes"]
+        try:
+            model = loop.sums.model
+            model.load_state_dict(shard_tensors(state["model"], model.state_dict()))
+        except RuntimeError as error:
+            raise StateError(f"checkpoint: its model is another ({error})") from None
+        loop.updates.load_state_dict(shard_updates(state["updates"], loop.updates.optimizer))
+        if loop.restarts is not None:
+            loop.restarts.load_state_dict(state["restarts"])
+        step = int(state["step"]) if key is None else self._find_next_step(folder, state)
+        loop.step_number = step
+        loop.updates.begun = step
+        loop.rejected = int(state["rejected"])
+
+    def _check_same_run(self, state: State) -> None:
+        """Raise `StateError` where the checkpoint is of another plan; or of other data or updates.
+
+        Of a finished run only the plan is looked at: no noise can be used twice.
+        """
+        current = {"plan": self._plan.hash()}
+        saved = {"plan": state["plan"]}
+        if not self._finished:
+            current |= {"data": self._fingerprint(), **self._identify()}
+            saved |= {"data": state["data"], **state["makes"]}
+        for name in current | saved:
+            if current.get(name) != saved.get(name):
                 raise StateError(
                     f"checkpoint: its {name} is not the one given here, and its noise is for that "
                     "one alone; resume with all that the run began with, or start another run"
                 )
-        self._data, self._identity = state["data"], state["makes"]
-        try:
-            model = loop.sums.model
-            model.load_state_dict(spread(state["model"], model.state_dict()))
-        except RuntimeError as error:
-            raise StateError(f"checkpoint: its model is another ({error})") from None
-        loop.updates.load_state_dict(spread_updates(state["updates"], loop.updates.optimizer))
-        if loop.restarts is not None:
-            loop.restarts.load_state_dict(state["restarts"])
-        made = int(state["step"]) if key is None else self._made(folder, state)
-        loop.step_number = loop.updates.begun = made
-        loop.rejected = int(state["rejected"])
 
-    def _left(self) -> str:
+    def _digest_withdrawn(self) -> str:
         """Return a keyed digest of who has withdrawn by now."""
-        mask = self._loop.sampler.left()
-        who, key = np.flatnonzero(mask).tobytes(), self._loop.streams.derive("withdrawn", 0)
-        return hashlib.blake2b(who, key=key, digest_size=16).hexdigest()
+        withdrawn = np.flatnonzero(self._loop.sampler.find_withdrawn())
+        key = self._loop.streams.derive("withdrawn", 0)
+        return hashlib.blake2b(withdrawn.tobytes(), key=key, digest_size=16).hexdigest()
 
-    def _made(self, folder: CheckpointFolder, state: State) -> int:
-        """Return how many steps are not made again.
+    def _find_next_step(self, folder: CheckpointFolder, state: State) -> int:
+        """Return the step, counted from 0, with which a resumed run goes on.
 
-        Where somebody withdrew since the checkpoint, none of those made after it is: without them,
-        under the same noise, it would give them away. Such a step stays made and paid, and what the
-        model had from it is lost.
+        Where somebody withdrew since the checkpoint, no step that was made after it is made again:
+        without them, under the same noise, it would give them away. Such a step stays made and
+        paid, and the model loses its update.
         """
-        saved, processes = int(state["step"]), self._loop.processes
-        made, now = saved, self._left()
-        if state.get("withdrawn", now) != now:
+        processes = self._loop.processes
+        saved = int(state["step"])
+        step = saved
+        withdrawn = self._digest_withdrawn()
+        if state.get("withdrawn", withdrawn) != withdrawn:
             if folder.was_copied(state):
                 raise StateError(
                     f"checkpoint: {folder.path} is a copy, somebody has withdrawn since, and the "
                     "first may have made steps with them under the same noise; resume that one"
                 )
-            made = max(saved, Journal(folder.journal).steps)
-        made = int.from_bytes(processes.share_key(made.to_bytes(8)))
-        if made > saved and processes.rank == 0:
+            step = max(saved, Journal(folder.journal).steps)
+        # All processes go on with the step of process 0.
+        step = int.from_bytes(processes.share_key(step.to_bytes(8)))
+        if step > saved and processes.rank == 0:
             warnings.warn(
                 f"checkpoint: somebody withdrew after its step {saved}; the steps since, to "
-                f"{made}, are paid and lost, and the run goes on with step {made + 1}",
+                f"{step}, are paid and lost, and the run goes on with step {step + 1}",
                 stacklevel=4,
             )
-        return made
+        return step
 
     def _check_world(self, folder: CheckpointFolder, state: State) -> None:
         """Raise `StateError` where another number of processes may not go on with the run.
 
-        It draws other records. So no step that was made may be made again, with the same noise on
-        another sum; and no coin that a record keeps for a whole stage may be tossed again.
+        Such a run draws other records. So no step that was made may be made again, with the same
+        noise on another sum; and no coin that a record keeps for a whole stage may be tossed again.
         """
         if not self._finished and folder.was_copied(state):
             raise StateError(
                 f"checkpoint: {folder.path} is a copy, and the run may go on in the first with the "
                 f"same noise on other records; resume that one, or with {state['world']} processes"
             )
-        began, step = f"the run's last number of processes, {state['world']}", int(state["step"])
+        former = f"the run's last number of processes, {state['world']}"
         if any(s.participation is not None or s.times is not None for s in self._plan.stages):
             raise StateError(
-                f"checkpoint: the plan's records take part in whole stages; resume with {began}"
+                f"checkpoint: the plan's records take part in whole stages; resume with {former}"
             )
+        step = int(state["step"])
         if not folder.journal.exists() or Journal(folder.journal).steps > step:
             raise StateError(
                 f"checkpoint: steps after its step {step} were made, and would be made again from "
-                f"other records; resume with {began}, up to the next checkpoint (of each step with "
-                "save_every=1)"
+                f"other records; resume with {former}, up to the next checkpoint (of each step "
+                "with save_every=1)"
             )
 
-    def _note(self, step: int, update: Iterable[torch.Tensor]) -> None:
+    def _record(self, step: int, update: Iterable[torch.Tensor]) -> None:
         """Put a digest of the update in the journal, where there is a folder."""
         if self._folder is None:
             return

@@ -22,51 +22,54 @@ from apiece.training.loop import Descent, Loop, SumOver
 from apiece.training.processes import Processes
 from apiece.training.randomness import Streams
 from apiece.training.sources import source_of
-from apiece.training.sums import Sums, units_of
+from apiece.training.sums import Sums, read_units
 from apiece.training.updates import Scheduler, Updates, check_holds, run_dry
 
-ROOM = 1 + 2.0**-16  # norms are computed in single precision; charges are for a little more
+# Factor on a norm that is charged: norms are computed in single precision, whose error it covers.
+ROOM = 1 + 2.0**-16
 
 
 class Accounts(Protocol):
     """One account a record: `GaussianFilter`, `RenyiFilter`, or the people of a ledger."""
 
     def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
-        """Charge all who can pay; return who can."""
+        """Charge all who can pay; return who has paid, (n,)."""
         ...
 
     def affordable(self, noise_stddev: float) -> Floats:
-        """Return the largest norm that each can still pay for."""
+        """Return the largest norm that each account can still pay for, (n,)."""
         ...
 
 
 class ByBound:
-    """Every account pays for its clip bound at every step, drawn or not, while it can.
+    """A charger by which every account pays for its clip bound at every step, while it can.
 
     The sum holds records whose account has just paid for their whole bound, with no discount for
-    sampling. `active` says who paid for the last step: data about people. clip_norms: (n,) each
-    record's bound, drawn or not.
+    sampling. `active` says who paid for the last step: data about people.
+
+    clip_norms: (n,) each record's bound, drawn or not.
     """
 
     def __init__(self, accounts: Accounts, clip_norms: Floats) -> None:
-        self._accounts, self._clip_norms = accounts, clip_norms
+        self._accounts = accounts
+        self._clip_norms = clip_norms
         self.active: Mask | None = None
 
     def charge(self, draw: Draw, sum_over: SumOver) -> ClippedSum:
         """Charge everyone; return the sum over those who were drawn and could pay."""
-        active = self.active = self._accounts.admit(self._clip_norms, draw.noise_stddev)
-        paid = active[draw.records]
-        return sum_over(draw.records[paid], draw.clip_norms[paid])
+        self.active = self._accounts.admit(self._clip_norms, draw.noise_stddev)
+        has_paid = self.active[draw.records]
+        return sum_over(draw.records[has_paid], draw.clip_norms[has_paid])
 
 
 class ByNorm:
-    """Every account pays for its record's present norm, at most its bound; for full batches.
+    """A charger by which every account pays for its record's present norm; for full batches.
 
-    Whoever can pay for the whole clip bound is summed in one pass; of the others the norms come
-    first, and then the sum over those who can pay for them. In that second pass each is clipped
-    at what it was charged, whatever the model, which may be random, makes of it now: each record's
-    share of the sum is at most what its account has just paid for. `active` says who paid for the
-    last step: data about people. Source: Feldman and Zrnic 2021, Alg. 1.
+    At most its bound is paid. Whoever can pay for the whole clip bound is summed in one pass; of
+    the others the norms come first, and then the sum over those who can pay for them. In that
+    second pass each is clipped at its charge, whatever norm the model, which may be random, gives
+    now: each record's share of the sum is at most what its account has just paid for. `active` says
+    who paid for the last step: data about people. Source: Feldman and Zrnic 2021, Alg. 1.
     """
 
     def __init__(self, accounts: Accounts) -> None:
@@ -75,32 +78,35 @@ class ByNorm:
 
     def charge(self, draw: Draw, sum_over: SumOver) -> ClippedSum:
         """Return the sum over all who can pay for their current norm. Everyone must be drawn."""
-        bounds, stddev = draw.clip_norms, draw.noise_stddev
-        affordable = self._accounts.affordable(stddev)
-        certain = bounds <= affordable
-        sure, unsure = np.flatnonzero(certain), np.flatnonzero(~certain & (affordable > 0))
-        total = sum_over(sure, bounds[sure])
+        bounds = draw.clip_norms
+        affordable = self._accounts.affordable(draw.noise_stddev)
+        is_certain = bounds <= affordable
+        certain = np.flatnonzero(is_certain)
+        uncertain = np.flatnonzero(~is_certain & (affordable > 0))
+        total = sum_over(certain, bounds[certain])
         charges = bounds.copy()
-        charges[sure] = charges_for(total)
-        if unsure.size:
-            charges[unsure] = charges_for(sum_over(unsure, bounds[unsure]))
-        active = self._accounts.admit(charges, stddev)
-        if not active[sure].all():
+        charges[certain] = compute_charges(total)
+        if uncertain.size:
+            charges[uncertain] = compute_charges(sum_over(uncertain, bounds[uncertain]))
+        active = self._accounts.admit(charges, draw.noise_stddev)
+        if not active[certain].all():
             raise VerificationError("filter: refused a charge that it had said was affordable")
         self.active = active
-        late = unsure[active[unsure] & (charges[unsure] > 0)]
-        return total + sum_over(late, charges[late]) if late.size else total
+        admitted = uncertain[active[uncertain] & (charges[uncertain] > 0)]
+        if not admitted.size:
+            return total
+        return total + sum_over(admitted, charges[admitted])
 
 
-def charges_for(clipped: ClippedSum) -> Floats:
-    """Return what each record's share can at most be, (B,); 0 for one that was not finite.
+def compute_charges(clipped: ClippedSum) -> Floats:
+    """Return the largest norm of each record's share, (B,); 0 for one that was not finite.
 
-    Below the least bound that can be enforced nobody is charged less than that.
+    A norm below the least bound that can be enforced is charged as that bound.
     """
     norms = clipped.norms.detach().cpu().numpy().astype(np.float64) * ROOM
     bounds = clipped.clip_norms.cpu().numpy()
-    held = np.minimum(np.maximum(norms, guards.LEAST_BOUND), bounds)
-    return np.asarray(np.where(np.isfinite(norms), held, 0.0))
+    charges = np.minimum(np.maximum(norms, guards.LEAST_BOUND), bounds)
+    return np.asarray(np.where(np.isfinite(norms), charges, 0.0))
 
 
 class FilteredTrainer(Descent):
@@ -186,7 +192,9 @@ class FilteredTrainer(Descent):
         rows_per_person: int | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
+        self.model = guards.unwrap(model)
+        self.optimizer = optimizer
+        self.loss_fn = loss_fn
         self.accounts = accounts
         processes = Processes.current(self.model)
         if processes.world > 1:
@@ -196,19 +204,27 @@ class FilteredTrainer(Descent):
             )
         if physical_batch_size is not None:
             physical_batch_size = _check.count("physical_batch_size", physical_batch_size)
-        source, updates = source_of(dataset), Updates(optimizer, scheduler, None)
+        source = source_of(dataset)
+        updates = Updates(optimizer, scheduler, None)
         require_rows("dataset", None, people=people)
-        _require_own(accounts, clip_norm)
-        charged = _positions(people, len(source))
-        rows = units_of(people, charged, source, rows_per_person)
+        _check_index(accounts, clip_norm)
+        positions = _number_accounts(people, len(source))
         sums = Sums(
-            self.model, loss_fn, source, width=physical_batch_size, method=method, people=rows
+            self.model,
+            loss_fn,
+            source,
+            width=physical_batch_size,
+            method=method,
+            people=read_units(people, positions, source, rows_per_person),
         )
         check_holds(optimizer, sums.parameters)
-        bounds = _bounds(clip_norm, charged.size)
+        bounds = _read_bounds(clip_norm, positions.size)
         sampler = EqualSampler(bounds, sampling_probability, noise_stddev, expected_batch_size)
-        sampled = sampler.probability < 1
-        self._charger = ByBound(accounts, sampler.clip_norms) if sampled else ByNorm(accounts)
+        self._charger: ByBound | ByNorm
+        if sampler.probability < 1:
+            self._charger = ByBound(accounts, sampler.clip_norms)
+        else:
+            self._charger = ByNorm(accounts)
         self.expected_batch_size = sampler.size
         self._loop = Loop(
             sums=sums,
@@ -221,7 +237,7 @@ class FilteredTrainer(Descent):
         )
 
     def fit(self, steps: int) -> None:
-        """Take `steps` further steps; once nobody can pay, what is left of them is noise.
+        """Take `steps` further steps; once nobody can pay, a step is noise only.
 
         Args:
             steps: At least 1.
@@ -230,16 +246,16 @@ class FilteredTrainer(Descent):
             InputError: For another number, or a scheduler that ends before.
             StateError: As `step`.
         """
-        last = self.step_number + _check.count("steps", steps)
+        end = self.step_number + _check.count("steps", steps)
         run_dry(self._loop.updates.scheduler, self.optimizer, steps)
-        while self.step_number < last:
-            self._loop.step(last)
+        while self.step_number < end:
+            self._loop.step(end)
 
     def step(self) -> Progress:
         """Take one step: charge, sum over those who paid, add noise, update.
 
         Returns:
-            What the callbacks were told.
+            The progress that the callbacks got.
 
         Raises:
             StateError: Where the last update was interrupted half-way, or other parameters are
@@ -258,29 +274,30 @@ class FilteredTrainer(Descent):
         return self._charger.active.copy()
 
 
-def _require_own(accounts: Accounts, clip_norm: npt.ArrayLike) -> None:
+def _check_index(accounts: Accounts, clip_norm: npt.ArrayLike) -> None:
     """Check the bounds' index, where they have one, against the accounts' people."""
-    ids = getattr(accounts, "ids", None)  # of a ledger's
+    ids = getattr(accounts, "ids", None)  # the people of a ledger have ids, a filter has none
     if ids is not None:
         require_ids("accounts.ids", ids, clip_norm=clip_norm)
     else:
         require_rows("accounts", getattr(accounts, "persons", None), clip_norm=clip_norm)
 
 
-def _positions(people: npt.ArrayLike | None, size: int) -> Integers:
-    """Return the positions of the accounts: one a row, or those that the rows name."""
+def _number_accounts(people: npt.ArrayLike | None, size: int) -> Integers:
+    """Return the accounts' positions, 0, 1, …: one a row, or up to the largest in `people`."""
     if people is None:
         return np.arange(size)
-    named = np.asarray(people)
-    if named.dtype.kind not in "iu" or not named.size or not 0 <= named.min() <= named.max() < size:
+    owner = np.asarray(people)
+    are_integers = owner.dtype.kind in "iu" and owner.size > 0
+    if not are_integers or not 0 <= owner.min() <= owner.max() < size:
         raise InputError(
-            f"people: {named.size} entries of type {named.dtype} for {size} rows; give the "
+            f"people: {owner.size} entries of type {owner.dtype} for {size} rows; give the "
             "position of each row's account, whole numbers from 0 on without a gap"
         )
-    return np.arange(int(named.max()) + 1)
+    return np.arange(int(owner.max()) + 1)
 
 
-def _bounds(clip_norm: npt.ArrayLike, size: int) -> Floats:
+def _read_bounds(clip_norm: npt.ArrayLike, size: int) -> Floats:
     """Return each record's bound, (size,), from one for all or one a record."""
     bounds = _check.positive_array("clip_norm", clip_norm)
     if bounds.ndim and bounds.shape != (size,):

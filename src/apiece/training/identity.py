@@ -25,44 +25,63 @@ from torch import nn
 from apiece.training.clipping.libraries import library_named
 from apiece.training.clipping.watch import names_in
 
+# Types whose values are digested by their text.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+
+# Types whose values are digested by their name.
 _BY_NAME = (torch.dtype, torch.device, torch.layout, np.dtype, enum.Enum)
-_OF_MODULES = frozenset({*nn.Module().__dict__, "_compiled_call_impl", "_is_full_backward_hook"})
-# What other loops write on a model of the user's to know it again; no forward reads it.
+
+# Attributes that torch itself puts on every module.
+_MODULE_ATTRIBUTES = frozenset(
+    {*nn.Module().__dict__, "_compiled_call_impl", "_is_full_backward_hook"}
+)
+
+# Marks by which other training loops know a user's model again; no forward reads them.
 _MARKS = frozenset({"_is_accelerate_prepared"})
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_NAMES = ("__module__", "__doc__", "__qualname__", "__firstlineno__")  # of a class, not its work
-_MOST, _DEEPEST = 20_000, 60  # objects that are looked into; of others only the type counts
+
+# Attributes of a class that say where it stands and not what it does.
+_CLASS_LABELS = ("__module__", "__doc__", "__qualname__", "__firstlineno__")
+
+# Limits on objects that are looked into, in all and inside one another; beyond, only types count.
+_MOST_OBJECTS = 20_000
+_MOST_DEPTH = 60
 
 
 class Seen(dict[int, tuple[int | str, object]]):
-    """What was met: id → number or name, and the object, which keeps the id.
+    """The objects of a walk: id → number or name, and the object, which keeps the id in use.
 
-    known: how many are the model's. depth: of the walk.
+    known: how many of them are the model's tensors. depth: of the walk at present.
     """
 
-    known = depth = 0
+    known = 0
+    depth = 0
 
     def copy(self) -> Seen:
-        """Return the same, for a walk of its own."""
-        made = Seen(self)
-        made.known, made.depth = self.known, self.depth
-        return made
+        """Return a copy for a walk that shares nothing further with this one."""
+        seen = Seen(self)
+        seen.known = self.known
+        seen.depth = self.depth
+        return seen
 
 
 def identity_of(value: object, key: bytes, *, model: nn.Module) -> str:
-    """Return a keyed digest of what a loss or a model is made of: code, settings, tensors.
+    """Return a keyed digest of a loss, a model or a setting: its code, settings and tensors.
 
     Functions go by their code and what they close over; modules by their type, settings, mode and
     parts; objects of a library by their type. Names of files and of places in them do not count,
     nor do the values that the model's own tensors have just now.
     """
-    digest, seen = hashlib.blake2b(key=key, digest_size=16), Seen()
+    # The model's tensors count by their names, as objects that were met before.
+    seen = Seen()
     for name, tensor in model.state_dict(keep_vars=True).items():
         if isinstance(tensor, torch.Tensor):
             seen.setdefault(id(tensor), (name, tensor))
     seen.known = len(seen)
-    for part in _parts(value, seen):
+    digest = hashlib.blake2b(key=key, digest_size=16)
+    for part in _yield_parts(value, seen):
+        # With its length, so that no two sequences of parts run together into the same bytes.
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.hexdigest()
 
@@ -73,152 +92,157 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes()
 
 
-def settings_of(optimizer: torch.optim.Optimizer, scheduler: Any) -> dict[str, Any]:
-    """Return what an optimizer and a scheduler are before their first step, for `identity_of`."""
+def copy_settings(optimizer: torch.optim.Optimizer, scheduler: Any) -> dict[str, Any]:
+    """Return the settings of an optimizer and a scheduler as they are now, for `identity_of`."""
     groups = copy.deepcopy([{**group, "params": None} for group in optimizer.param_groups])
-    held = [group["params"] for group in optimizer.param_groups]
+    parameters = [group["params"] for group in optimizer.param_groups]
     rates = None
     if scheduler is not None:
         state = copy.deepcopy(scheduler.state_dict())
         rates = [type(scheduler), state, getattr(scheduler, "lr_lambdas", None)]
-    return {"scheduler": rates, "optimizer": [type(optimizer), groups, held]}
+    return {"scheduler": rates, "optimizer": [type(optimizer), groups, parameters]}
 
 
-def _parts(value: object, seen: Seen) -> Iterator[bytes]:
-    """Yield what makes a value what it is; one that was met before by its number."""
+def _yield_parts(value: object, seen: Seen) -> Iterator[bytes]:
+    """Yield the bytes that identify a value; for one that was met before, its number."""
     if isinstance(value, _PLAIN):
         yield f"{type(value).__name__} {value!r}".encode()
     elif isinstance(value, _BY_NAME):
         yield f"{type(value).__qualname__} {value}".encode()
-    elif id(value) in seen or len(seen) > _MOST or seen.depth > _DEEPEST:
+    elif id(value) in seen or len(seen) > _MOST_OBJECTS or seen.depth > _MOST_DEPTH:
         number = seen.get(id(value), ("-", None))[0]
         yield f"{type(value).__qualname__} {number}".encode()
     else:
         seen[id(value)] = len(seen) - seen.known, value
         seen.depth += 1
         if isinstance(value, Mapping | tuple | list | set | frozenset):
-            yield from _container(value, seen)
-            seen[-len(seen)] = seen.pop(id(value))  # kept, and taken apart where it is met again
+            yield from _yield_container(value, seen)
+            # Stored under another key: its id stays in use, and a container with equal items is
+            # taken apart again wherever it is met, as it may be made anew each time.
+            seen[-len(seen)] = seen.pop(id(value))
         elif isinstance(value, torch.Tensor | np.ndarray | np.generic):
-            yield from _array(value, seen)
+            yield from _yield_array(value, seen)
         elif isinstance(value, nn.Module):
-            yield from _module(value, seen)
+            yield from _yield_module(value, seen)
         else:
-            yield from _object(value, seen)
+            yield from _yield_object(value, seen)
         seen.depth -= 1
 
 
-def _container(value: Any, seen: Seen) -> Iterator[bytes]:
+def _yield_container(value: Any, seen: Seen) -> Iterator[bytes]:
     yield f"{type(value).__name__} {len(value)}".encode()
     if isinstance(value, set | frozenset):
-        # In another order in each process, so no item knows of the others, but all of what is
-        # around them: an object may hold the set that it is in.
-        yield from sorted(b"".join(_parts(item, seen.copy())) for item in value)
-        return
-    mapping = isinstance(value, Mapping)
-    for item in value.items() if mapping else value:
-        for part in item if mapping else (item,):
-            yield from _parts(part, seen)
+        # A set has another order in each process. So each item is walked as if it were the first,
+        # but with all that is around the set: an object may hold the set that it is in.
+        yield from sorted(b"".join(_yield_parts(item, seen.copy())) for item in value)
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _yield_parts(name, seen)
+            yield from _yield_parts(item, seen)
+    else:
+        for item in value:
+            yield from _yield_parts(item, seen)
 
 
-def _array(value: Any, seen: Seen) -> Iterator[bytes]:
+def _yield_array(value: Any, seen: Seen) -> Iterator[bytes]:
     yield f"array {tuple(value.shape)} {value.dtype}".encode()
     if isinstance(value, torch.Tensor):
         yield bytes_of(value if value.layout is torch.strided else value.detach().to_dense())
     elif value.dtype.hasobject:
-        yield from _parts(value.tolist(), seen)
+        yield from _yield_parts(value.tolist(), seen)
     else:
         yield value.tobytes()
 
 
-def _object(value: object, seen: Seen) -> Iterator[bytes]:
-    """Yield what makes a function, a class, or what has attributes what it is."""
+def _yield_object(value: object, seen: Seen) -> Iterator[bytes]:
+    """Yield the parts of a function, of a class, or of an object with attributes."""
     if isinstance(value, functools.partial):
-        yield from _parts((value.func, value.args, value.keywords), seen)
+        yield from _yield_parts((value.func, value.args, value.keywords), seen)
     elif isinstance(value, types.MethodType):
-        yield from _parts((value.__func__, value.__self__), seen)
+        yield from _yield_parts((value.__func__, value.__self__), seen)
     elif isinstance(value, types.FunctionType):
-        yield from _function(value, seen)
+        yield from _yield_function(value, seen)
     elif isinstance(value, type):
-        yield from _class(value, seen)
+        yield from _yield_class(value, seen)
     elif isinstance(value, staticmethod | classmethod):
-        yield from _parts(value.__func__, seen)
+        yield from _yield_parts(value.__func__, seen)
     elif isinstance(value, property):
-        yield from _parts((value.fget, value.fset), seen)
+        yield from _yield_parts((value.fget, value.fset), seen)
     elif isinstance(value, types.ModuleType | types.BuiltinFunctionType):
         yield f"{getattr(value, '__module__', '')} {value.__name__}".encode()
     else:
-        yield from _parts(type(value), seen)
-        if not _of_library(type(value)):
-            # attributes, and what is in slots, by whatever names
-            yield from _parts(object.__getstate__(value) or {}, seen)
+        yield from _yield_parts(type(value), seen)
+        if not _is_of_library(type(value)):
+            # The attributes, and the values in slots.
+            yield from _yield_parts(object.__getstate__(value) or {}, seen)
 
 
-def _of_library(value: object) -> bool:
+def _is_of_library(value: object) -> bool:
     """Return whether a class or function comes with Python or an installed library."""
     return library_named(value) is not None
 
 
-def _function(value: types.FunctionType, seen: Seen) -> Iterator[bytes]:
-    if _of_library(value):
+def _yield_function(value: types.FunctionType, seen: Seen) -> Iterator[bytes]:
+    if _is_of_library(value):
         yield f"{value.__module__}.{value.__qualname__}".encode()
         return
-    yield from _code(value.__code__, seen)
-    cells = [_content(cell) for cell in value.__closure__ or ()]  # each may not be filled yet
-    yield from _parts((cells, value.__defaults__, value.__kwdefaults__), seen)
-    for name in sorted(
-        names_in(value.__code__, "LOAD_GLOBAL", "LOAD_NAME") & value.__globals__.keys()
-    ):
+    yield from _yield_code(value.__code__, seen)
+    cells = [_read_cell(cell) for cell in value.__closure__ or ()]
+    yield from _yield_parts((cells, value.__defaults__, value.__kwdefaults__), seen)
+    names = names_in(value.__code__, "LOAD_GLOBAL", "LOAD_NAME")
+    for name in sorted(names & value.__globals__.keys()):
         yield name.encode()
-        yield from _parts(value.__globals__[name], seen)
+        yield from _yield_parts(value.__globals__[name], seen)
 
 
-def _content(cell: types.CellType) -> object:
+def _read_cell(cell: types.CellType) -> object:
+    """Return a closure's value; an ellipsis where it is not filled yet."""
     try:
         return cell.cell_contents
     except ValueError:
         return ...
 
 
-def _code(code: types.CodeType, seen: Seen) -> Iterator[bytes]:
+def _yield_code(code: types.CodeType, seen: Seen) -> Iterator[bytes]:
     yield code.co_code
     yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)).encode()
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _code(constant, seen)
+            yield from _yield_code(constant, seen)
         else:
-            yield from _parts(constant, seen)
+            yield from _yield_parts(constant, seen)
 
 
-def _class(value: type, seen: Seen) -> Iterator[bytes]:
-    """Yield a class's name, and for those of the user what is defined in it."""
-    known = (types.FunctionType, staticmethod, classmethod, property, *_PLAIN)
-    for one in value.__mro__:
-        if _of_library(one):
-            yield f"{one.__module__}.{one.__qualname__}".encode()
+def _yield_class(value: type, seen: Seen) -> Iterator[bytes]:
+    """Yield the names of a class and its bases, and the definitions in those of the user."""
+    digested = (types.FunctionType, staticmethod, classmethod, property, *_PLAIN)
+    for base in value.__mro__:
+        if _is_of_library(base):
+            yield f"{base.__module__}.{base.__qualname__}".encode()
             continue
-        yield one.__qualname__.encode()
-        for name, held in sorted(vars(one).items()):
-            if isinstance(held, known) and name not in _NAMES:
+        yield base.__qualname__.encode()
+        for name, definition in sorted(vars(base).items()):
+            if isinstance(definition, digested) and name not in _CLASS_LABELS:
                 yield name.encode()
-                yield from _parts(held, seen)
+                yield from _yield_parts(definition, seen)
 
 
-def _module(value: nn.Module, seen: Seen) -> Iterator[bytes]:
+def _yield_module(value: nn.Module, seen: Seen) -> Iterator[bytes]:
     """Yield a module's type, mode, settings, hooks, tensors and parts."""
-    yield from _parts(type(value), seen)
+    yield from _yield_parts(type(value), seen)
     yield f"training {value.training}".encode()
     for name, tensor in [*value._parameters.items(), *value._buffers.items()]:
         yield name.encode()
         if tensor is not None:
             yield f"{tensor.requires_grad} {tuple(tensor.shape)} {tensor.dtype}".encode()
-            yield from _parts(tensor, seen)
-    library = _of_library(type(value))
-    for name, held in sorted(value.__dict__.items()):
+            yield from _yield_parts(tensor, seen)
+    is_of_library = _is_of_library(type(value))
+    for name, attribute in sorted(value.__dict__.items()):
+        is_private = is_of_library and name.startswith("_")
         if name in _HOOKS:
-            yield from _parts([name, *held.values()], seen)
-        elif name not in _OF_MODULES | _MARKS and not (library and name.startswith("_")):
-            yield from _parts([name, held], seen)
+            yield from _yield_parts([name, *attribute.values()], seen)
+        elif name not in _MODULE_ATTRIBUTES | _MARKS and not is_private:
+            yield from _yield_parts([name, attribute], seen)
     for name, part in value._modules.items():
         yield name.encode()
-        yield from _parts(part, seen)
+        yield from _yield_parts(part, seen)

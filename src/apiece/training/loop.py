@@ -1,4 +1,4 @@
-"""The step loop: draw, charge, clip and sum, noise, update, tell."""
+"""The step loop: draw, charge, clip and sum, add noise, update, call the callbacks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from apiece.training.randomness import Streams, Uncopied, noisy_mean
 from apiece.training.sums import Sums
 from apiece.training.updates import Restarts, Unfreezing, Updates
 
-SumOver = Callable[[Integers, Floats], ClippedSum]  # records, their bounds; a pass of its own
+# Sums over records, clipped at their bounds, in a pass through the model of its own.
+SumOver = Callable[[Integers, Floats], ClippedSum]
 
 
 class Charger(Protocol):
-    """What the step loop asks for the sum, so that nothing is summed that nobody paid for."""
+    """Charges for a step and gives its sum, so that nothing is summed that nobody paid for."""
 
     def charge(self, draw: Draw, sum_over: SumOver) -> ClippedSum:
         """Charge whom the step concerns; return the sum over those drawn who have paid."""
@@ -34,7 +35,7 @@ class Charger(Protocol):
 
 
 class Prepaid:
-    """The plan is what was charged: everyone who is drawn has paid."""
+    """A charger for a plan that is paid beforehand: everyone who is drawn has paid."""
 
     def charge(self, draw: Draw, sum_over: SumOver) -> ClippedSum:
         """Return the sum over all who were drawn."""
@@ -47,10 +48,10 @@ class Loop(Uncopied):
 
     A step: `sampler` draws; `charger` charges, and has the records of those who paid clipped and
     summed by `sums`; noise is added once, over all `processes`; the noisy sum is divided by the
-    expected batch size; `journal` notes it; `updates` applies it; the callbacks are told.
+    expected batch size; `journal` records it; `updates` applies it; the callbacks are called.
 
-    Parameters change by noisy sums only, each made from records whose share is bounded by what the
-    charger was told, with the noise and the divisor of the draw. `rejected` counts how many times a
+    Parameters change by noisy sums only, each made from records whose share is bounded by what they
+    were charged for, with the noise and the divisor of the draw. `rejected` counts how many times a
     record was not finite and left out: a private number.
     """
 
@@ -70,48 +71,50 @@ class Loop(Uncopied):
     rejected: int = 0
 
     def step(self, steps: int) -> Progress:
-        """Take one step, of `steps` in all, and return what the callbacks were told of it.
+        """Take one step, of `steps` in all, and return the progress that the callbacks got.
 
         Raises `StateError` where the last update was interrupted half-way, or other parameters are
         trainable than at first.
         """
-        self.updates.check_whole(self.step_number)
-        self.processes.settle()
+        self.updates.check_complete(self.step_number)
+        self.processes.reshard()
         if self.unfreezing is not None:
             self.unfreezing.enter(self.step_number, self.sums)
-        self.sums.check_same()
-        begun, self.passes = time.perf_counter(), 0
+        self.sums.check_parameters()
+        start = time.perf_counter()
+        self.passes = 0
         draw = self.sampler.draw(self.step_number, self.streams)
         if self.restarts is not None:
             self.restarts.enter(draw.stage)
-        with self.processes.whole():
+        with self.processes.gather_parameters():
             clipped = self.charger.charge(draw, self._sum_over)
         self.rejected += clipped.rejected
-        update = self._released(clipped, draw)
+        update = self._release(clipped, draw)
         if self.watch is not None:
             self.watch.take(self.step_number + 1, update, draw)
+        # Where each stage trains a model of its own, its schedule counts the stage's steps.
         count = self.step_number if self.restarts is None else draw.within
-        rate = self.updates.apply(count, self.sums.parameters, update)
+        learning_rate = self.updates.apply(count, self.sums.parameters, update)
         self.step_number += 1
         if self.watch is not None:
             self.watch.look(self.step_number)
-        seconds = time.perf_counter() - begun
-        done = Progress(self.step_number, steps, draw.stage, seconds, rate)
+        seconds = time.perf_counter() - start
+        progress = Progress(self.step_number, steps, draw.stage, seconds, learning_rate)
         for callback in self.callbacks:
-            callback(done)
-        return done
+            callback(progress)
+        return progress
 
     def _sum_over(self, records: Integers, clip_norms: Floats) -> ClippedSum:
         """Return the sum over `records`, clipped at `clip_norms`, from a pass of its own.
 
-        Every pass draws the model's randomness anew: what one record's pass does must not depend
-        on who else is in it.
+        Every pass draws the model's randomness anew: one record's pass must not depend on who else
+        is in it.
         """
         shard = self.processes.rank + self.passes * self.processes.world
         self.passes += 1
         return self.sums.over(records, clip_norms, self.streams.model(self.step_number, shard))
 
-    def _released(self, clipped: ClippedSum, draw: Draw) -> dict[str, torch.Tensor]:
+    def _release(self, clipped: ClippedSum, draw: Draw) -> dict[str, torch.Tensor]:
         """Return the noisy sum over all processes, divided by the expected batch size."""
         total = self.processes.gather(clipped)
         noisy = total.gradients
@@ -121,25 +124,25 @@ class Loop(Uncopied):
             noisy = noisy_mean(total, draw.noise_stddev, mean, generator=generator)
         update = self.processes.share(noisy)
         if self.journal is not None:
-            noted = self.processes.noted(update)
+            tensors = self.processes.prepare_record(update)
             if self.processes.rank == 0:
-                self.journal(self.step_number, noted)
+                self.journal(self.step_number, tensors)
         return update
 
 
 class Descent(Uncopied):
-    """A run of the step loop: how far it is, and what was proved of its model."""
+    """A run of the step loop: its progress, the proof of its model, and its rejected records."""
 
     _loop: Loop
 
     @property
     def step_number(self) -> int:
-        """How many steps are taken."""
+        """Number of steps taken so far."""
         return self._loop.step_number
 
     @property
     def proof(self) -> Proof | None:
-        """What was proved of model and loss, or why it was not; None before the first batch."""
+        """The proof of model and loss, or why there is none; None before the first batch."""
         return self._loop.sums.proof
 
     @property
@@ -148,18 +151,33 @@ class Descent(Uncopied):
         return self._loop.rejected
 
 
-_ENDS = (10, 30, 70, 150, 310)  # of the windows: the first one may clear, and names nobody
-_CHANCE = 1e-3  # of noise alone to pass for more, in one window
-_SHARE = 0.1  # of an even share of what clipping lets through: what is to be seen
-_SEEN = 0.99  # the chance to see it
-_MOST = 2 / 3  # of the trained entries, which must lie still: a bias may be where it ought to be
+# Steps at which a window ends. The first window may clear a parameter, and names none.
+_WINDOW_ENDS = (10, 30, 70, 150, 310)
+
+# Chance that noise alone passes for a gradient, in one window of one parameter.
+_FALSE_ALARM = 1e-3
+
+# The part of an even share among the parameters that a test must be able to see.
+_VISIBLE_SHARE = 0.1
+
+# Chance with which it must see that part.
+_POWER = 0.99
+
+# The standard normal distribution's quantile at _POWER.
+_POWER_QUANTILE = 2.33
+
+# Entries above which a normal distribution stands for the noncentral χ².
+_MANY_ENTRIES = 10_000
+
+# Part of the trained entries that must lie still for a warning: a bias may have nowhere to go.
+_STILL_PART = 2 / 3
 
 
 @dataclass(slots=True)
 class _Window:
-    """A parameter's noisy sums over a window, with the noise in them and what could have been.
+    """A parameter's noisy sums over a window, with the noise in them and their largest norm.
 
-    variance: of each entry's noise; reach: the largest norm of the sum without noise, about.
+    variance: of each entry's noise. reach: about the largest norm of the sum without noise.
     """
 
     total: torch.Tensor
@@ -167,25 +185,32 @@ class _Window:
     reach: float = 0.0
 
     def moves(self) -> bool:
-        """Return whether noise alone is unlikely to have given this: a test by χ²."""
+        """Return whether noise alone is unlikely to have given this sum: a test by χ²."""
         square = float(self.total.double().square().sum()) / self.variance
-        return not square <= self._bound  # what is not finite is not noise
+        return not square <= self._quantile  # a sum that is not finite is not noise
 
     def would_show(self, share: float) -> bool:
-        """Return whether a part of `share` in the sum would have been seen."""
-        size, excess = self.total.numel(), (share * self.reach) ** 2 / self.variance
-        if size > 10_000:
-            mean, variance = size + excess, 2 * (size + 2 * excess)
-            return self._bound <= mean - 2.33 * math.sqrt(variance)
-        return bool(1 - chndtr(self._bound, size, excess) >= _SEEN)
+        """Return whether the test would have seen a part of `share` in the sum.
+
+        With a gradient the squared norm follows the noncentral χ², whose mean is size + excess and
+        whose variance is 2·(size + 2·excess).
+        """
+        size = self.total.numel()
+        excess = (share * self.reach) ** 2 / self.variance
+        if size > _MANY_ENTRIES:
+            mean = size + excess
+            variance = 2 * (size + 2 * excess)
+            return self._quantile <= mean - _POWER_QUANTILE * math.sqrt(variance)
+        return bool(1 - chndtr(self._quantile, size, excess) >= _POWER)
 
     @property
-    def _bound(self) -> float:
-        return float(chdtri(self.total.numel(), _CHANCE))
+    def _quantile(self) -> float:
+        """The squared norm, in variances, that noise alone exceeds with chance _FALSE_ALARM."""
+        return float(chdtri(self.total.numel(), _FALSE_ALARM))
 
 
 class NoiseAlone:
-    """Warns where the noisy sums of most that is trained cannot be told from noise.
+    """Warns where the noisy sums of most trained entries cannot be told from noise.
 
     The noisy sums of steps 1 to 10, 11 to 30, 31 to 70, 71 to 150 and 151 to 310 are added up, for
     each parameter. Noise alone gives a squared norm by χ² with as many degrees of freedom as the
@@ -204,11 +229,11 @@ class NoiseAlone:
         self._windows: dict[str, _Window] = {}
         self._cleared: set[str] = set()
         self._entries: dict[str, int] = {}
-        self._told = False
+        self._has_warned = False
 
     def take(self, step: int, update: Mapping[str, torch.Tensor], draw: Draw) -> None:
         """Add up one step's update; steps count from 1."""
-        if step > _ENDS[-1] or self._told or not draw.noise_stddev > 0:
+        if step > _WINDOW_ENDS[-1] or self._has_warned or not draw.noise_stddev > 0:
             return
         self._entries = {name: value.numel() for name, value in update.items()}
         for name, value in update.items():
@@ -216,29 +241,31 @@ class NoiseAlone:
                 continue
             if name not in self._windows:
                 self._windows[name] = _Window(torch.zeros_like(value))
-            one, rows = self._windows[name], draw.expected_batch_size
-            one.total.add_(value, alpha=rows)
-            one.variance += draw.noise_stddev**2
-            one.reach += rows * self._clip_norms[draw.stage]
+            window = self._windows[name]
+            # The update is the sum over the expected batch size, which is undone here.
+            window.total.add_(value, alpha=draw.expected_batch_size)
+            window.variance += draw.noise_stddev**2
+            window.reach += draw.expected_batch_size * self._clip_norms[draw.stage]
 
     def look(self, step: int) -> None:
         """Warn where a window ends."""
-        if step not in _ENDS or not self._windows:
+        if step not in _WINDOW_ENDS or not self._windows:
             return
-        share = _SHARE / math.sqrt(len(self._entries))
-        self._cleared |= {name for name, one in self._windows.items() if one.moves()}
-        still = [
-            name
-            for name, one in self._windows.items()
-            if name not in self._cleared and step > _ENDS[0] and one.would_show(share)
-        ]
+        self._cleared |= {name for name, window in self._windows.items() if window.moves()}
+        # An even share of a squared norm among k parameters is 1/√k of the norm.
+        share = _VISIBLE_SHARE / math.sqrt(len(self._entries))
+        still = []
+        if step > _WINDOW_ENDS[0]:
+            for name, window in self._windows.items():
+                if name not in self._cleared and window.would_show(share):
+                    still.append(name)
         self._windows.clear()
         entries = sum(self._entries.get(name, 0) for name in still)
-        if entries >= _MOST * sum(self._entries.values()):
-            self._told = True
-            named = ", ".join(still[:3]) + (", …" if len(still) > 3 else "")
+        if entries >= _STILL_PART * sum(self._entries.values()):
+            self._has_warned = True
+            names = ", ".join(still[:3]) + (", …" if len(still) > 3 else "")
             warnings.warn(
-                f"model: until step {step} what moved {named} cannot be told from noise "
+                f"model: until step {step} what moved {names} cannot be told from noise "
                 f"({len(still)} of {len(self._entries)} trained): budgets too small for so few "
                 "records, or no gradient reaches them (a frozen head or a scale of zero, something "
                 "detached, a learning rate far too large)",

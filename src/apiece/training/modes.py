@@ -10,20 +10,20 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-Held = Mapping[str, torch.Tensor | None]
-Values = tuple[torch.Tensor, torch.Tensor]  # a buffer, and a copy of what it held
+Tensors = Mapping[str, torch.Tensor | None]  # of a module's `_parameters` or `_buffers`, by name
+BufferCopy = tuple[torch.Tensor, torch.Tensor]  # a buffer, and a copy of its values
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Yield with every part of a model in evaluation mode; put it back as it was, whatever happens.
+    """Put every part of a model into evaluation mode, and back as it was, whatever happens.
 
-    So are its buffers: what a forward pass writes there would be of the records that it ran on.
+    Buffers are put back too: what a forward pass writes there depends on the records that it read.
     """
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
-        with unchanged(model):
+        with restoring(model):
             yield
     finally:
         for part, mode in modes:
@@ -31,57 +31,67 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[list[str]]:
-    """Put back what was replaced of parameters and buffers, and what buffers held.
+def restoring(model: nn.Module) -> Iterator[list[str]]:
+    """Put back, in the end, replaced parameters and buffers, and the values of buffers.
 
-    Yields a list that names, in the end, what was put back. Values of parameters are not.
+    Values written into a parameter in place are not put back. Yields a list that names, in the
+    end, what was put back.
     """
-    held = [
-        (path, place, dict(place))
+    snapshots = [
+        (path, tensors, dict(tensors))
         for path, part in model.named_modules()
-        for place in (part._parameters, part._buffers)
+        for tensors in (part._parameters, part._buffers)
     ]
-    buffers = {id(b): (b, b.detach().clone()) for b in model.buffers()}
-    written: list[str] = []
+    copies = {id(b): (b, b.detach().clone()) for b in model.buffers()}
+    changed: list[str] = []
     try:
-        yield written
+        yield changed
     finally:
-        for path, place, then in held:
-            names = [name for name in {**then, **place} if _written(name, place, then, buffers)]
-            written += [f"{path}.{name}".lstrip(".") for name in names]
-            place.clear()
-            place.update(then)
+        for path, current, former in snapshots:
+            names = {**former, **current}
+            changed += [
+                f"{path}.{name}".lstrip(".")
+                for name in names
+                if _has_changed(name, current, former, copies)
+            ]
+            current.clear()
+            current.update(former)
         with torch.no_grad():
-            for buffer, was in buffers.values():
-                if not _same(buffer, was):
-                    buffer.copy_(was)
+            for buffer, copy in copies.values():
+                if not _are_equal(buffer, copy):
+                    buffer.copy_(copy)
 
 
-def _written(name: str, now: Held, then: Held, buffers: dict[int, Values]) -> bool:
-    """Return whether another tensor is at a place, or other values in a buffer there."""
-    if name not in now or name not in then or now[name] is not then[name]:
+def _has_changed(
+    name: str, current: Tensors, former: Tensors, copies: dict[int, BufferCopy]
+) -> bool:
+    """Return whether a name stands for another tensor now, or for a buffer of other values."""
+    if name not in current or name not in former or current[name] is not former[name]:
         return True
-    buffer, was = buffers.get(id(now[name]), (None, None))
-    return buffer is not None and was is not None and not _same(buffer, was)
+    if id(current[name]) not in copies:
+        return False
+    return not _are_equal(*copies[id(current[name])])
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+def _are_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return torch.allclose(left, right, rtol=0, atol=0, equal_nan=True)
 
 
-def called_with(
+def call_with(
     model: nn.Module, values: Mapping[str, torch.Tensor], *args: object, **kwargs: object
 ) -> Any:
-    """Return model(*args, **kwargs) with `values` in the place of its parameters, and leave it be.
+    """Return model(*args, **kwargs) with `values` in place of its parameters.
 
-    As torch's `functional_call`, which leaves its values behind in a module that has two names.
-    values: by the names of `named_parameters`; what has none here keeps its own.
+    Unlike torch's `functional_call`, it leaves no value behind in a module that has two names.
+
+    values: tensors by the names of `named_parameters`; a parameter without one keeps its value.
     """
     names = {id(p): name for name, p in model.named_parameters() if name in values}
-    everywhere = {
+    # A module that is shared has several paths; the value goes to each of them.
+    by_path = {
         f"{path}.{name}".lstrip("."): values[names[id(p)]]
         for path, module in model.named_modules()
         for name, p in module._parameters.items()
         if id(p) in names
     }
-    return functional_call(model, everywhere, args, kwargs, tie_weights=False)
+    return functional_call(model, by_path, args, kwargs, tie_weights=False)

@@ -25,12 +25,12 @@ from apiece._types import State
 from apiece.errors import UnsupportedError
 from apiece.training.clipping import ClippedSum, guards
 from apiece.training.identity import bytes_of
-from apiece.training.randomness import part_of
+from apiece.training.randomness import shard_tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """This process's place among `world` that train one model; (0, 1) is a single process.
+    """This process's rank among the `world` that train one model; (0, 1) is a single process.
 
     sharded: the model, where its parameters are spread over the processes.
     """
@@ -41,96 +41,102 @@ class Processes:
 
     @classmethod
     def current(cls, model: nn.Module) -> Processes:
-        """Return the place in torch.distributed's default group, if there is one."""
-        rank, world = 0, 1
+        """Return this process's rank in torch.distributed's default group, if there is one."""
+        rank = 0
+        world = 1
         if dist.is_available() and dist.is_initialized():
-            rank, world = dist.get_rank(), dist.get_world_size()
+            rank = dist.get_rank()
+            world = dist.get_world_size()
         if not any(guards.is_sharded(p) for p in model.parameters()):
             return cls(rank, world)
         return cls(rank, world, FullySharded(model, world))
 
     @property
     def shard(self) -> tuple[int, int]:
-        """The records of this process: positions equal to rank modulo world."""
+        """(rank, world): this process has the records at positions equal to rank modulo world."""
         return self.rank, self.world
 
     def share_key(self, key: bytes) -> bytes:
         """Return the key of process 0."""
         if self.world == 1:
             return key
-        box = torch.tensor(list(key), dtype=torch.uint8, device=_device())
-        dist.broadcast(box, src=0)
-        return bytes(box.tolist())
+        tensor = torch.tensor(list(key), dtype=torch.uint8, device=_find_device())
+        dist.broadcast(tensor, src=0)
+        return bytes(tensor.tolist())
 
     def share_parameters(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Copy the parameters of process 0 to all; each shard is its process's own."""
+        """Copy the parameters of process 0 to all processes, but for those that are sharded."""
         if self.world > 1:
             for tensor in (t for t in tensors if not guards.is_sharded(t)):
-                there = tensor.detach().to(_device(tensor))
-                dist.broadcast(there, src=0)
-                tensor.detach().copy_(there)
+                copy_there = tensor.detach().to(_find_device(tensor))
+                dist.broadcast(copy_there, src=0)
+                tensor.detach().copy_(copy_there)
 
     def gather(self, clipped: ClippedSum) -> ClippedSum:
         """Return in process 0 the sum over the records of all processes, elsewhere `clipped`.
 
-        Of what is sharded every process gets its part of that sum.
+        Where parameters are sharded, every process gets its part of that sum.
         """
         if self.sharded is not None:
             return self.sharded.scatter(clipped)
         if self.world == 1:
             return clipped
-        flat = _flat(clipped.gradients)
+        flat = _flatten(clipped.gradients)
         dist.reduce(flat, dst=0)
-        return clipped if self.rank else replace(clipped, gradients=_split(flat, clipped.gradients))
+        if self.rank:
+            return clipped
+        return replace(clipped, gradients=_split(flat, clipped.gradients))
 
     def share(self, noisy: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the values of process 0; of the others' only shapes and types count."""
+        """Return the values of process 0; the others give only shapes and types."""
         if self.sharded is not None:
             for value in noisy.values():
                 if not guards.is_sharded(value):
                     dist.broadcast(value, src=0)
         elif self.world > 1:
-            flat = _flat(noisy)
+            flat = _flatten(noisy)
             dist.broadcast(flat, src=0)
             return _split(flat, noisy)
         return dict(noisy)
 
     @property
     def adds_noise(self) -> bool:
-        """Whether this process does: process 0 alone, or each to its part of the parameters."""
+        """Whether this process adds noise: 0 alone, or each to its part of the parameters."""
         return self.rank == 0 or self.sharded is not None
 
-    def whole(self) -> AbstractContextManager[None]:
-        """Let the model have whole parameters meanwhile."""
-        return contextlib.nullcontext() if self.sharded is None else self.sharded.whole()
+    def gather_parameters(self) -> AbstractContextManager[None]:
+        """Give the model whole parameters inside the context."""
+        if self.sharded is None:
+            return contextlib.nullcontext()
+        return self.sharded.gather_parameters()
 
-    def settle(self) -> None:
-        """Let every parameter be sharded that is."""
+    def reshard(self) -> None:
+        """Shard again the parameters that a forward outside of training left gathered."""
         if self.sharded is not None:
-            self.sharded.settle()
+            self.sharded.reshard()
 
-    def noted(self, update: Mapping[str, torch.Tensor]) -> Iterable[torch.Tensor]:
-        """Return what a journal notes of an update that is the same in all processes."""
-        return update.values() if self.sharded is None else self.sharded.digests(update)
+    def prepare_record(self, update: Mapping[str, torch.Tensor]) -> Iterable[torch.Tensor]:
+        """Return the tensors by which a journal records an update, equal in all processes."""
+        return update.values() if self.sharded is None else self.sharded.digest_parts(update)
 
     def wait(self) -> None:
         """Wait until all processes are here."""
         if self.world > 1:
-            met = torch.zeros(1, device=_device())
-            dist.all_reduce(met)
-            met.item()  # a collective on a GPU is only begun until its result is read
+            barrier = torch.zeros(1, device=_find_device())
+            dist.all_reduce(barrier)
+            barrier.item()  # a collective on a GPU is only begun until its result is read
 
 
-def _device(tensor: torch.Tensor | None = None) -> torch.device:
-    """Return where a collective can be given `tensor`: nccl takes the current GPU's memory only."""
+def _find_device(tensor: torch.Tensor | None = None) -> torch.device:
+    """Return the device on which a collective takes `tensor`: for nccl the current GPU."""
     if dist.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu") if tensor is None else tensor.device
 
 
-def _flat(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def _flatten(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
     flat = torch.cat([value.flatten() for value in values.values()])
-    return flat.to(_device(flat))
+    return flat.to(_find_device(flat))
 
 
 def _split(flat: torch.Tensor, like: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -152,21 +158,21 @@ class FullySharded:
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         self._model = model
-        self._wrapped = [m for m in model.modules() if isinstance(m, FSDPModule)]
-        self.settle()
-        managed = {id(p) for m in self._wrapped for p in m.parameters()}
-        every: dict[str, Any] = dict(model.named_parameters())
-        for name, p in every.items():
+        self._fsdp_modules = [m for m in model.modules() if isinstance(m, FSDPModule)]
+        self.reshard()
+        managed = {id(p) for m in self._fsdp_modules for p in m.parameters()}
+        parameters: dict[str, Any] = dict(model.named_parameters())
+        for name, p in parameters.items():
             if not guards.is_sharded(p):
                 continue
-            mesh, places = p.device_mesh, p.placements
+            mesh = p.device_mesh
             if id(p) not in managed or mesh.ndim != 1 or mesh.size() != world:
                 raise UnsupportedError(
-                    f"model.{name}: is sharded as {places} over {mesh.size()} of {world} "
+                    f"model.{name}: is sharded as {p.placements} over {mesh.size()} of {world} "
                     "processes; a record's norm needs whole parameters: use fully_shard alone, "
                     "over one mesh of all processes, or DistributedDataParallel"
                 )
-        for module in self._wrapped:
+        for module in self._fsdp_modules:
             state = fully_shard.state(module)  # type: ignore[attr-defined]
             policy = getattr(state, "_mp_policy", None)
             if policy is not None and (policy.param_dtype or policy.output_dtype):
@@ -175,14 +181,14 @@ class FullySharded:
                     "as they are: leave mp_policy out, and use torch.autocast in the forward"
                 )
 
-    def settle(self) -> None:
-        """Let go of what a forward outside of training left gathered."""
-        for module in self._wrapped:
+    def reshard(self) -> None:
+        """Shard again the parameters that a forward outside of training left gathered."""
+        for module in self._fsdp_modules:
             module.reshard()
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
-        """Let the model be an ordinary one meanwhile, with whole parameters and no collectives.
+    def gather_parameters(self) -> Iterator[None]:
+        """Make the model an ordinary one inside the context: whole parameters, no collectives.
 
         All processes must enter together; what they do inside is up to each.
         """
@@ -193,10 +199,10 @@ class FullySharded:
                     if p is None or not guards.is_sharded(p):
                         continue
                     if id(p) not in copies:
-                        copies[id(p)] = nn.Parameter(gathered(p), p.requires_grad)
+                        copies[id(p)] = nn.Parameter(gather_tensors(p), p.requires_grad)
                     undo.callback(module._parameters.__setitem__, name, p)
                     module._parameters[name] = copies[id(p)]
-            for module in self._wrapped:
+            for module in self._fsdp_modules:
                 _unwrap(module, undo)
             with torch.enable_grad():
                 yield
@@ -208,10 +214,10 @@ class FullySharded:
         """
         from torch.distributed.tensor import DTensor, Partial
 
-        named: dict[str, Any] = dict(self._model.named_parameters())
+        parameters: dict[str, Any] = dict(self._model.named_parameters())
         sums: dict[str, torch.Tensor] = {}
         for name, value in clipped.gradients.items():
-            p = named[name]
+            p = parameters[name]
             if guards.is_sharded(p):
                 parts = DTensor.from_local(value, p.device_mesh, [Partial()], run_check=False)
                 sums[name] = parts.redistribute(placements=p.placements)
@@ -220,16 +226,16 @@ class FullySharded:
                 dist.reduce(sums[name], dst=0)
         return replace(clipped, gradients=sums)
 
-    def digests(self, update: Mapping[str, Any]) -> list[torch.Tensor]:
-        """Return a digest of each process's part of an update, in every process."""
+    def digest_parts(self, update: Mapping[str, Any]) -> list[torch.Tensor]:
+        """Return, in every process, the digests of all processes' parts of an update."""
         digest = hashlib.blake2b()
         for value in update.values():
             digest.update(bytes_of(value.to_local() if guards.is_sharded(value) else value))
-        own = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
+        local = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
         device = next(iter(update.values())).device
-        every = [torch.empty_like(own, device=device) for _ in range(dist.get_world_size())]
-        dist.all_gather(every, own.to(device))
-        return every
+        digests = [torch.empty_like(local, device=device) for _ in range(dist.get_world_size())]
+        dist.all_gather(digests, local.to(device))
+        return digests
 
 
 def _unwrap(module: nn.Module, undo: contextlib.ExitStack) -> None:
@@ -239,39 +245,41 @@ def _unwrap(module: nn.Module, undo: contextlib.ExitStack) -> None:
     for kind in ("_forward_pre_hooks", "_forward_hooks"):
         hooks = getattr(module, kind)
         undo.callback(setattr, module, kind, hooks)
-        own = {
+        remaining = {
             key: hook
             for key, hook in hooks.items()
             if not str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp")
         }
-        setattr(module, kind, OrderedDict(own))
+        setattr(module, kind, OrderedDict(remaining))
 
 
-def gathered(tree: Any) -> Any:
-    """Return a state dict with what is sharded in it whole; all processes must call it together."""
+def gather_tensors(tree: Any) -> Any:
+    """Return a state dict with sharded tensors made whole; all processes must call it together."""
     if isinstance(tree, dict):
-        whole = copy.copy(tree)  # with what torch notes on it
-        whole.update({key: gathered(value) for key, value in tree.items()})
-        return whole
+        gathered = copy.copy(tree)  # with the attributes that torch puts on it, as _metadata
+        gathered.update({key: gather_tensors(value) for key, value in tree.items()})
+        return gathered
     return tree.full_tensor() if guards.is_sharded(tree) else tree
 
 
-def spread(state: State, like: Mapping[str, torch.Tensor]) -> State:
+def shard_tensors(state: State, like: Mapping[str, torch.Tensor]) -> State:
     """Return whole tensors by name as parts, where those of `like` are sharded."""
     parts = copy.copy(state)
-    parts.update({n: part_of(t, like[n]) for n, t in state.items() if n in like})
+    parts.update({n: shard_tensor(t, like[n]) for n, t in state.items() if n in like})
     return parts
 
 
-def spread_updates(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> State:
-    """Return what `Updates` kept with the optimizer's memory sharded as its parameters are."""
-    own = [p for group in optimizer.param_groups for p in group["params"]]
-    memories = {
-        place: {
-            key: part_of(value, own[place]) if isinstance(value, torch.Tensor) else value
+def shard_updates(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> State:
+    """Return a state of `Updates` with the optimizer's tensors sharded as its parameters are."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    memories = {}
+    for position, memory in state["optimizer"]["state"].items():
+        if position >= len(parameters):
+            continue
+        memories[position] = {
+            key: shard_tensor(value, parameters[position])
+            if isinstance(value, torch.Tensor)
+            else value
             for key, value in memory.items()
         }
-        for place, memory in state["optimizer"]["state"].items()
-        if place < len(own)
-    }
     return {**state, "optimizer": {**state["optimizer"], "state": memories}}

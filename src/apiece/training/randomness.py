@@ -24,9 +24,18 @@ from apiece._types import Floats
 from apiece.errors import InputError, StateError
 from apiece.training.clipping import ClippedSum, guards
 
+# Bytes of the key of all randomness, as ChaCha20 takes it.
 KEY_BYTES = 32
-_BLOCK = 1 << 14  # values a pass: the working set stays in the second-level cache
-_ZEROS = bytes(8 * _BLOCK)  # what is encrypted
+
+# Normal values made in a pass: the working set stays in the second-level cache.
+_BLOCK = 1 << 14
+
+# The text that is encrypted in a pass, 8 bytes a value: the cipher's stream itself comes out.
+_ZEROS = bytes(8 * _BLOCK)
+
+# The grid of noisy sums is finer than the noise's standard deviation by 2⁻²⁰, rounded down to a
+# power of two; rounding to it adds 1e-13 of the noise's variance.
+_GRID_BITS = 20
 
 
 def check_process(process: int) -> None:
@@ -40,20 +49,20 @@ def check_process(process: int) -> None:
 
 
 class Uncopied:
-    """Refuses to be copied and pickled: both would draw the same noise."""
+    """An object that refuses to be copied and pickled: its copy would draw the same noise."""
 
     __slots__ = ()
 
     def __copy__(self) -> NoReturn:
-        raise self._refusal()
+        raise self._make_refusal()
 
     def __deepcopy__(self, memo: object) -> NoReturn:
-        raise self._refusal()
+        raise self._make_refusal()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise self._refusal()
+        raise self._make_refusal()
 
-    def _refusal(self) -> StateError:
+    def _make_refusal(self) -> StateError:
         return StateError(
             f"{type(self).__name__}: cannot be copied or pickled; both would draw the same noise, "
             "and the difference of two sums with it has none: make a new one, with randomness of "
@@ -123,27 +132,33 @@ class ChaCha20Stream(Uncopied):
         words = torch.frombuffer(buffer, dtype=torch.int64) if size else torch.empty(0)
         for start in range(0, size, _BLOCK):
             part = out[start : start + _BLOCK]
-            half = (part.numel() + 1) // 2
-            self._encryptor.update_into(memoryview(_ZEROS)[: 16 * half], buffer)
-            _box_muller(words[: 2 * half], part, half)
+            pairs = (part.numel() + 1) // 2
+            self._encryptor.update_into(memoryview(_ZEROS)[: 16 * pairs], buffer)
+            _write_normals(words[: 2 * pairs], part, pairs)
         return out
 
 
-def _box_muller(words: torch.Tensor, out: torch.Tensor, half: int) -> None:
-    """Turn 2·half random words into normal values in `out`, in place: memory is what costs."""
-    words.bitwise_and_((1 << 52) - 1).bitwise_or_(1023 << 52)  # doubles in [1, 2)
-    uniform = words.view(torch.float64).sub_(1 - 2.0**-53)  # midpoints of 2⁵² cells of (0, 1)
-    radius = uniform[:half].log_().mul_(-2).sqrt_()
-    angle = uniform[half:].mul_(2 * math.pi)
-    torch.cos(angle, out=out[:half]).mul_(radius)
-    rest = out.numel() - half
-    torch.sin(angle[:rest], out=out[half:]).mul_(radius[:rest])
+def _write_normals(words: torch.Tensor, out: torch.Tensor, pairs: int) -> None:
+    """Turn 2·pairs random words into normal values in `out`, in place: memory is what costs.
+
+    By Box and Muller, √(−2 log u)·cos 2πv and √(−2 log u)·sin 2πv are two independent standard
+    normal values for u and v independent and uniform in (0, 1).
+    """
+    # 52 random bits as the fraction of a double with exponent 0: uniform in [1, 2).
+    words.bitwise_and_((1 << 52) - 1).bitwise_or_(1023 << 52)
+    # Moved to the midpoints of 2⁵² cells of (0, 1), so that no logarithm is of 0.
+    uniform = words.view(torch.float64).sub_(1 - 2.0**-53)
+    radius = uniform[:pairs].log_().mul_(-2).sqrt_()
+    angle = uniform[pairs:].mul_(2 * math.pi)
+    torch.cos(angle, out=out[:pairs]).mul_(radius)
+    sines = out.numel() - pairs
+    torch.sin(angle[:sines], out=out[pairs:]).mul_(radius[:sines])
 
 
 Generator: TypeAlias = ChaCha20Stream | torch.Generator | np.random.Generator
 
 
-def uniforms(generator: Generator, size: int) -> Floats:
+def draw_uniforms(generator: Generator, size: int) -> Floats:
     """Return `size` doubles in [0, 1) from any of the generators."""
     if isinstance(generator, ChaCha20Stream):
         return generator.uniform(size)
@@ -152,10 +167,10 @@ def uniforms(generator: Generator, size: int) -> Floats:
     if isinstance(generator, torch.Generator):
         draws: Floats = torch.rand(size, generator=generator, dtype=torch.float64).numpy()
         return draws
-    raise _not_a_generator(generator)
+    raise _make_generator_error(generator)
 
 
-def normals(generator: Generator, size: int, device: torch.device) -> torch.Tensor:
+def draw_normals(generator: Generator, size: int, device: torch.device) -> torch.Tensor:
     """Return `size` standard normal values on `device`.
 
     ChaCha20 gives doubles, so that the sum is rounded only after the noise is in it; the others
@@ -167,10 +182,10 @@ def normals(generator: Generator, size: int, device: torch.device) -> torch.Tens
         return torch.randn(size, generator=generator, device=generator.device).to(device)
     if isinstance(generator, np.random.Generator):
         return torch.from_numpy(generator.standard_normal(size, dtype=np.float32)).to(device)
-    raise _not_a_generator(generator)
+    raise _make_generator_error(generator)
 
 
-def _not_a_generator(value: object) -> InputError:
+def _make_generator_error(value: object) -> InputError:
     return InputError(
         f"generator = {value!r}: not a source of randomness; give a ChaCha20Stream (release), "
         "a torch.Generator or a numpy Generator (experiments)"
@@ -230,9 +245,6 @@ def _torch_generator(key: bytes) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(key[:8], "little"))
 
 
-_BITS = 20  # of the noise's standard deviation; the grid adds 1e-13 of its variance
-
-
 def add_noise(
     clipped: ClippedSum, noise_stddev: float, *, generator: Generator
 ) -> dict[str, torch.Tensor]:
@@ -278,9 +290,9 @@ def add_noise(
 def noisy_mean(
     clipped: ClippedSum, noise_stddev: float, divisor: float, *, generator: Generator
 ) -> dict[str, torch.Tensor]:
-    """Return `add_noise`'s sum over `divisor`: what an optimizer is given.
+    """Return the noisy sum of `add_noise` over `divisor`: the gradient that an optimizer takes.
 
-    The divisor is the plan's and never the realised batch's: how many took part would show.
+    The divisor is the plan's and never the realised batch's, which would show how many took part.
     """
     if not isinstance(clipped, ClippedSum):
         raise InputError(
@@ -295,39 +307,42 @@ def noisy_mean(
         return {name: total / divisor for name, total in sums.items()}
     totals = list(sums.values())
     sizes = [total.numel() for total in totals]
-    flat = normals(generator, sum(sizes), totals[0].device).mul_(stddev)
-    kinds = {total.dtype for total in totals}
-    whole = len(kinds) == 1 and not any(map(guards.is_sharded, totals))
-    if whole:  # one operator for all: of a small model's step the calls are what costs
+    flat = draw_normals(generator, sum(sizes), totals[0].device).mul_(stddev)
+    types = {total.dtype for total in totals}
+    is_joint = len(types) == 1 and not any(map(guards.is_sharded, totals))
+    if is_joint:
+        # One operator for all tensors: of a small model's step the calls are what costs.
         flat.add_(torch.cat([total.reshape(-1) for total in totals]))
-        _to_grid(flat, stddev)
+        _round_to_grid(flat, stddev)
         flat = flat.to(totals[0].dtype).div_(divisor)
-    noisy = [one.view(t.shape) for one, t in zip(flat.split_with_sizes(sizes), totals, strict=True)]
-    if not whole:  # what is sharded gets its part of the same noise in every process
-        for k, total in enumerate(totals):
-            one = part_of(noisy[k], total).add_(total)
-            _to_grid(one, stddev)
-            noisy[k] = one.to(total.dtype).div_(divisor)
+    parts = flat.split_with_sizes(sizes)
+    noisy = [part.view(total.shape) for part, total in zip(parts, totals, strict=True)]
+    if not is_joint:
+        # A sharded sum gets its part of the noise, which is drawn whole in every process.
+        for position, total in enumerate(totals):
+            values = shard_tensor(noisy[position], total).add_(total)
+            _round_to_grid(values, stddev)
+            noisy[position] = values.to(total.dtype).div_(divisor)
     return dict(zip(sums, noisy, strict=True))
 
 
-def _to_grid(values: torch.Tensor, stddev: float) -> None:
+def _round_to_grid(values: torch.Tensor, stddev: float) -> None:
     """Round the values to the grid of `stddev`, in place.
 
     Scaling by a power of two is exact, so that each value goes to the nearest multiple. Where
     noise is below 1e-24 the grid stays at 2⁻¹⁰⁰, within reach of single precision.
     """
-    step = 2.0 ** max(math.frexp(stddev)[1] - 1 - _BITS, -100)
+    step = 2.0 ** max(math.frexp(stddev)[1] - 1 - _GRID_BITS, -100)
     values.mul_(1 / step).round_().mul_(step)
 
 
-def part_of(whole: torch.Tensor, like: Any) -> torch.Tensor:
-    """Return this process's part of a tensor that all have, or the tensor if `like` is whole."""
-    if not guards.is_sharded(like) or tuple(whole.shape) != tuple(like.shape):
-        return whole
+def shard_tensor(tensor: torch.Tensor, like: Any) -> torch.Tensor:
+    """Return this process's part of a tensor that all have; the tensor if `like` is not sharded."""
+    if not guards.is_sharded(like) or tuple(tensor.shape) != tuple(like.shape):
+        return tensor
     from torch.distributed.tensor import DTensor, Replicate
 
-    every = [Replicate()] * like.device_mesh.ndim
-    everywhere = DTensor.from_local(whole, like.device_mesh, every, run_check=False)
+    replicated = [Replicate()] * like.device_mesh.ndim
+    everywhere = DTensor.from_local(tensor, like.device_mesh, replicated, run_check=False)
     part: torch.Tensor = everywhere.redistribute(placements=like.placements)
     return part

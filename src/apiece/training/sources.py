@@ -35,11 +35,20 @@ from apiece.training.clipping.guards import read_tree
 from apiece.training.identity import bytes_of
 
 Indices = npt.NDArray[np.int64]
-Together = tuple[Indices, object, object]  # places in an index, and inputs and targets there
-PROBES = 4096  # items of a map-style dataset that a fingerprint reads; all, if there are no more
-_TOGETHER = 64  # of them in memory at a time
+
+# Records of the same shapes: their positions in an index, their inputs and their targets.
+AlikeRecords = tuple[Indices, object, object]
+
+# Items of a map-style dataset that a fingerprint reads; all, if there are no more.
+PROBES = 4096
+
+# Probes in memory at a time.
+_PROBES_AT_A_TIME = 64
+
 _HALVES = ("inputs", "targets")
-_POISSON = ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler")  # Opacus'
+
+# Opacus' samplers, in which each record has the same chance.
+_POISSON_SAMPLERS = ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -62,8 +71,8 @@ class Tensors:
 
         return records.tree_map(take, self.inputs), records.tree_map(take, self.targets)
 
-    def alike(self, index: Indices, device: torch.device) -> Iterator[Together]:
-        """Yield all of them at once."""
+    def read_alike(self, index: Indices, device: torch.device) -> Iterator[AlikeRecords]:
+        """Yield the records at `index` at once: rows of a tensor have one shape."""
         yield np.arange(index.size), *self.fetch(index, device)
 
     def fingerprint(self, key: bytes) -> str:
@@ -79,9 +88,9 @@ class Tensors:
 class Items:
     """A map-style dataset whose items are (inputs, target), or dicts with labels.
 
-    collate: makes records of items. A function that pads a batch to its longest item would have one
-    record's inputs depend on who else is there. So it is given one item at a time, and records of
-    the same shapes go together. None for torch's own, which is given records of one form.
+    collate: makes records of items. A function that pads a batch to its longest item would make one
+    record's inputs depend on who else is there. So it gets one item at a time, and records of the
+    same shapes are joined. None for torch's own, which gets records of one form.
     """
 
     dataset: Dataset[object]
@@ -93,84 +102,94 @@ class Items:
 
     def fetch(self, index: Indices, device: torch.device) -> tuple[object, object]:
         """Return the records at `index`, where they are of the same shapes."""
-        (_, inputs, targets), *others = self.alike(index, device)
-        if others:
+        groups = list(self.read_alike(index, device))
+        if len(groups) > 1:
             raise DataError(
-                f"dataset: records of {1 + len(others)} shapes where they must be of one (a "
+                f"dataset: records of {len(groups)} shapes where they must be of one (a "
                 "person's rows are clipped together); pad all to one length in the dataset"
+            )
+        _, inputs, targets = groups[0]
+        return inputs, targets
+
+    def read_alike(self, index: Indices, device: torch.device) -> Iterator[AlikeRecords]:
+        """Yield records of the same shapes: their positions in `index`, inputs and targets."""
+        if self.collate is None:
+            yield from self._collate_by_default(index, device)
+            return
+        pairs = [self._collate_alone(item, device) for item in self._read_items(index)]
+        groups: dict[object, list[int]] = {}
+        for position, pair in enumerate(pairs):
+            shapes = tuple((tensor.shape, tensor.dtype) for tensor in records.leaves(pair))
+            # Values beside the tensors are this record's own: one of another must not stand for it.
+            form = records.outline(pair)
+            groups.setdefault((shapes, form), []).append(position)
+        for positions in groups.values():
+            columns = zip(*(records.leaves(pairs[k]) for k in positions), strict=True)
+            joined = [torch.cat(column) for column in columns]
+            inputs, targets = records.fill(pairs[positions[0]], joined)
+            yield np.array(positions), inputs, targets
+
+    def _collate_alone(self, item: object, device: torch.device) -> tuple[object, ...]:
+        """Return inputs and targets of one item, as `collate` makes them; an error unless one."""
+        assert self.collate is not None
+        halves = _move_halves(self.collate([item]), device)
+        inputs, targets = (
+            read_tree(f"dataset: {name}", half) for name, half in zip(_HALVES, halves, strict=True)
+        )
+        if (count := records.count(inputs, targets)) != 1:
+            raise DataError(
+                f"dataset: collate_fn made {count} records of one item; a share is bounded "
+                "only where each item is one record"
             )
         return inputs, targets
 
-    def alike(self, index: Indices, device: torch.device) -> Iterator[Together]:
-        """Yield records of the same shapes: their places in `index`, inputs and targets."""
-        if self.collate is None:
-            yield from self._alike_by_default(index, device)
-            return
-        made = [
-            tuple(
-                read_tree(f"dataset: {name}", part)
-                for name, part in zip(_HALVES, _on(device, self.collate([item])), strict=True)
-            )
-            for item in self._read(index)
-        ]
-        groups: dict[object, list[int]] = {}
-        for place, (inputs, targets) in enumerate(made):
-            if (count := records.count(inputs, targets)) != 1:
-                raise DataError(
-                    f"dataset: collate_fn made {count} records of one item; a share is bounded "
-                    "only where each item is one record"
-                )
-            shapes = tuple((t.shape, t.dtype) for t in records.leaves((inputs, targets)))
-            # Values beside the tensors are this record's own: one of another must not stand for it.
-            form = records.outline((inputs, targets))
-            groups.setdefault((shapes, form), []).append(place)
-        for places in groups.values():
-            stacks = zip(*(records.leaves(made[k]) for k in places), strict=True)
-            inputs, targets = records.fill(made[places[0]], [torch.cat(s) for s in stacks])
-            yield np.array(places), inputs, targets
+    def _collate_by_default(self, index: Indices, device: torch.device) -> Iterator[AlikeRecords]:
+        """Yield records as torch's own collate makes them, those of one form at a time.
 
-    def _alike_by_default(self, index: Indices, device: torch.device) -> Iterator[Together]:
-        """Yield the same as torch's own collate makes them, records of one form at a time.
-
-        Given records of two types together it would read one of them as the other's.
+        From records of two types together it would make one of them the other's type.
         """
-        items = self._read(index)
+        items = self._read_items(index)
         groups: dict[object, list[int]] = {}
-        for place, item in enumerate(items):
-            groups.setdefault(_form_of(item), []).append(place)
-        for places in groups.values():
-            inputs, targets = _on(device, default_collate([items[k] for k in places]))
-            yield np.array(places, dtype=np.int64), inputs, targets
-        if not items:  # as torch has it
-            yield np.arange(0), *_on(device, default_collate(items))
+        for position, item in enumerate(items):
+            groups.setdefault(_describe_form(item), []).append(position)
+        for positions in groups.values():
+            collated = default_collate([items[k] for k in positions])
+            inputs, targets = _move_halves(collated, device)
+            yield np.array(positions, dtype=np.int64), inputs, targets
+        if not items:
+            # The error is torch's.
+            yield np.arange(0), *_move_halves(default_collate(items), device)
 
     def fingerprint(self, key: bytes) -> str:
         """Hash the dataset's own `fingerprint()` if it has one, else its length and its items.
 
-        Of more than `PROBES` items, so many are read, at places drawn by the run's secret key: a
+        Of more than `PROBES` items, so many are read, at positions drawn by the run's secret key: a
         share s of changed items goes unnoticed with probability (1 − s)^4096 at most. Torch's
         generator is set while they are read, so that random transforms give the same each time.
         """
         digest = hashlib.blake2b(str(self.size).encode(), key=key, digest_size=16)
-        own = getattr(self.dataset, "fingerprint", None)
-        if callable(own):
-            digest.update(str(own()).encode())
+        fingerprint = getattr(self.dataset, "fingerprint", None)
+        if callable(fingerprint):
+            digest.update(str(fingerprint()).encode())
             return digest.hexdigest()
         seed = int.from_bytes(hashlib.blake2b(b"probes", key=key, digest_size=8).digest(), "little")
         probes = np.arange(self.size)
         if self.size > PROBES:
             probes = np.sort(np.random.default_rng(seed).choice(self.size, PROBES, replace=False))
         with model_randomness(seed, ()):
-            for part in np.array_split(probes, -(-probes.size // _TOGETHER)):
-                for _, inputs, targets in self.alike(part, torch.device("cpu")):
-                    digest.update(Tensors(inputs, targets, part.size).fingerprint(key).encode())
+            for part in np.array_split(probes, -(-probes.size // _PROBES_AT_A_TIME)):
+                for _, inputs, targets in self.read_alike(part, torch.device("cpu")):
+                    tensors = Tensors(inputs, targets, part.size)
+                    digest.update(tensors.fingerprint(key).encode())
         return digest.hexdigest()
 
-    def _read(self, index: Indices) -> list[object]:
-        """Return the items at `index`, read together where the dataset can."""
+    def _read_items(self, index: Indices) -> list[object]:
+        """Return the items at `index`, in one call where the dataset has `__getitems__`."""
         positions = index.tolist()
-        many = getattr(self.dataset, "__getitems__", None)
-        return list(many(positions)) if many else [self.dataset[i] for i in positions]
+        read_many = getattr(self.dataset, "__getitems__", None)
+        if read_many:
+            return list(read_many(positions))
+        return [self.dataset[position] for position in positions]
 
 
 Source: TypeAlias = Tensors | Items  # inputs and targets of records, by position
@@ -180,13 +199,14 @@ def look_at_items(source: Source) -> None:
     """Warn where a dataset's first item is another one when it is read again, with the last one.
 
     A share is bounded only where an item is made of its own record. Python's, NumPy's and torch's
-    streams begin alike for each reading, and are left as they were; so a transform may draw.
+    streams are set to the same state for each reading, and put back; so a transform may draw.
     """
     if isinstance(source, Tensors) or len(source) < 2:
         return
     try:
-        alone, beside = (_first_of(source, index) for index in ([0], [0, len(source) - 1]))
-    except (DataError, RuntimeError):  # items that do not fit together; a step says so
+        alone = _read_first_record(source, [0])
+        beside = _read_first_record(source, [0, len(source) - 1])
+    except (DataError, RuntimeError):  # items that do not fit together are the first step's error
         return
     if len(alone) != len(beside) or not all(map(torch.equal, alone, beside)):
         warnings.warn(
@@ -198,19 +218,20 @@ def look_at_items(source: Source) -> None:
         )
 
 
-def _first_of(source: Source, index: list[int]) -> list[torch.Tensor]:
-    """Return the tensors of the first record of `index`, read by streams that begin anew."""
+def _read_first_record(source: Source, index: list[int]) -> list[torch.Tensor]:
+    """Return the tensors of the first record of `index`, read with all streams set anew."""
     with streams_kept():
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
         torch.default_generator.manual_seed(0)
-        groups = list(source.alike(np.array(index), torch.device("cpu")))
-    places, *trees = next(group for group in groups if 0 in group[0])
-    return [tensor[places.tolist().index(0)] for tensor in records.leaves(trees)]
+        groups = list(source.read_alike(np.array(index), torch.device("cpu")))
+    positions, *trees = next(group for group in groups if 0 in group[0])
+    row = positions.tolist().index(0)
+    return [tensor[row] for tensor in records.leaves(trees)]
 
 
-def _form_of(item: object) -> object:
-    """Return what records that are collated together have in common: shapes, types and names.
+def _describe_form(item: object) -> object:
+    """Return shapes, types and names of a record, equal for all that are collated together.
 
     Raises `DataError` for a value that torch's own collate makes no tensor of.
     """
@@ -219,9 +240,9 @@ def _form_of(item: object) -> object:
     if isinstance(item, np.ndarray) and item.dtype.kind in "biufc":
         return item.shape, item.dtype.str
     if isinstance(item, Mapping):
-        return type(item), tuple((name, _form_of(part)) for name, part in item.items())
+        return type(item), tuple((name, _describe_form(part)) for name, part in item.items())
     if isinstance(item, list | tuple):
-        return type(item), tuple(map(_form_of, item))
+        return type(item), tuple(map(_describe_form, item))
     if isinstance(item, bool | int | float | complex | str | bytes | np.number | np.bool_):
         return type(item)
     kind = f"numpy.ndarray of {item.dtype}" if isinstance(item, np.ndarray) else type(item).__name__
@@ -231,13 +252,17 @@ def _form_of(item: object) -> object:
     )
 
 
-def _on(device: torch.device, batch: object) -> tuple[object, object]:
+def _move_halves(batch: object, device: torch.device) -> tuple[object, object]:
     """Return inputs and targets of a collated batch, on `device`."""
-    inputs, targets = (records.tree_map(lambda t: t.to(device), part) for part in _halves(batch))
-    return inputs, targets
+    inputs, targets = _split_halves(batch)
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device)
+
+    return records.tree_map(move, inputs), records.tree_map(move, targets)
 
 
-def _halves(batch: object) -> tuple[object, object]:
+def _split_halves(batch: object) -> tuple[object, object]:
     """Return inputs and targets of a batch: a pair, or a mapping with labels."""
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return batch[0], batch[1]
@@ -252,28 +277,30 @@ def source_of(dataset: object) -> Source:
     """Return `dataset` as a source: (inputs, targets), a TensorDataset, a Dataset or a DataLoader.
 
     A mapping of tensors with "labels" stands for a pair. Of a DataLoader its dataset and
-    `collate_fn` are taken; who is in a batch is the plan's to say.
+    `collate_fn` are taken; the plan decides who is in a batch.
 
     Raises `DataError` for anything whose records cannot be read by position, and for a DataLoader
     that draws some records oftener than others, or leaves some out.
     """
     if isinstance(dataset, DataLoader):
         _check_even(dataset)
-        of, collate = source_of(dataset.dataset), dataset.collate_fn
-        collate = getattr(collate, "wrapped_collator_fn", collate)  # Opacus' own around it
+        source = source_of(dataset.dataset)
+        # Opacus wraps the user's function.
+        collate = getattr(dataset.collate_fn, "wrapped_collator_fn", dataset.collate_fn)
         if collate is default_collate:
-            return of
-        return Items(dataset.dataset, len(of), collate)
+            return source
+        return Items(dataset.dataset, len(source), collate)
     if isinstance(dataset, Mapping) and "labels" in dataset:
-        dataset = _halves(dataset)
+        dataset = _split_halves(dataset)
     if isinstance(dataset, TensorDataset):
         *inputs, targets = dataset.tensors
         return source_of((inputs[0] if len(inputs) == 1 else tuple(inputs), targets))
     if isinstance(dataset, tuple) and len(dataset) == 2:
         inputs, targets = map(read_tree, _HALVES, dataset)
         return Tensors(inputs, targets, records.count(inputs, targets))
-    reads = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
-    if isinstance(dataset, Sized) and reads and not isinstance(dataset, IterableDataset | dict):
+    is_indexed = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
+    is_map_style = is_indexed and not isinstance(dataset, IterableDataset | dict)
+    if isinstance(dataset, Sized) and is_map_style:
         return Items(dataset, len(dataset))  # type: ignore[arg-type]
     raise DataError(
         f"dataset: a {type(dataset).__name__}; Poisson sampling reads records by position: give "
@@ -282,14 +309,14 @@ def source_of(dataset: object) -> Source:
 
 
 def _check_even(loader: DataLoader[Any]) -> None:
-    """Raise `DataError` unless each record has its turn."""
+    """Raise `DataError` unless the loader draws all records alike."""
     batches = loader.batch_sampler
     sampler: Any = batches.sampler if isinstance(batches, BatchSampler) else batches
-    even = type(sampler).__name__ in _POISSON
+    is_even = type(sampler).__name__ in _POISSON_SAMPLERS
     if type(sampler) in (RandomSampler, SequentialSampler):
-        even = len(sampler) == len(sampler.data_source) == len(loader.dataset)  # type: ignore[arg-type]
-        even &= not getattr(sampler, "replacement", False)
-    if not even:
+        is_even = len(sampler) == len(sampler.data_source) == len(loader.dataset)  # type: ignore[arg-type]
+        is_even &= not getattr(sampler, "replacement", False)
+    if not is_even:
         raise DataError(
             f"dataset: its loader draws by a {type(sampler).__name__}, but the plan says how often "
             "each record takes part; give a loader with shuffle=True and no sampler, and a smaller "
@@ -297,7 +324,7 @@ def _check_even(loader: DataLoader[Any]) -> None:
         )
 
 
-def _files_of(folder: str | os.PathLike[str], pattern: str) -> list[Path]:
+def _list_files(folder: str | os.PathLike[str], pattern: str) -> list[Path]:
     """Return the files of a folder, by name; raise `DataError` for none."""
     files = sorted(Path(folder).glob(pattern))
     if not files:
@@ -334,19 +361,23 @@ class ParquetShards:
     def __init__(
         self, folder: str | os.PathLike[str], *, inputs: Sequence[str], target: str
     ) -> None:
-        self.inputs, self.target = list(inputs), target
-        self.files = _files_of(folder, "*.parquet")
+        self.inputs = list(inputs)
+        self.target = target
+        self.files = _list_files(folder, "*.parquet")
         sizes: list[int] = []
+        # Of each row group the number of its file, and its number in the file.
         self._groups: list[tuple[int, int]] = []
-        self._footers: dict[Path, object] = {}  # so that each is read once
-        for number, path in enumerate(self.files):
+        # Of each file its footer, so that it is read once.
+        self._footers: dict[Path, object] = {}
+        for file_number, path in enumerate(self.files):
             file = self._open(path)
             self._footers[path] = file.metadata
-            for k in range(file.num_row_groups):
-                self._groups.append((number, k))
-                sizes.append(file.metadata.row_group(k).num_rows)
+            for group_number in range(file.num_row_groups):
+                self._groups.append((file_number, group_number))
+                sizes.append(file.metadata.row_group(group_number).num_rows)
+        # The position of each row group's first record, and the number of records.
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self.read = 0  # row groups, so far
+        self.read = 0  # number of row groups read so far
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -356,18 +387,19 @@ class ParquetShards:
         return self.__getitems__([position])[0]
 
     def __getitems__(self, positions: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the records at `positions`, reading each row group that holds one, once."""
-        wanted = np.asarray(positions, dtype=np.int64)
-        if not ((wanted >= 0) & (wanted < len(self))).all():
+        """Return the records at `positions`; a row group that holds some is read once."""
+        index = np.asarray(positions, dtype=np.int64)
+        if not ((index >= 0) & (index < len(self))).all():
             raise IndexError(f"positions: beyond the {len(self)} records")
         items: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        owner = np.searchsorted(self._starts, wanted, side="right") - 1
-        for group in np.unique(owner):
-            places = np.flatnonzero(owner == group)
-            inputs, targets = self._read(int(group), wanted[places] - self._starts[group])
+        group_of_record = np.searchsorted(self._starts, index, side="right") - 1
+        for group in np.unique(group_of_record):
+            in_group = np.flatnonzero(group_of_record == group)
+            rows = index[in_group] - self._starts[group]
+            inputs, targets = self._read_rows(int(group), rows)
             pairs = zip(inputs, targets, strict=True)
-            items |= zip(places.tolist(), pairs, strict=True)
-        return [items[place] for place in range(wanted.size)]
+            items |= zip(in_group.tolist(), pairs, strict=True)
+        return [items[number] for number in range(index.size)]
 
     def column(self, name: str) -> AnyArray:
         """Return one column of all records, for `Trainer(people=…)`; it must fit in memory.
@@ -377,26 +409,32 @@ class ParquetShards:
         """
         import pyarrow as pa
 
-        parts = [self._open(path, name).read(columns=[name]).column(name) for path in self.files]
-        return np.asarray(pa.chunked_array([c for p in parts for c in p.chunks]).to_numpy())
+        chunks = []
+        for path in self.files:
+            table = self._open(path, name).read(columns=[name])
+            chunks += table.column(name).chunks
+        return np.asarray(pa.chunked_array(chunks).to_numpy())
 
-    def _read(self, group: int, rows: Integers) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read_rows(self, group: int, rows: Integers) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs and targets of some rows, counted from 0, of a row group."""
         import pyarrow as pa
 
-        number, k = self._groups[group]
+        file_number, group_number = self._groups[group]
         columns = list(dict.fromkeys([*self.inputs, self.target]))
-        table = self._open(self.files[number]).read_row_group(k, columns=columns)
+        table = self._open(self.files[file_number]).read_row_group(group_number, columns=columns)
         self.read += 1
         table = table.take(pa.array(rows))
-        x = np.stack([_floats(table.column(name)) for name in self.inputs], axis=1)
+        inputs = np.stack([_read_floats(table.column(name)) for name in self.inputs], axis=1)
         target = table.column(self.target)
-        y: AnyArray = _floats(target)
-        x[~np.isfinite(y)] = np.nan
+        targets: AnyArray = _read_floats(target)
+        # A row without a target is left out like one with a missing input.
+        inputs[~np.isfinite(targets)] = np.nan
         if pa.types.is_integer(target.type):
-            y = target.fill_null(0).to_numpy().astype(np.int64)
-        return torch.from_numpy(x), torch.from_numpy(np.ascontiguousarray(y))
+            targets = target.fill_null(0).to_numpy().astype(np.int64)
+        return torch.from_numpy(inputs), torch.from_numpy(np.ascontiguousarray(targets))
 
-    def _open(self, path: Path, *also: str) -> Any:
+    def _open(self, path: Path, *extra_columns: str) -> Any:
+        """Return a Parquet file; raise `DataError` unless it has the columns, as numbers."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -406,7 +444,7 @@ class ParquetShards:
             reason = " ".join(str(error).split())[:160]
             raise DataError(f"{path}: cannot be read ({reason})") from None
         schema = file.schema_arrow
-        for name in (*self.inputs, self.target, *also):
+        for name in (*self.inputs, self.target, *extra_columns):
             if schema.names.count(name) != 1:
                 raise DataError(f"{path}: no column {name!r}; it has {', '.join(schema.names)}")
         for name in (*self.inputs, self.target):
@@ -416,7 +454,7 @@ class ParquetShards:
         return file
 
 
-def _floats(column: Any) -> npt.NDArray[np.float32]:
+def _read_floats(column: Any) -> npt.NDArray[np.float32]:
     import pyarrow as pa
 
     values = column.cast(pa.float64(), safe=False).to_numpy()  # NaN where missing
@@ -456,24 +494,33 @@ class TarShards:
         self, folder: str | os.PathLike[str], *, decode: Callable[[Mapping[str, bytes]], object]
     ) -> None:
         self.decode = decode
-        self.files = _files_of(folder, "*.tar")
+        self.files = _list_files(folder, "*.tar")
         names: list[str] = []
         endings: dict[str, int] = {}
-        # Of each part its file, ending, place and size; of each record its first part.
-        held = [array(kind) for kind in "iiqqq"]
-        for number, path in enumerate(self.files):
-            before = None
-            for name, ending, offset, size in _members(path):
-                if name != before:
+        # Typed arrays: millions of Python's numbers would take several times the memory.
+        file_numbers = array("i")
+        ending_numbers = array("i")
+        offsets = array("q")
+        sizes = array("q")
+        starts = array("q")
+        for file_number, path in enumerate(self.files):
+            previous = None
+            for name, ending, offset, size in _read_members(path):
+                if name != previous:
                     names.append(name)
-                    held[4].append(len(held[0]))
-                before = name
-                known = endings.setdefault(ending, len(endings))
-                for kept, value in zip(held, (number, known, offset, size), strict=False):
-                    kept.append(value)
+                    starts.append(len(file_numbers))
+                previous = name
+                file_numbers.append(file_number)
+                ending_numbers.append(endings.setdefault(ending, len(endings)))
+                offsets.append(offset)
+                sizes.append(size)
         self._endings = list(endings)
-        self._parts = [np.asarray(kept) for kept in held[:4]]
-        self._starts = np.append(np.asarray(held[4]), self._parts[0].size)
+        # Of each part of a record: its file, its ending, where it begins, and its bytes.
+        self._parts = [
+            np.asarray(column) for column in (file_numbers, ending_numbers, offsets, sizes)
+        ]
+        # Of each record its first part, and the number of parts.
+        self._starts = np.append(np.asarray(starts), len(file_numbers))
         self.names = np.array(names, dtype=str)
         if np.unique(self.names).size < self.names.size:
             raise DataError(f"{folder}: two records have one name; write a record's files together")
@@ -486,15 +533,16 @@ class TarShards:
         if not 0 <= position < len(self):
             raise IndexError(f"position {position}: beyond the {len(self)} records")
         record = {}
-        own = slice(self._starts[position], self._starts[position + 1])
-        parts = (kept[own].tolist() for kept in self._parts)
-        for number, ending, offset, size in zip(*parts, strict=True):
-            with self.files[number].open("rb") as file:
-                record[self._endings[ending]] = os.pread(file.fileno(), size, offset)
+        parts = slice(self._starts[position], self._starts[position + 1])
+        columns = (column[parts].tolist() for column in self._parts)
+        for file_number, ending_number, offset, size in zip(*columns, strict=True):
+            with self.files[file_number].open("rb") as file:
+                data = os.pread(file.fileno(), size, offset)
+            record[self._endings[ending_number]] = data
         return self.decode(record)
 
 
-def _members(path: Path) -> Iterator[tuple[str, str, int, int]]:
+def _read_members(path: Path) -> Iterator[tuple[str, str, int, int]]:
     """Yield name, ending, offset and size of each file in a tar file."""
     try:
         with tarfile.open(path, "r:") as tar:

@@ -9,6 +9,7 @@ clipping). Any other module without buffers runs by vectorised per-record gradie
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,25 +23,31 @@ from torch.nn import functional
 from apiece import _check
 from apiece.errors import InputError, UnsupportedError
 from apiece.training.clipping import ClippedSum, clip_factors
-from apiece.training.modes import called_with
+from apiece.training.modes import call_with
 
-SUMS = "parameters"  # the name of the matrix in a stacked model's clipped sum
-_CELLS = 1 << 24  # products between rows in memory at a time
+# The name of the matrix of parameters in a stacked model's clipped sum.
+SUMS = "parameters"
+
+# Products between rows in memory at a time.
+_MOST_CELLS = 1 << 24
 
 
 def row_squares(rows: Tensor) -> Tensor:
     """Return at least the squared norms (K, P) of (K, P, W), to a few units of precision.
 
-    `sum` adds in pairs, and whatever underflow can take from the squares is added to them.
+    `sum` adds in pairs, and the most that underflow can take from the squares is added to them.
     """
     return rows.square().sum(2).add_(rows.shape[2] * torch.finfo(rows.dtype).tiny)
 
 
-def added(values: Tensor, owner: Tensor, persons: int) -> Tensor:
-    """Return (K, persons, …): what the rows of each person, values (K, R, …), add up to."""
-    place = owner.view(*owner.shape, *[1] * (values.dim() - 2)).expand_as(values)
+def sum_by_person(values: Tensor, owner: Tensor, persons: int) -> Tensor:
+    """Return (K, persons, …): the sums over each person's rows of the values (K, R, …).
+
+    owner: (K, R) the person of each row, in 0 … persons − 1.
+    """
+    index = owner.view(*owner.shape, *[1] * (values.dim() - 2)).expand_as(values)
     total = values.new_zeros(values.shape[0], persons, *values.shape[2:])
-    return total.scatter_add_(1, place, values)
+    return total.scatter_add_(1, index, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +76,8 @@ class StackedMlp:
 
     @property
     def parameters(self) -> int:
-        """How many parameters one model has."""
-        return sum((i + 1) * o for i, o in zip(self.sizes, self.sizes[1:], strict=False))
+        """Number of parameters of one model."""
+        return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(self.sizes))
 
     def layers(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return views (weight (K, out, in), bias (K, 1, out)) into the matrix `flat`.
@@ -78,19 +85,23 @@ class StackedMlp:
         Args:
             flat: (K, parameters).
         """
-        views, at, count = [], 0, flat.shape[0]
-        for i, o in zip(self.sizes, self.sizes[1:], strict=False):
-            weight = flat[:, at : at + i * o].view(count, o, i)
-            bias = flat[:, at + i * o : at + i * o + o].view(count, 1, o)
+        views = []
+        models = flat.shape[0]
+        start = 0
+        for inputs, outputs in itertools.pairwise(self.sizes):
+            bias_start = start + inputs * outputs
+            end = bias_start + outputs
+            weight = flat[:, start:bias_start].view(models, outputs, inputs)
+            bias = flat[:, bias_start:end].view(models, 1, outputs)
             views.append((weight, bias))
-            at += (i + 1) * o
+            start = end
         return views
 
     def initial(self, models: int, generator: torch.Generator) -> Tensor:
         """Return U(±1/√in) for weights and biases, as torch's Linear does.
 
         Args:
-            models: How many.
+            models: Their number.
             generator: Of the parameters.
         """
         flat = torch.rand(models, self.parameters, generator=generator, device=generator.device)
@@ -103,9 +114,9 @@ class StackedMlp:
         """Return each layer's inputs, and the logits."""
         outputs = [inputs]
         layers = self.layers(flat)
-        for at, (weight, bias) in enumerate(layers):
-            out = torch.baddbmm(bias, outputs[-1], weight.transpose(1, 2))
-            outputs.append(out.relu_() if at + 1 < len(layers) else out)
+        for number, (weight, bias) in enumerate(layers, start=1):
+            output = torch.baddbmm(bias, outputs[-1], weight.transpose(1, 2))
+            outputs.append(output.relu_() if number < len(layers) else output)
         return outputs
 
     def logits(self, flat: Tensor, inputs: Tensor) -> Tensor:
@@ -125,21 +136,25 @@ class StackedMlp:
         The norms are of a record's whole gradient, biases included. The last of the inputs are
         the logits.
         """
-        outputs, own = self._activations(flat, inputs), targets[..., None]
+        outputs = self._activations(flat, inputs)
+        # The derivative of cross-entropy by the logits is softmax less 1 at the target.
         delta = torch.softmax(outputs[-1], dim=2)
-        delta.scatter_add_(2, own, delta.new_full((1, 1, 1), -1.0).expand_as(own))
+        classes = targets[..., None]
+        delta.scatter_add_(2, classes, delta.new_full((1, 1, 1), -1.0).expand_as(classes))
         layers = self.layers(flat)
         deltas = [delta]
-        for at in range(len(layers) - 1, 0, -1):
-            back = torch.bmm(deltas[0], layers[at][0])
-            # of ReLU, in one pass; multiplying by a mask takes seven times as long
-            deltas.insert(0, torch.ops.aten.threshold_backward(back, outputs[at], 0.0))
+        for number in range(len(layers) - 1, 0, -1):
+            weight, _ = layers[number]
+            back = torch.bmm(deltas[0], weight)
+            # The derivative of ReLU, in one pass; multiplying by a mask takes seven times as long.
+            deltas.insert(0, torch.ops.aten.threshold_backward(back, outputs[number], 0.0))
         squared = inputs.new_zeros(inputs.shape[:2])
+        # ‖δ aᵀ‖² = ‖δ‖²·‖a‖², and the bias, whose input is 1, adds ‖δ‖².
         for a, d in zip(outputs, deltas, strict=False):
             squared += row_squares(d) * (row_squares(a) + 1)
         return outputs, deltas, squared.sqrt_()
 
-    def _joined(
+    def _join_norms(
         self,
         outputs: list[Tensor],
         deltas: list[Tensor],
@@ -149,16 +164,19 @@ class StackedMlp:
     ) -> Tensor:
         """Return the persons' norms (K, persons): ‖Σ_r δ_r a_rᵀ‖² is Σ_rs (δ_r·δ_s)(a_r·a_s)."""
         squared = norms.new_zeros(norms.shape[0], persons)
-        together = max(1, _CELLS // norms.shape[1] ** 2)
-        for at in range(0, norms.shape[0], together):
-            part = slice(at, at + together)
+        models_at_a_time = max(1, _MOST_CELLS // norms.shape[1] ** 2)
+        for start in range(0, norms.shape[0], models_at_a_time):
+            part = slice(start, start + models_at_a_time)
             gram = norms.new_zeros(())
             for a, d in zip(outputs, deltas, strict=False):
                 gram = gram + (d[part] @ d[part].mT) * (a[part] @ a[part].mT + 1)
-            mine = owner[part, :, None] == owner[part, None, :]
-            squared[part] = added(torch.where(mine, gram, 0.0).sum(2), owner[part], persons)
-        most = added(norms, owner, persons).square_()  # the terms together, which may cancel
-        return squared.clamp_(min=0).add_(most, alpha=2.0**-20).sqrt_()
+            is_same_person = owner[part, :, None] == owner[part, None, :]
+            rows = torch.where(is_same_person, gram, 0.0).sum(2)
+            squared[part] = sum_by_person(rows, owner[part], persons)
+        # The terms may cancel: round-off is relative to the largest that the sum could be, the
+        # square of the summed norms, and so much of it is added.
+        largest = sum_by_person(norms, owner, persons).square_()
+        return squared.clamp_(min=0).add_(largest, alpha=2.0**-20).sqrt_()
 
     def gradient_norms(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return (K, P): the norm of each record's cross-entropy gradient, before any clipping.
@@ -192,20 +210,27 @@ class StackedMlp:
         """
         outputs, deltas, norms = self._backward(flat, inputs, targets)
         if owner is not None:
-            norms = self._joined(outputs, deltas, norms, owner, clip_norms.shape[1])
-        factors, finite = clip_factors(norms, clip_norms), torch.isfinite(norms)
+            norms = self._join_norms(outputs, deltas, norms, owner, clip_norms.shape[1])
+        factors = clip_factors(norms, clip_norms)
+        finite = torch.isfinite(norms)
         if owner is not None:
-            factors, finite = factors.gather(1, owner), finite.gather(1, owner)
-        factors, result = factors[..., None], torch.empty_like(flat)
-        broken = not bool(finite.all())
+            factors = factors.gather(1, owner)
+            finite = finite.gather(1, owner)
+        factors = factors[..., None]
+        finite = finite[..., None]
+        all_finite = bool(finite.all())
+        result = torch.empty_like(flat)
         for (weight, bias), a, d in zip(self.layers(result), outputs, deltas, strict=False):
-            if broken:
-                a, d = (torch.where(finite[..., None], t, 0.0) for t in (a, d))
+            if not all_finite:
+                # By selection: 0·NaN would be NaN.
+                a = torch.where(finite, a, 0.0)
+                d = torch.where(finite, d, 0.0)
             scaled = d * factors
             torch.bmm(scaled.transpose(1, 2), a, out=weight)
             torch.sum(scaled, dim=1, keepdim=True, out=bias)
         logits = outputs[-1]
-        losses = torch.logsumexp(logits, dim=2) - logits.gather(2, targets[..., None])[..., 0]
+        target_logits = logits.gather(2, targets[..., None])[..., 0]
+        losses = torch.logsumexp(logits, dim=2) - target_logits
         return ClippedSum({SUMS: result}, norms, losses, clip_norms)
 
 
@@ -214,9 +239,9 @@ class StackedModule:
     """K copies of `module` with parameters of their own; records are scored one by one.
 
     module: maps (P, …) to logits (P, classes), every record on its own; a module with buffers
-    (batch norm) is refused, since its records share statistics. Its own values are neither used nor
-    changed: `initial` calls each submodule's `reset_parameters` in a copy. block: models
-    differentiated together, which bounds the memory at block × P × parameters.
+    (batch norm) is refused, since its records share statistics. The values of its parameters are
+    neither used nor changed: `initial` calls each submodule's `reset_parameters` in a copy. block:
+    models differentiated together, which bounds the memory at block × P × parameters.
 
     Raises `UnsupportedError` for buffers or for parameters that no `reset_parameters` sets.
     """
@@ -235,33 +260,36 @@ class StackedModule:
 
     @property
     def parameters(self) -> int:
-        """How many parameters one model has."""
+        """Number of parameters of one model."""
         return sum(p.numel() for p in self.module.parameters())
 
     def initial(self, models: int, generator: torch.Generator) -> Tensor:
         """Return independently initialised parameters, (models, parameters)."""
-        rows, module = [], copy.deepcopy(self.module)
+        rows = []
+        module = copy.deepcopy(self.module)
         seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             for _ in range(models):
-                _reset(module)
+                _reset_parameters(module)
                 rows.append(nn.utils.parameters_to_vector(module.parameters()).detach())
         return torch.stack(rows).to(generator.device)
 
-    def _one(self, row: Tensor, records: Tensor) -> Tensor:
-        """Return one model's logits (P, classes) of records (P, …)."""
-        named, at = {}, 0
+    def _call_model(self, row: Tensor, records: Tensor) -> Tensor:
+        """Return the logits (P, classes) of records (P, …) by one model, a row (parameters,)."""
+        parameters = {}
+        start = 0
         for name, parameter in self.module.named_parameters():
-            named[name] = row[at : at + parameter.numel()].view(parameter.shape)
-            at += parameter.numel()
-        out: Tensor = called_with(self.module, named, records)
-        return out
+            end = start + parameter.numel()
+            parameters[name] = row[start:end].view(parameter.shape)
+            start = end
+        logits: Tensor = call_with(self.module, parameters, records)
+        return logits
 
     def logits(self, flat: Tensor, inputs: Tensor) -> Tensor:
         """Return logits (K, P, classes) of inputs (K, P, …)."""
         with torch.no_grad():
-            logits: Tensor = vmap(self._one, chunk_size=self.block)(flat, inputs)
+            logits: Tensor = vmap(self._call_model, chunk_size=self.block)(flat, inputs)
         return logits
 
     def clipped_sum(
@@ -275,21 +303,25 @@ class StackedModule:
         """Return the sums of clipped cross-entropy gradients, one a model."""
 
         def loss(row: Tensor, record: Tensor, target: Tensor) -> Tensor:
-            return functional.cross_entropy(self._one(row, record[None]), target[None])
+            return functional.cross_entropy(self._call_model(row, record[None]), target[None])
 
+        # Over the models, and over each model's records.
         per_record = vmap(vmap(grad_and_value(loss), in_dims=(None, 0, 0)))
-        sums, norms, losses = [], [], []
-        for at in range(0, flat.shape[0], self.block):
-            part = slice(at, at + self.block)
+        sums = []
+        norms = []
+        losses = []
+        for start in range(0, flat.shape[0], self.block):
+            part = slice(start, start + self.block)
             gradients, values = per_record(flat[part], inputs[part], targets[part])
             if owner is not None:
-                gradients = added(gradients, owner[part], clip_norms.shape[1])
-            sizes = row_squares(gradients).sqrt_()
-            factors = clip_factors(sizes, clip_norms[part])
-            if not bool(torch.isfinite(sizes).all()):
-                gradients = torch.where(torch.isfinite(sizes)[..., None], gradients, 0.0)
+                gradients = sum_by_person(gradients, owner[part], clip_norms.shape[1])
+            part_norms = row_squares(gradients).sqrt_()
+            factors = clip_factors(part_norms, clip_norms[part])
+            finite = torch.isfinite(part_norms)
+            if not bool(finite.all()):
+                gradients = torch.where(finite[..., None], gradients, 0.0)
             sums.append(torch.bmm(factors[:, None], gradients)[:, 0])
-            norms.append(sizes)
+            norms.append(part_norms)
             losses.append(values)
         return ClippedSum({SUMS: torch.cat(sums)}, torch.cat(norms), torch.cat(losses), clip_norms)
 
@@ -300,20 +332,20 @@ StackedModel: TypeAlias = StackedMlp | StackedModule
 def logits_in_parts(
     model: StackedModel, flat: Tensor, inputs: Tensor, width: int
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yield which of the inputs (n, …), at most `width`, and all models' logits of these."""
-    for at in range(0, inputs.shape[0], width):
-        part = slice(at, at + width)
-        yield part, model.logits(flat, inputs[part].expand(flat.shape[0], *inputs[part].shape))
+    """Yield slices of the inputs (n, …), of `width` at most, and all models' logits of these."""
+    for start in range(0, inputs.shape[0], width):
+        part = slice(start, start + width)
+        records = inputs[part]
+        yield part, model.logits(flat, records.expand(flat.shape[0], *records.shape))
 
 
-def _reset(module: nn.Module) -> None:
-    """Start every part of a module anew."""
+def _reset_parameters(module: nn.Module) -> None:
+    """Initialise the parameters of every part of a module anew."""
     for name, part in module.named_modules():
-        own = list(part.parameters(recurse=False))
         reset = getattr(part, "reset_parameters", None)
         if callable(reset):
             reset()
-        elif own:
+        elif list(part.parameters(recurse=False)):
             raise UnsupportedError(
                 f"module {name or type(part).__name__}: has parameters but no reset_parameters, "
                 "so independent models cannot be started; give it one"

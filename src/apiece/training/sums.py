@@ -1,8 +1,8 @@
-"""The clipped sum over any of the records of a data set, a physical batch at a time.
+"""The clipped sum over some of the records of a data set, a physical batch at a time.
 
 Where the unit of privacy is a person, a sampler draws persons; each of them brings at most so many
-of their rows, chosen by coins of that person alone. What a person brings then depends on nobody
-else's rows, and the rows of one person stay together to be clipped as one.
+of their rows, chosen by coins of that person alone. These rows then depend on nobody else's, and
+the rows of one person stay together to be clipped as one.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from apiece.training.sources import Source, Tensors
 class Sums:
     """Clips and sums over records by their positions; over persons, where `people` is given.
 
-    width: how many rows are in memory at a time; None takes all at once. It bounds the memory and
-    is no part of the mechanism. The rest is as in `clip_and_sum`, and so are the errors.
+    width: the most rows in memory at a time; None takes all at once. It bounds the memory and is no
+    part of the mechanism. people: the person of each row; None where each row is a record. The
+    other parameters, and the errors, are as in `clip_and_sum`.
     """
 
     def __init__(
@@ -48,35 +49,45 @@ class Sums:
         people: Units | None = None,
         compiled: bool = False,
     ) -> None:
-        self.model, self.loss_fn, self.source = model, loss_fn, source
+        self.model = model
+        self.loss_fn = loss_fn
+        self.source = source
         self.take_parameters()
         guards.check_modules(model)
         if method not in METHODS:
             raise unknown("method", method, METHODS)
-        self.width, self.method, self.compiled, self.people = width, method, compiled, people
-        in_memory = isinstance(source, Tensors) and method != "alone" and not compiled
-        self._rows = source if in_memory else None  # whose labels are yet to be looked at
+        self.width = width
+        self.method = method
+        self.compiled = compiled
+        self.people = people
+        # Rows in memory whose values are to be checked before the first sum; None once they are.
+        self._unchecked_rows: Tensors | None = None
+        if isinstance(source, Tensors) and method != "alone" and not compiled:
+            self._unchecked_rows = source
 
     def take_parameters(self) -> None:
-        """Take the parameters that are trainable now for those to sum over."""
+        """Take the parameters that are trainable now as those to sum over."""
         self.parameters = guards.trainable(self.model)
 
-    def check_same(self) -> None:
+    def check_parameters(self) -> None:
         """Raise `StateError` where other parameters are trainable than at first.
 
-        Of one that was frozen there is no gradient any more, and one that took another's place, or
-        was unfrozen, is not updated: the noise would be drawn for a sum that nobody applies.
+        A parameter that was frozen has no gradient any more, and one that replaced another, or was
+        unfrozen, is not updated: the noise would be drawn for a sum that nobody applies.
         """
-        known = self.parameters
-        now = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        if len(now) == len(known) and all(map(operator.is_, now.values(), known.values())):
+        taken = self.parameters
+        current = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if len(current) == len(taken) and all(map(operator.is_, current.values(), taken.values())):
             return
-        told = {
-            "no longer trainable": known.keys() - now.keys(),
-            "trainable now": now.keys() - known.keys(),
-            "another tensor now": {n for n in now.keys() & known.keys() if now[n] is not known[n]},
+        common = current.keys() & taken.keys()
+        changed = {
+            "no longer trainable": taken.keys() - current.keys(),
+            "trainable now": current.keys() - taken.keys(),
+            "another tensor now": {name for name in common if current[name] is not taken[name]},
         }
-        changes = "; ".join(f"{min(names)!r} is {how}" for how, names in told.items() if names)
+        changes = "; ".join(
+            f"{min(names)!r} is {change}" for change, names in changed.items() if names
+        )
         raise StateError(
             f"model: its trainable parameters changed since the trainer was made ({changes}); keep "
             "requires_grad and the parameters as they were, or make a trainer for each part of the "
@@ -85,7 +96,7 @@ class Sums:
 
     @property
     def proof(self) -> Proof | None:
-        """What was proved of model and loss; None before the first batch."""
+        """The proof of model and loss; None before the first batch."""
         return proof_of(guards.inner(self.model))
 
     def over(self, records: Integers, clip_norms: Floats, seed: int) -> ClippedSum:
@@ -97,121 +108,139 @@ class Sums:
         if not records.size:
             return empty_sum(self.parameters)
         total: ClippedSum | None = None
-        bounds, width = torch.from_numpy(clip_norms), self.width or len(self.source)
+        bounds = torch.from_numpy(clip_norms)
+        width = self.width or len(self.source)
         summed: list[Integers] = []
         with model_randomness(seed, (p.device for p in self.parameters.values())):
-            for places, inputs, targets, owner in self._batches(records, width, seed):
-                if isinstance(self._rows, Tensors):  # before anything is released
-                    every = self._rows.inputs, self._rows.targets
-                    check_values(self.model, self.loss_fn, (inputs, targets), every)
-                    self._rows = None
+            for positions, inputs, targets, owner in self._make_batches(records, width, seed):
+                self._check_rows(inputs, targets)
                 clipped = clip_and_sum(
                     self.model,
                     self.loss_fn,
                     inputs,
                     targets,
-                    bounds[places],
+                    bounds[positions],
                     method=self.method,
                     physical_batch_size=None if owner is None else width,
                     people=owner,
                     compiled=self.compiled,
                 )
                 total = clipped if total is None else total + clipped
-                summed.append(places)
+                summed.append(positions)
         assert total is not None
-        return total if self.people is not None else total.ordered(np.concatenate(summed))
+        if self.people is not None:
+            return total
+        return total.ordered(np.concatenate(summed))
 
-    def _batches(
+    def _check_rows(self, inputs: object, targets: object) -> None:
+        """Check the values of all rows in memory, once and before anything is released."""
+        if self._unchecked_rows is None:
+            return
+        rows = self._unchecked_rows.inputs, self._unchecked_rows.targets
+        check_values(self.model, self.loss_fn, (inputs, targets), rows)
+        self._unchecked_rows = None
+
+    def _make_batches(
         self, records: Integers, width: int, seed: int
     ) -> Iterator[tuple[Integers, object, object, Integers | None]]:
-        """Yield batches: places in `records`, inputs and targets, and whose each row is."""
+        """Yield batches: positions in `records`, inputs, targets, and the person of each row."""
         device = next(iter(self.parameters.values())).device
-        every = np.arange(records.size)
+        positions = np.arange(records.size)
         if self.people is None:
             for start in range(0, records.size, width):
                 part = slice(start, start + width)
-                for places, inputs, targets in self.source.alike(records[part], device):
-                    yield every[part][places], inputs, targets, None
+                for alike, inputs, targets in self.source.read_alike(records[part], device):
+                    yield positions[part][alike], inputs, targets, None
             return
         # No guarantee rests on these coins: how many rows a person brings is bounded anyway.
         key = hashlib.blake2b(f"rows {seed}".encode(), digest_size=32).digest()
-        brought = bring(self.people, records, key)
-        for persons, rows in brought.parts(width):
+        brought = choose_rows(self.people, records, key)
+        for persons, rows in brought.split(width):
             batch = self.source.fetch(brought.rows[rows], device)
-            yield every[persons], *batch, brought.owner[rows]
+            yield positions[persons], *batch, brought.owner[rows]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Brought:
     """The rows (R,) that some persons bring to a step, person by person.
 
-    owner: (R,) which of the persons, counted from 0 in the order of the draw, each row is of.
+    owner: (R,) the person of each row, counted from 0 in the order of the draw.
     """
 
     rows: Integers
     owner: Integers
 
-    def parts(self, width: int) -> Iterator[tuple[slice, slice]]:
-        """Yield (persons, rows) that share a physical batch: whole persons, in order.
+    def split(self, width: int) -> Iterator[tuple[slice, slice]]:
+        """Yield (persons, rows) that share a physical batch: all rows of a person, in order.
 
         A person with more than `width` rows has a batch alone.
         """
         persons = int(self.owner[-1]) + 1 if self.owner.size else 0
-        ends = np.searchsorted(self.owner, np.arange(persons), side="right")
-        first = start = 0
-        while first < persons:
-            last = max(int(np.searchsorted(ends, start + width, side="right")), first + 1)
-            end = int(ends[last - 1])
-            yield slice(first, last), slice(start, end)
-            first, start = last, end
+        row_ends = np.searchsorted(self.owner, np.arange(persons), side="right")
+        person = 0
+        row = 0
+        while person < persons:
+            # The persons whose rows end within `width` rows from here, but one at least.
+            fitting = int(np.searchsorted(row_ends, row + width, side="right"))
+            person_end = max(fitting, person + 1)
+            row_end = int(row_ends[person_end - 1])
+            yield slice(person, person_end), slice(row, row_end)
+            person = person_end
+            row = row_end
 
 
-def bring(units: Units, drawn: Integers, key: bytes) -> Brought:
-    """Return the rows that `drawn` units bring: all they have, or `units.most` without return.
+def choose_rows(units: Units, drawn: Integers, key: bytes) -> Brought:
+    """Return the rows that `drawn` units bring: all, or `units.most` of them without return.
 
-    Which rows a person brings is a function of the key, that person's position and how many rows
-    they hold: every subset of `most` of them has the same chance, and nobody else's presence or
-    rows change it.
+    Which rows a person brings is a function of the key, that person's position and their number of
+    rows: every subset of `most` of them has the same chance, and nobody else's presence or rows
+    change it.
 
     key: 32 bytes, new in each step; drawn: (B,) positions of units, in any order, each once.
     """
     counts = units.counts[drawn]
     owner = np.repeat(np.arange(drawn.size), counts)
-    rank = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    rank = _number_within(counts)  # of each row among its person's
     if units.most is not None:
         # Of each person with more rows than that, the `most` whose coins are lowest stay.
-        kept = counts[owner] <= units.most
-        many = np.flatnonzero(~kept)
-        coins = _coins(key, drawn[owner[many]], rank[many])
-        order = np.lexsort((coins, owner[many]))
-        held = counts[counts > units.most]
-        place = np.arange(many.size) - np.repeat(np.cumsum(held) - held, held)
-        kept[many[order[place < units.most]]] = True
-        owner, rank = owner[kept], rank[kept]
+        stays = counts[owner] <= units.most
+        contested = np.flatnonzero(~stays)
+        coins = _toss_coins(key, drawn[owner[contested]], rank[contested])
+        order = np.lexsort((coins, owner[contested]))
+        coin_rank = _number_within(counts[counts > units.most])
+        stays[contested[order[coin_rank < units.most]]] = True
+        owner = owner[stays]
+        rank = rank[stays]
     return Brought(units.rows[units.starts[drawn[owner]] + rank], owner)
 
 
-def _coins(key: bytes, persons: Integers, ranks: Integers) -> npt.NDArray[np.uint64]:
+def _number_within(counts: Integers) -> Integers:
+    """Return 0, 1, …, count − 1 for each of the counts, one after the other."""
+    starts = np.cumsum(counts) - counts
+    return np.arange(counts.sum()) - np.repeat(starts, counts)
+
+
+def _toss_coins(key: bytes, persons: Integers, ranks: Integers) -> npt.NDArray[np.uint64]:
     """Return a uniform 64-bit word for each (person, rank): AES as a function of the pair.
 
-    A cipher of blocks needs no order: no word depends on which others are asked for.
+    A block cipher encrypts each pair for itself: no word depends on which others are computed.
     """
     pairs = np.stack([persons, ranks], axis=1).astype("<u8")
     cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
     return np.frombuffer(cipher.update(pairs.tobytes()), dtype="<u8")[::2]
 
 
-def units_of(
+def read_units(
     people: npt.ArrayLike | None,
     ids: AnyArray,
     source: Source,
     rows_per_person: int | None,
     unit: str = "record",
 ) -> Units | None:
-    """Return whose each row of the data is; None where each row is a record of its own.
+    """Return the units of privacy that the rows belong to; None where each row is a record.
 
-    Raises `InputError` unless the data holds what the plan with these ids is for; as `Units.of`;
-    and `DataError` for people with an index of their own, as data have none.
+    Raises `InputError` unless the data holds the records or persons of the plan with these ids; the
+    errors of `Units.of`; and `DataError` for people with an index, as data have none.
     """
     if people is not None:
         require_rows("dataset", None, people=people)

@@ -16,7 +16,7 @@ from apiece import _check
 from apiece._types import Mask
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import BoundPlan, Plan
-from apiece.training.batches import PlannedSampler, taking_part
+from apiece.training.batches import PlannedSampler, read_included
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.checkpoints import CheckpointFolder, Keeper
 from apiece.training.clipping import guards
@@ -25,7 +25,7 @@ from apiece.training.loop import Descent, Loop, NoiseAlone, Prepaid
 from apiece.training.processes import Processes
 from apiece.training.randomness import Streams
 from apiece.training.sources import look_at_items, source_of
-from apiece.training.sums import Sums, units_of
+from apiece.training.sums import Sums, read_units
 from apiece.training.updates import (
     OutputAverage,
     Restarts,
@@ -142,17 +142,30 @@ class Trainer(Descent):
         unfreeze: Mapping[int, Sequence[str]] | None = None,
         compiled: bool = False,
     ) -> None:
-        self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
-        self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
-        stages = [stage.steps for stage in plan.stages]
-        run_dry(scheduler, optimizer, max(stages) if plan.combine == "average" else sum(stages))
-        source, width = source_of(dataset), _check.count("physical_batch_size", physical_batch_size)
-        bound, processes = BoundPlan.of(plan), Processes.current(self.model)
-        streams, mask = Streams.from_seed(seed), taking_part(included, bound.ids)
+        self.model = guards.unwrap(model)
+        self.optimizer = optimizer
+        self.loss_fn = loss_fn
+        self.plan = plan
+        updates = Updates(optimizer, scheduler, plan.learning_rate)
+        # Where stages are averaged, each starts the scheduler again.
+        steps = [stage.steps for stage in plan.stages]
+        run_dry(scheduler, optimizer, max(steps) if plan.combine == "average" else sum(steps))
+        source = source_of(dataset)
+        width = _check.count("physical_batch_size", physical_batch_size)
+        bound = BoundPlan.of(plan)
+        processes = Processes.current(self.model)
+        streams = Streams.from_seed(seed)
+        mask = read_included(included, bound.ids)
         streams = replace(streams, key=processes.share_key(streams.key))
-        rows = units_of(people, bound.ids, source, rows_per_person, plan.unit)
-        how: dict[str, Any] = {"method": method, "compiled": compiled}
-        sums = Sums(self.model, loss_fn, source, width=width, people=rows, **how)
+        sums = Sums(
+            self.model,
+            loss_fn,
+            source,
+            width=width,
+            method=method,
+            people=read_units(people, bound.ids, source, rows_per_person, plan.unit),
+            compiled=compiled,
+        )
         if streams.release:
             plan.require()
         self._loop = Loop(
@@ -163,7 +176,7 @@ class Trainer(Descent):
             streams=streams,
             processes=processes,
             callbacks=tuple(callbacks),
-            unfreezing=_unfreezing(plan, sums, optimizer, unfreeze),
+            unfreezing=_make_unfreezing(plan, sums, optimizer, unfreeze),
             watch=NoiseAlone([float(stage.clip_norm.min()) for stage in plan.stages]),
         )
         self._keeper = Keeper(
@@ -175,7 +188,7 @@ class Trainer(Descent):
         )
         processes.wait()
         processes.share_parameters(self.model.state_dict().values())
-        self._loop.restarts = _restarts(plan, self.model, updates, processes)
+        self._loop.restarts = _make_restarts(plan, self.model, updates, processes)
 
     @property
     def steps(self) -> int:
@@ -192,9 +205,10 @@ class Trainer(Descent):
             InputError: For a negative number.
             StateError: As `step`.
         """
-        left = self.steps - self.step_number
-        todo = left if steps is None else min(left, _check.count("steps", steps, least=0))
-        for _ in range(todo):
+        remaining = self.steps - self.step_number
+        if steps is not None:
+            remaining = min(remaining, _check.count("steps", steps, least=0))
+        for _ in range(remaining):
             self.step()
         self._keeper.after_fit()
 
@@ -202,7 +216,7 @@ class Trainer(Descent):
         """Take one step of the plan, and write a checkpoint where one is due.
 
         Returns:
-            What the callbacks were told.
+            The progress that the callbacks got.
 
         Raises:
             StateError: Where all steps have been taken, the last was interrupted half-way, or
@@ -216,9 +230,9 @@ class Trainer(Descent):
         if self.step_number == 0:
             look_at_items(self._loop.sums.source)
         self._keeper.before_step()
-        done = self._loop.step(self.steps)
+        progress = self._loop.step(self.steps)
         self._keeper.after_step()
-        return done
+        return progress
 
     def average(self) -> OutputAverage:
         """Return the stages' models as one, for a plan that combines them by "average".
@@ -286,18 +300,18 @@ class Trainer(Descent):
         """
         for name in {"seed", "checkpoint"} & set(options):
             raise InputError(f"resume: {name} is the folder's to say; leave it out")
-        place = CheckpointFolder(Path(folder))
-        state, key = place.load()
-        seed = None if state["release"] else 0  # the key takes its place
+        checkpoint = CheckpointFolder(Path(folder))
+        state, key = checkpoint.load()
+        seed = None if state["release"] else 0  # the checkpoint's key replaces the seed's
         trainer = cls(model, optimizer, loss_fn, plan, dataset, seed=seed, **options)
-        trainer._keeper.resume(place, state, key)
+        trainer._keeper.resume(checkpoint, state, key)
         return trainer
 
 
-def _restarts(
+def _make_restarts(
     plan: Plan, model: nn.Module, updates: Updates, processes: Processes
 ) -> Restarts | None:
-    """Return what begins each stage anew, for a plan whose stages are averaged."""
+    """Return the restarts of a plan whose stages are averaged; None for other plans."""
     if plan.combine != "average":
         return None
     if processes.sharded is not None:
@@ -308,13 +322,13 @@ def _restarts(
     return Restarts(model, updates)
 
 
-def _unfreezing(
+def _make_unfreezing(
     plan: Plan,
     sums: Sums,
     optimizer: torch.optim.Optimizer,
     schedule: Mapping[int, Sequence[str]] | None,
 ) -> Unfreezing | None:
-    """Return the schedule, entered at step 0; the optimizer holds all that is ever trained."""
+    """Return the schedule, entered at step 0; the optimizer must hold all that is ever trained."""
     if schedule is None:
         check_holds(optimizer, sums.parameters)
         return None
@@ -322,11 +336,15 @@ def _unfreezing(
         raise InputError(
             "unfreeze: the plan begins each stage anew, with all parameters; leave out"
         )
-    thaw = Unfreezing(sums.model, schedule)
-    named = dict(sums.model.named_parameters())
-    check_holds(optimizer, {n: named[n] for step in schedule for n in sorted(thaw.at(step))})
-    thaw.enter(0, sums)
-    return thaw
+    unfreezing = Unfreezing(sums.model, schedule)
+    parameters = dict(sums.model.named_parameters())
+    trained = {}
+    for step in schedule:
+        for name in sorted(unfreezing.at(step)):
+            trained[name] = parameters[name]
+    check_holds(optimizer, trained)
+    unfreezing.enter(0, sums)
+    return unfreezing
 
 
 def fit_by_sgd(
@@ -341,11 +359,11 @@ def fit_by_sgd(
     checkpoint: Path | None = None,
     **options: Any,
 ) -> None:
-    """Train a model by a plan and SGD, gone on with where `checkpoint` holds a part of this run."""
+    """Train a model by a plan and SGD; resume where `checkpoint` holds a part of this run."""
     sgd = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
-    given = (model, sgd, loss_fn, plan, dataset)
+    arguments = (model, sgd, loss_fn, plan, dataset)
     if checkpoint is not None and (checkpoint / "state.pt").exists():
-        trainer = Trainer.resume(checkpoint, *given, **options)
+        trainer = Trainer.resume(checkpoint, *arguments, **options)
     else:
-        trainer = Trainer(*given, seed=seed, checkpoint=checkpoint, **options)
+        trainer = Trainer(*arguments, seed=seed, checkpoint=checkpoint, **options)
     trainer.fit()

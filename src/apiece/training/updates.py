@@ -16,28 +16,28 @@ from apiece import _check
 from apiece._types import State
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import Schedule
-from apiece.training.identity import settings_of
+from apiece.training.identity import copy_settings
 from apiece.training.sums import Sums
 
 
 class Scheduler(Protocol):
-    """What the trainer needs of a learning-rate scheduler: one step an update."""
+    """A learning-rate scheduler that takes one step an update, and can be saved."""
 
     def step(self) -> None:
         """Move on by one update."""
         ...
 
     def state_dict(self) -> State:
-        """Return what a checkpoint must keep."""
+        """Return the state for a checkpoint."""
         ...
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Take up what a checkpoint kept."""
+        """Take up the state of a checkpoint."""
         ...
 
 
 def check_holds(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:
-    """Raise `InputError` unless the optimizer holds every one of the parameters."""
+    """Raise `InputError` unless the optimizer holds all of the parameters."""
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in parameters.items() if id(p) not in held]
     if missing:
@@ -56,41 +56,44 @@ def run_dry(scheduler: Scheduler | None, optimizer: torch.optim.Optimizer, updat
     if scheduler is None:
         return
     try:
-        dry, rates = copy.deepcopy((scheduler, optimizer), _small_tensors(optimizer))
-    except Exception:  # whatever objects of the user's raise that cannot be copied
+        copied, copied_optimizer = copy.deepcopy(
+            (scheduler, optimizer), _make_small_tensors(optimizer)
+        )
+    except Exception:  # an object of the user's may raise anything where it cannot be copied
         return
     kind = type(scheduler).__name__
     remedy = f"make it for {updates} updates"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch expects the optimizer to step too
-        for made in range(1, updates + 1):
+        for update in range(1, updates + 1):
             try:
-                dry.step()
-            except Exception as error:  # as above
+                copied.step()
+            except Exception as error:  # a scheduler of the user's may raise anything
                 reason = " ".join(str(error).split())
                 raise InputError(
-                    f"scheduler: {kind} fails after update {made} of {updates} ({reason}); {remedy}"
+                    f"scheduler: {kind} fails after update {update} of {updates} ({reason}); "
+                    f"{remedy}"
                 ) from None
-            rate = min(float(group["lr"]) for group in rates.param_groups)
-            if made < updates and not 0 <= rate < math.inf:
+            rate = min(float(group["lr"]) for group in copied_optimizer.param_groups)
+            if update < updates and not 0 <= rate < math.inf:
                 raise InputError(
-                    f"scheduler: {kind} gives update {made + 1} of {updates} the learning rate "
+                    f"scheduler: {kind} gives update {update + 1} of {updates} the learning rate "
                     f"{rate:g}, must be finite and at least 0; {remedy}"
                 )
 
 
-def _small_tensors(optimizer: torch.optim.Optimizer) -> dict[int, Any]:
-    """Return what `deepcopy` takes instead of an optimizer's parameters and states."""
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    states = [value for state in optimizer.state.values() for value in state.values()]
-    tensors = [*held, *(value for value in states if isinstance(value, torch.Tensor))]
+def _make_small_tensors(optimizer: torch.optim.Optimizer) -> dict[int, Any]:
+    """Return a memo for `deepcopy` that puts one number for each tensor of an optimizer."""
+    tensors = [p for group in optimizer.param_groups for p in group["params"]]
+    for state in optimizer.state.values():
+        tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
     return {id(tensor): torch.zeros(1, requires_grad=tensor.requires_grad) for tensor in tensors}
 
 
 class Updates:
     """Optimizer and learning rate, one step an update, fed with noisy gradients only.
 
-    schedule: the plan's factors on the learning rates that the optimizer has at first. scheduler:
+    schedule: the plan's factors on the learning rates that the optimizer starts with. scheduler:
     torch's, where the plan has none. `begun` counts the updates begun; one that was interrupted has
     begun and is not counted by the loop.
     """
@@ -106,26 +109,31 @@ class Updates:
                 "optimizer: SparseAdam takes sparse gradients only, and noise makes every entry "
                 "of them; use Adam"
             )
-        if needed := needed_by(optimizer):
+        if arguments := find_step_arguments(optimizer):
             raise UnsupportedError(
-                f"optimizer: {type(optimizer).__name__}.step needs {needed[0]!r}, and would see "
+                f"optimizer: {type(optimizer).__name__}.step needs {arguments[0]!r}, and would see "
                 "the loss and gradients without clipping or noise; use a first-order optimizer, "
                 "such as SGD, Adam, AdamW or Adagrad"
             )
-        if scheduler is not None and (needed := needed_by(scheduler)):
+        if scheduler is not None and (arguments := find_step_arguments(scheduler)):
             raise UnsupportedError(
-                f"scheduler: {type(scheduler).__name__}.step needs {needed[0]!r}, a figure about "
-                "the records that no noise is on; use one that follows the number of the step"
+                f"scheduler: {type(scheduler).__name__}.step needs {arguments[0]!r}, a figure "
+                "about the records that no noise is on; use one that follows the number of the step"
             )
         if scheduler is not None and schedule is not None:
             raise InputError(
                 "scheduler: the plan has a learning-rate schedule of its own; leave this one out, "
                 "or take it out of the plan"
             )
-        self.optimizer, self.scheduler, self.schedule = optimizer, scheduler, schedule
-        self.settings = settings_of(optimizer, scheduler)  # as they are before the first step
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.schedule = schedule
+        self.settings = copy_settings(optimizer, scheduler)  # as they are before the first step
         self.begun = 0
-        self._first = [float(group["lr"]) for group in optimizer.param_groups] if schedule else []
+        # Of each group of parameters the learning rate on which the schedule's factors act.
+        self._base_rates: list[float] = []
+        if schedule:
+            self._base_rates = [float(group["lr"]) for group in optimizer.param_groups]
 
     def apply(
         self, step: int, parameters: dict[str, nn.Parameter], gradients: dict[str, torch.Tensor]
@@ -133,53 +141,53 @@ class Updates:
         """Update the parameters, and return the learning rate of the optimizer's first group.
 
         `step` counts the model's updates from 0. The gradients are in single precision or more, and
-        rounded to the parameters' own only now. Whatever else the optimizer holds has no gradient:
-        one that somebody left there would be without clipping and noise.
+        rounded to the parameters' own only now. All other parameters of the optimizer lose their
+        gradients: one that somebody left there would be without clipping and noise.
         """
         self.begun += 1
-        held = [p for group in self.optimizer.param_groups for p in group["params"]]
-        for parameter in held:  # what zero_grad does, with less around it
+        optimized = [p for group in self.optimizer.param_groups for p in group["params"]]
+        for parameter in optimized:  # zero_grad does the same at a higher cost
             parameter.grad = None
         for name, parameter in parameters.items():
             parameter.grad = gradients[name].to(parameter.dtype)
         if self.schedule is not None:
             factor = self.schedule.at(step)
-            for group, first in zip(self.optimizer.param_groups, self._first, strict=True):
+            for group, base_rate in zip(self.optimizer.param_groups, self._base_rates, strict=True):
                 if isinstance(group["lr"], torch.Tensor):
-                    group["lr"].fill_(first * factor)
+                    group["lr"].fill_(base_rate * factor)
                 else:
-                    group["lr"] = first * factor
+                    group["lr"] = base_rate * factor
         rate = float(self.optimizer.param_groups[0]["lr"])
         self.optimizer.step()
-        for parameter in held:
+        for parameter in optimized:
             parameter.grad = None
         if self.scheduler is not None:
             self.scheduler.step()
         return rate
 
-    def check_whole(self, made: int) -> None:
-        """Raise `StateError` where an update has begun beyond the `made` ones: it was torn."""
-        if self.begun != made:
+    def check_complete(self, updates: int) -> None:
+        """Raise `StateError` where more updates have begun than `updates`: one was interrupted."""
+        if self.begun != updates:
             raise StateError(
                 "trainer: its last update was interrupted half-way; to make it again on what it "
                 "left would use its noise twice: resume from the checkpoint, or start afresh"
             )
 
     def state_dict(self) -> State:
-        """Return what a checkpoint must keep."""
+        """Return the state for a checkpoint."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-            "learning_rates": self._first,
+            "learning_rates": self._base_rates,
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take up what a checkpoint kept. Raises `StateError` where it does not fit."""
+        """Take up the state of a checkpoint; raise `StateError` where it does not fit."""
         if (self.scheduler is None) != (state["scheduler"] is None):
+            article = "no" if state["scheduler"] is None else "a"
             raise StateError(
-                "checkpoint: its run had "
-                f"{'no' if state['scheduler'] is None else 'a'} scheduler; resume with the "
-                "optimizer and the scheduler that the run began with"
+                f"checkpoint: its run had {article} scheduler; resume with the optimizer and the "
+                "scheduler that the run began with"
             )
         try:
             self.optimizer.load_state_dict(state["optimizer"])
@@ -190,16 +198,16 @@ class Updates:
                 f"checkpoint: its optimizer or scheduler does not fit ({error}); resume with "
                 "those that the run began with"
             ) from None
-        self._first = list(state["learning_rates"])
+        self._base_rates = list(state["learning_rates"])
 
 
-def needed_by(stepper: object) -> list[str]:
-    """Return the names of the arguments that its method `step` cannot be called without."""
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    # of the class, because torch's schedulers put a wrapper over the optimizer's own method
+def find_step_arguments(stepper: object) -> list[str]:
+    """Return the names of the arguments without which its method `step` cannot be called."""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    # The method of the class: torch's schedulers put a wrapper over the optimizer's.
     step = type(stepper).step  # type: ignore[attr-defined]
     _, *arguments = inspect.signature(step).parameters.values()
-    return [a.name for a in arguments if a.default is a.empty and a.kind not in kinds]
+    return [a.name for a in arguments if a.default is a.empty and a.kind not in variadic]
 
 
 class OutputAverage(nn.Module):
@@ -239,28 +247,30 @@ class OutputAverage(nn.Module):
             *args: As each of the models takes them.
             **kwargs: As each of the models takes them.
         """
-        first, *others = zip(self.weights.tolist(), self.models, strict=True)
-        total: torch.Tensor = first[1](*args, **kwargs) * first[0]
-        for share, model in others:
+        # The first output starts the sum, whose type and device it decides.
+        (share, model), *further = zip(self.weights.tolist(), self.models, strict=True)
+        total: torch.Tensor = model(*args, **kwargs) * share
+        for share, model in further:
             total = total + model(*args, **kwargs) * share
         return total
 
 
 class Restarts:
-    """Begins each stage anew: keeps the first state, and each finished stage's parameters.
+    """Starts each stage from the first state, and stores the model of each finished stage.
 
     For plans that train one model a stage and average their outputs (Heo et al.'s AdaPDP).
     """
 
     def __init__(self, model: nn.Module, updates: Updates) -> None:
-        self._model, self._updates = model, updates
+        self._model = model
+        self._updates = updates
         self._first = copy.deepcopy((model.state_dict(), updates.state_dict()))
         self.finished: list[State] = []
 
     def enter(self, stage: int) -> None:
-        """Where `stage`, counted from 0, was not entered before, put the last one's model aside.
+        """Enter a stage, counted from 0; where it is new, store the last one's model first.
 
-        Model and updates go back to the first state.
+        Model and updates then go back to the first state.
         """
         while stage > len(self.finished):
             self.finished.append(copy.deepcopy(self._model.state_dict()))
@@ -272,16 +282,17 @@ class Restarts:
         """Return the average over the finished stages and the present one."""
         models = []
         for state in [*self.finished, self._model.state_dict()]:
-            models.append(copy.deepcopy(self._model))
-            models[-1].load_state_dict(state)
+            model = copy.deepcopy(self._model)
+            model.load_state_dict(state)
+            models.append(model)
         return OutputAverage(models, list(weights)[: len(models)])
 
     def state_dict(self) -> State:
-        """Return what a checkpoint must keep."""
+        """Return the state for a checkpoint."""
         return {"first": list(self._first), "finished": self.finished}
 
     def load_state_dict(self, state: State) -> None:
-        """Take up what a checkpoint kept."""
+        """Take up the state of a checkpoint."""
         model, updates = state["first"]
         self._first = (model, updates)
         self.finished = list(state["finished"])
@@ -291,51 +302,53 @@ class Unfreezing:
     """Trains, from each step of a schedule on, the parameters whose names begin as it says.
 
     Clipping, noise and update are of these alone; the others stand still. The schedule is fixed
-    before the run, so that a step's mechanism, and the plan's promises, are what they were.
+    before the run, so that the mechanism of a step and the plan's promises do not change.
 
     schedule: step, from 0 on, to beginnings of names, in whole parts: "encoder.0" is not
     "encoder.01"; "" is every parameter.
     """
 
     def __init__(self, model: nn.Module, schedule: Mapping[int, Sequence[str]]) -> None:
-        self._named, self.schedule = dict(model.named_parameters()), schedule
+        self._parameters = dict(model.named_parameters())
+        self.schedule = schedule
         steps = [_check.count("unfreeze", step, least=0) for step in schedule]
         if not steps or min(steps) != 0:
             raise InputError(
                 f"unfreeze: begins at step {min(steps, default=None)}; give step 0 too"
             )
-        self._stages = [(step, self._trained(schedule[step])) for step in sorted(steps)]
+        self._stages = [(step, self._find_names(schedule[step])) for step in sorted(steps)]
 
-    def _trained(self, beginnings: Sequence[str]) -> frozenset[str]:
-        """Return the parameters whose names begin so."""
+    def _find_names(self, beginnings: Sequence[str]) -> frozenset[str]:
+        """Return the parameters' names with one of the beginnings."""
         if isinstance(beginnings, str):
             raise InputError(f"unfreeze: {beginnings!r} is one name; give a list of them")
         names: set[str] = set()
-        for start in beginnings:
-            held = {n for n in self._named if not start or f"{n}.".startswith(f"{start}.")}
-            if not held:
+        for beginning in beginnings:
+            prefix = f"{beginning}." if beginning else ""
+            matches = {name for name in self._parameters if f"{name}.".startswith(prefix)}
+            if not matches:
                 raise InputError(
-                    f"unfreeze: no parameter's name begins with {start!r}; the first is "
-                    f"{next(iter(self._named), None)!r}"
+                    f"unfreeze: no parameter's name begins with {beginning!r}; the first is "
+                    f"{next(iter(self._parameters), None)!r}"
                 )
-            names |= held
+            names |= matches
         if not names:
             raise InputError("unfreeze: a stage trains no parameter; give beginnings of names")
         return frozenset(names)
 
     def at(self, step: int) -> frozenset[str]:
         """Return the names of the parameters trained in a step, counted from 0."""
-        return next(names for begin, names in reversed(self._stages) if begin <= step)
+        return next(names for start, names in reversed(self._stages) if start <= step)
 
     def enter(self, step: int, sums: Sums) -> None:
         """Let `sums` be over the parameters trained in a step, and freeze the others.
 
-        Raises `StateError` where requires_grad was changed by others meanwhile.
+        Raises `StateError` where somebody else changed requires_grad in the meantime.
         """
         names = self.at(step)
         if names == sums.parameters.keys():
             return
-        sums.check_same()
-        for name, parameter in self._named.items():
+        sums.check_parameters()
+        for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in names)
         sums.take_parameters()

@@ -307,6 +307,6 @@ def _one(items):
 def test_a_value_of_one_record_does_not_stand_for_another_s():
     """Records go together where their values are the same; each is computed with its own."""
     source = source_of(torch.utils.data.DataLoader(Ranked(), batch_size=2, collate_fn=_one))
-    groups = list(source.alike(np.arange(SIZE), torch.device("cpu")))
+    groups = list(source.read_alike(np.arange(SIZE), torch.device("cpu")))
     assert [g[0].tolist() for g in groups] == [[0, 3], [1, 4], [2, 5]]
     assert [g[1]["option"] for g in groups] == [0.0, 1.0, 2.0]
