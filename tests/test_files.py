@@ -49,7 +49,7 @@ def test_a_failure_leaves_the_old_content(
     if there:
         write(path, OWN, PLAN)
     if not linked:
-        monkeypatch.setattr(_files, "_linked", lambda *_: False)
+        monkeypatch.setattr(_files, "_link", lambda *_: False)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

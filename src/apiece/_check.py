@@ -15,11 +15,13 @@ import numpy.typing as npt
 from apiece._types import AnyArray, Floats, Mask
 from apiece.errors import DataError, InputError
 
-_MOST_COUNT = 1e15  # counts below it are exact as floats
+# Counts below it are exact as floats.
+_MOST_COUNT = 1e15
+
 _NOTHING = "a person whose contribution is not finite must contribute nothing, with 0"
 
 
-def _number(name: str, value: Any, error: type[InputError]) -> float:
+def _read_number(name: str, value: Any, error: type[InputError]) -> float:
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise error(f"{name} = {value!r}: not a number; give a number")
     try:
@@ -30,7 +32,7 @@ def _number(name: str, value: Any, error: type[InputError]) -> float:
 
 def positive(name: str, value: object, *, error: type[InputError] = InputError) -> float:
     """Return `value` as a float if 0 < value < ∞."""
-    number = _number(name, value, error)
+    number = _read_number(name, value, error)
     if not 0 < number < math.inf:
         raise error(f"{name} = {value!r}: must be in (0, inf); give a positive finite number")
     return number
@@ -38,7 +40,7 @@ def positive(name: str, value: object, *, error: type[InputError] = InputError) 
 
 def finite(name: str, value: object, *, error: type[InputError] = InputError) -> float:
     """Return `value` as a float if it is neither NaN nor infinite."""
-    number = _number(name, value, error)
+    number = _read_number(name, value, error)
     if not math.isfinite(number):
         raise error(f"{name} = {value!r}: must be finite; give a finite number")
     return number
@@ -48,12 +50,13 @@ def probability(
     name: str, value: object, *, low_open: bool = False, high_open: bool = False
 ) -> float:
     """Return `value` as a float if 0 ≤ value ≤ 1; either end can be excluded."""
-    number = _number(name, value, InputError)
-    above = number > 0 if low_open else number >= 0
-    below = number < 1 if high_open else number <= 1
-    if not (above and below):
-        interval = f"{'(' if low_open else '['}0, 1{')' if high_open else ']'}"
-        raise InputError(f"{name} = {value!r}: must be in {interval}; give a probability")
+    number = _read_number(name, value, InputError)
+    is_above = number > 0 if low_open else number >= 0
+    is_below = number < 1 if high_open else number <= 1
+    if not (is_above and is_below):
+        left = "(" if low_open else "["
+        right = ")" if high_open else "]"
+        raise InputError(f"{name} = {value!r}: must be in {left}0, 1{right}; give a probability")
     return number
 
 
@@ -62,22 +65,24 @@ def count(name: str, value: Any, *, least: int = 1) -> int:
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
-        whole = (
-            int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
-        )
+        if isinstance(value, float) and value.is_integer():
+            number = int(value)
+        else:
+            number = operator.index(value)
     except TypeError:
         raise InputError(
             f"{name} = {value!r}: must be a whole number of at least {least}"
         ) from None
-    if not whole >= least:
+    if not number >= least:
         raise InputError(f"{name} = {value!r}: must be at least {least}; give a larger number")
-    return whole
+    return number
 
 
-def put(value: object, **checks: Callable[..., object]) -> None:
-    """Put into each of these fields of a frozen dataclass what its check returns."""
+def put(instance: object, **checks: Callable[..., object]) -> None:
+    """Check fields of a frozen dataclass, and set them to the values that the checks return."""
     for name, check in checks.items():
-        object.__setattr__(value, name, check(name, getattr(value, name)))
+        value = check(name, getattr(instance, name))
+        object.__setattr__(instance, name, value)
 
 
 def numbers(
@@ -98,24 +103,24 @@ def positive_array(
     name: str, values: object, *, below: float = math.inf, error: type[InputError] = InputError
 ) -> Floats:
     """Return `values` as a read-only float array if every entry lies in (0, below)."""
-    return _array(name, values, f"(0, {below:g})", lambda x: (x > 0) & (x < below), error)
+    return _check_array(name, values, f"(0, {below:g})", lambda x: (x > 0) & (x < below), error)
 
 
 def probability_array(name: str, values: object, *, error: type[InputError] = InputError) -> Floats:
     """Return `values` as a read-only float array if every entry lies in [0, 1]."""
-    return _array(name, values, "[0, 1]", lambda x: (x >= 0) & (x <= 1), error)
+    return _check_array(name, values, "[0, 1]", lambda x: (x >= 0) & (x <= 1), error)
 
 
 def count_array(name: str, values: object) -> Floats:
     """Return `values` as a read-only float array if every entry is a whole number from 1 on."""
 
-    def whole(x: Floats) -> Mask:
+    def is_count(x: Floats) -> Mask:
         return np.asarray((x >= 1) & (x == np.floor(x)) & (x < _MOST_COUNT))
 
-    return _array(name, values, "1, 2, 3, …", whole, InputError)
+    return _check_array(name, values, "1, 2, 3, …", is_count, InputError)
 
 
-def _array(
+def _check_array(
     name: str,
     values: object,
     interval: str,
@@ -126,11 +131,14 @@ def _array(
     array = np.array(numbers(name, values, give=f"an array of numbers in {interval}", error=error))
     outside = np.flatnonzero(~inside(array))
     if outside.size:
-        where = f"[{int(outside[0])}]" if array.ndim else ""
-        many = f" ({outside.size} such entries)" if array.ndim else ""
-        remedy = "correct or leave out these entries" if array.ndim else "give a number inside"
-        value = float(array.ravel()[outside[0]])
-        raise error(f"{name}{where} = {value!r}: must be in {interval}{many}; {remedy}")
+        position = int(outside[0])
+        value = float(array.ravel()[position])
+        if not array.ndim:
+            raise error(f"{name} = {value!r}: must be in {interval}; give a number inside")
+        raise error(
+            f"{name}[{position}] = {value!r}: must be in {interval} ({outside.size} such "
+            "entries); correct or leave out these entries"
+        )
     array.flags.writeable = False
     return array
 
@@ -141,9 +149,11 @@ def nonnegative_array(name: str, values: object, *, remedy: str = _NOTHING) -> F
     # min and max let a NaN through to the comparison, which it fails.
     if array.size and not (array.min() >= 0 and array.max() < math.inf):
         flat = array.reshape(-1)
-        bad = int(np.flatnonzero(~((flat >= 0) & (flat < math.inf)))[0])
-        where = f"[{bad}]" if array.ndim else ""
-        raise InputError(f"{name}{where} = {float(flat[bad])!r}: must be in [0, inf); {remedy}")
+        inside = (flat >= 0) & (flat < math.inf)
+        position = int(np.flatnonzero(~inside)[0])
+        entry = f"{name}[{position}]" if array.ndim else name
+        value = float(flat[position])
+        raise InputError(f"{entry} = {value!r}: must be in [0, inf); {remedy}")
     return array
 
 
@@ -151,7 +161,7 @@ def ids(name: str, values: Any, *, error: type[InputError] = DataError) -> AnyAr
     """Return ids as a flat array of 64-bit integers or of texts, in which no two have become one.
 
     numpy's texts lose NULs at their end, and its arrays of several kinds turn 1, "1", 1.0 and True
-    into one another: what it would not keep as it is, is refused. The message shows no id.
+    into one another: ids that it would change are refused. The message shows no id.
 
     >>> ids("people", ["007", "7"]).tolist(), ids("people", [7, 2**62]).tolist()
     (['007', '7'], [7, 4611686018427387904])
@@ -162,11 +172,11 @@ def ids(name: str, values: Any, *, error: type[InputError] = DataError) -> AnyAr
     kind = array.dtype.kind
     if kind == "i":
         return array.astype(np.int64, copy=False)
-    if kind == "U" and not _surrogates(array):
+    if kind == "U" and not _has_surrogates(array):
         return array
     cells: list[Any] = array.tolist() if kind in "uOTU" else [None]
     if all(isinstance(cell, str) for cell in cells):
-        if any("\0" in cell for cell in cells) or _surrogates(np.asarray(cells, dtype=str)):
+        if any("\0" in cell for cell in cells) or _has_surrogates(np.asarray(cells, dtype=str)):
             raise error(
                 f"{name}: an id holds the character NUL or half a surrogate pair, which no table "
                 "keeps; rename it"
@@ -182,10 +192,13 @@ def ids(name: str, values: Any, *, error: type[InputError] = DataError) -> AnyAr
     )
 
 
-def _surrogates(texts: npt.NDArray[np.str_]) -> bool:
+def _has_surrogates(texts: npt.NDArray[np.str_]) -> bool:
+    """Return whether half a surrogate pair is in a text, which UTF-8 cannot encode."""
     if not texts.dtype.itemsize:
         return False
-    characters = np.ascontiguousarray(texts, dtype=texts.dtype.newbyteorder("=")).view(np.uint32)
+    # numpy holds a text as one 32-bit code point a character.
+    native = np.ascontiguousarray(texts, dtype=texts.dtype.newbyteorder("="))
+    characters = native.view(np.uint32)
     return bool(((characters >= 0xD800) & (characters < 0xE000)).any())
 
 
@@ -206,10 +219,10 @@ def truth_values(
     array = np.asarray(values)
     if array.dtype.kind != "b":
         cells: list[Any] = array.reshape(-1).tolist() if array.dtype.kind in "iufO" else [None]
-        wrong = [at for at, cell in enumerate(cells) if not _is_truth_value(cell)]
-        if wrong:
+        faulty = [position for position, cell in enumerate(cells) if not _is_truth_value(cell)]
+        if faulty:
             raise error(
-                f"{name}: entry {wrong[0]} is no truth value ({len(wrong)} such entries); give "
+                f"{name}: entry {faulty[0]} is no truth value ({len(faulty)} such entries); give "
                 "True or False, or 1 or 0, for each"
             )
         array = np.array([bool(cell) for cell in cells], dtype=bool).reshape(array.shape)
@@ -236,7 +249,7 @@ def group_names(name: str, values: object, *, size: int) -> AnyArray:
     if array.dtype.kind in "iubU":
         return array
     cells: list[Any] = array.tolist() if array.dtype.kind in "fO" else [None]
-    missing = [at for at, cell in enumerate(cells) if not _is_group_name(cell)]
+    missing = [position for position, cell in enumerate(cells) if not _is_group_name(cell)]
     if missing:
         raise DataError(
             f"{name}: entry {missing[0]} names no group ({len(missing)} such entries); give a text "
@@ -260,10 +273,10 @@ def record_ids(name: str, values: object) -> AnyArray:
         raise DataError(f"{name}: none; give one id a record")
     unique, counts = np.unique(array, return_counts=True)
     if unique.size != array.size:
-        twice = unique[counts > 1]
+        repeated = unique[counts > 1]
         raise DataError(
-            f"{name}: id {twice[0]!s} occurs {int(counts.max())} times ({twice.size} ids repeat); "
-            "make each record's id unique"
+            f"{name}: id {repeated[0]!s} occurs {int(counts.max())} times ({repeated.size} ids "
+            "repeat); make each record's id unique"
         )
     array.flags.writeable = False
     return array

@@ -24,25 +24,29 @@ from typing import IO, Final
 
 from apiece.errors import DataError
 
-_NEAR: Final = 1 << 16  # bytes at a file's start and end in which its mark is looked for
-_SIDECARS: Final = ("-journal", "-wal", "-shm", "-head", ".head")  # that a database has beside it
+# Bytes at a file's start and end in which its mark is looked for.
+_MARKED_BYTES: Final = 1 << 16
+
+# Endings of the files that a database, and a ledger, has beside its own.
+_SIDECARS: Final = ("-journal", "-wal", "-shm", "-head", ".head")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is written."""
+    """A kind of file that is written.
 
-    # name: with its article; endings: of the file's name, none where any will do; mark: what apiece
-    # writes near the start or the end of each such file, by which it knows one that it may replace.
-    # Without a mark none is replaced. private: for the owner alone.
+    name: with its article. endings: of the file's name; none where any will do. mark: bytes near
+    the start or the end of each such file, by which apiece knows one that it may replace; without a
+    mark none is replaced, and with an empty one any is. private: for the owner alone.
+    """
 
     name: str
     endings: tuple[str, ...] = ()
     mark: bytes | None = None
     private: bool = False
 
-    def ending(self, path: Path) -> None:
-        """Raise `DataError` for a name that says that another format is in the file."""
+    def check_ending(self, path: Path) -> None:
+        """Raise `DataError` for a name that ends as the files of another format do."""
         if self.endings and path.suffix.lower() not in self.endings:
             raise DataError(
                 f"{path}: ends in {path.suffix!r}; {self.name} is written: give a name ending in "
@@ -57,14 +61,14 @@ EXPORT: Final = Kind("Parquet", (".parquet",), b"ledger export", private=True)
 # The first bytes of a ledger's backup, in place of those of an SQLite file.
 BACKUP: Final = Kind("a backup of a ledger", mark=b"apiece backup 1\0", private=True)
 SCHEMA: Final = Kind("a schema", (".toml",))
-# State in a folder of its own, whose names are apiece's: replaced whatever is there.
+# State in a folder of its own, whose names are apiece's: replaced whatever its content is.
 STATE: Final = Kind("a state", mark=b"", private=True)
 
 _INPUTS: ContextVar[tuple[Path, ...]] = ContextVar("inputs", default=())
 
 
 def name_kind(mode: int) -> str | None:
-    """Return what lies at a path by its mode, with its article; None of a regular file."""
+    """Return the kind of a file by its mode, with its article; None for a regular file."""
     kinds = (
         (stat.S_ISREG, None),
         (stat.S_ISDIR, "a folder"),
@@ -79,7 +83,7 @@ def name_kind(mode: int) -> str | None:
 
 
 def look_at(path: Path) -> os.stat_result | None:
-    """Return what lies at a path, which may be a link, unopened; None where nothing does."""
+    """Return the status of the file or link at a path, unopened; None where there is none."""
     try:
         return path.lstat()
     except FileNotFoundError:
@@ -89,9 +93,9 @@ def look_at(path: Path) -> os.stat_result | None:
         raise DataError(f"{path}: cannot be used ({reason})") from None
 
 
-def require_regular(path: Path, about: os.stat_result | None) -> None:
+def require_regular(path: Path, status: os.stat_result | None) -> None:
     """Raise `DataError` where anything but a regular file lies at a path."""
-    kind = None if about is None else name_kind(about.st_mode)
+    kind = None if status is None else name_kind(status.st_mode)
     if kind is None:
         return
     remedy = "give the name of a file"
@@ -102,50 +106,50 @@ def require_regular(path: Path, about: os.stat_result | None) -> None:
     raise DataError(f"{path}: is {kind}; {remedy}")
 
 
-def require_owner(path: Path, about: os.stat_result | None) -> None:
-    """Raise `DataError` where what lies at a path belongs to another user."""
-    if about is not None and about.st_uid != os.geteuid():
+def require_owner(path: Path, status: os.stat_result | None) -> None:
+    """Raise `DataError` where the file at a path belongs to another user."""
+    if status is not None and status.st_uid != os.geteuid():
         raise DataError(
-            f"{path}: belongs to another user (uid {about.st_uid}, this process has "
+            f"{path}: belongs to another user (uid {status.st_uid}, this process has "
             f"{os.geteuid()}); it is left untouched, run as its owner or give another path"
         )
 
 
-def require_own(path: Path, about: os.stat_result | None, *, one_name: bool = True) -> None:
-    """Raise `DataError` for what must not be written to in its place.
+def require_own(path: Path, status: os.stat_result | None, *, one_name: bool = True) -> None:
+    """Raise `DataError` for a file that must not be written to where it lies.
 
-    That is anything but nothing, or a regular file of this user; one_name: under one name, as a
-    copy that somebody keeps under a second one would change with it.
+    No file, or a regular file of this user, passes; with one_name only under one name, as a copy
+    that somebody has under a second one would change with it.
     """
-    require_regular(path, about)
-    require_owner(path, about)
-    if one_name and about is not None and about.st_nlink > 1:
+    require_regular(path, status)
+    require_owner(path, status)
+    if one_name and status is not None and status.st_nlink > 1:
         raise DataError(
-            f"{path}: has {about.st_nlink} names (hard links), and what has the others would "
+            f"{path}: has {status.st_nlink} names (hard links), and what has the others would "
             "change with it; give a copy of its own"
         )
 
 
 def require_own_place(path: Path) -> None:
-    """Raise `DataError` where neither nothing, a file nor a folder of this user lies at a path.
+    """Raise `DataError` for a path where another user's file or folder, or a device, lies.
 
-    For an output that may be a file or a folder, and is looked at again once it is known which.
+    For an output that may be a file or a folder; once it is known which, it is checked again.
     """
-    about = look_at(path)
-    if about is not None and name_kind(about.st_mode) != "a folder":
-        require_regular(path, about)
-    require_owner(path, about)
+    status = look_at(path)
+    if status is not None and name_kind(status.st_mode) != "a folder":
+        require_regular(path, status)
+    require_owner(path, status)
 
 
 def require_own_folder(path: Path) -> None:
-    """Raise `DataError` where something lies at a path that is no folder of this user."""
-    about = look_at(path)
-    if about is None:
+    """Raise `DataError` for a path where anything lies but a folder of this user."""
+    status = look_at(path)
+    if status is None:
         return
-    kind = name_kind(about.st_mode)
+    kind = name_kind(status.st_mode)
     if kind != "a folder":
         raise DataError(f"{path}: is {kind or 'a file'}; give the name of a folder")
-    require_owner(path, about)
+    require_owner(path, status)
 
 
 def open_own(
@@ -157,10 +161,11 @@ def open_own(
     `flags`, a file that is not there is made with this mode; one for its owner alone has it
     whatever the umask.
     """
+    # A link is not followed, and a pipe does not block.
     safe = (flags & ~os.O_CREAT) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    about = look_at(path)
-    require_own(path, about, one_name=one_name)
-    if about is None and flags & os.O_CREAT:
+    status = look_at(path)
+    require_own(path, status, one_name=one_name)
+    if status is None and flags & os.O_CREAT:
         try:
             descriptor = os.open(path, safe | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:  # made by another process in this moment
@@ -179,7 +184,7 @@ def open_own(
 
 @contextlib.contextmanager
 def reading(inputs: Iterable[Path]) -> Iterator[None]:
-    """Guard these files, and what a database keeps beside them, against outputs in the body."""
+    """Guard these files, and those that a database has beside them, against outputs in the body."""
     token = _INPUTS.set((*_INPUTS.get(), *inputs))
     try:
         yield
@@ -188,61 +193,70 @@ def reading(inputs: Iterable[Path]) -> Iterator[None]:
 
 
 def check_output(path: str | Path, kind: Kind, inputs: Iterable[Path] = ()) -> Path:
-    """Return the path if a file of this kind may be written there, or raise `DataError`."""
-    # Refused are what is read (`inputs`, those of `reading`, by whatever name), a device, a pipe, a
-    # folder, a link, somebody else's file, a name that no file can have or that says another
-    # format, and a file that is there and is not of the kind.
+    """Return the path if a file of this kind may be written there, or raise `DataError`.
+
+    Refused are inputs (`inputs` and those of `reading`, by whatever name), a device, a pipe, a
+    folder, a link, somebody else's file, a name that no file can have or that another format has,
+    and an existing file of another kind.
+    """
     target = Path(path)
     if not target.name or "\0" in str(target):
         raise DataError(f"{target}: is no name of a file; give one")
     try:
-        there = target.lstat()
+        status = target.lstat()
     except FileNotFoundError:
-        there = None
+        status = None
     except OSError as error:
         raise DataError(f"{target}: cannot be written ({error.strerror})") from None
-    _refuse_inputs(target, there, (*_INPUTS.get(), *inputs))
-    require_regular(target, there)
-    require_owner(target, there)
-    if there is not None:
-        _refuse_other(target, kind)
-    kind.ending(target)
+    _refuse_inputs(target, status, (*_INPUTS.get(), *inputs))
+    require_regular(target, status)
+    require_owner(target, status)
+    if status is not None:
+        _refuse_other_kinds(target, kind)
+    kind.check_ending(target)
     return target
 
 
-def _refuse_inputs(target: Path, there: os.stat_result | None, inputs: tuple[Path, ...]) -> None:
-    """Raise `DataError` where the target is an input, by its file or by its name, or in one."""
+def _refuse_inputs(target: Path, status: os.stat_result | None, inputs: tuple[Path, ...]) -> None:
+    """Raise `DataError` where the target is an input or a file beside it, by content or by name."""
     with contextlib.suppress(OSError):  # a link is followed: it may lead to an input
-        there = target.stat()
-    own = Path(os.path.realpath(target))
-    for given in inputs:
-        real = Path(os.path.realpath(given))
-        beside = [real, *(real.with_name(real.name + end) for end in _SIDECARS)]
-        same = own in beside
-        for path in beside if there is not None else ():
-            with contextlib.suppress(OSError):
-                same = same or os.path.samestat(there, path.stat())  # type: ignore[arg-type]
-        if same:
+        status = target.stat()
+    real_target = Path(os.path.realpath(target))
+    for source in inputs:
+        real = Path(os.path.realpath(source))
+        guarded = [real, *(real.with_name(real.name + ending) for ending in _SIDECARS)]
+        if real_target in guarded or _is_any_of(status, guarded):
             raise DataError(
-                f"{target}: is what is read ({given}), or kept beside it; give another name"
+                f"{target}: is what is read ({source}), or kept beside it; give another name"
             )
 
 
-def _refuse_other(target: Path, kind: Kind) -> None:
-    """Raise `DataError` where what is there is of another kind, or a run's plan."""
+def _is_any_of(status: os.stat_result | None, paths: Iterable[Path]) -> bool:
+    """Return whether a file is one of those at the paths, under whatever name."""
+    if status is None:
+        return False
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(status, path.stat()):
+                return True
+    return False
+
+
+def _refuse_other_kinds(target: Path, kind: Kind) -> None:
+    """Raise `DataError` where the existing file is of another kind, or a run's plan."""
     if kind.mark == b"":
         return
     try:
         with target.open("rb") as file:
-            near = file.read(_NEAR)
-            file.seek(max(target.stat().st_size - _NEAR, 0))
-            near += file.read(_NEAR)
+            content = file.read(_MARKED_BYTES)
+            file.seek(max(target.stat().st_size - _MARKED_BYTES, 0))
+            content += file.read(_MARKED_BYTES)
     except OSError as error:
         raise DataError(f"{target}: is there and cannot be read ({error.strerror})") from None
-    if near and (kind.mark is None or kind.mark not in near):
-        what = "" if kind.mark is None else f" and is not {kind.name} that apiece wrote"
+    if content and (kind.mark is None or kind.mark not in content):
+        reason = "" if kind.mark is None else f" and is not {kind.name} that apiece wrote"
         raise DataError(
-            f"{target}: exists{what}; it is left untouched, give another name or remove it"
+            f"{target}: exists{reason}; it is left untouched, give another name or remove it"
         )
     if kind is PLAN and (target.parent / "config.toml").exists():
         raise DataError(f"{target}: is a run's plan and stays as it is; give another name")
@@ -250,20 +264,22 @@ def _refuse_other(target: Path, kind: Kind) -> None:
 
 @contextlib.contextmanager
 def writing(path: str | Path, kind: Kind, inputs: Iterable[Path] = ()) -> Iterator[IO[bytes]]:
-    """Yield a file without a name, which is `path` once the body has ended, whole and on disk."""
-    # Whatever ends the process before that leaves nothing. A file of the kind that was there is
-    # there until then, and lends its permissions where they are narrower. Raises `DataError` as
-    # `check_output`, and where the folder cannot be written to.
+    """Yield a file without a name, which is `path` once the body has ended, whole and on disk.
+
+    Whatever ends the process before that leaves nothing. A former file of the kind stays until
+    then, and lends its permissions where they are narrower. Raises `DataError` as `check_output`,
+    and where the folder cannot be written to.
+    """
     inputs = tuple(inputs)
     target = check_output(path, kind, inputs)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         mode = 0o600 if kind.private else 0o666
-        with _nameless(target.parent, mode) as file:
+        with _open_nameless(target.parent, mode) as file:
             yield file
             file.flush()
-            check_output(target, kind, inputs)  # what is there may be new
-            _name(file, target, mode)
+            check_output(target, kind, inputs)  # again: somebody may have put a file there
+            _give_name(file, target, mode)
     except OSError as error:
         raise DataError(f"{target}: cannot be written ({error.strerror or error})") from None
 
@@ -286,7 +302,7 @@ def append(path: str | Path, line: str, kind: Kind) -> None:
         raise DataError(f"{target}: cannot be written ({error.strerror or error})") from None
 
 
-def _nameless(folder: Path, mode: int) -> IO[bytes]:
+def _open_nameless(folder: Path, mode: int) -> IO[bytes]:
     """Return a new file in the folder that no name leads to."""
     if hasattr(os, "O_TMPFILE"):
         try:
@@ -297,40 +313,45 @@ def _nameless(folder: Path, mode: int) -> IO[bytes]:
     return tempfile.TemporaryFile(dir=folder)
 
 
-def _name(file: IO[bytes], target: Path, mode: int) -> None:
-    """Give the file its name; until that moment what was there is there."""
-    # To replace a file it needs a second name for a moment, always the same, under a lock: a kill
-    # in that moment leaves a whole file, with the same rights, which the next output there removes.
-    second = f".apiece-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}.new"
+def _give_name(file: IO[bytes], target: Path, mode: int) -> None:
+    """Give the file its name; until that moment the former file has it."""
+    # To replace a file the new one needs a second name for a moment, always the same, under a lock:
+    # a kill in that moment leaves a whole file, with the same rights, which the next output there
+    # removes.
+    digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()
+    second_name = f".apiece-{digest[:16]}.new"
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(folder, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(second, dir_fd=folder)
-        replaced = target.exists()
-        if replaced:
+            os.unlink(second_name, dir_fd=folder)
+        replaces = target.exists()
+        if replaces:
             mode &= target.stat().st_mode
-        if replaced or mode & 0o077 == 0:  # what is private is so whatever the umask
-            made = mode if mode & 0o077 == 0 else stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            os.fchmod(file.fileno(), made & mode)
+        if mode & 0o077 == 0:
+            # A private file is private whatever the umask.
+            os.fchmod(file.fileno(), mode)
+        elif replaces:
+            current_mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            os.fchmod(file.fileno(), current_mode & mode)
         os.fsync(file.fileno())
-        if replaced or not _linked(file, target.name, folder):
+        if replaces or not _link(file, target.name, folder):
             try:
-                if not _linked(file, second, folder):
-                    _copy(file, second, folder, mode)
-                os.rename(second, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+                if not _link(file, second_name, folder):
+                    _copy(file, second_name, folder, mode)
+                os.rename(second_name, target.name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(second, dir_fd=folder)
+                    os.unlink(second_name, dir_fd=folder)
                 raise
         os.fsync(folder)
     finally:
         os.close(folder)
 
 
-def _linked(file: IO[bytes], name: str, folder: int) -> bool:
-    """Give a file without a name this one; return whether the system can."""
+def _link(file: IO[bytes], name: str, folder: int) -> bool:
+    """Give a file without a name this one; return False where the system cannot."""
     try:
         os.link(f"/proc/self/fd/{file.fileno()}", name, dst_dir_fd=folder, follow_symlinks=True)
     except FileExistsError:

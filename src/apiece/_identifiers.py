@@ -4,8 +4,8 @@ A person, a period, a querier, a purpose, a source and an analysis are known by 
 that a reader takes for the same would be two accounts, and each would pay. So a text is an
 identifier only in the form that Unicode's NFKC gives it, with ASCII digits, with single blanks
 inside it alone, without characters that are not seen, and without a letter of another alphabet that
-is drawn as one of those beside it. What cannot be told is a word that is wholly of letters which
-another alphabet draws alike.
+is drawn as one of those beside it. A word that is wholly of letters which another alphabet draws
+alike is taken as it is.
 """
 
 import re
@@ -19,7 +19,9 @@ import numpy.typing as npt
 from apiece._text import plain
 from apiece.errors import InputError
 
+# Characters of a text that a message shows.
 LONGEST_SHOWN: Final = 60
+
 # Categories of characters that do something else than being seen: controls, formats (which turn the
 # direction of writing, or have no width), surrogates, private use, unassigned, separators of lines.
 _UNSEEN_CATEGORIES: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
@@ -55,18 +57,18 @@ def find_flaw(text: str) -> str | None:
         return "is empty"
     if text.isascii() and text.isprintable() and " " not in text:
         return None
-    unseen = next((each for each in text if _is_unseen(each)), None)
+    unseen = next(filter(_is_unseen, text), None)
     if unseen is not None:
         return f"has a character that is not seen (U+{ord(unseen):04X})"
     if text != text.strip():
         return "has blanks at an end"
-    if "  " in text or any(each.isspace() and each != " " for each in text):
+    if "  " in text or any(map(_is_foreign_blank, text)):
         return "has a blank that is not a single space"
-    if any(_is_foreign_digit(each) for each in text):
+    if any(map(_is_foreign_digit, text)):
         return "has a digit that is not one of 0 to 9"
     if not unicodedata.is_normalized("NFKC", text):
         return "is not in Unicode's normal form (NFKC)"
-    mark = next((each for each in text if each in _DRAWN_AS_ASCII), None)
+    mark = next(filter(_DRAWN_AS_ASCII.__contains__, text), None)
     if mark is not None:
         return f"has a mark that is drawn as {_DRAWN_AS_ASCII[mark]} (U+{ord(mark):04X})"
     if not _DRAWN_AS_LATIN.isdisjoint(text) and any(map(_is_latin, text)):
@@ -78,6 +80,10 @@ def _is_unseen(character: str) -> bool:
     if unicodedata.category(character) in _UNSEEN_CATEGORIES:
         return True
     return any(first <= ord(character) <= last for first, last in _UNSEEN_RANGES)
+
+
+def _is_foreign_blank(character: str) -> bool:
+    return character.isspace() and character != " "
 
 
 def _is_foreign_digit(character: str) -> bool:
@@ -94,18 +100,19 @@ def suggest(text: str) -> str | None:
     >>> suggest(" clinic\u200b ٧ ")
     'clinic 7'
     """
-    written = []
+    characters = []
     for character in text:
         if _is_foreign_digit(character):
-            written.append(str(unicodedata.decimal(character)))
+            characters.append(str(unicodedata.decimal(character)))
         elif character in _DRAWN_AS_ASCII:
-            written.append(_DRAWN_AS_ASCII[character])
+            characters.append(_DRAWN_AS_ASCII[character])
         elif character.isspace():
-            written.append(" ")
+            characters.append(" ")
         elif not _is_unseen(character):
-            written.append(character)
-    result = " ".join(unicodedata.normalize("NFKC", "".join(written)).split())
-    return result if find_flaw(result) is None else None
+            characters.append(character)
+    normal = unicodedata.normalize("NFKC", "".join(characters))
+    identifier = " ".join(normal.split())
+    return identifier if find_flaw(identifier) is None else None
 
 
 def require_canonical(name: str, text: object, *, error: type[InputError] = InputError) -> str:
@@ -113,39 +120,49 @@ def require_canonical(name: str, text: object, *, error: type[InputError] = Inpu
     flaw = find_flaw(text) if isinstance(text, str) else "is no text"
     if flaw is None:
         return str(text)
-    shown = "".join(
-        f"\\u{ord(each):04x}" if each.isspace() and each != " " else each for each in plain(text)
-    )
-    if len(shown) > LONGEST_SHOWN:
-        shown = shown[: LONGEST_SHOWN - 1] + "…"
-    meant = suggest(text) if isinstance(text, str) else None
-    remedy = "give another name" if meant is None else f"write {meant!r}"
-    raise error(f"{name} = '{shown}': {flaw}; {remedy}")
+    excerpt = "".join(map(_escape_blank, plain(text)))
+    if len(excerpt) > LONGEST_SHOWN:
+        excerpt = excerpt[: LONGEST_SHOWN - 1] + "…"
+    suggestion = suggest(text) if isinstance(text, str) else None
+    remedy = "give another name" if suggestion is None else f"write {suggestion!r}"
+    raise error(f"{name} = '{excerpt}': {flaw}; {remedy}")
+
+
+def _escape_blank(character: str) -> str:
+    """Return a blank that is no space as its code, and any other character itself."""
+    return f"\\u{ord(character):04x}" if _is_foreign_blank(character) else character
 
 
 def find_flawed(ids: npt.NDArray[Any]) -> tuple[int, int, str] | None:
-    """Return the place of the first id that is no identifier, how many are none, and why it is.
+    """Return the position of the first id that is no identifier, their number, and its flaw.
 
-    None where all are. Whole numbers have one spelling.
+    None where all are identifiers. Whole numbers have one spelling.
     """
     if ids.dtype.kind != "U" or not ids.size:
         return None
     width = ids.dtype.itemsize // 4
     if not width:
         return 0, ids.size, "is empty"
+    # Ids of ASCII without blanks, the most, are cleared together; the zeros fill up the width.
     native = np.ascontiguousarray(ids, dtype=ids.dtype.newbyteorder("="))
     characters = native.view(np.uint32).reshape(ids.size, width)
-    plainly = ((characters > 0x20) & (characters < 0x7F)) | (characters == 0)
-    odd = np.flatnonzero(~plainly.all(axis=1) | (characters[:, 0] == 0))
-    flaws = ((place, find_flaw(str(ids[place]))) for place in odd.tolist())
-    flawed = [(place, flaw) for place, flaw in flaws if flaw is not None]
+    is_ascii = ((characters > 0x20) & (characters < 0x7F)) | (characters == 0)
+    is_empty = characters[:, 0] == 0
+    suspects = np.flatnonzero(~is_ascii.all(axis=1) | is_empty)
+    flawed = []
+    for position in suspects.tolist():
+        flaw = find_flaw(str(ids[position]))
+        if flaw is not None:
+            flawed.append((position, flaw))
     if not flawed:
         return None
-    place, flaw = flawed[0]
-    return place, len(flawed), flaw
+    position, flaw = flawed[0]
+    return position, len(flawed), flaw
 
 
 PERIODS: Final = ("day", "week", "month", "quarter", "year")
+
+# The form of the name of each kind of period.
 _FORMS: Final = {
     "day": re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})"),
     "week": re.compile(r"([0-9]{4})-W([0-9]{2})"),
@@ -187,15 +204,17 @@ def find_period(text: str, every: str) -> date | None:
     form = _FORMS[every].fullmatch(text)
     if form is None:
         return None
-    numbers = [int(each) for each in form.groups()]
+    numbers = [int(group) for group in form.groups()]
     try:
         match every:
             case "week":
-                first = date.fromisocalendar(numbers[0], numbers[1], 1)
+                start = date.fromisocalendar(numbers[0], numbers[1], 1)
             case "quarter":
-                first = date(numbers[0], 3 * numbers[1] - 2, 1)
+                start = date(numbers[0], 3 * numbers[1] - 2, 1)
             case _:
-                first = date(*numbers, *(1,) * (3 - len(numbers)))
+                # A month has no day, and a year no month: both begin with the first.
+                year, month, day = [*numbers, 1, 1][:3]
+                start = date(year, month, day)
     except ValueError:
         return None
-    return first if name_period(first, every) == text else None
+    return start if name_period(start, every) == text else None

@@ -1,4 +1,4 @@
-"""Identity: what belongs to records or persons is joined by the labels that it carries, or refused.
+"""Identity: values of records or persons are joined by the labels that they carry, or refused.
 
 A value carries labels where it has an index (a pandas Series, and what is made like one). Lists and
 arrays, Polars and Arrow columns carry none and are taken by position. An index 0, 1, 2, … is what
@@ -27,7 +27,7 @@ def index_of(value: object, *, axis: int = 0) -> pd.Index[Any] | None:
     labels: Any = getattr(value, "index" if axis == 0 else "columns", None)
     if isinstance(value, type) or callable(labels):
         return None
-    # Indices of libraries that are made like pandas know how to become one of pandas.
+    # Libraries that are made like pandas convert their indices to one of pandas.
     if hasattr(labels, "to_pandas"):
         labels = labels.to_pandas()
     return _as_index(labels)
@@ -39,13 +39,13 @@ def _as_index(labels: Any) -> pd.Index[Any] | None:
 
 
 def numbers_rows(labels: pd.Index[Any]) -> bool:
-    """Whether labels are 0, 1, 2, … in this order, which is what a table has without any."""
-    return bool(labels.equals(labels_of(np.arange(len(labels)))))
+    """Return whether labels are 0, 1, 2, … in this order, as in a table that was given none."""
+    return bool(labels.equals(make_labels(np.arange(len(labels)))))
 
 
-def labels_of(ids: object) -> pd.Index[Any]:
+def make_labels(ids: object) -> pd.Index[Any]:
     """Return ids as labels that can be compared with an index."""
-    import pandas as pd  # there already, where a value has an index
+    import pandas as pd  # imported already, where a value has an index
 
     labels: pd.Index[Any] = pd.Index(np.asarray(ids))
     return labels
@@ -58,21 +58,21 @@ def require_rows(name: str, rows: Any, /, **values: object) -> None:
     both are in the same order.
 
     Args:
-        name: What a message calls the rows.
-        rows: What the values belong to; its index, where it has one, is the rows' identity. Or
-            an index; or None for rows that have none.
-        **values: By the name of their parameter; what is no Series is positional.
+        name: The rows' name in a message.
+        rows: The table that the values belong to; its index, where it has one, is the rows'
+            identity. Or an index; or None for rows that have none.
+        **values: By the name of their parameter; a value without an index is positional.
 
     Raises:
         DataError: For another index, and for the same labels in another order.
     """
-    own = index_of(rows) if _as_index(rows) is None else rows
+    row_labels = index_of(rows) if _as_index(rows) is None else rows
     for value_name, value in values.items():
         labels = index_of(value)
         if labels is None:
             continue
-        if own is not None:
-            _require_equal(value_name, labels, name, own, f"{name}.index")
+        if row_labels is not None:
+            _require_equal(value_name, labels, name, row_labels, f"{name}.index")
         elif not numbers_rows(labels):
             raise DataError(
                 f"{value_name}: has an index, and {name} has none, so that nobody can tell whether "
@@ -89,49 +89,51 @@ def require_ids(
     An index 0, 1, 2, … passes as positions, unless the ids are these numbers in another order.
 
     Args:
-        name: What a message calls the ids.
+        name: The ids' name in a message.
         ids: Of records or persons, in the order in which the values are taken. If they have an
             index themselves, as a column of a table has, values with that index are theirs too.
         rows: The index of the ids' rows, for ids that have none themselves.
         axis: Along which the values have an entry an id; 1 for tables with a column an id.
-        **values: By the name of their parameter; what is no Series is positional.
+        **values: By the name of their parameter; a value without an index is positional.
 
     Raises:
         DataError: For another index, and for the ids in another order.
     """
-    column = index_of(ids) if rows is None else rows
+    row_labels = index_of(ids) if rows is None else rows
     for value_name, value in values.items():
         labels = index_of(value, axis=axis)
-        if labels is None or (column is not None and labels.equals(column)):
+        if labels is None or (row_labels is not None and labels.equals(row_labels)):
             continue
-        own = labels_of(ids)
-        if labels.equals(own):
+        id_labels = make_labels(ids)
+        if labels.equals(id_labels):
             continue
-        if column is not None:
-            _require_equal(value_name, labels, name, column, f"{name}.index")
-        elif not numbers_rows(labels) or _permuted(labels, own):
-            _require_equal(value_name, labels, name, own, name)
+        if row_labels is not None:
+            _require_equal(value_name, labels, name, row_labels, f"{name}.index")
+        elif not numbers_rows(labels) or _are_permuted(labels, id_labels):
+            _require_equal(value_name, labels, name, id_labels, name)
 
 
 def common_index(**values: object) -> pd.Index[Any] | None:
     """Return the one index of values that belong to the same records; None where none has any.
 
     Args:
-        **values: By the name of their parameter; what is no Series is positional.
+        **values: By the name of their parameter; a value without an index is positional.
 
     Raises:
         DataError: Where two have different ones.
     """
-    first: tuple[str, pd.Index[Any]] | None = None
+    common: pd.Index[Any] | None = None
+    source = ""  # the name of the value with that index
     for name, value in values.items():
         labels = index_of(value)
         if labels is None:
             continue
-        if first is None:
-            first = name, labels
+        if common is None:
+            common = labels
+            source = name
         else:
-            _require_equal(name, labels, first[0], first[1], f"{first[0]}.index")
-    return None if first is None else first[1]
+            _require_equal(name, labels, source, common, f"{source}.index")
+    return common
 
 
 def ids_from(name: str, labels: pd.Index[Any] | None) -> Ids | None:
@@ -157,33 +159,43 @@ def ids_from(name: str, labels: pd.Index[Any] | None) -> Ids | None:
         ) from None
 
 
-def _permuted(labels: pd.Index[Any], own: pd.Index[Any]) -> bool:
-    """Whether both have the same labels in another order."""
-    if len(labels) != len(own) or labels.equals(own):
+def _are_permuted(left: pd.Index[Any], right: pd.Index[Any]) -> bool:
+    """Return whether both have the same labels in another order."""
+    if len(left) != len(right) or left.equals(right):
         return False
-    if not (labels.is_unique and own.is_unique):
+    if not (left.is_unique and right.is_unique):
         return False
-    return bool((own.get_indexer(labels) >= 0).all())
+    return bool((right.get_indexer(left) >= 0).all())
 
 
-def _require_equal(name: str, labels: pd.Index[Any], of: str, own: pd.Index[Any], by: str) -> None:
-    """Raise `DataError` unless labels are those of the other side; `by` is how a user has these."""
-    if labels.equals(own):
+def _require_equal(
+    name: str,
+    labels: pd.Index[Any],
+    reference: str,
+    reference_labels: pd.Index[Any],
+    expression: str,
+) -> None:
+    """Raise `DataError` unless labels are those of a reference.
+
+    expression: the Python that gives a user the reference's labels.
+    """
+    if labels.equals(reference_labels):
         return
-    positional = f"or {name}.to_numpy() where it is in the order of {of}"
-    if not (labels.is_unique and own.is_unique):
+    positional = f"or {name}.to_numpy() where it is in the order of {reference}"
+    if not (labels.is_unique and reference_labels.is_unique):
         raise DataError(
-            f"{name}: its index is not that of {of}, and a label occurs more than once, so that "
-            f"they cannot be joined; give both one index without repetition, {positional}"
+            f"{name}: its index is not that of {reference}, and a label occurs more than once, so "
+            f"that they cannot be joined; give both one index without repetition, {positional}"
         )
-    if _permuted(labels, own):
+    if _are_permuted(labels, reference_labels):
         raise DataError(
-            f"{name}: its index has the labels of {of} in another order; give {name}.loc[{by}], "
-            f"{positional}"
+            f"{name}: its index has the labels of {reference} in another order; give "
+            f"{name}.loc[{expression}], {positional}"
         )
-    strangers = int((own.get_indexer(labels) < 0).sum())
+    strangers = int((reference_labels.get_indexer(labels) < 0).sum())
+    missing = len(reference_labels) - len(labels) + strangers
     raise DataError(
-        f"{name}: its index is not that of {of} ({strangers} of {len(labels)} labels are not "
-        f"there, {len(own) - len(labels) + strangers} are missing); give a value of the same "
-        f"records, as {name}.loc[{by}], {positional}"
+        f"{name}: its index is not that of {reference} ({strangers} of {len(labels)} labels are "
+        f"not there, {missing} are missing); give a value of the same records, as "
+        f"{name}.loc[{expression}], {positional}"
     )

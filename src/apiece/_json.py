@@ -14,47 +14,46 @@ from apiece._types import Json
 from apiece.errors import DataError, InputError
 
 T = TypeVar("T")
+
+# Reads a value of a document; its second argument is the value's name in a message.
 Reader = Callable[[Any, str], T]
+
+# Levels of a document that is stored: one that nests deeper could be written and not be read again.
+DEEPEST: Final = 100
+
+# Characters of a document that is stored: databases hold a text of at most a gigabyte.
+LONGEST: Final = 2**29
+
+# The largest whole number of a field.
+_LARGEST_INTEGER: Final = 10**12
 
 
 def loads(text: str | bytes, what: str) -> Any:
-    """Return the value in a JSON `text`."""
-    # Raises `DataError`, naming `what`, for text that is no JSON, and for what others would read
-    # otherwise: a key that occurs twice, NaN, an infinite number (1e400), nesting past the stack.
+    """Return the value in a JSON `text`.
+
+    Raises `DataError`, naming `what`, for text that is no JSON, and for JSON that other programs
+    read otherwise: a key that occurs twice, NaN, an infinite number (1e400), nesting past the
+    stack.
+    """
     try:
         return json.loads(
-            text, object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite
+            text,
+            object_pairs_hook=_make_object,
+            parse_constant=_refuse_constant,
+            parse_float=_parse_float,
         )
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
         raise DataError(f"{what}: not JSON ({reason}); give the JSON that apiece wrote") from None
 
 
-# Levels of a document that is kept: what nests deeper could be written and not be read again.
-DEEPEST: Final = 100
-# Characters of a document that is kept: databases hold a text of at most a gigabyte.
-LONGEST: Final = 2**29
-
-
 def dumps(value: object, what: str) -> str:
     """Return a value as JSON, its keys sorted, that `loads` reads again.
 
-    Raises `InputError`, naming `what`, for what is no JSON, nests deeper than `DEEPEST`, or is
-    longer than `LONGEST` characters.
+    Raises `InputError`, naming `what`, for a value that is no JSON, nests deeper than `DEEPEST`, or
+    is longer than `LONGEST` characters.
     """
-    level = [value]
-    for depth in range(DEEPEST + 1):
-        below: list[object] = []
-        for part in level:
-            if isinstance(part, Mapping):
-                below += part.values()
-            elif isinstance(part, list | tuple):
-                below += part
-        if not below:
-            break
-        if depth == DEEPEST:
-            raise InputError(f"{what}: nests more than {DEEPEST} levels deep; give a flatter value")
-        level = below
+    _check_depth(value, what)
     try:
         text = json.dumps(value, allow_nan=False, sort_keys=True)
     except (TypeError, ValueError, RecursionError) as error:
@@ -66,32 +65,52 @@ def dumps(value: object, what: str) -> str:
     return text
 
 
+def _check_depth(value: object, what: str) -> None:
+    """Raise `InputError` for a value that nests deeper than `DEEPEST`."""
+    level = [value]
+    for depth in range(DEEPEST + 1):
+        next_level: list[object] = []
+        for part in level:
+            if isinstance(part, Mapping):
+                next_level += part.values()
+            elif isinstance(part, list | tuple):
+                next_level += part
+        if not next_level:
+            break
+        if depth == DEEPEST:
+            raise InputError(f"{what}: nests more than {DEEPEST} levels deep; give a flatter value")
+        level = next_level
+
+
 def read_toml(path: str | Path, what: str) -> Json:
-    """Return the table in a TOML file."""
-    # Raises `DataError`, naming `what`, where it cannot be read, is no TOML, is nested past the
-    # stack, or has a zero byte in a text, which no name of a file or a column has.
+    """Return the table in a TOML file.
+
+    Raises `DataError`, naming `what`, where it cannot be read, is no TOML, is nested past the
+    stack, or has a zero byte in a text, which no name of a file or a column has.
+    """
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         _refuse_zeros(table)
     except (OSError, ValueError, RecursionError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
-        reason = " ".join(str(said).split()) or type(error).__name__
+        message = error.strerror if isinstance(error, OSError) else str(error)
+        reason = " ".join(str(message).split()) or type(error).__name__
         raise DataError(f"{what} {path}: cannot be read ({reason}); give a TOML file") from None
     return table
 
 
 def toml_table(text: str, what: str, known: Collection[str], remedy: str) -> Json:
-    """Return the table in a text. Raises `InputError` for what is no TOML, and for unknown keys."""
+    """Return the table in a text; raise `InputError` for other text, and for unknown keys."""
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{what}: is not TOML ({' '.join(str(error).split())})") from None
-    if odd := table.keys() - known:
-        raise InputError(f"{what}: {min(odd)!r} is unknown; give {remedy}")
+    if unknown := table.keys() - known:
+        raise InputError(f"{what}: {min(unknown)!r} is unknown; give {remedy}")
     return table
 
 
 def _refuse_zeros(value: object) -> None:
+    """Raise `ValueError` for a text with a zero byte, however deep in a value."""
     match value:
         case str() if "\0" in value:
             raise ValueError(f"{reprlib.repr(value)} has a zero byte in it")
@@ -103,20 +122,21 @@ def _refuse_zeros(value: object) -> None:
                 _refuse_zeros(part)
 
 
-def _once(pairs: list[tuple[str, object]]) -> Json:
+def _make_object(pairs: list[tuple[str, object]]) -> Json:
+    """Return an object's fields; raise `ValueError` for a key that occurs twice."""
     entries = dict(pairs)
     if len(entries) < len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {reprlib.repr(twice)} occurs twice")
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {reprlib.repr(repeated)} occurs twice")
     return entries
 
 
-def _refuse(constant: str) -> float:
+def _refuse_constant(constant: str) -> float:
     raise ValueError(f"{constant} is no number")
 
 
-def _finite(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text[:40]} is past the range of numbers")
@@ -133,18 +153,17 @@ def fields(
 
     Raises `DataError` for anything else.
     """
-    some = {} if optional is None else optional
+    all_readers = {**(optional or {}), **readers}
     if not isinstance(value, dict):
-        raise _wrong(value, where, "an object")
-    for name in (*readers.keys() - value.keys(), *value.keys() - readers.keys() - some.keys()):
-        how = "missing" if name in readers else "unknown"
+        raise _make_error(value, where, "an object")
+    missing = readers.keys() - value.keys()
+    unknown = value.keys() - all_readers.keys()
+    for name in (*missing, *unknown):
+        problem = "missing" if name in readers else "unknown"
         raise DataError(
-            f"{where}: field {reprlib.repr(name)} is {how}; give the JSON that apiece wrote"
+            f"{where}: field {reprlib.repr(name)} is {problem}; give the JSON that apiece wrote"
         )
-    return {
-        name: (readers.get(name) or some[name])(part, f"{where}.{name}")
-        for name, part in value.items()
-    }
+    return {name: all_readers[name](part, f"{where}.{name}") for name, part in value.items()}
 
 
 def readers_of(kind: type) -> dict[str, Reader[object]]:
@@ -155,49 +174,72 @@ def readers_of(kind: type) -> dict[str, Reader[object]]:
 
 
 def reader_of(kind: Any) -> Reader[object]:
-    """Return the reader of values of a type: of a dataclass by its fields."""
-    # Annotated[type, reader] has a reader of its own; a whole number is at most 10^12.
-    origin, args = get_origin(kind), get_args(kind)
+    """Return the reader of values of a type: of a dataclass by its fields.
+
+    Annotated[type, reader] has a reader of its own.
+    """
+    origin = get_origin(kind)
+    args = get_args(kind)
     if origin is Annotated:
-        own: Reader[object] = args[1]
-        return own
+        annotation: Reader[object] = args[1]
+        return annotation
     if NoneType in args:
         return maybe(reader_of(args[0]))
     if origin is tuple and args[1] is Ellipsis:
-        each = listed(reader_of(args[0]))
-        return lambda value, where: tuple(each(value, where))
+        read_list = listed(reader_of(args[0]))
+        return lambda value, where: tuple(read_list(value, where))
     if origin is tuple:
-        return _pair(*map(reader_of, args))
+        return _make_pair_reader(*map(reader_of, args))
     if origin is Mapping:
-        part = reader_of(args[1])
-        return lambda value, where: fields(value, where, dict.fromkeys(_keys(value), part))
+        return _make_mapping_reader(reader_of(args[1]))
     if dataclasses.is_dataclass(kind):
-        return _made(kind, readers_of(kind))  # type: ignore[arg-type]
-    return {str: text, bool: flag, int: whole(10**12), float: number, object: as_is}[kind]
+        return _make_dataclass_reader(kind, readers_of(kind))  # type: ignore[arg-type]
+    plain_readers: dict[type, Reader[object]] = {
+        str: text,
+        bool: flag,
+        int: whole(_LARGEST_INTEGER),
+        float: number,
+        object: as_is,
+    }
+    return plain_readers[kind]
 
 
-def _keys(value: object) -> tuple[str, ...]:
-    return tuple(value) if isinstance(value, dict) else ()
+def _make_mapping_reader(read_value: Reader[object]) -> Reader[Json]:
+    """Return a reader of objects with any keys, and values of one type."""
+
+    def read_mapping(value: object, where: str) -> Json:
+        keys = tuple(value) if isinstance(value, dict) else ()
+        return fields(value, where, dict.fromkeys(keys, read_value))
+
+    return read_mapping
 
 
-def _pair(first: Reader[object], second: Reader[object]) -> Reader[tuple[Any, Any]]:
-    def read(value: object, where: str) -> tuple[Any, Any]:
+def _make_pair_reader(
+    read_left: Reader[object], read_right: Reader[object]
+) -> Reader[tuple[Any, Any]]:
+    """Return a reader of lists of two, as a pair."""
+
+    def read_pair(value: object, where: str) -> tuple[Any, Any]:
         if not isinstance(value, list) or len(value) != 2:
-            raise _wrong(value, where, "a list of two")
-        return first(value[0], f"{where}[0]"), second(value[1], f"{where}[1]")
+            raise _make_error(value, where, "a list of two")
+        return read_left(value[0], f"{where}[0]"), read_right(value[1], f"{where}[1]")
 
-    return read
+    return read_pair
 
 
-def _made(kind: Callable[..., T], readers: Mapping[str, Reader[object]]) -> Reader[T]:
-    def read(value: object, where: str) -> T:
+def _make_dataclass_reader(
+    kind: Callable[..., T], readers: Mapping[str, Reader[object]]
+) -> Reader[T]:
+    """Return a reader of a dataclass, whose own checks become `DataError`."""
+
+    def read_instance(value: object, where: str) -> T:
         arguments = fields(value, where, readers)
         try:
             return kind(**arguments)
         except InputError as error:
             raise DataError(f"{where}: {error}") from None
 
-    return read
+    return read_instance
 
 
 def plain(value: object) -> Any:
@@ -206,11 +248,13 @@ def plain(value: object) -> Any:
         value = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
-    return [plain(part) for part in value] if isinstance(value, tuple | list) else value
+    if isinstance(value, tuple | list):
+        return [plain(part) for part in value]
+    return value
 
 
 def as_is(value: object, where: str) -> Any:
-    """Return what is not looked at here."""
+    """Return a value that is not checked here."""
     return value
 
 
@@ -221,7 +265,7 @@ def number(value: object, where: str) -> float:
     except OverflowError:
         result = math.inf
     if not math.isfinite(result):
-        raise _wrong(value, where, "a finite number")
+        raise _make_error(value, where, "a finite number")
     return result
 
 
@@ -229,62 +273,62 @@ def share(value: object, where: str) -> float:
     """Return a number in [0, 1]."""
     result = number(value, where)
     if not 0 <= result <= 1:
-        raise _wrong(value, where, "in [0, 1]")
+        raise _make_error(value, where, "in [0, 1]")
     return result
 
 
-def whole(most: int) -> Reader[int]:
-    """Return a reader of whole numbers from 0 to `most`."""
+def whole(largest: int) -> Reader[int]:
+    """Return a reader of whole numbers from 0 to `largest`."""
 
-    def read(value: object, where: str) -> int:
-        if type(value) is not int or not 0 <= value <= most:
-            raise _wrong(value, where, f"a whole number of at most {most:g}")
+    def read_integer(value: object, where: str) -> int:
+        if type(value) is not int or not 0 <= value <= largest:
+            raise _make_error(value, where, f"a whole number of at most {largest:g}")
         return value
 
-    return read
+    return read_integer
 
 
 def text(value: object, where: str) -> str:
     """Return a text."""
     if not isinstance(value, str):
-        raise _wrong(value, where, "a text")
+        raise _make_error(value, where, "a text")
     return value
 
 
 def one_of(*known: str) -> Reader[str]:
     """Return a reader of these texts alone."""
 
-    def read(value: object, where: str) -> str:
+    def read_name(value: object, where: str) -> str:
         if value not in known:
-            raise _wrong(value, where, " or ".join(known))
+            raise _make_error(value, where, " or ".join(known))
         return str(value)
 
-    return read
+    return read_name
 
 
 def flag(value: object, where: str) -> bool:
     """Return a Boolean; a number or a text is none."""
     if not isinstance(value, bool):
-        raise _wrong(value, where, "true or false")
+        raise _make_error(value, where, "true or false")
     return value
 
 
 def maybe(read: Reader[T]) -> Reader[T | None]:
-    """Return a reader of null, or of what `read` reads."""
+    """Return a reader of null, or of the values that `read` takes."""
     return lambda value, where: None if value is None else read(value, where)
 
 
 def listed(read: Reader[T]) -> Reader[list[T]]:
-    """Return a reader of lists of what `read` reads."""
+    """Return a reader of lists of the values that `read` takes."""
 
-    def every(value: object, where: str) -> list[T]:
+    def read_list(value: object, where: str) -> list[T]:
         if not isinstance(value, list):
-            raise _wrong(value, where, "a list")
-        return [read(part, f"{where}[{i}]") for i, part in enumerate(value)]
+            raise _make_error(value, where, "a list")
+        return [read(part, f"{where}[{position}]") for position, part in enumerate(value)]
 
-    return every
+    return read_list
 
 
-def _wrong(value: object, where: str, wanted: str) -> DataError:
-    shown = reprlib.repr(value)
-    return DataError(f"{where} = {shown}: must be {wanted}; give the JSON that apiece wrote")
+def _make_error(value: object, where: str, bound: str) -> DataError:
+    excerpt = reprlib.repr(value)
+    return DataError(f"{where} = {excerpt}: must be {bound}; give the JSON that apiece wrote")

@@ -7,7 +7,7 @@ from typing import Any
 
 from apiece.errors import NotInstalledError
 
-# What each extra brings for users: the modules that are imported, by the package that has them.
+# Of each extra the modules that users import, with the package that has each.
 _TRAIN = {"torch": "torch", "cryptography": "cryptography", "PIL": "pillow"}
 _LEDGER = {"sqlalchemy": "sqlalchemy", "psycopg": "psycopg[binary]"}
 _QUERIES = _LEDGER | {"duckdb": "duckdb"}
@@ -30,7 +30,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
 
 
 def lacking(module: str | None, extra: str | None = None) -> NotInstalledError:
-    """Return the error for a module that cannot be imported: what it says installs all that lacks.
+    """Return the error for a module that cannot be imported; its remedy installs all that lack.
 
     The remedy names the packages, not an extra: in a clone no index has apiece, and where one has
     a package of that name, it need not be this one.
@@ -40,21 +40,26 @@ def lacking(module: str | None, extra: str | None = None) -> NotInstalledError:
         extra: Whose packages are needed; None for the first extra that brings the module.
     """
     name = (module or "").partition(".")[0]
-    extra = extra or next((e for e, modules in EXTRAS.items() if name in modules), None)
+    if not extra:
+        extra = next((candidate for candidate in EXTRAS if name in EXTRAS[candidate]), None)
     packages = {} if extra is None else EXTRAS[extra]
     if name not in packages:
-        needed_by = "" if extra is None else f", which {extra} needs"
+        reason = "" if extra is None else f", which {extra} needs"
         return NotInstalledError(
-            f"{name} is not installed{needed_by}: install the package that has it", name=module
+            f"{name} is not installed{reason}: install the package that has it", name=module
         )
-    absent = [package for part, package in packages.items() if part == name or not _found(part)]
-    remedy = " ".join(f"'{package}'" if "[" in package else package for package in absent)
+    missing = []
+    for needed, package in packages.items():
+        if needed == name or not _can_find(needed):
+            # A shell reads brackets as a pattern of file names.
+            missing.append(f"'{package}'" if "[" in package else package)
+    remedy = " ".join(missing)
     return NotInstalledError(
         f"{packages[name]} is not installed: pip install {remedy}", name=module
     )
 
 
-def _found(module: str) -> bool:
+def _can_find(module: str) -> bool:
     """Return whether a module can be found, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
@@ -81,7 +86,7 @@ def names_of(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 
-    def value_of(name: str) -> Any:
+    def load_name(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
@@ -91,4 +96,4 @@ def names_of(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[
                 raise
             raise lacking(error.name) from None
 
-    return value_of
+    return load_name

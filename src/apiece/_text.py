@@ -6,25 +6,28 @@ import unicodedata
 from collections.abc import Sequence
 from decimal import ROUND_CEILING, Context
 
-# Controls, formats (which turn the direction of writing), surrogates, private use, separators.
-_HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-_LONGEST = 60  # characters of a name in a figure
+# Categories of characters that are written as their code: controls, formats (which turn the
+# direction of writing), surrogates, private use, separators.
+_HIDDEN_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+# Characters of a name in a figure.
+_LONGEST_NAME = 60
 
 
 def plain(text: object) -> str:
     r"""Return text in one line in which every character shows itself and does nothing else.
 
-    What would move the cursor, change colours, turn the direction of writing, or cannot be encoded
-    is written as \uXXXX, which JSON reads as the same character.
+    A character that would move the cursor, change colours, turn the direction of writing, or cannot
+    be encoded is written as \uXXXX, which JSON reads as the same character.
 
     >>> plain("a\x1b[31mb\nc"), plain("Zoë, 東京")
     ('a\\u001b[31mb\\u000ac', 'Zoë, 東京')
     """
-    return "".join(map(_shown, str(text)))
+    return "".join(map(_escape, str(text)))
 
 
 def plain_lines(text: str) -> str:
-    """Return as `plain`, but with line ends as they are."""
+    """Return each line of a text as `plain` does, with the line ends as they are."""
     return "\n".join(map(plain, text.split("\n")))
 
 
@@ -43,8 +46,8 @@ def rounded_up(value: float, digits: int = 4) -> str:
     >>> rounded_up(0.49991), rounded_up(0.5), rounded_up(0.50001), rounded_up(20.0)
     ('0.5', '0.5', '0.5001', '20')
     """
-    text = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)
-    return f"{float(text):.{digits}g}"
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)
+    return f"{float(rounded):.{digits}g}"
 
 
 def thousandths(value: float) -> str:
@@ -73,7 +76,7 @@ def lossless(value: float) -> str:
 
 
 def count_up(chance: float, of: int = 1000) -> int:
-    """Return the count, rounded up; what exceeds a whole number by rounding alone is that number.
+    """Return chance times `of`, rounded up; a whole number that rounding has raised stays itself.
 
     >>> count_up(0.7311), count_up(0.73)
     (732, 730)
@@ -82,7 +85,7 @@ def count_up(chance: float, of: int = 1000) -> int:
 
 
 def guessing(people: int = 1000, members: int = 500) -> str:
-    """Return how the sentence begins by which every page says what ε means."""
+    """Return the beginning of the sentence by which every page explains ε."""
     return (
         f"Of {people:,} people like you, {members:,} of whom took part, an attacker who guesses "
         "for each whether they did is right about"
@@ -97,8 +100,11 @@ def guess(
     members: int = 500,
     blind: int = 500,
 ) -> str:
-    """Return that sentence: so many guesses are right at most."""
-    # promised: how many (ε, δ) alone would allow, where `right` is of the mechanism that is run.
+    """Return the sentence that explains ε by right guesses, `right` of them at most.
+
+    promised: the number that (ε, δ) alone would allow, where `right` is of the mechanism that is
+    run. blind: the number of right guesses without the result.
+    """
     alone = "" if promised is None else f" (ε and δ alone would allow {promised:,})"
     return (
         f"{guessing(people, members)} at most {right:,}{alone}; who has not seen the result, about "
@@ -113,26 +119,31 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ['a   10', 'bc   1']
     """
     cells = [[plain(cell) for cell in row] for row in rows]
-    first, *rest = (max(map(len, column)) for column in zip(*cells, strict=True))
-    return [
-        "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], rest)]).rstrip() for row in cells
-    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for row in cells:
+        padded = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+        lines.append("  ".join(padded).rstrip())
+    return lines
 
 
 def figure_text(text: object) -> str:
     """Return a name for matplotlib: plain, of bounded length, no formula, never left out."""
-    # matplotlib reads what is between dollars as a formula, and leaves names that begin with an
+    # matplotlib reads a text between dollars as a formula, and leaves names that begin with an
     # underscore out of legends.
-    shown = plain(text)
-    shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
-    return re.sub(r"^(?=_)", " ", shown).replace("$", r"\$")
+    name = plain(text)
+    if len(name) > _LONGEST_NAME:
+        name = name[: _LONGEST_NAME - 1] + "…"
+    return re.sub(r"^(?=_)", " ", name).replace("$", r"\$")
 
 
-def _shown(character: str) -> str:
-    if character.isprintable() or unicodedata.category(character) not in _HIDDEN:
+def _escape(character: str) -> str:
+    """Return a character that shows itself; another one as its code, in units of UTF-16."""
+    if character.isprintable() or unicodedata.category(character) not in _HIDDEN_CATEGORIES:
         return character
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[k]:02x}{units[k + 1]:02x}" for k in range(0, len(units), 2))
+    encoded = character.encode("utf-16-be", "surrogatepass")
+    units = (encoded[start : start + 2].hex() for start in range(0, len(encoded), 2))
+    return "".join(f"\\u{unit}" for unit in units)
 
 
 def percent(share: float) -> str:

@@ -122,34 +122,43 @@ class AnalysisError(InputError, StateError):
 
 
 ON_COMMAND_LINE: ContextVar[bool] = ContextVar("on the command line", default=False)
+"""Whether a message is for the command line, which sets this; nothing else does."""
+
+# Parameters that are given as a field of another value, and the form of that value.
 _HOLDERS = dict.fromkeys(("separator", "decimal", "encoding"), "dialect=Dialect({})")
 
 
 def as_given(name: str, value: object = None, *, flag: str | None = None) -> str:
-    """Return how the reader of a message gives a parameter: in Python, or as an option."""
-    # The command line sets `ON_COMMAND_LINE`; nothing else does. flag: the option as it is written,
-    # where name and value do not make it.
+    """Return a parameter as the reader of a message gives it: in Python, or as an option.
+
+    flag: the option as it is written, where name and value do not make it.
+    """
     if not ON_COMMAND_LINE.get():
-        text = name if value is None else f"{name}={value!r}"
-        return text if value is None else _HOLDERS.get(name, "{}").format(text)
+        if value is None:
+            return name
+        return _HOLDERS.get(name, "{}").format(f"{name}={value!r}")
     if flag is not None:
         return flag
+    option = f"--{name.replace('_', '-')}"
+    if value is None:
+        return option
     if isinstance(value, Mapping):
-        value = ",".join(f"{key}={each}" for key, each in value.items())
-    return f"--{name.replace('_', '-')}" + ("" if value is None else f" {shlex.quote(str(value))}")
+        value = ",".join(f"{key}={item}" for key, item in value.items())
+    return f"{option} {shlex.quote(str(value))}"
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> OptionError:
     """Return the error for an unknown `name` of some `kind`, with the nearest known one."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name).lower(), names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    listed = f"{hint}(known: {', '.join(names)})" if names else "there are none; leave it out"
-    return OptionError(f"{kind}: unknown name {name!r}; {listed}")
+    if not names:
+        return OptionError(f"{kind}: unknown name {name!r}; there are none; leave it out")
+    nearest = difflib.get_close_matches(str(name).lower(), names, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    return OptionError(f"{kind}: unknown name {name!r}; {hint}(known: {', '.join(names)})")
 
 
 def together(errors: Sequence[InputError]) -> InputError:
-    """Return one error that says all of several in one line, or the only one there is.
+    """Return one error with the messages of several in one line, or the only one there is.
 
     >>> print(together([InputError("steps: missing"), InputError("records: missing")]))
     2 things to mend: (1) steps: missing; (2) records: missing
@@ -158,5 +167,5 @@ def together(errors: Sequence[InputError]) -> InputError:
         return errors[0]
     kinds = {type(error) for error in errors}
     kind = kinds.pop() if len(kinds) == 1 else InputError
-    listed = "; ".join(f"({number}) {error}" for number, error in enumerate(errors, start=1))
-    return kind(f"{len(errors)} things to mend: {listed}")
+    messages = "; ".join(f"({number}) {error}" for number, error in enumerate(errors, start=1))
+    return kind(f"{len(errors)} things to mend: {messages}")

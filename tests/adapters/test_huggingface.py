@@ -214,7 +214,7 @@ class TestWithTransformers:
             model.config.problem_type = "multi_label_classification"
             batch["labels"] = torch.tensor([[0.0, 1.0], [1.0, 1.0]])
         model.eval()
-        losses = stepping.loss_of(model)(model(**batch), batch["labels"])
+        losses = stepping.find_loss(model)(model(**batch), batch["labels"])
         assert losses.shape == (2,)
         for k in range(2):
             alone = {name: value[k : k + 1] for name, value in batch.items()}
@@ -371,4 +371,4 @@ class TestWithTransformers:
         outputs = model(**{k: v for k, v in padded([Texts()[1]]).items() if k != "labels"})
         for labels in (torch.tensor([[0, 1]]), torch.tensor([0.5]), torch.zeros(1, 3)):
             with pytest.raises(InputError, match="give one integer a record"):
-                stepping.loss_of(model)(outputs, labels)
+                stepping.find_loss(model)(outputs, labels)

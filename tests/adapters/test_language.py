@@ -71,11 +71,11 @@ def model(name="Model", loss_type=None, **config):
     ],
 )
 def test_the_loss_is_the_model_s_own_kind(given, loss):
-    assert stepping.loss_of(given) is loss
+    assert stepping.find_loss(given) is loss
     around = type("Adapted", (), {"get_base_model": lambda self: given})()
-    assert stepping.loss_of(around) is loss, "PEFT's models are what they wrap"
+    assert stepping.find_loss(around) is loss, "PEFT's models are what they wrap"
 
 
 def test_an_unknown_kind_is_refused():
     with pytest.raises(InputError, match="a Model, whose loss is 'ForQuestionAnswering'"):
-        stepping.loss_of(model(loss_type="ForQuestionAnswering"))
+        stepping.find_loss(model(loss_type="ForQuestionAnswering"))

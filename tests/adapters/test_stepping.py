@@ -20,7 +20,7 @@ def test_a_step_of_the_optimizer_is_a_step_of_the_trainer():
     other.fit()
     for mine, wanted in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(mine, wanted)
-    assert optimizer.done.step == 7
+    assert optimizer.progress.step == 7
     assert optimizer.param_groups is one.optimizer.param_groups
     with pytest.raises(StateError, match="all 7 steps"):
         optimizer.step()

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece import _check
-from apiece.adapters.fitting import ids_of
+from apiece.adapters.fitting import read_people
 from apiece.assignment import assign
 from apiece.audit.records import join
 from apiece.budgets import Budgets, Ownership, Units
@@ -167,7 +167,7 @@ PATHS: dict[str, Callable[..., Ids]] = {
     "clipping": lambda ids: Units.in_turn(ids).owner.tolist(),
     "owners": lambda ids: Ownership([[one] for one in ids]).owner.tolist(),
     "pairs": lambda ids: Ownership.from_pairs(range(len(ids)), ids).owner.tolist(),
-    "estimators": lambda ids: list(ids_of(ids, len(ids))),
+    "estimators": lambda ids: list(read_people(ids, len(ids))),
     "audit": lambda ids: Units.of(ids).mean(np.arange(len(ids))).tolist(),
     "query": by_query,
 }

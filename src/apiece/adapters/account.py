@@ -15,10 +15,17 @@ from apiece.errors import StateError
 from apiece.mechanisms import Composed, Mechanism, Repeated
 from apiece.plan import BoundPlan, Plan
 
-Budget = tuple[float, float]  # ε and δ that a record allows each fit
-History = tuple[tuple[int, int], ...]  # (fit, group of its plan) that somebody was in
-_HISTORIES = 20  # of one budget, composed each by itself
-_GROUPS = 12  # for which the total is stated
+# ε and δ that a record allows each fit.
+Budget = tuple[float, float]
+
+# The (fit, group of its plan) pairs that a record was in, by the number of the fit.
+History = tuple[tuple[int, int], ...]
+
+# Histories of one budget that are composed each by itself; of more, one that holds them all is.
+_MOST_HISTORIES = 20
+
+# Groups for which the total is stated.
+_MOST_GROUPS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class Spending:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Fit:
-    """One fit: its public plan, and who was in which group, where that was said."""
+    """One fit: its public plan, and the group of each person, where the fit named people."""
 
     plan: Plan
     ids: Ids | None = field(repr=False)
@@ -89,72 +96,94 @@ class Account:
             plan: That it runs.
             named: Whether the plan's ids are those of persons, the same in every fit.
         """
-        ids, index = (plan.ids, plan.group_index) if named else (None, None)
-        self._fits.append(_Fit(plan.public(), ids, index))
+        if named:
+            fit = _Fit(plan.public(), plan.ids, plan.group_index)
+        else:
+            fit = _Fit(plan.public(), None, None)
+        self._fits.append(fit)
 
     def __len__(self) -> int:
         return len(self._fits)
 
     def together(self) -> tuple[Spending, ...]:
-        """Return what each group spends in all fits together, the strictest first.
+        """Return the spending of each group in all fits together, the strictest first.
 
-        Of many groups, what some of them spend, from the strictest to the loosest.
+        Of many groups some are given, from the strictest to the loosest.
 
         Raises:
             StateError: Where fits that named nobody had different budgets, so that it is unknown
                 who was in which.
         """
-        histories = self._histories()
+        histories = self._collect_histories()
         budgets = sorted(histories)
-        chosen = np.linspace(0, len(budgets) - 1, min(len(budgets), _GROUPS)).round().astype(int)
-        return tuple(self._spending(budgets[i], histories[budgets[i]]) for i in chosen.tolist())
+        count = min(len(budgets), _MOST_GROUPS)
+        chosen = np.linspace(0, len(budgets) - 1, count).round().astype(int)
+        spendings = []
+        for position in chosen.tolist():
+            budget = budgets[position]
+            spendings.append(self._compute_spending(budget, histories[budget]))
+        return tuple(spendings)
 
-    def _histories(self) -> dict[Budget, list[History]]:
+    def _collect_histories(self) -> dict[Budget, list[History]]:
         """Return the different histories that people of each budget have."""
-        named = [(f.ids, f.group_index) for f in self._fits]
-        rows = _rows([(i, g) for i, g in named if i is not None and g is not None])
-        if any(ids is None for ids, _ in named):
-            rows = self._by_budget()
+        named = [
+            (fit.ids, fit.group_index)
+            for fit in self._fits
+            if fit.ids is not None and fit.group_index is not None
+        ]
+        if len(named) == len(self._fits):
+            rows = _tabulate_groups(named)
+        else:
+            rows = self._tabulate_budgets()
         histories: dict[Budget, list[History]] = {}
         for row in rows:
             history = tuple((fit, group) for fit, group in enumerate(row) if group >= 0)
-            histories.setdefault(self._asked(*history[0]), []).append(history)
+            budget = self._find_budget(*history[0])
+            histories.setdefault(budget, []).append(history)
         return histories
 
-    def _by_budget(self) -> list[list[int]]:
+    def _tabulate_budgets(self) -> list[list[int]]:
         """Return one row a budget, which all fits must have: its group in each fit."""
-        groups = [
-            {self._asked(fit, g): g for g in range(len(noted.plan.budget_groups))}
-            for fit, noted in enumerate(self._fits)
-        ]
-        if any(each.keys() != groups[0].keys() for each in groups):
+        groups_by_budget = []
+        for number, fit in enumerate(self._fits):
+            groups = range(len(fit.plan.budget_groups))
+            groups_by_budget.append({self._find_budget(number, group): group for group in groups})
+        budgets = groups_by_budget[0].keys()
+        if any(groups.keys() != budgets for groups in groups_by_budget):
             raise StateError(
                 "account: its fits had different budgets and did not all name people, so that "
                 "nobody can tell who was in which; give fit people="
             )
-        return [[each[budget] for each in groups] for budget in groups[0]]
+        return [[groups[budget] for groups in groups_by_budget] for budget in budgets]
 
-    def _asked(self, fit: int, group: int) -> Budget:
-        asked = self._fits[fit].plan.budget_groups
-        return float(asked.epsilon[group]), float(asked.delta[group])
+    def _find_budget(self, fit: int, group: int) -> Budget:
+        """Return the budget of a group of a fit's plan."""
+        groups = self._fits[fit].plan.budget_groups
+        return float(groups.epsilon[group]), float(groups.delta[group])
 
-    def _spending(self, budget: Budget, histories: list[History]) -> Spending:
+    def _compute_spending(self, budget: Budget, histories: list[History]) -> Spending:
+        """Return the most that a record of this budget spends in one of the histories."""
         fits = max(map(len, histories))
-        if len(histories) > _HISTORIES:  # one that holds them all spends no less
-            histories = [tuple(sorted({part for history in histories for part in history}))]
+        if len(histories) > _MOST_HISTORIES:
+            # One that holds them all spends no less than any of them.
+            histories = [tuple(sorted({entry for history in histories for entry in history}))]
         fit, group = histories[0][0]
         epsilon, delta = budget
         name = str(self._fits[fit].plan.budget_groups.name[group])
-        spent = max(self._spent(history, delta) for history in histories)
-        return Spending(name, epsilon, delta, fits, spent)
+        epsilon_spent = max(self._compute_epsilon(history, delta) for history in histories)
+        return Spending(name, epsilon, delta, fits, epsilon_spent)
 
-    def _spent(self, history: History, delta: float) -> float:
-        counted: Counter[Mechanism] = Counter(
+    def _compute_epsilon(self, history: History, delta: float) -> float:
+        """Return an upper bound on the ε of all fits of a history together."""
+        counts: Counter[Mechanism] = Counter(
             self._fits[fit].plan.mechanism_for(group) for fit, group in history
         )
-        every = [m if times == 1 else Repeated(m, times) for m, times in counted.items()]
-        whole = every[0] if len(every) == 1 else Composed(*every)
-        return float(privacy_curve(whole, method="pld").epsilon(delta).upper)
+        parts = [
+            mechanism if times == 1 else Repeated(mechanism, times)
+            for mechanism, times in counts.items()
+        ]
+        mechanism = parts[0] if len(parts) == 1 else Composed(*parts)
+        return float(privacy_curve(mechanism, method="pld").epsilon(delta).upper)
 
     def __repr__(self) -> str:
         return f"Account({len(self)} fits)"
@@ -167,13 +196,18 @@ class Account:
         """
         if not self._fits:
             return "no fits"
-        head = ["group", "ε asked of each", "fits with one record", "ε of all together", "δ"]
-        rows = [head] + [
-            [s.name, f"{s.epsilon:g}", str(s.fits), rounded_up(s.epsilon_spent), f"{s.delta:g}"]
-            for s in self.together()
-        ]
-        first = f"{len(self)} fits; if all that comes of them is released:"
-        return "\n".join([first, *aligned(rows)])
+        rows = [["group", "ε asked of each", "fits with one record", "ε of all together", "δ"]]
+        for spending in self.together():
+            row = [
+                spending.name,
+                f"{spending.epsilon:g}",
+                str(spending.fits),
+                rounded_up(spending.epsilon_spent),
+                f"{spending.delta:g}",
+            ]
+            rows.append(row)
+        title = f"{len(self)} fits; if all that comes of them is released:"
+        return "\n".join([title, *aligned(rows)])
 
     def __sklearn_clone__(self) -> Account:
         """Return this account: the clones of an estimator share it."""
@@ -189,12 +223,15 @@ class Account:
         )
 
 
-def _rows(named: list[tuple[Ids, Integers]]) -> list[list[int]]:
-    """Return the different rows of people × fits: the group that a person was in, or −1."""
-    if not named:
+def _tabulate_groups(fits: list[tuple[Ids, Integers]]) -> list[list[int]]:
+    """Return the different rows of people × fits: the group that a person was in, or −1.
+
+    fits: of each its people's ids and groups.
+    """
+    if not fits:
         return []
-    people = np.unique(np.concatenate([ids for ids, _ in named]))
-    table = np.full((people.size, len(named)), -1, dtype=np.int64)
-    for fit, (ids, index) in enumerate(named):
-        table[np.searchsorted(people, ids), fit] = index
+    people = np.unique(np.concatenate([ids for ids, _ in fits]))
+    table = np.full((people.size, len(fits)), -1, dtype=np.int64)
+    for fit, (ids, groups) in enumerate(fits):
+        table[np.searchsorted(people, ids), fit] = groups
     return [[int(group) for group in row] for row in np.unique(table, axis=0)]

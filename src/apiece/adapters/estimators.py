@@ -19,18 +19,18 @@ from apiece._identity import common_index
 from apiece._types import AnyArray, Ids
 from apiece.adapters.account import Account
 from apiece.adapters.fitting import (
-    budgets_of,
-    codes_of,
-    declared,
-    declared_classes,
-    declared_columns,
-    features_of,
-    frame_of,
-    ids_of,
+    encode_for_prediction,
+    encode_for_training,
+    encode_labels,
+    read_budgets,
+    read_classes,
+    read_columns,
+    read_features,
+    read_frame,
+    read_people,
+    read_seed,
     require_joined,
-    require_labels_of,
-    seed_of,
-    training_features,
+    require_same_index,
 )
 from apiece.adapters.papers import Papers
 from apiece.assignment.unspent import default_batch
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from apiece.recipes import Recipe
 
 
-# Records that are expected in a step at most, where no batch size is given.
+# The largest expected batch size, in records, where none is given.
 MOST_EXPECTED = 2048.0
 
 
 @dataclass(eq=False, repr=False)
 class _Private(Papers):
-    """What all estimators here share; their parameters are the fields.
+    """The parameters and methods that all estimators here share.
 
     Attributes:
         plan_: The public plan that was run.
@@ -76,7 +76,7 @@ class _Private(Papers):
 
     @property
     def promises_(self) -> tuple[Promise, ...]:
-        """What each budget group asked for, and what the fit spends of it, rounded up."""
+        """Each budget group's budget, and its spending by the fit, rounded up."""
         check_is_fitted(self)
         return promises_of(self.plan_)
 
@@ -90,18 +90,18 @@ class _Private(Papers):
         rows: int,
     ) -> Budgets:
         """Return the budgets given to `fit`, else the estimator's own, joined to the rows."""
-        asked = self.epsilon if epsilon is None else epsilon
+        epsilons = self.epsilon if epsilon is None else epsilon
         deltas = self.delta if delta is None else delta
-        require_joined(X, y, epsilon=asked, delta=deltas)
-        return budgets_of(asked, deltas, ids, rows, self.levels)
+        require_joined(X, y, epsilon=epsilons, delta=deltas)
+        return read_budgets(epsilons, deltas, ids, rows, self.levels)
 
     @abstractmethod
     def _outputs(self, X: object) -> torch.Tensor:
-        """Return what the fitted network puts out for each row."""
+        """Return the fitted network's outputs for each row."""
 
 
 class _Classifies(ClassifierMixin, _Private):
-    """What classifiers share: the likeliest of the declared classes."""
+    """The methods that classifiers share: the likeliest of the declared classes."""
 
     classes_: AnyArray
 
@@ -115,7 +115,8 @@ class _Classifies(ClassifierMixin, _Private):
             InputError: For other columns or images, or a row with a number that cannot be read.
         """
         check_is_fitted(self)
-        return np.asarray(self._outputs(X).double().softmax(dim=1).numpy())
+        outputs = self._outputs(X).double()
+        return np.asarray(outputs.softmax(dim=1).numpy())
 
     def predict(self, X: object) -> AnyArray:
         """Return the likeliest class of each row.
@@ -147,7 +148,7 @@ class _Classifies(ClassifierMixin, _Private):
 
 @dataclass(eq=False, repr=False)
 class _Tabular(_Private):
-    """What estimators of tables share: a network on declared columns, by DP-SGD.
+    """The parameters and methods of estimators of tables: a network on declared columns.
 
     Attributes:
         feature_names_in_: Of the columns of X, where it had any.
@@ -183,9 +184,9 @@ class _Tabular(_Private):
             epsilon: For all, or one a row, a number or the name of one of `levels`; None takes the
                 estimator's. A person's rows agree. A Series has the index of X (of y, where X is
                 an array); a list or an array is taken by position.
-            delta: The same.
-            people: (n,) Whose each row is, joined likewise; None where each row is a record of its
-                own.
+            delta: As `epsilon`, in numbers.
+            people: (n,) The person of each row, joined likewise; None where each row is a record of
+                its own.
 
         Raises:
             DataError: For a Series with another index than X, or the same in another order.
@@ -194,28 +195,29 @@ class _Tabular(_Private):
             InfeasibleError: Where no plan meets the request.
         """
         target = self._target()
-        frame = frame_of(self, X, reset=True)
+        frame = read_frame(self, X, reset=True)
         require_joined(X, y, people=people)
-        ids = ids_of(people, len(frame))
+        ids = read_people(people, len(frame))
         budgets = self._budgets(X, y, epsilon, delta, ids, len(frame))
-        columns = declared(self.columns, list(frame.columns))
-        targets = self._encoded(X, y)
+        columns = read_features(self.columns, list(frame.columns))
+        targets = self._encode_targets(X, y)
         if not isinstance(self.account, Account | None):
             raise InputError(f"account = {self.account!r}: give an apiece.sklearn.Account or None")
         training, pate = self._settings(budgets)
         for doubt in doubts(budgets.groups):
             warnings.warn(doubt, UserWarning, stacklevel=2)
-        features = training_features(frame, columns)
+        features = encode_for_training(frame, columns)
+        # With the rows' positions as labels: so the targets of those that stay are found.
         rows = Examples(features, np.arange(len(frame)), ids).without_faulty()
         records = Examples(rows.features, targets[rows.labels], rows.person)
-        seed = seed_of(self.random_state)
+        seed = read_seed(self.random_state)
         training = self._train(budgets, target, records, training, seed)
-        self._note_run(
+        self._record_run(
             y,
             features=int(features.shape[1]),
             settings=tuned(training, pate),
             seed=seed,
-            columns=declared_columns(self.columns, list(frame.columns)),
+            columns=read_columns(self.columns, list(frame.columns)),
             hidden=training.hidden,
             rows_per_person=None if ids is None else training.rows_per_person or "all",
             method=training.method,
@@ -226,8 +228,8 @@ class _Tabular(_Private):
         """Return the settings of the training, checked as those of a job."""
         batch = self.batch_size
         if batch is None:
-            chosen = "sample" if self.strategy is None else self.strategy
-            batch = default_batch(budgets.groups, chosen, steps=self.steps, most=MOST_EXPECTED)
+            strategy = "sample" if self.strategy is None else self.strategy
+            batch = default_batch(budgets.groups, strategy, steps=self.steps, most=MOST_EXPECTED)
         training = Training(
             batch_size=batch,
             steps=self.steps,
@@ -250,17 +252,22 @@ class _Tabular(_Private):
         if self.search is not None:
             return self._search(budgets, strategy, target, rows, training, seed)
         plan = plan_of(training, budgets, strategy, unit=rows.unit)
-        self._note(plan)
+        self._note_plan(plan)
         targets = torch.from_numpy(rows.labels)
         self.network_ = by_sgd(plan, rows, target, targets, training, seed=seed)
         self.plan_ = plan.public()
         return training
 
     def _search(
-        self, budgets: Budgets, strategy: Any, target: Target, rows: Examples, training: Training,
+        self,
+        budgets: Budgets,
+        strategy: Any,
+        target: Target,
+        rows: Examples,
+        training: Training,
         seed: int | None,
-    ) -> Training:  # fmt: skip
-        """Keep the best network of a search and its plan, and return its settings."""
+    ) -> Training:
+        """Store the best network of a search and its plan, and return its settings."""
         import torch
 
         from apiece.jobs.model import by_sgd, rightness
@@ -271,16 +278,17 @@ class _Tabular(_Private):
         scored = rows
         if search.validation is not None:
             X, y = search.validation
-            scored = Examples(self._features(X), self._encoded(X, y))
-        own = {name: getattr(training, name) for name in SETTINGS}
-        candidates = Candidates.of(search, budgets, strategy, own, unit=rows.unit)
+            scored = Examples(self._encode_rows(X), self._encode_targets(X, y))
+        defaults = {name: getattr(training, name) for name in SETTINGS}
+        candidates = Candidates.of(search, budgets, strategy, defaults, unit=rows.unit)
         ids = candidates.first.ids
-        self._note(candidates.first)
+        self._note_plan(candidates.first)
 
-        def train(plan: BoundPlan, how: dict[str, Any], run: int) -> torch.nn.Module:
-            own_seed = None if seed is None else seed_of_run(seed, run)
-            own = replace(training, **how)
-            return by_sgd(plan, rows, target, torch.from_numpy(rows.labels), own, seed=own_seed)
+        def train(plan: BoundPlan, settings: dict[str, Any], run: int) -> torch.nn.Module:
+            run_seed = None if seed is None else seed_of_run(seed, run)
+            run_training = replace(training, **settings)
+            labels = torch.from_numpy(rows.labels)
+            return by_sgd(plan, rows, target, labels, run_training, seed=run_seed)
 
         targets = torch.from_numpy(scored.labels)
         best = candidates.best(
@@ -288,33 +296,35 @@ class _Tabular(_Private):
             lambda network: rightness(network, scored, target, targets, ids),
             Streams.from_seed(seed),
         )
-        self.network_, self.plan_ = best.model, candidates.plan(best.settings).public()
+        self.network_ = best.model
+        self.plan_ = candidates.plan(best.settings).public()
         return replace(training, **best.settings)
 
-    def _note(self, plan: BoundPlan) -> None:
-        """Note a plan that is about to be run."""
+    def _note_plan(self, plan: BoundPlan) -> None:
+        """Note a plan that is about to be run in the account, where there is one."""
         if self.account is not None:
             self.account.note(plan, named=plan.unit == "person")
 
-    def _features(self, X: object) -> npt.NDArray[np.float32]:
+    def _encode_rows(self, X: object) -> npt.NDArray[np.float32]:
         """Return the features of rows to be predicted."""
-        frame = frame_of(self, X, reset=False)
-        return features_of(frame, declared(self.columns, list(frame.columns)))
+        frame = read_frame(self, X, reset=False)
+        columns = read_features(self.columns, list(frame.columns))
+        return encode_for_prediction(frame, columns)
 
     def _outputs(self, X: object) -> torch.Tensor:
         import torch
 
         with torch.no_grad():
-            outputs: torch.Tensor = self.network_(torch.from_numpy(self._features(X)))
+            outputs: torch.Tensor = self.network_(torch.from_numpy(self._encode_rows(X)))
         return outputs
 
     @abstractmethod
     def _target(self) -> Target:
-        """Return what is predicted, as declared."""
+        """Return the declared target: its classes, or its range."""
 
     @abstractmethod
-    def _encoded(self, X: object, y: object) -> AnyArray:
-        """Return the targets of the rows, checked."""
+    def _encode_targets(self, X: object, y: object) -> AnyArray:
+        """Return the targets of the rows as numbers, checked."""
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -328,23 +338,23 @@ class PrivateClassifier(_Classifies, _Tabular):
 
     Nothing is learned from the rows but by the private training: classes, and the range or the
     values of each column, are declared. A row with a number that cannot be read contributes
-    nothing. What stands before the estimator in a `Pipeline` is not private: let it learn nothing.
+    nothing. Steps before the estimator in a `Pipeline` are not private: let them learn nothing.
 
     Args:
         classes: All labels that there can be, at least two; required.
-        columns: What each column of X is, required: `Numeric(lower, upper)` for all, or a mapping
-            of names to `Numeric`, `Categorical`, `Date` or `Skip`, or a `Schema`, or the path of
-            one. The columns of an array are called x0, x1, …
+        columns: The declaration of each column of X, required: `Numeric(lower, upper)` for all, or
+            a mapping of names to `Numeric`, `Categorical`, `Date` or `Skip`, or a `Schema`, or the
+            path of one. The columns of an array are called x0, x1, …
         method: "dp-sgd", or "pate": teachers on the rows, who vote on public rows with noise, and a
             student that learns from the answers.
         public: For PATE, rows that are public, with the columns of X and no labels: they are not
             protected.
-        teachers: For PATE, how many.
-        questions: For PATE, how many of the public rows teachers are asked about.
+        teachers: For PATE, their number.
+        questions: For PATE, the number of public rows that teachers are asked about.
         threshold: For PATE, the share of votes that an answer needs, as for `pate.plan_votes`.
         semi_supervised: For PATE, whether answers are spread over all public rows.
         epsilon: For all records, where `fit` is given none.
-        delta: The same.
+        delta: For all records, where `fit` is given none.
         levels: What people could choose, as {"low": 1, "high": 8}: epsilon then has these names,
             which name the groups of `plan_`.
         strategy: How budgets become a plan: a name or a strategy, as for `assign`; for PATE as for
@@ -354,7 +364,7 @@ class PrivateClassifier(_Classifies, _Tabular):
         batch_size: Expected; None takes as many as let each group spend its ε, at most 2048: by
             the public counts of budgets, the strategy and the steps. For PATE the rows of a teacher
             in a step; None takes 32.
-        steps: How many updates.
+        steps: Number of updates.
         clip_norm: The mean bound on a record's gradient.
         learning_rate: Of plain SGD.
         hidden: Widths of hidden layers.
@@ -401,16 +411,17 @@ class PrivateClassifier(_Classifies, _Tabular):
     def _target(self) -> Classes:
         from apiece.jobs.model import Classes
 
-        return Classes(tuple(declared_classes(self.classes).tolist()))
+        return Classes(tuple(read_classes(self.classes).tolist()))
 
-    def _encoded(self, X: object, y: object) -> AnyArray:
-        classes = declared_classes(self.classes)
-        codes = codes_of(X, y, classes)
+    def _encode_targets(self, X: object, y: object) -> AnyArray:
+        classes = read_classes(self.classes)
+        codes = encode_labels(X, y, classes)
         self.classes_ = classes
         return codes
 
     def _settings(self, budgets: Budgets) -> tuple[Training, Pate]:
-        training = replace(super()._settings(budgets)[0], method=self.method)
+        training, _ = super()._settings(budgets)
+        training = replace(training, method=self.method)
         pate = Pate(teachers=self.teachers, threshold=self.threshold)
         if self.method == "pate":
             size = 32 if self.batch_size is None else self.batch_size
@@ -442,9 +453,9 @@ class PrivateClassifier(_Classifies, _Tabular):
             threshold=self.threshold,
             unit=rows.unit,
         )
-        self._note(votes.plan)
-        frame = frame_of(self, self.public, reset=False)
-        public = encode(frame, declared(self.columns, list(frame.columns)))
+        self._note_plan(votes.plan)
+        frame = read_frame(self, self.public, reset=False)
+        public = encode(frame, read_features(self.columns, list(frame.columns)))
         self.network_, _ = student(
             votes,
             rows,
@@ -462,13 +473,13 @@ class PrivateClassifier(_Classifies, _Tabular):
 class PrivateRegressor(RegressorMixin, _Tabular):
     """A linear regression, or with hidden layers a network, that keeps each record's (ε, δ).
 
-    As `PrivateClassifier`, but for the target: its range is declared, values outside are clipped
-    to it, and what is predicted lies in it. All other parameters of DP-SGD and all attributes are
-    those of `PrivateClassifier`; the output of `network_` is in [-1, 1], `target` scaled.
+    It works as `PrivateClassifier` does, but for the target: its range is declared, values outside
+    are clipped to it, and predictions lie in it. All other parameters of DP-SGD and all attributes
+    are those of `PrivateClassifier`; the output of `network_` is in [-1, 1], `target` scaled.
 
     Args:
         target: `Numeric(lower, upper)`, the range of y; required.
-        columns: What each column of X is, as of `PrivateClassifier`; required.
+        columns: The declaration of each column of X, as in `PrivateClassifier`; required.
 
     Guarantee:
         As `PrivateClassifier`.
@@ -496,10 +507,10 @@ class PrivateRegressor(RegressorMixin, _Tabular):
 
         return Amount(self.target)
 
-    def _encoded(self, X: object, y: object) -> AnyArray:
+    def _encode_targets(self, X: object, y: object) -> AnyArray:
         values = column_or_1d(y, warn=True, dtype=np.float64)
         check_consistent_length(X, values)
-        require_labels_of(X, y)
+        require_same_index(X, y)
         if not np.isfinite(values).all():
             raise InputError("y: contains NaN or infinity; leave these rows out")
         return self._target().encoded(values).numpy()
@@ -543,7 +554,7 @@ class PrivateImageClassifier(_Classifies):
     Args:
         classes: All labels that there can be; none is learned from y.
         recipe: A name in `apiece.recipes.RECIPES`, or a `Recipe`.
-        cache: A folder where features are kept; None for nowhere.
+        cache: A folder in which features are stored; None stores none.
 
     Attributes:
         plan_: The public plan that was run.
@@ -591,7 +602,7 @@ class PrivateImageClassifier(_Classifies):
             y: (n,) Labels, each a declared class.
             epsilon: For all, or one an image; None takes the estimator's. A Series has the index
                 of y; a list or an array is taken by position.
-            delta: The same.
+            delta: As `epsilon`.
 
         Raises:
             InputError: For what is not declared, labels that are no class, other images, and values
@@ -600,32 +611,36 @@ class PrivateImageClassifier(_Classifies):
         """
         import torch
 
-        recipe, classes = self._recipe(), declared_classes(self.classes)
-        codes = codes_of(X, y, classes)
+        recipe = self._find_recipe()
+        classes = read_classes(self.classes)
+        codes = encode_labels(X, y, classes)
         self.classes_ = classes
-        plan = recipe.plan(self._budgets(X, y, epsilon, delta, None, codes.size), self.strategy)
+        budgets = self._budgets(X, y, epsilon, delta, None, codes.size)
+        plan = recipe.plan(budgets, self.strategy)
         features = recipe.features(np.asarray(X), cache=self.cache)
-        seed = seed_of(self.random_state)
+        seed = read_seed(self.random_state)
         self.network_ = recipe.train(
             plan, features, torch.from_numpy(codes), classes.size, seed=seed
         )
         self.plan_ = plan.public()
-        self._note_run(
+        self._record_run(
             y,
             features=features[0, 0].numel(),
             settings={
-                "batch_size": plan.expected_batch_size, "steps": plan.steps,
-                "clip_norm": recipe.clip_norm, "learning_rate": recipe.learning_rate,
+                "batch_size": plan.expected_batch_size,
+                "steps": plan.steps,
+                "clip_norm": recipe.clip_norm,
+                "learning_rate": recipe.learning_rate,
                 "momentum": recipe.momentum,
             },
             seed=seed,
             hidden=(),
             recipe=recipe.to_dict(),
             shape=list(features.shape[2:]),
-        )  # fmt: skip
+        )
         return self
 
-    def _recipe(self) -> Recipe:
+    def _find_recipe(self) -> Recipe:
         from apiece.recipes import RECIPES, Recipe
 
         if isinstance(self.recipe, Recipe):
@@ -637,4 +652,5 @@ class PrivateImageClassifier(_Classifies):
     def _outputs(self, X: object) -> torch.Tensor:
         from apiece.recipes import outputs_of
 
-        return outputs_of(self.network_, self._recipe().features(np.asarray(X), cache=self.cache))
+        features = self._find_recipe().features(np.asarray(X), cache=self.cache)
+        return outputs_of(self.network_, features)

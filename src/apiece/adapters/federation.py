@@ -28,11 +28,27 @@ from apiece.ledger import Ledger
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 from apiece.numerics.roots import bisect
 
-_TAIL: Final = 1e-3  # of δ, given to joining more often than is counted
-_FINEST: Final = 1e-4  # of δ, the slack that is still told from what is beyond
-_CUTS: Final = 16  # of a bracket of ε
-_LISTED_ROUNDS: Final = 8  # rounds, of which each number joined is counted by itself
+# Share of δ for joining more often than any number that is counted.
+_TAIL: Final = 1e-3
+
+# The least slack, as a share of the accounts' δ, at which the curves of costs are still finite.
+_LEAST_SLACK: Final = 1e-4
+
+# Halvings of a bracket of ε.
+_HALVINGS: Final = 16
+
+# Rounds up to which each number of joined rounds is counted by itself; of more, the numbers at
+# these quantiles of their distribution are.
+_LISTED_ROUNDS: Final = 8
 _QUANTILES: Final = (0.3, 0.7, 0.95, 0.999, 0.99999)
+
+# Relative round-off of probabilities and of their sum, which is added or taken off.
+_CHANCE_ROUNDING: Final = 1e-9
+_SUM_ROUNDING: Final = 1e-6
+
+# The least rate that is tried, and the factor within which the largest rate is found.
+_LEAST_RATE: Final = 1e-4
+_RATE_PRECISION: Final = 1.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +56,13 @@ class Federation:
     """The public numbers of a federated training, fixed before the first round.
 
     Args:
-        rounds: How many, at most.
+        rounds: The most rounds that are run.
         client_probability: Of each client's coin in each round.
-        clip_norm: ℓ2 bound on what a record adds.
-        client_clip: The same on what a client adds; None where clients as such are promised
-            nothing.
-        noise_stddev: Of the noise on each round's sum.
+        clip_norm: ℓ2 bound on a record's part of a sum.
+        client_clip: ℓ2 bound on a client's part; None where clients as such are promised nothing.
+        noise_stddev: Standard deviation of the noise on each round's sum.
         rates: Of each level of budgets, the probability of a record's coin.
-        expected_batch_size: What each round's noisy sum is divided by, whoever joined.
+        expected_batch_size: The divisor of each round's noisy sum, whoever joined.
 
     Raises:
         InputError: For values out of bounds.
@@ -80,10 +95,10 @@ class Federation:
         """Return an upper bound on the ε of a record of this level at `delta`.
 
         Args:
-            level: Its place in `rates`.
+            level: Its position in `rates`.
             delta: In (0, 1).
         """
-        return _epsilon(
+        return _compute_epsilon(
             self.noise_stddev / self.clip_norm,
             self.rates[level],
             self.client_probability,
@@ -105,11 +120,12 @@ class Federation:
                 "client_epsilon: no client_clip bounds what a client adds; give plan_federation "
                 "client_clip="
             )
-        one = Sampled(Gaussian(self.noise_stddev / self.client_clip), self.client_probability)
-        return float(privacy_curve(Repeated(one, self.rounds)).epsilon(delta).upper)
+        noise = Gaussian(self.noise_stddev / self.client_clip)
+        mechanism = Repeated(Sampled(noise, self.client_probability), self.rounds)
+        return float(privacy_curve(mechanism).epsilon(delta).upper)
 
     def costs(self, delta: float) -> Costs:
-        """Return what all rounds cost a record of each level, client coin known.
+        """Return the costs of all rounds for a record of each level, client coin known.
 
         Args:
             delta: Of the accounts that pay.
@@ -117,7 +133,8 @@ class Federation:
         Raises:
             InputError: For a δ outside (0, 1).
         """
-        return _costs(self, _check.probability("delta", delta, low_open=True, high_open=True))
+        delta = _check.probability("delta", delta, low_open=True, high_open=True)
+        return _compute_costs(self, delta)
 
 
 def plan_federation(
@@ -136,12 +153,12 @@ def plan_federation(
     Args:
         epsilon: Of each level of budgets.
         delta: For all.
-        records: How many records, over all clients, have each level; public or released.
-        rounds: As of `Federation`.
-        client_probability: As of `Federation`.
+        records: Number of records of each level, over all clients; public or released.
+        rounds: As in `Federation`.
+        client_probability: As in `Federation`.
         noise_multiplier: The noise's standard deviation over clip_norm.
-        clip_norm: As of `Federation`.
-        client_clip: As of `Federation`.
+        clip_norm: As in `Federation`.
+        client_clip: As in `Federation`.
 
     Raises:
         InfeasibleError: Where a level's ε allows no rate at this noise.
@@ -167,17 +184,17 @@ def plan_federation(
             f"records: {len(records)} counts for {len(epsilon)} levels; give one a level"
         )
     rates = []
-    for asked in epsilon:
-        rate = _rate(
-            multiplier, client_probability, rounds, _check.positive("epsilon", asked), delta
-        )
+    for budget in epsilon:
+        level_epsilon = _check.positive("epsilon", budget)
+        rate = _find_rate(multiplier, client_probability, rounds, level_epsilon, delta)
         if rate == 0:
             raise InfeasibleError(
-                f"epsilon = {asked:g}: no rate keeps it at noise multiplier {multiplier:g} over "
+                f"epsilon = {budget:g}: no rate keeps it at noise multiplier {multiplier:g} over "
                 f"{rounds} rounds; give more noise or fewer rounds"
             )
         rates.append(rate)
-    expected = client_probability * sum(q * n for q, n in zip(rates, records, strict=True))
+    joining = sum(rate * count for rate, count in zip(rates, records, strict=True))
+    expected = client_probability * joining
     return Federation(
         rounds=rounds,
         client_probability=client_probability,
@@ -203,7 +220,7 @@ def charge(
         run: The name of the charge in it.
         ids: Of the silo's people, each once.
         levels: Each one's level; a Series has the ids as its index.
-        federation: What is to be run.
+        federation: The federation that is to be run.
         delta: Of the accounts, about: the slacks that they may pay are chosen by it.
 
     Raises:
@@ -217,23 +234,31 @@ def charge(
 
 
 @functools.lru_cache(maxsize=64)
-def _costs(federation: Federation, delta: float) -> Costs:
-    multiplier, coin = federation.noise_stddev / federation.clip_norm, federation.client_probability
-    curves = [
-        privacy_curve(Composed())
-        if rate == 0
-        else PrivacyCurve(_Joined.of(multiplier, rate, coin, federation.rounds, delta * _FINEST))
-        for rate in federation.rates
-    ]
+def _compute_costs(federation: Federation, delta: float) -> Costs:
+    """Return the costs of all rounds for a record of each level, client coin known."""
+    curves = []
+    for rate in federation.rates:
+        if rate == 0:
+            curves.append(privacy_curve(Composed()))
+            continue
+        joined = _Joined.of(
+            federation.noise_stddev / federation.clip_norm,
+            rate,
+            federation.client_probability,
+            federation.rounds,
+            delta * _LEAST_SLACK,
+        )
+        curves.append(PrivacyCurve(joined))
     return costs_of(curves, delta)
 
 
 @functools.lru_cache(maxsize=4096)
-def _curve(multiplier: float, rate: float, times: int) -> PrivacyCurve:
+def _compute_curve(multiplier: float, rate: float, times: int) -> PrivacyCurve:
+    """Return the curve of a record whose client joins so many times."""
     return privacy_curve(Repeated(Sampled(Gaussian(multiplier), rate), times))
 
 
-def _epsilon(
+def _compute_epsilon(
     multiplier: float, rate: float, probability: float, rounds: int, delta: float
 ) -> float:
     """Return the least ε found at which the mean of δ over the times joined is at most `delta`."""
@@ -245,10 +270,15 @@ def _epsilon(
 
 @dataclass(frozen=True)
 class _Joined:
-    """The mean of δ(ε) over how often a client joins, from above."""
+    """The mean of δ(ε) over the number of rounds that a client joins, from above.
 
-    # Joining up to a number of times costs at most what that number costs; `beyond` is the chance
-    # of joining more often than any that is counted, which then tells everything.
+    share: the chances of the counted numbers, each with those between it and the one before.
+    curves: of a record whose client joins so many rounds. beyond: the chance of joining more often
+    than any that is counted.
+    """
+
+    # Joining up to a number of times costs at most what that number costs; beyond all that are
+    # counted everything counts as revealed.
 
     share: Floats
     curves: list[PrivacyCurve]
@@ -262,12 +292,13 @@ class _Joined:
 
         times = binom(rounds, probability)
         counts = [times.isf(_TAIL * delta), *(times.ppf(p) for p in _QUANTILES)]
-        at = np.unique(np.clip(counts, 1, rounds)).astype(int)
+        counted = np.unique(np.clip(counts, 1, rounds)).astype(int)
         if rounds <= _LISTED_ROUNDS:
-            at = np.arange(1, rounds + 1)
-        share = np.diff(times.cdf(at), prepend=times.cdf(0)) * (1 + 1e-9)
-        beyond = float(times.sf(at[-1])) * (1 + 1e-9)
-        return cls(share, [_curve(multiplier, rate, int(k)) for k in at], beyond)
+            counted = np.arange(1, rounds + 1)
+        share = np.diff(times.cdf(counted), prepend=times.cdf(0)) * (1 + _CHANCE_ROUNDING)
+        beyond = float(times.sf(counted[-1])) * (1 + _CHANCE_ROUNDING)
+        curves = [_compute_curve(multiplier, rate, int(count)) for count in counted]
+        return cls(share, curves, beyond)
 
     def delta(self, epsilon: Floats) -> Bounds:
         deltas = np.array([np.asarray(curve.delta(epsilon).upper) for curve in self.curves])
@@ -275,32 +306,39 @@ class _Joined:
         return Bounds(np.zeros(epsilon.shape), upper)
 
     def epsilon(self, delta: Floats) -> Bounds:
-        within = self.beyond < delta
-        rest = np.where(within, (delta - self.beyond) / (1 + 1e-6), 0.5)
-        enough = np.asarray(self.curves[-1].epsilon(rest).upper)
+        is_finite = self.beyond < delta
+        remaining = np.where(is_finite, (delta - self.beyond) / (1 + _SUM_ROUNDING), 0.5)
+        # Every counted number costs at most the largest one's δ, `remaining`, and the shares add up
+        # to 1 within the rounding taken off: so this ε is enough, and it is not evaluated again.
+        # Two roundings of one curve may differ from each other by more than that.
+        sufficient = np.asarray(self.curves[-1].epsilon(remaining).upper)
         least, _ = bisect(
             lambda epsilon: np.asarray(self.delta(epsilon).upper <= delta),
-            enough,
+            sufficient,
             0.0,
-            rounds=_CUTS,
+            rounds=_HALVINGS,
         )
-        # `enough` needs no look: every count joined costs at most the largest one's δ, `rest`, and
-        # the shares add up to 1 within the 1e-6 taken off. What two roundings of one curve say of
-        # each other may differ by more than that.
-        return Bounds(np.zeros(delta.shape), np.where(within, least, np.inf))
+        return Bounds(np.zeros(delta.shape), np.where(is_finite, least, np.inf))
 
 
-def _rate(
+def _find_rate(
     multiplier: float, probability: float, rounds: int, epsilon: float, delta: float
 ) -> float:
     """Return a rate that keeps (ε, δ), within three hundredths of the largest; 0 for none found."""
-    if _epsilon(multiplier, 1.0, probability, rounds, delta) <= epsilon:
+
+    def keeps(rate: float) -> bool:
+        return _compute_epsilon(multiplier, rate, probability, rounds, delta) <= epsilon
+
+    if keeps(1.0):
         return 1.0
-    low, high = 1e-4, 1.0
-    if not _epsilon(multiplier, low, probability, rounds, delta) <= epsilon:
+    if not keeps(_LEAST_RATE):
         return 0.0
-    while high / low > 1.03:
+    low = _LEAST_RATE
+    high = 1.0
+    while high / low > _RATE_PRECISION:
         middle = math.sqrt(low * high)
-        kept = _epsilon(multiplier, middle, probability, rounds, delta) <= epsilon
-        low, high = (middle, high) if kept else (low, middle)
+        if keeps(middle):
+            low = middle
+        else:
+            high = middle
     return low

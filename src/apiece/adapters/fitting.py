@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Columns = dict[str, Feature]
 
 
-def declared_classes(classes: npt.ArrayLike | None) -> npt.NDArray[np.generic]:
+def read_classes(classes: npt.ArrayLike | None) -> npt.NDArray[np.generic]:
     """Return the declared classes, sorted."""
     if classes is None:
         raise InputError(
@@ -43,22 +43,23 @@ def declared_classes(classes: npt.ArrayLike | None) -> npt.NDArray[np.generic]:
     return names
 
 
-def codes_of(X: object, y: object, classes: npt.NDArray[np.generic]) -> Integers:
-    """Return each label's place among the declared classes; one label for each row of X."""
+def encode_labels(X: object, y: object, classes: npt.NDArray[np.generic]) -> Integers:
+    """Return each label's position among the declared classes; one label for each row of X."""
     labels = column_or_1d(y, warn=True)
     check_consistent_length(X, labels)
-    require_labels_of(X, y)
+    require_same_index(X, y)
     check_classification_targets(labels)
     codes = Declared(classes.tolist()).positions(labels.tolist())
-    if (codes < 0).any():
+    undeclared = codes < 0
+    if undeclared.any():
         raise DataError(
-            f"y: {int((codes < 0).sum())} of {codes.size} labels are no declared class "
+            f"y: {int(undeclared.sum())} of {codes.size} labels are no declared class "
             f"({', '.join(map(repr, classes[:8].tolist()))}); declare all that there are"
         )
     return codes
 
 
-def require_labels_of(X: object, y: object) -> None:
+def require_same_index(X: object, y: object) -> None:
     """Check that y has the index of X, where both have one; an array X says nothing of y's."""
     if index_of(X) is not None:
         require_rows("X", X, y=y)
@@ -66,20 +67,25 @@ def require_labels_of(X: object, y: object) -> None:
 
 def require_joined(X: object, y: object, **values: object) -> None:
     """Check values with an entry a row against the rows' index: that of X, or else that of y."""
-    # What stands before an estimator in a pipeline often makes an array of a table, and y goes
-    # through it with its index.
+    # A step before an estimator in a pipeline often makes an array of a table, and y goes through
+    # it with its index.
     if index_of(X) is None and hasattr(X, "to_pandas"):
         table = X.to_pandas()
-        own = index_of(table)
-        if own is not None and not numbers_rows(own):  # kept by Arrow for pandas
+        index = index_of(table)
+        # Arrow stores the index of a pandas table.
+        if index is not None and not numbers_rows(index):
             X = table
-    name, rows = ("X", X) if index_of(X) is not None or index_of(y) is None else ("y", y)
-    require_rows(name, rows, **values)
+    if index_of(X) is None and index_of(y) is not None:
+        require_rows("y", y, **values)
+    else:
+        require_rows("X", X, **values)
 
 
-def frame_of(estimator: BaseEstimator, X: object, *, reset: bool) -> pd.DataFrame:
-    """Return X as a table with a name for each column, checked as scikit-learn checks it."""
-    # The columns of an array are called x0, x1, …; `reset` says that the estimator is fitted to X.
+def read_frame(estimator: BaseEstimator, X: object, *, reset: bool) -> pd.DataFrame:
+    """Return X as a table with a name for each column, checked as scikit-learn checks it.
+
+    The columns of an array are called x0, x1, … reset: whether the estimator is fitted to X.
+    """
     X = pandas_of(X)
     if isinstance(X, pd.DataFrame):
         if len(X) == 0:
@@ -92,14 +98,16 @@ def frame_of(estimator: BaseEstimator, X: object, *, reset: bool) -> pd.DataFram
     return pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])])
 
 
-def declared(columns: object, names: list[str]) -> Columns:
-    """Return the declaration of each of the columns `names` that makes features."""
-    return Schema("columns", declared_columns(columns, names)).features(but=set())
+def read_features(columns: object, names: list[str]) -> Columns:
+    """Return the declarations of those of the columns `names` that make features."""
+    return Schema("columns", read_columns(columns, names)).features(but=set())
 
 
-def declared_columns(columns: object, names: list[str]) -> dict[str, Column]:
-    """Return the declaration of each of the columns `names`, in this order."""
-    # `columns` is a mapping by name, a `Schema` or the path of its file, or one `Numeric` for all.
+def read_columns(columns: object, names: list[str]) -> dict[str, Column]:
+    """Return the declarations of the columns `names`, in this order.
+
+    columns: a mapping by name, a `Schema` or the path of its file, or one `Numeric` for all.
+    """
     if isinstance(columns, Numeric):
         return dict.fromkeys(names, columns)
     if isinstance(columns, str | Path):
@@ -116,18 +124,20 @@ def declared_columns(columns: object, names: list[str]) -> dict[str, Column]:
     undeclared = [name for name in names if name not in columns]
     absent = [name for name in columns if name not in names]
     if undeclared or absent:
-        what = "are not declared" if undeclared else "are declared, and not in X"
-        shown = ", ".join(map(repr, (undeclared or absent)[:8]))
+        problem = "are not declared" if undeclared else "are declared, and not in X"
+        examples = ", ".join(map(repr, (undeclared or absent)[:8]))
         raise InputError(
-            f"columns: {shown} {what}; declare each column of X and no other, Skip() for one that "
-            "is not to be used"
+            f"columns: {examples} {problem}; declare each column of X and no other, Skip() for one "
+            "that is not to be used"
         )
     return {name: columns[name] for name in names}
 
 
-def features_of(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:
-    """Return the features of rows to be predicted; raise `DataError` for one without a number."""
-    # Warns of cells that are no declared value.
+def encode_for_prediction(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:
+    """Return the features of rows to be predicted; raise `DataError` for one without a number.
+
+    Warns of cells that are no declared value.
+    """
     encoded = encode(frame, columns)
     if encoded.faulty.any():
         raise DataError(
@@ -139,24 +149,28 @@ def features_of(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32
     return encoded.features
 
 
-def training_features(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:
-    """Return the features of rows to be trained on, NaN throughout for one without a number."""
-    # Warns the caller of `fit`, who holds the rows, of cells that are not as declared.
+def encode_for_training(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:
+    """Return the features of rows to be trained on, NaN throughout for one without a number.
+
+    Warns the caller of `fit`, who holds the rows, of cells that are not as declared.
+    """
     encoded = encode(frame, columns)
     warn_unread(encoded, columns, what="X", do="contribute nothing", stacklevel=4)
     return encoded.features
 
 
-def budgets_of(
+def read_budgets(
     epsilon: npt.ArrayLike | None,
     delta: npt.ArrayLike,
     people: Ids | None,
     rows: int,
     levels: Offered | None = None,
 ) -> Budgets:
-    """Return the budgets of the records, or of the persons, from one for all or one a row."""
-    # `people` is each row's person, or None where each row is a record of its own. Rows of one
-    # person must agree. With `levels`, epsilon has their names.
+    """Return the budgets of the records, or of the persons, from one for all or one a row.
+
+    people: each row's person; None where each row is a record of its own. Rows of one person must
+    agree. levels: where there are some, epsilon has their names.
+    """
     if epsilon is None:
         raise BudgetError("epsilon: missing; give fit an ε for all, or one for each row")
     for name, values in (("epsilon", epsilon), ("delta", delta)):
@@ -165,21 +179,21 @@ def budgets_of(
                 f"{name}: shape {np.shape(values)} for {rows} rows; give one number, or one for "
                 "each row"
             )
-    given = Budgets(np.broadcast_to(np.asarray(epsilon), rows), delta, levels=levels)
+    of_rows = Budgets(np.broadcast_to(np.asarray(epsilon), rows), delta, levels=levels)
     if people is None:
-        return given
-    ids, first, person = np.unique(people, return_index=True, return_inverse=True)
-    own = given.taken(first)
+        return of_rows
+    ids, first_rows, person = np.unique(people, return_index=True, return_inverse=True)
+    of_persons = of_rows.taken(first_rows)
     for name in ("epsilon", "delta"):
-        if (getattr(given, name) != getattr(own, name)[person]).any():
+        if (getattr(of_rows, name) != getattr(of_persons, name)[person]).any():
             raise BudgetError(
                 f"{name}: rows of one person differ in it; a person has one budget, and each of "
                 "their rows must say the same"
             )
-    return Budgets(own.epsilon, own.delta, ids=ids, labels=own.labels)
+    return Budgets(of_persons.epsilon, of_persons.delta, ids=ids, labels=of_persons.labels)
 
 
-def ids_of(people: npt.ArrayLike | None, rows: int) -> Ids | None:
+def read_people(people: npt.ArrayLike | None, rows: int) -> Ids | None:
     """Return each row's person as texts or whole numbers; None where nobody is named."""
     if people is None:
         return None
@@ -189,7 +203,7 @@ def ids_of(people: npt.ArrayLike | None, rows: int) -> Ids | None:
     return ids
 
 
-def seed_of(random_state: object) -> int | None:
+def read_seed(random_state: object) -> int | None:
     """Return scikit-learn's random_state as a number; None is the system's randomness."""
     if random_state is None:
         return None

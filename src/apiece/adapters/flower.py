@@ -42,28 +42,37 @@ from apiece.training.randomness import noisy_mean
 
 __all__ = ["FederatedClient", "FederatedStrategy", "Federation", "charge", "plan_federation"]
 
-Array = AnyArray  # a parameter, or a sum of its gradients
-Form = list[tuple[str, tuple[int, ...]]]  # the name and the shape of each parameter that is trained
-# The key of a round's configuration under which the server says what is trained.
+# A parameter, or a sum of its gradients.
+Array = AnyArray
+
+# The name and the shape of each parameter that is trained.
+Form = list[tuple[str, tuple[int, ...]]]
+
+# The key of a round's configuration under which the server lists the parameters that are trained.
 _TRAINED = "trained"
 
+# Values of the server's coins: a client joins where one is below its probability times this.
+_COIN_VALUES = 2**53
 
-def trained_in(model: nn.Module) -> dict[str, nn.Parameter]:
+
+def find_trained(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return a model's parameters that are trained, by name, in the order in which they travel."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def _difference(here: Form, there: Form) -> str | None:
-    """Return how what is trained differs between two sides; None where it is the same."""
-    if here == there:
+def _describe_difference(local: Form, remote: Form) -> str | None:
+    """Return how a client's trained parameters differ from the server's; None for equal ones."""
+    if local == remote:
         return None
-    names = {name for name, _ in here} ^ {name for name, _ in there}
-    if names:
-        first = sorted(names)[0]
-        side = "here" if first in dict(here) else "at the server"
-        return f"{len(here)} parameters here, {len(there)} at the server; {first!r} only {side}"
-    off = next((a, b) for a, b in zip(here, there, strict=True) if a != b)
-    return f"{off[0][0]!r} of shape {off[0][1]} here, {off[1][0]!r} of {off[1][1]} at the server"
+    unpaired = {name for name, _ in local} ^ {name for name, _ in remote}
+    if unpaired:
+        name = sorted(unpaired)[0]
+        side = "here" if name in dict(local) else "at the server"
+        return f"{len(local)} parameters here, {len(remote)} at the server; {name!r} only {side}"
+    for (name, shape), (remote_name, remote_shape) in zip(local, remote, strict=True):
+        if (name, shape) != (remote_name, remote_shape):
+            break
+    return f"{name!r} of shape {shape} here, {remote_name!r} of {remote_shape} at the server"
 
 
 class FederatedStrategy(Strategy):
@@ -71,18 +80,18 @@ class FederatedStrategy(Strategy):
 
     A client that does not answer adds nothing; noise and divisor stay as they are. Where clients
     add the noise, a round with fewer answers than `least` has too little of it and changes nothing.
-    Each round says which parameters are trained, by name and shape, and a client that trains others
-    refuses it. An answer that does not fit is left out with a warning; where no answer of a round
-    fits, or nobody answers and somebody failed, nothing is released.
+    Each round lists the parameters that are trained, by name and shape, and a client that trains
+    others refuses it. An answer that does not fit is left out with a warning; where no answer of a
+    round fits, or nobody answers and somebody failed, nothing is released.
 
     Args:
         parameters: The model, of which the parameters that require a gradient are trained, or these
             parameters alone as arrays by name. A sequence of arrays has no names to compare.
-        federation: What is run.
+        federation: The federation that is run.
         learning_rate: Of the step along each round's noisy mean.
-        least: Of the clients' `least`; None where the noise is added here.
-        journal: A file that says which rounds were begun; a server that is started again goes on
-            after them. None keeps nothing.
+        least: The clients' `least`; None where the noise is added here.
+        journal: A file with the number of rounds that were begun; a server that is started again
+            goes on after them. None writes no file.
 
     Raises:
         InputError: For no parameter that is trained.
@@ -114,7 +123,7 @@ class FederatedStrategy(Strategy):
         journal: str | Path | None = None,
     ) -> None:
         super().__init__()
-        arrays = _arrays_of(parameters)
+        arrays = _read_parameters(parameters)
         if not arrays:
             raise InputError(
                 "parameters: none is trained; give a model with parameters that require a gradient"
@@ -122,20 +131,23 @@ class FederatedStrategy(Strategy):
         self.names = list(arrays) if isinstance(parameters, nn.Module | Mapping) else None
         self.current = [np.array(p, dtype=np.float64) for p in arrays.values()]
         self.dtypes = [np.asarray(p).dtype for p in arrays.values()]
-        self.federation, self.learning_rate, self.least = federation, learning_rate, least
+        self.federation = federation
+        self.learning_rate = learning_rate
+        self.least = least
         self.journal = None if journal is None else Path(journal)
-        self.begun = self.released = 0
+        self.begun = 0
+        self.released = 0
         if self.journal is not None and self.journal.exists():
-            self._take_up(self.journal)
+            self._read_journal(self.journal)
 
     def initialize_parameters(self, client_manager: object) -> Any:
         """Return the first parameters, or those of the last finished round."""
-        return self._shown()
+        return self._pack_parameters()
 
     def configure_fit(
         self, server_round: int, parameters: object, client_manager: Any
     ) -> list[Any]:
-        """Toss each client's coin; note that the round is begun before anyone is told.
+        """Toss each client's coin; the round is written to the journal before anyone joins it.
 
         Raises:
             StateError: After the last round that the federation allows.
@@ -146,18 +158,18 @@ class FederatedStrategy(Strategy):
                 "plan_federation more rounds="
             )
         self.begun += 1
-        self._note()
-        trained: dict[str, Any] = {}
+        self._write_journal()
+        config: dict[str, Any] = {}
         if self.names is not None:
             shapes = [list(p.shape) for p in self.current]
-            trained[_TRAINED] = json.dumps(list(zip(self.names, shapes, strict=True)))
-        told = FitIns(self._shown(), trained)
-        resolution = 2**53
-        chance = int(self.federation.client_probability * resolution)  # rounded down
+            config[_TRAINED] = json.dumps(list(zip(self.names, shapes, strict=True)))
+        instructions = FitIns(self._pack_parameters(), config)
+        # Rounded down: a client joins with at most the planned probability.
+        joining_values = int(self.federation.client_probability * _COIN_VALUES)
         return [
-            (client, told)
+            (client, instructions)
             for client in client_manager.all().values()
-            if secrets.randbelow(resolution) < chance
+            if secrets.randbelow(_COIN_VALUES) < joining_values
         ]
 
     def aggregate_fit(
@@ -168,39 +180,43 @@ class FederatedStrategy(Strategy):
         Args:
             server_round: Its number.
             results: Clients and their answers.
-            failures: Why others did not answer; each is a warning.
+            failures: Reasons of other clients for no answer; each is a warning.
 
         Raises:
             StateError: Where clients answered and no answer has the form of the parameters.
         """
         for failure in failures:
             _warn(f"a client did not answer round {server_round}: {failure}")
-        formed = [(who, arrays) for who, answer in results if (arrays := self._read(who, answer))]
-        if results and not formed:
+        answers = []
+        for client, answer in results:
+            arrays = self._read_answer(client, answer)
+            if arrays:
+                answers.append((client, arrays))
+        if results and not answers:
             raise StateError(
                 f"federation: none of the {len(results)} answers of round {server_round} fits the "
                 f"{len(self.current)} parameters that are trained here; freeze the same parameters "
                 "at the server and at every client, and give FederatedStrategy the model"
             )
         if failures and not results:
-            return self._shown(), {}
-        fitting = [arrays for who, arrays in formed if _finite(who, arrays)]
-        if self.least is not None and len(fitting) < self.least:
-            return self._shown(), {}
-        total = [np.zeros_like(p) for p in self.current]
-        for arrays in fitting:
-            for whole, array in zip(total, arrays, strict=True):
-                whole += array
-        for own, step in zip(self.current, self._noisy(total), strict=True):
-            own -= self.learning_rate * step
+            return self._pack_parameters(), {}
+        finite = [arrays for client, arrays in answers if _is_finite(client, arrays)]
+        if self.least is not None and len(finite) < self.least:
+            return self._pack_parameters(), {}
+        totals = [np.zeros_like(p) for p in self.current]
+        for arrays in finite:
+            for total, array in zip(totals, arrays, strict=True):
+                total += array
+        for parameter, mean in zip(self.current, self._compute_noisy_mean(totals), strict=True):
+            parameter -= self.learning_rate * mean
         self.released += 1
-        self._note()
-        return self._shown(), {}
+        self._write_journal()
+        return self._pack_parameters(), {}
 
     def configure_evaluate(
         self, server_round: int, parameters: object, client_manager: object
     ) -> Any:
-        """Return nobody: what clients measure on records is not covered by the promise."""
+        """Return nobody: clients' measurements on records are not covered by the promise."""
         return []
 
     def aggregate_evaluate(self, server_round: int, results: object, failures: object) -> Any:
@@ -210,41 +226,51 @@ class FederatedStrategy(Strategy):
     def evaluate(self, server_round: int, parameters: object) -> None:
         """Return nothing."""
 
-    def _read(self, client: Any, answer: Any) -> list[Array] | None:
+    def _read_answer(self, client: Any, answer: Any) -> list[Array] | None:
         """Return the arrays of an answer; None, with a warning, for one of another form."""
         arrays: list[Array] = parameters_to_ndarrays(answer.parameters)
         shapes = [a.shape for a in arrays]
         if shapes == [p.shape for p in self.current]:
             return arrays
         _warn(
-            f"the answer of {_name(client)} is left out: {len(arrays)} arrays of shapes {shapes} "
-            f"for {len(self.current)} trained parameters"
+            f"the answer of {_name_client(client)} is left out: {len(arrays)} arrays of shapes "
+            f"{shapes} for {len(self.current)} trained parameters"
         )
         return None
 
-    def _noisy(self, total: list[Array]) -> list[Array]:
-        names = [str(k) for k in range(len(total))]
-        sums = {n: torch.from_numpy(t) for n, t in zip(names, total, strict=True)}
+    def _compute_noisy_mean(self, totals: list[Array]) -> list[Array]:
+        """Return the sums with noise, over the expected batch size; clients may have added it."""
+        sums = {str(k): torch.from_numpy(total) for k, total in enumerate(totals)}
         bound = torch.tensor([self.federation.clip_norm])
-        stddev = 0.0 if self.least is not None else self.federation.noise_stddev
-        clipped, size = ClippedSum(sums, bound, bound, bound), self.federation.expected_batch_size
-        noisy = noisy_mean(clipped, stddev, size, generator=ChaCha20Stream())
-        return [noisy[name].numpy() for name in names]
+        clipped = ClippedSum(sums, bound, bound, bound)
+        noisy = noisy_mean(
+            clipped,
+            0.0 if self.least is not None else self.federation.noise_stddev,
+            self.federation.expected_batch_size,
+            generator=ChaCha20Stream(),
+        )
+        return [noisy[name].numpy() for name in sums]
 
-    def _shown(self) -> Any:
-        arrays = [p.astype(d) for p, d in zip(self.current, self.dtypes, strict=True)]
+    def _pack_parameters(self) -> Any:
+        """Return the parameters as Flower sends them, in their own types."""
+        arrays = [p.astype(dtype) for p, dtype in zip(self.current, self.dtypes, strict=True)]
         return ndarrays_to_parameters(arrays)
 
-    def _note(self) -> None:
+    def _write_journal(self) -> None:
         if self.journal is not None:
-            state = {"begun": self.begun, "released": self.released}
-            text = json.dumps({**state, "parameters": [p.tolist() for p in self.current]})
-            write_atomically(self.journal, text.encode())
+            state = {
+                "begun": self.begun,
+                "released": self.released,
+                "parameters": [p.tolist() for p in self.current],
+            }
+            write_atomically(self.journal, json.dumps(state).encode())
 
-    def _take_up(self, journal: Path) -> None:
+    def _read_journal(self, journal: Path) -> None:
+        """Go on after the rounds in a journal; raise `StateError` for a damaged or wrong one."""
         try:
             state = json.loads(journal.read_text())
-            begun, released = int(state["begun"]), int(state["released"])
+            begun = int(state["begun"])
+            released = int(state["released"])
             arrays = [np.array(p, dtype=np.float64) for p in state["parameters"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(
@@ -254,53 +280,55 @@ class FederatedStrategy(Strategy):
         shapes = [p.shape for p in self.current]
         if [a.shape for a in arrays] != shapes or not 0 <= released <= begun:
             raise StateError(f"{journal}: of another model or damaged; give the federation's own")
-        self.current, self.begun, self.released = arrays, begun, released
+        self.current = arrays
+        self.begun = begun
+        self.released = released
 
 
-def _finite(client: Any, arrays: list[Array]) -> bool:
+def _is_finite(client: Any, arrays: list[Array]) -> bool:
     """Return whether an answer is finite, and warn where it is not."""
-    if all(np.isfinite(a).all() for a in arrays):
+    if all(np.isfinite(array).all() for array in arrays):
         return True
-    _warn(f"the answer of {_name(client)} is left out: it is not finite")
+    _warn(f"the answer of {_name_client(client)} is left out: it is not finite")
     return False
 
 
-def _name(client: Any) -> str:
-    """Return how the server calls a client."""
+def _name_client(client: Any) -> str:
+    """Return the server's name of a client."""
     return f"client {getattr(client, 'cid', client)}"
 
 
-def _warn(what: str) -> None:
-    """Tell whoever runs the server."""
-    warnings.warn(f"federation: {what}", StewardWarning, stacklevel=4)
+def _warn(text: str) -> None:
+    """Warn the steward who runs the server."""
+    warnings.warn(f"federation: {text}", StewardWarning, stacklevel=4)
 
 
-def _arrays_of(
+def _read_parameters(
     parameters: nn.Module | Mapping[str, Array] | Sequence[Array],
 ) -> dict[str, Array]:
     """Return the arrays of the parameters that are trained, by name or else by number."""
     if isinstance(parameters, nn.Module):
-        held = trained_in(parameters)
-        return {name: p.detach().cpu().numpy() for name, p in held.items()}
+        trained = find_trained(parameters)
+        return {name: p.detach().cpu().numpy() for name, p in trained.items()}
     if isinstance(parameters, Mapping):
         return dict(parameters)
     return {str(k): array for k, array in enumerate(parameters)}
 
 
 class FederatedClient(NumPyClient):
-    """Holds a client's records, and answers a round with the sum of their clipped gradients.
+    """A client's records, whose answer to a round is the sum of their clipped gradients.
 
-    What it sends: one array for each parameter that is trained, and 1 as its number of examples,
-    since the true one is data about people. Without a drawn record it sends zeros.
+    It sends one array for each parameter that is trained, and 1 as its number of examples, since
+    the true one is data about people. Without a drawn record it sends zeros.
 
     Args:
         model: Takes the round's parameters, for those that require a gradient.
         loss_fn: (outputs, targets) → one loss a record.
         data: Inputs and targets, tensors with a row a record.
-        levels: Of each record, its place in `federation.rates`; by position, as data have no index:
-            a Series with one other than 0, 1, 2, … is refused.
-        federation: What is run.
-        included: Which records take part at all, such as those who could pay; None for all.
+        levels: Of each record, its position in `federation.rates`; in the order of the data, which
+            have no index: a Series with one other than 0, 1, 2, … is refused.
+        federation: The federation that is run.
+        included: The records that take part at all, such as those who could pay; None for all.
         least: With this many clients at least in every round, each adds a share of the noise, and
             the server none: for secure aggregation, where the server sees sums alone. None leaves
             the noise to the server.
@@ -353,8 +381,12 @@ class FederatedClient(NumPyClient):
             raise InputError(f"levels: {rates.size} for {len(data[0])} records; give one a record")
         if least is not None and not least >= 1:
             raise InputError(f"least = {least}: give at least 1 client")
-        self.model, self.loss_fn, self.data = model, loss_fn, data
-        self.rates, self.federation, self.least = rates, federation, least
+        self.model = model
+        self.loss_fn = loss_fn
+        self.data = data
+        self.rates = rates
+        self.federation = federation
+        self.least = least
 
     def fit(
         self, parameters: list[Array], config: Mapping[str, Any]
@@ -362,32 +394,39 @@ class FederatedClient(NumPyClient):
         """Return the round's sum, 1 and nothing more.
 
         Args:
-            parameters: That are trained, in the order of the model.
-            config: What the server says of them; nothing where it knows no names.
+            parameters: Those that are trained, in the order of the model.
+            config: The server's list of them; empty where it knows no names.
 
         Raises:
             StateError: Where the server trains other parameters than this model does.
         """
-        own = trained_in(self.model)
-        here: Form = [(name, tuple(p.shape)) for name, p in own.items()]
-        self._compare(here, parameters, config.get(_TRAINED))
+        trained = find_trained(self.model)
+        local: Form = [(name, tuple(p.shape)) for name, p in trained.items()]
+        self._check_form(local, parameters, config.get(_TRAINED))
         with torch.no_grad():
-            for parameter, array in zip(own.values(), parameters, strict=True):
+            for parameter, array in zip(trained.values(), parameters, strict=True):
                 parameter.copy_(torch.from_numpy(np.array(array)))
-        total = self._sum(ChaCha20Stream())
+        total = self._sum_gradients(ChaCha20Stream())
         if self.least is not None:
+            # Variances add up: `least` such shares are the whole noise.
             share = self.federation.noise_stddev / math.sqrt(self.least)
             total = replace(total, gradients=add_noise(total, share, generator=ChaCha20Stream()))
-        return [total.gradients[name].double().cpu().numpy() for name in own], 1, {}
+        arrays = [total.gradients[name].double().cpu().numpy() for name in trained]
+        return arrays, 1, {}
 
-    def _compare(self, here: Form, parameters: list[Array], said: Any) -> None:
-        """Raise `StateError` unless the server trains the same parameters."""
-        there: Form = [(name, np.shape(a)) for (name, _), a in zip(here, parameters, strict=False)]
-        if said is not None:
-            there = [(name, tuple(shape)) for name, shape in json.loads(said)]
-        elif len(parameters) != len(here):
-            there = [(str(k), np.shape(a)) for k, a in enumerate(parameters)]
-        difference = _difference(here, there)
+    def _check_form(self, local: Form, parameters: list[Array], listed: Any) -> None:
+        """Raise `StateError` unless the server trains the same parameters.
+
+        listed: its names and shapes as JSON; without them only shapes, and numbers, are compared.
+        """
+        if listed is not None:
+            remote: Form = [(name, tuple(shape)) for name, shape in json.loads(listed)]
+        elif len(parameters) != len(local):
+            remote = [(str(k), np.shape(array)) for k, array in enumerate(parameters)]
+        else:
+            names = [name for name, _ in local]
+            remote = list(zip(names, map(np.shape, parameters), strict=True))
+        difference = _describe_difference(local, remote)
         if difference is not None:
             frozen = sum(not p.requires_grad for p in self.model.parameters())
             raise StateError(
@@ -396,20 +435,23 @@ class FederatedClient(NumPyClient):
                 "FederatedStrategy the model"
             )
 
-    def _sum(self, coins: ChaCha20Stream) -> ClippedSum:
+    def _sum_gradients(self, coins: ChaCha20Stream) -> ClippedSum:
+        """Return the sum over the records whose coins fell so, as a whole at most client_clip."""
         drawn = np.flatnonzero(coins.uniform(self.rates.size) < self.rates)
         if not drawn.size:
-            none = torch.zeros(0)
-            zeros = {n: torch.zeros_like(p) for n, p in trained_in(self.model).items()}
-            return ClippedSum(zeros, none, none, none)
+            empty = torch.zeros(0)
+            zeros = {name: torch.zeros_like(p) for name, p in find_trained(self.model).items()}
+            return ClippedSum(zeros, empty, empty, empty)
         rows = torch.from_numpy(drawn)
-        inputs, targets = (part[rows] for part in self.data)
+        inputs, targets = self.data
         bounds = torch.full((drawn.size,), self.federation.clip_norm)
-        total = clip_and_sum(self.model, self.loss_fn, inputs, targets, bounds)
-        most = self.federation.client_clip
-        if most is None:
+        total = clip_and_sum(self.model, self.loss_fn, inputs[rows], targets[rows], bounds)
+        bound = self.federation.client_clip
+        if bound is None:
             return total
         # The nearest point of a ball: two sums are no further apart than they were.
-        length = math.sqrt(sum(float(g.double().square().sum()) for g in total.gradients.values()))
-        factor = min(1.0, most / length * (1 - 1e-6)) if length > 0 else 1.0
-        return replace(total, gradients={n: g * factor for n, g in total.gradients.items()})
+        squares = [float(g.double().square().sum()) for g in total.gradients.values()]
+        norm = math.sqrt(sum(squares))
+        factor = min(1.0, bound / norm * (1 - 1e-6)) if norm > 0 else 1.0
+        gradients = {name: gradient * factor for name, gradient in total.gradients.items()}
+        return replace(total, gradients=gradients)

@@ -24,15 +24,21 @@ except ModuleNotFoundError as error:
     raise lacking(error.name, "huggingface") from None
 
 from apiece._types import Flags, State
-from apiece.adapters.stepping import Loss, PrivateStep, loss_of, refused_resume, steps_an_epoch
+from apiece.adapters.stepping import (
+    Loss,
+    PrivateStep,
+    count_epoch_steps,
+    find_loss,
+    make_resume_error,
+)
 from apiece.errors import InputError, UnsupportedError
 from apiece.plan import Plan
 from apiece.training import PlannedSpending, public_numbers
 from apiece.training import Trainer as Engine
 from apiece.training.updates import find_step_arguments
 
-# What `TrainingArguments` has and private steps keep: evaluation, optimizer, logs, saved models.
-_KEPT = (
+# Fields of `TrainingArguments` that private steps honour: evaluation, optimizer, logs, models.
+_HONOURED_NAMES = (
     "output_dir per_device_train_batch_size per_device_eval_batch_size learning_rate "
     "lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio optim optim_args "
     "weight_decay adam_beta1 adam_beta2 adam_epsilon bf16 bf16_full_eval fp16_full_eval tf32 "
@@ -49,7 +55,9 @@ _KEPT = (
     "dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names "
     "do_train do_eval do_predict"
 )
-HONOURED = frozenset(_KEPT.split())
+HONOURED = frozenset(_HONOURED_NAMES.split())
+
+# The other fields, by what to do in place of giving them.
 _REMEDIES = {
     "the plan says how many steps are made: leave it out, or give assign steps=": (
         "max_steps num_train_epochs"
@@ -81,7 +89,7 @@ _REMEDIES = {
         "gradient_checkpointing_kwargs activation_checkpointing activation_checkpointing_kwargs"
     ),
 }
-REFUSED = {name: why for why, names in _REMEDIES.items() for name in names.split()}
+REFUSED = {name: remedy for remedy, names in _REMEDIES.items() for name in names.split()}
 
 
 class PrivateTrainer(transformers.Trainer):
@@ -89,9 +97,9 @@ class PrivateTrainer(transformers.Trainer):
 
     Optimizer, learning rates, evaluation, callbacks, logging and saved models are Hugging Face's,
     by `args`; who takes part in a step, clipping, noise and the number of steps are the plan's. The
-    training batch size of `args` is how many records are in memory at a time; what else would say
-    what a step is, as epochs and `max_grad_norm`, is refused if it is given. `bf16=True` runs the
-    steps under autocast.
+    training batch size of `args` is the number of records in memory at a time; other settings of a
+    step, as epochs and `max_grad_norm`, are refused if they are given. `bf16=True` runs the steps
+    under autocast.
 
     Args:
         model: A module whose outputs have `.logits`, with PEFT's adapters or without.
@@ -155,10 +163,14 @@ class PrivateTrainer(transformers.Trainer):
         args = copy.copy(args or transformers.TrainingArguments("tmp_trainer"))
         _check(args, plan, options)
         bf16 = args.bf16
-        args.max_steps, args.max_grad_norm, args.bf16 = plan.steps, 0.0, False
+        args.max_steps = plan.steps
+        args.max_grad_norm = 0.0
+        args.bf16 = False
         super().__init__(model, args, **options)
-        self.plan, self._loss = plan, loss_fn or loss_of(model)
-        self._seed, self._checkpoint = private_seed, checkpoint
+        self.plan = plan
+        self._loss = loss_fn or find_loss(model)
+        self._seed = private_seed
+        self._checkpoint = checkpoint
         self._settings: dict[str, Any] = {
             "people": people,
             "rows_per_person": rows_per_person,
@@ -172,28 +184,31 @@ class PrivateTrainer(transformers.Trainer):
         self._spending = PlannedSpending(plan)
         self._private: PrivateStep | None = None
         self._rates: _Rates | None = None
-        self.add_callback(_GoneOn(self))
+        self.add_callback(_StepNumber(self))
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Return the private step, around the optimizer and the scheduler that `args` ask for."""
         if self._private is None:
-            own = super().create_optimizer() if model is None else super().create_optimizer(model)
-            self._rates = _Rates(super().create_scheduler(self.plan.steps, own))
-            self._private = PrivateStep(self._engine(own), around=self._around)
+            if model is None:
+                optimizer = super().create_optimizer()
+            else:
+                optimizer = super().create_optimizer(model)
+            self._rates = _Rates(super().create_scheduler(self.plan.steps, optimizer))
+            self._private = PrivateStep(self._make_engine(optimizer), around=self._around)
         self.optimizer = self._private
         return self.optimizer
 
-    def _engine(self, optimizer: torch.optim.Optimizer) -> Engine:
-        """Return the trainer whose steps are run: a new one, or one that goes on."""
+    def _make_engine(self, optimizer: torch.optim.Optimizer) -> Engine:
+        """Return the trainer whose steps are run: a new one, or one that is resumed."""
         assert self._rates is not None
         loader = self._get_dataloader(self.train_dataset, "Training", batch_size=1)
         records = DataLoader(loader.dataset, collate_fn=loader.collate_fn)
         self.model.train()  # as it is in every step: a checkpoint is of a model in this mode
-        given = (self.model, optimizer, self._loss, self.plan, records)
+        arguments = (self.model, optimizer, self._loss, self.plan, records)
         settings = self._settings | {"scheduler": self._rates.scheduler}
         if self._resumes and self._checkpoint is not None:
-            return Engine.resume(self._checkpoint, *given, **settings)
-        return Engine(*given, seed=self._seed, checkpoint=self._checkpoint, **settings)
+            return Engine.resume(self._checkpoint, *arguments, **settings)
+        return Engine(*arguments, seed=self._seed, checkpoint=self._checkpoint, **settings)
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
@@ -203,9 +218,11 @@ class PrivateTrainer(transformers.Trainer):
         return self.lr_scheduler
 
     def _get_learning_rate(self) -> float:
-        """Return the rate of the last update, which is what is logged after it."""
-        done = None if self._private is None else self._private.done
-        return float(super()._get_learning_rate()) if done is None else done.learning_rate
+        """Return the rate of the last update, which is logged after it."""
+        progress = None if self._private is None else self._private.progress
+        if progress is None:
+            return float(super()._get_learning_rate())
+        return progress.learning_rate
 
     def add_callback(self, callback: object) -> None:
         """Add a callback, as `transformers.Trainer` does.
@@ -218,7 +235,8 @@ class PrivateTrainer(transformers.Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return an epoch's steps, empty: the records are drawn in the step."""
-        return DataLoader([{}] * steps_an_epoch(self.plan), batch_size=None)  # type: ignore[arg-type]
+        steps: Any = [{}] * count_epoch_steps(self.plan)
+        return DataLoader(steps, batch_size=None)
 
     def training_step(self, model: torch.nn.Module, *_: object, **__: object) -> torch.Tensor:
         """Leave the step to the optimizer; return no loss."""
@@ -229,13 +247,14 @@ class PrivateTrainer(transformers.Trainer):
         """Return 0: how large the batches were is private."""
         return 0
 
-    def log(self, logs: dict[str, float], *rest: object) -> None:
-        """Log what is public: planned spending instead of losses and norms of gradients."""
-        kept = {k: v for k, v in logs.items() if k not in ("loss", "grad_norm", "train_loss")}
-        done = None if self._private is None else self._private.done
-        if done is not None and "learning_rate" in kept:
-            kept |= public_numbers(done, self._spending)
-        super().log(kept, *rest)
+    def log(self, logs: dict[str, float], *args: object) -> None:
+        """Log public numbers: planned spending instead of losses and norms of gradients."""
+        private = ("loss", "grad_norm", "train_loss")
+        public = {name: value for name, value in logs.items() if name not in private}
+        progress = None if self._private is None else self._private.progress
+        if progress is not None and "learning_rate" in public:
+            public |= public_numbers(progress, self._spending)
+        super().log(public, *args)
 
     def train(self, resume_from_checkpoint: object = None, **options: Any) -> Any:
         """Run the plan; see `transformers.Trainer.train`.
@@ -252,21 +271,21 @@ class PrivateTrainer(transformers.Trainer):
         """
         if resume_from_checkpoint:
             folder = self._checkpoint if resume_from_checkpoint is True else resume_from_checkpoint
-            own = None if self._checkpoint is None else Path(self._checkpoint)
-            if own is None or Path(str(folder)) != own:
-                raise refused_resume("resume_from_checkpoint", "train(True)")
+            is_own = self._checkpoint is not None and Path(str(folder)) == Path(self._checkpoint)
+            if not is_own:
+                raise make_resume_error("resume_from_checkpoint", "train(True)")
             self._resumes = True
         engine = self.create_optimizer().trainer  # type: ignore[attr-defined]
         if engine.step_number == self.plan.steps:
             return TrainOutput(self.plan.steps, None, {})
         result = super().train(**options)
         engine.fit(0)
-        public = {k: v for k, v in result.metrics.items() if k != "train_loss"}
+        public = {name: value for name, value in result.metrics.items() if name != "train_loss"}
         return result._replace(training_loss=None, metrics=public)
 
 
 class _Rates:
-    """A scheduler as Hugging Face's loop sees it: to be read, and moved on by the private step."""
+    """A scheduler as Hugging Face's loop sees it: read only, as the private step moves it on."""
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
@@ -280,12 +299,12 @@ class _Rates:
         return rates
 
     def state_dict(self) -> State:
-        """Return nothing: a run is kept in its own checkpoint folder."""
+        """Return an empty state: a run is saved in its own checkpoint folder."""
         return {}
 
 
-class _GoneOn(transformers.TrainerCallback):
-    """Tells the loop how many steps a run that goes on has made."""
+class _StepNumber(transformers.TrainerCallback):
+    """Gives the loop the number of steps that a resumed run has made."""
 
     def __init__(self, trainer: PrivateTrainer) -> None:
         self._trainer = weakref.proxy(trainer)
@@ -305,8 +324,8 @@ def _refuse_stopping(callback: object) -> None:
 
 
 def _check(args: transformers.TrainingArguments, plan: Plan, options: Flags) -> None:
-    """Raise for what would not be what it says."""
-    scheduler = (options.get("optimizers") or (None, None))[1]
+    """Raise an error for arguments that private steps would not honour."""
+    _, scheduler = options.get("optimizers") or (None, None)
     kind = str(args.lr_scheduler_type).lower()
     if "plateau" in kind or (scheduler is not None and find_step_arguments(scheduler)):
         raise UnsupportedError(
@@ -319,21 +338,24 @@ def _check(args: transformers.TrainingArguments, plan: Plan, options: Flags) -> 
         raise InputError(
             "plan: it has a learning-rate schedule, and args another; make the plan without one"
         )
-    usual = transformers.TrainingArguments("tmp_trainer", use_cpu=args.use_cpu)
+    defaults = transformers.TrainingArguments("tmp_trainer", use_cpu=args.use_cpu)
     for field in fields(args):
-        name, value = field.name, getattr(args, field.name)
-        same = value == getattr(usual, name, field.default)
-        if name in HONOURED or same or (name == "max_steps" and value == plan.steps):
+        name = field.name
+        value = getattr(args, name)
+        is_default = value == getattr(defaults, name, field.default)
+        agrees = name == "max_steps" and value == plan.steps
+        if name in HONOURED or is_default or agrees:
             continue
-        why = REFUSED.get(name, "apiece does not know it: leave it out")
-        raise UnsupportedError(f"args: {name} = {value!r} has no say in private steps; {why}")
-    given = {
+        remedy = REFUSED.get(name, "apiece does not know it: leave it out")
+        raise UnsupportedError(f"args: {name} = {value!r} has no say in private steps; {remedy}")
+    meaningless = {
         "several processes": args.world_size > 1,
         "compute_loss_func": options.get("compute_loss_func") is not None,
         "save_strategy = 'best'": str(args.save_strategy).endswith(("best", "BEST")),
     }
-    for name in (name for name, is_set in given.items() if is_set):
-        raise UnsupportedError(
-            f"args: {name} has no meaning in private steps; leave it out (a loss of your own goes "
-            "into loss_fn)"
-        )
+    for name, is_set in meaningless.items():
+        if is_set:
+            raise UnsupportedError(
+                f"args: {name} has no meaning in private steps; leave it out (a loss of your own "
+                "goes into loss_fn)"
+            )

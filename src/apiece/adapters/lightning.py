@@ -11,7 +11,7 @@ except ModuleNotFoundError as error:
     raise lacking(error.name, "lightning") from None
 
 from apiece._types import State
-from apiece.adapters.stepping import PrivateStep, refused_resume, steps_an_epoch
+from apiece.adapters.stepping import PrivateStep, count_epoch_steps, make_resume_error
 from apiece.errors import UnsupportedError
 from apiece.training import PlannedSpending, Trainer, public_numbers
 
@@ -74,24 +74,25 @@ class PrivateModule(LightningModule):
 
     def train_dataloader(self) -> DataLoader[int]:
         """Return the numbers of an epoch's steps; the records are drawn in the step."""
-        return DataLoader(range(steps_an_epoch(self._step.trainer.plan)), batch_size=None)  # type: ignore[arg-type]
+        steps = range(count_epoch_steps(self._step.trainer.plan))
+        return DataLoader(steps, batch_size=None)  # type: ignore[arg-type]
 
     def configure_optimizers(self) -> PrivateStep:
         """Return the private step as an optimizer."""
         return self._step
 
     def training_step(self, *_: object) -> None:
-        """Take one step of the plan, and log what is public of it."""
+        """Take one step of the plan, and log its public numbers."""
         optimizer: Any = self.optimizers()
         optimizer.step()
-        if (done := self._step.done) is not None:
-            self.log_dict(public_numbers(done, self._spending))
-            self.trainer.should_stop = done.step == done.steps
+        if (progress := self._step.progress) is not None:
+            self.log_dict(public_numbers(progress, self._spending))
+            self.trainer.should_stop = progress.step == progress.steps
 
     def on_train_end(self) -> None:
         """Write the run's last checkpoint, where it has a folder."""
         self._step.trainer.fit(0)
 
     def on_load_checkpoint(self, checkpoint: State) -> None:
-        """Refuse: parameters and noise would no longer be those of one run."""
-        raise refused_resume("lightning")
+        """Refuse: parameters and noise would be of two runs."""
+        raise make_resume_error("lightning")

@@ -15,7 +15,7 @@ class MLflow:
     functions; what is computed from training records is private and has no place there.
 
     Args:
-        plan: That is run.
+        plan: The plan that is run.
         every: Steps between two entries.
 
     Raises:
@@ -38,22 +38,21 @@ class MLflow:
         self._mlflow = optional("mlflow", "mlflow")
         self._every = _check.count("every", every)
         self._spending = PlannedSpending(plan)
-        asked = {
-            f"asked/{_name(group.name)}": f"epsilon {group.epsilon:g}, delta {group.delta:g}"
-            for group in plan.public().groups
-        }
-        told = {"apiece/strategy": plan.strategy, "apiece/steps": plan.steps}
-        self._mlflow.log_params(told | asked)
+        parameters = {"apiece/strategy": plan.strategy, "apiece/steps": plan.steps}
+        for group in plan.public().groups:
+            name = f"asked/{_make_name(group.name)}"
+            parameters[name] = f"epsilon {group.epsilon:g}, delta {group.delta:g}"
+        self._mlflow.log_params(parameters)
 
     def __call__(self, progress: Progress) -> None:
         """Write one entry, if it is time for one."""
         if progress.step % self._every and progress.step != progress.steps:
             return
         numbers = public_numbers(progress, self._spending)
-        named = {_name(name): value for name, value in numbers.items()}
-        self._mlflow.log_metrics(named, step=progress.step)
+        metrics = {_make_name(name): value for name, value in numbers.items()}
+        self._mlflow.log_metrics(metrics, step=progress.step)
 
 
-def _name(text: str) -> str:
+def _make_name(text: str) -> str:
     """Return a name that MLflow takes."""
     return re.sub(r"[^\w\-. /]", "_", text.replace("ε", "epsilon"))

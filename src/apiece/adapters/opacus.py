@@ -42,7 +42,7 @@ def individual(
     callbacks: Sequence[Callback] | Callable[[Plan], Sequence[Callback]] = (),
     **options: Any,
 ) -> Trainer:
-    """Return a trainer of individual budgets for what `PrivacyEngine.make_private` takes or gives.
+    """Return a trainer of individual budgets from the arguments of `PrivacyEngine.make_private`.
 
     It takes epochs · len(data_loader) steps with n / len(data_loader) records, or with people that
     share of the persons, expected in each, as Opacus does, by Poisson sampling of its own at each
@@ -51,13 +51,14 @@ def individual(
     Args:
         module: Plain, or in Opacus' `GradSampleModule`, which is taken off for good.
         optimizer: Plain, or in Opacus' `DPOptimizer`, whose clipping and noise are not used.
-        data_loader: Of a map-style dataset; how many batches it has says the expected batch size.
+        data_loader: Of a map-style dataset; its number of batches gives the expected batch size.
         criterion: One loss a record; losses of torch that average or add up are taken apart.
         budgets: One a record, in the order of the dataset; with people one a person, by `ids`.
         epochs: From 1 on.
         max_grad_norm: The mean clipping norm of the plan.
         strategy: Of `assign`; `Scale()` where None.
-        people: (n,) Whose each record is, in the order of the dataset; None where each is its own.
+        people: (n,) The person of each record, in the order of the dataset; None where each record
+            is a unit of its own.
         callbacks: Of `Trainer`; or a function from the plan that is made here to them, such as
             `lambda plan: [TensorBoard("runs/first", plan)]`.
         **options: Of `Trainer`, such as rows_per_person.
@@ -113,27 +114,28 @@ def individual(
         clip_norm=max_grad_norm,
     )
     if people is not None:
-        plan, options = replace(plan, unit="person"), options | {"people": people}
-    plain: torch.optim.Optimizer = getattr(optimizer, "original_optimizer", optimizer)
-    if plain.state:
+        plan = replace(plan, unit="person")
+        options = options | {"people": people}
+    plain_optimizer: torch.optim.Optimizer = getattr(optimizer, "original_optimizer", optimizer)
+    if plain_optimizer.state:
         raise StateError(
             "optimizer: it has made steps, which the plan does not cover; begin with a new "
             "optimizer, and a model that has not seen these records"
         )
-    loss: Any = getattr(criterion, "criterion", criterion)  # of Opacus' ghost clipping
+    # Opacus' ghost clipping wraps the criterion.
+    loss: Any = getattr(criterion, "criterion", criterion)
     if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
         loss = copy.copy(loss)
         loss.reduction = "none"
-    told = callbacks(plan) if callable(callbacks) else callbacks
-    options = options | {"callbacks": told}
-    return Trainer(_module_of(module), plain, loss, plan, data_loader, **options)
+    options = options | {"callbacks": callbacks(plan) if callable(callbacks) else callbacks}
+    return Trainer(_unwrap(module), plain_optimizer, loss, plan, data_loader, **options)
 
 
-def _module_of(module: nn.Module) -> nn.Module:
-    """Return the module without what Opacus puts around it and hooks into it."""
-    plain: Any = getattr(module, "to_standard_module", None)
-    if plain is not None:
-        module = plain()
+def _unwrap(module: nn.Module) -> nn.Module:
+    """Return the module without Opacus' wrapper; `UnsupportedError` where its hooks are left."""
+    to_standard_module: Any = getattr(module, "to_standard_module", None)
+    if to_standard_module is not None:
+        module = to_standard_module()
     hooked = [name for name, p in module.named_parameters() if hasattr(p, "grad_sample")]
     if hooked:
         raise UnsupportedError(

@@ -1,6 +1,6 @@
 """Papers of a fitted estimator: its report, its statement, and its folder with both.
 
-A fit notes what it ran as a `Run`, so that an estimator's papers are made, checked and read back as
+A fit records its run as a `Run`, so that an estimator's papers are made, checked and read back as
 those of `apiece train`.
 """
 
@@ -20,9 +20,15 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from apiece._types import Json
 from apiece._version import __version__
-from apiece.adapters.fitting import codes_of, ids_of, require_joined, require_labels_of
+from apiece.adapters.fitting import (
+    encode_labels,
+    read_people,
+    require_joined,
+    require_same_index,
+)
 from apiece.budgets.levels import Levels, Offered
 from apiece.datasets import Categorical, Numeric, Schema
+from apiece.datasets.schema import Column
 from apiece.errors import InputError, StateError
 from apiece.jobs.config import read_words
 from apiece.jobs.prepared import RunFolder, refuse_used
@@ -48,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Said(TypedDict, total=False):
-    """What the steward says in the papers; see `Papers.statement`."""
+    """The steward's entries in the papers; see `Papers.statement`."""
 
     purpose: str
     controller: str
@@ -58,10 +64,10 @@ class Said(TypedDict, total=False):
 
 
 class Papers(BaseEstimator):
-    """What a fitted estimator says of itself.
+    """The report, the statement and the folder of a fitted estimator.
 
     Attributes:
-        run_: What the fit ran, from public numbers and declarations alone.
+        run_: The run of the fit, from public numbers and declarations alone.
     """
 
     plan_: Plan
@@ -85,7 +91,7 @@ class Papers(BaseEstimator):
         Args:
             X: Held-out rows, as for `fit`; without any the page has no accuracy.
             y: Their labels.
-            people: Whose each row is, where the estimator was fitted to persons.
+            people: The person of each row, where the estimator was fitted to persons.
             edition: "internal" for the steward, "public" for anyone.
             **said: As for `statement`.
 
@@ -99,15 +105,15 @@ class Papers(BaseEstimator):
         """
         from apiece.reporting import report
 
-        return report(self._told(X, y, people, said), edition=edition)
+        return report(self._complete_run(X, y, people, said), edition=edition)
 
     def described(self) -> Run:
-        """Return what was fitted, as `apiece.report` takes it.
+        """Return the run of the fit, as `apiece.report` takes it.
 
         Raises:
             StateError: Where the network was changed after the fit.
         """
-        return self._told(None, None, None, {})
+        return self._complete_run(None, None, None, {})
 
     def statement(self, **said: Unpack[Said]) -> Json:
         """Return the privacy statement of the fitted estimator as JSON types.
@@ -125,7 +131,7 @@ class Papers(BaseEstimator):
         Guarantee:
             As `jobs.statement_of`.
         """
-        return statement_of(self._told(None, None, None, said))
+        return statement_of(self._complete_run(None, None, None, said))
 
     def save(
         self,
@@ -143,7 +149,7 @@ class Papers(BaseEstimator):
         are not kept.
 
         Args:
-            folder: Where.
+            folder: Path of the folder.
             X: As for `report`.
             y: As for `report`.
             people: As for `report`.
@@ -156,85 +162,110 @@ class Papers(BaseEstimator):
         from apiece.jobs.model import HEAD, TABULAR, TabularModel, to_bytes
         from apiece.reporting import report
 
-        run = self._told(X, y, people, said)
+        run = self._complete_run(X, y, people, said)
         refuse_used(Path(folder))
-        told, facts = statement_of(run), run.data
+        statement = statement_of(run)
+        facts = run.data
         target = Categorical(facts.classes) if facts.classes else self.target
-        columns = Schema.from_dict({"columns": facts.columns}, "").columns if facts.columns else {}
-        model = TabularModel(self.network_, dict(columns), facts.label, target, told)  # type: ignore[arg-type]
-        place = RunFolder(Path(folder))
-        place.write(PLAN, run.kept.plan.to_json(indent=2) + "\n")
-        place.write(MODEL, to_bytes(model, TABULAR if facts.columns else HEAD))
-        place.write(STATEMENT, as_text(told))
-        place.write(METRICS, run.to_json(indent=2) + "\n")
-        place.write(REPORT, report(run).html)
-        return place.path
+        columns: Mapping[str, Column] = {}
+        if facts.columns:
+            columns = Schema.from_dict({"columns": facts.columns}, "").columns
+        model = TabularModel(self.network_, dict(columns), facts.label, target, statement)  # type: ignore[arg-type]
+        run_folder = RunFolder(Path(folder))
+        run_folder.write(PLAN, run.kept.plan.to_json(indent=2) + "\n")
+        run_folder.write(MODEL, to_bytes(model, TABULAR if facts.columns else HEAD))
+        run_folder.write(STATEMENT, as_text(statement))
+        run_folder.write(METRICS, run.to_json(indent=2) + "\n")
+        run_folder.write(REPORT, report(run).html)
+        return run_folder.path
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Return the fitted estimator in a folder that `save` wrote.
 
         Args:
-            folder: Where.
+            folder: Path of the folder.
 
         Raises:
             DataError: As `Run.load`: for weights, a plan, figures or a statement that are not what
                 the statement is bound to. Who can write all of them can make others that agree.
             InputError: For the folder of another estimator.
         """
-        import torch
-
-        from apiece.jobs.model import load_model, readable, stored_state
+        from apiece.jobs.model import load_model
         from apiece.recipes import Recipe
-        from apiece.recipes.recipe import HEADS
 
         run = Run.load(folder)
-        if run.estimator is None or run.estimator["name"] != cls.__name__:
-            of = "apiece train" if run.estimator is None else run.estimator["name"]
-            how = "apiece.jobs.load_model" if run.estimator is None else f"{of}.load"
-            raise InputError(f"{folder}: is of {of}, and not of {cls.__name__}; read it by {how}")
-        own, kept = run.estimator, run.kept
-        columns = Schema.from_dict({"columns": own["columns"]}, str(folder)).columns if own[
-            "columns"] else None  # fmt: skip
-        given: Json = {
-            **kept.settings, "strategy": run.strategy, "random_state": run.seed,
-            "hidden": run.hidden, "rows_per_person": run.rows_per_person, "method": run.method,
-            "classes": own["labels"], "columns": columns,
-            "recipe": own["recipe"] and Recipe.from_dict(own["recipe"]),
-        }  # fmt: skip
+        if run.estimator is None:
+            raise InputError(
+                f"{folder}: is of apiece train, and not of {cls.__name__}; read it by "
+                "apiece.jobs.load_model"
+            )
+        stored = run.estimator
+        if stored["name"] != cls.__name__:
+            raise InputError(
+                f"{folder}: is of {stored['name']}, and not of {cls.__name__}; read it by "
+                f"{stored['name']}.load"
+            )
+        columns = None
+        if stored["columns"]:
+            columns = Schema.from_dict({"columns": stored["columns"]}, str(folder)).columns
+        parameters: Json = {
+            **run.kept.settings,
+            "strategy": run.strategy,
+            "random_state": run.seed,
+            "hidden": run.hidden,
+            "rows_per_person": run.rows_per_person,
+            "method": run.method,
+            "classes": stored["labels"],
+            "columns": columns,
+            "recipe": stored["recipe"] and Recipe.from_dict(stored["recipe"]),
+        }
         model = cls()
-        for name, value in given.items():
+        for name, value in parameters.items():
             if hasattr(model, name):
                 setattr(model, name, None if value == "all" else value)
         path = Path(folder) / MODEL
-        if own["recipe"]:
-            head = HEADS[model.recipe.head]
-            with readable(path):
-                with torch.device("meta"):  # no memory for layers that are not there
-                    network = head(tuple(own["shape"]), len(own["labels"]))
-                network.load_state_dict(stored_state(path)[0], assign=True)
+        if stored["recipe"]:
+            model.network_ = _load_head(path, model.recipe.head, stored)
         else:
-            stored = load_model(path)
-            network, model.target = stored.network, stored.target
-        model.network_, model.plan_, model.run_ = network, kept.plan, run
-        if own["labels"]:
-            model.classes_ = np.unique(np.asarray(own["labels"]))
+            tabular = load_model(path)
+            model.network_ = tabular.network
+            model.target = tabular.target
+        model.plan_ = run.kept.plan
+        model.run_ = run
+        if stored["labels"]:
+            model.classes_ = np.unique(np.asarray(stored["labels"]))
         if columns is not None:
             model.n_features_in_ = len(columns)
-            if own["named"]:
+            if stored["named"]:
                 model.feature_names_in_ = np.array(list(columns), dtype=object)
         return model
 
-    def _note_run(
-        self, y: object, *, features: int, settings: Mapping[str, float], seed: int | None,
-        **how: Any,
-    ) -> None:  # fmt: skip
-        """Note what was run, when the fit is done: see `Run`."""
+    def _record_run(
+        self,
+        y: object,
+        *,
+        features: int,
+        settings: Mapping[str, float],
+        seed: int | None,
+        columns: Mapping[str, Column] | None = None,
+        recipe: Json | None = None,
+        shape: list[int] | None = None,
+        **options: Any,
+    ) -> None:
+        """Store the run of the fit, when it is done, as `run_`.
+
+        features: their number. settings: of the training. columns: declarations, of a table.
+        recipe, shape: of images, the recipe's settings and the shape of a view's features.
+        options: of `Run`.
+        """
         from apiece.jobs.running import versions
 
-        plan, state = self.plan_, self.network_.state_dict()
-        columns = how.pop("columns", {})
-        declared = Schema("fit", columns)
+        plan = self.plan_
+        declared = Schema("fit", columns or {})
+        feature_columns: Json = {}
+        if columns:
+            feature_columns = Schema("fit", declared.features(but=set())).to_dict()["columns"]
         number = self.target if isinstance(self.target, Numeric) else None
         labels = np.asarray(getattr(self, "classes_", ())).tolist()
         seeds = None if seed is None else (seed,)
@@ -253,8 +284,7 @@ class Papers(BaseEstimator):
                 commonest_class_share=None,
                 simulated_budgets=False,
                 unit=plan.unit,
-                columns=Schema("fit", declared.features(but=set())).to_dict()["columns"]
-                if columns else {},
+                columns=feature_columns,
                 target_range=None if number is None else (number.lower, number.upper),
                 target_scale="linear" if number is None else number.scale,
             ),
@@ -262,7 +292,7 @@ class Papers(BaseEstimator):
             analysis=None,
             no_limit_cap=None,
             seed=seed,
-            # Without its time, which could tell of rows to who gets the estimator.
+            # Without its time, which could reveal something of rows to who gets the estimator.
             strategies=(Trained(plan.strategy, plan, settings, seeds, (), 0.0),),
             models=1,
             totals=(),
@@ -273,50 +303,76 @@ class Papers(BaseEstimator):
                 "labels": labels,
                 "columns": declared.to_dict()["columns"],
                 "named": hasattr(self, "feature_names_in_"),
-                "recipe": how.pop("recipe", None),
-                "shape": how.pop("shape", None),
+                "recipe": recipe,
+                "shape": shape,
             },
-            bound=Bound.of(state, None, seed, None),
-            **how,
-        )  # fmt: skip
+            bound=Bound.of(self.network_.state_dict(), None, seed, None),
+            **options,
+        )
 
-    def _told(self, X: object, y: object, people: npt.ArrayLike | None, said: Said) -> Run:
-        """Return the run with what the steward says, and with figures of held-out rows, if any."""
+    def _complete_run(self, X: object, y: object, people: npt.ArrayLike | None, said: Said) -> Run:
+        """Return the run with the steward's entries, and with figures of held-out rows, if any."""
         check_is_fitted(self)
         run = self.run_
-        given = {name: value for name, value in said.items() if name != "levels"}
-        words = read_words(given, "levels")
+        texts = {name: value for name, value in said.items() if name != "levels"}
+        entries = read_words(texts, "levels")
         if run.bound is None or weights_digest(self.network_.state_dict()) != run.bound.weights:
             raise StateError(
                 "network_: was changed after fit; its papers are of another: fit again"
             )
         plan = run.kept.plan
-        one_delta = np.unique(plan.budget_groups.delta).size == 1
-        own = Levels(self.levels) if self.levels and one_delta else ()
-        levels = levels_of(said.get("levels", own), plan)
-        fits = run.models if self.account is None else max(run.models, len(self.account))
-        kept = (replace(run.kept, plan=named_by(levels, plan)),)
-        run = replace(run, strategies=kept, levels=levels or run.levels, models=fits, **words)  # type: ignore[arg-type]
-        return run if X is None else self._tested(run, X, y, people)
+        has_one_delta = np.unique(plan.budget_groups.delta).size == 1
+        default_levels = Levels(self.levels) if self.levels and has_one_delta else ()
+        levels = levels_of(said.get("levels", default_levels), plan)
+        models = run.models
+        if self.account is not None:
+            models = max(models, len(self.account))
+        run = replace(
+            run,
+            strategies=(replace(run.kept, plan=named_by(levels, plan)),),
+            levels=levels or run.levels,
+            models=models,
+            **entries,  # type: ignore[arg-type]
+        )
+        return run if X is None else self._test(run, X, y, people)
 
-    def _tested(self, run: Run, X: object, y: object, people: npt.ArrayLike | None) -> Run:
-        """Return the run with how well the estimator does on held-out rows."""
-        said, facts = np.asarray(self.predict(X)), run.data
-        require_labels_of(X, y)
+    def _test(self, run: Run, X: object, y: object, people: npt.ArrayLike | None) -> Run:
+        """Return the run with the estimator's accuracy, or errors, on held-out rows."""
+        predicted = np.asarray(self.predict(X))
+        facts = run.data
+        require_same_index(X, y)
         require_joined(X, y, people=people)
-        ids = ids_of(people, said.size)
+        ids = read_people(people, predicted.size)
         if (ids is None) == (facts.unit == "person"):
-            raise InputError(f"people: the estimator was fitted by {facts.unit}; "
-                             f"{'give' if ids is None else 'leave out'} people=")  # fmt: skip
-        unit = np.arange(said.size) if ids is None else np.unique(ids, return_inverse=True)[1]
+            remedy = "give" if ids is None else "leave out"
+            raise InputError(f"people: the estimator was fitted by {facts.unit}; {remedy} people=")
+        unit = np.arange(predicted.size)
+        if ids is not None:
+            _, unit = np.unique(ids, return_inverse=True)
         facts = replace(facts, test_records=int(unit.max()) + 1)
         if not facts.classes:
-            errors = errors_of(said, column_or_1d(y, dtype=np.float64), unit)
+            errors = errors_of(predicted, column_or_1d(y, dtype=np.float64), unit)
             return replace(run, data=facts, strategies=(run.kept.tested([errors], facts.unit),))
         classes = self.classes_
-        true = codes_of(X, y, classes)
-        answers = Predictions(pd.Index(classes).get_indexer(pd.Index(said)), true, unit)
-        facts = replace(facts, commonest_class_share=answers.commonest)
-        kept = run.kept.tested([answers], facts.unit)
-        tested = accuracies(answers, classes.size, answers, true, 0, {})
-        return replace(run, data=facts, strategies=(kept,), tested=tested)
+        codes = encode_labels(X, y, classes)
+        predicted_codes = pd.Index(classes).get_indexer(pd.Index(predicted))
+        predictions = Predictions(predicted_codes, codes, unit)
+        facts = replace(facts, commonest_class_share=predictions.commonest)
+        strategy = run.kept.tested([predictions], facts.unit)
+        tested = accuracies(predictions, classes.size, predictions, codes, 0, {})
+        return replace(run, data=facts, strategies=(strategy,), tested=tested)
+
+
+def _load_head(path: Path, name: str, stored: Json) -> torch.nn.Module:
+    """Return the trained head of an image classifier, by its name and its stored shape."""
+    import torch
+
+    from apiece.jobs.model import readable, stored_state
+    from apiece.recipes.recipe import HEADS
+
+    with readable(path):
+        # The layers take no memory before the stored tensors take their place.
+        with torch.device("meta"):
+            network = HEADS[name](tuple(stored["shape"]), len(stored["labels"]))
+        network.load_state_dict(stored_state(path)[0], assign=True)
+    return network

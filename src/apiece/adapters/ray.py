@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from apiece.audit.shadows import Arrays, Mapper, Work
 
 
-PATIENCE = 10.0  # seconds for a cluster to answer
+# Seconds in which a cluster must answer.
+PATIENCE = 10.0
 
 
 def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0) -> Mapper:
@@ -43,26 +44,27 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
 
     def mapper(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:
         ray = optional("ray", "ray")
-        opened = not ray.is_initialized()
-        if opened:
-            # for None Ray takes the last one that ran here, even if it is dead
+        must_connect = not ray.is_initialized()
+        if must_connect:
+            # For None Ray takes the last cluster that ran here, even if it is dead.
             _connect(ray, "local" if address is None else address)
         try:
-            held = ray.put(work)
+            shared_work = ray.put(work)
             train = ray.remote(num_cpus=cpus, num_gpus=gpus)(_train)
-            waiting = {train.remote(held, block): block for block in blocks}
-            while waiting:
-                (done, *_), _ = ray.wait(list(waiting), num_returns=1)
-                block = waiting.pop(done)
-                yield block, _got(ray, done, block)
+            pending = {train.remote(shared_work, block): block for block in blocks}
+            while pending:
+                (task, *_), _ = ray.wait(list(pending), num_returns=1)
+                block = pending.pop(task)
+                yield block, _fetch(ray, task, block)
         finally:
-            if opened:
+            if must_connect:
                 ray.shutdown()
 
     return mapper
 
 
 def _train(work: Work, block: int) -> Arrays:
+    """Train the shadow models of a block, in one thread of a worker."""
     import torch
 
     torch.set_num_threads(1)
@@ -70,9 +72,9 @@ def _train(work: Work, block: int) -> Arrays:
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Connect, or start a cluster; Ray itself would wait for one that is not there for long."""
+    """Connect, or start a cluster; for one that is not there Ray itself would wait long."""
     if address not in ("auto", "local"):
-        _knock(address)
+        _check_address(address)
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=False)
     except (ConnectionError, SystemExit) as error:  # Ray ends the process where "auto" is dead
@@ -81,12 +83,16 @@ def _connect(ray: Any, address: str) -> None:
         ) from None
 
 
-def _knock(address: str) -> None:
+def _check_address(address: str) -> None:
+    """Raise an error unless an address is one and something answers there."""
+    host = None
+    port = None
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
+        port = parts.port
     except ValueError:
-        host = port = None
+        pass  # such as a port that is no number
     if host is None or port is None:
         raise InputError(f"address = {address!r}: give host:port or ray://host:port of a cluster")
     try:
@@ -98,10 +104,11 @@ def _knock(address: str) -> None:
         ) from None
 
 
-def _got(ray: Any, task: Any, block: int) -> Arrays:
+def _fetch(ray: Any, task: Any, block: int) -> Arrays:
+    """Return the arrays of a finished task; `StateError` where its worker was lost."""
     try:
         arrays: Arrays = ray.get(task)
-    except ray.exceptions.RayTaskError:  # what training itself raised
+    except ray.exceptions.RayTaskError:  # an error of the training itself
         raise
     except ray.exceptions.RayError as error:
         raise StateError(

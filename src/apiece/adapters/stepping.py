@@ -22,8 +22,8 @@ from apiece.training import Progress, Trainer
 class PrivateStep(torch.optim.Optimizer):
     """An optimizer whose step is one step of a `Trainer`: draw, clip, noise, update.
 
-    It shares the parameter groups of the trainer's own optimizer, so that what shows or schedules
-    learning rates finds them. Gradients that a loop computes are not looked at.
+    It shares the parameter groups of the trainer's optimizer, so that a loop that shows or
+    schedules learning rates finds them. Gradients that a loop computes are not looked at.
 
     Guarantee:
         The parameters change by steps of the trainer alone.
@@ -37,37 +37,38 @@ class PrivateStep(torch.optim.Optimizer):
     ) -> None:
         super().__init__(trainer.optimizer.param_groups, {})
         self.param_groups = trainer.optimizer.param_groups
-        self.trainer, self._around = trainer, around
-        self.done: Progress | None = None  # what callbacks were told of the last step
+        self.trainer = trainer
+        self._around = around
+        self.progress: Progress | None = None  # of the last step
 
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         """Take one step of the trainer."""
         with self._around():
-            self.done = self.trainer.step()
+            self.progress = self.trainer.step()
 
     def __getstate__(self) -> State:
         return {"trainer": self.trainer}  # which refuses to be copied
 
     def state_dict(self) -> State:
-        """Return nothing: a run is kept in its own checkpoint folder."""
+        """Return an empty state: a run is saved in its own checkpoint folder."""
         return {}
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Refuse all but nothing: parameters and noise would no longer be those of one run."""
+        """Refuse a state that is not empty: parameters and noise would be of two runs."""
         if state_dict:
-            raise refused_resume("optimizer")
+            raise make_resume_error("optimizer")
 
 
-def refused_resume(what: str, remedy: str = "apiece.Trainer.resume") -> StateError:
+def make_resume_error(name: str, remedy: str = "apiece.Trainer.resume") -> StateError:
     """Return the error for going on from another framework's checkpoint."""
     return StateError(
-        f"{what}: a private run goes on from its own folder only; give checkpoint=... and use "
+        f"{name}: a private run goes on from its own folder only; give checkpoint=... and use "
         f"{remedy}"
     )
 
 
-def steps_an_epoch(plan: Plan) -> int:
-    """Return how many steps a plan takes for as many records as there are, at least one."""
+def count_epoch_steps(plan: Plan) -> int:
+    """Return the number of steps that expect as many records as there are, at least one."""
     records = sum(group.records for group in plan.groups)
     return max(round(records / plan.stages[0].expected_batch_size), 1)
 
@@ -76,12 +77,16 @@ Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class Outputs(Protocol):
-    """What a model of Hugging Face puts out."""
+    """Outputs of a model of Hugging Face."""
 
     logits: torch.Tensor
 
 
-_IGNORED = -100  # the label of a token that counts for nothing, as Hugging Face has it
+# The label of a token that counts for nothing, as Hugging Face has it.
+_IGNORED = -100
+
+# The names of the losses below are digested into checkpoints: with another name, a run that was
+# begun before could not be resumed.
 
 
 def of_classes(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
@@ -92,33 +97,33 @@ def of_classes(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
 def of_numbers(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean squared error, (B,)."""
     logits = outputs.logits
-    off: torch.Tensor = logits - labels.view_as(logits).to(logits.dtype)
-    return off.square().flatten(1).mean(1)
+    errors: torch.Tensor = logits - labels.view_as(logits).to(logits.dtype)
+    return errors.square().flatten(1).mean(1)
 
 
 def of_several(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean binary cross-entropy, (B,), of logits and labels (B, C)."""
     logits = outputs.logits
-    each = functional.binary_cross_entropy_with_logits(
+    losses = functional.binary_cross_entropy_with_logits(
         logits, labels.to(logits.dtype), reduction="none"
     )
-    return each.mean(1)
+    return losses.mean(1)
 
 
 def of_tokens(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean cross-entropy over its tokens, (B,), of logits (B, T, C)."""
     logits = outputs.logits
-    each = functional.cross_entropy(
+    losses = functional.cross_entropy(
         logits.transpose(1, 2), labels, reduction="none", ignore_index=_IGNORED
     )
-    counted = (labels != _IGNORED).sum(1).clamp(min=1)
-    return each.sum(1) / counted
+    tokens = (labels != _IGNORED).sum(1).clamp(min=1)
+    return losses.sum(1) / tokens
 
 
 def of_next_tokens(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean cross-entropy of the token that follows, (B,)."""
-    after = functional.pad(labels[:, 1:], (0, 1), value=_IGNORED)
-    return of_tokens(outputs, after)
+    next_labels = functional.pad(labels[:, 1:], (0, 1), value=_IGNORED)
+    return of_tokens(outputs, next_labels)
 
 
 def of_kind_of_labels(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
@@ -128,14 +133,14 @@ def of_kind_of_labels(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     set.
     """
     logits = outputs.logits
-    one = not labels.is_floating_point()
-    if labels.shape != (logits.shape[:1] if one else logits.shape):
+    are_classes = not labels.is_floating_point()
+    if labels.shape != (logits.shape[:1] if are_classes else logits.shape):
         raise InputError(
             f"labels: shape {tuple(labels.shape)} of {str(labels.dtype).removeprefix('torch.')} "
             f"for outputs of shape {tuple(logits.shape)}; give one integer a record, or one real "
             "number for each of several labels"
         )
-    return of_classes(outputs, labels) if one else of_several(outputs, labels)
+    return of_classes(outputs, labels) if are_classes else of_several(outputs, labels)
 
 
 _LOSSES: dict[str, Loss] = {
@@ -144,8 +149,8 @@ _LOSSES: dict[str, Loss] = {
     "ForTokenClassification": of_tokens,
 }
 # Kinds for which Hugging Face chooses by `problem_type`, the number of labels and their type.
-_OF_RECORDS = frozenset(
-    f"For{what}Classification" for what in ("Sequence", "Image", "Video", "Audio")
+_RECORD_KINDS = frozenset(
+    f"For{medium}Classification" for medium in ("Sequence", "Image", "Video", "Audio")
 )
 _BY_PROBLEM: dict[str, Loss] = {
     "regression": of_numbers,
@@ -154,22 +159,23 @@ _BY_PROBLEM: dict[str, Loss] = {
 }
 
 
-def loss_of(model: object) -> Loss:
+def find_loss(model: object) -> Loss:
     """Return the loss of one record that a model's own loss averages.
 
     Raises `InputError` for models whose loss is of another kind.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    name, config = type(base).__name__, getattr(base, "config", None)
+    name = type(base).__name__
+    config = getattr(base, "config", None)
     kind = getattr(base, "loss_type", None)
     if kind is None and name.endswith("LMHeadModel"):
-        kind = "ForCausalLM"  # which Hugging Face takes it for
+        kind = "ForCausalLM"  # as Hugging Face treats it
     problem = getattr(config, "problem_type", None)
-    if kind in _OF_RECORDS and (problem is None or problem in _BY_PROBLEM):
+    if kind in _RECORD_KINDS and (problem is None or problem in _BY_PROBLEM):
         if problem is not None:
             return _BY_PROBLEM[problem]
-        one_number: bool = config.num_labels == 1  # type: ignore[union-attr]
-        return of_numbers if one_number else of_kind_of_labels
+        is_number: bool = config.num_labels == 1  # type: ignore[union-attr]
+        return of_numbers if is_number else of_kind_of_labels
     if kind not in _LOSSES:
         raise InputError(
             f"loss_fn: there is none for a {name}, whose loss is {kind!r}; give "

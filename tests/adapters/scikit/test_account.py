@@ -100,7 +100,7 @@ def test_many_histories_are_bounded_by_one_that_holds_them_all() -> None:
 
 
 def test_of_many_budgets_some_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apiece.adapters.account._GROUPS", 2)
+    monkeypatch.setattr("apiece.adapters.account._MOST_GROUPS", 2)
     many = plan(np.linspace(1, 2, 20), range(20))
     told = noted(many, many).together()
     assert len(told) == 2

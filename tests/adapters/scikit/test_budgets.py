@@ -5,21 +5,21 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from apiece.adapters.fitting import budgets_of, ids_of
+from apiece.adapters.fitting import read_budgets, read_people
 from apiece.errors import BudgetError, DataError, InputError
 from sample_estimators import ROWS, classifier, features, people
 
 
 def test_one_for_all_or_one_a_row() -> None:
-    found = budgets_of([1.0, 2.0], 1e-5, None, 2)
+    found = read_budgets([1.0, 2.0], 1e-5, None, 2)
     assert found.epsilon.tolist() == [1.0, 2.0]
     assert found.delta.tolist() == [1e-5, 1e-5]
-    assert len(budgets_of(3, [1e-5, 1e-6, 1e-5], None, 3).groups) == 2
+    assert len(read_budgets(3, [1e-5, 1e-6, 1e-5], None, 3).groups) == 2
 
 
 def test_a_person_has_one_budget_and_is_one_record() -> None:
-    people = ids_of(["b", "a", "b"], 3)
-    found = budgets_of([2.0, 1.0, 2.0], 1e-5, people, 3)
+    people = read_people(["b", "a", "b"], 3)
+    found = read_budgets([2.0, 1.0, 2.0], 1e-5, people, 3)
     assert found.ids.tolist() == ["a", "b"]
     assert found.epsilon.tolist() == [1.0, 2.0]
 
@@ -29,9 +29,9 @@ def test_a_person_has_one_budget_and_is_one_record() -> None:
     [([2.0, 1.0, 2.1], 1e-5), (1.0, [1e-5, 1e-5, 1e-6]), ([1.0, 1.0, 1 + 1e-12], 1e-5)],
 )
 def test_rows_of_one_person_agree(epsilon: object, delta: object) -> None:
-    people = ids_of(np.array([7, 3, 7]), 3)
+    people = read_people(np.array([7, 3, 7]), 3)
     with pytest.raises(BudgetError, match="rows of one person differ"):
-        budgets_of(epsilon, delta, people, 3)
+        read_budgets(epsilon, delta, people, 3)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_rows_of_one_person_agree(epsilon: object, delta: object) -> None:
 )
 def test_what_is_no_budget_is_refused(epsilon: object, delta: object) -> None:
     with pytest.raises(InputError):
-        budgets_of(epsilon, delta, None, 3)
+        read_budgets(epsilon, delta, None, 3)
 
 
 @pytest.mark.parametrize("people", [["a"], [["a"], ["b"]], [1.0, np.nan], ["a", None], ["a", 1]])
@@ -63,7 +63,7 @@ def test_ids_are_of_one_kind_and_one_a_row(people: object) -> None:
     with pytest.raises(
         DataError, match=r"give (one for each of 2 rows|a flat list of ids|whole numbers or text)"
     ):
-        ids_of(people, 2)
+        read_people(people, 2)
 
 
 def test_words_are_budgets_and_name_the_promises() -> None:

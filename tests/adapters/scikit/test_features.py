@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator
 
-from apiece.adapters.fitting import declared, features_of, frame_of
+from apiece.adapters.fitting import encode_for_prediction, read_features, read_frame
 from apiece.errors import DataError, InputError
 from apiece.sklearn import Categorical, Numeric, Schema, Skip
 
@@ -15,15 +15,15 @@ AGE = Numeric(0, 100)
 
 
 def test_one_declaration_serves_all_columns() -> None:
-    assert declared(AGE, ["x0", "x1"]) == {"x0": AGE, "x1": AGE}
+    assert read_features(AGE, ["x0", "x1"]) == {"x0": AGE, "x1": AGE}
 
 
 def test_a_schema_and_its_file_declare_the_same(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text('[columns.age]\nkind = "numeric"\nlower = 0\nupper = 100\n')
     wanted = {"age": AGE}
-    assert declared(path, ["age"]) == declared(str(path), ["age"]) == wanted
-    assert declared(Schema("s", wanted), ["age"]) == wanted
+    assert read_features(path, ["age"]) == read_features(str(path), ["age"]) == wanted
+    assert read_features(Schema("s", wanted), ["age"]) == wanted
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_schema_and_its_file_declare_the_same(tmp_path: Path) -> None:
 )
 def test_what_is_not_declared_is_refused(columns: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        declared(columns, ["age", "city"])
+        read_features(columns, ["age", "city"])
 
 
 @pytest.mark.parametrize("bounds", [(1, 1), (2, 1), (0, np.inf), (np.nan, 1)])
@@ -56,16 +56,19 @@ def test_categories_are_a_list_of_different_ones(values: tuple[str, ...]) -> Non
 
 
 def test_columns_of_an_array_have_names() -> None:
-    frame = frame_of(BaseEstimator(), [[1, 2], [3, 4]], reset=True)
+    frame = read_frame(BaseEstimator(), [[1, 2], [3, 4]], reset=True)
     assert list(frame.columns) == ["x0", "x1"]
-    assert features_of(frame, declared(Numeric(1, 3), ["x0", "x1"])).tolist() == [[-1, 0], [1, 1]]
+    assert encode_for_prediction(frame, read_features(Numeric(1, 3), ["x0", "x1"])).tolist() == [
+        [-1, 0],
+        [1, 1],
+    ]
 
 
 def test_a_table_of_another_kind_is_read_by_to_pandas() -> None:
     import pyarrow as pa
 
     table = pa.table({"age": [1.0], "city": ["Bonn"]})
-    assert frame_of(BaseEstimator(), table, reset=True).to_dict("list") == {
+    assert read_frame(BaseEstimator(), table, reset=True).to_dict("list") == {
         "age": [1.0],
         "city": ["Bonn"],
     }
@@ -73,10 +76,13 @@ def test_a_table_of_another_kind_is_read_by_to_pandas() -> None:
 
 @pytest.mark.filterwarnings("ignore:X. cells of no declared value:apiece.errors.StewardWarning")
 def test_no_row_changes_the_features_of_another() -> None:
-    columns = declared({"age": AGE, "city": Categorical(("Bonn",))}, ["age", "city"])
+    columns = read_features({"age": AGE, "city": Categorical(("Bonn",))}, ["age", "city"])
     frame = pd.DataFrame({"age": [1.0, 50.0], "city": ["Bonn", "Köln"]})
     strange = pd.DataFrame({"age": [1e300, 50.0], "city": ["Rome", "Köln"]})
-    assert features_of(strange, columns)[1].tolist() == features_of(frame, columns)[1].tolist()
+    assert (
+        encode_for_prediction(strange, columns)[1].tolist()
+        == encode_for_prediction(frame, columns)[1].tolist()
+    )
 
 
 @pytest.mark.parametrize("age", [np.nan, np.inf, "old", None])
@@ -85,7 +91,7 @@ def test_nothing_is_predicted_for_what_cannot_be_read(age: object) -> None:
     with pytest.raises(
         DataError, match=r"nothing can be predicted for 1 rows.*\(1 in 'age'\).*missing=True"
     ):
-        features_of(frame, {"age": AGE})
+        encode_for_prediction(frame, {"age": AGE})
     if age in (None, "old") or age != age:
         marker = Numeric(0, 100, missing=("", "old"))
-        assert features_of(frame, {"age": marker})[1].tolist() == [0, 1]
+        assert encode_for_prediction(frame, {"age": marker})[1].tolist() == [0, 1]

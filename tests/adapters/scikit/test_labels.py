@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from apiece.adapters.estimators import PrivateClassifier, PrivateImageClassifier
-from apiece.adapters.fitting import codes_of, declared_classes
+from apiece.adapters.fitting import encode_labels, read_classes
 from apiece.datasets import Numeric
 from apiece.errors import DataError
 
@@ -13,18 +13,18 @@ from apiece.errors import DataError
 @pytest.mark.parametrize("make", [list, np.array, pd.Series])
 @pytest.mark.parametrize("values", [["no", "yes", "no"], [2, 5, 2], [False, True, False]])
 def test_codes_are_places_among_the_classes(make, values) -> None:
-    classes = np.array(declared_classes([values[1], values[0]]))
-    assert codes_of([[0]] * 3, make(values), classes).tolist() == [0, 1, 0]
+    classes = np.array(read_classes([values[1], values[0]]))
+    assert encode_labels([[0]] * 3, make(values), classes).tolist() == [0, 1, 0]
 
 
 def test_what_was_not_declared_is_counted() -> None:
     with pytest.raises(DataError, match="y: 2 of 3 labels are no declared class"):
-        codes_of([[0]] * 3, ["a", "x", "y"], np.array(["a", "b"]))
+        encode_labels([[0]] * 3, ["a", "x", "y"], np.array(["a", "b"]))
 
 
 def test_numbers_with_a_fraction_are_no_labels() -> None:
     with pytest.raises(ValueError, match="continuous"):
-        codes_of([[0]] * 3, [0.5, 1.0, 2.0], np.array([0, 1]))
+        encode_labels([[0]] * 3, [0.5, 1.0, 2.0], np.array([0, 1]))
 
 
 @pytest.mark.parametrize(
