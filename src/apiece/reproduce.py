@@ -1,4 +1,4 @@
-"""Tables and figures of papers, each by one command, with results that are kept.
+"""Tables and figures of papers, each by one command, with results that are stored.
 
 An experiment is one file in the `experiments` folder of the repository: a table or figure, as units
 that each run alone. Results are one JSON file each, written whole after every unit, and the page of
@@ -38,8 +38,10 @@ __all__ = [
     "spread",
 ]
 
-Unit = Mapping[str, Any]  # what defines one run, as JSON values; equal units have equal results
+# The definition of one run, as JSON values; equal units have equal results.
+Unit = Mapping[str, Any]
 
+# The line by which the file of an experiment is known.
 MARK = "EXPERIMENT = Experiment("
 HEAD = """# The papers' tables and figures
 
@@ -53,7 +55,7 @@ _RESULTS = Kind("results of an experiment", (".json",), b'{"experiment": ')
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a unit runs.
+    """The folders that a unit reads and writes.
 
     Attributes:
         data: The folder of data sets.
@@ -75,11 +77,11 @@ class Done:
     """One unit that ran.
 
     Attributes:
-        unit: What defines it.
-        result: What came of it, as JSON values.
-        seconds: That it took on the clock; None where that was not recorded.
-        machine: On which.
-        date: When it ended.
+        unit: Its definition.
+        result: Its result, as JSON values.
+        seconds: Its duration on the clock; None where that was not recorded.
+        machine: The machine that it ran on.
+        date: The day when it ended.
 
     Example:
         >>> from apiece.reproduce import Done
@@ -126,13 +128,14 @@ class Table:
     def markdown(self) -> str:
         """Return the table in Markdown."""
         head, *rows = [f"| {' | '.join(line)} |" for line in (self.head, *self.rows)]
+        rule = "|" + "---|" * len(self.head)
         title = [f"**{self.title}**", ""] if self.title else []
-        return "\n".join([*title, head, "|" + "---|" * len(self.head), *rows])
+        return "\n".join([*title, head, rule, *rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """What an experiment's file says of it as literals, which are read without running it."""
+    """The literals in an experiment's file, which are read without running it."""
 
     name: str
     paper: str
@@ -149,19 +152,19 @@ class Experiment(Outline):
     Attributes:
         name: Of the file, and on the command line.
         paper: Author and year.
-        shows: Which table or figure, on which data.
-        cost: What a unit takes, for people.
+        shows: The table or figure, and its data.
+        cost: The time and memory of a unit, in words.
         needs: Folders of data that it reads.
-        open: What of the paper no stored run covers, and why.
-        units: Takes the number of seeds and the scale in (0, 1]; returns what is to be run, in
-            the order of running. What a scale changes is part of a unit.
+        open: The parts of the paper that no stored run covers, and why.
+        units: Takes the number of seeds and the scale in (0, 1]; returns the units to be run, in
+            the order of running. All that a scale changes is part of a unit.
         run: Takes a unit and a place; returns its result.
-        tables: Takes what is done; returns the tables, with the published figures beside.
-        after: Takes what is done, the number of seeds and the scale; returns the units that read
-            the test part, at settings that trials on held-out records chose; None where `units`
-            are no such trials.
-        notes: Takes what is done; returns paragraphs in Markdown.
-        seeds: How many are run where none is asked for.
+        tables: Takes the units that ran; returns the tables, with the published figures beside.
+        after: Takes the units that ran, the number of seeds and the scale; returns the units that
+            read the test part, at settings that trials on held-out records chose; None where
+            `units` are no such trials.
+        notes: Takes the units that ran; returns paragraphs in Markdown.
+        seeds: Number of seeds where none is given.
 
     Raises:
         InputError: For a name that no command line takes.
@@ -202,8 +205,11 @@ class Experiment(Outline):
 
 
 def lacking(needs: Sequence[str], data: Path) -> str | None:
-    """Return what is missing in the folder of data sets, or None."""
-    return next((f"no folder {n} in {data}" for n in needs if not (data / n).is_dir()), None)
+    """Return the first folder that is missing among the data sets, in words; None for none."""
+    for name in needs:
+        if not (data / name).is_dir():
+            return f"no folder {name} in {data}"
+    return None
 
 
 def key(unit: Unit) -> str:
@@ -212,9 +218,11 @@ def key(unit: Unit) -> str:
 
 
 def find(folder: Path) -> dict[str, Path]:
-    """Return the file of each experiment by its name, without running any."""
-    # An experiment NAME is in `NAME.py`, with _ for -; other files are helpers. Raises `DataError`
-    # where there is no such folder, or no experiment in it.
+    """Return the file of each experiment by its name, without running any.
+
+    An experiment NAME is in `NAME.py`, with _ for -; other files are helpers. Raises `DataError`
+    where there is no such folder, or no experiment in it.
+    """
     paths = {
         path.stem.replace("_", "-"): path
         for path in sorted(folder.glob("*.py"))
@@ -232,14 +240,15 @@ def outline_of(path: Path) -> Outline:
     """Return the outline in an experiment's file; raise `DataError` where it is no literal."""
     names = Outline.__slots__
     try:
-        calls = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        made = next(
-            c
-            for c in calls
-            if isinstance(c, ast.Call) and f"EXPERIMENT = {ast.unparse(c.func)}(" == MARK
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        call = next(
+            node
+            for node in nodes
+            if isinstance(node, ast.Call) and f"EXPERIMENT = {ast.unparse(node.func)}(" == MARK
         )
-        words = {str(word.arg): word.value for word in made.keywords}
-        return Outline(**{n: ast.literal_eval(words[n]) for n in names if n in words})
+        arguments = {str(keyword.arg): keyword.value for keyword in call.keywords}
+        literals = {name: ast.literal_eval(arguments[name]) for name in names if name in arguments}
+        return Outline(**literals)
     except (SyntaxError, ValueError, TypeError) as error:
         raise DataError(
             f"{path}: its experiment's {', '.join(names)} are no literals ({error}); write them out"
@@ -306,7 +315,7 @@ class Store:
         return self.folder / f"{name}.json"
 
     def load(self, name: str) -> list[Done]:
-        """Return what is done of an experiment; nothing where there is no file.
+        """Return the units of an experiment that ran; none where there is no file.
 
         Args:
             name: Of the experiment.
@@ -326,25 +335,25 @@ class Store:
             raise DataError(f"{path}: no results of {name} ({error}); move it away") from None
 
     def save(self, name: str, done: Sequence[Done]) -> None:
-        """Write what is done of an experiment, whole or not at all.
+        """Write the units of an experiment that ran, all or none.
 
         Args:
             name: Of the experiment.
-            done: All its units.
+            done: All its units that ran.
 
         Raises:
             DataError: Where the folder cannot be written to.
         """
-        lines = ",\n".join(json.dumps(asdict(one), allow_nan=False) for one in done)
+        lines = ",\n".join(json.dumps(asdict(entry), allow_nan=False) for entry in done)
         text = f'{{"experiment": {json.dumps(name)}, "units": [\n{lines}\n]}}\n'
         write(self.path(name), text, _RESULTS)
 
 
 def missing(units: Sequence[Unit], done: Sequence[Done]) -> list[Unit]:
     """Return the units that have no result yet, in order, each once."""
-    there = {key(one.unit) for one in done}
-    wanted = {key(unit): unit for unit in units}
-    return [unit for name, unit in wanted.items() if name not in there]
+    stored = {key(entry.unit) for entry in done}
+    by_key = {key(unit): unit for unit in units}
+    return [unit for unit_key, unit in by_key.items() if unit_key not in stored]
 
 
 def run(
@@ -356,18 +365,18 @@ def run(
     again: bool = False,
     watch: Callable[[Unit], object] = lambda unit: None,
 ) -> list[Done]:
-    """Run each unit that has no result, and keep each result at once.
+    """Run each unit that has no result, and store each result at once.
 
     Args:
-        experiment: Which.
-        units: Which of its units.
-        store: Where results are kept.
-        place: Where units run.
+        experiment: The experiment.
+        units: Those of its units that are to be run.
+        store: The store of the results.
+        place: The folders that units read and write.
         again: Whether units that have a result are run too.
-        watch: Is told each unit that ended.
+        watch: Called with each unit that ended.
 
     Returns:
-        All that is stored of the experiment.
+        All units of the experiment in the store.
 
     Raises:
         DataError: For data that is not there.
@@ -387,12 +396,13 @@ def run(
     lacks = lacking(experiment.needs, place.data)
     if lacks is not None:
         raise DataError(f"{experiment.name}: {lacks}")
-    for unit in list(units) if again else missing(units, store.load(experiment.name)):
-        begun = time.monotonic()
+    pending = list(units) if again else missing(units, store.load(experiment.name))
+    for unit in pending:
+        start = time.monotonic()
         result = experiment.run(unit, place)
-        # other processes may have added units meanwhile
-        done = [one for one in store.load(experiment.name) if key(one.unit) != key(unit)]
-        seconds = round(time.monotonic() - begun, 1)
+        # Read again: other processes may have added units meanwhile.
+        done = [entry for entry in store.load(experiment.name) if key(entry.unit) != key(unit)]
+        seconds = round(time.monotonic() - start, 1)
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         done.append(Done(dict(unit), result, seconds, machine(), today))
         store.save(experiment.name, done)
@@ -401,12 +411,14 @@ def run(
 
 
 def machine() -> str:
-    """Return what ran: the processor's model, threads and torch, without a host's name."""
+    """Return the processor's model, threads and torch, without the host's name."""
     model = platform.processor() or platform.machine()
     cpus = Path("/proc/cpuinfo")
     if cpus.exists():
-        named = [line for line in cpus.read_text().splitlines() if line.startswith("model name")]
-        model = named[0].partition(":")[2].strip() if named else model
+        for line in cpus.read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return model
@@ -414,9 +426,9 @@ def machine() -> str:
 
 
 def interval(values: Sequence[float], *, digits: int = 2) -> str:
-    """Return the mean, half the width of its 95 % interval by Student's t, and how many values.
+    """Return the mean, half the width of its 95 % interval by Student's t, and the sample's size.
 
-    Of two values there is no interval: it would be wider than what it is about.
+    Two values get no interval: it would be wider than the values differ.
 
     Args:
         values: One a seed.
@@ -436,7 +448,7 @@ def interval(values: Sequence[float], *, digits: int = 2) -> str:
 
 
 def signed(values: Sequence[float], *, digits: int = 2) -> str:
-    """Return as `interval`, with a sign.
+    """Return the text of `interval`, with a sign.
 
     Args:
         values: Differences, one a seed.
@@ -479,10 +491,10 @@ def spread(values: Sequence[float], *, digits: int = 2) -> str:
 
 def section(experiment: Experiment, done: Sequence[Done]) -> str:
     """Return an experiment's part of the page; without results it says "not run"."""
-    made = provenance(done) if done else f"not run ({experiment.cost})."
+    origin = provenance(done) if done else f"not run ({experiment.cost})."
     lines = [
         f"\n## {experiment.paper}: {experiment.shows}\n",
-        f"`apiece reproduce {experiment.name}`: {made}",
+        f"`apiece reproduce {experiment.name}`: {origin}",
     ]
     if done:
         lines += [f"\n{table.markdown()}" for table in experiment.tables(done)]
@@ -492,25 +504,28 @@ def section(experiment: Experiment, done: Sequence[Done]) -> str:
 
 
 def provenance(done: Sequence[Done]) -> str:
-    """Return how many units ran, for how long, when, and on what.
+    """Return the number of units that ran, their duration, their days and their machines.
 
     >>> provenance([Done({}, 1.0, 90.0, "a processor", "2026-01-02")])
     '1 unit, 1.5 minutes in all, 2026-01-02, on: a processor.'
     """
-    clock = [one.seconds for one in done if one.seconds is not None]
-    days = sorted({one.date for one in done if one.date})
-    parts = [f"{len(done)} unit{'s' * (len(done) > 1)}"]
-    if clock:
-        of = "" if len(clock) == len(done) else f" of {len(clock)} of them"
-        parts.append(f"{sum(clock) / 60:.1f} minutes in all{of}")
+    durations = [entry.seconds for entry in done if entry.seconds is not None]
+    days = sorted({entry.date for entry in done if entry.date})
+    machines = sorted({entry.machine for entry in done if entry.machine})
+    plural = "s" if len(done) > 1 else ""
+    parts = [f"{len(done)} unit{plural}"]
+    if durations:
+        scope = "" if len(durations) == len(done) else f" of {len(durations)} of them"
+        parts.append(f"{sum(durations) / 60:.1f} minutes in all{scope}")
     if days:
         parts.append(days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}")
-    machines = "; ".join(sorted({one.machine for one in done if one.machine}))
-    return ", ".join([*parts, *([f"on: {machines}"] if machines else [])]) + "."
+    if machines:
+        parts.append(f"on: {'; '.join(machines)}")
+    return ", ".join(parts) + "."
 
 
 def state(done: Sequence[Done], lacks: str | None) -> str:
-    """Return how far an experiment is, and on what. lacks: what data is missing, or None.
+    """Return the progress of an experiment in words; lacks: the data that is missing, or None.
 
     >>> state([], None), state([Done({}, 1, None, "", "")], "no folder svhn")
     ('not run', '1 unit; no folder svhn')
