@@ -338,9 +338,10 @@ def training() -> Values:
 
 
 def _without_chance(state: Any) -> Any:
-    """A checkpoint's content, its keys in order."""
+    """A checkpoint's content, its keys in order, without its place: the inode of a file."""
     if isinstance(state, dict):
-        return {str(name): _without_chance(part) for name, part in sorted(state.items(), key=str)}
+        parts = sorted(state.items(), key=str)
+        return {str(name): _without_chance(part) for name, part in parts if name != "place"}
     if isinstance(state, list | tuple):
         return [_without_chance(part) for part in state]
     return state
