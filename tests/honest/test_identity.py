@@ -606,7 +606,7 @@ def test_columns_are_joined_too(entry: Entry) -> None:
     assert not passes(entry, own.set_axis([f"s{i}" for i in range(N)], axis="columns"))
 
 
-CHECKS = ("require_ids", "require_rows", "common_index", "require_joined", "require_labels_of")
+CHECKS = ("require_ids", "require_rows", "common_index", "require_joined", "require_same_index")
 
 
 @pytest.mark.usefixtures("no_training")
@@ -650,14 +650,14 @@ EXEMPT = {
     "Said levels": NO_ROWS,
     "plan_federation epsilon": A_GROUP,
     "charge ids": IDS,
-    "require_labels_of y": "the check itself",
+    "require_same_index y": "the check itself",
     "require_joined y": "the check itself",
-    "codes_of y": "behind the fit and the papers of estimators",
-    "budgets_of epsilon": "behind the fit of estimators",
-    "budgets_of delta": "behind the fit of estimators",
-    "budgets_of people": "behind the fit of estimators",
-    "budgets_of levels": NO_ROWS,
-    "ids_of people": "behind the fit and the papers of estimators",
+    "encode_labels y": "behind the fit and the papers of estimators",
+    "read_budgets epsilon": "behind the fit of estimators",
+    "read_budgets delta": "behind the fit of estimators",
+    "read_budgets people": "behind the fit of estimators",
+    "read_budgets levels": NO_ROWS,
+    "read_people people": "behind the fit and the papers of estimators",
     "FederatedClient levels": "flower's test has it",
     "FederatedClient included": "flower's test has it",
     "PrivateTrainer people": "given on to Trainer, as Hugging Face's test has it",

@@ -158,7 +158,7 @@ def test_it_sees_coins_of_the_place_in_the_draw(monkeypatch):
     def misplaced(key, persons, ranks):
         return coins(key, np.unique(persons, return_inverse=True)[1] + persons.size, ranks)
 
-    monkeypatch.setattr(sums, "_coins", misplaced)
+    monkeypatch.setattr(sums, "_toss_coins", misplaced)
     total = trained(physical_batch_size=64, rows_per_person=2)
     assert movement(world(case()), total, whom=(0, 1, 2, 3)) > 1.1
 
