@@ -112,10 +112,10 @@ def guess(
     )
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table: plain cells, the first column to the left, the rest right.
 
-    >>> aligned([["a", "10"], ["bc", "1"]])
+    >>> align_columns([["a", "10"], ["bc", "1"]])
     ['a   10', 'bc   1']
     """
     cells = [[plain(cell) for cell in row] for row in rows]

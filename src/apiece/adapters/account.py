@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from apiece._text import aligned, rounded_up
+from apiece._text import align_columns, rounded_up
 from apiece._types import Ids, Integers
 from apiece.accounting import privacy_curve
 from apiece.errors import StateError
@@ -207,7 +207,7 @@ class Account:
             ]
             rows.append(row)
         title = f"{len(self)} fits; if all that comes of them is released:"
-        return "\n".join([title, *aligned(rows)])
+        return "\n".join([title, *align_columns(rows)])
 
     def __sklearn_clone__(self) -> Account:
         """Return this account: the clones of an estimator share it."""

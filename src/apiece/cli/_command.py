@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import click
 
 from apiece._files import FIGURE, Kind, check_output, reading, require_own_place
-from apiece._text import aligned, plain, plain_lines
+from apiece._text import align_columns, plain, plain_lines
 from apiece.errors import DataError, InputError, unknown
 
 if TYPE_CHECKING:
@@ -405,7 +405,7 @@ def columns(rows: Sequence[Sequence[str]], *, width: int = 80) -> list[str]:
     for row in cells:
         row[0] = row[0] if len(row[0]) <= first else row[0][: first - 1] + "…"
     cells.insert(depth, ["─" * each for each in (first, *rest)])
-    return aligned(cells)
+    return align_columns(cells)
 
 
 def bullets(sentences: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from apiece._text import aligned, per_cent, plain, rounded_up
+from apiece._text import align_columns, per_cent, plain, rounded_up
 from apiece.plan.parts import UNSPENT
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def closing_table(run: Run) -> str:
     for g, group in enumerate(groups[:MOST_GROUPS]):
         spent = [spent_text(s.promises[g]) for s in strategies]
         rows.append([f"  {group.name}", str(group.records), f"{group.epsilon:g}", *spent])
-    lines = aligned(rows)
+    lines = align_columns(rows)
     if len(groups) > MOST_GROUPS:
         lines.append(f"  … and {len(groups) - MOST_GROUPS} more groups, in plan.json")
     lines.append("")
