@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE  # the tests start programs: what they import is compiled once
 
-.PHONY: help quickstart test test-all test-extras test-extras-alone mutants stale check bench docs sbom lock format install clean
+.PHONY: help quickstart ring test test-all test-extras test-extras-alone mutants stale check bench docs sbom lock format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -25,6 +25,9 @@ install: $(STAMP)  ## make the developer's environment, if missing
 
 quickstart: $(QUICK)  ## install what training needs and no more, run the main job on packaged data, name the report
 	$(BIN)/apiece train examples/adult.toml
+
+ring: $(STAMP)   ## the tests nearest to what changed, and the laws, in two minutes
+	$(BIN)/python .ci/ring
 
 test: $(STAMP)   ## the tests, under 15 minutes on two cores
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' -q
