@@ -230,6 +230,7 @@ def _tabulate_groups(fits: list[tuple[Ids, Integers]]) -> list[list[int]]:
     """
     if not fits:
         return []
+    # People are in no fit until one of them names them: −1.
     people = np.unique(np.concatenate([ids for ids, _ in fits]))
     table = np.full((people.size, len(fits)), -1, dtype=np.int64)
     for fit, (ids, groups) in enumerate(fits):

@@ -194,6 +194,7 @@ class _Tabular(_Private):
                 bounds; a `ValueError`, as scikit-learn's own are.
             InfeasibleError: Where no plan meets the request.
         """
+        # Everything is checked before a plan is made: a refused fit costs nobody anything.
         target = self._target()
         frame = read_frame(self, X, reset=True)
         require_joined(X, y, people=people)
@@ -252,7 +253,7 @@ class _Tabular(_Private):
         if self.search is not None:
             return self._search(budgets, strategy, target, rows, training, seed)
         plan = plan_of(training, budgets, strategy, unit=rows.unit)
-        self._note_plan(plan)
+        self._note_plan(plan)  # before the first step: a fit that fails later has been paid
         targets = torch.from_numpy(rows.labels)
         self.network_ = by_sgd(plan, rows, target, targets, training, seed=seed)
         self.plan_ = plan.public()

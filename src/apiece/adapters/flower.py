@@ -200,6 +200,7 @@ class FederatedStrategy(Strategy):
             )
         if failures and not results:
             return self._pack_parameters(), {}
+        # One answer that is not finite would spoil the sum, and reveal its client.
         finite = [arrays for client, arrays in answers if _is_finite(client, arrays)]
         if self.least is not None and len(finite) < self.least:
             return self._pack_parameters(), {}

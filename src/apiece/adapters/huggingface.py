@@ -164,8 +164,8 @@ class PrivateTrainer(transformers.Trainer):
         _check(args, plan, options)
         bf16 = args.bf16
         args.max_steps = plan.steps
-        args.max_grad_norm = 0.0
-        args.bf16 = False
+        args.max_grad_norm = 0.0  # records are clipped, and not their sum
+        args.bf16 = False  # the private step enters autocast itself
         super().__init__(model, args, **options)
         self.plan = plan
         self._loss = loss_fn or find_loss(model)

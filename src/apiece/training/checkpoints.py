@@ -172,7 +172,7 @@ class CheckpointFolder:
         The file is overwritten with zeros first: another hard link to it would keep the key. Raises
         `StateError` where the file is no key of this run.
         """
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # deleted by an earlier call
             try:
                 descriptor, _ = open_own(self.key, os.O_RDWR, one_name=False)
             except DataError as error:
@@ -349,6 +349,7 @@ class Keeper:
             if self._data is None and writes:
                 self._data = self._fingerprint()
             loop.processes.reshard()
+            # In all processes: sharded tensors are gathered by a collective.
             state = self._collect_state()
             if writes:
                 target.save(state, loop.streams.key)
@@ -385,6 +386,7 @@ class Keeper:
         self._finished = key is None
         if state["world"] != loop.processes.world:
             self._check_world(folder, state)
+        # The streams first: fingerprint and digests are keyed by them.
         if key is not None:
             loop.streams = Streams(key, state["release"])
         self._check_same_run(state)

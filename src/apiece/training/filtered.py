@@ -80,6 +80,7 @@ class ByNorm:
         """Return the sum over all who can pay for their current norm. Everyone must be drawn."""
         bounds = draw.clip_norms
         affordable = self._accounts.affordable(draw.noise_stddev)
+        # Whatever its norm is, a record whose account can pay for the whole bound is in the sum.
         is_certain = bounds <= affordable
         certain = np.flatnonzero(is_certain)
         uncertain = np.flatnonzero(~is_certain & (affordable > 0))
@@ -88,6 +89,7 @@ class ByNorm:
         charges[certain] = compute_charges(total)
         if uncertain.size:
             charges[uncertain] = compute_charges(sum_over(uncertain, bounds[uncertain]))
+        # Everyone is charged at once, after all norms are known: no charge can be half made.
         active = self._accounts.admit(charges, draw.noise_stddev)
         if not active[certain].all():
             raise VerificationError("filter: refused a charge that it had said was affordable")

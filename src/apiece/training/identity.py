@@ -238,6 +238,7 @@ def _yield_module(value: nn.Module, seen: Seen) -> Iterator[bytes]:
             yield from _yield_parts(tensor, seen)
     is_of_library = _is_of_library(type(value))
     for name, attribute in sorted(value.__dict__.items()):
+        # A library's private attributes are its own affair, such as caches.
         is_private = is_of_library and name.startswith("_")
         if name in _HOOKS:
             yield from _yield_parts([name, *attribute.values()], seen)

@@ -86,6 +86,7 @@ class Loop(Uncopied):
         draw = self.sampler.draw(self.step_number, self.streams)
         if self.restarts is not None:
             self.restarts.enter(draw.stage)
+        # A record's norm is over whole parameters, which all processes gather together.
         with self.processes.gather_parameters():
             clipped = self.charger.charge(draw, self._sum_over)
         self.rejected += clipped.rejected
@@ -110,6 +111,7 @@ class Loop(Uncopied):
         Every pass draws the model's randomness anew: one record's pass must not depend on who else
         is in it.
         """
+        # Of its own for each process and each pass: no two of them are equal.
         shard = self.processes.rank + self.passes * self.processes.world
         self.passes += 1
         return self.sums.over(records, clip_norms, self.streams.model(self.step_number, shard))
@@ -123,6 +125,7 @@ class Loop(Uncopied):
             mean = draw.expected_batch_size
             noisy = noisy_mean(total, draw.noise_stddev, mean, generator=generator)
         update = self.processes.share(noisy)
+        # Recorded before it is applied, so that a kill in between leaves a record of it.
         if self.journal is not None:
             tensors = self.processes.prepare_record(update)
             if self.processes.rank == 0:

@@ -81,6 +81,7 @@ class Processes:
             return self.sharded.scatter(clipped)
         if self.world == 1:
             return clipped
+        # One collective for all parameters: of small models the calls are what costs.
         flat = _flatten(clipped.gradients)
         dist.reduce(flat, dst=0)
         if self.rank:
@@ -160,6 +161,7 @@ class FullySharded:
         self._model = model
         self._fsdp_modules = [m for m in model.modules() if isinstance(m, FSDPModule)]
         self.reshard()
+        # Only parameters under fully_shard can be gathered by it.
         managed = {id(p) for m in self._fsdp_modules for p in m.parameters()}
         parameters: dict[str, Any] = dict(model.named_parameters())
         for name, p in parameters.items():

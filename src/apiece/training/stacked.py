@@ -220,6 +220,7 @@ class StackedMlp:
         finite = finite[..., None]
         all_finite = bool(finite.all())
         result = torch.empty_like(flat)
+        # Written through views into the result: a layer's δᵀa, and δ for its bias.
         for (weight, bias), a, d in zip(self.layers(result), outputs, deltas, strict=False):
             if not all_finite:
                 # By selection: 0·NaN would be NaN.

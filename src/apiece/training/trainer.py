@@ -156,6 +156,7 @@ class Trainer(Descent):
         processes = Processes.current(self.model)
         streams = Streams.from_seed(seed)
         mask = read_included(included, bound.ids)
+        # One key for all processes: they draw parts of the same batch, and the same noise.
         streams = replace(streams, key=processes.share_key(streams.key))
         sums = Sums(
             self.model,
@@ -188,6 +189,7 @@ class Trainer(Descent):
         )
         processes.wait()
         processes.share_parameters(self.model.state_dict().values())
+        # Only now, as it copies the parameters, which each stage starts from.
         self._loop.restarts = _make_restarts(plan, self.model, updates, processes)
 
     @property

@@ -144,6 +144,7 @@ class Updates:
         rounded to the parameters' own only now. All other parameters of the optimizer lose their
         gradients: one that somebody left there would be without clipping and noise.
         """
+        # Counted first: an exception below leaves an update that has begun and is not made.
         self.begun += 1
         optimized = [p for group in self.optimizer.param_groups for p in group["params"]]
         for parameter in optimized:  # zero_grad does the same at a higher cost
@@ -159,6 +160,7 @@ class Updates:
                     group["lr"] = base_rate * factor
         rate = float(self.optimizer.param_groups[0]["lr"])
         self.optimizer.step()
+        # No gradient stays for a step that is not the plan's.
         for parameter in optimized:
             parameter.grad = None
         if self.scheduler is not None:
