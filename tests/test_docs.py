@@ -214,13 +214,18 @@ def test_a_page_runs_from_beginning_to_end(
 
 
 def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a line of a shell that calls apiece: fed by `echo … |`, and maybe printed to a file.
+    """Run a line of a shell that calls apiece or moves a file.
 
-    What asks Spark is parsed alone: it needs Java or a cluster, and tests/queries/ runs it.
+    A call may be fed by `echo … |` and printed to a file.
+
+    What asks Spark or PostgreSQL is parsed alone: it needs a server, and other tests run it.
     """
     (bare,) = commands_of(line) or [""]
+    if bare.startswith("mv "):
+        _, source, target = shlex.split(bare)
+        shutil.move(source, target)
     said, _, piped = bare.rpartition(" | ")
-    if not piped.startswith("apiece ") or "spark" in bare:
+    if not piped.startswith("apiece ") or "spark" in bare or "postgresql:" in bare:
         return
     monkeypatch.setattr("sys.stdin", io.StringIO(" ".join(shlex.split(said)[1:])))
     printed = io.StringIO()
