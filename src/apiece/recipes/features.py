@@ -90,8 +90,9 @@ def compute_whitening(patches: Tensor, *, floor: float = 1e-2) -> tuple[Tensor, 
 
 def scale_to_unit(values: Tensor) -> Tensor:
     """Return rows (n, …) at norm 1; a row of zeros stays."""
-    least = math.sqrt(torch.finfo(torch.float32).tiny)
-    return nn.functional.normalize(values.flatten(1), dim=1, eps=least).view_as(values)
+    # Below it a norm's squares underflow.
+    least_norm = math.sqrt(torch.finfo(torch.float32).tiny)
+    return nn.functional.normalize(values.flatten(1), dim=1, eps=least_norm).view_as(values)
 
 
 def require_shape(images: Tensor, colours: int | str, side: int) -> None:
@@ -350,7 +351,8 @@ class LeafNetwork:
         features = []
         for batch in torch.split(images, part):
             hidden = layers[:2](batch)
-            features.append(torch.cat([pool(hidden), pool(layers[2](hidden))], dim=1))
+            output = layers[2](hidden)
+            features.append(torch.cat([pool(hidden), pool(output)], dim=1))
         return torch.cat(features)
 
 
@@ -418,5 +420,8 @@ def compute_spread_loss(left: Tensor, right: Tensor) -> Tensor:
     # Source: Wang and Isola 2020, alignment and uniformity.
     views = [nn.functional.normalize(outputs, dim=1) for outputs in (left, right)]
     alignment = (views[0] - views[1]).square().sum(dim=1).mean()
-    crowding = [torch.pdist(view).square().mul(-2).exp().mean().log() for view in views]
+    crowding = []
+    for view in views:
+        likeness = torch.pdist(view).square().mul(-2).exp()
+        crowding.append(likeness.mean().log())
     return alignment + sum(crowding) / 2

@@ -52,7 +52,8 @@ class TurnedConvolution(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, size: int, *, padding: int = 1) -> None:
         super().__init__()
-        self.weight = nn.Parameter(nn.Conv2d(inputs, outputs, size).weight.detach().clone())
+        convolution = nn.Conv2d(inputs, outputs, size)
+        self.weight = nn.Parameter(convolution.weight.detach().clone())
         self.bias = nn.Parameter(torch.zeros(outputs))
         self.padding = padding
 
@@ -333,7 +334,8 @@ class Recipe:
             OptionError: For a name beside that there is not.
         """
         pixels = np.asarray(images)
-        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[2] != pixels.shape[3]:
+        are_square = pixels.ndim == 4 and pixels.shape[2] == pixels.shape[3]
+        if pixels.dtype != np.uint8 or not are_square:
             raise InputError(
                 f"images: {pixels.dtype} of shape {pixels.shape}; give bytes (n, colours, side, "
                 "side), whose range [0, 255] is public"

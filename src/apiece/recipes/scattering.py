@@ -152,7 +152,8 @@ def _make_filters(side: int, scales: int, angles: int) -> Filters:
 
     low_width = 0.8 * 2 ** (scales - 1)
     low = compute_spectra(_make_gabor(size, low_width, 0.0, 0.0, 1.0), scales)
-    turns = [(int(angles / 2 - 1) - k) * np.pi / angles for k in range(angles)]
+    first_turn = int(angles / 2 - 1)
+    turns = [(first_turn - k) * np.pi / angles for k in range(angles)]
     slant = 4.0 / angles
     wavelets = []
     for scale in range(scales):
@@ -182,8 +183,10 @@ def _make_gabor(size: int, width: float, turn: float, frequency: float, slant: f
     """
     # Five periods: beyond two on either side the Gaussian adds nothing.
     pixel = np.arange(-2 * size, 3 * size)
-    along = pixel[:, None] * np.cos(turn) + pixel * np.sin(turn)
-    across = pixel * np.cos(turn) - pixel[:, None] * np.sin(turn)
+    cosine = np.cos(turn)
+    sine = np.sin(turn)
+    along = pixel[:, None] * cosine + pixel * sine
+    across = pixel * cosine - pixel[:, None] * sine
     decay = (along**2 + (slant * across) ** 2) / (2 * width**2)
     wave = np.exp(1j * frequency * along - decay)
     wrapped = wave.reshape(5, size, 5, size).sum(axis=(0, 2))

@@ -136,7 +136,13 @@ def _sqrt(x: Interval) -> Interval:
 
 def _enclose_increasing(f: Callable[[Interval], Interval]) -> Callable[[Interval], Interval]:
     """Return the enclosure of an increasing function from its values at the two ends."""
-    return lambda x: iv.mpf([f(x.a).a, f(x.b).b])
+
+    def enclose(x: Interval) -> Interval:
+        lower = f(x.a).a
+        upper = f(x.b).b
+        return iv.mpf([lower, upper])
+
+    return enclose
 
 
 def _enclose_by_numbers(f: Callable[[Any], Any]) -> Callable[[Interval], Interval]:
@@ -391,7 +397,9 @@ def cut_in_half(part: Box, box: Box) -> list[Box]:
     """
 
     def relative_width(j: int) -> float:
-        return (part[j][1] - part[j][0]) / (box[j][1] - box[j][0])
+        low, high = part[j]
+        box_low, box_high = box[j]
+        return (high - low) / (box_high - box_low)
 
     widest = max(range(len(part)), key=relative_width)
     low, high = part[widest]

@@ -266,7 +266,8 @@ def _write_logistic_as_tanh(node: sympy.Pow) -> sympy.Expr:
     base, exponent = node.args
     terms = [term for term in base.args if isinstance(term, sympy.exp)]
     if exponent.is_negative and len(terms) == 1 and base == 1 + terms[0]:
-        return ((1 - sympy.tanh(terms[0].args[0] / 2)) / 2) ** -exponent
+        (v,) = terms[0].args
+        return ((1 - sympy.tanh(v / 2)) / 2) ** -exponent
     return node
 
 
@@ -306,10 +307,13 @@ def _find_sign(
     problem = "reaches 0, or cannot be shown to stay away from it,"
     if len(signs) == 2:
         problem = "crosses 0"
-    bounds = ", ".join(f"{s} in [{ranges[s][0]:g}, {ranges[s][1]:g}]" for s in symbols)
+    bounds = []
+    for symbol in symbols:
+        low, high = ranges[symbol]
+        bounds.append(f"{symbol} in [{low:g}, {high:g}]")
     raise NotDifferentiableError(
-        f"{node}: not twice differentiable, because {argument} {problem} for {bounds}; narrow the "
-        "ranges"
+        f"{node}: not twice differentiable, because {argument} {problem} for {', '.join(bounds)}; "
+        "narrow the ranges"
     )
 
 

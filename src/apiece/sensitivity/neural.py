@@ -171,7 +171,12 @@ def _differentiate_norms(
         return by_autograd(model, loss_fn, x, y)
     x = x.clone().requires_grad_()
     squares = smooth_squares(model, loss_fn, x, y)
-    if squares is None or not bool((squares > torch.finfo(squares.dtype).tiny ** 0.5).all()):
+    is_usable = False
+    if squares is not None:
+        # Below it, the squares of the norm's entries may have underflowed.
+        least = torch.finfo(squares.dtype).tiny ** 0.5
+        is_usable = bool((squares > least).all())
+    if squares is None or not is_usable:
         try:
             return by_torch_func(model, loss_fn, x.detach(), y)
         except RuntimeError:  # torch.func has no rule for one of its operators
@@ -238,9 +243,11 @@ def _compute_norm(gradients: Iterable[Tensor]) -> Tensor:
     They are divided by their largest entry first, so that no square under- or overflows.
     """
     parts = list(gradients)
-    scale = torch.stack([part.detach().abs().max() for part in parts]).max()
+    largest = [part.detach().abs().max() for part in parts]
+    scale = torch.stack(largest).max()
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    square = torch.stack([(part / scale).square().sum() for part in parts]).sum()
+    squares = [(part / scale).square().sum() for part in parts]
+    square = torch.stack(squares).sum()
     # Twice by selection: the root's derivative at 0 is infinite, and ∞ times 0 would be NaN.
     positive = square > 0
     root = torch.where(positive, square, 1.0).sqrt()
@@ -259,5 +266,6 @@ def by_torch_func(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor)
         gradients = torch.func.grad(compute_loss)(trainable)
         return _compute_norm(gradients.values())
 
-    growth, norms = torch.func.vmap(torch.func.grad_and_value(compute_norm))(x, y)
+    differentiate = torch.func.vmap(torch.func.grad_and_value(compute_norm))
+    growth, norms = differentiate(x, y)
     return norms, growth

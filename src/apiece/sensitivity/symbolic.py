@@ -75,7 +75,8 @@ def compute_norms(columns: Floats) -> Floats:
     largest = np.abs(columns).max(axis=0)
     usable = (largest > 0) & np.isfinite(largest)
     scaled = np.divide(columns, largest, out=np.ones_like(columns), where=usable)
-    return np.asarray(largest * np.sqrt(np.square(scaled).sum(axis=0)))
+    squares = np.square(scaled).sum(axis=0)
+    return np.asarray(largest * np.sqrt(squares))
 
 
 def read_expression(
@@ -368,7 +369,8 @@ class Query:
         Raises:
             InputError: For no whole number of at least 1.
         """
-        return spread_points(np.array(list(self.ranges.values())), _check.count("count", count))
+        sides = np.array(list(self.ranges.values()))
+        return spread_points(sides, _check.count("count", count))
 
     def _maximise(self, sign: int) -> Maximum:
         """Return the maximum of sign·f."""

@@ -8,6 +8,7 @@ joins independently with its own probability.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -167,7 +168,8 @@ def _make_buckets(positions: Positions, rates: Floats, group_index: Integers) ->
     edges = _find_bucket_edges(distinct)
     starts = np.searchsorted(ranks, edges.astype(ranks.dtype))  # else all ranks would be widened
     buckets = []
-    for start, end, edge in zip(starts[:-1], starts[1:], edges[1:], strict=True):
+    bounds = itertools.pairwise(starts)
+    for (start, end), edge in zip(bounds, edges[1:], strict=True):
         rate = float(distinct[edge - 1])
         if end == start or rate <= 0:
             continue
@@ -185,7 +187,9 @@ def _find_bucket_edges(distinct: Floats) -> Integers:
     with np.errstate(divide="ignore"):
         octave = np.floor(np.log2(distinct))
     octave[distinct >= 1] = np.inf  # rate 1 is taken whole, without a draw
-    return np.append(np.flatnonzero(np.diff(octave, prepend=np.nan) != 0), distinct.size)
+    # The first octave differs from NaN, so that the first rate begins a bucket.
+    begins = np.diff(octave, prepend=np.nan) != 0
+    return np.append(np.flatnonzero(begins), distinct.size)
 
 
 def draw_participants(stage: Stage, group_index: Integers, generator: Generator) -> Mask:

@@ -107,7 +107,8 @@ class PlannedSpending:
         # Rounded up: a later point's spending bounds that of every step before it.
         point = -(-step * self._points // steps)
         if point not in self._cache:
-            self._cache[point] = self._compute(-(-point * steps // self._points))
+            step_of_point = -(-point * steps // self._points)
+            self._cache[point] = self._compute(step_of_point)
         return self._cache[point]
 
     def _compute(self, steps: int) -> tuple[Spent, ...]:
@@ -291,7 +292,8 @@ class Evaluation:
 
     def __call__(self, progress: Progress) -> None:
         """Evaluate, if it is time to, or the run is at its end."""
-        if progress.step % self.every == 0 or progress.step == progress.steps:
+        is_last = progress.step == progress.steps
+        if is_last or progress.step % self.every == 0:
             with evaluating(self.model), torch.no_grad():
                 value = float(self.evaluate(self.model))
             self.history.append((progress.step, value))

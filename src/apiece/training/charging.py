@@ -14,6 +14,7 @@ import torch
 from apiece._types import AnyArray, Mask
 from apiece.errors import AnalysisError, InputError
 from apiece.plan import BoundPlan, Plan
+from apiece.training.identity import bytes_of
 
 if TYPE_CHECKING:
     from apiece.ledger import Ledger
@@ -57,14 +58,16 @@ class TrainingCharge:
     _look: tuple[float, tuple[int, int], Mask] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._look = (-1.0, (-1, 0), np.zeros(self.included.size, dtype=bool))
+        nobody = np.zeros(self.included.size, dtype=bool)
+        self._look = (-1.0, (-1, 0), nobody)
 
     def withdrawn(self) -> Mask:
         """Return who has withdrawn by now, (n,), for `Trainer(withdrawn=)`; look once a second."""
         seconds, version, mask = self._look
         if time.monotonic() - seconds >= 1 or seconds < 0:
             # A consent ends with a day, so that the day is a part of the ledger's state.
-            current = (self.ledger.head().number, time.gmtime().tm_yday)
+            head = self.ledger.head()
+            current = (head.number, time.gmtime().tm_yday)
             if current != version:
                 mask = self.ledger.withdrawn(self.ids)
             self._look = (time.monotonic(), current, mask)
@@ -206,7 +209,6 @@ def weights_digest(state: Mapping[str, torch.Tensor]) -> str:
     for name, value in sorted(state.items()):
         if not isinstance(value, torch.Tensor):
             raise InputError(f"state: {name!r} is not a tensor; give model.state_dict()")
-        array = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         head = f"{name}|{value.dtype}|{tuple(value.shape)}|"
-        digest.update(head.encode() + array.tobytes())
+        digest.update(head.encode() + bytes_of(value))
     return digest.hexdigest()

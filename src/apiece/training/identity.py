@@ -14,6 +14,7 @@ import copy
 import enum
 import functools
 import hashlib
+import itertools
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -105,13 +106,14 @@ def copy_settings(optimizer: torch.optim.Optimizer, scheduler: Any) -> dict[str,
 
 def _yield_parts(value: object, seen: Seen) -> Iterator[bytes]:
     """Yield the bytes that identify a value; for one that was met before, its number."""
+    kind = type(value)
     if isinstance(value, _PLAIN):
-        yield f"{type(value).__name__} {value!r}".encode()
+        yield f"{kind.__name__} {value!r}".encode()
     elif isinstance(value, _BY_NAME):
-        yield f"{type(value).__qualname__} {value}".encode()
+        yield f"{kind.__qualname__} {value}".encode()
     elif id(value) in seen or len(seen) > _MOST_OBJECTS or seen.depth > _MOST_DEPTH:
-        number = seen.get(id(value), ("-", None))[0]
-        yield f"{type(value).__qualname__} {number}".encode()
+        number, _ = seen.get(id(value), ("-", None))
+        yield f"{kind.__qualname__} {number}".encode()
     else:
         seen[id(value)] = len(seen) - seen.known, value
         seen.depth += 1
@@ -147,7 +149,8 @@ def _yield_container(value: Any, seen: Seen) -> Iterator[bytes]:
 def _yield_array(value: Any, seen: Seen) -> Iterator[bytes]:
     yield f"array {tuple(value.shape)} {value.dtype}".encode()
     if isinstance(value, torch.Tensor):
-        yield bytes_of(value if value.layout is torch.strided else value.detach().to_dense())
+        is_dense = value.layout is torch.strided
+        yield bytes_of(value if is_dense else value.detach().to_dense())
     elif value.dtype.hasobject:
         yield from _yield_parts(value.tolist(), seen)
     else:
@@ -205,7 +208,8 @@ def _read_cell(cell: types.CellType) -> object:
 
 def _yield_code(code: types.CodeType, seen: Seen) -> Iterator[bytes]:
     yield code.co_code
-    yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)).encode()
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)
+    yield repr(names).encode()
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _yield_code(constant, seen)
@@ -231,10 +235,11 @@ def _yield_module(value: nn.Module, seen: Seen) -> Iterator[bytes]:
     """Yield a module's type, mode, settings, hooks, tensors and parts."""
     yield from _yield_parts(type(value), seen)
     yield f"training {value.training}".encode()
-    for name, tensor in [*value._parameters.items(), *value._buffers.items()]:
+    for name, tensor in itertools.chain(value._parameters.items(), value._buffers.items()):
         yield name.encode()
         if tensor is not None:
-            yield f"{tensor.requires_grad} {tuple(tensor.shape)} {tensor.dtype}".encode()
+            shape = tuple(tensor.shape)
+            yield f"{tensor.requires_grad} {shape} {tensor.dtype}".encode()
             yield from _yield_parts(tensor, seen)
     is_of_library = _is_of_library(type(value))
     for name, attribute in sorted(value.__dict__.items()):

@@ -189,8 +189,9 @@ class _Window:
 
     def moves(self) -> bool:
         """Return whether noise alone is unlikely to have given this sum: a test by χ²."""
-        square = float(self.total.double().square().sum()) / self.variance
-        return not square <= self._quantile  # a sum that is not finite is not noise
+        squared_norm = float(self.total.double().square().sum())
+        # Negated, as a sum that is not finite is not noise either.
+        return not squared_norm / self.variance <= self._quantile
 
     def would_show(self, share: float) -> bool:
         """Return whether the test would have seen a part of `share` in the sum.
@@ -236,7 +237,8 @@ class NoiseAlone:
 
     def take(self, step: int, update: Mapping[str, torch.Tensor], draw: Draw) -> None:
         """Add up one step's update; steps count from 1."""
-        if step > _WINDOW_ENDS[-1] or self._has_warned or not draw.noise_stddev > 0:
+        is_over = step > _WINDOW_ENDS[-1] or self._has_warned
+        if is_over or not draw.noise_stddev > 0:
             return
         self._entries = {name: value.numel() for name, value in update.items()}
         for name, value in update.items():

@@ -118,7 +118,9 @@ class Processes:
 
     def prepare_record(self, update: Mapping[str, torch.Tensor]) -> Iterable[torch.Tensor]:
         """Return the tensors by which a journal records an update, equal in all processes."""
-        return update.values() if self.sharded is None else self.sharded.digest_parts(update)
+        if self.sharded is None:
+            return update.values()
+        return self.sharded.digest_parts(update)
 
     def wait(self) -> None:
         """Wait until all processes are here."""
@@ -232,7 +234,8 @@ class FullySharded:
         """Return, in every process, the digests of all processes' parts of an update."""
         digest = hashlib.blake2b()
         for value in update.values():
-            digest.update(bytes_of(value.to_local() if guards.is_sharded(value) else value))
+            part = value.to_local() if guards.is_sharded(value) else value
+            digest.update(bytes_of(part))
         local = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
         device = next(iter(update.values())).device
         digests = [torch.empty_like(local, device=device) for _ in range(dist.get_world_size())]
@@ -267,7 +270,9 @@ def gather_tensors(tree: Any) -> Any:
 def shard_tensors(state: State, like: Mapping[str, torch.Tensor]) -> State:
     """Return whole tensors by name as parts, where those of `like` are sharded."""
     parts = copy.copy(state)
-    parts.update({n: shard_tensor(t, like[n]) for n, t in state.items() if n in like})
+    for name, tensor in state.items():
+        if name in like:
+            parts[name] = shard_tensor(tensor, like[name])
     return parts
 
 

@@ -104,7 +104,8 @@ class ChaCha20Stream(Uncopied):
             size: How many.
         """
         check_process(self._process)
-        return np.frombuffer(self._encryptor.update(bytes(8 * size)), dtype=np.uint64)
+        words = self._encryptor.update(bytes(8 * size))
+        return np.frombuffer(words, dtype=np.uint64)
 
     def uniform(self, size: int) -> Floats:
         """Return `size` doubles, uniform on the midpoints of a grid of 2⁵³ cells of (0, 1).
@@ -112,7 +113,8 @@ class ChaCha20Stream(Uncopied):
         Args:
             size: How many.
         """
-        return ((self.bits(size) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        cells = self.bits(size) >> np.uint64(11)  # the upper 53 of 64 bits
+        return (cells.astype(np.float64) + 0.5) * 2.0**-53
 
     def normal(self, size: int) -> torch.Tensor:
         """Return `size` standard normal doubles, two words a pair.
@@ -211,7 +213,8 @@ class Streams(Uncopied):
         if seed is None:
             return cls(os.urandom(KEY_BYTES), release=True)
         number = _check.count("seed", seed, least=0)
-        return cls(hashlib.sha256(f"apiece seed {number}".encode()).digest(), release=False)
+        digest = hashlib.sha256(f"apiece seed {number}".encode())
+        return cls(digest.digest(), release=False)
 
     def derive(self, purpose: str, index: int, shard: int = 0) -> bytes:
         """Return the 32-byte key of one purpose, at one step or stage, for one process."""
@@ -332,7 +335,8 @@ def _round_to_grid(values: torch.Tensor, stddev: float) -> None:
     Scaling by a power of two is exact, so that each value goes to the nearest multiple. Where
     noise is below 1e-24 the grid stays at 2⁻¹⁰⁰, within reach of single precision.
     """
-    step = 2.0 ** max(math.frexp(stddev)[1] - 1 - _GRID_BITS, -100)
+    _, exponent = math.frexp(stddev)  # stddev is in [2^(exponent − 1), 2^exponent)
+    step = 2.0 ** max(exponent - 1 - _GRID_BITS, -100)
     values.mul_(1 / step).round_().mul_(step)
 
 

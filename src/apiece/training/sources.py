@@ -79,7 +79,8 @@ class Tensors:
         """Hash every byte."""
         digest = hashlib.blake2b(key=key, digest_size=16)
         for tensor in records.leaves((self.inputs, self.targets)):
-            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            shape = tuple(tensor.shape)
+            digest.update(f"{shape} {tensor.dtype}".encode())
             digest.update(bytes_of(tensor))
         return digest.hexdigest()
 
@@ -175,7 +176,8 @@ class Items:
         seed = int.from_bytes(hashlib.blake2b(b"probes", key=key, digest_size=8).digest(), "little")
         probes = np.arange(self.size)
         if self.size > PROBES:
-            probes = np.sort(np.random.default_rng(seed).choice(self.size, PROBES, replace=False))
+            generator = np.random.default_rng(seed)
+            probes = np.sort(generator.choice(self.size, PROBES, replace=False))
         with model_randomness(seed, ()):
             for part in np.array_split(probes, -(-probes.size // _PROBES_AT_A_TIME)):
                 for _, inputs, targets in self.read_alike(part, torch.device("cpu")):
@@ -208,7 +210,8 @@ def look_at_items(source: Source) -> None:
         beside = _read_first_record(source, [0, len(source) - 1])
     except (DataError, RuntimeError):  # items that do not fit together are the first step's error
         return
-    if len(alone) != len(beside) or not all(map(torch.equal, alone, beside)):
+    is_same = len(alone) == len(beside) and all(map(torch.equal, alone, beside))
+    if not is_same:
         warnings.warn(
             "dataset: its first item is another one when it is read again beside the last; a "
             "share is bounded only where an item is made of its own record: let it depend on "
@@ -245,7 +248,9 @@ def _describe_form(item: object) -> object:
         return type(item), tuple(map(_describe_form, item))
     if isinstance(item, bool | int | float | complex | str | bytes | np.number | np.bool_):
         return type(item)
-    kind = f"numpy.ndarray of {item.dtype}" if isinstance(item, np.ndarray) else type(item).__name__
+    kind = type(item).__name__
+    if isinstance(item, np.ndarray):
+        kind = f"numpy.ndarray of {item.dtype}"
     raise DataError(
         f"dataset: an item holds a {kind}, of which no tensor is made; give tensors, arrays of "
         "numbers or numbers (0 where there is no target), or a DataLoader with a collate_fn"

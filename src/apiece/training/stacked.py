@@ -37,7 +37,8 @@ def row_squares(rows: Tensor) -> Tensor:
 
     `sum` adds in pairs, and the most that underflow can take from the squares is added to them.
     """
-    return rows.square().sum(2).add_(rows.shape[2] * torch.finfo(rows.dtype).tiny)
+    underflow = rows.shape[2] * torch.finfo(rows.dtype).tiny
+    return rows.square().sum(2).add_(underflow)
 
 
 def sum_by_person(values: Tensor, owner: Tensor, persons: int) -> Tensor:
@@ -45,8 +46,9 @@ def sum_by_person(values: Tensor, owner: Tensor, persons: int) -> Tensor:
 
     owner: (K, R) the person of each row, in 0 … persons − 1.
     """
-    index = owner.view(*owner.shape, *[1] * (values.dim() - 2)).expand_as(values)
-    total = values.new_zeros(values.shape[0], persons, *values.shape[2:])
+    models, rows, *shape = values.shape
+    index = owner.view(models, rows, *[1] * len(shape)).expand_as(values)
+    total = values.new_zeros(models, persons, *shape)
     return total.scatter_add_(1, index, values)
 
 
@@ -140,7 +142,8 @@ class StackedMlp:
         # The derivative of cross-entropy by the logits is softmax less 1 at the target.
         delta = torch.softmax(outputs[-1], dim=2)
         classes = targets[..., None]
-        delta.scatter_add_(2, classes, delta.new_full((1, 1, 1), -1.0).expand_as(classes))
+        minus_one = delta.new_full((1, 1, 1), -1.0)
+        delta.scatter_add_(2, classes, minus_one.expand_as(classes))
         layers = self.layers(flat)
         deltas = [delta]
         for number in range(len(layers) - 1, 0, -1):
@@ -169,7 +172,9 @@ class StackedMlp:
             part = slice(start, start + models_at_a_time)
             gram = norms.new_zeros(())
             for a, d in zip(outputs, deltas, strict=False):
-                gram = gram + (d[part] @ d[part].mT) * (a[part] @ a[part].mT + 1)
+                delta_products = d[part] @ d[part].mT
+                input_products = a[part] @ a[part].mT
+                gram = gram + delta_products * (input_products + 1)
             is_same_person = owner[part, :, None] == owner[part, None, :]
             rows = torch.where(is_same_person, gram, 0.0).sum(2)
             squared[part] = sum_by_person(rows, owner[part], persons)
@@ -273,7 +278,8 @@ class StackedModule:
             torch.manual_seed(seed)
             for _ in range(models):
                 _reset_parameters(module)
-                rows.append(nn.utils.parameters_to_vector(module.parameters()).detach())
+                row = nn.utils.parameters_to_vector(module.parameters())
+                rows.append(row.detach())
         return torch.stack(rows).to(generator.device)
 
     def _call_model(self, row: Tensor, records: Tensor) -> Tensor:

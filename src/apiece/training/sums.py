@@ -8,7 +8,6 @@ the rows of one person stay together to be clipped as one.
 from __future__ import annotations
 
 import hashlib
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -75,15 +74,16 @@ class Sums:
         A parameter that was frozen has no gradient any more, and one that replaced another, or was
         unfrozen, is not updated: the noise would be drawn for a sum that nobody applies.
         """
-        taken = self.parameters
+        former = self.parameters
         current = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        if len(current) == len(taken) and all(map(operator.is_, current.values(), taken.values())):
+        pairs = zip(current.values(), former.values(), strict=False)
+        if len(current) == len(former) and all(new is old for new, old in pairs):
             return
-        common = current.keys() & taken.keys()
+        common = current.keys() & former.keys()
         changed = {
-            "no longer trainable": taken.keys() - current.keys(),
-            "trainable now": current.keys() - taken.keys(),
-            "another tensor now": {name for name in common if current[name] is not taken[name]},
+            "no longer trainable": former.keys() - current.keys(),
+            "trainable now": current.keys() - former.keys(),
+            "another tensor now": {name for name in common if current[name] is not former[name]},
         }
         changes = "; ".join(
             f"{min(names)!r} is {change}" for change, names in changed.items() if names
