@@ -153,7 +153,7 @@ def test_it_sees_a_person_clipped_once_in_each_physical_batch(monkeypatch):
 
 
 def test_it_sees_coins_of_the_place_in_the_draw(monkeypatch):
-    coins = sums._coins
+    coins = sums._toss_coins
 
     def misplaced(key, persons, ranks):
         return coins(key, np.unique(persons, return_inverse=True)[1] + persons.size, ranks)
