@@ -140,7 +140,7 @@ def ids_from(name: str, labels: pd.Index[Any] | None) -> Ids | None:
     """Return the ids that an index gives to records; None for one that only numbers them.
 
     Args:
-        name: Of the value that has the index.
+        name: Name of the value that has the index.
         labels: The index, or None.
 
     Raises:

@@ -37,7 +37,7 @@ def lacking(module: str | None, extra: str | None = None) -> NotInstalledError:
 
     Args:
         module: The name with which the import failed.
-        extra: Whose packages are needed; None for the first extra that brings the module.
+        extra: The extra whose packages are needed; None for the first that brings the module.
     """
     name = (module or "").partition(".")[0]
     if not extra:

@@ -18,7 +18,7 @@ Json: TypeAlias = dict[str, Any]
 Flags: TypeAlias = dict[str, Any]
 """A command's options by name, as click passes them."""
 State: TypeAlias = dict[str, Any]
-"""What torch keeps of an optimizer, a scheduler or a run, as `state_dict` returns it."""
+"""The state of an optimizer, a scheduler or a run, as torch's `state_dict` returns it."""
 
 
 class Bounds(NamedTuple):
@@ -26,7 +26,7 @@ class Bounds(NamedTuple):
 
     Attributes:
         lower: A float, or an array.
-        upper: The same, of the same shape.
+        upper: A float, or an array of the same shape.
 
     Example:
         >>> from apiece import Bounds

@@ -259,8 +259,8 @@ def load(folder: Path, name: str) -> Experiment:
     """Return an experiment; its file is run as Python, as any script that one starts.
 
     Args:
-        folder: Of the experiments, one file each.
-        name: Of the experiment.
+        folder: Folder of the experiments, one file each.
+        name: Name of the experiment.
 
     Raises:
         OptionError: For a name that there is not, with the nearest one.
@@ -310,7 +310,7 @@ class Store:
         """Return the file of an experiment.
 
         Args:
-            name: Of the experiment.
+            name: Name of the experiment.
         """
         return self.folder / f"{name}.json"
 
@@ -318,7 +318,7 @@ class Store:
         """Return the units of an experiment that ran; none where there is no file.
 
         Args:
-            name: Of the experiment.
+            name: Name of the experiment.
 
         Raises:
             DataError: For a file that holds something else.
@@ -338,7 +338,7 @@ class Store:
         """Write the units of an experiment that ran, all or none.
 
         Args:
-            name: Of the experiment.
+            name: Name of the experiment.
             done: All its units that ran.
 
         Raises:

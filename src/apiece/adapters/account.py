@@ -30,7 +30,7 @@ _MOST_GROUPS = 12
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What the members of one budget group spend in all fits together.
+    """The spending of the members of one budget group in all fits together.
 
     Args:
         name: The group's name.
@@ -93,7 +93,7 @@ class Account:
         """Note a fit that is about to begin.
 
         Args:
-            plan: That it runs.
+            plan: The plan that it runs.
             named: Whether the plan's ids are those of persons, the same in every fit.
         """
         if named:

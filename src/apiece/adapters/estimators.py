@@ -151,7 +151,7 @@ class _Tabular(_Private):
     """The parameters and methods of estimators of tables: a network on declared columns.
 
     Attributes:
-        feature_names_in_: Of the columns of X, where it had any.
+        feature_names_in_: Names of the columns of X, where it had any.
     """
 
     _: KW_ONLY
@@ -356,8 +356,8 @@ class PrivateClassifier(_Classifies, _Tabular):
         semi_supervised: For PATE, whether answers are spread over all public rows.
         epsilon: For all records, where `fit` is given none.
         delta: For all records, where `fit` is given none.
-        levels: What people could choose, as {"low": 1, "high": 8}: epsilon then has these names,
-            which name the groups of `plan_`.
+        levels: The budgets that people could choose, as {"low": 1, "high": 8}: epsilon then has
+            these names, which name the groups of `plan_`.
         strategy: How budgets become a plan: a name or a strategy, as for `assign`; for PATE as for
             `pate.plan_votes`. None is "sample", for PATE "weight".
         random_state: None for randomness of the operating system, as a release needs; a number
@@ -367,7 +367,7 @@ class PrivateClassifier(_Classifies, _Tabular):
             in a step; None takes 32.
         steps: Number of updates.
         clip_norm: The mean bound on a record's gradient.
-        learning_rate: Of plain SGD.
+        learning_rate: Learning rate of plain SGD.
         hidden: Widths of hidden layers.
         rows_per_person: With people, the most rows that a person brings to a step; None for all.
         account: An `Account` that notes each fit, and those of clones.

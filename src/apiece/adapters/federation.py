@@ -57,7 +57,7 @@ class Federation:
 
     Args:
         rounds: The most rounds that are run.
-        client_probability: Of each client's coin in each round.
+        client_probability: Chance that a client joins a round.
         clip_norm: ℓ2 bound on a record's part of a sum.
         client_clip: ℓ2 bound on a client's part; None where clients as such are promised nothing.
         noise_stddev: Standard deviation of the noise on each round's sum.
@@ -128,7 +128,7 @@ class Federation:
         """Return the costs of all rounds for a record of each level, client coin known.
 
         Args:
-            delta: Of the accounts that pay.
+            delta: The δ of the accounts that pay.
 
         Raises:
             InputError: For a δ outside (0, 1).
@@ -151,8 +151,8 @@ def plan_federation(
     """Return the federation in which records of each level join as often as their ε allows.
 
     Args:
-        epsilon: Of each level of budgets.
-        delta: For all.
+        epsilon: The ε of each level of budgets.
+        delta: One δ for all levels.
         records: Number of records of each level, over all clients; public or released.
         rounds: As in `Federation`.
         client_probability: As in `Federation`.
@@ -218,10 +218,10 @@ def charge(
     Args:
         ledger: With accounts of these people.
         run: The name of the charge in it.
-        ids: Of the silo's people, each once.
+        ids: Ids of the silo's people, each once.
         levels: Each one's level; a Series has the ids as its index.
         federation: The federation that is to be run.
-        delta: Of the accounts, about: the slacks that they may pay are chosen by it.
+        delta: About the δ of the accounts: the slacks that they may pay are chosen by it.
 
     Raises:
         AnalysisError: As `Ledger.reserve`.

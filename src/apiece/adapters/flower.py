@@ -61,7 +61,7 @@ def find_trained(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _describe_difference(local: Form, remote: Form) -> str | None:
-    """Return how a client's trained parameters differ from the server's; None for equal ones."""
+    """Return a client's difference from the server in trained parameters, in words; or None."""
     if local == remote:
         return None
     unpaired = {name for name, _ in local} ^ {name for name, _ in remote}
@@ -88,7 +88,7 @@ class FederatedStrategy(Strategy):
         parameters: The model, of which the parameters that require a gradient are trained, or these
             parameters alone as arrays by name. A sequence of arrays has no names to compare.
         federation: The federation that is run.
-        learning_rate: Of the step along each round's noisy mean.
+        learning_rate: Length of the step along each round's noisy mean, as a factor on it.
         least: The clients' `least`; None where the noise is added here.
         journal: A file with the number of rounds that were begun; a server that is started again
             goes on after them. None writes no file.

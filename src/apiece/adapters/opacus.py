@@ -56,7 +56,7 @@ def individual(
         budgets: One a record, in the order of the dataset; with people one a person, by `ids`.
         epochs: From 1 on.
         max_grad_norm: The mean clipping norm of the plan.
-        strategy: Of `assign`; `Scale()` where None.
+        strategy: Strategy of `assign`; None takes `Scale()`.
         people: (n,) The person of each record, in the order of the dataset; None where each record
             is a unit of its own.
         callbacks: Of `Trainer`; or a function from the plan that is made here to them, such as

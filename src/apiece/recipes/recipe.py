@@ -216,8 +216,8 @@ class Recipe:
             take part in every step, as many as let each group spend its ε.
         epochs: Expected passes over the records.
         clip_norm: The mean bound on a record's gradient.
-        learning_rate: Of SGD.
-        momentum: Of SGD.
+        learning_rate: Learning rate of SGD.
+        momentum: Momentum of SGD.
         average: Decay of the parameters' average; 0 takes the last ones.
         beside: Name in `RECIPES` of a recipe whose features are set beside these, at equal norms;
             for a linear head, and on neither side with `flips`. Empty for none.
@@ -300,7 +300,7 @@ class Recipe:
         """Return the number of updates.
 
         Args:
-            records: How many are trained on: a public number.
+            records: Number of records that are trained on; public.
         """
         return max(1, round(self.epochs * records / self.expected(records)))
 
@@ -308,7 +308,7 @@ class Recipe:
         """Return the expected batch size.
 
         Args:
-            records: How many are trained on.
+            records: Number of records that are trained on.
         """
         return min(self.batch_size, float(records))
 
@@ -384,7 +384,7 @@ class Recipe:
         Args:
             budgets: One a record.
             strategy: A strategy, or its name.
-            method: Of the accounting.
+            method: Method of the accounting.
 
         Raises:
             InfeasibleError: Where no plan meets the request.
@@ -471,7 +471,7 @@ def read_recipe(path: str | Path) -> Recipe:
     """Return the recipe in a TOML file: its settings by name.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
 
     Raises:
         DataError: For a file that cannot be read.

@@ -24,7 +24,7 @@ class BoundedSum:
 
     Attributes:
         total: (d,), the sum.
-        bounds: Of each entry of one record.
+        bounds: Bound on the absolute value of each entry of one record.
 
     Example:
         >>> from apiece.sensitivity import HeterogeneousNoise

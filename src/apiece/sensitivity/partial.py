@@ -147,7 +147,7 @@ def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossShares:
-    """How each group's summed loss divides among the attributes; data about people."""
+    """The attributes' shares in each group's summed loss; data about people."""
 
     groups: tuple[Hashable, ...]
     # (groups, ...): of sum 1 in each group, or of 0 where nothing is lost.

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run has come; public, a function of the plan and the clock.
+    """The progress of a run; public, a function of the plan and the clock.
 
     Args:
-        step: How many updates have been made.
-        steps: How many there are in all.
+        step: Number of updates that have been made.
+        steps: Number of updates in all.
         stage: The plan's stage, from 0.
-        seconds: How long the update took.
-        learning_rate: That of the update, in the optimizer's first group.
+        seconds: Duration of the update.
+        learning_rate: Learning rate of the update, in the optimizer's first group.
 
     Example:
         >>> from apiece.training import Progress
@@ -58,21 +58,21 @@ class Spent:
 
 
 class PlannedSpending:
-    """What a run of `plan` has spent after some of its steps, as planned and not as realised.
+    """The spending of a run of `plan` after each of its steps, as planned and not as realised.
 
     It depends on the plan and the number of the step only, so it may be shown to anyone who may
     see the plan.
 
     Args:
         plan: The plan that is run.
-        points: At how many steps, evenly spread, it is computed; between two of them the later
-            one's value is given. Each takes a privacy curve a group, once.
+        points: Number of steps, evenly spread, at which it is computed; between two of them the
+            later one's value is given. Each takes a privacy curve a group, once.
 
     Raises:
         InputError: For `points` below 1.
 
     Guarantee:
-        What is given for a step is an upper bound on what the group has spent by then.
+        The value of a step is an upper bound on the group's spending by then.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
@@ -94,7 +94,7 @@ class PlannedSpending:
         self._cache: dict[int, tuple[Spent, ...]] = {}  # by the number of the point
 
     def at(self, step: int) -> tuple[Spent, ...]:
-        """Return what the strictest and the loosest group have spent after `step` steps.
+        """Return the spending of the strictest and the loosest group after `step` steps.
 
         Args:
             step: Updates made; more than the plan has count as all of them.
@@ -138,7 +138,7 @@ class ProgressBar:
         console: A rich console; None takes stderr.
 
     Guarantee:
-        What is shown is a function of the plan and the step: an upper bound on what is spent.
+        The bar shows a function of the plan and the step: an upper bound on the spending.
 
     Example:
         >>> from apiece import Trainer
@@ -189,8 +189,8 @@ def public_numbers(progress: Progress, spending: PlannedSpending) -> dict[str, f
     """Return a step's numbers for a log, by name; none of them depends on records.
 
     Args:
-        progress: Of the step.
-        spending: Of the plan that is run.
+        progress: The progress after the step.
+        spending: The planned spending of the plan that is run.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
@@ -217,8 +217,8 @@ class TensorBoard:
     Nothing it writes depends on records.
 
     Args:
-        folder: Of the event files.
-        plan: That is run.
+        folder: Folder of the event files.
+        plan: The plan that is run.
         every: Steps between two entries.
 
     Raises:

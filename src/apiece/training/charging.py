@@ -116,11 +116,11 @@ def charge_training(
 
     Args:
         ledger: With an account for everyone in the plan.
-        analysis_id: Of this training alone.
+        analysis_id: Name of this training, and of no other.
         plan: With the ids of its records; texts of whole numbers suit a ledger of numbers.
         *others: Further plans for the same records, trained in the same job; a plan counts as often
             as it is given.
-        terms: What else is fixed in public, as in `reserve_plan`.
+        terms: Further terms that are fixed in public, as in `reserve_plan`.
         resumed: The run goes on, so that its model may have been released already, and the last
             files not written.
 

@@ -238,7 +238,7 @@ class Journal:
 
     @property
     def steps(self) -> int:
-        """How many steps were made, the last maybe in part."""
+        """Number of steps that were made, the last maybe in part."""
         return -(-self.path.stat().st_size // _DIGEST_BYTES)
 
 

@@ -131,9 +131,9 @@ class FilteredTrainer(Descent):
         expected_batch_size: The public normaliser, records times probability by default; it never
             follows the number of active records.
         seed: Repeats a run; None takes noise and samples from the operating system, for a release.
-        scheduler: Of the learning rate; one step an update.
-        physical_batch_size: How many records are in memory at a time; None takes all at once.
-        method: Of `clip_and_sum`.
+        scheduler: Scheduler of the learning rate; one step an update.
+        physical_batch_size: Number of records in memory at a time; None takes all at once.
+        method: Method of `clip_and_sum`.
         people: (n,) The position, from 0, of the account that each row is of, where accounts are of
             persons with any number of rows; None where each row is a record.
         rows_per_person: The most rows that a person brings to a step, by coins of that person

@@ -150,7 +150,7 @@ class Descent(Uncopied):
 
     @property
     def rejected(self) -> int:
-        """How many times a sampled record was not finite and left out; a private count."""
+        """Number of times that a sampled record was not finite and left out; private."""
         return self._loop.rejected
 
 

@@ -101,7 +101,7 @@ class ChaCha20Stream(Uncopied):
         """Return `size` independent uniform 64-bit words.
 
         Args:
-            size: How many.
+            size: Number of words.
         """
         check_process(self._process)
         words = self._encryptor.update(bytes(8 * size))
@@ -111,7 +111,7 @@ class ChaCha20Stream(Uncopied):
         """Return `size` doubles, uniform on the midpoints of a grid of 2⁵³ cells of (0, 1).
 
         Args:
-            size: How many.
+            size: Number of values.
         """
         cells = self.bits(size) >> np.uint64(11)  # the upper 53 of 64 bits
         return (cells.astype(np.float64) + 0.5) * 2.0**-53
@@ -123,7 +123,7 @@ class ChaCha20Stream(Uncopied):
         beyond is 1e-17.
 
         Args:
-            size: How many.
+            size: Number of values.
 
         References:
             Box and Muller 1958.

@@ -410,7 +410,7 @@ class ParquetShards:
         """Return one column of all records, for `Trainer(people=…)`; it must fit in memory.
 
         Args:
-            name: Of a column, such as that of the persons' ids.
+            name: Name of the column, such as that of the persons' ids.
         """
         import pyarrow as pa
 

@@ -103,8 +103,8 @@ class StackedMlp:
         """Return U(±1/√in) for weights and biases, as torch's Linear does.
 
         Args:
-            models: Their number.
-            generator: Of the parameters.
+            models: Number of models.
+            generator: Source of the random parameters.
         """
         flat = torch.rand(models, self.parameters, generator=generator, device=generator.device)
         for weight, bias in self.layers(flat.mul_(2).sub_(1)):

@@ -51,7 +51,7 @@ class Trainer(Descent):
     In torch.distributed each process takes a share of the records, and process 0 adds the noise.
 
     Args:
-        model: What is trained; no layer of it may mix records.
+        model: The model that is trained; no layer of it may mix records.
         optimizer: Holds every trainable parameter, and calls for no closure.
         loss_fn: Maps outputs and targets to one loss a record, as in `clip_and_sum`.
         plan: Bound to its records.
@@ -62,8 +62,8 @@ class Trainer(Descent):
             number makes an experiment repeatable.
         scheduler: Of the learning rate, where the plan has no schedule; one step an update. It is
             run through all updates on a copy, before the first is paid.
-        physical_batch_size: How many records are in memory at a time; no part of the mechanism.
-        method: Of `clip_and_sum`.
+        physical_batch_size: Number of records in memory at a time; no part of the mechanism.
+        method: Method of `clip_and_sum`.
         callbacks: Get a `Progress` after each step, which holds public values only.
         checkpoint: A folder for `save`; the first checkpoint is written before the first step.
         save_every: Steps between two checkpoints; `fit` writes one at its end too.
@@ -284,7 +284,7 @@ class Trainer(Descent):
         with its last parameters and no step left.
 
         Args:
-            folder: Of the run that was stopped.
+            folder: Folder of the run that was stopped.
             model: As for that run.
             optimizer: As for that run.
             loss_fn: As for that run.
