@@ -133,14 +133,14 @@ def test_a_bound_for_all_loosens_nobodys_own(excess: float, own: float | list[fl
 
 
 def test_public_records_follow_with_a_budget_of_their_own(skewed: Budgets) -> None:
-    from apiece.contract.check import with_public
+    from apiece.contract.check import add_public_records
 
     bounded = Budgets(skewed.epsilon, DELTA, excess=0.01, labels=skewed.labels)
-    padded = with_public(bounded, 100, 8.0)
+    padded = add_public_records(bounded, 100, 8.0)
     assert len(padded) == 1100
     assert padded.ids.tolist() == list(range(1100))
     assert padded.excess is not None
     assert padded.excess[-1] == 1
     assert "public" in padded.groups.name.tolist()
     named = Budgets([1.0, 2.0], 1e-5, excess=0.1, ids=["a", "b"])
-    assert with_public(named, 2, 1.0).ids.tolist() == ["a", "b", "public:0", "public:1"]
+    assert add_public_records(named, 2, 1.0).ids.tolist() == ["a", "b", "public:0", "public:1"]

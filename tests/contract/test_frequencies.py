@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from apiece.accounting import privacy_curve
 from apiece.contract import explain, promised_curve
-from apiece.contract.explain import count_up, whole
+from apiece.contract.explain import count_cases, count_up
 from apiece.mechanisms import Finite, Gaussian
 
 BUDGETS = [
@@ -159,7 +159,7 @@ def test_the_promised_curve_is_the_region() -> None:
 @pytest.mark.parametrize("cases", [1, 10, 73, 999, 1000])
 def test_a_whole_number_stays_what_it_is_whatever_rounding_did(cases: int) -> None:
     for factor in (1 - 2**-52, 1.0, 1 + 2**-52):
-        assert count_up(cases / 1000 * factor, 1000) == cases == whole(cases * factor)
+        assert count_up(cases / 1000 * factor, 1000) == cases == count_cases(cases * factor)
     if cases < 1000:
         assert count_up((cases + 1e-6) / 1000, 1000) == cases + 1
-    assert whole(cases - 1e-6) == cases - 1
+    assert count_cases(cases - 1e-6) == cases - 1

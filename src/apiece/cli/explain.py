@@ -26,7 +26,7 @@ from apiece.cli._command import (
     refuse_given,
 )
 from apiece.contract import Explanation, choices, explain
-from apiece.contract.explain import taking_part
+from apiece.contract.explain import count_participation
 from apiece.errors import InputError, together
 from apiece.mechanisms.algebra import from_dict
 
@@ -190,7 +190,7 @@ def _of_plan(path: Path, group: str | None) -> Explanation:
         raise InputError(f"--group: {what}; give one of {some}")
     curve, budget = plan.curve(at[0], method="pld"), plan.budget_groups
     epsilon, delta = float(budget.epsilon[at[0]]), float(budget.delta[at[0]])
-    return explain(epsilon, delta, curve=curve, taking_part=taking_part(plan, at[0]))
+    return explain(epsilon, delta, curve=curve, taking_part=count_participation(plan, at[0]))
 
 
 def text(explanation: Explanation) -> str:

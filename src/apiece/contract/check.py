@@ -17,7 +17,7 @@ from apiece.assignment.solve import require_few
 from apiece.budgets import Budgets
 from apiece.errors import BudgetError, InfeasibleError, RangeError, VerificationError
 from apiece.numerics.roots import log_room, safe_end
-from apiece.plan import BoundPlan, Plan, Reference
+from apiece.plan import BoundPlan, Plan, Reference, Verification
 from apiece.plan.parts import PUBLIC
 from apiece.plan.verification import compute_excess
 
@@ -77,21 +77,21 @@ class Verdict:
             VerificationError: Naming the first group whose contract is broken.
         """
         if not self.ok:
-            first = self.broken[0]
-            raise VerificationError(f"contract: group {first.group}: {first.reason}")
+            clause = self.broken[0]
+            raise VerificationError(f"contract: group {clause.group}: {clause.reason}")
 
     def to_dict(self) -> Json:
         """Return the verdict as JSON types."""
         return {"ok": self.ok, "groups": [asdict(clause) for clause in self.clauses]}
 
 
-# Plans round noise towards privacy by a part in 10¹², and so are by next to nothing less vulnerable
-# than the mechanism that was promised. Up to this Δ backward that breaks no bound, not even 0.
-ROUNDED = 1e-7
+# Δ backward up to which no bound is broken, not even 0: plans round noise towards privacy by a part
+# in 10¹², and so are by next to nothing less vulnerable than the mechanism that was promised.
+BACKWARD_TOLERANCE = 1e-7
 
 
 def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
-    """Return, for each group, forward, backward and symmetric Δ, with a verdict and a reason.
+    """Compare a plan with each group's contract: its ε, and its forward and backward Δ.
 
     Forward Δ must be at most the bound. Backward Δ may be above it by 1e-7, which is more than the
     rounding of noise towards privacy comes to.
@@ -118,52 +118,78 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
         True
     """
     require_few("contract", len(plan.budget_groups), of="groups")
-    verification, measures = plan.verify(budgets), plan.measures
-    size = len(plan.budget_groups)
-    bounds = np.ones(size) if verification.bound is None else verification.bound
-    clauses = []
-    for g, name in enumerate(plan.budget_groups.name.tolist()):
-        if measures.forward is not None and measures.backward is not None:
-            forward, backward = float(measures.forward[g]), float(measures.backward[g])
-        else:
-            difference = compute_excess(plan, g, privacy_curve(plan.mechanism_for(g), method="pld"))
-            forward, backward = float(difference.forward.upper), float(difference.backward.upper)
-        if verification.forward is not None:  # as the group's most cautious record sees it
-            forward = float(np.fmax(forward, verification.forward[g]))
-        spent, asked = float(verification.epsilon_spent[g]), float(verification.epsilon[g])
-        most, bound, delta = max(forward, backward), float(bounds[g]), verification.delta[g]
-        kept = bool(verification.kept[g]) and forward <= bound and backward <= bound + ROUNDED
-        reason = "kept" if kept else _reason(spent, asked, forward, backward, bound)
-        told = asked, float(delta), bound, spent, forward, backward, most
-        clauses.append(Clause(name, *told, kept, reason))
+    verification = plan.verify(budgets)
+    clauses = [_make_clause(plan, verification, g) for g in range(len(plan.budget_groups))]
     return Verdict(tuple(clauses))
 
 
-def _reason(spent: float, asked: float, forward: float, backward: float, bound: float) -> str:
-    if not spent <= asked:
-        return f"spends epsilon = {spent:.6g}, more than the {asked:.6g} asked"
-    if forward > bound:
-        return f"forward excess {forward:.3g} is above {bound:.3g}: more vulnerable than promised"
-    if backward > bound + ROUNDED:
+def _make_clause(plan: Plan, verification: Verification, group: int) -> Clause:
+    """Return the clause of the group at a position."""
+    measures = plan.measures
+    if measures.forward is not None and measures.backward is not None:
+        forward = float(measures.forward[group])
+        backward = float(measures.backward[group])
+    else:
+        curve = privacy_curve(plan.mechanism_for(group), method="pld")
+        difference = compute_excess(plan, group, curve)
+        forward = float(difference.forward.upper)
+        backward = float(difference.backward.upper)
+    if verification.forward is not None:
+        # The group's most cautious record may compare with a stricter baseline. NaN: none does.
+        forward = float(np.fmax(forward, verification.forward[group]))
+    bound = 1.0 if verification.bound is None else float(verification.bound[group])
+    clause = Clause(
+        group=str(plan.budget_groups.name[group]),
+        epsilon=float(verification.epsilon[group]),
+        delta=float(verification.delta[group]),
+        bound=bound,
+        epsilon_spent=float(verification.epsilon_spent[group]),
+        forward=forward,
+        backward=backward,
+        symmetric=max(forward, backward),
+        kept=True,
+        reason="kept",
+    )
+    within = forward <= bound and backward <= bound + BACKWARD_TOLERANCE
+    if verification.kept[group] and within:
+        return clause
+    return replace(clause, kept=False, reason=_explain_breach(clause))
+
+
+def _explain_breach(clause: Clause) -> str:
+    """Return why a clause is broken, in words."""
+    if not clause.epsilon_spent <= clause.epsilon:
         return (
-            f"backward excess {backward:.3g} is above {bound:.3g}: less vulnerable than promised, "
-            "but not the mechanism that was promised"
+            f"spends epsilon = {clause.epsilon_spent:.6g}, more than the {clause.epsilon:.6g} asked"
+        )
+    if clause.forward > clause.bound:
+        return (
+            f"forward excess {clause.forward:.3g} is above {clause.bound:.3g}: more vulnerable "
+            "than promised"
+        )
+    if clause.backward > clause.bound + BACKWARD_TOLERANCE:
+        return (
+            f"backward excess {clause.backward:.3g} is above {clause.bound:.3g}: less vulnerable "
+            "than promised, but not the mechanism that was promised"
         )
     return "planned at a larger delta than a record of it allows"
 
 
-SPARE = 0.01  # of a bound on the excess, that a budget for public records may leave
-SLOPE = 0.7  # about that of the log of what is used of a bound, in the log of that budget
+# The share of a bound on the excess that the budget found for public records may leave unused.
+SPARE = 0.01
+# About the slope of log(share of a bound that is used) in log(ε of the public records).
+SLOPE = 0.7
 
 Planner: TypeAlias = Callable[[Budgets, Strategy], BoundPlan]
 
 
 class _Option(NamedTuple):
-    """A plan that was considered; its cost is noise over signal, S / Σ q_i·c_i."""
+    """A plan among which `enforce` chooses."""
 
     label: str
     plan: BoundPlan
     verdict: Verdict
+    # Noise over signal, S / Σ q_i·c_i.
     cost: float
 
 
@@ -218,91 +244,103 @@ def enforce(
     if budgets.excess is None:
         raise BudgetError("enforce: the budgets carry no bound Δ̄; give excess=… or such budgets")
     public = _check.count("public", public, least=0)
-    batch, clip = expected_batch_size, clip_norm
     plan_for = partial(
-        assign, steps=steps, expected_batch_size=batch, clip_norm=clip, method=method
+        assign,
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        clip_norm=clip_norm,
+        method=method,
     )
-    sample = _option("sample", plan_for(budgets, Sample()))
+    sample = _make_option("sample", plan_for(budgets, Sample()))
     if sample.verdict.ok:
         notes = ["contract: sample keeps it, and was taken", *unspent_notes(sample.plan)]
         return replace(sample.plan, notes=tuple(notes))
-    options = [_option("hybrid", plan_for(budgets, Hybrid()))]
+    options = [_make_option("hybrid", plan_for(budgets, Hybrid()))]
     if public:
         # The promise is the one of the records that asked, whoever is added.
         reference = Reference(expected_batch_size / len(budgets), steps)
-        options += _padded(budgets, public, reference, plan_for)
-    options.append(_option("scale", plan_for(budgets, Scale())))
-    kept = [option for option in options if option.verdict.ok]
-    if not kept:
+        padded = _search_padded(budgets, public, reference, plan_for)
+        if padded is not None:
+            options.append(padded)
+    options.append(_make_option("scale", plan_for(budgets, Scale())))
+    sound = [option for option in options if option.verdict.ok]
+    if not sound:
         raise InfeasibleError(
             f"contract: not even scale keeps it ({options[-1].verdict.broken[0].reason}); raise "
             "the bound on the excess"
         )
-    taken = min(kept, key=lambda option: option.cost)
-    return replace(taken.plan, notes=_notes(taken, sample, options))
+    cheapest = min(sound, key=lambda option: option.cost)
+    return replace(cheapest.plan, notes=_make_notes(cheapest, sample, options))
 
 
-def _option(label: str, plan: BoundPlan) -> _Option:
+def _make_option(label: str, plan: BoundPlan) -> _Option:
     return _Option(label, plan, check(plan), noise_over_signal(plan))
 
 
-def _padded(
+def _search_padded(
     budgets: Budgets, public: int, reference: Reference, plan_for: Planner
-) -> list[_Option]:
-    """Return Sample with public records at the largest budget for them that fits, if one does."""
+) -> _Option | None:
+    """Return Sample with public records at about the largest budget for them that fits."""
     # The more they ask, the less noise there is. Too little noise makes some record less vulnerable
     # than promised (backward), too much makes one more vulnerable (forward): so the end is sought
     # at which no more of the bound is left backward.
-    groups = budgets.groups
-    kept: dict[float, _Option] = {}
+    sound: dict[float, _Option] = {}  # by log ε of the public records
 
-    def room(log_epsilon: float) -> float:
-        padded = with_public(budgets, public, math.exp(log_epsilon))
+    def measure_room(log_epsilon: float) -> float:
+        padded = add_public_records(budgets, public, math.exp(log_epsilon))
         try:
             plan = plan_for(padded, Sample())
         except (InfeasibleError, RangeError):
             return -math.inf
         plan = replace(plan, reference=reference)
-        option = _option(f"sample, {public} public records", plan)
+        option = _make_option(f"sample, {public} public records", plan)
         if option.verdict.ok:
-            kept[log_epsilon] = option
+            sound[log_epsilon] = option
         return min(
-            float(log_room(max(clause.bound, ROUNDED), clause.backward))
+            float(log_room(max(clause.bound, BACKWARD_TOLERANCE), clause.backward))
             for clause in option.verdict
         )
 
-    low, high = math.log(groups.epsilon.min() / 2), math.log(groups.epsilon.max() * 8)
-    safe_end(room, low, low, high, slope=SLOPE, tolerance=SPARE, narrow=SPARE / 100)
-    return [kept[max(kept)]] if kept else []
+    epsilon = budgets.groups.epsilon
+    low = math.log(epsilon.min() / 2)
+    high = math.log(epsilon.max() * 8)
+    # Of interest is what was met on the way: the search's end may break the contract forward.
+    safe_end(measure_room, low, low, high, slope=SLOPE, tolerance=SPARE, narrow=SPARE / 100)
+    return sound[max(sound)] if sound else None
 
 
-def with_public(budgets: Budgets, public: int, epsilon: float) -> Budgets:
+def add_public_records(budgets: Budgets, public: int, epsilon: float) -> Budgets:
     """Return `budgets` followed by `public` records with a budget of their own and no bound."""
-    own, ids = budgets.ids, np.array([f"public:{i}" for i in range(public)])
-    if np.issubdtype(own.dtype, np.integer):
-        ids = own.max() + 1 + np.arange(public)
+    ids = budgets.ids
+    if np.issubdtype(ids.dtype, np.integer):
+        public_ids = ids.max() + 1 + np.arange(public)
     else:
-        own = own.astype(str)
+        ids = ids.astype(str)
+        public_ids = np.array([f"public:{i}" for i in range(public)])
     labels = budgets.groups.name[budgets.group_index].astype(str)
     assert budgets.excess is not None
     return Budgets(
         np.concatenate((budgets.epsilon, np.full(public, epsilon))),
         np.concatenate((budgets.delta, np.full(public, float(budgets.delta.max())))),
         excess=np.concatenate((budgets.excess, np.ones(public))),
-        ids=np.concatenate((own, ids)),
+        ids=np.concatenate((ids, public_ids)),
         labels=np.concatenate((labels, np.full(public, PUBLIC))),
     )
 
 
-def _notes(taken: _Option, sample: _Option, options: list[_Option]) -> tuple[str, ...]:
-    worst = sample.verdict.broken[0]
+def _make_notes(chosen: _Option, sample: _Option, options: list[_Option]) -> tuple[str, ...]:
+    """Return which plan was taken, why Sample was not, and what the others would have cost."""
+    breach = sample.verdict.broken[0]
     notes = [
-        f"contract: {taken.label} was taken",
-        f"sample would break it: group {worst.group}: {worst.reason}",
+        f"contract: {chosen.label} was taken",
+        f"sample would break it: group {breach.group}: {breach.reason}",
     ]
     for option in (*options, sample):
-        more = option.cost / taken.cost - 1
-        fits = "" if option.verdict.ok or option is sample else " and break the contract"
-        if option is not taken:
-            notes.append(f"{option.label} would cost {100 * more:+.2f} % noise over signal{fits}")
-    return (*notes, *unspent_notes(taken.plan))
+        if option is chosen:
+            continue
+        increase = option.cost / chosen.cost - 1
+        note = f"{option.label} would cost {100 * increase:+.2f} % noise over signal"
+        if not option.verdict.ok and option is not sample:
+            note += " and break the contract"
+        notes.append(note)
+    return (*notes, *unspent_notes(chosen.plan))

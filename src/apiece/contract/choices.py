@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from apiece import _check
 from apiece._text import count_up
@@ -20,16 +20,28 @@ from apiece.assignment import Allocate, Hybrid, Sample, Scale, Strategy
 from apiece.assignment.front import make_plan
 from apiece.budgets import Budgets
 from apiece.budgets.groups import refuse_absurd
-from apiece.contract.explain import PEOPLE, Explanation, explain, taking_part
+from apiece.contract.explain import PEOPLE, Explanation, count_participation, explain
 from apiece.errors import BudgetError, InfeasibleError, InputError
 from apiece.mechanisms import Mechanism
 from apiece.plan import BoundPlan, Reference
 from apiece.plan.verification import compute_excess
 
-Offer: TypeAlias = tuple[str, float, float]  # name, epsilon, expected share
-Population: TypeAlias = tuple[int | None, Budgets, tuple[str, ...]]
-_Told: TypeAlias = tuple[Mechanism, float]  # what is run, and the ε of who is asked
-MOST = 6  # budgets on offer; people choose among few
+# Name, epsilon and expected share.
+Offer: TypeAlias = tuple[str, float, float]
+# The explanations by mechanism and ε, with the excess: equal ones are explained once.
+_Explained: TypeAlias = dict[tuple[Mechanism, float], tuple[float, Explanation]]
+# The largest number of budgets on offer; people choose among few.
+MAX_OFFERS = 6
+
+
+class _Population(NamedTuple):
+    """Budgets of all people, as the others may choose."""
+
+    # The position of the budget that all others choose; None where they choose as expected.
+    others: int | None
+    budgets: Budgets
+    # The names of the budgets on offer whose outcome is read.
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +66,35 @@ class Outcome:
 
     @property
     def unspent(self) -> int | None:
-        """Per cent of ε, at least, that a whole number of steps leaves; None with other ways."""
+        """Per cent of ε, at least, that a whole number of steps leaves; else None."""
         if self.explanation.taking_part is None:
             return None
-        return math.floor(100 * max(1 - self.epsilon_spent / self.explanation.epsilon, 0.0))
+        share = 1 - self.epsilon_spent / self.explanation.epsilon
+        return math.floor(100 * max(share, 0.0))
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Those of the explanation, and what a whole number of steps leaves unspent."""
         if self.unspent is None:
             return self.explanation.sentences
-        rest = (
+        sentence = (
             f"A whole number of steps leaves at least {self.unspent} % of your ε unused. That "
             "makes the result less accurate; nobody learns more of you."
         )
-        return (*self.explanation.sentences, rest)
+        return (*self.explanation.sentences, sentence)
 
     def to_dict(self) -> Json:
-        """Return it as JSON types."""
-        names = ("budget", "strategy", "others", "epsilon_spent", "excess", "more", "unspent")
-        own = {name: getattr(self, name) for name in names}
-        return own | {"explanation": self.explanation.to_dict()}
+        """Return the outcome as JSON types."""
+        return {
+            "budget": self.budget,
+            "strategy": self.strategy,
+            "others": self.others,
+            "epsilon_spent": self.epsilon_spent,
+            "excess": self.excess,
+            "more": self.more,
+            "unspent": self.unspent,
+            "explanation": self.explanation.to_dict(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +146,10 @@ class Choices:
             strategy: Name of a strategy. Scale does not move with the others, Hybrid by no more
                 than the bound; of all others the promise alone is known to hold.
         """
-        known = {Scale.name: self.references, Hybrid.name: self.bounded}
-        if strategy in known:
-            return known[strategy][budget]
+        if strategy == Scale.name:
+            return self.references[budget]
+        if strategy == Hybrid.name:
+            return self.bounded[budget]
         return self.promises[budget].frequencies.right
 
     def to_dict(self) -> Json:
@@ -194,98 +215,139 @@ def choices(
         >>> among_strict > alike  # who asks for more than all others is taken more often
         True
     """
-    rows = _checked(offered, records)
+    offers = _check_offers(offered, records)
     bound = _check.probability("bound", bound)
-    own: Sequence[Strategy] = [Scale(), Sample(), Hybrid(bound), Allocate()]
-    schemes = own if strategies is None else strategies
-    for scheme in schemes:
-        if isinstance(scheme, Hybrid) and scheme.excess != bound:
+    skip_allocate = strategies is None
+    if strategies is None:
+        strategies = [Scale(), Sample(), Hybrid(bound), Allocate()]
+    for strategy in strategies:
+        if isinstance(strategy, Hybrid) and strategy.excess != bound:
             raise InputError(
-                f"strategies: Hybrid({scheme.excess}) keeps another bound than {bound:g}, which "
-                f"is said to hold; give Hybrid({bound:g})"
+                f"strategies: Hybrid({strategy.excess}) keeps another bound than {bound:g}, "
+                f"which is said to hold; give Hybrid({bound:g})"
             )
-    promises = tuple(explain(epsilon, delta) for _, epsilon, _ in rows)
-    names = tuple(name for name, _, _ in rows)
-    asked = _populations(rows, records, delta)
-    outcomes: list[Outcome] = []
-    left_out: list[str] = []
-    told: dict[_Told, tuple[float, Explanation]] = {}
-    for number, (scheme, (others, budgets, whose)) in enumerate(product(schemes, asked)):
-        if left_out and isinstance(scheme, Allocate):
-            continue
-        try:
-            plan = make_plan(
-                budgets, scheme, steps=steps, expected_batch_size=expected_batch_size, clip_norm=1.0
-            )
-        except InfeasibleError as error:
-            if strategies is not None or not isinstance(scheme, Allocate):
-                raise
-            left_out.append(f"{scheme.name} is left out: {error}")
-            outcomes = [outcome for outcome in outcomes if outcome.strategy != scheme.name]
-            continue
-        outcomes += [_outcome(plan, name, names.index(name), others, told) for name in whose]
-        if progress is not None:
-            progress(number + 1, len(schemes) * len(asked))
-    reference, references, bounded = Reference(expected_batch_size / records, steps), [], []
-    for (_, epsilon, _), promise in zip(rows, promises, strict=True):
-        noise = noise_multipliers(epsilon=epsilon, delta=delta, **asdict(reference))
-        # the greatest share of right guesses where everybody has this budget
-        right = float(privacy_curve(reference.mechanism(float(noise))).success(0.5).upper)
-        references.append(count_up(right, PEOPLE))
-        bounded.append(min(count_up(right + bound, PEOPLE), promise.frequencies.right))
-    shares = tuple(share for _, _, share in rows)
-    known = names, shares, promises, tuple(references), tuple(bounded), bound, records
-    return Choices(*known, tuple(outcomes), tuple(left_out))
-
-
-def _checked(offered: Sequence[Offer], records: int) -> list[Offer]:
-    """Return the budgets on offer, strictest first."""
-    rows = sorted(
-        (
-            (str(name), refuse_absurd(_check.positive(f"epsilon of {name}", epsilon)), float(share))
-            for name, epsilon, share in offered
-        ),
-        key=lambda row: row[1],
+    promises = tuple(explain(epsilon, delta) for _, epsilon, _ in offers)
+    outcomes, left_out = _compute_outcomes(
+        _make_populations(offers, records, delta),
+        strategies,
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        progress=progress,
+        skip_allocate=skip_allocate,
     )
-    epsilons, names = {row[1] for row in rows}, {row[0] for row in rows}
-    if not 2 <= len(rows) == len(epsilons) == len(names) <= MOST:
+    reference = Reference(expected_batch_size / records, steps)
+    references = []
+    bounded = []
+    for (_, epsilon, _), promise in zip(offers, promises, strict=True):
+        noise = noise_multipliers(epsilon=epsilon, delta=delta, **asdict(reference))
+        curve = privacy_curve(reference.mechanism(float(noise)))
+        # The greatest share of right guesses where everybody has this budget.
+        right = float(curve.success(0.5).upper)
+        references.append(count_up(right, PEOPLE))
+        # Δ̄ bounds what the others' choice adds to any test's advantage; (ε, δ) holds besides.
+        bounded.append(min(count_up(right + bound, PEOPLE), promise.frequencies.right))
+    return Choices(
+        names=tuple(name for name, _, _ in offers),
+        shares=tuple(share for _, _, share in offers),
+        promises=promises,
+        references=tuple(references),
+        bounded=tuple(bounded),
+        bound=bound,
+        records=records,
+        outcomes=tuple(outcomes),
+        left_out=tuple(left_out),
+    )
+
+
+def _check_offers(offered: Sequence[Offer], records: int) -> list[Offer]:
+    """Return the budgets on offer, strictest first; raise where nobody could choose among them."""
+    offers = []
+    for name, epsilon, share in offered:
+        epsilon = refuse_absurd(_check.positive(f"epsilon of {name}", epsilon))
+        offers.append((str(name), epsilon, float(share)))
+    offers.sort(key=lambda offer: offer[1])
+    names = {name for name, _, _ in offers}
+    epsilons = {epsilon for _, epsilon, _ in offers}
+    if not 2 <= len(offers) == len(epsilons) == len(names) <= MAX_OFFERS:
         raise BudgetError(
-            f"budgets: {len(rows)} on offer, {len(epsilons)} of them with an epsilon of their own; "
-            f"offer 2 to {MOST}, each with its own name and epsilon"
+            f"budgets: {len(offers)} on offer, {len(epsilons)} of them with an epsilon of their "
+            f"own; offer 2 to {MAX_OFFERS}, each with its own name and epsilon"
         )
-    _check.count("records", records, least=10 * len(rows))
-    return rows
+    _check.count("records", records, least=10 * len(offers))
+    return offers
 
 
-def _populations(rows: list[Offer], records: int, delta: float) -> list[Population]:
-    """Return (what the others choose, budgets, whose outcome to read) of every population."""
-    expected = Budgets.from_groups(rows, records, delta)
-    populations: list[Population] = [(None, expected, tuple(name for name, _, _ in rows))]
-    for others, (name, epsilon, _) in enumerate(rows):
-        for one, asks, _ in rows:
+def _make_populations(offers: list[Offer], records: int, delta: float) -> list[_Population]:
+    """Return the population that is expected, then those in which all but one person agree."""
+    expected = Budgets.from_groups(offers, records, delta)
+    populations = [_Population(None, expected, tuple(name for name, _, _ in offers))]
+    for others, (name, epsilon, _) in enumerate(offers):
+        for own_name, own_epsilon, _ in offers:
             groups = [(name, epsilon, records)]
-            if one != name:
-                groups = [(one, asks, 1), (name, epsilon, records - 1)]
-            populations.append((others, Budgets.from_groups(groups, records, delta), (one,)))
+            if own_name != name:
+                groups = [(own_name, own_epsilon, 1), (name, epsilon, records - 1)]
+            budgets = Budgets.from_groups(groups, records, delta)
+            populations.append(_Population(others, budgets, (own_name,)))
     return populations
 
 
-def _outcome(
-    plan: BoundPlan,
-    name: str,
-    budget: int,
-    others: int | None,
-    told: dict[_Told, tuple[float, Explanation]],
+def _compute_outcomes(
+    populations: list[_Population],
+    strategies: Sequence[Strategy],
+    *,
+    steps: int,
+    expected_batch_size: float,
+    progress: Callable[[int, int], None] | None,
+    skip_allocate: bool,
+) -> tuple[list[Outcome], list[str]]:
+    """Return the outcome of every budget, strategy and population, and why one was left out.
+
+    With `skip_allocate`, Allocate is left out where a budget does not allow a single step.
+    """
+    names = populations[0].names
+    outcomes: list[Outcome] = []
+    left_out: list[str] = []
+    explained: _Explained = {}
+    for number, (strategy, population) in enumerate(product(strategies, populations)):
+        if left_out and isinstance(strategy, Allocate):
+            continue
+        try:
+            plan = make_plan(
+                population.budgets,
+                strategy,
+                steps=steps,
+                expected_batch_size=expected_batch_size,
+                clip_norm=1.0,
+            )
+        except InfeasibleError as error:
+            if not skip_allocate or not isinstance(strategy, Allocate):
+                raise
+            left_out.append(f"{strategy.name} is left out: {error}")
+            outcomes = [outcome for outcome in outcomes if outcome.strategy != strategy.name]
+            continue
+        for name in population.names:
+            budget = names.index(name)
+            outcomes.append(_make_outcome(plan, name, budget, population.others, explained))
+        if progress is not None:
+            progress(number + 1, len(strategies) * len(populations))
+    return outcomes, left_out
+
+
+def _make_outcome(
+    plan: BoundPlan, name: str, budget: int, others: int | None, explained: _Explained
 ) -> Outcome:
-    """Return what a person of the group called `name` faces; equal mechanisms are told of once."""
+    """Return what a person of the group called `name` faces; adds to `explained`."""
     groups = plan.budget_groups
-    group = [str(each) for each in groups.name].index(name)
-    epsilon, delta = float(groups.epsilon[group]), float(groups.delta[group])
+    group = groups.name.tolist().index(name)
+    epsilon = float(groups.epsilon[group])
+    delta = float(groups.delta[group])
     mechanism = plan.mechanism_for(group)
-    if (mechanism, epsilon) not in told:
+    if (mechanism, epsilon) not in explained:
         curve = plan.curve(group, method="pld")
         excess = float(compute_excess(plan, group, curve).forward.upper)
-        sure = taking_part(plan, group)
-        told[mechanism, epsilon] = excess, explain(epsilon, delta, curve=curve, taking_part=sure)
+        participation = count_participation(plan, group)
+        explanation = explain(epsilon, delta, curve=curve, taking_part=participation)
+        explained[mechanism, epsilon] = (excess, explanation)
+    excess, explanation = explained[mechanism, epsilon]
     spent = float(plan.epsilon_spent[group])
-    return Outcome(budget, plan.strategy, others, spent, *told[mechanism, epsilon])
+    return Outcome(budget, plan.strategy, others, spent, excess, explanation)

@@ -17,9 +17,22 @@ from apiece.errors import BudgetError
 from apiece.mechanisms import Finite
 from apiece.plan import Plan
 
-PEOPLE, CASES, CROWD = 1_000, 100_000, 1_000_000  # of how many the counts are
-ACCUSED, HARMED, MEMBERS = 10, 100, 1_000  # so many without the record: see `Frequencies`
-_SPARE = 10.0  # how much likelier than δ it may be that the bound on beliefs fails
+# Of how many people most counts are.
+PEOPLE = 1_000
+# Of how many people the count `harmed` is.
+CASES = 100_000
+# Of how many people the count `picked` is.
+CROWD = 1_000_000
+# How many of 1,000 who did not take part are named wrongly: see `Frequencies.found`.
+ACCUSED = 10
+# How many of 100,000 are harmed though they stay out: see `Frequencies.harmed`.
+HARMED = 100
+# How many of the crowd took part: see `Frequencies.picked`.
+MEMBERS = 1_000
+# How much likelier than δ it may be that the bound on beliefs fails.
+_EXCEPTION_FACTOR = 10.0
+# Odds whose logarithm is larger make any belief a certainty: their exponential would overflow.
+_MAX_LOG_ODDS = math.log(1e300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,85 +95,102 @@ def promised_curve(epsilon: float, delta: float) -> PrivacyCurve:
     refuse_absurd(_check.positive("epsilon", epsilon, error=BudgetError))
     delta = _check.probability("delta", delta, high_open=True)
     lie = math.exp(-epsilon) / (1 + math.exp(-epsilon))
-    rest = np.array([1 - lie, lie]) * (1 - delta)
-    return privacy_curve(Finite([delta, *rest, 0.0], [0.0, *rest[::-1], delta]))
+    responses = np.array([1 - lie, lie]) * (1 - delta)
+    # Outcomes: surely with the record, the two responses, surely without it.
+    return privacy_curve(Finite([delta, *responses, 0.0], [0.0, *responses[::-1], delta]))
 
 
 def promised_right(epsilon: float, delta: float) -> int:
-    """Return of how many of 1,000 people a guess is right at most, by (ε, δ) alone."""
+    """Return for how many of 1,000 people a guess is right at most, by (ε, δ) alone."""
     return count_up(promised_curve(epsilon, delta).success(0.5).upper)
 
 
 def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencies:
     """Return what a curve allows an attacker, as counts of people."""
-    nodes = np.append(np.linspace(0.0, max(2 * epsilon, 15.0), 400), epsilon)
-    deltas = np.append(curve.delta(nodes[:-1]).upper, delta)
-    least = partial(_least, curve, nodes, deltas)
-    odds, often = _largest_odds(curve, epsilon, delta), _SPARE * delta
+    # Each x with δ(x) gives a bound. The promise itself, (ε, δ), is known without the curve.
+    levels = np.append(np.linspace(0.0, max(2 * epsilon, 15.0), 400), epsilon)
+    deltas = np.append(curve.delta(levels[:-1]).upper, delta)
+    minimize = partial(_minimize_bound, curve, levels, deltas)
+    found = minimize(partial(_bound_power, ACCUSED / PEOPLE))
+    harmed = minimize(partial(_bound_power, HARMED / CASES))
+    picked = minimize(partial(_bound_share_found, MEMBERS / CROWD))
+    log_odds = _bound_log_odds(curve, epsilon, delta)
+    exception = _EXCEPTION_FACTOR * delta
     return Frequencies(
         right=count_up(curve.success(0.5).upper, PEOPLE),
-        found=count_up(least(partial(_power, ACCUSED / PEOPLE)), PEOPLE),
-        harmed=count_up(least(partial(_power, HARMED / CASES)), CASES),
-        picked=count_up(least(partial(_share_found, MEMBERS / CROWD)), MEMBERS),
-        belief=count_up(_belief(odds, 0.5), PEOPLE),
-        rare_belief=count_up(_belief(odds, MEMBERS / CROWD), PEOPLE),
-        surprise=whole(1 / min(often, 1.0)) if often > 0 else None,
+        found=count_up(found, PEOPLE),
+        harmed=count_up(harmed, CASES),
+        picked=count_up(picked, MEMBERS),
+        belief=count_up(_update_belief(log_odds, 0.5), PEOPLE),
+        rare_belief=count_up(_update_belief(log_odds, MEMBERS / CROWD), PEOPLE),
+        surprise=count_cases(1 / min(exception, 1.0)) if exception > 0 else None,
     )
 
 
-def whole(cases: float) -> int:
+def count_cases(cases: float) -> int:
     """Return the count of cases, rounded down; what misses a whole number by rounding is it.
 
-    >>> whole(1 / 1e-5), whole(2.9)
+    >>> count_cases(1 / 1e-5), count_cases(2.9)
     (100000, 2)
     """
     return math.floor(cases * (1 + 1e-12))
 
 
-def _belief(odds: float, prior: float) -> float:
-    """Return the belief that odds so much larger give."""
-    if odds > math.log(1e300):
+def _update_belief(log_odds: float, prior: float) -> float:
+    """Return the belief in [0, 1] when the odds of `prior` become larger by e^log_odds."""
+    if log_odds > _MAX_LOG_ODDS:
         return 1.0
-    return prior * math.exp(odds) / (1 - prior + prior * math.exp(odds))
+    raised = prior * math.exp(log_odds)
+    return raised / (1 - prior + raised)
 
 
-def _least(
-    curve: PrivacyCurve, nodes: Floats, deltas: Floats, bound: Callable[[Floats, Floats], Floats]
+def _minimize_bound(
+    curve: PrivacyCurve, levels: Floats, deltas: Floats, bound: Callable[[Floats, Floats], Floats]
 ) -> float:
-    """Return the least of a bound that holds for each x with δ(x), looked for twice."""
+    """Return about the least of a bound that holds for each x with δ(x).
+
+    It is looked for at `levels`, then on a finer grid around the least of these. Any value of the
+    bound is valid, so that a minimum that is missed costs only tightness.
+    """
     with np.errstate(over="ignore"):
-        rough = bound(nodes, deltas)
-        at, spacing = nodes[int(rough.argmin())], nodes[1]
-        fine = np.linspace(max(at - spacing, 0.0), at + spacing, 129)
-        return float(min(rough.min(), bound(fine, np.asarray(curve.delta(fine).upper)).min()))
+        rough = bound(levels, deltas)
+        best = levels[int(rough.argmin())]
+        spacing = levels[1]
+        fine_levels = np.linspace(max(best - spacing, 0.0), best + spacing, 129)
+        fine = bound(fine_levels, np.asarray(curve.delta(fine_levels).upper))
+        return float(min(rough.min(), fine.min()))
 
 
-def _power(alpha: float, x: Floats, delta: Floats) -> Floats:
+def _bound_power(alpha: float, x: Floats, delta: Floats) -> Floats:
     """Return bounds on the true-positive rate of a test whose false-positive rate is `alpha`."""
+    # The first holds for the test, the second for its complement with the worlds exchanged.
     return np.minimum(np.exp(x) * alpha + delta, 1 - np.exp(-x) * (1 - delta - alpha))
 
 
-def _share_found(share: float, x: Floats, delta: Floats) -> Floats:
+def _bound_share_found(share: float, x: Floats, delta: Floats) -> Floats:
     """Return bounds on the true-positive rate T of who names as many people as took part."""
-    # They are a `share` of all, so that share·T + (1 − share)·α = share: the bounds of `_power` at
-    # this α, solved for T.
+    # They are a `share` of all, so that share·T + (1 − share)·α = share: the bounds of
+    # `_bound_power` at this α, solved for T.
     odds = share / (1 - share)
     direct = 1 - (1 - delta) / (1 + np.exp(x) * odds)
     mirror = (1 - np.exp(-x) * (1 - delta - odds)) / (1 + np.exp(-x) * odds)
     return np.minimum(direct, mirror)
 
 
-def _largest_odds(curve: PrivacyCurve, epsilon: float, delta: float) -> float:
-    """Return t such that the privacy loss exceeds t with chance at most 10·δ; log of odds."""
+def _bound_log_odds(curve: PrivacyCurve, epsilon: float, delta: float) -> float:
+    """Return t such that the privacy loss L exceeds t with chance at most 10·δ."""
     # Where L > t the chance with the record is more than e^t times that without, so that P(L >
-    # t)·(1 − e^{x − t}) ≤ δ(x) for every x < t.
-    tail = _SPARE * delta
-    if not 0 < tail < 1:
-        return epsilon if tail == 0 else math.inf
-    at: Floats = np.append(np.linspace(0.0, 1.0, 100) * epsilon, epsilon)
-    spent = np.append(curve.delta(at[:-1]).upper, delta)
-    fine = spent < tail
-    return float((at[fine] - np.log1p(-spent[fine] / tail)).min()) * (1 + 1e-12)
+    # t)·(1 − e^{x − t}) ≤ δ(x) for every x < t. Each x with δ(x) below the chance gives a t.
+    chance = _EXCEPTION_FACTOR * delta
+    if chance == 0:
+        return epsilon
+    if not 0 < chance < 1:
+        return math.inf
+    levels: Floats = np.append(np.linspace(0.0, 1.0, 100) * epsilon, epsilon)
+    deltas = np.append(curve.delta(levels[:-1]).upper, delta)
+    usable = deltas < chance
+    bounds = levels[usable] - np.log1p(-deltas[usable] / chance)
+    return float(bounds.min()) * (1 + 1e-12)
 
 
 LIMITS = (
@@ -211,36 +241,38 @@ they did is right about at most 732; who has not seen the result, about 500.
     @property
     def sentences(self) -> tuple[str, ...]:
         """One for each count, and what is sure of how often a person takes part."""
-        n = self.frequencies
-        first = "A" if n.surprise is None else f"Except in at most 1 of {n.surprise:,} cases, a"
-        rest: list[str] = []
+        counts = self.frequencies
+        article = "A"
+        if counts.surprise is not None:
+            article = f"Except in at most 1 of {counts.surprise:,} cases, a"
+        sentences = [
+            guess(counts.right, self.promised),
+            f"An attacker who wrongly names {ACCUSED} of {PEOPLE:,} people who did not take part "
+            f"names rightly at most {counts.found:,} of {PEOPLE:,} who did. Without the result it "
+            f"would be {ACCUSED}.",
+            f"If {MEMBERS:,} of {CROWD:,} people took part, and an attacker names the {MEMBERS:,} "
+            f"they suspect most, at most {counts.picked:,} of those did. Without the result it "
+            f"would be {MEMBERS * MEMBERS // CROWD}.",
+            f"Whatever may follow for you from the result: what happens to {HARMED} of {CASES:,} "
+            f"people like you if they stay out happens to at most {counts.harmed:,} of {CASES:,} "
+            "if they take part.",
+            f"{article} belief of {PEOPLE // 2} in {PEOPLE:,} that you took part becomes at most "
+            f"{counts.belief:,} in {PEOPLE:,}, and a belief of 1 in {PEOPLE:,} at most "
+            f"{counts.rare_belief:,} in {PEOPLE:,}.",
+        ]
         if not self.tighter and self.delta > 0:
-            rest.append(
-                f"With a chance of at most δ, 1 in {whole(1 / self.delta):,}, a result that keeps "
+            cases = count_cases(1 / self.delta)
+            sentences.append(
+                f"With a chance of at most δ, 1 in {cases:,}, a result that keeps "
                 "this promise may give you away altogether. The counts above include that."
             )
         if self.taking_part is not None:
             times, steps = self.taking_part
-            rest.append(
+            sentences.append(
                 f"Your record takes part in exactly {times:,} of {steps:,} steps, drawn at random. "
                 "Which ones stays secret, and the counts above rest on that."
             )
-        return (
-            guess(n.right, self.promised),
-            f"An attacker who wrongly names {ACCUSED} of {PEOPLE:,} people who did not take part "
-            f"names rightly at most {n.found:,} of {PEOPLE:,} who did. Without the result it would "
-            f"be {ACCUSED}.",
-            f"If {MEMBERS:,} of {CROWD:,} people took part, and an attacker names the {MEMBERS:,} "
-            f"they suspect most, at most {n.picked:,} of those did. Without the result it "
-            f"would be {MEMBERS * MEMBERS // CROWD}.",
-            f"Whatever may follow for you from the result: what happens to {HARMED} of {CASES:,} "
-            f"people like you if they stay out happens to at most {n.harmed:,} of {CASES:,} if "
-            "they take part.",
-            f"{first} belief of {PEOPLE // 2} in {PEOPLE:,} that you took part becomes at most "
-            f"{n.belief:,} in {PEOPLE:,}, and a belief of 1 in {PEOPLE:,} at most "
-            f"{n.rare_belief:,} in {PEOPLE:,}.",
-            *rest,
-        )
+        return tuple(sentences)
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -254,19 +286,19 @@ they did is right about at most 732; who has not seen the result, about 500.
             purpose: What the result is for; a gap to be filled in unless given.
         """
         goal = "[what the result is for]" if purpose is None else plain(purpose)
-        first = (
+        lines = [
             f"I agree that my data are used for {goal}, with a privacy budget of "
-            f"ε = {shown(self.epsilon)} and δ = {shown(self.delta)}."
-        )
-        means = "This means, for an attacker who knows everything about everyone else:"
-        facts = [f"- {sentence}" for sentence in self.sentences]
-        limits = [f"- {limit}" for limit in self.limits]
-        last = (
-            "I can choose a smaller budget, or none; the smaller, the less can be learnt about me."
-        )
-        return "\n".join(
-            [first, "", means, *facts, "", "What it does not cover:", *limits, "", last]
-        )
+            f"ε = {shown(self.epsilon)} and δ = {shown(self.delta)}.",
+            "",
+            "This means, for an attacker who knows everything about everyone else:",
+            *(f"- {sentence}" for sentence in self.sentences),
+            "",
+            "What it does not cover:",
+            *(f"- {limit}" for limit in self.limits),
+            "",
+            "I can choose a smaller budget, or none; the smaller, the less can be learnt about me.",
+        ]
+        return "\n".join(lines)
 
     def to_dict(self) -> Json:
         """Return the promise, counts and sentences as JSON types."""
@@ -283,11 +315,14 @@ they did is right about at most 732; who has not seen the result, about 500.
         }
 
 
-def taking_part(plan: Plan, group: int) -> tuple[int, int] | None:
+def count_participation(plan: Plan, group: int) -> tuple[int, int] | None:
     """Return (k, T) where a group's records take part in exactly k of a plan's T steps."""
-    times = [stage.times for stage in plan.stages]
-    known = [int(each[group]) for each in times if each is not None]
-    return (sum(known), plan.steps) if len(known) == len(times) else None
+    total = 0
+    for stage in plan.stages:
+        if stage.times is None:
+            return None
+        total += int(stage.times[group])
+    return total, plan.steps
 
 
 def explain(
@@ -328,7 +363,7 @@ def explain(
     if curve is None:
         counts = frequencies(promised_curve(epsilon, delta), epsilon, delta)
         return Explanation(float(epsilon), float(delta), counts, taking_part=taking_part)
-    alone = promised_right(epsilon, delta)
+    promised = promised_right(epsilon, delta)
     spent = float(curve.epsilon(delta).upper)
     if not spent <= epsilon * (1 + 1e-9):
         raise BudgetError(
@@ -336,4 +371,4 @@ def explain(
             "explain it by what it spends"
         )
     counts = frequencies(curve, epsilon, delta)
-    return Explanation(float(epsilon), float(delta), counts, alone, taking_part=taking_part)
+    return Explanation(float(epsilon), float(delta), counts, promised, taking_part=taking_part)

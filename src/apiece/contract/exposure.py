@@ -70,14 +70,21 @@ def exposure(plan: Plan, group: int, *, label: str = "", changed: int = 0) -> Ex
     # ε is by the plan's own method; advantage and Δ, which need a whole curve, by PLD.
     curve = plan.curve(group, method="pld")
     charged = curve if plan.method == "pld" else plan.curve(group)
-    gap = compute_excess(plan, group, curve)
-    epsilon = charged.epsilon(float(plan.budget_groups.delta[group]))
-    bounds = epsilon, curve.advantage(), gap.forward, gap.backward
-    return Exposure(label, changed, plan.public(), group, *bounds)
+    difference = compute_excess(plan, group, curve)
+    return Exposure(
+        label=label,
+        changed=changed,
+        plan=plan.public(),
+        group=group,
+        epsilon=charged.epsilon(float(plan.budget_groups.delta[group])),
+        advantage=curve.advantage(),
+        forward=difference.forward,
+        backward=difference.backward,
+    )
 
 
 def worst(exposures: Sequence[Exposure]) -> Exposure:
-    """Return the one in which the target is most vulnerable: by forward Δ, ties by advantage.
+    """Return the exposure in which the target is most vulnerable: by forward Δ, then advantage.
 
     Args:
         exposures: Of one target.
@@ -97,7 +104,11 @@ def worst(exposures: Sequence[Exposure]) -> Exposure:
     """
     if not exposures:
         raise InputError("exposures: none given; give what budget_manipulation or collusion found")
-    return max(exposures, key=lambda e: (float(e.forward.upper), float(e.advantage.upper)))
+
+    def rank(exposure: Exposure) -> tuple[float, float]:
+        return float(exposure.forward.upper), float(exposure.advantage.upper)
+
+    return max(exposures, key=rank)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,13 +131,16 @@ class RiskTable:
 
     def to_dict(self) -> Json:
         """Return the table as JSON types."""
-        arrays = ("shares", "epsilons", "advantage", "forward", "backward")
         return {
             "victim_epsilon": self.victim_epsilon,
             "delta": self.delta,
             "strategy": self.strategy,
             "baseline_advantage": self.baseline,
-            **{name: getattr(self, name).tolist() for name in arrays},
+            "shares": self.shares.tolist(),
+            "epsilons": self.epsilons.tolist(),
+            "advantage": self.advantage.tolist(),
+            "forward": self.forward.tolist(),
+            "backward": self.backward.tolist(),
         }
 
 
@@ -143,46 +157,67 @@ def risk_table(
     method: str = "pld",
     progress: Callable[[int, int], None] | None = None,
 ) -> RiskTable:
-    """Return a victim's advantage and Δ, from plans alone, as the others' choices vary."""
-    # For each share and ε a plan is made for two groups: `share` of the records ask ε, the others
-    # what the victim asks.
+    """Return a victim's advantage and Δ, from plans alone, as the others' choices vary.
+
+    For each share and ε a plan is made for two groups: the share of the records asks that ε, the
+    others ask what the victim asks.
+    """
     size = _check.count("records", records, least=2)
-    rows = np.array([_check.probability("share", s, low_open=True, high_open=True) for s in shares])
-    columns = np.array([_check.positive("epsilon", e) for e in epsilons])
+    rows = np.array(
+        [_check.probability("share", share, low_open=True, high_open=True) for share in shares]
+    )
+    columns = np.array([_check.positive("epsilon", epsilon) for epsilon in epsilons])
     if not rows.size or not columns.size:
         raise InputError("risk: give at least one share and one epsilon of the others")
-    scheme = Sample() if strategy is None else strategy
-    cells = np.empty((rows.size, columns.size, 3))
-    batch = expected_batch_size
+    if strategy is None:
+        strategy = Sample()
     plan_for = partial(
         make_plan,
-        strategy=scheme,
+        strategy=strategy,
         steps=steps,
-        expected_batch_size=batch,
+        expected_batch_size=expected_batch_size,
         clip_norm=1,
         method=method,
     )
+    shape = (rows.size, columns.size)
+    advantage = np.empty(shape)
+    forward = np.empty(shape)
+    backward = np.empty(shape)
     for i, share in enumerate(rows):
         for j, epsilon in enumerate(columns):
             groups = [("victim", victim_epsilon, 1 - share), ("others", float(epsilon), share)]
-            budgets = Budgets.from_groups(groups, size, delta)
-            cells[i, j] = _risk(plan_for(budgets))
+            victim = _expose_victim(plan_for(Budgets.from_groups(groups, size, delta)))
+            advantage[i, j] = victim.advantage.upper
+            forward[i, j] = victim.forward.upper
+            backward[i, j] = victim.backward.upper
             if progress is not None:
                 progress(i * columns.size + j + 1, rows.size * columns.size)
     alone = Budgets.from_groups([("victim", victim_epsilon, 1.0)], size, delta)
-    of = float(victim_epsilon), float(delta), scheme.name, rows, columns
-    advantage, forward, backward = np.moveaxis(cells, 2, 0)
-    return RiskTable(*of, advantage, forward, backward, _risk(plan_for(alone))[0])
+    return RiskTable(
+        victim_epsilon=float(victim_epsilon),
+        delta=float(delta),
+        strategy=strategy.name,
+        shares=rows,
+        epsilons=columns,
+        advantage=advantage,
+        forward=forward,
+        backward=backward,
+        baseline=float(_expose_victim(plan_for(alone)).advantage.upper),
+    )
 
 
-def _risk(plan: BoundPlan) -> tuple[float, ...]:
-    """Return advantage, forward and backward Δ of the first record, a victim; upper bounds."""
-    faced = exposure(plan, int(plan.group_index[0]))
-    return tuple(float(end.upper) for end in (faced.advantage, faced.forward, faced.backward))
+def _expose_victim(plan: BoundPlan) -> Exposure:
+    """Return the exposure of the first record, which is a victim."""
+    return exposure(plan, int(plan.group_index[0]))
 
 
-LEAST, MOST = 0.1, 100.0  # ε between which others are taken to choose
-CAPS, CHOICES = 5, 9  # how many of them are tried
+# The smallest and the largest ε that others are taken to choose.
+MIN_EPSILON = 0.1
+MAX_EPSILON = 100.0
+# How many caps on the others' ε are tried, the largest budget among them, which caps nobody.
+CAPS = 5
+# How many ε of colluders are tried.
+CHOICES = 9
 
 
 def budget_manipulation(
@@ -228,17 +263,17 @@ def budget_manipulation(
         >>> [one.label for one in exposures]
         ['as asked', 'at most 0.5']
     """
-    at = _position(budgets, target)
+    position = _find_target(budgets, target)
     if decoys is None:
         highest = float(budgets.epsilon.max())
-        decoys = np.geomspace(min(LEAST, highest / 10), highest, CAPS)[:-1].tolist()
-    asked = [("as asked", budgets.epsilon)]
+        decoys = np.geomspace(min(MIN_EPSILON, highest / 10), highest, CAPS)[:-1].tolist()
+    scenarios = [("as asked", budgets.epsilon)]
     for decoy in decoys:
-        value = _check.positive("decoy", decoy)
-        epsilon = np.minimum(budgets.epsilon, value)
-        epsilon[at] = budgets.epsilon[at]
-        asked.append((f"at most {value:g}", epsilon))
-    return _exposures(budgets, at, asked, strategy, settings)
+        cap = _check.positive("decoy", decoy)
+        epsilon = np.minimum(budgets.epsilon, cap)
+        epsilon[position] = budgets.epsilon[position]
+        scenarios.append((f"at most {cap:g}", epsilon))
+    return _expose_target(budgets, position, scenarios, strategy, settings)
 
 
 def collusion(
@@ -287,50 +322,56 @@ def collusion(
         >>> [one.label for one in exposures]
         ['as asked', '50% ask 0.5']
     """
-    at = _position(budgets, target)
+    position = _find_target(budgets, target)
     if epsilons is None:
-        epsilons = np.geomspace(LEAST, MOST, CHOICES).tolist()
-    members = np.delete(np.arange(len(budgets)), at)
+        epsilons = np.geomspace(MIN_EPSILON, MAX_EPSILON, CHOICES).tolist()
+    # The others, in the order in which they collude.
+    members = np.delete(np.arange(len(budgets)), position)
     if generator is None:
         members = members[np.argsort(-budgets.epsilon[members], kind="stable")]
     else:
         members = generator.permutation(members)
-    asked = [("as asked", budgets.epsilon)]
-    for epsilon in epsilons:
-        value = _check.positive("epsilon", epsilon)
+    scenarios = [("as asked", budgets.epsilon)]
+    for value in epsilons:
+        asked = _check.positive("epsilon", value)
         for share in shares:
             share = _check.probability("share", share)
-            changed = budgets.epsilon.copy()
-            changed[members[: round(share * members.size)]] = value
-            asked.append((f"{share:.0%} ask {value:g}", changed))
-    return _exposures(budgets, at, asked, strategy, settings)
+            colluders = members[: round(share * members.size)]
+            epsilon = budgets.epsilon.copy()
+            epsilon[colluders] = asked
+            scenarios.append((f"{share:.0%} ask {asked:g}", epsilon))
+    return _expose_target(budgets, position, scenarios, strategy, settings)
 
 
-def _position(budgets: Budgets, target: object) -> int:
-    """Return where the record with this id stands."""
+def _find_target(budgets: Budgets, target: object) -> int:
+    """Return the position of the record with this id; raise where there is no other beside it."""
     if len(budgets) < 2:
         raise DataError("budgets: 1 record; an attack needs others beside the target")
-    places = np.flatnonzero(np.asarray(budgets.ids) == target)
-    if places.size != 1:
+    positions = np.flatnonzero(np.asarray(budgets.ids) == target)
+    if positions.size != 1:
         raise DataError(
             f"target = {target!r}: not among the ids of the {len(budgets)} records; give one of "
             "budgets.ids"
         )
-    return int(places[0])
+    return int(positions[0])
 
 
-def _exposures(
+def _expose_target(
     budgets: Budgets,
-    at: int,
-    asked: list[tuple[str, Floats]],
+    position: int,
+    scenarios: list[tuple[str, Floats]],
     strategy: Strategy | str | None,
     settings: Json,
 ) -> list[Exposure]:
-    """Return what the record at `at` faces in the plan of each (label, ε of all)."""
-    exposures, chosen = [], Sample() if strategy is None else strategy
-    for label, epsilon in asked:
+    """Return the exposure of the record at `position` in each scenario: a label and all ε."""
+    if strategy is None:
+        strategy = Sample()
+    settings = {"clip_norm": 1.0, **settings}
+    exposures = []
+    for label, epsilon in scenarios:
         changed = Budgets(epsilon, budgets.delta, excess=budgets.excess, ids=budgets.ids)
-        plan = make_plan(changed, chosen, **{"clip_norm": 1.0, **settings})
+        plan = make_plan(changed, strategy, **settings)
+        group = int(changed.group_index[position])
         count = int((epsilon != budgets.epsilon).sum())
-        exposures.append(exposure(plan, int(changed.group_index[at]), label=label, changed=count))
+        exposures.append(exposure(plan, group, label=label, changed=count))
     return exposures

@@ -16,7 +16,7 @@ from apiece._types import Json
 from apiece._version import __version__
 from apiece.budgets.groups import SMALL_GROUP
 from apiece.contract import explain
-from apiece.contract.explain import promised_right, whole
+from apiece.contract.explain import count_cases, promised_right
 from apiece.errors import InputError
 from apiece.jobs.config import SAID
 from apiece.jobs.results import some_of
@@ -481,7 +481,7 @@ def promised_cards(
     yield span(epsilon, shown), "ε, each person’s own: the smaller, the less can be learnt of them"
     yield span(right, "{:,}".format), what
     yield (
-        f"1 in {whole(1 / max(delta)):,}",
+        f"1 in {count_cases(1 / max(delta)):,}",
         "chance, at most, that a result gives somebody away altogether: δ",
     )
 
