@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from apiece.assignment.request import Request
-from apiece.assignment.solve import COARSE, Follow, rates
+from apiece.assignment.solve import COARSE, RateCurve, solve_rates
 from apiece.budgets import Budgets
 
 REQUEST = Request(Budgets([0.5, 1.0, 60.0], 1e-5), 3, 1.0, 1.0)
@@ -12,9 +12,9 @@ EPSILON, DELTA, SHARE = REQUEST.groups.epsilon, REQUEST.groups.delta, REQUEST.sh
 
 
 def test_rates_do_not_depend_on_what_was_asked_before() -> None:
-    followed = Follow(REQUEST, EPSILON, DELTA, SHARE)
+    followed = RateCurve(REQUEST, EPSILON, DELTA, SHARE)
     for z in (1.0, 1.05, 0.3, 1.0):
-        alone = rates(REQUEST, EPSILON, DELTA, z)
+        alone = solve_rates(REQUEST, EPSILON, DELTA, z)
         assert SHARE @ followed.at(z) == pytest.approx(SHARE @ alone, rel=2e-3)
         assert followed.at(z) == pytest.approx(alone, rel=2 * COARSE)
         assert followed.closely(z) == pytest.approx(alone, rel=2e-3)
@@ -26,10 +26,10 @@ def test_what_was_found_is_remembered_and_guides(monkeypatch: pytest.MonkeyPatch
 
     def counted(*given: object) -> np.ndarray:
         asked.append(given[-2])
-        return rates(*given)  # type: ignore[arg-type]
+        return solve_rates(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("apiece.assignment.solve.rates", counted)
-    followed = Follow(REQUEST, EPSILON, DELTA, SHARE)
+    monkeypatch.setattr("apiece.assignment.solve.solve_rates", counted)
+    followed = RateCurve(REQUEST, EPSILON, DELTA, SHARE)
     first = followed.at(1.0)
     assert followed.at(1.0) is first
     assert len(asked) == 1

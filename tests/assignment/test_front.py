@@ -16,7 +16,7 @@ from apiece.assignment import (
     Uniform,
     assign,
 )
-from apiece.assignment.front import strategy_named
+from apiece.assignment.front import make_strategy
 from apiece.budgets import Budgets
 from apiece.contract import enforce
 from apiece.errors import InputError, OptionError, VerificationError
@@ -48,7 +48,7 @@ def test_unknown_names_carry_the_nearest() -> None:
     with pytest.raises(OptionError, match="did you mean 'sample'"):
         assign(BUDGETS, "sampel", **GOOD)
     with pytest.raises(OptionError, match="did you mean 'noise'"):
-        strategy_named("sample", nois="mean")
+        make_strategy("sample", nois="mean")
     with pytest.raises(OptionError, match="did you mean 'strictest'"):
         Uniform("strictes")
     with pytest.raises(OptionError):
@@ -59,7 +59,7 @@ def test_unknown_names_carry_the_nearest() -> None:
 
 def test_names_are_those_of_the_strategies() -> None:
     for name, strategy in STRATEGIES.items():
-        assert strategy_named(name) == strategy()
+        assert make_strategy(name) == strategy()
 
 
 EPSILON = np.repeat([1.0, 3.0], [30, 10])

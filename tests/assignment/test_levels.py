@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from apiece.assignment import Sample, Scale, Strategy, assign
-from apiece.assignment.levels import LEAST, Ladder, Population, near_end
+from apiece.assignment.levels import MIN_LOG_RATE, Ladder, Population, find_ladder_end
 from apiece.budgets import Budgets
 
 RNG = np.random.default_rng(5)
@@ -46,18 +46,18 @@ def test_the_end_of_a_ladder_is_found_where_epsilon_jumps_past_it(
         looks.append(log_q)
         return float(np.exp(0.3 * (log_q - jump)) * (height if log_q > jump else 0.5))
 
-    bottom = near_end(lambda x: -np.log(spent(x)), safe=LEAST, unsafe=0.0)
+    bottom = find_ladder_end(lambda x: -np.log(spent(x)), safe=MIN_LOG_RATE, unsafe=0.0)
     assert jump - 0.02 * max(1, abs(jump)) < bottom <= jump
-    top = near_end(lambda x: np.log(spent(x)), safe=0.0, unsafe=bottom)
+    top = find_ladder_end(lambda x: np.log(spent(x)), safe=0.0, unsafe=bottom)
     assert jump < top < jump + 0.02 * max(1, abs(jump))
     assert len(looks) < 60
 
 
 def test_the_end_of_a_ladder_is_near_where_epsilon_is_smooth_and_stops_at_a_rate_of_one() -> None:
-    bottom = near_end(lambda x: -4.0 - x, safe=LEAST, unsafe=0.0)
+    bottom = find_ladder_end(lambda x: -4.0 - x, safe=MIN_LOG_RATE, unsafe=0.0)
     assert -4.1 <= bottom <= -4.0
-    assert 0 <= 4.0 + near_end(lambda x: 4.0 + x, safe=0.0, unsafe=bottom) <= 0.1
-    assert np.isnan(near_end(lambda x: x - 1.0, safe=0.0, unsafe=bottom))
+    assert 0 <= 4.0 + find_ladder_end(lambda x: 4.0 + x, safe=0.0, unsafe=bottom) <= 0.1
+    assert np.isnan(find_ladder_end(lambda x: x - 1.0, safe=0.0, unsafe=bottom))
 
 
 @pytest.mark.parametrize("height", [1.0, 27.0])

@@ -7,8 +7,8 @@ import pytest
 
 from apiece.accounting import privacy_curve
 from apiece.assignment import AdaPDP, Rounds, assign
-from apiece.assignment.front import strategy_named
-from apiece.assignment.rounds import paths
+from apiece.assignment.front import make_strategy
+from apiece.assignment.rounds import list_paths
 from apiece.budgets import Budgets
 from apiece.mechanisms import Composed
 from apiece.plan import Plan
@@ -57,21 +57,21 @@ def test_the_counterexample_to_rounds_as_published() -> None:
     assert found == pytest.approx([0.5, 0.803, 1.295, 1.648], abs=1e-3)
     # what the library states instead, with the coins revealed, is above the truth: one join at τ
     for rounds in (1, 2, 5, 10):
-        worst = max(sum(path) for path in paths(0.5, [2.0] * rounds))
+        worst = max(sum(path) for path in list_paths(0.5, [2.0] * rounds))
         assert worst * 2.0 >= randomized_response_rounds(0.5, 2.0, rounds)
 
 
 def test_paths_are_all_ways_that_coins_can_fall() -> None:
-    assert set(paths(3.0, [2.0, 2.0])) == {(True, True), (True, False)}
-    assert set(paths(2.0, [2.0, 2.0])) == {(True, False)}
-    assert len(set(paths(0.5, [2.0] * 4))) == 5
+    assert set(list_paths(3.0, [2.0, 2.0])) == {(True, True), (True, False)}
+    assert set(list_paths(2.0, [2.0, 2.0])) == {(True, False)}
+    assert len(set(list_paths(0.5, [2.0] * 4))) == 5
 
 
 def test_a_plan_is_called_by_who_pays() -> None:
     """Not by the name under which the strategy was asked for."""
     settings = {"steps": 10, "expected_batch_size": 20, "clip_norm": 1.0}
     asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
-    plan = assign(asked, strategy_named("published_rounds", charging="everyone"), **settings)
+    plan = assign(asked, make_strategy("published_rounds", charging="everyone"), **settings)
     assert (plan.strategy, plan.releasable) == ("rounds", True)
     plan = assign(asked, Rounds(charging="joined"), **settings)
     assert (plan.strategy, plan.releasable) == ("published_rounds", False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -12,17 +11,23 @@ import numpy as np
 from apiece._text import per_cent
 from apiece.accounting import privacy_curve
 from apiece.assignment.request import Request, Strategy
-from apiece.assignment.sample import batch_noise
+from apiece.assignment.sample import find_batch_noise
 from apiece.assignment.solve import require_few
 from apiece.errors import InfeasibleError, UnsupportedError
 from apiece.numerics.roots import safe_end
 from apiece.plan import Plan, Stage
 from apiece.plan.parts import allocated_steps
 
-MOST_GROUPS = 40  # each takes some seconds
-_NEAR = 1e-3  # of log ε, that the least noise may leave unspent
-_LARGE = 1.25  # times the batch asked: said in a note
-_FAR = 2.0  # of log z: how far from Sample's noise it is sought
+# The largest number of groups; each takes some seconds.
+MAX_GROUPS = 40
+# How much of log ε the least noise may leave unspent.
+_TOLERANCE = 1e-3
+# A batch that is larger than the one asked by this factor is said in a note.
+_LARGE_BATCH = 1.25
+# How far from Sample's noise the noise is sought, in log z.
+_SEARCH_RADIUS = 2.0
+# About the growth of log ε in −log z, and of the log of the number of steps in log ε.
+_SLOPE = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,35 +59,45 @@ class Allocate(Strategy):
 
     def plan(self, request: Request) -> Plan:
         """Return the plan with a whole number of steps a group."""
-        groups, steps = request.groups, request.steps
+        groups = request.groups
+        steps = request.steps
         if request.method != "pld":
             raise UnsupportedError(
                 f"strategy allocate: method {request.method!r}; takes 'pld' alone, or use Sample"
             )
-        require_few("strategy allocate", len(groups), MOST_GROUPS)
-        start, rates = batch_noise(request)
-        about = np.clip(np.rint(rates * steps), 1, steps).astype(np.int64)
-        least = [_least_noise(request, g, int(k), start) for g, k in enumerate(about)]
-        z = max(least)
-        times = [_most(request, g, int(k), z) for g, k in enumerate(about)]
-        q = np.array(times) / steps
-        batch, clips = float(q @ groups.records), np.full(len(groups), request.clip_norm)
-        stage = Stage(steps, batch, z * request.clip_norm, q, clips, times=np.array(times))
+        require_few("strategy allocate", len(groups), MAX_GROUPS)
+        # Sample's rates say about how many steps each budget is worth, Sample's noise where to
+        # start.
+        sample_noise, rates = find_batch_noise(request)
+        guesses = np.clip(np.rint(rates * steps), 1, steps).astype(np.int64).tolist()
+        z = max(_find_noise(request, g, guess, sample_noise) for g, guess in enumerate(guesses))
+        times = np.array([_find_times(request, g, guess, z) for g, guess in enumerate(guesses)])
+        q = times / steps
+        stage = Stage(
+            steps=steps,
+            expected_batch_size=float(q @ groups.records),
+            noise_stddev=z * request.clip_norm,
+            sampling_probability=q,
+            clip_norm=np.full(len(groups), request.clip_norm),
+            times=times,
+        )
         plan = request.plan(self.name, (stage,))
-        return _with_notes(plan, request.expected_batch_size)
+        return _add_notes(plan, request.expected_batch_size)
 
 
-def _with_notes(plan: Plan, asked: float) -> Plan:
-    """Return the plan with a note for each group, and one on a batch that is far from the asked."""
+def _add_notes(plan: Plan, asked: float) -> Plan:
+    """Return the plan with a note for each group, and one on a batch far above the one asked."""
     times = plan.stages[0].times
     assert times is not None
-    told = zip(plan.budget_groups.name, times.tolist(), plan.spent_share, strict=True)
-    notes = [
-        f"group {name}: each record takes part in exactly {k} of {plan.steps} steps, which leaves "
-        f"{per_cent(max(1 - share, 0.0))} of its epsilon unspent"
-        for name, k, share in told
-    ]
-    if plan.expected_batch_size > _LARGE * asked:
+    notes = []
+    names = plan.budget_groups.name
+    for name, count, share in zip(names, times.tolist(), plan.spent_share, strict=True):
+        unspent = per_cent(max(1 - share, 0.0))
+        notes.append(
+            f"group {name}: each record takes part in exactly {count} of {plan.steps} steps, which "
+            f"leaves {unspent} of its epsilon unspent"
+        )
+    if plan.expected_batch_size > _LARGE_BATCH * asked:
         notes.append(
             f"batches of {plan.expected_batch_size:.4g} are expected, not of {asked:g}: nobody "
             "takes part in less than one step; ask for more steps, or use Sample"
@@ -90,39 +105,48 @@ def _with_notes(plan: Plan, asked: float) -> Plan:
     return replace(plan, notes=(*plan.notes, *notes))
 
 
-def _room(request: Request, group: int, times: int, z: float) -> float:
+def _measure_room(request: Request, group: int, times: int, z: float) -> float:
     """Return the log of a group's ε over what so many steps spend; negative where it is broken."""
     curve = privacy_curve(allocated_steps(z, times, request.steps))
     spent = float(curve.epsilon(float(request.groups.delta[group])).upper)
     return math.log(float(request.target[group]) / max(spent, 1e-15))
 
 
-def _least_noise(request: Request, group: int, times: int, guess: float) -> float:
+def _find_noise(request: Request, group: int, times: int, guess: float) -> float:
     """Return about the least noise multiplier at which a group may take part so many times."""
-    at = partial(_room, request, group, times)
-    first = math.log(guess)
+    start = math.log(guess)
     end = safe_end(
-        lambda x: at(math.exp(x)), first, first + _FAR, first - _FAR, slope=1.5, tolerance=_NEAR
+        lambda log_z: _measure_room(request, group, times, math.exp(log_z)),
+        start,
+        start + _SEARCH_RADIUS,
+        start - _SEARCH_RADIUS,
+        slope=_SLOPE,
+        tolerance=_TOLERANCE,
     )
     if math.isnan(end):
+        groups = request.groups
         raise InfeasibleError(
-            f"group {request.groups.name[group]}: epsilon = {request.groups.epsilon[group]:g} does "
+            f"group {groups.name[group]}: epsilon = {groups.epsilon[group]:g} does "
             f"not allow {times} of {request.steps} steps at noise multiplier "
-            f"{math.exp(first + _FAR):.4g}; ask for more, or use Scale"
+            f"{math.exp(start + _SEARCH_RADIUS):.4g}; ask for more, or use Scale"
         )
     return math.exp(end)
 
 
-def _most(request: Request, group: int, low: int, z: float) -> int:
-    """Return the most steps that a group's budget allows at z, given a number that it does."""
-    # ε grows in the number of steps, since blocks get shorter and more: bisected near a guess.
-    high, stride = request.steps + 1, 1
-    room = _room(request, group, low, z)
-    probe = min(int(low * math.exp(min(1.5 * room, 5.0))) + 1, request.steps)
+def _find_times(request: Request, group: int, low: int, z: float) -> int:
+    """Return the most steps that a group's budget allows at z; it allows `low`."""
+    # ε grows in the number of steps, since blocks get shorter and more. So the number is bisected,
+    # from a guess on, with strides that double while the budget allows them.
+    high = request.steps + 1
+    stride = 1
+    room = _measure_room(request, group, low, z)
+    probe = min(int(low * math.exp(min(_SLOPE * room, 5.0))) + 1, request.steps)
     while high - low > 1:
-        if _room(request, group, probe, z) >= 0:
-            low, stride = probe, 2 * stride
+        if _measure_room(request, group, probe, z) >= 0:
+            low = probe
+            stride *= 2
             probe = min(low + stride, (low + high) // 2)
         else:
-            high, probe = probe, (low + probe) // 2
+            high = probe
+            probe = (low + high) // 2
     return low

@@ -50,13 +50,17 @@ STRATEGIES: dict[str, type[Strategy]] = {
     )
 }
 
-KEEP_BOUNDS = (Uniform.name, Scale.name, Hybrid.name)  # of Δ̄, whatever the others ask
-ATTEMPTS = 12  # each aims twice as far below as the one before
+# The strategies that keep bounds Δ̄, whatever the others ask.
+KEEP_BOUNDS = (Uniform.name, Scale.name, Hybrid.name)
+# How many plans are made where groups spend too much; each aims twice as far below as the one
+# before.
+ATTEMPTS = 12
 LEFT_UNSPENT = (
     "a level may leave budget unspent: where its noise or chance is held by a stricter level or by "
     "a bound on the excess, or is already the most that the strategy can use"
 )
-NAMED = 64  # groups with a note of their own
+# The largest number of groups with a note of their own.
+MAX_NOTES = 64
 
 
 def assign(
@@ -126,10 +130,10 @@ def make_plan(
     clip_norm: float,
     method: str = "pld",
 ) -> BoundPlan:
-    """Return what `assign` does without a warning: a plan that is looked at, and not run."""
-    _require("budgets", budgets, Budgets, "Budgets(epsilon, delta)")
+    """Return the plan of `assign` without a warning, for callers that do not run it."""
+    _require_type("budgets", budgets, Budgets, "Budgets(epsilon, delta)")
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
-    return BoundPlan.of(_kept(request, _given(strategy)))
+    return BoundPlan.of(_make_verified(request, _resolve_strategy(strategy)))
 
 
 def assign_levels(
@@ -167,21 +171,22 @@ def assign_levels(
         >>> assign_levels(levels, "scale", steps=10, expected_batch_size=100, clip_norm=1.0)
         Plan(scale, 1000 records in 2 groups, 10 steps)
     """
-    _require("levels", levels, BudgetLevels, "BudgetLevels")
+    _require_type("levels", levels, BudgetLevels, "BudgetLevels")
     request = Request(levels, steps, expected_batch_size, clip_norm, method)
-    plan = _kept(request, _given(strategy))
+    plan = _make_verified(request, _resolve_strategy(strategy))
     warn_of_shortfall(plan)
     return plan
 
 
-def strategy_named(name: str, **options: object) -> Strategy:
+def make_strategy(name: str, **options: object) -> Strategy:
     """Return the strategy called `name` with these options."""
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)
-    known = [field.name for field in fields(cast(Any, STRATEGIES[name]))]
-    for option in options.keys() - known:
-        raise unknown(f"option of strategy {name}", option, known)
-    return STRATEGIES[name](**options)
+    strategy = STRATEGIES[name]
+    accepted = [field.name for field in fields(cast(Any, strategy))]
+    for option in options.keys() - accepted:
+        raise unknown(f"option of strategy {name}", option, accepted)
+    return strategy(**options)
 
 
 COMPARED: Sequence[Strategy | str] = ("uniform", "scale", "sample", Hybrid(0.02), "threshold")
@@ -248,50 +253,63 @@ def compare(
         >>> scale.noise_over_signal < uniform.noise_over_signal
         True
     """
-    _require("budgets", budgets, Budgets, "Budgets(epsilon, delta)")
+    _require_type("budgets", budgets, Budgets, "Budgets(epsilon, delta)")
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
-    rows = []
-    for given in strategies:
-        strategy = _given(given)
-        try:
-            plan = _kept(request, strategy)
-        except (InfeasibleError, UnsupportedError) as error:
-            rows.append(Compared(strategy.name, None, None, None, None, str(error)))
-            continue
-        records, forward = plan.budget_groups.records, plan.measures.forward
-        unspent = float(records @ (plan.spent_share < UNSPENT) / records.sum())
-        excess = None if forward is None else float(forward.max())
-        objection = plan.objections[0] if plan.objections else None
-        noise = noise_over_signal(plan)
-        rows.append(Compared(plan.strategy, noise, None, unspent, excess, objection))
+    rows = [_measure_strategy(request, _resolve_strategy(strategy)) for strategy in strategies]
     # Uniform is what there is without individual budgets.
-    base = next((row.noise_over_signal for row in rows if row.strategy == "uniform"), None)
+    baseline = None
+    for row in rows:
+        if row.strategy == Uniform.name:
+            baseline = row.noise_over_signal
+            break
+    if baseline is None:
+        return tuple(rows)
     return tuple(
         row
-        if base is None or row.noise_over_signal is None
-        else replace(row, below_uniform=base / row.noise_over_signal)
+        if row.noise_over_signal is None
+        else replace(row, below_uniform=baseline / row.noise_over_signal)
         for row in rows
     )
 
 
-def _require(name: str, value: object, kind: type, give: str) -> None:
+def _measure_strategy(request: Request, strategy: Strategy) -> Compared:
+    """Return the row of a strategy, which is not yet held against Uniform's."""
+    try:
+        plan = _make_verified(request, strategy)
+    except (InfeasibleError, UnsupportedError) as error:
+        return Compared(strategy.name, None, None, None, None, str(error))
+    records = plan.budget_groups.records
+    forward = plan.measures.forward
+    return Compared(
+        strategy=plan.strategy,
+        noise_over_signal=noise_over_signal(plan),
+        below_uniform=None,
+        unspent=float(records @ (plan.spent_share < UNSPENT) / records.sum()),
+        excess=None if forward is None else float(forward.max()),
+        objection=plan.objections[0] if plan.objections else None,
+    )
+
+
+def _require_type(name: str, value: object, kind: type, remedy: str) -> None:
     if not isinstance(value, kind):
-        raise InputError(f"{name}: a {type(value).__name__}; give {give}")
+        raise InputError(f"{name}: a {type(value).__name__}; give {remedy}")
 
 
 def noise_over_signal(plan: Plan) -> float:
     """Return S / Σ q_i·c_i, a root mean square over steps: less is better."""
     # The noises of steps are independent, so that their squares add up.
-    records, squares = plan.budget_groups.records, 0.0
+    records = plan.budget_groups.records
+    squares = 0.0
     for stage in plan.stages:
         signal = float(records @ (stage.chances() * stage.clip_norm))
         squares += stage.steps * (stage.noise_stddev / signal) ** 2
     return float(np.sqrt(squares / plan.steps))
 
 
-def _given(strategy: Strategy | str) -> Strategy:
+def _resolve_strategy(strategy: Strategy | str) -> Strategy:
+    """Return a strategy that is given by its value or name; raise for anything else."""
     if isinstance(strategy, str):
-        return strategy_named(strategy)
+        return make_strategy(strategy)
     if isinstance(strategy, type):
         raise OptionError(f"strategy: a class; give an instance, as {strategy.__name__}()")
     if not callable(getattr(strategy, "plan", None)) or not hasattr(strategy, "name"):
@@ -302,55 +320,61 @@ def _given(strategy: Strategy | str) -> Strategy:
     return strategy
 
 
-def _planned(strategy: Strategy, request: Request) -> Plan:
-    """Return what a strategy plans; where a user's own goes wrong, say so by its name."""
+def _run_strategy(strategy: Strategy, request: Request) -> Plan:
+    """Return a strategy's plan; where a user's own strategy goes wrong, say so by its name."""
     if type(strategy) in STRATEGIES.values():
         return strategy.plan(request)
-    own = f"strategy {strategy.name}:"
+    label = f"strategy {strategy.name}:"
     try:
         plan: object = strategy.plan(request)
     except (InfeasibleError, RangeError, UnsupportedError):
         raise
     except InputError as error:
-        raise InputError(f"{own} {error}") from error
-    except Exception as error:  # whatever a user's code raises
-        said = " ".join(str(error).split()) or "no message"
+        raise InputError(f"{label} {error}") from error
+    except Exception as error:
+        # A user's code may raise anything.
+        message = " ".join(str(error).split()) or "no message"
         raise InputError(
-            f"{own} its method plan raised {type(error).__name__} ({said}); mend the method"
+            f"{label} its method plan raised {type(error).__name__} ({message}); mend the method"
         ) from error
     if not isinstance(plan, Plan):
         raise InputError(
-            f"{own} its method plan returned a {type(plan).__name__}; return a Plan, as "
+            f"{label} its method plan returned a {type(plan).__name__}; return a Plan, as "
             "request.one_stage(…) makes it"
         )
     groups = request.groups
-    same = isinstance(plan, BoundPlan) or plan.budget_groups.same_as(groups)
-    if not (same and plan.steps == request.steps):
+    fits = isinstance(plan, BoundPlan) or plan.budget_groups.same_as(groups)
+    if not (fits and plan.steps == request.steps):
         raise InputError(
-            f"{own} its plan has {plan.steps} steps and {len(plan.budget_groups)} groups, not the "
-            f"{request.steps} and {len(groups)} of the request, or other budgets; make it by "
+            f"{label} its plan has {plan.steps} steps and {len(plan.budget_groups)} groups, not "
+            f"the {request.steps} and {len(groups)} of the request, or other budgets; make it by "
             "request.one_stage(…) or request.plan(…)"
         )
     return plan
 
 
-def _kept(request: Request, strategy: Strategy) -> Plan:
-    """Return the strategy's plan, verified; with groups aimed lower that spent too much."""
+def _bind_plan(plan: Plan, budgets: Budgets | BudgetLevels) -> Plan:
+    """Return the plan bound to the records; for levels, which have no records, as it is."""
+    if not isinstance(budgets, Budgets):
+        return plan
+    # No record is in a group that asks more than it allows, or the plan cannot be bound.
+    if isinstance(plan, BoundPlan):
+        return replace(plan, consents=plan.consents.narrowed(budgets))
+    return plan.bind(budgets)
+
+
+def _make_verified(request: Request, strategy: Strategy) -> Plan:
+    """Return the strategy's plan, verified; groups that spent too much are aimed lower."""
     for attempt in range(ATTEMPTS):
         try:
-            plan, budgets = _planned(strategy, request), request.budgets
-            # No record is in a group that asks more than it allows, or the plan cannot be bound.
-            if isinstance(budgets, Budgets) and isinstance(plan, BoundPlan):
-                plan = replace(plan, consents=plan.consents.narrowed(budgets))
-            elif isinstance(budgets, Budgets):
-                plan = plan.bind(budgets)
+            plan = _bind_plan(_run_strategy(strategy, request), request.budgets)
             if not plan.releasable:
                 return plan
             spent = plan.epsilon_spent
         except RangeError as error:
-            raise InfeasibleError(out_of_range(strategy, request, str(error))) from None
+            raise InfeasibleError(explain_range(strategy, request, str(error))) from None
         if (spent <= plan.budget_groups.epsilon).all():
-            notes = (*_bounds_ignored(plan), *unspent_notes(plan))
+            notes = (*_note_ignored_bounds(plan), *note_unspent(plan))
             return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
         # Solvers round, and two routes of the accountant may differ: aim lower, and again.
         request = request.lower(spent, attempt)
@@ -364,8 +388,8 @@ def _kept(request: Request, strategy: Strategy) -> Plan:
     return plan
 
 
-def _bounds_ignored(plan: Plan) -> list[str]:
-    """Return a note where a strategy pays no heed to bounds Δ̄ that were asked."""
+def _note_ignored_bounds(plan: Plan) -> list[str]:
+    """Return a note where bounds Δ̄ were asked and the strategy pays no heed to them."""
     bounds = plan.budget_groups.excess
     if bounds is None or plan.strategy in KEEP_BOUNDS or not (bounds < 1).any():
         return []
@@ -375,46 +399,55 @@ def _bounds_ignored(plan: Plan) -> list[str]:
     ]
 
 
-def unspent_notes(plan: Plan) -> list[str]:
+def note_unspent(plan: Plan) -> list[str]:
     """Return a note for each of up to 64 groups that spend less than 95 % of what they asked."""
-    share, groups = plan.spent_share, plan.budget_groups
+    share = plan.spent_share
+    groups = plan.budget_groups
     below = np.flatnonzero(share < UNSPENT)
+    # Those that leave most unspent come first.
     below = below[np.argsort(share[below], kind="stable")]
     notes = [
         f"group {groups.name[g]} spends {per_cent(share[g])} of the epsilon = "
         f"{groups.epsilon[g]:g} that it asked"
-        for g in below[:NAMED]
+        for g in below[:MAX_NOTES]
     ]
-    if below.size > NAMED:
+    if below.size > MAX_NOTES:
+        low = per_cent(share[below[MAX_NOTES]])
+        high = per_cent(share[below[-1]])
         notes.append(
-            f"{below.size - NAMED} more groups spend {per_cent(share[below[NAMED]])} to "
-            f"{per_cent(share[below[-1]])} of what they asked: see plan.spent_share"
+            f"{below.size - MAX_NOTES} more groups spend {low} to "
+            f"{high} of what they asked: see plan.spent_share"
         )
     return [*notes, LEFT_UNSPENT] if notes else []
 
 
-def out_of_range(strategy: Strategy, request: Request, reason: str) -> str:
+def explain_range(strategy: Strategy, request: Request, reason: str) -> str:
     """Return a message that names the extreme group and the nearest cap on ε found feasible."""
-    # Caps are halved from the largest ε down, until the strategy can plan under one.
     groups = request.groups
-    top = int(np.argmax(groups.epsilon))
-    cap, least = float(groups.epsilon[top]) / 2, float(groups.epsilon.min())
-    begin = f"strategy {strategy.name}: {reason.partition(';')[0]}; "
-    while cap > least:
-        try:
-            lower = replace(request, budgets=request.budgets.at_most(cap))
-            plan = strategy.plan(lower)
-            feasible = bool((plan.epsilon_spent <= plan.budget_groups.epsilon).all())
-        except (RangeError, InfeasibleError):
-            feasible = False
-        if feasible:
-            return begin + (
-                f"group {groups.name[top]} asks epsilon = {groups.epsilon[top]:g}, about {cap:g} "
+    loosest = int(np.argmax(groups.epsilon))
+    prefix = f"strategy {strategy.name}: {reason.partition(';')[0]};"
+    # Caps are halved from the largest ε down, until the strategy can plan under one.
+    cap = float(groups.epsilon[loosest]) / 2
+    while cap > float(groups.epsilon.min()):
+        if _is_feasible(strategy, replace(request, budgets=request.budgets.at_most(cap))):
+            return (
+                f"{prefix} group {groups.name[loosest]} asks epsilon = "
+                f"{groups.epsilon[loosest]:g}, about {cap:g} "
                 f"can be planned for; lower it, with budgets.at_most({cap:g})"
             )
         cap /= 2
-    low = int(np.argmin(groups.delta))
-    return begin + (
-        f"group {groups.name[low]} asks epsilon = {groups.epsilon[low]:g} at delta = "
-        f"{groups.delta[low]:g}; ask for a larger delta or another strategy"
+    strictest = int(np.argmin(groups.delta))
+    return (
+        f"{prefix} group {groups.name[strictest]} asks epsilon = "
+        f"{groups.epsilon[strictest]:g} at delta = "
+        f"{groups.delta[strictest]:g}; ask for a larger delta or another strategy"
     )
+
+
+def _is_feasible(strategy: Strategy, request: Request) -> bool:
+    """Return whether the strategy's first plan keeps every ε."""
+    try:
+        plan = strategy.plan(request)
+        return bool((plan.epsilon_spent <= plan.budget_groups.epsilon).all())
+    except (RangeError, InfeasibleError):
+        return False

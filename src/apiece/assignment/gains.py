@@ -35,7 +35,7 @@ class MeasuredGain:
 
 
 def relative_noise(noise_over_signal: float, steps: int, parameters: int) -> float:
-    """Return the noise of a whole training over its signal, as expected norms.
+    """Return the noise of a training over its signal, as expected norms.
 
     T steps add noise of norm S·√(d·T) to a sum that is at most T·Σ q_i·c_i long, so that it is
     the noise over signal of a step times √(d / T), for d parameters.
@@ -53,12 +53,14 @@ def relative_noise(noise_over_signal: float, steps: int, parameters: int) -> flo
         >>> relative_noise(0.003, 900, 10_000)
         0.01
     """
-    count, number = _check.count("parameters", parameters), _check.count("steps", steps)
-    return _check.positive("noise_over_signal", noise_over_signal) * math.sqrt(count / number)
+    parameters = _check.count("parameters", parameters)
+    steps = _check.count("steps", steps)
+    noise = _check.positive("noise_over_signal", noise_over_signal)
+    return noise * math.sqrt(parameters / steps)
 
 
 def measured_gain(noise: float) -> MeasuredGain | None:
-    """Return the gains that were measured at such a noise; None where nothing was.
+    """Return the gains that were measured at about this noise; None where there are none.
 
     The experiment `when-it-pays` of the repository measured them and wrote this table.
 
@@ -70,10 +72,11 @@ def measured_gain(noise: float) -> MeasuredGain | None:
         >>> measured_gain(0.05).trainings > 0
         True
     """
-    for row in _kept()["rows"]:
-        if row["noise"][0] <= noise < row["noise"][1]:
+    for row in _read_results()["rows"]:
+        low, high = row["noise"]
+        if low <= noise < high:
             return MeasuredGain(
-                noise=tuple(row["noise"]),
+                noise=(low, high),
                 trainings=row["trainings"],
                 over_uniform=tuple(row["over uniform"]),
                 over_one_budget=tuple(row["over one budget"]),
@@ -102,7 +105,7 @@ class PredictedGain:
 
 
 def predicted_gain(uniform: float, own: float, classes: int) -> PredictedGain | None:
-    """Return what a strategy is predicted to gain over Uniform, from public numbers.
+    """Predict a strategy's gain of accuracy over Uniform, from public numbers.
 
     Accuracy falls with the noise by a logistic curve in its logarithm, which was fitted to the
     experiment `when-it-pays`; its height is one for two classes and one for more. None where the
@@ -121,16 +124,25 @@ def predicted_gain(uniform: float, own: float, classes: int) -> PredictedGain | 
         >>> predicted_gain(0.1, 0.1, classes=10).points
         0.0
     """
-    count, curve = _check.count("classes", classes, least=2), _kept()["curve"]
-    noises = _check.positive("own", own), _check.positive("uniform", uniform)
+    classes = _check.count("classes", classes, least=2)
+    own = _check.positive("own", own)
+    uniform = _check.positive("uniform", uniform)
+    curve = _read_results()["curve"]
     if curve is None:
         return None
-    height, power = curve["heights"][count > 2], curve["power"]
-    left = [height / (1 + (noise / curve["middle"]) ** power) for noise in noises]
-    return PredictedGain(left[0] - left[1], curve["error"], curve["error of no gain"])
+    two_class_height, height = curve["heights"]
+    if classes == 2:
+        height = two_class_height
+
+    def predict_accuracy(noise: float) -> float:
+        return float(height / (1 + (noise / curve["middle"]) ** curve["power"]))
+
+    points = predict_accuracy(own) - predict_accuracy(uniform)
+    return PredictedGain(points, curve["error"], curve["error of no gain"])
 
 
-def _kept() -> Json:
+def _read_results() -> Json:
+    """Return the table and the curve that the experiment `when-it-pays` wrote."""
     text = (resources.files(__package__) / "gains.json").read_text(encoding="utf-8")
-    kept: Json = json.loads(text)
-    return kept
+    results: Json = json.loads(text)
+    return results

@@ -12,25 +12,31 @@ from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.divergence import excesses
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.sample import Sample
-from apiece.assignment.scale import Scale, scaled
+from apiece.assignment.scale import Scale, make_scaled_plan
 from apiece.assignment.solve import (
-    Follow,
-    crossing,
-    harmonic_noise,
-    level_noise,
-    noise,
+    RateCurve,
+    find_crossing,
+    find_harmonic_noise,
+    find_level_noise,
     require_few,
+    solve_noise,
 )
 from apiece.errors import BudgetError, as_given
 from apiece.numerics.roots import safe_ends
 from apiece.plan import Plan
 from apiece.plan.parts import sampled_steps
 
-PRECISION = 2e-3  # of a group's limit, in log q
-LEAST = 1e-12  # rate
-LIKELY = 0.97  # of the way to where a group's bound should be met, up to which it is likely kept
-SAME = 1e-13  # of a rate: no other one
-BACKOFF = 1e-4  # relative, below the bound on Δ: outweighs the rounding of the joint solution
+# How closely a group's limit is found, in log q.
+PRECISION = 2e-3
+# The smallest rate.
+MIN_RATE = 1e-12
+# The share of the way to where a group's bound should be met up to which it is likely kept.
+LIKELY = 0.97
+# The relative difference below which two rates are the same.
+SAME_RATE = 1e-13
+# How far below the bound on Δ is aimed, relative to it: outweighs the rounding of the joint
+# solution.
+BACKOFF = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,70 +80,91 @@ class Hybrid(Strategy):
     def plan(self, request: Request) -> Plan:
         """Return the plan with a rate and a clip norm a group."""
         groups = request.groups
-        own = groups.excess
-        if own is None and self.excess is None:
+        if groups.excess is None and self.excess is None:
             raise BudgetError(
                 "Hybrid: the budgets carry no bound on the excess risk; give "
                 + as_given("Hybrid(excess=…) or Budgets(…, excess=…)", flag="--option excess=0.02")
             )
-        bound = np.ones(len(groups)) if own is None else own
-        bound = np.minimum(bound, 1.0 if self.excess is None else self.excess)
-        if (bound <= 0).all() or (bound >= 1).all():
-            # Nobody may move, or everybody freely: Scale's plan, or Sample's.
-            end = Scale() if (bound <= 0).all() else Sample()
-            return replace(end.plan(request), strategy=self.name)
+        bound = np.ones(len(groups)) if groups.excess is None else groups.excess
+        if self.excess is not None:
+            bound = np.minimum(bound, self.excess)
+        if (bound <= 0).all():
+            # Nobody may move from the baseline.
+            return replace(Scale().plan(request), strategy=self.name)
+        if (bound >= 1).all():
+            # Everybody moves freely.
+            return replace(Sample().plan(request), strategy=self.name)
         require_few(f"strategy {self.name}", len(groups))
-        return scaled(request, self.name, *_joint_rates(request, bound))
+        rates, z = _solve_jointly(request, bound)
+        return make_scaled_plan(request, self.name, rates, z)
 
 
-def _joint_rates(request: Request, bound: Floats) -> tuple[Floats, Floats]:
+def _solve_jointly(request: Request, bound: Floats) -> tuple[Floats, Floats]:
     """Return rates with mean q̄, each within the interval that its bound allows; the noise there."""
     # Intervals are found only where the solution without them goes too far; each pass adds some.
-    groups, q = request.groups, request.mean_probability
-    low = np.where(bound <= 0, q, LEAST)
+    size = len(request.groups)
+    q = request.mean_probability
+    low = np.where(bound <= 0, q, MIN_RATE)
     high = np.where(bound <= 0, q, 1.0)
-    own, common = Intervals(request, bound), Common(request, bound > 0)
-    seen = np.full((2, len(groups)), np.nan)  # ends of intervals that are known to keep the bound
-    reach = np.full(len(groups), np.nan)  # about the log q, from q̄, up to which a group keeps it
+    intervals = Intervals(request, bound)
+    common = CommonNoise(request, bound > 0)
+    # The lower and the upper end of each interval, once it is known to keep the bound.
+    ends = np.full((2, size), np.nan)
+    # About the distance of log q from that of q̄, up to which a group keeps its bound.
+    reach = np.full(size, np.nan)
     while True:
-        rates = common.within(low, high)
-        open_ = (bound > 0) & (bound < 1) & (rates != seen).all(axis=0)
+        rates = common.find_rates(low, high)
+        unsure = (bound > 0) & (bound < 1) & (rates != ends).all(axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            inside = np.log(rates / q) / reach
+            progress = np.log(rates / q) / reach
         # Groups likely to be within their bound are looked at last, once the others are.
-        likely = (inside > 0) & (inside < LIKELY)
-        for some in (np.flatnonzero(open_ & ~likely), np.flatnonzero(open_ & likely)):
-            limits, reach[some] = own.limits(some, rates[some])
-            tight = limits != rates[some]
-            for g, limit in zip(some[tight], limits[tight], strict=True):
-                above = bool(rates[g] > q)
-                (high if above else low)[g] = seen[int(above), g] = limit
-            if tight.any():  # all other rates will move
+        likely = (progress > 0) & (progress < LIKELY)
+        for groups in (np.flatnonzero(unsure & ~likely), np.flatnonzero(unsure & likely)):
+            limits, reach[groups] = intervals.find_limits(groups, rates[groups])
+            tight = limits != rates[groups]
+            for g, limit in zip(groups[tight], limits[tight], strict=True):
+                if rates[g] > q:
+                    high[g] = limit
+                    ends[1, g] = limit
+                else:
+                    low[g] = limit
+                    ends[0, g] = limit
+            if tight.any():
+                # All other rates will move: solve anew before looking at more groups.
                 break
         else:
-            return rates, own.noise(np.arange(len(groups)), rates)
+            return rates, intervals.solve_noise(np.arange(size), rates)
 
 
-class Common:
-    """The rates of one common noise multiplier, within intervals that become narrower."""
+class CommonNoise:
+    """The rates of one common noise multiplier ζ, within intervals that become narrower.
 
-    def __init__(self, request: Request, move: Mask) -> None:
-        """move: the groups whose rate may be another than q̄."""
-        self._request, self._move = request, move
-        epsilon, delta = request.target, request.groups.delta
-        self._follow = Follow(request, epsilon[move], delta[move], request.share[move])
-        self._ends = [level_noise(request, of, epsilon) for of in ("loosest", "strictest")]
-        self._zeta = harmonic_noise(request)
+    Args:
+        request: The budgets and the settings of the training.
+        moving: The groups whose rate may be another than q̄.
+    """
 
-    def within(self, low: Floats, high: Floats) -> Floats:
+    def __init__(self, request: Request, moving: Mask) -> None:
+        self._request = request
+        self._moving = moving
+        epsilon = request.target
+        delta = request.groups.delta
+        self._curve = RateCurve(request, epsilon[moving], delta[moving], request.share[moving])
+        self._low = find_level_noise(request, "loosest", epsilon)
+        self._high = find_level_noise(request, "strictest", epsilon)
+        # The ζ of the last pass, near which the next one lies.
+        self._zeta = find_harmonic_noise(request)
+
+    def find_rates(self, low: Floats, high: Floats) -> Floats:
         """Return the rates with mean q̄, each clipped to [low, high]."""
-        share, q = self._request.share, self._request.mean_probability
+        share = self._request.share
+        q = self._request.mean_probability
 
-        def room(zeta: float) -> float:
-            return float(np.log(share @ self._at(zeta, low, high) / q))
+        def measure_room(zeta: float) -> float:
+            return float(np.log(share @ self._rates_at(zeta, low, high) / q))
 
-        self._zeta = crossing(room, self._zeta, *self._ends)
-        rates = self._at(self._zeta, low, high)
+        self._zeta = find_crossing(measure_room, self._zeta, self._low, self._high)
+        rates = self._rates_at(self._zeta, low, high)
         # Scaling moves the free groups only; those at a limit or at q̄ stay where they are.
         fixed = (rates <= low) | (rates >= high)
         free_sum = float(share[~fixed] @ rates[~fixed])
@@ -145,9 +172,9 @@ class Common:
         factor = wanted / free_sum if free_sum > 0 else 1.0
         return np.where(fixed, rates, np.clip(rates * factor, low, high))
 
-    def _at(self, zeta: float, low: Floats, high: Floats) -> Floats:
+    def _rates_at(self, zeta: float, low: Floats, high: Floats) -> Floats:
         rates = np.full(len(low), self._request.mean_probability)
-        rates[self._move] = self._follow.at(zeta)
+        rates[self._moving] = self._curve.at(zeta)
         return np.asarray(np.clip(rates, low, high))
 
 
@@ -155,60 +182,77 @@ class Intervals:
     """Each group's curve of equal (ε, δ), and how far from its baseline the bound lets it go."""
 
     def __init__(self, request: Request, bound: Floats) -> None:
-        self._request, self._bound = request, bound
+        self._request = request
+        self._bound = bound
         self._baselines: dict[int, PrivacyCurve] = {}
-        self._found = np.full((2, len(request.groups)), np.nan)  # the last rates, and the noise
+        # Each group's last rate, and the noise multiplier that was found for it.
+        self._rates = np.full(len(request.groups), np.nan)
+        self._noise = np.full(len(request.groups), np.nan)
 
-    def curves(self, groups: Integers, q: Floats) -> list[PrivacyCurve]:
+    def make_curves(self, groups: Integers, q: Floats) -> list[PrivacyCurve]:
         """Return the curves of some groups with rates q that spend their (ε, δ)."""
         # By PLD whatever the noise is calibrated with, as plans measure Δ: it needs lower bounds
         # too, which Rényi accounting has none of.
-        pairs = zip(self.noise(groups, q).tolist(), q.tolist(), strict=True)
+        pairs = zip(self.solve_noise(groups, q).tolist(), q.tolist(), strict=True)
         runs = [sampled_steps(z, rate, self._request.steps) for z, rate in pairs]
         return [privacy_curve(run, method="pld") for run in runs]
 
-    def noise(self, groups: Integers, q: Floats) -> Floats:
+    def solve_noise(self, groups: Integers, q: Floats) -> Floats:
         """Return the noise multipliers with which some groups spend their (ε, δ) at rates q."""
-        # The last answers are kept: a pass moves few rates.
-        new = ~(np.abs(self._found[0, groups] / q - 1) < SAME)
-        some, request = groups[new], self._request
-        z = noise(request, request.target[some], request.groups.delta[some], q[new])
-        self._found[:, some] = q[new], z
-        return np.asarray(self._found[1, groups])
+        # Only for rates that moved since the last call: a pass moves few.
+        moved = ~(np.abs(self._rates[groups] / q - 1) < SAME_RATE)
+        changed = groups[moved]
+        epsilon = self._request.target[changed]
+        delta = self._request.groups.delta[changed]
+        self._noise[changed] = solve_noise(self._request, epsilon, delta, q[moved])
+        self._rates[changed] = q[moved]
+        return np.asarray(self._noise[groups])
 
-    def limits(self, groups: Integers, q: Floats) -> tuple[Floats, Floats]:
+    def find_limits(self, groups: Integers, q: Floats) -> tuple[Floats, Floats]:
         """Return the farthest rates up to q where Δ ≤ bound, and about their log from that of q̄."""
         if not groups.size:
             return q, q
-        start = self._request.mean_probability
-        new = np.array([g for g in groups.tolist() if g not in self._baselines], dtype=np.intp)
-        if new.size:
-            curves = self.curves(new, np.full(new.size, start))
-            self._baselines |= dict(zip(new.tolist(), curves, strict=True))
-
-        def room(log_q: Floats, at: Integers) -> Floats:
-            some = groups[at]
-            own, base = self.curves(some, np.exp(log_q)), [self._baselines[g] for g in some]
-            deltas = excesses(base, own, negligible=(self._bound[some] / 4).tolist())
-            upper = np.array([each.symmetric.upper for each in deltas])
-            return np.asarray(self._bound[some] * (1 - BACKOFF) - upper)
-
-        end, begin = np.log(q), np.full(q.shape, math.log(start))
-        beyond, bound = room(end, np.arange(q.size)), self._bound[groups]
-        reach = (end - begin) * bound / np.maximum(bound - beyond, BACKOFF * bound)
-        far = np.flatnonzero(beyond < 0)
-        end, begin = end[far], begin[far]
-        # Δ starts out linear in the distance: a first slope, and where the bound should be met.
-        slope, guess = (bound - beyond)[far] / np.abs(end - begin), begin + reach[far]
-        ends = safe_ends(
-            lambda log_q, at: room(log_q, far[at]),
-            guess,
-            begin,
-            end,
+        self._add_baselines(groups)
+        baseline_rate = self._request.mean_probability
+        bound = self._bound[groups]
+        begin = np.full(q.shape, math.log(baseline_rate))
+        end = np.log(q)
+        room = self._measure_room(groups, end)
+        # Δ starts out linear in the distance from q̄: so far up to where the bound is met.
+        reach = (end - begin) * bound / np.maximum(bound - room, BACKOFF * bound)
+        # The groups that go too far, among which a limit is sought.
+        far = np.flatnonzero(room < 0)
+        far_begin = begin[far]
+        far_end = end[far]
+        slope = (bound - room)[far] / np.abs(far_end - far_begin)
+        found = safe_ends(
+            lambda log_q, rows: self._measure_room(groups[far[rows]], log_q),
+            far_begin + reach[far],
+            far_begin,
+            far_end,
             slope=slope,
             tolerance=PRECISION * slope,
             narrow=PRECISION,
         )
         limits = q.copy()
-        limits[far] = np.where((ends == begin) | np.isnan(ends), start, np.exp(ends))
+        stays = (found == far_begin) | np.isnan(found)
+        limits[far] = np.where(stays, baseline_rate, np.exp(found))
         return limits, reach
+
+    def _add_baselines(self, groups: Integers) -> None:
+        """Make the baseline curves of those groups that have none yet."""
+        absent = [g for g in groups.tolist() if g not in self._baselines]
+        if absent:
+            q = np.full(len(absent), self._request.mean_probability)
+            curves = self.make_curves(np.array(absent, dtype=np.intp), q)
+            self._baselines |= dict(zip(absent, curves, strict=True))
+
+    def _measure_room(self, groups: Integers, log_q: Floats) -> Floats:
+        """Return how far below its bound, less `BACKOFF`, each group's Δ is at a rate."""
+        bound = self._bound[groups]
+        curves = self.make_curves(groups, np.exp(log_q))
+        baselines = [self._baselines[g] for g in groups.tolist()]
+        # A Δ far below the bound need not be known closely.
+        differences = excesses(baselines, curves, negligible=(bound / 4).tolist())
+        upper = np.array([difference.symmetric.upper for difference in differences])
+        return np.asarray(bound * (1 - BACKOFF) - upper)

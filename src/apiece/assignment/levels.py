@@ -15,26 +15,44 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from apiece._types import Floats, Mask
+from apiece._types import Floats, Integers, Mask
 from apiece.accounting.batch import upper_epsilons
 from apiece.assignment.request import Request
-from apiece.assignment.solve import noise
+from apiece.assignment.solve import solve_noise
 from apiece.errors import RangeError
 from apiece.numerics.roots import safe_end
 
-LADDER = 40  # more distinct budgets than this are planned on a ladder
-STEP = 3.4e-3  # of log ε between rungs
-MARGIN = 6e-4  # of log ε, below a budget: what the accountant's bounds vary by
-NODES = {"pld": 28, "rdp": 160}  # Rényi's ε bends sharply in q, and costs little
+# The largest number of distinct budgets that are planned without a ladder.
+LADDER = 40
+# The distance of log ε between rungs.
+STEP = 3.4e-3
+# How far of log ε below its budget a record is placed: what the accountant's bounds vary by.
+MARGIN = 6e-4
+# How many mechanisms are accounted for; Rényi's ε bends sharply in q, and costs little.
+NODES = {"pld": 28, "rdp": 160}
+# The number of nodes from which on an accountant's ε is taken to bend sharply.
+SHARP_NODES = 100
+# How many δ span those asked.
 DELTAS = 13
-NEARLY = 1e-6  # relative distance of δ's that are looked at as one: the smallest
-FINE = 1000  # points of a table between nodes
-START, LEAST = float(np.log(0.01)), float(np.log(1e-12))  # of log q
-TALL, UNLIKE = 0.3, 8.0  # of log ε between nodes, and times the usual rise: a jump
-CELLS = (256, 24)  # a population is summed up by so many cells in ε and in δ
+# The relative distance of δ's that are looked at as one: the smallest.
+NEARLY = 1e-6
+# How many points a table has between nodes.
+FINE = 1000
+# The log q at which a search for the end of a ladder starts.
+START_LOG_RATE = float(np.log(0.01))
+# The smallest log q on a ladder.
+MIN_LOG_RATE = float(np.log(1e-12))
+# The rise of log ε between nodes above which it may be a jump.
+JUMP = 0.3
+# How many times the usual rise a jump is at least.
+JUMP_RATIO = 8.0
+# By how many cells of ε a population is summarized.
+EPSILON_CELLS = 256
+# By how many cells of δ a population is summarized.
+DELTA_CELLS = 24
 
+# From a growing parameter x to noise multipliers and sampling probabilities; ε grows in x.
 Mechanisms = Callable[[Floats], tuple[Floats, Floats]]
-"""From a growing parameter x to noise multipliers and sampling probabilities; ε grows in x."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -53,80 +71,93 @@ class Population:
     def summary(self) -> Population:
         """Return the means of the budgets in cells of a fine grid, to search with."""
         # log q and log z are nearly lines in these, so that means of a cell stand for its members.
-        x, y = np.log(self.epsilon), _reach(self.delta)
-        cell = np.zeros(x.size, dtype=np.int64)
-        for values, count in ((x, CELLS[0]), (y, CELLS[1])):
-            low, high = float(values.min()), float(values.max())
-            width = (high - low) / count or 1.0
-            place = np.minimum((values - low) / width, count - 1).astype(np.int64)
-            cell = cell * count + place
+        log_epsilon = np.log(self.epsilon)
+        reach = _compute_reach(self.delta)
+        row = _assign_cells(log_epsilon, EPSILON_CELLS)
+        cell = row * DELTA_CELLS + _assign_cells(reach, DELTA_CELLS)
         share = np.bincount(cell, self.share).astype(np.float64)
-        taken = share > 0
-        means = [np.bincount(cell, self.share * values)[taken] / share[taken] for values in (x, y)]
-        # a mean's rounding must not make one δ into several that hardly differ
-        delta = np.clip(np.exp(-(means[1] ** 2) / 2), self.delta.min(), self.delta.max())
-        return Population(np.exp(means[0]), delta, share[taken])
+        occupied = share > 0
+        share = share[occupied]
+        mean_log_epsilon = np.bincount(cell, self.share * log_epsilon)[occupied] / share
+        mean_reach = np.bincount(cell, self.share * reach)[occupied] / share
+        # A mean's rounding must not make one δ into several that hardly differ.
+        delta = np.clip(_invert_reach(mean_reach), self.delta.min(), self.delta.max())
+        return Population(np.exp(mean_log_epsilon), delta, share)
 
 
-def many(request: Request) -> bool:
+def _assign_cells(values: Floats, count: int) -> Integers:
+    """Return the cell of each value, of `count` equal ones between the least and the largest."""
+    low = float(values.min())
+    high = float(values.max())
+    width = (high - low) / count or 1.0
+    return np.minimum((values - low) / width, count - 1).astype(np.int64)
+
+
+def needs_ladder(request: Request) -> bool:
     """Whether there are too many distinct budgets to solve for each."""
     return len(request.groups) > LADDER
 
 
-def noise_levels(request: Request, probability: float) -> Floats:
+def find_noise_levels(request: Request, probability: float) -> Floats:
     """Return a safe noise multiplier for each group at one sampling probability."""
-    low, high = extremes(request, probability)  # of all z that anybody needs
+    low, high = find_noise_range(request, probability)
 
-    def mechanisms(x: Floats) -> tuple[Floats, Floats]:
-        # ε falls with z: the ladder is climbed in −log z, so that ε grows
+    def make_mechanisms(x: Floats) -> tuple[Floats, Floats]:
+        # ε falls with z: the ladder is climbed in −log z, so that ε grows.
         return np.exp(-x), np.full(x.shape, probability)
 
     everyone = Population.of(request)
-    ladder = Ladder.between(
-        request, everyone, mechanisms, -np.log(high * 1.02), -np.log(low * 0.98)
-    )
+    # A little wider than the range, so that interpolation does not end at an extreme budget.
+    bottom = -np.log(high * 1.02)
+    top = -np.log(low * 0.98)
+    ladder = Ladder.between(request, everyone, make_mechanisms, bottom, top)
     return np.exp(-ladder.place(everyone))
 
 
-def rate_ladder(request: Request, people: Population, multiplier: float) -> Ladder:
+def make_rate_ladder(request: Request, people: Population, multiplier: float) -> Ladder:
     """Return the ladder of log sampling probabilities at one noise multiplier, for `people`."""
 
-    def mechanisms(x: Floats) -> tuple[Floats, Floats]:
+    def make_mechanisms(x: Floats) -> tuple[Floats, Floats]:
         return np.full(x.shape, multiplier), np.exp(x)
 
-    def excess(log_q: float, epsilon: float, delta: float) -> float:
-        spent = _spent(request, mechanisms, np.array([log_q]), np.array([delta]))
+    def compute_excess(log_q: float, epsilon: float, delta: float) -> float:
+        spent = _account(request, make_mechanisms, np.array([log_q]), np.array([delta]))
         return float(np.log(spent[0, 0] / epsilon))
 
-    least = float(people.epsilon.min()) * 0.98, float(people.delta.min())
-    most = float(people.epsilon.max()) * 1.02, float(people.delta.max())
-    bottom = near_end(lambda log_q: -excess(log_q, *least), safe=LEAST, unsafe=0.0)
+    # A little wider than the budgets, so that interpolation does not end at an extreme one.
+    strictest = (float(people.epsilon.min()) * 0.98, float(people.delta.min()))
+    loosest = (float(people.epsilon.max()) * 1.02, float(people.delta.max()))
+    bottom = find_ladder_end(
+        lambda log_q: -compute_excess(log_q, *strictest), safe=MIN_LOG_RATE, unsafe=0.0
+    )
     if np.isnan(bottom):
         raise RangeError("sampling probability: below 1e-12 for the strictest budget")
-    top = near_end(lambda log_q: excess(log_q, *most), safe=0.0, unsafe=bottom)
-    return Ladder.between(request, people, mechanisms, bottom, 0.0 if np.isnan(top) else top)
+    top = find_ladder_end(lambda log_q: compute_excess(log_q, *loosest), safe=0.0, unsafe=bottom)
+    if np.isnan(top):
+        top = 0.0
+    return Ladder.between(request, people, make_mechanisms, bottom, top)
 
 
-def near_end(room: Callable[[float], float], *, safe: float, unsafe: float) -> float:
+def find_ladder_end(room: Callable[[float], float], *, safe: float, unsafe: float) -> float:
     """Return log q beyond where ε meets a budget, but not far; NaN where `safe` is not beyond."""
     # ε grows about as q, or as log q where it is large.
-    return safe_end(room, START, safe, unsafe, slope=1.0, tolerance=0.1, narrow=1e-3)
+    return safe_end(room, START_LOG_RATE, safe, unsafe, slope=1.0, tolerance=0.1, narrow=1e-3)
 
 
-def extremes(request: Request, probability: float) -> tuple[float, float]:
+def find_noise_range(request: Request, probability: float) -> tuple[float, float]:
     """Return noise multipliers at one rate that no group's own lies outside of."""
     # Those of the largest ε with the largest δ, and of the smallest with the smallest.
     groups = request.groups
     epsilon = np.array([request.target.max(), request.target.min()])
     delta = np.array([groups.delta.max(), groups.delta.min()])
-    low, high = noise(request, epsilon, delta, probability)
+    low, high = solve_noise(request, epsilon, delta, probability)
     return float(low), float(high)
 
 
-def _spent(request: Request, mechanisms: Mechanisms, x: Floats, delta: Floats) -> Floats:
-    """Return ε at each x (rows) and δ (columns)."""
+def _account(request: Request, make_mechanisms: Mechanisms, x: Floats, delta: Floats) -> Floats:
+    """Return an upper bound on ε at each x (rows) and δ (columns)."""
     # Equal mechanisms lie side by side, so that one curve answers for all δ.
-    z, q = (np.repeat(values, delta.size) for values in mechanisms(x))
+    z, q = (np.repeat(values, delta.size) for values in make_mechanisms(x))
     spent = upper_epsilons(
         noise_multiplier=z,
         sampling_probability=q,
@@ -141,89 +172,118 @@ def _spent(request: Request, mechanisms: Mechanisms, x: Floats, delta: Floats) -
 class Ladder:
     """Mechanisms of one growing parameter x, and where a budget is spent on it."""
 
-    nodes: Floats  # values of x
-    deltas: Floats  # a few
-    log_epsilon: Floats  # at each node (rows) and δ (columns), growing along both
+    # Values of x at which ε is computed; between them it is interpolated.
+    nodes: Floats
+    # A few δ, falling.
+    deltas: Floats
+    # At each node (rows) and δ (columns), growing along both.
+    log_epsilon: Floats
 
     @classmethod
     def between(
-        cls, request: Request, people: Population, mechanisms: Mechanisms, low: float, high: float
+        cls,
+        request: Request,
+        people: Population,
+        make_mechanisms: Mechanisms,
+        low: float,
+        high: float,
     ) -> Ladder:
         """Return the ladder from x = low to high."""
-        nodes = np.linspace(low, high, NODES[request.method])  # between them ε is interpolated
-        deltas = _spread(people.delta)
-        rows = np.log(_spent(request, mechanisms, nodes, deltas))
-        # Bounds may wobble by their precision: made monotone, an ε has one place.
+        nodes = np.linspace(low, high, NODES[request.method])
+        deltas = _span_deltas(people.delta)
+        rows = np.log(_account(request, make_mechanisms, nodes, deltas))
+        # Bounds may wobble by their precision: made monotone, an ε is met at one x.
         return cls(nodes, deltas, np.maximum.accumulate(rows, axis=0))
 
     def estimate(self, people: Population) -> Floats:
-        """Return where each budget would be spent, by interpolation in ε and in δ."""
+        """Return the x at which each budget would be spent, by interpolation in ε and in δ."""
         from scipy.ndimage import map_coordinates
 
-        target = np.log(people.epsilon) - MARGIN  # placed below what is asked
+        # Below what is asked, by what bounds vary by.
+        target = np.log(people.epsilon) - MARGIN
         heights = np.linspace(float(target.min()) - 1e-6, float(target.max()) + 1e-6, FINE)
-        places = self._places(heights)
+        table = self._invert(heights)
         rows = (target - heights[0]) / (heights[1] - heights[0])
-        low, high = _reach(self.deltas[[0, -1]])
-        width = (high - low) / max(places.shape[1] - 1, 1) or 1.0
-        columns = (_reach(people.delta) - low) / width
-        return np.asarray(map_coordinates(places, [rows, columns], order=1, mode="nearest"))
+        low, high = _compute_reach(self.deltas[[0, -1]])
+        width = (high - low) / max(table.shape[1] - 1, 1) or 1.0
+        columns = (_compute_reach(people.delta) - low) / width
+        return np.asarray(map_coordinates(table, [rows, columns], order=1, mode="nearest"))
 
-    def _places(self, heights: Floats) -> Floats:
-        """Return x at values of log ε (rows) and evenly spread δ (columns)."""
-        from scipy.interpolate import CubicSpline, PchipInterpolator
-
+    def _invert(self, heights: Floats) -> Floats:
+        """Return x at values of log ε (rows) and evenly spread reaches of δ (columns)."""
         x = np.linspace(self.nodes[0], self.nodes[-1], max(FINE, 4 * self.nodes.size))
-        above = np.minimum(np.searchsorted(self.nodes, x), self.nodes.size - 1)
-        jumps = _unlike(np.diff(self.log_epsilon, axis=0, prepend=self.log_epsilon[:1]))
-        sharp = self.nodes.size >= 100 or jumps.any()  # a cubic spline would swing there
-        log_epsilon = (PchipInterpolator if sharp else CubicSpline)(self.nodes, self.log_epsilon)(x)
-        # who would be placed within a jump is placed before it
-        log_epsilon = np.where(jumps[above], self.log_epsilon[above], log_epsilon)
+        log_epsilon = self._interpolate_nodes(x)
         if self.deltas.size > 1:
-            reach = _reach(self.deltas)
-            between = np.linspace(reach[0], reach[-1], 4 * DELTAS)
-            column = np.searchsorted(reach, between)
-            jumps = _unlike(np.abs(np.diff(log_epsilon, axis=1)), axis=None)
-            filled = PchipInterpolator(reach, log_epsilon, axis=1)(between)
-            within = jumps[:, np.maximum(column - 1, 0)]  # the stricter δ's ε is taken there
-            log_epsilon = np.where(within, log_epsilon[:, column], filled)
+            log_epsilon = self._interpolate_deltas(log_epsilon)
         log_epsilon = np.maximum.accumulate(log_epsilon, axis=0)
         return np.array([np.interp(heights, column, x) for column in log_epsilon.T]).T
 
+    def _interpolate_nodes(self, x: Floats) -> Floats:
+        """Return log ε at each x (rows) and the ladder's δ (columns)."""
+        from scipy.interpolate import CubicSpline, PchipInterpolator
+
+        jumps = _find_jumps(np.diff(self.log_epsilon, axis=0, prepend=self.log_epsilon[:1]))
+        # A cubic spline would swing beside a sharp bend.
+        sharp = self.nodes.size >= SHARP_NODES or jumps.any()
+        interpolator = PchipInterpolator if sharp else CubicSpline
+        log_epsilon = interpolator(self.nodes, self.log_epsilon)(x)
+        # A budget within a jump is placed before it: all of a jump has the ε of its upper end.
+        upper_node = np.minimum(np.searchsorted(self.nodes, x), self.nodes.size - 1)
+        return np.where(jumps[upper_node], self.log_epsilon[upper_node], log_epsilon)
+
+    def _interpolate_deltas(self, log_epsilon: Floats) -> Floats:
+        """Return log ε at the same rows and evenly spread reaches of δ (columns)."""
+        from scipy.interpolate import PchipInterpolator
+
+        reach = _compute_reach(self.deltas)
+        reaches = np.linspace(reach[0], reach[-1], 4 * DELTAS)
+        upper_column = np.searchsorted(reach, reaches)
+        jumps = _find_jumps(np.abs(np.diff(log_epsilon, axis=1)), axis=None)
+        interpolated = PchipInterpolator(reach, log_epsilon, axis=1)(reaches)
+        # Within a jump the stricter δ's ε is taken, which is the larger.
+        within_jump = jumps[:, np.maximum(upper_column - 1, 0)]
+        return np.where(within_jump, log_epsilon[:, upper_column], interpolated)
+
     def place(self, people: Population) -> Floats:
         """Return each budget's rung: the highest that is not above its estimate."""
-        rungs = self._rungs()
+        rungs = self._make_rungs()
         index = np.searchsorted(rungs, self.estimate(people), side="right") - 1
         return np.asarray(rungs[np.maximum(index, 0)])
 
-    def _rungs(self) -> Floats:
+    def _make_rungs(self) -> Floats:
         """Return values of x between which log ε moves by at most STEP, at any δ."""
+        x = np.linspace(self.nodes[0], self.nodes[-1], 4 * FINE)
         # The steepest δ decides each rung: all others then move by less.
-        fine = np.linspace(self.nodes[0], self.nodes[-1], 4 * FINE)
-        height = np.zeros(fine.size)
-        for j in range(self.deltas.size):
-            rise = np.diff(np.interp(fine, self.nodes, self.log_epsilon[:, j]))
-            height[1:] = np.maximum(height[1:], np.maximum(rise, 1e-9))
-        climbed = np.cumsum(height)
-        count = int(np.ceil(climbed[-1] / STEP)) + 1
-        return np.interp(np.linspace(0, climbed[-1], count), climbed, fine)
+        rise = np.zeros(x.size)
+        for column in self.log_epsilon.T:
+            column_rise = np.diff(np.interp(x, self.nodes, column))
+            rise[1:] = np.maximum(rise[1:], np.maximum(column_rise, 1e-9))
+        height = np.cumsum(rise)
+        count = int(np.ceil(height[-1] / STEP)) + 1
+        return np.interp(np.linspace(0, height[-1], count), height, x)
 
 
-def _unlike(rise: Floats, axis: int | None = 0) -> Mask:
+def _find_jumps(rises: Floats, axis: int | None = 0) -> Mask:
     """Return which rises are jumps beside the others of their column, or (None) beside all."""
-    return np.asarray(rise > np.maximum(TALL, UNLIKE * np.median(rise, axis=axis)))
+    usual = np.median(rises, axis=axis)
+    return np.asarray(rises > np.maximum(JUMP, JUMP_RATIO * usual))
 
 
-def _reach(delta: Floats) -> Floats:
+def _compute_reach(delta: Floats) -> Floats:
     """Return √(2·log(1/δ)), in which ε is nearly linear."""
     return np.asarray(np.sqrt(-2 * np.log(delta)))
 
 
-def _spread(delta: Floats) -> Floats:
-    """Return δ's that span those asked."""
-    low, high = float(delta.min()), float(delta.max())
+def _invert_reach(reach: Floats) -> Floats:
+    """Return the δ of a reach."""
+    return np.asarray(np.exp(-(reach**2) / 2))
+
+
+def _span_deltas(delta: Floats) -> Floats:
+    """Return δ's from the largest to the smallest of those asked."""
+    low = float(delta.min())
+    high = float(delta.max())
     if high <= low * (1 + NEARLY):
         return np.array([low])
-    start, end = _reach(np.array([high, low]))
-    return np.asarray(np.exp(-(np.linspace(start, end, DELTAS) ** 2) / 2))
+    start, end = _compute_reach(np.array([high, low]))
+    return _invert_reach(np.linspace(start, end, DELTAS))

@@ -23,9 +23,38 @@ from apiece.numerics.roots import bisect, geometric
 from apiece.plan import BoundPlan, Verification
 from apiece.plan.parts import sampled_steps
 
-_LEAST, _MOST = 0.05, 1e6
-_ROUNDS = 16
-_MOST_KINDS = 500
+# The smallest noise multiplier of a row, for each row of an owner.
+_MIN_NOISE = 0.05
+# The largest noise multiplier of a row.
+_MAX_NOISE = 1e6
+# How many times the interval of noise multipliers is halved.
+_BISECTIONS = 16
+# The largest number of kinds of owners; each takes a curve.
+_MAX_KINDS = 500
+# How much of log ε owners who overspend aim lower, for each of log ε that they overspend.
+_CORRECTION = 1.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Holdings:
+    """The budget groups of each owner's selected rows."""
+
+    # A row an owner, ascending, filled up with −1.
+    groups: Integers
+    # How many selected rows each owner has.
+    count: Integers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kinds:
+    """The kinds of owners: alike are those who asked the same and have rows in the same groups."""
+
+    epsilon: Floats
+    delta: Floats
+    # The groups of the rows of each kind, filled up with −1.
+    groups: Integers
+    # Each owner's kind, −1 for those without a row.
+    index: Integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +100,7 @@ class OwnedPlan:
             )
 
     def mechanism_for(self, owner: object) -> Mechanism:
-        """Return what is done to all selected rows of `owner` together.
+        """Return the mechanism of all selected rows of `owner` together.
 
         Args:
             owner: An id of the graph.
@@ -80,25 +109,32 @@ class OwnedPlan:
             InputError: For an id that owns no row of the graph.
             UnsupportedError: For several rows of plans with a coin before a stage.
         """
-        place = np.flatnonzero(self.ownership.ids == owner)
-        if not place.size:
+        position = np.flatnonzero(self.ownership.ids == owner)
+        if not position.size:
             raise InputError("owner: owns no row of the graph; give the id of one who does")
-        return _together(self.plan, self._held[0][place[0]])
+        return _combine_rows(self.plan, self._holdings.groups[position[0]])
 
     @cached_property
-    def _held(self) -> tuple[Integers, Integers]:
-        """The budget groups of each owner's selected rows, −1 for none; and each row's place."""
-        graph, mask = self.ownership, np.zeros(self.ownership.rows, dtype=bool)
-        mask[self.rows] = True
-        keep = mask[graph.row]
-        owner, row = graph.owner[keep], np.searchsorted(self.rows, graph.row[keep])
-        group = self.plan.group_index[row]
-        order = np.lexsort((group, owner))  # each owner's rows side by side, by group
-        many = np.bincount(owner, minlength=graph.ids.size)
-        held = np.full((graph.ids.size, int(many.max())), -1, dtype=np.int64)
-        rank = np.arange(owner.size) - np.repeat(np.cumsum(many) - many, many)
-        held[owner[order], rank] = group[order]
-        return held, many
+    def _holdings(self) -> _Holdings:
+        graph = self.ownership
+        selected = np.zeros(graph.rows, dtype=bool)
+        selected[self.rows] = True
+        # The edges of the graph that end in a selected row.
+        edges = selected[graph.row]
+        owner = graph.owner[edges]
+        position = np.searchsorted(self.rows, graph.row[edges])
+        group = self.plan.group_index[position]
+        # Each owner's rows side by side, by group.
+        order = np.lexsort((group, owner))
+        owner = owner[order]
+        group = group[order]
+        count = np.bincount(owner, minlength=graph.ids.size)
+        starts = np.cumsum(count) - count
+        # Which of its owner's rows an edge is, from 0 on.
+        rank = np.arange(owner.size) - np.repeat(starts, count)
+        groups = np.full((graph.ids.size, int(count.max())), -1, dtype=np.int64)
+        groups[owner, rank] = group
+        return _Holdings(groups, count)
 
     def verify(self) -> Verification:
         """Return, for each kind of owner, the ε of all their rows beside what they asked.
@@ -109,30 +145,50 @@ class OwnedPlan:
             InputError: For more than 500 kinds.
             UnsupportedError: As `mechanism_for`.
         """
-        kinds, _ = self._kinds
-        epsilon, delta, held = kinds[:, 0], kinds[:, 1], kinds[:, 2:].astype(np.int64)
-        curves = [privacy_curve(_together(self.plan, groups)) for groups in held]
-        told = zip(curves, delta, strict=True)
-        spent = np.array([curve.epsilon(float(d)).upper for curve, d in told], dtype=np.float64)
-        names = np.array([f"owners of {many} rows" for many in (held >= 0).sum(axis=1)])
-        return Verification(names, epsilon, delta, spent, spent <= epsilon)
+        kinds = self._kinds
+        curves = [privacy_curve(_combine_rows(self.plan, groups)) for groups in kinds.groups]
+        spent = np.array(
+            [
+                curve.epsilon(float(delta)).upper
+                for curve, delta in zip(curves, kinds.delta, strict=True)
+            ],
+            dtype=np.float64,
+        )
+        counts = (kinds.groups >= 0).sum(axis=1)
+        names = np.array([f"owners of {count} rows" for count in counts])
+        return Verification(names, kinds.epsilon, kinds.delta, spent, spent <= kinds.epsilon)
 
     @cached_property
-    def _kinds(self) -> tuple[Floats, Integers]:
-        """(ε, δ, groups of rows) of each kind of owner, and each owner's kind, −1 for none."""
-        held, many = self._held
-        asked = _of_owners(self.ownership, self.budgets)
-        some = many > 0
-        columns = np.column_stack([self.budgets.epsilon[asked], self.budgets.delta[asked], held])
-        kinds, place = np.unique(columns[some], axis=0, return_inverse=True)
-        if len(kinds) > _MOST_KINDS:
+    def _kinds(self) -> _Kinds:
+        positions = _find_budgets(self.ownership, self.budgets)
+        owns = self._holdings.count > 0
+        columns = np.column_stack(
+            [
+                self.budgets.epsilon[positions],
+                self.budgets.delta[positions],
+                self._holdings.groups,
+            ]
+        )
+        distinct, inverse = np.unique(columns[owns], axis=0, return_inverse=True)
+        if len(distinct) > _MAX_KINDS:
             raise InputError(
-                f"budgets: {len(kinds)} kinds of owners, by their budgets and their rows' groups; "
-                f"at most {_MOST_KINDS} can be verified: round budgets down to a few values"
+                f"budgets: {len(distinct)} kinds of owners, by their budgets and their rows' "
+                f"groups; at most {_MAX_KINDS} can be verified: round budgets down to a few values"
             )
-        index = np.full(some.size, -1, dtype=np.int64)
-        index[some] = place
-        return kinds, index
+        index = np.full(owns.size, -1, dtype=np.int64)
+        index[owns] = inverse
+        groups = distinct[:, 2:].astype(np.int64)
+        return _Kinds(distinct[:, 0], distinct[:, 1], groups, index)
+
+    def _lower_aims(self, aims: Floats, verification: Verification, attempt: int) -> Floats:
+        """Return the owners' aims, lower where an owner's kind spends more than it asked."""
+        overspending = np.log(verification.epsilon_spent / verification.epsilon)
+        overspending = np.minimum(np.maximum(overspending, 0.0), 1.0)
+        back = _CORRECTION * overspending + BACK * 2**attempt
+        back = np.where(verification.kept, 0.0, back)
+        # Owners without a row are of kind −1: the last entry, which leaves their aim alone.
+        owner_back = np.append(back, 0.0)[self._kinds.index]
+        return np.asarray(aims * np.exp(-owner_back))
 
 
 def assign_owned(
@@ -183,88 +239,111 @@ def assign_owned(
     rows = ownership.select(limit)
     if not rows.size:
         raise InputError("limit: no row is left of the graph; allow every owner of some row one")
-    asked = _of_owners(ownership, budgets)
-    many = ownership.owned(rows)
-    rate = min(1.0, expected_batch_size / rows.size)
-    epsilon, delta = budgets.epsilon[asked], budgets.delta[asked]
-    # Owners who asked the same and have as many rows have one aim, the ε of one of their rows.
-    kinds, kind = np.unique(np.column_stack([epsilon, delta, many]), axis=0, return_inverse=True)
-    of_kind = [_one_of(e, d, int(held), rate, steps) for e, d, held in kinds.tolist()]
-    aims = np.array(of_kind)[kind.ravel()]
-    batch = expected_batch_size
+    aims, delta = _aim_rows(ownership, budgets, rows, steps, expected_batch_size)
     for attempt in range(ATTEMPTS):
-        asks = _asked_by_rows(ownership, rows, aims, delta)
         plan = make_plan(
-            asks, strategy, steps=steps, expected_batch_size=batch, clip_norm=clip_norm
+            _make_row_budgets(ownership, rows, aims, delta),
+            strategy,
+            steps=steps,
+            expected_batch_size=expected_batch_size,
+            clip_norm=clip_norm,
         )
         owned = OwnedPlan(plan, rows, ownership, budgets)
-        checked = owned.verify()
-        if checked.ok or not plan.releasable:
+        verification = owned.verify()
+        if verification.ok or not plan.releasable:
             return owned
-        # Owners above what they asked aim lower with each of their rows.
-        above = np.maximum(np.log(checked.epsilon_spent / checked.epsilon), 0.0)
-        back = np.where(checked.kept, 0.0, 1.5 * np.minimum(above, 1.0) + BACK * 2**attempt)
-        aims = aims * np.exp(-np.append(back, 0.0)[owned._kinds[1]])
-    checked.require()
+        aims = owned._lower_aims(aims, verification, attempt)
+    verification.require()
     return owned
 
 
-def _of_owners(ownership: Ownership, budgets: Budgets) -> Integers:
-    """Return the place in `budgets` of each owner of the graph."""
+def _aim_rows(
+    ownership: Ownership,
+    budgets: Budgets,
+    rows: Integers,
+    steps: int,
+    expected_batch_size: float,
+) -> tuple[Floats, Floats]:
+    """Return, for each owner, the ε that each of their rows is aimed at, and their δ."""
+    positions = _find_budgets(ownership, budgets)
+    epsilon = budgets.epsilon[positions]
+    delta = budgets.delta[positions]
+    count = ownership.owned(rows)
+    rate = min(1.0, expected_batch_size / rows.size)
+    # Owners who asked the same and have as many rows have one aim.
+    columns = np.column_stack([epsilon, delta, count])
+    kinds, inverse = np.unique(columns, axis=0, return_inverse=True)
+    aims = [
+        _aim_one_row(kind_epsilon, kind_delta, int(kind_count), rate, steps)
+        for kind_epsilon, kind_delta, kind_count in kinds.tolist()
+    ]
+    return np.array(aims)[inverse.ravel()], delta
+
+
+def _find_budgets(ownership: Ownership, budgets: Budgets) -> Integers:
+    """Return the position in `budgets` of each owner of the graph."""
     if budgets.excess is not None:
         raise UnsupportedError(
             "budgets: bounds on the excess are not kept for rows of several owners; leave them out"
         )
-    place = places_of(budgets.ids, ownership.ids)
-    if missing := int((place < 0).sum()):
+    positions = places_of(budgets.ids, ownership.ids)
+    missing = int((positions < 0).sum())
+    if missing:
         raise InputError(
             f"budgets: {missing} of the graph's {ownership.ids.size} owners have none; give a "
             "budget for the id of every owner, of the same type"
         )
-    return place
+    return positions
 
 
-def _asked_by_rows(ownership: Ownership, rows: Integers, aims: Floats, delta: Floats) -> Budgets:
+def _make_row_budgets(ownership: Ownership, rows: Integers, aims: Floats, delta: Floats) -> Budgets:
     """Return the budgets of the selected rows: the least of their owners' aims."""
     # With the least δ of all owners too, a row keeps what each of them allows.
-    epsilon, least = np.full(ownership.rows, np.inf), np.full(ownership.rows, np.inf)
-    np.minimum.at(epsilon, ownership.row, aims[ownership.owner])
-    np.minimum.at(least, ownership.row, delta[ownership.owner])
-    return Budgets(epsilon[rows], least[rows], ids=rows)
+    row_epsilon = np.full(ownership.rows, np.inf)
+    row_delta = np.full(ownership.rows, np.inf)
+    np.minimum.at(row_epsilon, ownership.row, aims[ownership.owner])
+    np.minimum.at(row_delta, ownership.row, delta[ownership.owner])
+    return Budgets(row_epsilon[rows], row_delta[rows], ids=rows)
 
 
-def _one_of(epsilon: float, delta: float, many: int, rate: float, steps: int) -> float:
-    """Return the ε of one row at the noise at which so many, all at one rate, spend ε together."""
-    if many <= 1:
+def _aim_one_row(epsilon: float, delta: float, count: int, rate: float, steps: int) -> float:
+    """Return the ε of one row at the noise at which `count` rows spend ε together."""
+    if count <= 1:
         return epsilon
 
-    # All rows join and are clipped alike, which is not what the plan will do: the plan is verified
-    # owner by owner, and this is where its search starts.
-    def within(z: Floats) -> Mask:
-        step = MixtureOfGaussians.of_rows(float(z), [1.0] * many, [rate] * many)
+    # All rows join at one rate and are clipped alike, which is not what the plan will do: the plan
+    # is verified owner by owner, and this is where its search starts.
+    def keeps_budget(z: Floats) -> Mask:
+        step = MixtureOfGaussians.of_rows(float(z), [1.0] * count, [rate] * count)
         assert step is not None
         return np.asarray(privacy_curve(Repeated(step, steps)).epsilon(delta).upper <= epsilon)
 
-    z, _ = bisect(within, _MOST, _LEAST * many, rounds=_ROUNDS, middle=geometric)
-    alone = float(privacy_curve(sampled_steps(float(z), rate, steps)).epsilon(delta).lower)
-    return min(alone * (1 - BACK), epsilon)
+    z, _ = bisect(
+        keeps_budget, _MAX_NOISE, _MIN_NOISE * count, rounds=_BISECTIONS, middle=geometric
+    )
+    curve = privacy_curve(sampled_steps(float(z), rate, steps))
+    row_epsilon = float(curve.epsilon(delta).lower)
+    return min(row_epsilon * (1 - BACK), epsilon)
 
 
-def _together(plan: BoundPlan, groups: Integers) -> Mechanism:
-    """Return what is done to rows of these groups (−1: none) together."""
-    held = groups[groups >= 0]
-    if held.size == 1:
-        return plan.mechanism_for(int(held[0]))
-    kept = any(s.participation is not None or s.times is not None for s in plan.stages)
-    if plan.worst_paths is not None or kept:
+def _combine_rows(plan: BoundPlan, groups: Integers) -> Mechanism:
+    """Return the mechanism of rows of these groups together; −1 is no row."""
+    rows = groups[groups >= 0]
+    if rows.size == 1:
+        return plan.mechanism_for(int(rows[0]))
+    if plan.worst_paths is not None or any(
+        stage.participation is not None or stage.times is not None for stage in plan.stages
+    ):
         raise UnsupportedError(
             f"strategy {plan.strategy}: draws what holds for many steps, not accounted for "
             "several rows of one owner; take one row an owner, or another strategy"
         )
     # By Kahane's inequality rows that point one way are the worst: their norms add up.
-    parts: list[Mechanism] = []
+    mechanisms: list[Mechanism] = []
     for stage in plan.stages:
-        clips, q = stage.clip_norm[held].tolist(), stage.sampling_probability[held].tolist()
-        step = MixtureOfGaussians.of_rows(stage.noise_stddev, clips, q)
-        parts += [] if step is None else [Repeated(step, stage.steps)]
-    return parts[0] if len(parts) == 1 else Composed(*parts)
+        clip_norms = stage.clip_norm[rows].tolist()
+        probabilities = stage.sampling_probability[rows].tolist()
+        step = MixtureOfGaussians.of_rows(stage.noise_stddev, clip_norms, probabilities)
+        if step is not None:
+            mechanisms.append(Repeated(step, stage.steps))
+    return mechanisms[0] if len(mechanisms) == 1 else Composed(*mechanisms)

@@ -13,7 +13,10 @@ from apiece.budgets import BudgetGroups, BudgetLevels, Budgets
 from apiece.errors import InputError
 from apiece.plan import Plan, Reference, Stage
 
-BACK = 1e-3  # of log ε, by which a broken promise is at least aimed lower, the first time
+# By how much of log ε a broken promise is at least aimed lower, the first time.
+BACK = 1e-3
+# The relative difference up to which a batch size is the one asked.
+BATCH_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,9 +97,9 @@ class Request:
         """
         # By twice what they were above, and by at least `BACK`; doubled each time, as ε may jump.
         asked = self.groups.epsilon
-        above = np.minimum(np.log(np.maximum(spent / asked, 1.0)), 1.0)
-        more = np.where(spent > asked, (2 * above + BACK) * 2**times, 0.0)
-        return replace(self, back=self.back + more)
+        overspending = np.minimum(np.log(np.maximum(spent / asked, 1.0)), 1.0)
+        retreat = (2 * overspending + BACK) * 2**times
+        return replace(self, back=self.back + np.where(spent > asked, retreat, 0.0))
 
     def one_stage(
         self,
@@ -119,13 +122,18 @@ class Request:
         Raises:
             InputError: For arrays of another length, and values out of bounds.
         """
-        size, asked = len(self.groups), self.expected_batch_size
-        q = _each("sampling_probability", sampling_probability, size)
-        if not (total := float(q @ self.groups.records)) > 0:
+        size = len(self.groups)
+        q = _broadcast("sampling_probability", sampling_probability, size)
+        batch = float(q @ self.groups.records)
+        if not batch > 0:
             raise InputError("sampling_probability: 0 in every group; give some a chance above 0")
-        batch = asked if abs(total - asked) <= 1e-9 * asked else total
-        clips = _each("clip_norm", self.clip_norm if clip_norm is None else clip_norm, size)
-        stage = Stage(self.steps, batch, noise_stddev, q, clips)
+        asked = self.expected_batch_size
+        if abs(batch - asked) <= BATCH_TOLERANCE * asked:
+            batch = asked
+        clip_norms = _broadcast(
+            "clip_norm", self.clip_norm if clip_norm is None else clip_norm, size
+        )
+        stage = Stage(self.steps, batch, noise_stddev, q, clip_norms)
         return self.plan(strategy, (stage,), objections=objections)
 
     def plan(
@@ -156,9 +164,9 @@ class Request:
         )
 
 
-def _each(name: str, given: npt.ArrayLike, groups: int) -> Floats:
+def _broadcast(name: str, values: npt.ArrayLike, groups: int) -> Floats:
     """Return one number a group; a single one is each group's."""
-    numbers = np.asarray(given, np.float64)
+    numbers = np.asarray(values, np.float64)
     if numbers.shape not in ((), (groups,)):
         raise InputError(
             f"{name}: shape {numbers.shape}; give one number a budget group, of which there are "

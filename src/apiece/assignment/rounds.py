@@ -11,9 +11,14 @@ import numpy as np
 from apiece import _check
 from apiece._types import Floats, Mask
 from apiece.accounting import privacy_curve
-from apiece.assignment.jorgensen import best_threshold, check_loss, inner_rate, participation
+from apiece.assignment.jorgensen import (
+    check_loss,
+    compute_participation,
+    find_inner_rate,
+    find_threshold,
+)
 from apiece.assignment.request import Request, Strategy
-from apiece.assignment.solve import crossing, noise, require_few
+from apiece.assignment.solve import find_crossing, require_few, solve_noise
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InfeasibleError, UnsupportedError, unknown
 from apiece.mechanisms import Composed
@@ -22,7 +27,14 @@ from apiece.plan.parts import COMBINE
 
 PACES = ("even", "greedy")
 CHARGING = ("everyone", "joined")
-LEVELS = 12  # distinct chances of joining a round
+# The largest number of distinct budgets, and so of chances of joining a round.
+LEVELS = 12
+# A remainder below this share of ε, and below this ε, is none: rounding left it.
+NEGLIGIBLE = 1e-9
+# How much of a promise the group that binds may leave unspent.
+TOLERANCE = 2e-3
+# The margin of ε below a promise at which the noise is sought.
+AIM_MARGIN = 5e-4
 UNSPENT = "this strategy spends in full only the budget that binds first; of what each group allows"
 OBJECTION = (
     "as published, a record is charged only for rounds that it joined, so its coins are revealed "
@@ -90,22 +102,26 @@ class Rounds(Strategy):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        whole = partial(_check.count, least=0)
-        _check.put(self, rounds=_check.count, loss=check_loss, seed=whole)
-        for option, known in (("pace", PACES), ("combine", COMBINE), ("charging", CHARGING)):
-            if getattr(self, option) not in known:
-                raise unknown(option, getattr(self, option), known)
+        _check.put(self, rounds=_check.count, loss=check_loss, seed=partial(_check.count, least=0))
+        vocabularies = {"pace": PACES, "combine": COMBINE, "charging": CHARGING}
+        for option, words in vocabularies.items():
+            if getattr(self, option) not in words:
+                raise unknown(option, getattr(self, option), words)
 
     def plan(self, request: Request) -> Plan:
         """Return the plan with a stage a round."""
-        name = self.name.removeprefix("published_")  # of a plan: who pays decides, not the class
+        # The name of a plan says who pays in it, whatever the class.
+        name = self.name.removeprefix("published_")
         if self.charging == "joined":
-            return _published(self, request, f"published_{name}")
-        plan = request.plan(name, _schedule(self, request), combine=self.combine)
-        plan = _with_least_noise(plan, request.target)
-        spent = zip(request.groups.name, plan.epsilon_spent / request.groups.epsilon, strict=True)
-        note = ", ".join(f"{name} {100 * share:.1f} %" for name, share in spent)
-        return replace(plan, notes=(f"{UNSPENT}: {note}",))
+            return _plan_published(self, request, f"published_{name}")
+        plan = request.plan(name, _schedule_rounds(self, request), combine=self.combine)
+        plan = _lower_noise(plan, request.target)
+        shares = plan.epsilon_spent / request.groups.epsilon
+        spending = [
+            f"{group} {100 * share:.1f} %"
+            for group, share in zip(request.groups.name, shares, strict=True)
+        ]
+        return replace(plan, notes=(f"{UNSPENT}: {', '.join(spending)}",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,30 +164,44 @@ class PublishedAdaPDP(AdaPDP):
     charging: str = "joined"
 
 
-def _schedule(strategy: Rounds, request: Request) -> tuple[Stage, ...]:
-    """Return the rounds, fewer of more steps where budgets are used up or those left no batch."""
-    groups, batch = request.groups, request.expected_batch_size
-    remaining, stages = at_levels(groups.epsilon), list[Stage]()
-    parts = split_steps(request.steps, strategy.rounds)
-    for turn, steps in enumerate(parts):
-        left = remaining > 1e-9 * groups.epsilon
-        if turn and groups.records[left].sum() < batch:
-            return _schedule(replace(strategy, rounds=strategy.rounds - 1), request)
-        offer = remaining / (len(parts) - turn) if strategy.pace == "even" else remaining
-        offer = np.where(left, offer, 0.0)
-        tau = best_threshold(offer, groups.records, strategy.loss, least=batch)
-        joins = participation(offer, tau)
-        size, q = float(joins @ groups.records), inner_rate(request, joins)
-        stages.append(_round(request, tau, steps, q, joins, size, batch))
+def _schedule_rounds(strategy: Rounds, request: Request) -> tuple[Stage, ...]:
+    """Return a stage for each round.
+
+    There are fewer rounds, of more steps, where the records with budget left are less than a batch.
+    """
+    groups = request.groups
+    batch = request.expected_batch_size
+    remaining = round_to_levels(groups.epsilon)
+    stages = []
+    lengths = split_steps(request.steps, strategy.rounds)
+    for turn, steps in enumerate(lengths):
+        active = remaining > NEGLIGIBLE * groups.epsilon
+        if turn and groups.records[active].sum() < batch:
+            return _schedule_rounds(replace(strategy, rounds=strategy.rounds - 1), request)
+        offer = remaining / (len(lengths) - turn) if strategy.pace == "even" else remaining
+        offer = np.where(active, offer, 0.0)
+        tau = find_threshold(offer, groups.records, strategy.loss, joining=batch)
+        chances = compute_participation(offer, tau)
+        stages.append(
+            _make_round(
+                request,
+                tau,
+                steps,
+                q=find_inner_rate(request, chances),
+                participation=chances,
+                joining=float(chances @ groups.records),
+                batch=batch,
+            )
+        )
         # Everyone is charged min(r, τ), joined or not: coins stay secret.
         remaining = np.maximum(remaining - np.minimum(offer, tau), 0.0)
     return tuple(stages)
 
 
-def at_levels(epsilon: Floats) -> Floats:
+def round_to_levels(epsilon: Floats) -> Floats:
     """Return budgets rounded down to some of them, so that few mechanisms differ.
 
-    >>> at_levels(np.linspace(1, 2, 1001))[[0, 50, 100, 1000]].round(2).tolist()
+    >>> round_to_levels(np.linspace(1, 2, 1001))[[0, 50, 100, 1000]].round(2).tolist()
     [1.0, 1.0, 1.08, 1.92]
     """
     distinct = np.unique(epsilon)
@@ -181,18 +211,43 @@ def at_levels(epsilon: Floats) -> Floats:
     return np.asarray(levels[np.searchsorted(levels, epsilon, side="right") - 1])
 
 
-def _round(
-    request: Request, tau: float, steps: int, q: float, joins: Floats, size: float, batch: float
+def _make_round(
+    request: Request,
+    tau: float,
+    steps: int,
+    *,
+    q: float,
+    participation: Floats,
+    joining: float,
+    batch: float,
 ) -> Stage:
-    """Return one round at τ for `size` records, with noise for (τ, the smallest δ)."""
-    delta, ones = request.groups.delta.min(keepdims=True), np.ones(joins.size)
-    z = float(noise(request, np.array([tau]), delta, q, steps=[steps])[0])
-    stddev, clips = z * request.clip_norm, request.clip_norm * ones
-    return Stage(steps, batch, stddev, q * ones, clips, joins, weight=tau * size)
+    """Return the stage of a round with noise for (τ, the smallest δ).
+
+    Args:
+        request: The budgets and the settings of the training.
+        tau: The threshold.
+        steps: How many.
+        q: The sampling probability of the records that joined.
+        participation: Each group's chance of joining.
+        joining: How many records join, or are expected to.
+        batch: The expected batch size.
+    """
+    size = participation.size
+    delta = request.groups.delta.min(keepdims=True)
+    (z,) = solve_noise(request, np.array([tau]), delta, q, steps=[steps])
+    return Stage(
+        steps=steps,
+        expected_batch_size=batch,
+        noise_stddev=float(z) * request.clip_norm,
+        sampling_probability=np.full(size, q),
+        clip_norm=np.full(size, request.clip_norm),
+        participation=participation,
+        weight=tau * joining,
+    )
 
 
 def split_steps(steps: int, rounds: int) -> list[int]:
-    """Return `steps` in `rounds` nearly equal parts."""
+    """Return the steps of each round, nearly equal; the first rounds have the ones left over."""
     if steps < rounds:
         raise InfeasibleError(
             f"steps = {steps}: fewer than the {rounds} rounds; give at least {rounds}"
@@ -200,71 +255,86 @@ def split_steps(steps: int, rounds: int) -> list[int]:
     return [steps // rounds + (turn < steps % rounds) for turn in range(rounds)]
 
 
-def _with_least_noise(plan: Plan, target: Floats) -> Plan:
+def _lower_noise(plan: Plan, target: Floats) -> Plan:
     """Return `plan` with the noise of all stages times the least factor that keeps each promise."""
 
-    def scaled(factor: float) -> Plan:
-        stages = (replace(s, noise_stddev=s.noise_stddev * factor) for s in plan.stages)
+    def scale_noise(factor: float) -> Plan:
+        stages = [replace(stage, noise_stddev=stage.noise_stddev * factor) for stage in plan.stages]
         return replace(plan, stages=tuple(stages))
 
-    # The group that binds is solved for alone. If another one binds at what was found, it is that
+    # The group that binds is solved for alone. If another one binds at the factor found, it is that
     # one's turn: each group can be the next only once.
     factor = 1.0
     for _ in range(len(plan.budget_groups) + 1):
-        lowered = scaled(factor)
-        ratio = lowered.epsilon_spent / target
+        scaled = scale_noise(factor)
+        ratio = scaled.epsilon_spent / target
         binding = int(np.argmax(ratio))
-        if 1 - 2e-3 <= ratio[binding] <= 1:
-            return lowered
-        asked, delta = float(target[binding]), float(plan.budget_groups.delta[binding])
+        if 1 - TOLERANCE <= ratio[binding] <= 1:
+            return scaled
+        epsilon = float(target[binding]) * (1 - AIM_MARGIN)
+        delta = float(plan.budget_groups.delta[binding])
 
-        def room(x: float, group: int = binding, asked: float = asked, at: float = delta) -> float:
-            curve = privacy_curve(scaled(x).mechanism_for(group), method=plan.method)
-            return float(np.log(asked * (1 - 5e-4) / max(float(curve.epsilon(at).upper), 1e-300)))
+        def measure_room(
+            factor: float, group: int = binding, epsilon: float = epsilon, delta: float = delta
+        ) -> float:
+            mechanism = scale_noise(factor).mechanism_for(group)
+            curve = privacy_curve(mechanism, method=plan.method)
+            return float(np.log(epsilon / max(float(curve.epsilon(delta).upper), 1e-300)))
 
         # With noise far below 1, as here at times, ε falls with its square.
         guess = factor * math.sqrt(ratio[binding])
-        factor = crossing(room, guess, 0.05, 16.0, tolerance=1e-3)
-    return scaled(factor * (1 + 1e-3))
+        factor = find_crossing(measure_room, guess, 0.05, 16.0, tolerance=1e-3)
+    return scale_noise(factor * (1 + 1e-3))
 
 
-def _published(strategy: Rounds, request: Request, name: str) -> BoundPlan:
-    """Return the plan of the rounds that these coins give, with what its worst paths spend."""
-    # The coins are tossed here, because thresholds, noise and normalisers of later rounds depend on
-    # them.
+@dataclass(frozen=True, slots=True, eq=False)
+class _TossedRound:
+    """A round whose coins have been tossed."""
+
+    tau: float
+    steps: int
+    # Which records joined.
+    joined: Mask
+
+
+def _plan_published(strategy: Rounds, request: Request, name: str) -> BoundPlan:
+    """Return the plan of the rounds that the seed's coins give, with the cost of worst paths."""
     groups = request.groups
     require_few(f"strategy {name}", len(groups))
     if not isinstance(request.budgets, Budgets):
         raise UnsupportedError(
             f"strategy {name}: tosses each record's coins, so it needs Budgets, not levels"
         )
-    generator = np.random.default_rng(strategy.seed)
-    remaining = request.budgets.epsilon.copy()
-    rounds: list[tuple[float, int, Mask]] = []  # τ, steps, who joined
-    for steps in split_steps(request.steps, strategy.rounds):
-        if not remaining.max() > 1e-9:
-            break
-        values, counts = np.unique(remaining, return_counts=True)
-        tau = best_threshold(values, counts, strategy.loss)
-        chance = np.where(remaining > 0, participation(remaining, tau), 0.0)
-        joined = generator.random(request.records) < chance
-        if not joined.any():
-            break
-        rounds.append((tau, steps, joined))
-        remaining = np.where(joined, np.maximum(remaining - tau, 0.0), remaining)
+    rounds = _toss_rounds(strategy, request, request.budgets.epsilon)
     # A group of the plan is a budget group and the rounds that its records joined.
     # Whoever has other coins has another mechanism, however equal the budgets.
-    key = np.stack([request.budgets.group_index, *(joined for *_, joined in rounds)], axis=1)
-    patterns, place, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    keys = np.stack([request.budgets.group_index, *(turn.joined for turn in rounds)], axis=1)
+    patterns, index, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    origin = patterns[:, 0].astype(np.int64)
+    paths = patterns[:, 1:]
     stages = []
-    for (tau, steps, joined), joins in zip(rounds, patterns[:, 1:].astype(float).T, strict=True):
-        size = int(joined.sum())
-        q = min(1.0, request.expected_batch_size / size)
-        stages.append(_round(request, tau, steps, q, joins, size, q * size))
-    origin, taus = patterns[:, 0].astype(np.int64), [tau for tau, *_ in rounds]
-    worst = {g: _worst_path(request, stages, taus, g) for g in np.unique(origin).tolist()}
-    turns = [",".join(str(k + 1) for k in np.flatnonzero(p[1:])) or "none" for p in patterns]
-    names = [f"{groups.name[g]} joined {turn}" for g, turn in zip(origin, turns, strict=True)]
+    for turn, joins in zip(rounds, paths.astype(float).T, strict=True):
+        joining = int(turn.joined.sum())
+        q = min(1.0, request.expected_batch_size / joining)
+        stages.append(
+            _make_round(
+                request,
+                turn.tau,
+                turn.steps,
+                q=q,
+                participation=joins,
+                joining=joining,
+                batch=q * joining,
+            )
+        )
+    taus = [turn.tau for turn in rounds]
+    worst_paths = {
+        g: _find_worst_path(request, stages, taus, g) for g in np.unique(origin).tolist()
+    }
+    names = []
+    for g, path in zip(origin, paths, strict=True):
+        numbers = [str(number + 1) for number in np.flatnonzero(path)]
+        names.append(f"{groups.name[g]} joined {','.join(numbers) or 'none'}")
     excess = None if groups.excess is None else groups.excess[origin]
     return BoundPlan(
         strategy=name,
@@ -273,54 +343,88 @@ def _published(strategy: Rounds, request: Request, name: str) -> BoundPlan:
             np.array(names), groups.epsilon[origin], groups.delta[origin], excess, counts
         ),
         stages=tuple(stages),
-        group_index=place.reshape(-1),
+        group_index=index.reshape(-1),
         consents=request.budgets.consents,
         method=request.method,
         combine=strategy.combine,
         objections=(OBJECTION,),
         reference=request.reference,
-        worst_paths=np.array([worst[g] for g in origin.tolist()]),
+        worst_paths=np.array([worst_paths[g] for g in origin.tolist()]),
     )
 
 
-def paths(epsilon: float, taus: list[float]) -> Iterator[tuple[bool, ...]]:
+def _toss_rounds(strategy: Rounds, request: Request, epsilon: Floats) -> list[_TossedRound]:
+    """Return the rounds with their coins, one a record; `epsilon` is each record's budget."""
+    # The coins are tossed when the plan is made, because thresholds, noise and normalisers of later
+    # rounds depend on them.
+    generator = np.random.default_rng(strategy.seed)
+    remaining = epsilon.copy()
+    rounds = []
+    for steps in split_steps(request.steps, strategy.rounds):
+        if not remaining.max() > NEGLIGIBLE:
+            break
+        values, counts = np.unique(remaining, return_counts=True)
+        tau = find_threshold(values, counts, strategy.loss)
+        chances = np.where(remaining > 0, compute_participation(remaining, tau), 0.0)
+        joined = generator.random(request.records) < chances
+        if not joined.any():
+            break
+        rounds.append(_TossedRound(tau, steps, joined))
+        remaining = np.where(joined, np.maximum(remaining - tau, 0.0), remaining)
+    return rounds
+
+
+def list_paths(epsilon: float, taus: list[float]) -> Iterator[tuple[bool, ...]]:
     """Return every way in which a record's coins can fall: which rounds it joins.
 
-    >>> list(paths(0.5, [2.0, 2.0]))
+    >>> list(list_paths(0.5, [2.0, 2.0]))
     [(True, False), (False, True), (False, False)]
     """
     # Who has at least τ left joins for certain; who has nothing left never joins.
     if not taus:
         yield ()
         return
+    tau, *later = taus
     if epsilon > 0:
-        yield from ((True, *rest) for rest in paths(max(epsilon - taus[0], 0.0), taus[1:]))
-    if epsilon < taus[0]:
-        yield from ((False, *rest) for rest in paths(epsilon, taus[1:]))
+        for path in list_paths(max(epsilon - tau, 0.0), later):
+            yield (True, *path)
+    if epsilon < tau:
+        for path in list_paths(epsilon, later):
+            yield (False, *path)
 
 
-def _worst_path(request: Request, stages: list[Stage], taus: list[float], group: int) -> list[bool]:
+def _find_worst_path(
+    request: Request, stages: list[Stage], taus: list[float], group: int
+) -> list[bool]:
     """Return the path that costs most, by branch and bound: RDP bounds what PLD will find."""
-    epsilon, delta = float(request.groups.epsilon[group]), float(request.groups.delta[group])
-    every = np.array(sorted(set(paths(epsilon, taus))))
-    # A path that joins a subset of another's rounds costs no more.
-    inside = (every[:, None] <= every).all(axis=2)
-    maximal: list[list[bool]] = every[inside.sum(axis=1) == 1].tolist()
+    delta = float(request.groups.delta[group])
+    paths = np.array(sorted(set(list_paths(float(request.groups.epsilon[group]), taus))))
+    # A path that joins a subset of another's rounds costs no more: those stay that are within no
+    # path but themselves.
+    subsets = (paths[:, None] <= paths).all(axis=2)
+    maximal: list[list[bool]] = paths[subsets.sum(axis=1) == 1].tolist()
 
-    def cost(path: list[bool], method: str) -> float:
-        taken = (stage for stage, on in zip(stages, path, strict=True) if on)
-        parts = [replace(stage, participation=None).mechanism(0) for stage in taken]
-        mechanism = Composed(*(part for part in parts if part is not None))
-        return float(privacy_curve(mechanism, method=method).epsilon(delta).upper)
+    def compute_cost(path: list[bool], method: str) -> float:
+        mechanisms = []
+        for stage, joined in zip(stages, path, strict=True):
+            if joined:
+                mechanism = replace(stage, participation=None).mechanism(0)
+                if mechanism is not None:
+                    mechanisms.append(mechanism)
+        curve = privacy_curve(Composed(*mechanisms), method=method)
+        return float(curve.epsilon(delta).upper)
 
     # Rényi divergence is quick and never below: a path whose bound is below the best is not tried.
-    bounds = sorted(((cost(path, "rdp"), path) for path in maximal), reverse=True)
+    bounds = sorted(((compute_cost(path, "rdp"), path) for path in maximal), reverse=True)
+    worst = bounds[0][1]
     if request.method == "rdp":
-        return bounds[0][1]
-    best, worst = -1.0, bounds[0][1]
+        return worst
+    worst_cost = -1.0
     for bound, path in bounds:
-        if bound <= best:
+        if bound <= worst_cost:
             break
-        if (exact := cost(path, request.method)) > best:
-            best, worst = exact, path
+        cost = compute_cost(path, request.method)
+        if cost > worst_cost:
+            worst = path
+            worst_cost = cost
     return worst

@@ -6,27 +6,41 @@ from typing import ClassVar
 import numpy as np
 
 from apiece._types import Floats
-from apiece.assignment.levels import STEP, Population, extremes, many, rate_ladder
+from apiece.assignment.levels import (
+    STEP,
+    Population,
+    find_noise_range,
+    make_rate_ladder,
+    needs_ladder,
+)
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.solve import (
     ROUND,
-    Follow,
-    crossing,
-    harmonic_noise,
-    level_noise,
-    rates,
+    RateCurve,
+    find_crossing,
+    find_harmonic_noise,
+    find_level_noise,
+    find_uniform_noise,
     require_rates,
-    uniform_noise,
+    solve_rates,
 )
 from apiece.errors import InfeasibleError, unknown
 from apiece.plan import Plan
 
 NOISES = ("batch", "strictest", "loosest", "mean")
-TOLERANCE = 2e-4  # of the mean rate
-# The mean rate asked may be so many times the one reached: read off a ladder, or solved for.
-LADDER_ROOM, SOLVED_ROOM = 1.01, 1 + 1e-4
-LEAST_RATE = 2e-12  # twice the least one that is looked for
-MOST_SOLVED = 6  # groups up to which the noise is sought by solving for each; beyond, by a ladder
+# How far from the one asked the mean rate may be, in its log.
+TOLERANCE = 2e-4
+# How many times the mean rate reached the one asked may be, where rates are read off a ladder.
+LADDER_ROOM = 1.01
+# How many times the mean rate reached the one asked may be, where rates are solved for.
+SOLVED_ROOM = 1 + 1e-4
+# A rate at which every budget is feasible: twice the least one that is looked for.
+MIN_RATE = 2e-12
+# The largest number of groups for which the noise is sought by solving for each; beyond, by a
+# ladder.
+MAX_SOLVED = 6
+# How many times the noise is corrected for what interpolation missed.
+CORRECTIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,85 +81,113 @@ class Sample(Strategy):
     def plan(self, request: Request) -> Plan:
         """Return the plan with a sampling probability a group."""
         if self.noise == "batch":
-            z, free = batch_noise(request)
-            q = fit_mean(request, free)
+            z, free_rates = find_batch_noise(request)
+            rates = fit_mean(request, free_rates)
         else:
             epsilon = request.groups.epsilon
             level = float(request.share @ epsilon) if self.noise == "mean" else self.noise
-            z = level_noise(request, level, epsilon)
-            q = free = free_rates(request, z)
-        require_rates(request, free, z)
-        # rounded up, so that stddev/clip is not below z
-        return request.one_stage(self.name, z * request.clip_norm / ROUND, q)
+            z = find_level_noise(request, level, epsilon)
+            free_rates = find_free_rates(request, z)
+            rates = free_rates
+        require_rates(request, free_rates, z)
+        # Rounded up, so that stddev/clip is not below z.
+        return request.one_stage(self.name, z * request.clip_norm / ROUND, rates)
 
 
-def batch_noise(request: Request) -> tuple[float, Floats]:
+def find_batch_noise(request: Request) -> tuple[float, Floats]:
     """Return the noise multiplier at which the mean rate is at least q̄, by little; the rates."""
-    groups, q = request.groups, request.mean_probability
-    epsilon, delta = request.target, groups.delta
+    groups = request.groups
+    q = request.mean_probability
+    epsilon = request.target
+    delta = groups.delta
     # At the least of these the mean rate is at most q̄, at the most at least q̄.
-    least, most = extremes(request, q)
+    low, high = find_noise_range(request, q)
     if (epsilon == epsilon[0]).all() and (delta == delta[0]).all():
-        return least, np.full(len(groups), q)
-    if q == 1:  # everyone takes part in every step, at the noise of the strictest
-        return uniform_noise(request, epsilon, delta, q), np.ones(len(groups))
-    shared = _shared(request, least, most)
-    if request.method != "rdp" or (shared[1] > 0).all():
-        return shared
+        return low, np.full(len(groups), q)
+    if q == 1:
+        # Everyone takes part in every step, at the noise of the strictest.
+        return find_uniform_noise(request, epsilon, delta, q), np.ones(len(groups))
+    z, rates = _search_batch_noise(request, low, high)
+    if request.method != "rdp" or (rates > 0).all():
+        return z, rates
     # Rényi accounting knows no rate for a small budget at the noise of a far larger one: then there
     # is more noise, and rates are scaled down.
-    if len(groups) > MOST_SOLVED:  # below the lowest rung of a ladder
-        epsilon, delta = 0.97 * epsilon.min(keepdims=True), delta.min(keepdims=True)
-    floor = uniform_noise(request, epsilon, delta, LEAST_RATE)
-    return _shared(request, max(least, floor), max(most, floor))
+    if len(groups) > MAX_SOLVED:
+        # Below the lowest rung of a ladder.
+        epsilon = 0.97 * epsilon.min(keepdims=True)
+        delta = delta.min(keepdims=True)
+    floor = find_uniform_noise(request, epsilon, delta, MIN_RATE)
+    return _search_batch_noise(request, max(low, floor), max(high, floor))
 
 
-def _shared(request: Request, least: float, most: float) -> tuple[float, Floats]:
-    """Return `batch_noise` between two noise multipliers."""
-    share, q = request.share, request.mean_probability
-    if len(request.groups) <= MOST_SOLVED:
-        follow = Follow(request, request.target, request.groups.delta, share)
-
-        def room(z: float) -> float:
-            return float(np.log(max(float(share @ follow.at(z)) / q, 1e-300)))
-
-        z = crossing(room, harmonic_noise(request), least, most)
-        return z, follow.closely(z)
-    people = Population.of(request).summary()
-    # on rungs a rate lies half a step lower on average; solved one by one, where ε is by a hair
-    aim = float(np.log(q)) + (STEP / 2 if many(request) else 1e-3)
-
-    def about(z: float) -> float:
-        ladder = rate_ladder(request, people, z)
-        return float(np.log(people.share @ np.exp(ladder.estimate(people)))) - aim
-
-    start = harmonic_noise(request)
-    z = crossing(about, start, least, most, slope=2.5, tolerance=2 * TOLERANCE)
-    for _ in range(20):  # what interpolation missed is made up for
-        free = free_rates(request, z)
-        missing = float(np.log(q / (share @ free)))
-        if missing <= np.log(LADDER_ROOM if many(request) else SOLVED_ROOM):
+def _search_batch_noise(request: Request, low: float, high: float) -> tuple[float, Floats]:
+    """Return the noise multiplier in [low, high] for a mean rate of q̄, and the rates there."""
+    if len(request.groups) <= MAX_SOLVED:
+        return _search_by_solving(request, low, high)
+    share = request.share
+    q = request.mean_probability
+    z = _search_by_ladder(request, low, high)
+    tolerated = np.log(_mean_room(request))
+    for _ in range(CORRECTIONS):
+        rates = find_free_rates(request, z)
+        # What interpolation missed of the mean, in its log.
+        missing = float(np.log(q / (share @ rates)))
+        if missing <= tolerated:
             break
         # Rates grow faster than z: half of what is missing, and the loop makes up for the rest.
         z *= float(np.exp(0.5 * missing + TOLERANCE))
-    return z, free
+    return z, rates
 
 
-def free_rates(request: Request, z: float) -> Floats:
+def _search_by_solving(request: Request, low: float, high: float) -> tuple[float, Floats]:
+    """Return what `_search_batch_noise` does, with a rate solved for each group at each noise."""
+    share = request.share
+    curve = RateCurve(request, request.target, request.groups.delta, share)
+
+    def measure_room(z: float) -> float:
+        ratio = float(share @ curve.at(z)) / request.mean_probability
+        return float(np.log(max(ratio, 1e-300)))
+
+    z = find_crossing(measure_room, find_harmonic_noise(request), low, high)
+    return z, curve.closely(z)
+
+
+def _search_by_ladder(request: Request, low: float, high: float) -> float:
+    """Return about the noise multiplier in [low, high], from rates on a ladder at each noise."""
+    people = Population.of(request).summary()
+    # On rungs a rate lies half a step lower on average; solved one by one, where ε is by a hair.
+    margin = STEP / 2 if needs_ladder(request) else 1e-3
+    log_aim = float(np.log(request.mean_probability)) + margin
+
+    def measure_room(z: float) -> float:
+        ladder = make_rate_ladder(request, people, z)
+        mean_rate = people.share @ np.exp(ladder.estimate(people))
+        return float(np.log(mean_rate)) - log_aim
+
+    start = find_harmonic_noise(request)
+    return find_crossing(measure_room, start, low, high, slope=2.5, tolerance=2 * TOLERANCE)
+
+
+def _mean_room(request: Request) -> float:
+    """Return how many times the mean rate reached the one asked may be."""
+    return LADDER_ROOM if needs_ladder(request) else SOLVED_ROOM
+
+
+def find_free_rates(request: Request, z: float) -> Floats:
     """Return each group's largest rate at one noise multiplier."""
-    if many(request):
+    if needs_ladder(request):
         everyone = Population.of(request)
-        return np.exp(rate_ladder(request, everyone, z).place(everyone))
-    return rates(request, request.target, request.groups.delta, z)
+        return np.exp(make_rate_ladder(request, everyone, z).place(everyone))
+    return solve_rates(request, request.target, request.groups.delta, z)
 
 
-def fit_mean(request: Request, q: Floats) -> Floats:
-    """Return `q` scaled down, which is safe, to the mean asked; raise where it is below it."""
+def fit_mean(request: Request, rates: Floats) -> Floats:
+    """Return rates scaled down, which is safe, to the mean asked; raise where it is not reached."""
     # On a ladder of levels the mean may stay below it by up to 1 %; the plan then says what it is.
-    factor = request.mean_probability / float(request.share @ q)
-    if factor > (LADDER_ROOM if many(request) else SOLVED_ROOM):
+    factor = request.mean_probability / float(request.share @ rates)
+    if factor > _mean_room(request):
         raise InfeasibleError(
             f"expected_batch_size = {request.expected_batch_size:g}: these budgets reach at most "
             f"{request.expected_batch_size / factor:g}; ask for that"
         )
-    return q * min(1.0, factor)
+    return rates * min(1.0, factor)

@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy.typing as npt
 
 from apiece._types import Floats
-from apiece.assignment.levels import many, noise_levels
+from apiece.assignment.levels import find_noise_levels, needs_ladder
 from apiece.assignment.request import Request, Strategy
-from apiece.assignment.solve import ROUND, noise
+from apiece.assignment.solve import ROUND, solve_noise
 from apiece.plan import Plan
 
 
@@ -37,14 +37,14 @@ class Scale(Strategy):
     def plan(self, request: Request) -> Plan:
         """Return the plan with a clip norm a group."""
         q = request.mean_probability
-        if many(request):
-            z = noise_levels(request, q)
+        if needs_ladder(request):
+            z = find_noise_levels(request, q)
         else:
-            z = noise(request, request.target, request.groups.delta, q)
-        return scaled(request, self.name, q, z)
+            z = solve_noise(request, request.target, request.groups.delta, q)
+        return make_scaled_plan(request, self.name, q, z)
 
 
-def scaled(request: Request, name: str, q: npt.ArrayLike, z: Floats) -> Plan:
+def make_scaled_plan(request: Request, name: str, q: npt.ArrayLike, z: Floats) -> Plan:
     """Return the plan of rates q and noise multipliers z with the mean clip norm asked."""
     # c_g = S/z_g with mean c̄: S is c̄ times the harmonic mean of z.
     stddev = request.clip_norm / float(request.share @ (1 / z))

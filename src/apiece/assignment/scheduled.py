@@ -17,8 +17,10 @@ from apiece.plan import Plan, Schedule, Stage
 from apiece.plan.parts import sampled_steps
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
-PRECISION = 1e-6  # of log ε, or of a noise multiplier
-FAR = 10.0  # of log z: how far from the guess it may lie
+# Of log ε, and of the log of a noise multiplier.
+PRECISION = 1e-6
+# How far from the guess the noise multiplier may lie, in its log.
+SEARCH_RADIUS = 10.0
 
 
 def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = None) -> AnyPlan:
@@ -57,33 +59,27 @@ def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = No
         >>> [stage.steps for stage in falling.stages], falling.verify().ok
         ([50, 50], True)
     """
-    stage = _single(plan)
-    steps, factors = _parts(schedule, plan.steps, stages)
-    old = stage.noise_stddev / stage.clip_norm
-    targets = np.minimum(plan.epsilon_spent, plan.budget_groups.epsilon)
-    # Groups with the same rate, noise, ε and δ are solved for once.
-    keys = np.stack([stage.sampling_probability, old, targets, plan.budget_groups.delta], axis=1)
-    distinct, group = np.unique(keys, axis=0, return_inverse=True)
-    require_few("schedule_noise", len(distinct), of="distinct mechanisms")
-    how = steps, factors, plan.method
-    levels = np.array([_multiplier(q, z, e, d, *how) for q, z, e, d in distinct.tolist()])
-    # The mean clip norm stays while each group's own moves: budgets feel uneven noise differently.
-    multiplier = levels[group.reshape(-1)]  # where the factor is 1
+    stage = _require_plain(plan)
+    lengths, factors = _cut_steps(schedule, plan.steps, stages)
+    multiplier = _solve_multipliers(plan, stage, lengths, factors)
     share = plan.budget_groups.records / plan.records
-    # The mean clip norm stays: S = c̄ / mean(1/z).
-    level = float(share @ stage.clip_norm) / float(share @ (1 / multiplier))
-    clip_norm = level / multiplier * ROUND
-    new = tuple(
-        replace(stage, steps=int(t), noise_stddev=level * f, clip_norm=clip_norm)
-        for t, f in zip(steps, factors, strict=True)
+    # The mean clip norm stays while each group's own moves, because budgets feel an uneven noise
+    # differently: S = c̄ / mean(1/z).
+    stddev = float(share @ stage.clip_norm) / float(share @ (1 / multiplier))
+    clip_norm = stddev / multiplier * ROUND
+    scheduled_stages = tuple(
+        replace(stage, steps=int(length), noise_stddev=stddev * factor, clip_norm=clip_norm)
+        for length, factor in zip(lengths, factors, strict=True)
     )
-    note = f"noise schedule: relative noise {', '.join(f'{f:.4g}' for f in factors)}"
-    scheduled = replace(plan, stages=new, notes=(*plan.notes, note))
+    listed = ", ".join(f"{factor:.4g}" for factor in factors)
+    note = f"noise schedule: relative noise {listed}"
+    scheduled = replace(plan, stages=scheduled_stages, notes=(*plan.notes, note))
     scheduled.verify().require()
     return scheduled
 
 
-def _single(plan: Plan) -> Stage:
+def _require_plain(plan: Plan) -> Stage:
+    """Return the only stage of a plan; raise where the plan cannot be scheduled."""
     stage = plan.stages[0]
     if len(plan.stages) > 1 or stage.participation is not None or plan.worst_paths is not None:
         raise UnsupportedError(
@@ -102,10 +98,10 @@ def _single(plan: Plan) -> Stage:
     return stage
 
 
-def _parts(schedule: Schedule, steps: int, stages: int | None) -> tuple[list[int], Floats]:
+def _cut_steps(schedule: Schedule, steps: int, stages: int | None) -> tuple[list[int], Floats]:
     """Return each stage's steps and relative noise.
 
-    >>> _parts(Schedule(((0, 4.0), (8, 0.0))), 8, 2)
+    >>> _cut_steps(Schedule(((0, 4.0), (8, 0.0))), 8, 2)
     ([4, 4], array([3., 1.]))
     """
     if stages is None:
@@ -122,29 +118,74 @@ def _parts(schedule: Schedule, steps: int, stages: int | None) -> tuple[list[int
         count = _check.count("stages", stages)
         if not count <= steps:
             raise InputError(f"stages = {count}: the plan has {steps} steps; give at most as many")
-        starts = [k * steps // count for k in range(count)]
+        starts = [number * steps // count for number in range(count)]
         ends = [*starts[1:], steps]
-        factors = [schedule.at((a + b) // 2) for a, b in zip(starts, ends, strict=True)]
+        middles = [(start + end) // 2 for start, end in zip(starts, ends, strict=True)]
+        factors = [schedule.at(middle) for middle in middles]
     lengths = np.diff([*starts, steps]).tolist()
     for factor in factors:
         _check.positive("factor of the noise", factor)
     return lengths, np.array(factors)
 
 
-def _multiplier(
-    q: float, old: float, target: float, delta: float, steps: list[int], factors: Floats, by: str
-) -> float:
-    """Return the least noise multiplier, where the factor is 1, that spends at most `target`."""
+def _solve_multipliers(plan: Plan, stage: Stage, lengths: list[int], factors: Floats) -> Floats:
+    """Return each group's noise multiplier, where the factor is 1, at the ε that it spends now."""
+    q = stage.sampling_probability
+    multiplier = stage.noise_stddev / stage.clip_norm
+    targets = np.minimum(plan.epsilon_spent, plan.budget_groups.epsilon)
+    # Groups with the same rate, noise, ε and δ are solved for once.
+    keys = np.stack([q, multiplier, targets, plan.budget_groups.delta], axis=1)
+    distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
+    require_few("schedule_noise", len(distinct), of="distinct mechanisms")
+    solved = []
+    for probability, constant, target, delta in distinct.tolist():
+        solved.append(
+            _solve_multiplier(probability, constant, target, delta, lengths, factors, plan.method)
+        )
+    return np.array(solved)[inverse.reshape(-1)]
 
-    def room(log_z: float) -> float:
-        runs = zip(steps, factors.tolist(), strict=True)
-        mechanism = Composed(*(sampled_steps(math.exp(log_z) * f, q, t) for t, f in runs))
-        spent = float(privacy_curve(mechanism, method=by).epsilon(delta).upper)
+
+def _solve_multiplier(
+    q: float,
+    constant: float,
+    target: float,
+    delta: float,
+    lengths: list[int],
+    factors: Floats,
+    method: str,
+) -> float:
+    """Return the least noise multiplier, where the factor is 1, that spends at most `target`.
+
+    Args:
+        q: The sampling probability.
+        constant: The noise multiplier without a schedule.
+        target: ε.
+        delta: Of that ε.
+        lengths: Each stage's steps.
+        factors: Each stage's relative noise.
+        method: The accounting.
+    """
+    if q == 0 or target == 0:
+        return constant
+
+    def measure_room(log_z: float) -> float:
+        runs = [
+            sampled_steps(math.exp(log_z) * factor, q, length)
+            for length, factor in zip(lengths, factors.tolist(), strict=True)
+        ]
+        spent = float(privacy_curve(Composed(*runs), method=method).epsilon(delta).upper)
         return float(log_room(target, spent))
 
-    if q == 0 or target == 0:
-        return old
-    weights = np.array(steps) / sum(steps)
-    guess = math.log(old * float(np.sqrt((weights / factors**2).sum())))  # exact where q is 1
-    ends, close = (guess + FAR, guess - FAR), {"tolerance": PRECISION, "narrow": PRECISION}
-    return math.exp(safe_end(room, guess, *ends, slope=1.3, **close))
+    # Exact at q = 1, where the squared signals 1/z² of steps add up.
+    weights = np.array(lengths) / sum(lengths)
+    guess = math.log(constant * float(np.sqrt((weights / factors**2).sum())))
+    end = safe_end(
+        measure_room,
+        guess,
+        guess + SEARCH_RADIUS,
+        guess - SEARCH_RADIUS,
+        slope=1.3,
+        tolerance=PRECISION,
+        narrow=PRECISION,
+    )
+    return math.exp(end)

@@ -7,11 +7,13 @@ import numpy as np
 
 from apiece._types import Integers
 from apiece.assignment.request import Request, Strategy
-from apiece.assignment.solve import noise
+from apiece.assignment.solve import solve_noise
 from apiece.errors import InfeasibleError, unknown
 from apiece.plan import Plan, Stage
 
 ORDERS = ("strictest", "loosest")
+# A factor that outweighs the rounding of a product.
+ROUND_UP = 1 + 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +51,28 @@ class Sequential(Strategy):
 
     def plan(self, request: Request) -> Plan:
         """Return the plan with a stage a group."""
-        groups, clip = request.groups, request.clip_norm
-        steps = _split(request.steps, groups.records)
+        groups = request.groups
+        steps = _split_steps(request.steps, groups.records)
         # A group smaller than a batch takes part whole, at rate 1.
         batch = np.minimum(request.expected_batch_size, groups.records)
         q = batch / groups.records
-        z = noise(request, request.target, groups.delta, q, steps=steps)
-        stddev = z * clip * (1 + 1e-12)
-        clips = np.full(len(groups), clip)
+        z = solve_noise(request, request.target, groups.delta, q, steps=steps)
+        stddev = z * request.clip_norm * ROUND_UP
+        clip_norms = np.full(len(groups), request.clip_norm)
+        # Row g of the diagonal matrix: in stage g, group g alone takes part.
         stages = [
-            Stage(int(steps[g]), float(batch[g]), float(stddev[g]), alone, clips)
-            for g, alone in enumerate(np.diag(q))
+            Stage(int(steps[g]), float(batch[g]), float(stddev[g]), rates, clip_norms)
+            for g, rates in enumerate(np.diag(q))
         ]
-        return request.plan(self.name, tuple(stages[:: 1 if self.order == "strictest" else -1]))
+        if self.order == "loosest":
+            stages.reverse()
+        return request.plan(self.name, tuple(stages))
 
 
-def _split(steps: int, records: Integers) -> Integers:
-    """Return `steps` split: one for each group, the rest in proportion to `records`.
+def _split_steps(steps: int, records: Integers) -> Integers:
+    """Return each group's steps: one for each, the others in proportion to `records`.
 
-    >>> _split(10, np.array([100, 1, 899])).tolist()
+    >>> _split_steps(10, np.array([100, 1, 899])).tolist()
     [2, 1, 7]
     """
     if steps < records.size:
@@ -78,6 +83,8 @@ def _split(steps: int, records: Integers) -> Integers:
     free = steps - records.size
     exact = records / records.sum() * free
     parts = np.floor(exact).astype(np.int64)
-    # What rounding down left goes to the largest remainders.
-    parts[np.argsort(parts - exact, kind="stable")[: free - int(parts.sum())]] += 1
+    # The steps that rounding down left over go to the largest remainders.
+    unassigned = free - int(parts.sum())
+    by_remainder = np.argsort(parts - exact, kind="stable")
+    parts[by_remainder[:unassigned]] += 1
     return np.asarray(parts + 1)

@@ -13,12 +13,19 @@ from apiece.assignment.request import Request
 from apiece.errors import InfeasibleError, UnsupportedError
 from apiece.numerics.roots import safe_end
 
-SEVERAL, EVERY = 64, 8  # budgets from which on every eighth is solved first
-MANY = 500  # more distinct budgets than this are not planned for curve by curve
-ROUND = 1 - 1e-12  # a factor that outweighs the rounding of a product or quotient
+# The number of budgets from which on some are solved first, to guess the others by.
+SEVERAL = 64
+# Of several budgets, one in so many is solved first.
+STRIDE = 8
+# The largest number of distinct budgets that are planned for curve by curve.
+MANY = 500
+# A factor that outweighs the rounding of a product or quotient.
+ROUND = 1 - 1e-12
+# The relative excess over `high` up to which `find_crossing` looks.
+HIGH_MARGIN = 0.005
 
 
-def noise(
+def solve_noise(
     request: Request,
     epsilon: Floats,
     delta: Floats,
@@ -27,7 +34,7 @@ def noise(
     steps: npt.ArrayLike | None = None,
 ) -> Floats:
     """Return the smallest safe noise multiplier for each (ε, δ), rate and number of steps."""
-    return _solved(
+    return _solve_columns(
         partial(accounting.noise_multipliers, method=request.method),
         epsilon=epsilon,
         delta=delta,
@@ -36,7 +43,7 @@ def noise(
     )
 
 
-def rates(
+def solve_rates(
     request: Request,
     epsilon: Floats,
     delta: Floats,
@@ -44,9 +51,17 @@ def rates(
     guess: npt.ArrayLike = math.nan,
     precision: npt.ArrayLike = 0.0,
 ) -> Floats:
-    """Return the largest safe sampling probability for each (ε, δ) at a noise multiplier, or 0."""
-    # guess: about what they are, NaN where unknown. precision: what may be missing of each.
-    return _solved(
+    """Return the largest safe sampling probability for each (ε, δ) at a noise multiplier, or 0.
+
+    Args:
+        request: Gives the steps and the accounting.
+        epsilon: One a budget.
+        delta: One a budget.
+        multiplier: The noise multiplier, one for all or one a budget.
+        guess: About what the probabilities are, NaN where unknown.
+        precision: The share of each probability that may be missing of it.
+    """
+    return _solve_columns(
         partial(accounting.sampling_probabilities, method=request.method),
         guess,
         epsilon=epsilon,
@@ -57,39 +72,49 @@ def rates(
     )
 
 
-def _solved(
-    solver: Callable[..., Floats], known: npt.ArrayLike = math.nan, **settings: npt.ArrayLike
+def _solve_columns(
+    solver: Callable[..., Floats], guess: npt.ArrayLike = math.nan, **settings: npt.ArrayLike
 ) -> Floats:
-    """Return the solver's parameter for each budget; known: about what it is, NaN for unknown."""
+    """Return the solver's parameter for each budget.
+
+    Args:
+        solver: Takes the settings, as columns, and guesses of what it will return.
+        guess: About what the parameters are, NaN where unknown.
+        settings: One value for all budgets, or one a budget.
+    """
     columns = dict(zip(settings, np.broadcast_arrays(*settings.values()), strict=True))
-    epsilon, delta = columns["epsilon"], columns["delta"]
+    epsilon = columns["epsilon"]
+    delta = columns["delta"]
 
-    def solve(some: Integers | slice, guess: npt.ArrayLike = math.nan) -> Floats:
-        return solver(**{name: column[some] for name, column in columns.items()}, guess=guess)
+    def solve_rows(rows: Integers | slice, guess: npt.ArrayLike = math.nan) -> Floats:
+        return solver(**{name: column[rows] for name, column in columns.items()}, guess=guess)
 
+    everyone = slice(None)
+    if not np.isnan(guess).all() or epsilon.size < SEVERAL or (delta != delta[0]).any():
+        return solve_rows(everyone, guess)
     # Of many budgets that differ by ε alone some are solved first, and the others' guesses lie
-    # between those.
-    order, everyone = np.argsort(epsilon, kind="stable"), slice(None)
-    if not np.isnan(known).all() or order.size < SEVERAL or (delta != delta[0]).any():
-        return solve(everyone, known)
-    # Every eighth and the last, each ε once: an interpolation needs points that rise.
-    some = order[np.unique(np.append(np.arange(0, order.size, EVERY), order.size - 1))]
-    some = some[np.append(True, np.diff(epsilon[some]) > 0)]
-    solved = solve(some)
-    if some.size < 3 or not (solved > 0).all():
-        return solve(everyone)
+    # between those: every eighth and the last, each ε once, since an interpolation needs points
+    # that rise.
+    order = np.argsort(epsilon, kind="stable")
+    ranks = np.unique(np.append(np.arange(0, order.size, STRIDE), order.size - 1))
+    sample = order[ranks]
+    sample = sample[np.append(True, np.diff(epsilon[sample]) > 0)]
+    solved = solve_rows(sample)
+    if sample.size < 3 or not (solved > 0).all():
+        return solve_rows(everyone)
     # Guesses alone are interpolated: what is returned is solved for and safe.
     from scipy.interpolate import PchipInterpolator
 
-    curve = PchipInterpolator(np.log(epsilon[some]), np.log(solved))
-    return solve(everyone, np.exp(curve(np.log(epsilon))))
+    curve = PchipInterpolator(np.log(epsilon[sample]), np.log(solved))
+    return solve_rows(everyone, np.exp(curve(np.log(epsilon))))
 
 
 def require_rates(request: Request, rate: Floats, multiplier: float) -> None:
-    """Raise `InfeasibleError` where a group has none, with the ε that would allow one."""
+    """Raise `InfeasibleError` where a group has no rate, with the ε that would allow one."""
     if (rate > 0).all():
         return
-    groups, g = request.groups, int(np.flatnonzero(~(rate > 0))[0])
+    groups = request.groups
+    g = int(np.flatnonzero(~(rate > 0))[0])
     # The ε at a rate of next to nothing: what even the rarest of steps spends at this noise.
     least = accounting.epsilons(
         noise_multiplier=multiplier,
@@ -106,55 +131,62 @@ def require_rates(request: Request, rate: Floats, multiplier: float) -> None:
     )
 
 
-def strictest(epsilon: Floats, delta: Floats) -> npt.NDArray[np.int64]:
+def find_strictest(epsilon: Floats, delta: Floats) -> npt.NDArray[np.int64]:
     """Return the budgets that no other is below in both ε and δ: they decide a uniform noise.
 
-    >>> strictest(np.array([1.0, 2.0, 3.0]), np.array([1e-5, 1e-6, 1e-6])).tolist()
+    >>> find_strictest(np.array([1.0, 2.0, 3.0]), np.array([1e-5, 1e-6, 1e-6])).tolist()
     [0, 1]
     """
     # In the order of ε a budget is on the front if its δ is below all before it.
     order = np.lexsort((delta, epsilon))
-    least = np.minimum.accumulate(delta[order])
-    first = np.ones(order.size, dtype=bool)
-    first[1:] = delta[order][1:] < least[:-1]
-    return np.asarray(order[first])
+    sorted_delta = delta[order]
+    running_minimum = np.minimum.accumulate(sorted_delta)
+    on_front = np.ones(order.size, dtype=bool)
+    on_front[1:] = sorted_delta[1:] < running_minimum[:-1]
+    return np.asarray(order[on_front])
 
 
-def loosest(epsilon: Floats, delta: Floats) -> npt.NDArray[np.int64]:
+def find_loosest(epsilon: Floats, delta: Floats) -> npt.NDArray[np.int64]:
     """Return the budgets that no other is above in both ε and δ."""
-    return strictest(-epsilon, -delta)
+    return find_strictest(-epsilon, -delta)
 
 
-def uniform_noise(
+def find_uniform_noise(
     request: Request, epsilon: Floats, delta: Floats, probability: float, of: str = "strictest"
 ) -> float:
     """Return the least noise multiplier that keeps all of these budgets, or (loosest) one."""
-    # ε and δ fall with the noise: who asks less of both decides, and one curve a corner is enough.
-    front = (strictest if of == "strictest" else loosest)(epsilon, delta)
-    needed = noise(request, epsilon[front], delta[front], probability)
-    return float(needed.max() if of == "strictest" else needed.min())
+    # ε and δ fall with the noise: the budgets that ask less of both decide, and one curve for each
+    # of these is enough.
+    if of == "strictest":
+        front = find_strictest(epsilon, delta)
+        return float(solve_noise(request, epsilon[front], delta[front], probability).max())
+    front = find_loosest(epsilon, delta)
+    return float(solve_noise(request, epsilon[front], delta[front], probability).min())
 
 
-def level_noise(request: Request, level: str | float, epsilon: Floats) -> float:
+def find_level_noise(request: Request, level: str | float, epsilon: Floats) -> float:
     """Return the noise of the strictest or loosest budget at q̄, or of an ε at the smallest δ."""
-    q, delta = request.mean_probability, request.groups.delta
+    q = request.mean_probability
+    delta = request.groups.delta
     if isinstance(level, str):
-        return uniform_noise(request, epsilon, delta, q, level)
-    return float(noise(request, np.array([level]), delta.min(keepdims=True), q)[0])
+        return find_uniform_noise(request, epsilon, delta, q, level)
+    (z,) = solve_noise(request, np.array([level]), delta.min(keepdims=True), q)
+    return float(z)
 
 
-def harmonic_noise(request: Request) -> float:
-    """Return the harmonic mean of the groups' own noise multipliers, from a few of them."""
-    groups, q = request.groups, request.mean_probability
-    # 1/z is nearly a line in ε: five groups tell the others', well enough to start a search from.
-    some = np.unique(np.linspace(0, len(groups) - 1, 5).astype(int))
-    z = noise(request, request.target[some], groups.delta[some], q)
-    order = np.argsort(request.target[some], kind="stable")
-    inverse = np.interp(request.target, request.target[some][order], 1 / z[order])
+def find_harmonic_noise(request: Request) -> float:
+    """Return about the harmonic mean of the groups' own noise multipliers, to start a search."""
+    # 1/z is nearly a line in ε: five groups are enough to interpolate the others from.
+    groups = request.groups
+    sample = np.unique(np.linspace(0, len(groups) - 1, 5).astype(int))
+    target = request.target[sample]
+    z = solve_noise(request, target, groups.delta[sample], request.mean_probability)
+    order = np.argsort(target, kind="stable")
+    inverse = np.interp(request.target, target[order], 1 / z[order])
     return 1 / float(request.share @ inverse)
 
 
-def crossing(
+def find_crossing(
     room: Callable[[float], float],
     guess: float,
     low: float,
@@ -163,16 +195,32 @@ def crossing(
     tolerance: float = 4e-4,
     slope: float = 2.0,
 ) -> float:
-    """Return x, one of those evaluated, with 0 ≤ room(x) ≤ tolerance where there is one."""
-    # room grows on [low, high], by about `slope` in log x, up to a noise below the tolerance. Where
-    # it is at least 0 at `low`, returns `low`; where it jumps past the tolerance, the end of the
-    # jump; where noise makes it negative at `high`, up to half a percent more.
-    least, most = math.log(low), math.log(high * 1.005)
-    first = min(max(math.log(guess), least), most)
+    """Return x, one of those evaluated, with 0 ≤ room(x) ≤ tolerance where there is one.
+
+    Where the room is at least 0 at `low`, it returns `low`; where the room jumps past the
+    tolerance, the end of the jump; where noise makes it negative at `high`, up to half a percent
+    more.
+
+    Args:
+        room: Grows on [low, high], up to a noise below the tolerance.
+        guess: About where it is 0.
+        low: Above 0.
+        high: The largest x.
+        tolerance: On the room.
+        slope: About the growth of the room in log x.
+    """
+    log_low = math.log(low)
+    log_high = math.log(high * (1 + HIGH_MARGIN))
+    log_guess = min(max(math.log(guess), log_low), log_high)
     end = safe_end(
-        lambda log_x: room(math.exp(log_x)), first, most, least, slope=slope, tolerance=tolerance
+        lambda log_x: room(math.exp(log_x)),
+        log_guess,
+        log_high,
+        log_low,
+        slope=slope,
+        tolerance=tolerance,
     )
-    return math.exp(most if math.isnan(end) else end)
+    return math.exp(log_high if math.isnan(end) else end)
 
 
 def require_few(what: str, number: int, most: int = MANY, *, of: str = "distinct budgets") -> None:
@@ -184,51 +232,67 @@ def require_few(what: str, number: int, most: int = MANY, *, of: str = "distinct
         )
 
 
-MISSING = 3e-5  # of the mean, by what a rate may be too low
-FINE, COARSE = 5e-4, 0.05  # of a rate, that may be missing of it
-SURE = 0.98  # a guess above this is of no use: the largest rate is tried anyway
+# The share of the mean rate by which one rate's part in it may be too low.
+MISSING = 3e-5
+# The least share of a rate that may be missing of it.
+FINE = 5e-4
+# The largest share of a rate that may be missing of it.
+COARSE = 0.05
+# The rate above which a guess is of no use: the largest rate is tried anyway.
+SURE = 0.98
+# The noise multiplier below which the slope of rates is taken to be what it is there.
+MIN_SLOPE_NOISE = 0.15
 
 
-class Follow:
-    """The largest safe rates of some budgets as a function of the common noise multiplier."""
+class RateCurve:
+    """The largest safe rates of some budgets as a function of the common noise multiplier.
 
-    # Remembers what it found: between neighbouring multipliers log q is nearly linear in log z.
-    # What is returned is as safe as `rates`; only the time depends on what was asked before.
+    It remembers what it solved, because between neighbouring multipliers log q is nearly linear in
+    log z. Rates are as safe as those of `solve_rates`; only the time depends on earlier calls.
+    """
 
     def __init__(self, request: Request, epsilon: Floats, delta: Floats, share: Floats) -> None:
-        self._request, self._epsilon, self._delta = request, epsilon, delta
+        self._request = request
+        self._epsilon = epsilon
+        self._delta = delta
         self._share = share
-        self._seen: dict[float, Floats] = {}
+        # Rates by noise multiplier.
+        self._solved: dict[float, Floats] = {}
 
     def at(self, z: float) -> Floats:
         """Return the rates at noise multiplier z, as closely as matters to their mean."""
-        if z not in self._seen:
-            some, guess = (self._request, self._epsilon, self._delta), self._guess(z)
+        if z not in self._solved:
+            guess = self._guess_rates(z)
             # A rate may be off the more, the less it adds to the mean.
             part = self._share * guess
             with np.errstate(invalid="ignore", divide="ignore"):
                 precision = np.clip(MISSING * np.nansum(part) / part, FINE, COARSE)
-            self._seen[z] = rates(*some, z, guess, np.where(np.isnan(part), FINE, precision))
-        return self._seen[z]
+            precision = np.where(np.isnan(part), FINE, precision)
+            self._solved[z] = solve_rates(
+                self._request, self._epsilon, self._delta, z, guess, precision
+            )
+        return self._solved[z]
 
     def closely(self, z: float) -> Floats:
         """Return the rates at noise multiplier z, as closely as can be."""
-        return rates(self._request, self._epsilon, self._delta, z, self.at(z))
+        return solve_rates(self._request, self._epsilon, self._delta, z, self.at(z))
 
-    def _guess(self, z: float) -> Floats:
+    def _guess_rates(self, z: float) -> Floats:
         """Return about what the rates are, NaN where nothing is known."""
-        near = sorted(self._seen, key=lambda other: abs(np.log(other / z)))[:2]
-        if not near:
+        neighbours = sorted(self._solved, key=lambda solved: abs(np.log(solved / z)))[:2]
+        if not neighbours:
             return np.full(self._epsilon.shape, np.nan)
-        first = self._seen[near[0]]
-        # The slope of 1/sqrt(exp(1/z²) − 1), which rates follow where they are small
-        square = 1 / max(near[0], 0.15) ** 2
-        slope = np.full(first.shape, square / -np.expm1(-square))
-        if len(near) > 1:
-            other = self._seen[near[1]]
-            usable = (first > 0) & (other > 0) & (first < SURE) & (other < SURE)
-            ratio = np.where(usable, first, 1.0) / np.where(usable, other, 1.0)
-            measured = np.log(ratio) / np.log(near[0] / near[1])
-            slope = np.where(usable & (measured > 0), measured, slope)
-        guess = first * np.exp(np.clip(slope * np.log(z / near[0]), -50, 50))
-        return np.where((first > 0) & (guess < SURE), guess, np.nan)
+        near_z = neighbours[0]
+        near = self._solved[near_z]
+        # The slope of 1/sqrt(exp(1/z²) − 1), which rates follow where they are small.
+        square = 1 / max(near_z, MIN_SLOPE_NOISE) ** 2
+        slope = np.full(near.shape, square / -np.expm1(-square))
+        if len(neighbours) > 1:
+            far_z = neighbours[1]
+            far = self._solved[far_z]
+            usable = (near > 0) & (far > 0) & (near < SURE) & (far < SURE)
+            ratio = np.where(usable, near, 1.0) / np.where(usable, far, 1.0)
+            secant = np.log(ratio) / np.log(near_z / far_z)
+            slope = np.where(usable & (secant > 0), secant, slope)
+        guess = near * np.exp(np.clip(slope * np.log(z / near_z), -50, 50))
+        return np.where((near > 0) & (guess < SURE), guess, np.nan)

@@ -9,11 +9,14 @@ import numpy as np
 from apiece import _check
 from apiece._types import Floats
 from apiece.assignment.request import Request, Strategy
-from apiece.assignment.solve import uniform_noise
+from apiece.assignment.solve import find_uniform_noise
 from apiece.errors import BudgetError, InfeasibleError
 from apiece.plan import Plan
 
-CANDIDATES = 8  # of τ, in each round of the search
+# How many τ are tried in each round of the search.
+CANDIDATES = 8
+# A noise multiplier is better only where it is smaller by this relative difference.
+TIE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,47 +55,56 @@ class Threshold(Strategy):
 
     def plan(self, request: Request) -> Plan:
         """Return the plan in which the groups below τ have q = 0."""
-        at = self._best(request) if self.epsilon is None else _at(request, self.epsilon)
-        return request.one_stage(self.name, at[0] * request.clip_norm, at[1])
-
-    def _best(self, request: Request) -> tuple[float, Floats]:
-        """Return noise and rates of the best τ: of a few, then of those beside the best."""
-        epsilon, records = request.groups.epsilon, request.groups.records
-        levels = np.unique(epsilon)
-        enough = np.array([records[epsilon >= tau].sum() for tau in levels])
-        levels = levels[enough >= request.expected_batch_size]
-        solved: dict[int, tuple[float, Floats]] = {}
-        low, high = 0, levels.size - 1
-        # z(τ) falls with a looser budget and rises with the rate of fewer records: mostly a valley.
-        while True:
-            for at in np.unique(np.linspace(low, high, CANDIDATES).astype(int)).tolist():
-                if at not in solved:
-                    solved[at] = _at(request, float(levels[at]))
-            tried = sorted(solved)
-            best = tried[0]
-            for at in tried[1:]:
-                # Ascending: a tie stays with the lower τ, which keeps more records.
-                if solved[at][0] < solved[best][0] * (1 - 1e-6):
-                    best = at
-            place = tried.index(best)
-            low, high = tried[max(place - 1, 0)], tried[min(place + 1, len(tried) - 1)]
-            if all(at in solved for at in range(low, high + 1)):
-                return solved[best]
+        if self.epsilon is None:
+            z, rates = _search_threshold(request)
+        else:
+            z, rates = _solve_threshold(request, self.epsilon)
+        return request.one_stage(self.name, z * request.clip_norm, rates)
 
 
-def _at(request: Request, tau: float) -> tuple[float, Floats]:
+def _search_threshold(request: Request) -> tuple[float, Floats]:
+    """Return noise multiplier and rates of the best τ: of a few, then of those beside the best."""
+    epsilon = request.groups.epsilon
+    records = request.groups.records
+    levels = np.unique(epsilon)
+    sizes = np.array([records[epsilon >= tau].sum() for tau in levels])
+    levels = levels[sizes >= request.expected_batch_size]
+    # Noise multiplier and rates by the index of their level.
+    solved: dict[int, tuple[float, Floats]] = {}
+    low = 0
+    high = levels.size - 1
+    # z(τ) falls with a looser budget and rises with the rate of fewer records: mostly a valley.
+    while True:
+        for index in np.unique(np.linspace(low, high, CANDIDATES).astype(int)).tolist():
+            if index not in solved:
+                solved[index] = _solve_threshold(request, float(levels[index]))
+        indices = sorted(solved)
+        best = indices[0]
+        for index in indices[1:]:
+            # Ascending: a tie stays with the lower τ, which keeps more records.
+            if solved[index][0] < solved[best][0] * (1 - TIE):
+                best = index
+        rank = indices.index(best)
+        low = indices[max(rank - 1, 0)]
+        high = indices[min(rank + 1, len(indices) - 1)]
+        if all(index in solved for index in range(low, high + 1)):
+            return solved[best]
+
+
+def _solve_threshold(request: Request, tau: float) -> tuple[float, Floats]:
     """Return the noise multiplier and each group's rate at a threshold."""
-    groups, batch = request.groups, request.expected_batch_size
-    keep = groups.epsilon >= tau
-    kept = int(groups.records[keep].sum())
-    if kept < batch:
+    groups = request.groups
+    batch = request.expected_batch_size
+    joins = groups.epsilon >= tau
+    records = int(groups.records[joins].sum())
+    if records < batch:
         order = np.argsort(-groups.epsilon, kind="stable")
         enough = np.cumsum(groups.records[order]) >= batch
         nearest = groups.epsilon[order][int(np.argmax(enough))]
         raise InfeasibleError(
-            f"Threshold epsilon = {tau:g}: keeps {kept} records, fewer than "
+            f"Threshold epsilon = {tau:g}: keeps {records} records, fewer than "
             f"expected_batch_size = {batch:g}; use at most {nearest:g}"
         )
-    q = batch / kept
-    z = uniform_noise(request, request.target[keep], groups.delta[keep], q)
-    return z, np.where(keep, q, 0.0)
+    q = batch / records
+    z = find_uniform_noise(request, request.target[joins], groups.delta[joins], q)
+    return z, np.where(joins, q, 0.0)

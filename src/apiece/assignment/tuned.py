@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from apiece.assignment.front import strategy_named
+from apiece.assignment.front import make_strategy
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.solve import require_few
 from apiece.assignment.unspent import warn_of_shortfall
@@ -22,10 +22,16 @@ from apiece.errors import InfeasibleError, InputError, UnsupportedError
 from apiece.mechanisms import Runs
 from apiece.plan import BoundPlan, Selection
 
+# How many times the aims are corrected.
 ROUNDS = 8
-ENOUGH = 0.997  # of what is asked, spent by the group that is nearest to it
-MARGIN = 0.002  # of log ε, below what is asked
-MANY = 50  # distinct budgets: each takes a curve a round and a setting
+# The share of what it asked that the group nearest to it spends in a plan that is good enough.
+ENOUGH = 0.997
+# How far below what is asked is aimed, in log ε.
+MARGIN = 0.002
+# The largest number of distinct budgets: each takes a curve a round and a setting.
+MANY = 50
+# About how many times ε the choice among runs costs: where the search for aims starts.
+CHOICE_COST = 1.7
 
 
 def assign_tuned(
@@ -76,68 +82,92 @@ def assign_tuned(
     if not settings or not isinstance(runs, Runs):
         raise InputError("settings, runs: give at least one setting, and Runs(mean)")
     require_few("search", len(budgets.groups), MANY)
-    chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
-    asked, requests = budgets.groups.epsilon, [
-        Request(budgets, **{"clip_norm": clip_norm, **setting}) for setting in settings
-    ]  # fmt: skip
-    back, nearest = np.full(asked.shape, np.log(1.7)), 0.0
+    if isinstance(strategy, str):
+        strategy = make_strategy(strategy)
+    requests = [Request(budgets, **{"clip_norm": clip_norm, **setting}) for setting in settings]
+    plans = _search_plans(budgets, strategy, requests, runs, score_noise)
+    annotated = []
+    for plan, request in zip(plans, requests, strict=True):
+        note = _describe_choice(plan, strategy, request)
+        annotated.append(replace(plan, notes=(*plan.notes, note)))
+    for plan in annotated:
+        plan.require()
+    # All of them have one cost, and so one shortfall.
+    warn_of_shortfall(annotated[0])
+    return tuple(annotated)
+
+
+def _search_plans(
+    budgets: Budgets,
+    strategy: Strategy,
+    requests: Sequence[Request],
+    runs: Runs,
+    score_noise: float | None,
+) -> tuple[BoundPlan, ...]:
+    """Return plans that keep each promise with the choice inside, and leave little unspent."""
+    asked = budgets.groups.epsilon
+    back = np.full(asked.shape, np.log(CHOICE_COST))
     best: tuple[BoundPlan, ...] = ()
+    best_share = 0.0
     for _ in range(ROUNDS):
-        plans = _selected(chosen, [replace(r, back=back) for r in requests], runs, score_noise)
+        lowered = [replace(request, back=back) for request in requests]
+        plans = _make_plans(strategy, lowered, runs, score_noise)
+        # All plans have one cost: that of the choice among all.
         spent = plans[0].epsilon_spent
-        with np.errstate(divide="ignore"):  # who takes no part is aimed at as before
-            over = np.where(spent > 0, np.log(spent / asked), -MARGIN)
-        if (over <= 0).all() and (share := float(plans[0].spent_share.max())) > nearest:
-            best, nearest = plans, share
-        # A group whose ε another one's decides stays below what it asked.
-        if nearest >= ENOUGH and (over <= 0).all():
-            break
-        back = np.maximum(back + over + MARGIN, 0.0)
+        # A group that takes no part is aimed at as before.
+        with np.errstate(divide="ignore"):
+            overspending = np.where(spent > 0, np.log(spent / asked), -MARGIN)
+        if (overspending <= 0).all():
+            share = float(plans[0].spent_share.max())
+            if share > best_share:
+                best = plans
+                best_share = share
+            # One group is enough: another's ε may follow from that one's, and stay below.
+            if best_share >= ENOUGH:
+                break
+        back = np.maximum(back + overspending + MARGIN, 0.0)
     if not best:
         raise InfeasibleError(
-            f"search: no plan of strategy {chosen.name} was found that keeps each promise with "
+            f"search: no plan of strategy {strategy.name} was found that keeps each promise with "
             f"{runs.mean:g} runs; ask for fewer runs, more records or more noise on the score"
         )
-    noted = tuple(
-        replace(plan, notes=(*plan.notes, _note(plan, chosen, r)))
-        for plan, r in zip(best, requests, strict=True)
-    )
-    for plan in noted:  # each from its own numbers
-        plan.require()
-    warn_of_shortfall(noted[0])  # all of them have one cost
-    return noted
+    return best
 
 
-def _note(plan: BoundPlan, strategy: Strategy, request: Request) -> str:
-    """Return what choosing costs, in words."""
+def _describe_choice(plan: BoundPlan, strategy: Strategy, request: Request) -> str:
+    """Return the cost of choosing among runs, in words."""
     assert plan.selection is not None  # set when the plan was made
-    once = strategy.plan(request).stages[0]
-    more = plan.noise_stddev / plan.clip_norm / (once.noise_stddev / request.clip_norm)
-    runs, scored = plan.selection.runs.mean, plan.selection.score_noise
-    by = "on public rows" if scored is None else "by a noisy score that is paid for"
+    single = strategy.plan(request).stages[0]
+    factor = plan.noise_stddev / plan.clip_norm / (single.noise_stddev / request.clip_norm)
+    runs = plan.selection.runs.mean
+    basis = "by a noisy score that is paid for"
+    if plan.selection.score_noise is None:
+        basis = "on public rows"
     return (
-        f"the model is the best of a random number of runs, {runs:g} on average, chosen {by}: "
-        f"every epsilon holds with the choosing inside, which takes {more:.3g} times the noise "
+        f"the model is the best of a random number of runs, {runs:g} on average, chosen {basis}: "
+        f"every epsilon holds with the choosing inside, which takes {factor:.3g} times the noise "
         "of one run; no other model, score or number of runs may be released"
     )
 
 
-def _selected(
+def _make_plans(
     strategy: Strategy, requests: Sequence[Request], runs: Runs, score_noise: float | None
 ) -> tuple[BoundPlan, ...]:
-    """Return the strategy's plan of each request, each with the others beside it."""
+    """Return the strategy's plan for each request, with the others' stages in its selection."""
     budgets = requests[0].budgets
     assert isinstance(budgets, Budgets)  # as given
     plans = [strategy.plan(request) for request in requests]
     if any(len(plan.stages) > 1 or plan.worst_paths is not None for plan in plans):
         raise UnsupportedError(f"search: strategy {strategy.name} trains in several stages")
     stages = [plan.stages[0] for plan in plans]
-    if any(stage.times is not None for stage in stages):  # no ε can be aimed at by whole numbers
+    # No ε can be aimed at by whole numbers of steps.
+    if any(stage.times is not None for stage in stages):
         raise UnsupportedError(
             f"search: strategy {strategy.name} takes whole numbers of steps; choose sample"
         )
-    others = [(*stages[:k], *stages[k + 1 :]) for k in range(len(stages))]
-    return tuple(
-        replace(plan, selection=Selection(runs, score_noise, own)).bind(budgets)
-        for plan, own in zip(plans, others, strict=True)
-    )
+    selected = []
+    for number, plan in enumerate(plans):
+        alternatives = (*stages[:number], *stages[number + 1 :])
+        selection = Selection(runs, score_noise, alternatives)
+        selected.append(replace(plan, selection=selection).bind(budgets))
+    return tuple(selected)

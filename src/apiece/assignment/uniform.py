@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from apiece import _check
 from apiece.assignment.request import Request, Strategy
-from apiece.assignment.solve import level_noise
+from apiece.assignment.solve import find_level_noise
 from apiece.errors import BudgetError, unknown
 from apiece.plan import Plan
 
@@ -48,13 +48,15 @@ class Uniform(Strategy):
     def plan(self, request: Request) -> Plan:
         """Return the plan of one noise and one rate."""
         groups = request.groups
-        z = level_noise(request, self.budget, request.target)
+        z = find_level_noise(request, self.budget, request.target)
         plan = request.one_stage(self.name, z * request.clip_norm, request.mean_probability)
         broken = ~(plan.epsilon_spent <= groups.epsilon)
         if not broken.any() or self.budget == "strictest":
             return plan
+        records = int(groups.records[broken].sum())
+        names = groups.name[broken]
         objection = (
-            f"Uniform(budget={self.budget!r}) spends more than {int(groups.records[broken].sum())} "
-            f"records allow ({int(broken.sum())} groups, the first is {groups.name[broken][0]})"
+            f"Uniform(budget={self.budget!r}) spends more than {records} "
+            f"records allow ({names.size} groups, the first is {names[0]})"
         )
         return replace(plan, objections=(objection,))

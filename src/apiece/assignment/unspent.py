@@ -24,16 +24,16 @@ BY_RATE: Final = ("sample", "allocate", "jorgensen", "rounds", "adapdp")
 COMMON_LEVEL: Final = ("uniform", "threshold")
 # The share of its ε below which a group's shortfall is a warning.
 WARNED: Final = 0.8
-# Of the batch at which the loosest budget takes part in every step.
+# The default batch as a share of that at which the loosest budget takes part in every step.
 ROOM: Final = 0.95
-# Of μ²/T of the loosest budget, beyond which a smaller batch does not help any more.
-MOST_LOSS: Final = 3.0
+# The value of μ²/T of the loosest budget beyond which a smaller batch does not help any more.
+MAX_LOSS: Final = 3.0
 
 
 def default_batch(
     groups: BudgetGroups, strategy: Strategy | str, *, steps: int, most: float
 ) -> float:
-    """Return the expected batch size where none is given: as many as let each group spend its ε.
+    """Return the expected batch size where none is given: the largest at which each ε is spent.
 
     It depends on public numbers alone: how many ask which budget, the strategy and the steps.
 
@@ -48,32 +48,34 @@ def default_batch(
         InputError: For steps that are no whole number of at least 1.
     """
     records = int(groups.records.sum())
-    whole = min(float(records), most)
+    largest = min(float(records), most)
     # What is no strategy is refused by `assign`.
     name = strategy if isinstance(strategy, str) else getattr(strategy, "name", None)
     mu = gaussian_mu_below(groups.epsilon, groups.delta)
-    top = float(mu.max())
-    if name not in BY_RATE or float(mu.min()) == top:
-        return whole
+    loosest_mu = float(mu.max())
+    if name not in BY_RATE or float(mu.min()) == loosest_mu:
+        return largest
     # A record that joins T steps at rate q has the loss of a Gaussian with μ = q·√(T(e^(1/σ²) − 1))
     # for many steps (Bu et al. 2020), and at q = 1 that of μ = √T/σ. So where the loosest budget
     # has q = 1, the others' rates are their μ over that of the loosest, and over the root of the
     # two losses' ratio.
-    loss = min(top**2 / _check.count("steps", steps), MOST_LOSS)
+    loss = min(loosest_mu**2 / _check.count("steps", steps), MAX_LOSS)
     discount = math.sqrt(math.expm1(loss) / loss)
-    mean_rate = float(groups.records @ mu) / records / top / discount
-    return min(whole, max(float(math.floor(ROOM * mean_rate * records)), 1.0))
+    mean_rate = float(groups.records @ mu) / records / loosest_mu / discount
+    batch = float(math.floor(ROOM * mean_rate * records))
+    return min(largest, max(batch, 1.0))
 
 
-def shortfall(plan: Plan) -> str | None:
-    """Return what to warn of, where a group can spend less than .8 of what it asked; else None.
+def describe_shortfall(plan: Plan) -> str | None:
+    """Return a warning where a group can spend less than .8 of what it asked; else None.
 
     Budgets with a bound on the excess have asked for less than their ε, and a plan by a common
     level says so by its strategy's name.
     """
     if not plan.releasable or plan.strategy in COMMON_LEVEL:
         return None
-    groups, share = plan.budget_groups, plan.spent_share
+    groups = plan.budget_groups
+    share = plan.spent_share
     below = share < WARNED
     if groups.excess is not None:
         below &= groups.excess >= 1
@@ -83,13 +85,13 @@ def shortfall(plan: Plan) -> str | None:
     return (
         f"plan: {int(below.sum())} of {len(groups)} groups can spend less than {WARNED:g} of what "
         f"they asked (group {groups.name[worst]}: {per_cent(share[worst])} of epsilon = "
-        f"{groups.epsilon[worst]:g}); {_remedy(plan)}"
+        f"{groups.epsilon[worst]:g}); {_suggest_remedy(plan)}"
     )
 
 
 @contextmanager
-def silent_shortfalls() -> Iterator[None]:
-    """Warn of no shortfall within, for whoever tells it in another way."""
+def silence_shortfalls() -> Iterator[None]:
+    """Warn of no shortfall within this context, where the caller shows it in another way."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnspentBudgetWarning)
         yield
@@ -97,13 +99,15 @@ def silent_shortfalls() -> Iterator[None]:
 
 def warn_of_shortfall(plan: Plan) -> None:
     """Warn the caller of the caller where a group can spend less than .8 of what it asked."""
-    if (text := shortfall(plan)) is not None:
+    text = describe_shortfall(plan)
+    if text is not None:
         warnings.warn(text, UnspentBudgetWarning, stacklevel=3)
 
 
-def _remedy(plan: Plan) -> str:
-    """Return what lets these groups spend what they asked."""
-    if plan.strategy == "upsample":  # teachers of PATE
+def _suggest_remedy(plan: Plan) -> str:
+    """Return the setting that lets these groups spend what they asked, in words."""
+    # Upsampling is a strategy for the teachers of PATE.
+    if plan.strategy == "upsample":
         return "strategy weight lets them"
     if plan.strategy == "scale":
         return "a bound on the excess or a schedule holds them back: ask for less, or drop it"

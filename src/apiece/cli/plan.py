@@ -20,8 +20,8 @@ from apiece.assignment import (
     predicted_gain,
     relative_noise,
 )
-from apiece.assignment.front import COMPARED, make_plan, strategy_named
-from apiece.assignment.unspent import shortfall
+from apiece.assignment.front import COMPARED, make_plan, make_strategy
+from apiece.assignment.unspent import describe_shortfall
 from apiece.budgets import Budgets
 from apiece.budgets.frames import capped
 from apiece.budgets.groups import cap_note, doubts, refuse_absurd
@@ -125,7 +125,7 @@ def command(
             plan = replace(plan, unit="person")
         if (cap := flags["no_limit_cap"]) is not None:
             plan = replace(plan, notes=(*plan.notes, cap_note(cap)))
-        short = shortfall(plan)
+        short = describe_shortfall(plan)
         warn([*doubts(plan.budget_groups), *([] if short is None else [short])])
     if out is not None:
         write(out, plan.to_json(indent=2) + "\n", PLAN)
@@ -157,7 +157,7 @@ def _asked(flags: Flags) -> tuple[Budgets, Any, Flags]:
     refuse_absurd(float(budgets.epsilon.max()))
     how = {name: flags[name] for name in ("steps", "clip_norm", "method")}
     how["expected_batch_size"] = flags["batch_size"]
-    return budgets, strategy_named(flags["strategy"], **options), how
+    return budgets, make_strategy(flags["strategy"], **options), how
 
 
 def _compare(flags: Flags, parameters: int | None, classes: int | None, as_json: bool) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from apiece import _check
 from apiece._text import thousandths
 from apiece._types import Flags, Json
-from apiece.assignment.front import strategy_named
+from apiece.assignment.front import make_strategy
 from apiece.budgets import Budgets
 from apiece.budgets.groups import doubts_of_values, refuse_absurd
 from apiece.cli._command import (
@@ -119,7 +119,7 @@ def _table(others: list[float], shares: list[float], flags: Flags) -> RiskTable:
             epsilons=others,
             steps=flags["steps"],
             expected_batch_size=flags["batch_size"],
-            strategy=strategy_named(flags["strategy"], **options),
+            strategy=make_strategy(flags["strategy"], **options),
             method=flags["method"],
             progress=lambda *_: bar.advance("plans"),
         )
@@ -144,7 +144,7 @@ def _populations(others: list[float], shares: list[float] | None, flags: Flags) 
     budgets = Budgets(np.full(size, flags["epsilon"]), flags["delta"], excess=flags["excess"])
     warn(doubts_of_values(budgets.groups))
     run = {
-        "strategy": strategy_named(flags["strategy"]),
+        "strategy": make_strategy(flags["strategy"]),
         "steps": flags["steps"],
         "expected_batch_size": flags["batch_size"],
         "clip_norm": flags["clip_norm"],

@@ -110,19 +110,19 @@ def command(
     Everything comes from CONFIG (a TOML file), from options, or both; an option wins. Writes a run
     folder: config.toml, plan.json, model.pt, metrics.json, log.jsonl and report.html.
     """
-    from apiece.assignment.unspent import silent_shortfalls
+    from apiece.assignment.unspent import silence_shortfalls
     from apiece.jobs.prepared import free_folder, prepare
     from apiece.jobs.results import REPORT
 
     if resume is None:
         job = job_from_flags(config, compare, flags, tune)
         out = Path(job.run.out) if job.run.out else free_folder(Path("runs"), job.name)
-        with silent_shortfalls():  # told with the other doubts, once training has begun
+        with silence_shortfalls():  # told with the other doubts, once training has begun
             prepared = prepare(job, out=out)
     else:
         out = resume
         given = flags | {"config": config, "compare": compare, "tune": tune}
-        with silent_shortfalls():
+        with silence_shortfalls():
             prepared = interrupted(out, given)
     from apiece.reporting import report
     from apiece.reporting.closing import closing_table
@@ -141,13 +141,15 @@ def command(
 
 def _run(prepared: Prepared, out: Path) -> Run:
     """Run the job with a bar on the terminal, and say each doubt once training has begun."""
-    from apiece.assignment.unspent import shortfall
+    from apiece.assignment.unspent import describe_shortfall
     from apiece.jobs import run
     from apiece.training import PlannedSpending
     from apiece.training.callbacks import describe_spending
 
     job, spending = prepared.job, cache(lambda name: PlannedSpending(prepared.plans[name]))
-    short = [text for plan in prepared.plans.values() if (text := shortfall(plan)) is not None]
+    short = [
+        text for plan in prepared.plans.values() if (text := describe_shortfall(plan)) is not None
+    ]
     doubts = [f"warning: {doubt}" for doubt in (*prepared.people.warnings, *short)]
     doubts += [f"private, not in the run folder: {note}" for note in prepared.private_notes]
 

@@ -12,7 +12,7 @@ from apiece import _check
 from apiece._types import Json
 from apiece.accounting import privacy_curve
 from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
-from apiece.assignment.front import noise_over_signal, unspent_notes
+from apiece.assignment.front import noise_over_signal, note_unspent
 from apiece.assignment.solve import require_few
 from apiece.budgets import Budgets
 from apiece.errors import BudgetError, InfeasibleError, RangeError, VerificationError
@@ -253,7 +253,7 @@ def enforce(
     )
     sample = _make_option("sample", plan_for(budgets, Sample()))
     if sample.verdict.ok:
-        notes = ["contract: sample keeps it, and was taken", *unspent_notes(sample.plan)]
+        notes = ["contract: sample keeps it, and was taken", *note_unspent(sample.plan)]
         return replace(sample.plan, notes=tuple(notes))
     options = [_make_option("hybrid", plan_for(budgets, Hybrid()))]
     if public:
@@ -343,4 +343,4 @@ def _make_notes(chosen: _Option, sample: _Option, options: list[_Option]) -> tup
         if not option.verdict.ok and option is not sample:
             note += " and break the contract"
         notes.append(note)
-    return (*notes, *unspent_notes(chosen.plan))
+    return (*notes, *note_unspent(chosen.plan))
