@@ -18,7 +18,7 @@ from apiece import Budgets, Scale, assign, cli
 from apiece._text import figure_text, plain, plain_lines
 from apiece.audit import Findings
 from apiece.audit.membership import roc
-from apiece.cli.plan import table
+from apiece.cli.plan import format_plan
 from apiece.jobs import Run
 from apiece.jobs.trained import Facts, Trained, promises_of
 from apiece.reporting import report
@@ -114,9 +114,9 @@ def test_tables(name: str) -> None:
 
 
 def test_the_table_of_a_plan() -> None:
-    shown = table(plan_of("a\nforged row\x1b[31m"))
+    shown = format_plan(plan_of("a\nforged row\x1b[31m"))
     assert harmless(shown)
-    assert len(shown.split("\n")) == len(table(good_plan()).split("\n"))
+    assert len(shown.split("\n")) == len(format_plan(good_plan()).split("\n"))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What the tests of apiece audit and attack share."""
+"""What the tests of apiece audit share."""
 
 from pathlib import Path
 from typing import Any

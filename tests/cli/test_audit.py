@@ -13,7 +13,7 @@ from apiece.assignment import assign
 from apiece.audit.anytime import Watched
 from apiece.budgets import Budgets
 from apiece.cli import run as main
-from apiece.cli.audit import _kind_of
+from apiece.cli.audit import _find_kind
 from apiece.cli.audit import command as audit_command
 from apiece.reporting import report
 from apiece.reporting.closing import findings_text as audit_text
@@ -134,7 +134,7 @@ def test_audit_mistakes(
     ],
 )
 def test_what_is_given_tells_the_kind(given: list[str], meant: str) -> None:
-    assert _kind_of(given) == meant
+    assert _find_kind(given) == meant
 
 
 def test_every_kind_has_its_own_help_and_can_be_named(

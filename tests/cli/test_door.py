@@ -16,7 +16,7 @@ WITHOUT_DELTA = [
     "account --noise-multiplier 1",
     "explain --epsilon 1",
     f"risk --records 500 --epsilon 2 --others 1 {PLAN}",
-    f"attack --records 500 --epsilon 2 --others 1 {PLAN}",
+    f"risk --each --records 500 --epsilon 2 --others 1 {PLAN}",
     "train --data people.csv --label answer --epsilon budget",
     "train first.toml",
     "query people.csv count(persons) --person who --epsilon 1",

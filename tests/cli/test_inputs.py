@@ -9,14 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.cli._command import (
-    dialect_from,
-    gone,
-    groups_from,
-    number_or_name,
+    add_table_options,
+    make_dialect,
+    parse_groups,
+    parse_number_or_name,
     parse_option,
     read_text,
-    renamed,
-    table_options,
     warn,
 )
 from apiece.datasets.tables import PLAIN
@@ -35,7 +33,7 @@ group = st.tuples(
 @given(st.lists(group, min_size=1, max_size=4))
 def test_groups_come_back(groups: list[tuple[str, float, float]]) -> None:
     text = ",".join(f"{name}:{epsilon!r}:{share!r}" for name, epsilon, share in groups)
-    assert groups_from(text) == groups
+    assert parse_groups(text) == groups
 
 
 @pytest.mark.parametrize(
@@ -49,7 +47,7 @@ def test_groups_come_back(groups: list[tuple[str, float, float]]) -> None:
 )
 def test_groups_that_are_none(text: str, said: str) -> None:
     with pytest.raises(InputError, match=f"^--groups: .*{said}"):
-        groups_from(text)
+        parse_groups(text)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +55,7 @@ def test_groups_that_are_none(text: str, said: str) -> None:
     [(None, None), ("1e-5", 1e-5), ("inf", float("inf")), ("consent", "consent"), ("", "")],
 )
 def test_a_number_or_a_name(text: str | None, found: float | str | None) -> None:
-    assert number_or_name(text) == found
+    assert parse_number_or_name(text) == found
 
 
 @pytest.mark.parametrize(
@@ -92,32 +90,14 @@ def test_a_csv_file_is_as_the_flags_say_and_plain_otherwise() -> None:
     seen = []
 
     @click.command()
-    @table_options
+    @add_table_options
     def command(**flags: str | None) -> None:
-        seen.append(dialect_from(flags))
+        seen.append(make_dialect(flags))
 
     for words in ([], ["--separator", ";", "--decimal", ",", "--encoding", "latin-1"]):
         assert CliRunner().invoke(command, words).exit_code == 0
     assert seen[0] == PLAIN
     assert (seen[1].separator, seen[1].decimal, seen[1].encoding) == (";", ",", "latin-1")
-
-
-def test_older_words_are_refused_and_cost_nothing_where_they_are_not_said() -> None:
-    @click.command()
-    @renamed("--lot-size", "--batch-size")
-    @gone("--magic", "there is none; leave it out")
-    def command() -> None:
-        click.echo("ran")
-
-    runner = CliRunner()
-    assert runner.invoke(command, []).output == "ran\n"
-    assert "--lot-size" not in runner.invoke(command, ["--help"]).output
-    for words, said in (
-        (["--lot-size", "7"], "--lot-size: is called --batch-size in every command; write --batch"),
-        (["--magic", "7"], "--magic: there is none; leave it out"),
-    ):
-        with pytest.raises(InputError, match=said):
-            runner.invoke(command, words, catch_exceptions=False)
 
 
 def test_warnings_are_a_line_each_whatever_they_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,10 +41,10 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_being_printed_is_printed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_command.Printed, "begun", False)
     with pytest.raises(KeyboardInterrupt):
-        cli._pressed()
+        cli._handle_interrupt()
     assert _command.Printed.interrupted
     monkeypatch.setattr(_command.Printed, "begun", True)
-    cli._pressed()
+    cli._handle_interrupt()
 
 
 def test_a_query_that_is_interrupted_names_the_analysis_that_may_be_charged(

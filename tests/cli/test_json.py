@@ -15,7 +15,6 @@ __all__ = ["folder", "made"]  # the fixtures
 SCALE = "--strategy scale --batch-size 6 --steps 2 --delta 1e-5"
 LINES = {
     "account": ["account plan.json", "account --noise-multiplier 2 --delta 1e-5"],
-    "attack": [f"attack --epsilon 2 --others 1 --shares 0.5 {OFFER}"],
     "audit canaries": ["audit canaries --canaries c.csv --delta 1e-5"],
     "audit run": ["audit run run"],
     "audit worlds": ["audit worlds --scores-in in.txt --scores-out out.txt --delta 1e-5"],

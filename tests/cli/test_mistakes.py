@@ -69,7 +69,9 @@ COMMANDS = {
     "plan --data": f"plan {DATA} --ids person --delta 1e-4 {PLAN} --strategy scale --out p.json",
     "account": "account --noise-multiplier 1 --sampling-probability 0.1 --steps 3 --delta 1e-5",
     "risk": f"risk --records 500 --epsilon 2 --delta 1e-5 {PLAN} --others 1 --shares 0.5",
-    "attack": f"attack --records 500 --epsilon 2 --delta 1e-5 {PLAN} --others 1 --strategy scale",
+    "risk --each": (
+        f"risk --each --records 500 --epsilon 2 --delta 1e-5 {PLAN} --others 1 --strategy scale"
+    ),
     "ledger init": f"ledger init sqlite:///l.db {DATA} --person person --delta 1e-4",
     "schema": "schema people.csv --label answer",
     "audit": "audit --canaries scores.csv --delta 1e-5",
@@ -470,16 +472,16 @@ OTHERS = [
             mend={"add": ""}),
     Mistake("risk at a delta of 1/n", "risk", ("warning", "delta = 0.01", "1/n"), status=0,
             add="--delta 0.01 --steps 1", mend={"add": "--delta 0.0001 --steps 1"}),
-    Mistake("attack at a delta of 1/n", "attack", ("warning", "delta = 0.01", "1/n"), status=0,
+    Mistake("each at a delta of 1/n", "risk --each", ("warning", "delta = 0.01", "1/n"), status=0,
             add="--delta 0.01", mend={"add": "--delta 0.0001"}),
     Mistake("risk in percent", "risk", ("warning", "25", "divide by 100"), status=0,
             add="--epsilon 25 --steps 1", mend={"add": "--epsilon 2.5 --steps 1"}),
-    Mistake("attack by words", "attack", ("'few'", "2,4,8"), add="--others few",
+    Mistake("each by words", "risk --each", ("'few'", "2,4,8"), add="--others few",
             mend={"add": "--others 1"}),
-    Mistake("attack on one", "attack", ("--records = 1", "at least 2"), add="--records 1"),
-    Mistake("attack: a seed that draws nobody", "attack", ("--seed", "--shares"), add="--seed 3",
+    Mistake("each of one", "risk --each", ("--records = 1", "at least 2"), add="--records 1"),
+    Mistake("each: a seed that draws nobody", "risk --each", ("--seed", "--shares"), add="--seed 3",
             mend={"add": "--seed 3 --shares 0.5"}),
-    Mistake("attack: a bound for none", "attack", ("--excess", "hybrid"), add="--excess 0.1"),
+    Mistake("each: a bound for none", "risk --each", ("--excess", "hybrid"), add="--excess 0.1"),
     Mistake("ledger: words", "ledger init", ("1 of 200 rows", "'high' is the nearest"),
             table=lambda f: cell("budget", "hihg")(in_words(f)), add="--levels low=1,high=2",
             mend={"table": in_words}),
@@ -678,7 +680,7 @@ MISTAKES = TRAIN_DATA + OTHERS + PERSONS + SILENT
 def test_there_are_a_hundred_and_no_two_alike() -> None:
     assert len({m.name for m in MISTAKES}) == len(MISTAKES) >= 100
     assert {m.command.split(" ")[0] for m in MISTAKES} >= {
-        "plan", "account", "risk", "train", "audit", "attack", "query", "ledger", "sensitivity",
+        "plan", "account", "risk", "train", "audit", "query", "ledger", "sensitivity",
         "schema",
     }  # fmt: skip
 

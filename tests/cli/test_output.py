@@ -2,12 +2,12 @@
 
 import pytest
 
-from apiece.cli._command import columns
+from apiece.cli._command import format_table
 
 
 def test_a_table_of_numbers_fits_80_columns() -> None:
     head = ["group", *["noise\nover clip"] * 7]
-    lines = columns([head, ["a name of thirty-two characters..", *["0.1234567"] * 7]])
+    lines = format_table([head, ["a name of thirty-two characters..", *["0.1234567"] * 7]])
     assert len(lines) == 4
     assert max(map(len, lines)) <= 90  # what the first column keeps of itself
     assert lines[-1].startswith("a name of t…")
@@ -16,7 +16,7 @@ def test_a_table_of_numbers_fits_80_columns() -> None:
 
 @pytest.mark.parametrize("name", ["short", "x" * 40, "東京", "a\x1b[2Jb"])
 def test_rows_stand_under_their_heads(name: str) -> None:
-    lines = columns([["group", "ε\nasked", "records"], [name, "1", "20"]])
+    lines = format_table([["group", "ε\nasked", "records"], [name, "1", "20"]])
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in "".join(lines)
     ends = [lines[-1].rindex("20") + 2, lines[1].rindex("records") + 7, len(lines[2])]

@@ -33,7 +33,6 @@ ASKED = {
     "explain --figure": ("explain --plan plan.json --group all --figure OUT", ("plan.json",)),
     "explain --page": (f"explain --groups a:1:0.5,b:2:0.5 {OFFER} --excess 1 --page OUT", ()),
     "risk --figure": (f"risk --epsilon 2 --others 1 --shares 0.5 {OFFER} --figure OUT", ()),
-    "attack --figure": (f"attack --epsilon 2 --others 1 --shares 0.5 {OFFER} --figure OUT", ()),
     "sensitivity --figure": ("sensitivity a*b --range a=1:2 --range b=1:2 --figure OUT", ()),
     "schema --out": ("schema t.csv --label y --out OUT", ("t.csv",)),
     "ledger export --out": ("ledger export sqlite:///l.db --out OUT", ("l.db",)),

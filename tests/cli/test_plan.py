@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from apiece import cli
-from apiece.cli.plan import budget_cells, command
+from apiece.cli.plan import command, format_budget
 from apiece.errors import ApieceError, DataError, InputError
 
 from .options import instead
@@ -57,7 +57,7 @@ def test_the_table_shows_who_spends_more_and_nobody_else(seed: int) -> None:
     asked = float(round(r.uniform(0.01, 20), int(r.integers(0, 17)))) or 0.5
     spent = asked * (1 + float(r.choice([-1, 1])) * 10 ** r.uniform(-16, -1))
     for one in (spent, asked, float(np.nextafter(asked, 0)), float(np.nextafter(asked, 99))):
-        asks, spends = map(float, budget_cells(asked, one))
+        asks, spends = map(float, format_budget(asked, one))
         assert (spends > asks) == (one > asked)
         assert spends >= one
         assert asks == pytest.approx(asked, rel=1e-3)

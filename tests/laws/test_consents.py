@@ -283,9 +283,9 @@ def one_less(name: str, value: float) -> Budgets:
 
 def forgetting(name: str) -> Callable[..., verification.Limits]:
     def find_limits(own: BudgetGroups, *records: Any) -> verification.Limits:
-        found = dict(zip(ONE_LESS, verification.find_limits(own, *records), strict=True))
-        found[name] = np.ones(len(own)) if name == "excess" else found[name] * 1e9
-        return verification.Limits(**found)
+        limits = verification.find_limits(own, *records)
+        loose = np.ones(len(own)) if name == "excess" else getattr(limits, name) * 1e9
+        return replace(limits, **{name: loose})
 
     return find_limits
 

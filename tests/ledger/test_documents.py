@@ -124,7 +124,7 @@ def test_documents_to_check_are_refused_or_found_false(
             said = capsys.readouterr()
             assert "Traceback" not in said.err
             assert len(said.err) < 500
-    monkeypatch.setattr("apiece.cli._command.LARGEST", 100)
+    monkeypatch.setattr("apiece.cli._command.MAX_BYTES", 100)
     assert cli.run(["ledger", "check", str(paths["receipt"]), str(paths["head"])]) == 2
     assert "is larger than" in capsys.readouterr().err
 

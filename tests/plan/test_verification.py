@@ -78,10 +78,14 @@ def test_the_strictest_of_each_group_by_id_wherever_it_stands() -> None:
     groups = Budgets([4.0, 4.0, 7.0], 0.01).groups
     allows = free.consents.narrowed(budgets)
     assert allows.ids.tolist() == ["z", "x", "y"]
-    epsilon, delta, excess = find_limits(groups, np.array([0, 0, 1]), allows)
-    assert (epsilon.tolist(), delta.tolist()) == ([2.0, 0.5], [1e-6, 1e-4])
-    assert excess.tolist() == [0.0, 0.1]
-    assert [each.tolist() for each in find_limits(groups)] == [[4.0, 7.0], [0.01, 0.01], [1.0, 1.0]]
+    limits = find_limits(groups, np.array([0, 0, 1]), allows)
+    assert limits.epsilon.tolist() == [2.0, 0.5]
+    assert limits.delta.tolist() == [1e-6, 1e-4]
+    assert limits.excess.tolist() == [0.0, 0.1]
+    asked = find_limits(groups)
+    assert asked.epsilon.tolist() == [4.0, 7.0]
+    assert asked.delta.tolist() == [0.01, 0.01]
+    assert asked.excess.tolist() == [1.0, 1.0]
     with pytest.raises(InputError, match="no record with id w"):
         free.consents.named(np.array(["z", "w", "y"])).narrowed(budgets)
 

@@ -35,7 +35,7 @@ _MAX_KINDS = 500
 _CORRECTION = 1.5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Holdings:
     """The budget groups of each owner's selected rows."""
 
@@ -45,7 +45,7 @@ class _Holdings:
     count: Integers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Kinds:
     """The kinds of owners: alike are those who asked the same and have rows in the same groups."""
 

@@ -287,7 +287,7 @@ def _lower_noise(plan: Plan, target: Floats) -> Plan:
     return scale_noise(factor * (1 + 1e-3))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _TossedRound:
     """A round whose coins have been tossed."""
 

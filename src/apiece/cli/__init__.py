@@ -19,7 +19,9 @@ from apiece._text import plain
 from apiece.cli._command import CommandGroup, Printed, echo
 from apiece.errors import ON_COMMAND_LINE, ApieceError, InputError
 
-INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+# The exit status that a shell reports for a program that Ctrl-C ended.
+INTERRUPTED = 130
+# The errors of a device that takes no more of an answer.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -29,7 +31,8 @@ class Interrupted(click.ClickException):
     exit_code = INTERRUPTED
 
 
-# Every command, under what a person who opens the help looks for; told here, none is loaded.
+# Every command with its help, under what a person who opens the help looks for. The texts stand
+# here, so that the help loads no command.
 VERBS = {
     "Budget": {
         "explain": "What a budget promises a person, in frequencies.",
@@ -38,7 +41,6 @@ VERBS = {
     "Assign": {
         "plan": "Turn budgets into a verified plan.",
         "risk": "How others' choices move a target's risk.",
-        "attack": "The same, a row for each population.",
         "account": "What a mechanism or a plan costs: ε, δ, advantage.",
     },
     "Train and ask": {
@@ -63,21 +65,27 @@ class CommandFolder(CommandGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their verbs."""
-        width = max(map(len, self.list_commands(ctx)))
-        for verb, own in VERBS.items():
+        names = self.list_commands(ctx)
+        width = max(map(len, names))
+        for verb, commands in VERBS.items():
             with formatter.section(verb):
-                formatter.write_dl([(name.ljust(width), does) for name, does in own.items()])
-        named = {name for own in VERBS.values() for name in own}
-        if others := [name for name in self.list_commands(ctx) if name not in named]:
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
+        # A command that a contributor has just added is loaded for its help.
+        listed = {name for commands in VERBS.values() for name in commands}
+        rows = []
+        for name in names:
+            if name not in listed:
+                command = self.get_command(ctx, name)
+                if command is not None:
+                    rows.append((name.ljust(width), command.get_short_help_str(60)))
+        if rows:
             with formatter.section("Other"):
-                loaded = [(name, self.get_command(ctx, name)) for name in others]
-                formatter.write_dl(
-                    [(name.ljust(width), c.get_short_help_str(60)) for name, c in loaded if c]
-                )
+                formatter.write_dl(rows)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
-        return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+        modules = [module.name for module in pkgutil.iter_modules(__path__)]
+        return sorted(name for name in modules if not name.startswith("_"))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of the module `cmd_name`, or None."""
@@ -98,57 +106,82 @@ def group() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit status: 0, 2 on bad input, 1 on any other failure."""
-    # What apiece raises on purpose is one line on stderr; 130 after Ctrl-C, with nothing on stdout.
-    Printed.begun = Printed.interrupted = False
-    told = ON_COMMAND_LINE.set(True)
-    name = " ".join(["apiece", *[a for a in arguments[:1] if not a.startswith("-")]])
+    """Run one command and return its exit status: 0, 2 on bad input, 1 on any other failure.
+
+    An error that apiece raises on purpose is one line on stderr. The status is 130 after Ctrl-C,
+    with nothing on stdout.
+    """
+    Printed.begun = False
+    Printed.interrupted = False
+    token = ON_COMMAND_LINE.set(True)
     try:
         result = group.main(args=list(arguments), prog_name="apiece", standalone_mode=False)
-    except click.exceptions.Exit as exit_:
-        return int(exit_.exit_code)
-    except click.UsageError as error:
-        where = name if error.ctx is None else error.ctx.command_path
-        message, status = f"{error.format_message()} (see {where} --help)", 2
-    except click.ClickException as error:
-        message, status = error.format_message(), int(error.exit_code)
-    except ApieceError as error:
-        message, status = str(error), 2 if isinstance(error, InputError) else 1
-    except (KeyboardInterrupt, click.Abort) as error:
-        message, status = str(error) or "interrupted", INTERRUPTED
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "apiece":
+    except click.exceptions.Exit as error:
+        return int(error.exit_code)
+    except (Exception, KeyboardInterrupt) as error:
+        failure = _describe_failure(error, _name_command(arguments))
+        if failure is None:
             raise
-        message, status = str(lacking(error.name)), 1
-    except OSError as error:  # of a file it is told where it is written
-        if error.errno not in FULL:
-            raise
-        message, status = f"standard output: cannot be written ({error.strerror})", 1
+        message, status = failure
     else:
         return result if isinstance(result, int) and not isinstance(result, bool) else 0
     finally:
-        ON_COMMAND_LINE.reset(told)
-    if Printed.interrupted and status != INTERRUPTED:  # a library made another error of it
-        message, status = "interrupted", INTERRUPTED
-    Printed.begun = True  # a second Ctrl-C adds nothing
-    echo(plain(f"{name}: {' '.join(message.split())}"), err=True)
+        ON_COMMAND_LINE.reset(token)
+    if Printed.interrupted and status != INTERRUPTED:
+        # A library made another error of the Ctrl-C.
+        message = "interrupted"
+        status = INTERRUPTED
+    # From here on a second Ctrl-C adds nothing.
+    Printed.begun = True
+    echo(plain(f"{_name_command(arguments)}: {' '.join(message.split())}"), err=True)
     return status
+
+
+def _name_command(arguments: Sequence[str]) -> str:
+    """Return the command with which a message begins, as `apiece plan`."""
+    if arguments and not arguments[0].startswith("-"):
+        return f"apiece {arguments[0]}"
+    return "apiece"
+
+
+def _describe_failure(error: BaseException, name: str) -> tuple[str, int] | None:
+    """Return the message and the exit status of an expected error; None for a fault of apiece."""
+    match error:
+        case click.UsageError():
+            command = name if error.ctx is None else error.ctx.command_path
+            return f"{error.format_message()} (see {command} --help)", 2
+        case click.ClickException():
+            return error.format_message(), int(error.exit_code)
+        case InputError():
+            return str(error), 2
+        case ApieceError():
+            return str(error), 1
+        case KeyboardInterrupt() | click.Abort():
+            return str(error) or "interrupted", INTERRUPTED
+        case ModuleNotFoundError() if (error.name or "").split(".")[0] != "apiece":
+            return str(lacking(error.name)), 1
+        # An error of a named file is an `ApieceError`: what is left is standard output.
+        case OSError() if error.errno in FULL:
+            return f"standard output: cannot be written ({error.strerror})", 1
+    return None
 
 
 def main() -> None:
     """Run the command line and leave with its exit status."""
-    signal.signal(signal.SIGINT, _pressed)
+    signal.signal(signal.SIGINT, _handle_interrupt)
     status = run(sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a handler of Python's own is gone at its end
+    # While Python shuts down its own handler is gone, and a Ctrl-C would end in a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError:  # told above; Python would try once more, and leave with a status of its own
+    except OSError:
+        # `run` has said so; Python would try once more, and leave with a status of its own.
         sys.stdout = None
     sys.exit(status)
 
 
-def _pressed(*_: object) -> None:
+def _handle_interrupt(*_: object) -> None:
     """Take a Ctrl-C: an answer that has begun to be printed is printed whole, with status 0."""
     if not Printed.begun:
         Printed.interrupted = True

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from textwrap import fill
 from threading import Lock, Timer
@@ -35,7 +35,11 @@ PATH = click.Path(path_type=Path)
 
 
 class Output(click.Path):
-    """The type of an option that names a file to write. kind: of the file; None of a folder."""
+    """The type of an option that names a file to write.
+
+    Args:
+        kind: The kind of file; None for a folder.
+    """
 
     def __init__(self, kind: Kind | None) -> None:
         super().__init__(path_type=Path)
@@ -50,36 +54,40 @@ class Command(click.Command):
     """A command whose options occur once, and whose outputs are no inputs of it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Return what is left of the arguments; refuse an option that is given twice."""
+        """Parse the arguments; refuse an option that is given twice, and a zero byte."""
         words = list(args)
         for word in words:
             if "\0" in word:
                 raise InputError(f"{plain(word)!r}: has a zero byte in it, which no name has")
-        left = super().parse_args(ctx, args)
+        remaining = super().parse_args(ctx, args)
+        # click keeps the last value of an option without a word; its parser tells how often each
+        # parameter occurred.
         _, _, order = self.make_parser(ctx).parse_args(args=words)
-        for param, times in Counter(order).items():
-            option = isinstance(param, click.Option) and not (param.multiple or param.is_flag)
-            if option and times > 1:
-                raise InputError(f"{param.opts[0]}: given {times} times; give it once")
-        return left
+        for param, count in Counter(order).items():
+            if not isinstance(param, click.Option) or param.multiple or param.is_flag:
+                continue
+            if count > 1:
+                raise InputError(f"{param.opts[0]}: given {count} times; give it once")
+        return remaining
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, after its outputs were held against everything else that it is given."""
-        given = [(param.type, ctx.params.get(param.name or "")) for param in self.params]
-        inputs = [
-            text
-            for kind, value in given
-            if not isinstance(kind, Output | Scratch)
-            for text in _texts(value)
-        ]
-        anchor = os.environ.get("APIECE_LEDGER_ANCHOR", "")
-        with reading([path for text in (*inputs, anchor) for path in files_of(text)]):
-            for kind, value in given:
-                if isinstance(kind, Output) and value is not None:
-                    if kind.kind is None:
-                        require_own_place(Path(value))
-                    else:
-                        check_output(value, kind.kind)
+        """Run the command, once its outputs are known to be none of its inputs."""
+        inputs = []
+        outputs = []
+        for param in self.params:
+            value = ctx.params.get(param.name or "")
+            if isinstance(param.type, Output):
+                if value is not None:
+                    outputs.append((param.type.kind, value))
+            elif not isinstance(param.type, Scratch):
+                inputs += _list_texts(value)
+        inputs.append(os.environ.get("APIECE_LEDGER_ANCHOR", ""))
+        with reading([path for text in inputs for path in find_files(text)]):
+            for kind, path in outputs:
+                if kind is None:
+                    require_own_place(Path(path))
+                else:
+                    check_output(path, kind)
             with Bar(None, ctx.command_path):
                 return super().invoke(ctx)
 
@@ -90,7 +98,7 @@ class CommandGroup(click.Group):
     command_class = Command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Return what is left of the arguments; print the help where there are none."""
+        """Parse the arguments; print the help where there are none."""
         if not args:
             echo(ctx.get_help())
             ctx.exit()
@@ -100,35 +108,39 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that `args` start with, or raise with the nearest known one."""
-        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
-            raise unknown("command", args[0], self.list_commands(ctx))
+        names = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in names:
+            raise unknown("command", args[0], names)
         return super().resolve_command(ctx, args)
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Yield the texts and paths in the value of a parameter."""
+def _list_texts(value: object) -> list[str]:
+    """Return the texts and paths in the value of a parameter, however deep."""
     if isinstance(value, str | Path):
-        yield str(value)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _texts(part)
+        return [str(value)]
+    if isinstance(value, list | tuple):
+        return [text for part in value for text in _list_texts(part)]
+    return []
 
 
-def files_of(text: str) -> list[Path]:
-    """Return the files that a text may name: itself, and that of an SQLite address."""
+def find_files(text: str) -> list[Path]:
+    """Return the files that a text may name: itself, and those of an SQLite address."""
+    if not text:
+        return []
     # Beside an SQLite file, which an address may name by its path alone, lies its head file.
-    paths = [Path(text), Path(os.path.realpath(text) + ".head")] if text else []
+    paths = [Path(text), Path(os.path.realpath(text) + ".head")]
     if "://" in text:
         from apiece.ledger.database import database_files
 
         paths += database_files(text)
     try:
         return [path for path in paths if path.exists()]
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):
+        # A name that no file can have.
         return []
 
 
-def number_or_name(text: str | None) -> float | str | None:
+def parse_number_or_name(text: str | None) -> float | str | None:
     """Return a number, a column's name, or None."""
     try:
         return None if text is None else float(text)
@@ -136,18 +148,19 @@ def number_or_name(text: str | None) -> float | str | None:
         return text
 
 
-NUMBER_OR_NAME = click.types.FuncParamType(number_or_name)
-NUMBER_OR_NAME.name = "text"  # as the help calls it
+NUMBER_OR_NAME = click.types.FuncParamType(parse_number_or_name)
+# What the help calls such a value.
+NUMBER_OR_NAME.name = "text"
 
 
-def _natural(context: click.Context, param: click.Parameter, value: int) -> int:
+def _check_seed(context: click.Context, param: click.Parameter, value: int) -> int:
     """Return a seed, which is at least 0."""
     from apiece import _check
 
     return _check.count(param.opts[0], value, least=0)
 
 
-# Options of several commands, each in one wording: what `click.option` takes beside the flag.
+# Options of several commands, each in one wording: the arguments of `click.option` beside the flag.
 SHARED: dict[str, Flags] = {
     "--json": {"is_flag": True, "help": "Print one JSON document."},
     "--records": {"type": int, "help": "Number of records."},
@@ -168,72 +181,59 @@ SHARED: dict[str, Flags] = {
     "--option": {"multiple": True, "help": "Option of the strategy, as name=value; repeatable."},
     "--excess": {"type": float, "help": "Bound Δ̄ on everyone's excess risk."},
     "--figure": {"type": Output(FIGURE), "help": "Draw a figure here (.png, .svg or .pdf)."},
-    "--seed": {"type": int, "default": 0, "callback": _natural},
+    "--seed": {"type": int, "default": 0, "callback": _check_seed},
     "--separator": {"help": "Cell separator of a CSV file: , ; or tab.  [default: ,]"},
     "--decimal": {"help": "Decimal mark of a CSV file: . or ,  [default: .]"},
     "--encoding": {"help": "Text encoding of a CSV file.  [default: utf-8]"},
 }
+# The options that say how a CSV file is written.
 DIALECT = ("separator", "decimal", "encoding")
 
 
-def option(flag: str, *more: str, **how: Any) -> Decorator:
-    """Return a decorator that adds an option: as `SHARED` has it, but for `how`."""
-    how = SHARED.get(flag, {}) | how
-    names = ("as_json",) if flag == "--json" else more
-    shown = "default" in how and not how.get("is_flag") and how["default"] is not None
-    return click.option(flag, *names, **({"show_default": True} if shown else {}) | how)
+def option(flag: str, *names: str, **settings: Any) -> Decorator:
+    """Return a decorator that adds an option: as `SHARED` has it, but for `settings`."""
+    settings = SHARED.get(flag, {}) | settings
+    if flag == "--json":
+        names = ("as_json",)
+    if settings.get("default") is not None and not settings.get("is_flag"):
+        settings = {"show_default": True} | settings
+    return click.option(flag, *names, **settings)
 
 
-def table_options(command: object) -> Any:
+def add_table_options(command: object) -> Any:
     """Add the options that say how a CSV file is written."""
     for name in reversed(DIALECT):
         command = option(f"--{name}")(command)
     return command
 
 
-def renamed(old: str, new: str) -> Decorator:
-    """Return an option that refuses an older spelling, in a line that says what to write."""
-    return gone(old, f"is called {new} in every command; write {new}")
-
-
-def gone(old: str, remedy: str) -> Decorator:
-    """Return an option that is refused with a remedy."""
-
-    def refuse(_: click.Context, __: click.Parameter, value: object) -> None:
-        if value is not None:
-            raise InputError(f"{old}: {remedy}")
-
-    name = old.removeprefix("--").replace("-", "_")
-    return click.option(old, name, hidden=True, expose_value=False, is_eager=True, callback=refuse)
-
-
-def flag_of(name: str) -> str:
+def make_flag(name: str) -> str:
     """Return the option of a parameter.
 
-    >>> flag_of("batch_size")
+    >>> make_flag("batch_size")
     '--batch-size'
     """
     return f"--{name.replace('_', '-')}"
 
 
-def refuse_given(names: Iterable[str], why: str) -> None:
+def refuse_given(names: Iterable[str], reason: str) -> None:
     """Raise `InputError` where one of these parameters of the running command was given."""
     context = click.get_current_context()
     for name in names:
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise InputError(f"{flag_of(name)}: {why}")
+            raise InputError(f"{make_flag(name)}: {reason}")
 
 
-def dialect_from(flags: Flags) -> Dialect:
-    """Return how a CSV file is written, by the flags of `table_options`."""
+def make_dialect(flags: Flags) -> Dialect:
+    """Return how a CSV file is written, by the flags of `add_table_options`."""
     from apiece.datasets.tables import Dialect
 
     return Dialect(**{name: flags[name] for name in DIALECT if flags[name] is not None})
 
 
-def needed_delta(given: T | None, own: T | None = None) -> T:
-    """Return δ as it is given, else as what was read states it; it has no default anywhere."""
-    delta = own if given is None else given
+def require_delta(flag: T | None, stated: T | None = None) -> T:
+    """Return δ by its flag, else as what was read states it; it has no default anywhere."""
+    delta = stated if flag is None else flag
     if delta is None:
         raise InputError(
             "--delta: missing; an epsilon is a guarantee only with its delta; give one far below "
@@ -242,12 +242,12 @@ def needed_delta(given: T | None, own: T | None = None) -> T:
     return delta
 
 
-def misread(flag: str, text: str, form: str) -> InputError:
+def make_form_error(flag: str, text: str, form: str) -> InputError:
     """Return the error for a value that is not written as `form`, which ends with an example."""
     return InputError(f"{flag}: {text!r} is not {form}")
 
 
-def groups_from(text: str) -> list[tuple[str, float, float]]:
+def parse_groups(text: str) -> list[tuple[str, float, float]]:
     """Return (name, epsilon, share) of each group in `name:epsilon:share,…`."""
     groups = []
     for part in text.split(","):
@@ -257,51 +257,59 @@ def groups_from(text: str) -> list[tuple[str, float, float]]:
                 raise ValueError
             groups.append((name, float(epsilon), float(share)))
         except ValueError:
-            raise misread(
+            raise make_form_error(
                 "--groups", part, "name:epsilon:share with two numbers, as in strict:1:0.34"
             ) from None
     return groups
 
 
-def numbers_from(flag: str, text: str) -> list[float]:
+def parse_numbers(flag: str, text: str) -> list[float]:
     """Return the numbers in `2,4,8`."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise misread(flag, text, "a list of numbers, as in 2,4,8") from None
+        raise make_form_error(flag, text, "a list of numbers, as in 2,4,8") from None
 
 
-def assigned(flag: str, text: str, form: str, *, last: bool = False) -> tuple[str, str]:
-    """Return the name and the value of `name=value`; last: the last = counts, not the first."""
+def parse_assignment(flag: str, text: str, form: str, *, last: bool = False) -> tuple[str, str]:
+    """Return the name and the value of `name=value`.
+
+    Args:
+        flag: The option that has the text.
+        text: As it was written.
+        form: How it should be written, for the error.
+        last: Whether the last equals sign separates them, and not the first.
+    """
     name, equals, value = text.rpartition("=") if last else text.partition("=")
     if not (name and equals):
-        raise misread(flag, text, form)
+        raise make_form_error(flag, text, form)
     return name, value
 
 
-def interval_from(flag: str, text: str, form: str) -> tuple[str, tuple[float, float]]:
+def parse_interval(flag: str, text: str, form: str) -> tuple[str, tuple[float, float]]:
     """Return the name and the ends of `name=low:high`."""
-    name, ends = assigned(flag, text, form, last=True)
+    name, ends = parse_assignment(flag, text, form, last=True)
     try:
         low, high = map(float, ends.split(":"))
     except ValueError:
-        raise misread(flag, text, form) from None
+        raise make_form_error(flag, text, form) from None
     return name, (low, high)
 
 
 def parse_option(text: str) -> tuple[str, Any]:
     """Return the name and the value of `name=value`, the value as JSON where it is."""
-    name, value = assigned("--option", text, "name=value, as in noise=strictest")
+    name, value = parse_assignment("--option", text, "name=value, as in noise=strictest")
+    name = name.replace("-", "_")
     try:
-        return name.replace("-", "_"), json.loads(value)
+        return name, json.loads(value)
     except json.JSONDecodeError:
-        return name.replace("-", "_"), value
+        return name, value
 
 
-def once(flag: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+def make_dict(flag: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     """Return pairs as a dict; refuse a name that occurs twice.
 
-    >>> once("--range", [("a", 1), ("b", 2)])
+    >>> make_dict("--range", [("a", 1), ("b", 2)])
     {'a': 1, 'b': 2}
     """
     values: dict[str, T] = {}
@@ -323,23 +331,22 @@ def read_plan(path: Path) -> Plan:
         raise type(error)(f"{path}: {error}") from None
 
 
-# Bytes of a text that is read at once: a receipt of a hundred thousand charges has as many.
-LARGEST = 2**28
+# The largest text that is read, in bytes: a receipt of a hundred thousand charges has as many.
+MAX_BYTES = 2**28
 
 
 def read_text(path: Path) -> str:
     """Return the text of a file; raise `DataError` where it cannot be read, or has no end."""
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise DataError(f"{path}: is larger than {LARGEST >> 20} MB; give another file")
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise DataError(f"{path}: is larger than {MAX_BYTES >> 20} MB; give another file")
         return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except IsADirectoryError:
         plan = path / "plan.json"
-        raise DataError(
-            f"{path}: is a folder; give {plan if plan.is_file() else 'a file'}"
-        ) from None
+        suggestion = plan if plan.is_file() else "a file"
+        raise DataError(f"{path}: is a folder; give {suggestion}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); give a file") from None
     except UnicodeDecodeError:
@@ -352,15 +359,19 @@ def read_stdin() -> str:
         if sys.stdin is not None:
             return sys.stdin.read()
         reason = "it is closed"
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror or "" if isinstance(error, OSError) else "it is not UTF-8 text"
+    except OSError as error:
+        reason = error.strerror or ""
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text"
     raise DataError(f"stdin: cannot be read ({reason}); pipe JSON into the command")
 
 
 class Printed:
     """How far the one command of this process is, for Ctrl-C: either the whole answer, or 130."""
 
+    # Whether something stands on stdout, or the error on stderr: a Ctrl-C comes too late.
     begun: ClassVar[bool] = False
+    # Whether a Ctrl-C came before.
     interrupted: ClassVar[bool] = False
 
 
@@ -374,23 +385,31 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 def emit(as_json: bool, document: object, text: str | Sequence[str]) -> None:
     """Print an answer: one JSON document, or text for people, of which an entry is a line."""
-    lines = text if isinstance(text, str) else "\n".join(map(plain, text))
-    echo(json.dumps(document, allow_nan=False) if as_json else lines)
+    if as_json:
+        echo(json.dumps(document, allow_nan=False))
+    elif isinstance(text, str):
+        echo(text)
+    else:
+        echo("\n".join(map(plain, text)))
 
 
 def warn(doubts: Iterable[str]) -> None:
-    """Say on stderr, a line each, what was done as asked and looks like a mistake."""
+    """Print a line on stderr for each thing that was done as asked and looks like a mistake."""
     for doubt in doubts:
         echo(f"warning: {plain(doubt)}", err=True)
 
 
-def columns(rows: Sequence[Sequence[str]], *, width: int = 80) -> list[str]:
-    """Return rows as a table, the first as its head of one or more lines, with a rule below.
+# The least width of the first column of a table, in characters.
+MIN_FIRST_WIDTH = 12
+
+
+def format_table(rows: Sequence[Sequence[str]], *, width: int = 80) -> list[str]:
+    """Return the lines of a table; the first row is its head of one or more lines.
 
     The first column is to the left, and cut where the table would be wider than `width`, but for
     its first 12 letters.
 
-    >>> print("\\n".join(columns([["group", "ε\\nasked"], ["strict", "1"]])))
+    >>> print("\\n".join(format_table([["group", "ε\\nasked"], ["strict", "1"]])))
                 ε
     group   asked
     ──────  ─────
@@ -398,46 +417,71 @@ def columns(rows: Sequence[Sequence[str]], *, width: int = 80) -> list[str]:
     """
     head, *body = rows
     depth = max(cell.count("\n") for cell in head) + 1
-    tops = zip(*(([""] * depth + cell.split("\n"))[-depth:] for cell in head), strict=True)
-    cells = [*map(list, tops), *([plain(cell) for cell in row] for row in body)]
-    first, *rest = (max(map(len, column)) for column in zip(*cells, strict=True))
-    first = min(first, max(width - sum(rest) - 2 * len(rest), 12))
+    # Each cell of the head as `depth` lines, of which the first may be empty.
+    stacks = [([""] * depth + cell.split("\n"))[-depth:] for cell in head]
+    cells = [list(line) for line in zip(*stacks, strict=True)]
+    cells += [[plain(cell) for cell in row] for row in body]
+    first_width, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    # Columns stand two blanks apart.
+    available = width - sum(widths) - 2 * len(widths)
+    first_width = min(first_width, max(available, MIN_FIRST_WIDTH))
     for row in cells:
-        row[0] = row[0] if len(row[0]) <= first else row[0][: first - 1] + "…"
-    cells.insert(depth, ["─" * each for each in (first, *rest)])
+        if len(row[0]) > first_width:
+            row[0] = row[0][: first_width - 1] + "…"
+    rule = ["─" * column_width for column_width in (first_width, *widths)]
+    cells.insert(depth, rule)
     return align_columns(cells)
 
 
-def bullets(sentences: Iterable[str]) -> list[str]:
+def format_bullets(sentences: Iterable[str]) -> list[str]:
     """Return the lines of a list of sentences, 78 columns wide."""
-    return [fill(each, 78, initial_indent="- ", subsequent_indent="  ") for each in sentences]
+    return [
+        fill(sentence, 78, initial_indent="- ", subsequent_indent="  ") for sentence in sentences
+    ]
 
 
-PATIENCE = 2.0  # seconds without a bar
-LONGEST = 40  # characters beside the bar, so that all fits 80
+# How long a command runs before it shows a bar, in seconds.
+PATIENCE = 2.0
+# The largest number of characters beside the bar, so that all fits 80.
+MAX_TEXT = 40
 
 
 class Bar:
-    """A progress bar on stderr: on a terminal alone, without --json, after `PATIENCE` seconds."""
+    """A progress bar on stderr: on a terminal alone, without --json, after `PATIENCE` seconds.
 
-    # total: how many steps; None where nobody knows, and something moves. text: beside the bar. One
-    # bar is on the terminal at a time, the innermost; what is printed takes it away until a step.
+    One bar is on the terminal at a time, the innermost; text that is printed takes it away until
+    the next step.
+
+    Args:
+        total: How many steps; None where nobody knows, and something moves.
+        text: Beside the bar.
+        done: How many steps are done.
+    """
 
     innermost: ClassVar[Bar | None] = None
 
     def __init__(self, total: int | None, text: str = "", *, done: int = 0) -> None:
-        self.total, self.text, self.done = total, text, done
+        self.total = total
+        self.text = text
+        self.done = done
         context = click.get_current_context(silent=True)
         for_machines = context is not None and context.params.get("as_json", False)
-        self._begun, self._watched = time.monotonic(), sys.stderr.isatty() and not for_machines
-        self._shown: Progress | None = None
-        self._lock, self._timer = Lock(), Timer(PATIENCE, self._show)
+        self._visible = sys.stderr.isatty() and not for_machines
+        self._started = time.monotonic()
+        self._progress: Progress | None = None
+        # The timer's thread shows the bar, the command's own hides it.
+        self._lock = Lock()
+        self._timer = Timer(PATIENCE, self._show)
         self._outer: Bar | None = None
 
     def advance(self, text: str | Callable[[], str]) -> None:
-        """Count one step. text: beside the bar; a function is called only if it is shown."""
+        """Count one step.
+
+        Args:
+            text: Beside the bar; a function is called only if it is shown.
+        """
         self.done += 1
-        if self._watched and time.monotonic() - self._begun >= PATIENCE:
+        if self._visible and time.monotonic() - self._started >= PATIENCE:
             self.text = text if isinstance(text, str) else text()
             self._show()
 
@@ -446,13 +490,15 @@ class Bar:
         from rich.markup import escape
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
-        said = plain(self.text)
-        said = escape(said if len(said) <= LONGEST else said[: LONGEST - 1] + "…")
+        text = plain(self.text)
+        if len(text) > MAX_TEXT:
+            text = text[: MAX_TEXT - 1] + "…"
+        text = escape(text)
         with self._lock:
             if Bar.innermost is not self:
                 return
-            if self._shown is None:
-                self._shown = Progress(
+            if self._progress is None:
+                self._progress = Progress(
                     "{task.description}",
                     BarColumn(bar_width=20),
                     TaskProgressColumn(),
@@ -462,25 +508,26 @@ class Bar:
                     redirect_stdout=False,
                     redirect_stderr=False,
                 )
-                self._shown.add_task(said, total=self.total)
-                self._shown.start()
-            self._shown.update(
-                self._shown.task_ids[0], total=self.total, completed=self.done, description=said
-            )
+                self._progress.add_task(text, total=self.total)
+                self._progress.start()
+            (task,) = self._progress.task_ids
+            self._progress.update(task, total=self.total, completed=self.done, description=text)
 
     def hide(self) -> None:
         """Take the bar away, until the next step."""
         self._timer.cancel()
         with self._lock:
-            shown, self._shown = self._shown, None
-        if shown is not None:
-            shown.stop()
+            progress = self._progress
+            self._progress = None
+        if progress is not None:
+            progress.stop()
 
     def __enter__(self) -> Self:
-        self._outer, Bar.innermost = Bar.innermost, self
+        self._outer = Bar.innermost
+        Bar.innermost = self
         if self._outer is not None:
             self._outer.hide()
-        if self._watched:
+        if self._visible:
             self._timer.daemon = True
             self._timer.start()
         return self

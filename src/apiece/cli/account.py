@@ -12,17 +12,17 @@ from apiece.accounting.curve import RELATION
 from apiece.cli._command import (
     Bar,
     Command,
-    columns,
     emit,
-    needed_delta,
+    format_table,
     option,
     read_plan,
     read_stdin,
-    renamed,
+    require_delta,
 )
 from apiece.errors import ApieceError, InputError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 from apiece.mechanisms.algebra import from_dict, to_dict
+from apiece.plan import Plan
 
 EXAMPLE = """
 \b
@@ -35,11 +35,13 @@ Example:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One mechanism to account for, with what the answer is called and asked at."""
+    """A mechanism to account for, at a δ."""
 
     mechanism: Mechanism
     delta: float
+    # The group's name, in a plan.
     name: str | None = None
+    # The ε that the group asked, in a plan at its own δ.
     asked: float | None = None
 
 
@@ -51,7 +53,6 @@ class Case:
 @option("--delta", type=float)
 @option("--method", default="pld", help="Accounting method: pld, rdp, gdp or best.")
 @option("--figure", help="Draw the curves here (.png, .svg or .pdf).")
-@renamed("--plot", "--figure")
 @option("--json")
 def command(
     source: str | None,
@@ -74,27 +75,22 @@ def command(
     bound on TPR − FPR of any membership test.
     """
     flags = (noise_multiplier, sampling_probability, steps)
+    # A plan and a list are answered by a table, whatever their length.
+    as_table = True
     if source is None:
-        cases, many = [_from_flags(*flags, delta)], False
+        cases = [_make_case(*flags, delta)]
+        as_table = False
     elif any(flag is not None for flag in flags):
         raise InputError(f"{source}: mechanisms are given twice; leave out the options or SOURCE")
     elif source == "-":
-        cases, many = _from_json(read_stdin(), delta)
+        cases, as_table = _read_cases(read_stdin(), delta)
     else:
-        plan, many = read_plan(Path(source)), True
-        cases = [
-            Case(
-                plan.mechanism_for(g),
-                group.delta if delta is None else delta,
-                group.name,
-                group.epsilon if delta is None else None,
-            )
-            for g, group in enumerate(plan.groups)
-        ]
-    curves, documents = [], []
+        cases = _list_groups(read_plan(Path(source)), delta)
+    curves = []
+    documents = []
     with Bar(len(cases)) as bar:
         for number, case in enumerate(cases):
-            curve, document = _account(case, method, number if many else None)
+            curve, document = _account(case, method, number if as_table else None)
             curves.append(curve)
             documents.append(document)
             bar.advance("accounting")
@@ -104,19 +100,32 @@ def command(
 
         labels = [case.name or f"mechanism {number}" for number, case in enumerate(cases)]
         save(privacy_curves(dict(zip(labels, curves, strict=True))), figure)
-    if many:
-        whole = {"results": documents, "relation": RELATION, "method": method}
-        emit(as_json, whole, _rows(documents, method))
+    if as_table:
+        answer = {"results": documents, "relation": RELATION, "method": method}
+        emit(as_json, answer, _format_documents(documents, method))
     else:
-        emit(as_json, documents[0], _lines(documents[0], curves[0]))
+        emit(as_json, documents[0], _format_document(documents[0], curves[0]))
 
 
-def _from_flags(
+def _list_groups(plan: Plan, delta: float | None) -> list[Case]:
+    """Return a case for each group of a plan, at its own δ or at one for all."""
+    cases = []
+    for g, group in enumerate(plan.groups):
+        mechanism = plan.mechanism_for(g)
+        if delta is None:
+            cases.append(Case(mechanism, group.delta, group.name, group.epsilon))
+        else:
+            cases.append(Case(mechanism, delta, group.name))
+    return cases
+
+
+def _make_case(
     noise_multiplier: float | None,
     probability: float | None,
     steps: int | None,
     delta: float | None,
 ) -> Case:
+    """Return the case that options describe: steps with Gaussian noise."""
     if noise_multiplier is None:
         raise InputError(
             "--noise-multiplier: missing; give it, a plan's file, or - for JSON on stdin"
@@ -125,25 +134,34 @@ def _from_flags(
     if probability is not None and probability != 1:
         step = Sampled(step, _check.probability("--sampling-probability", probability))
     times = 1 if steps is None else _check.count("--steps", steps)
-    return Case(step if times == 1 else Repeated(step, times), needed_delta(delta))
+    return Case(step if times == 1 else Repeated(step, times), require_delta(delta))
 
 
-def _from_json(text: str, delta: float | None) -> tuple[list[Case], bool]:
+def _read_cases(text: str, delta: float | None) -> tuple[list[Case], bool]:
+    """Return the cases in a JSON text, and whether it is a list."""
     data = _json.loads(text, "stdin")
     if not isinstance(data, list):
-        return [Case(from_dict(data), needed_delta(delta))], False
+        return [Case(from_dict(data), require_delta(delta))], False
     if not data:
         raise InputError("stdin: an empty list; give at least one mechanism")
-    cases, one = [], needed_delta(delta)
+    delta = require_delta(delta)
+    cases = []
     for number, item in enumerate(data):
         try:
-            cases.append(Case(from_dict(item), one))
+            cases.append(Case(from_dict(item), delta))
         except InputError as error:
             raise type(error)(f"stdin: mechanism {number}: {error}") from None
     return cases, True
 
 
 def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve, Json]:
+    """Return the curve of a case and its numbers as JSON types.
+
+    Args:
+        case: The mechanism and its δ.
+        method: The accounting.
+        number: Which of several it is, for an error; None of one alone.
+    """
     try:
         curve = privacy_curve(case.mechanism, method=method)
         epsilon = curve.epsilon(case.delta)
@@ -165,11 +183,12 @@ def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve,
     }
 
 
-def _lines(document: Json, curve: PrivacyCurve) -> list[str]:
+def _format_document(document: Json, curve: PrivacyCurve) -> list[str]:
+    """Return the lines of one answer for people."""
     epsilon = document["epsilon"]
-    low = f" (at least {epsilon['lower']:.6g})" if epsilon["lower"] > 0 else ""
+    lower = f" (at least {epsilon['lower']:.6g})" if epsilon["lower"] > 0 else ""
     return [
-        f"epsilon    at most {epsilon['upper']:.6g}{low} at delta = {document['delta']:g}",
+        f"epsilon    at most {epsilon['upper']:.6g}{lower} at delta = {document['delta']:g}",
         f"advantage  at most {document['advantage']:.4g}",
         f"relation   {document['relation']}, method {document['method']}",
         "",
@@ -177,16 +196,20 @@ def _lines(document: Json, curve: PrivacyCurve) -> list[str]:
     ]
 
 
-def _rows(documents: list[Json], method: str) -> list[str]:
-    head = ["", "asked", "epsilon ≥", "epsilon ≤", "delta", "advantage ≤"]
-    rows = [
-        [
-            d.get("name", str(number)),
-            f"{d['epsilon_asked']:.6g}" if "epsilon_asked" in d else "",
-            *(f"{d['epsilon'][end]:.6g}" for end in ("lower", "upper")),
-            f"{d['delta']:.3g}",
-            f"{d['advantage']:.4g}",
-        ]
-        for number, d in enumerate(documents)
-    ]
-    return [*columns([head, *rows]), f"relation {RELATION}, method {method}"]
+def _format_documents(documents: list[Json], method: str) -> list[str]:
+    """Return the lines of a table of several answers."""
+    rows = [["", "asked", "epsilon ≥", "epsilon ≤", "delta", "advantage ≤"]]
+    for number, document in enumerate(documents):
+        asked = document.get("epsilon_asked")
+        epsilon = document["epsilon"]
+        rows.append(
+            [
+                document.get("name", str(number)),
+                "" if asked is None else f"{asked:.6g}",
+                f"{epsilon['lower']:.6g}",
+                f"{epsilon['upper']:.6g}",
+                f"{document['delta']:.3g}",
+                f"{document['advantage']:.4g}",
+            ]
+        )
+    return [*format_table(rows), f"relation {RELATION}, method {method}"]

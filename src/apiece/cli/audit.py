@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -19,23 +19,24 @@ from apiece.cli._command import (
     Bar,
     Command,
     Output,
-    dialect_from,
+    add_table_options,
     emit,
-    needed_delta,
+    make_dialect,
     option,
     read_plan,
     read_text,
     refuse_given,
-    renamed,
-    table_options,
+    require_delta,
 )
 from apiece.errors import DataError, InputError, StateError, UnsupportedError, unknown
 
 if TYPE_CHECKING:
     from apiece.audit import Claim, Findings, ShadowJob, ShadowScores
+    from apiece.audit.findings import ModelScores
     from apiece.audit.shadows import Mapper
     from apiece.jobs.config import Job
     from apiece.jobs.people import Examples, People
+    from apiece.plan import Plan
 
 EXAMPLE = """
 \b
@@ -50,8 +51,8 @@ Examples:
   apiece audit shadows --shadows audits/first/scores.npz
   apiece audit anytime runs/first --max-samples 2000
 """
-# What an audit is of, by the option that names it; without a sub-command it is told by these.
-NAMED_BY = {
+# The sub-command that an option is of; where none is named, these options tell which is meant.
+KIND_BY_OPTION = {
     "--model": "model",
     "--scores-in": "worlds",
     "--scores-out": "worlds",
@@ -66,18 +67,18 @@ class AuditCommand(Command):
     An option of another kind is refused with the kinds that it goes with.
     """
 
-    def __init__(self, name: str, callback: Callable[..., Findings], **how: Any) -> None:
-        def run(as_json: bool, **asked: Any) -> None:
+    def __init__(self, name: str, callback: Callable[..., Findings], **settings: Any) -> None:
+        def run(as_json: bool, **parameters: Any) -> None:
             from apiece.reporting.closing import findings_text
 
-            findings = callback(**asked)
+            findings = callback(**parameters)
             emit(as_json, findings.to_dict(), findings_text(findings))
 
-        super().__init__(name, callback=run, **how)
+        super().__init__(name, callback=run, **settings)
         self.params.append(click.Option(["--json", "as_json"], **SHARED["--json"]))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Return what is left of the arguments, or raise for an option of another kind."""
+        """Parse the arguments; say with which kinds an option of another kind goes."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -101,23 +102,26 @@ class AuditGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the name of the sub-command first, where it is not there."""
-        helped = args in (["--help"], ["-h"])
-        if not helped and (not args or args[0] not in self.commands):
-            args = [_kind_of(args), *args]
+        asks_help = args in (["--help"], ["-h"])
+        if not asks_help and (not args or args[0] not in self.commands):
+            args = [_find_kind(args), *args]
         return super().parse_args(ctx, args)
 
 
-def _kind_of(args: list[str]) -> str:
+def _find_kind(args: list[str]) -> str:
     """Return the sub-command that arguments without one are for."""
-    options = [word.partition("=")[0] for word in args if word.startswith("--")]
-    given = list(dict.fromkeys(NAMED_BY[name] for name in options if name in NAMED_BY))
-    if not given and args and not args[0].startswith("-"):
-        kinds = {"--models": "lira", "--max-samples": "anytime"}
-        return next((kind for name, kind in kinds.items() if name in options), "run")
-    if len(given) != 1:
-        named = " and ".join(name for name in options if name in NAMED_BY) or "nothing"
-        raise InputError(f"{named} given; name one of RUN, {', '.join(NAMED_BY)}")
-    return given[0]
+    flags = [word.partition("=")[0] for word in args if word.startswith("--")]
+    telling = [flag for flag in flags if flag in KIND_BY_OPTION]
+    kinds = {KIND_BY_OPTION[flag] for flag in telling}
+    if not kinds and args and not args[0].startswith("-"):
+        # The arguments begin with a run folder.
+        if "--models" in flags:
+            return "lira"
+        return "anytime" if "--max-samples" in flags else "run"
+    if len(kinds) != 1:
+        listed = " and ".join(telling) or "nothing"
+        raise InputError(f"{listed} given; name one of RUN, {', '.join(KIND_BY_OPTION)}")
+    return kinds.pop()
 
 
 @click.group(cls=AuditGroup, epilog=EXAMPLE)
@@ -141,42 +145,50 @@ _variant = option("--variant", default="online", help="Variant of LiRA: online o
 @_seed
 @_delta
 @_confidence
-def of_run(run: Path, delta: float | None, confidence: float, seed: int) -> Findings:
+def audit_run(run: Path, delta: float | None, confidence: float, seed: int) -> Findings:
     """Audit the model in a run folder by its loss on people trained on and people held out.
 
     People who have withdrawn from the run's ledger since are left out.
     """
     import numpy as np
 
-    job = _job_of(run)
-    own = job.budgets.delta
-    delta = needed_delta(delta, None if isinstance(own, str) else own)
+    job = _read_job(run)
+    # A run whose δ is a column has none of its own.
+    stated = None if isinstance(job.budgets.delta, str) else job.budgets.delta
+    delta = require_delta(delta, stated)
     if job.run.seed is None and job.data.split_column is None:
         raise InputError(
             f"{run}: secret coins decided who was trained on, and a release does not keep them, so "
             "that members cannot be told from others; train with --split COLUMN, or audit a run "
             "with --seed"
         )
-    people = _people_of(job)
+    people = _read_people(job)
     from apiece.audit.findings import ModelScores, audit_scores
     from apiece.audit.stacked_training import model_confidences
     from apiece.jobs import load_model
 
     network = load_model(run / "model.pt").network
 
-    def side(records: Examples, groups: Any = None) -> ModelScores:
-        usable = records.of(~records.faulty)
-        phi = model_confidences(network, usable.features, usable.labels)
-        own = None if groups is None else groups[~records.faulty]
-        return ModelScores.of(phi, groups=own, people=usable.person)
+    def score(records: Examples, groups: Any = None) -> ModelScores:
+        usable = ~records.faulty
+        examples = records.of(usable)
+        confidences = model_confidences(network, examples.features, examples.labels)
+        if groups is not None:
+            groups = groups[usable]
+        return ModelScores.of(confidences, groups=groups, people=examples.person)
 
     names = people.budgets.groups.name[people.group_of_rows].astype(str)
-    sides, generator = (side(people.train, names), side(people.test)), np.random.default_rng(seed)
-    findings = audit_scores(*sides, delta=delta, confidence=confidence, generator=generator)
+    findings = audit_scores(
+        score(people.train, names),
+        score(people.test),
+        delta=delta,
+        confidence=confidence,
+        generator=np.random.default_rng(seed),
+    )
     return replace(findings, audit="run folder")
 
 
-def _job_of(run: Path) -> Job:
+def _read_job(run: Path) -> Job:
     """Return the job of a run folder, of which every file is what its statement is bound to."""
     from apiece.jobs import Run, read_job
 
@@ -184,11 +196,16 @@ def _job_of(run: Path) -> Job:
     return read_job(run / "config.toml")
 
 
-def _people_of(job: Job, coins: int | None = None) -> People:
+def _read_people(job: Job, coins: int | None = None) -> People:
     """Return the people of a run without those who have withdrawn since, by its ledger.
 
-    Raises `UnsupportedError` where its model predicts a number, and `AnalysisError` where the
-    ledger did not pay for it.
+    Args:
+        job: The run's.
+        coins: The seed of the coins that split members from others; None for the run's own.
+
+    Raises:
+        UnsupportedError: Where the run's model predicts a number.
+        AnalysisError: Where the ledger did not pay for the run.
     """
     from apiece.jobs.people import read_people
 
@@ -203,13 +220,20 @@ def _people_of(job: Job, coins: int | None = None) -> People:
     ledger = ledger_of(job)
     if ledger is None:
         return people
-    ledger.result(str(job.run.analysis))  # or it is another ledger, which knows of no withdrawal
-    train, test = (
-        each if each.ids is None else each.of(~gone_from(ledger, each.ids))
-        for each in (people.train, people.test)
+    # Raises where the ledger does not know the run: it is another one, without its withdrawals.
+    ledger.result(str(job.run.analysis))
+
+    def leave_out(records: Examples) -> Examples:
+        if records.ids is None:
+            return records
+        return records.of(~gone_from(ledger, records.ids))
+
+    return replace(
+        people,
+        train=leave_out(people.train),
+        test=leave_out(people.test),
+        budgets=people.budgets.taken(~gone_from(ledger, people.budgets.ids)),
     )
-    budgets = people.budgets.taken(~gone_from(ledger, people.budgets.ids))
-    return replace(people, train=train, test=test, budgets=budgets)
 
 
 @command.command("lira", short_help="Shadow models of a run's table (LiRA).")
@@ -221,7 +245,17 @@ def _people_of(job: Job, coins: int | None = None) -> People:
 @_seed
 @option("--out", type=Output(None), help="Folder of shadow models; resumed if it has some.")
 @_variant
-def of_shadow_run(variant: str, out: Path | None, **asked: Any) -> Findings:
+def audit_by_shadows(
+    run: Path,
+    models: int,
+    processes: int,
+    address: str | None,
+    seed: int,
+    out: Path | None,
+    variant: str,
+    *,
+    ray: bool,
+) -> Findings:
     """Train shadow models on a run's table, and attack each by all others (LiRA).
 
     People who have withdrawn from the run's ledger since are left out.
@@ -230,26 +264,19 @@ def of_shadow_run(variant: str, out: Path | None, **asked: Any) -> Findings:
     from apiece.audit.findings import LEAST_MODELS, shadow_findings
     from apiece.audit.membership import VARIANTS
 
-    models = _check.count("models", asked["models"], least=LEAST_MODELS)
-    count = _check.count("processes", asked["processes"])
-    if asked["ray"] and count > 1:
+    models = _check.count("models", models, least=LEAST_MODELS)
+    processes = _check.count("processes", processes)
+    if ray and processes > 1:
         raise InputError("--processes: with --cluster Ray decides; leave it out")
-    if asked["address"] is not None and not asked["ray"]:
+    if address is not None and not ray:
         raise InputError("--address: is of a Ray cluster; add --cluster to train there")
     if variant not in VARIANTS:
         raise unknown("variant", variant, VARIANTS)
-    job, stay = _shadow_job(asked["run"], models, asked["seed"])
-    mapper: Mapper
-    if asked["ray"]:
-        from apiece.adapters import cluster
-
-        mapper = cluster(asked["address"])
-    else:
-        from apiece.audit.shadows import processes, serially
-
-        mapper = serially if count == 1 else processes(count)
+    job, refuse_withdrawn = _make_shadow_job(run, models, seed)
+    mapper = _make_mapper(processes, address, ray=ray)
+    scores = _train_shadows(job, out, mapper, refuse_withdrawn)
     return replace(
-        shadow_findings(_shadow_scores(job, out, mapper, stay), variant=variant),
+        shadow_findings(scores, variant=variant),
         audit="shadow models of a run's table",
         unit=None if job.pool.people is None else "person",
         strategy=job.plan.strategy,
@@ -257,25 +284,38 @@ def of_shadow_run(variant: str, out: Path | None, **asked: Any) -> Findings:
     )
 
 
-def _shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Callable[[], None]]:
-    """Return the shadow models of a run's table, and what raises where somebody has withdrawn.
+def _make_mapper(processes: int, address: str | None, *, ray: bool) -> Mapper:
+    """Return the way in which blocks of shadow models are trained: here, or on a Ray cluster."""
+    if ray:
+        from apiece.adapters import cluster
 
-    What is wrong is found before training.
+        return cluster(address)
+    from apiece.audit import shadows
+
+    return shadows.serially if processes == 1 else shadows.processes(processes)
+
+
+def _make_shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Callable[[], None]]:
+    """Return the shadow models of a run's table, and a check that nobody in them has withdrawn.
+
+    Mistakes are found before training.
     """
     import numpy as np
 
-    job = _job_of(run)
-    people = _people_of(job, seed if job.run.seed is None else None)
+    job = _read_job(run)
+    people = _read_people(job, seed if job.run.seed is None else None)
     from apiece.audit.shadows import half_plan, table_job
     from apiece.jobs.prepared import with_batch
     from apiece.jobs.running import gone_from, ledger_of
 
     job = with_batch(job, people.budgets)
     training = job.training_of(job.training.strategy)
-    assert training.batch_size is not None  # as it is by now
-    usable, whole = ~people.train.faulty, people.budgets
+    assert training.batch_size is not None  # set by `with_batch`
+    usable = ~people.train.faulty
     train = people.train.of(usable)
-    budgets = whole.taken(usable if train.person is None else np.isin(whole.ids, train.person))
+    if train.person is not None:
+        usable = np.isin(people.budgets.ids, train.person)
+    budgets = people.budgets.taken(usable)
     plan = half_plan(
         budgets,
         training.strategy,
@@ -283,16 +323,17 @@ def _shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Callable[
         expected_batch_size=training.batch_size / 2,
         clip_norm=training.clip_norm,
     )
-    most, ledger = training.rows_per_person, ledger_of(job)
+    ledger = ledger_of(job)
 
-    def stay() -> None:
+    def refuse_withdrawn() -> None:
         if ledger is not None and gone_from(ledger, budgets.ids).any():
             raise StateError(
                 f"{run}: somebody in these shadow models has withdrawn; delete them, and repeat "
                 "the command with another --out"
             )
 
-    made = table_job(
+    rows_per_person = training.rows_per_person
+    shadow_job = table_job(
         train.features,
         train.labels,
         budgets,
@@ -300,37 +341,45 @@ def _shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Callable[
         models=models,
         seed=seed,
         people=train.person,
-        rows_per_person=most if isinstance(most, int) else None,
+        rows_per_person=rows_per_person if isinstance(rows_per_person, int) else None,
     )
-    return made, stay
+    return shadow_job, refuse_withdrawn
 
 
-def _shadow_scores(
-    job: ShadowJob, out: Path | None, mapper: Mapper, stay: Callable[[], None]
+def _train_shadows(
+    job: ShadowJob, out: Path | None, mapper: Mapper, refuse_withdrawn: Callable[[], None]
 ) -> ShadowScores:
-    """Return the scores of all models of `job`; what an earlier call left in `out` is kept.
+    """Return the scores of all models of a job; blocks that an earlier call left in `out` stay.
 
-    stay: called after each block of models.
+    Args:
+        job: The shadow models.
+        out: The folder of their blocks and scores; None to keep none.
+        mapper: Trains the blocks.
+        refuse_withdrawn: Called after each block of models.
     """
     from apiece.audit import train_shadows
     from apiece.audit.shadows import claim
 
-    def told(at: int, total: int) -> None:
-        bar.advance(f"block {at} of {total}")
-        stay()
+    def advance(block: int, total: int) -> None:
+        bar.advance(f"block {block} of {total}")
+        refuse_withdrawn()
 
-    kept = 0 if out is None else job.blocks - len(claim(job, out))
-    # What Ray says of a worker that died would be part of the answer.
-    with Bar(job.blocks, done=kept) as bar, redirect_stdout(sys.stderr):
+    finished = 0 if out is None else job.blocks - len(claim(job, out))
+    # Ray's message on a worker that died would be part of the answer on stdout.
+    with Bar(job.blocks, done=finished) as bar, redirect_stdout(sys.stderr):
         try:
-            scores = train_shadows(job, folder=out, mapper=mapper, progress=told)
+            scores = train_shadows(job, folder=out, mapper=mapper, progress=advance)
         except KeyboardInterrupt:
-            raise Interrupted(
-                "interrupted; nothing is kept: with --out FOLDER the next call would go on"
-                if out is None
-                else f"interrupted with {bar.done} of {job.blocks} blocks of models in {out}; the "
-                "same command goes on from there"
-            ) from None
+            if out is None:
+                message = (
+                    "interrupted; nothing is kept: with --out FOLDER the next call would go on"
+                )
+            else:
+                message = (
+                    f"interrupted with {bar.done} of {job.blocks} blocks of models in {out}; the "
+                    "same command goes on from there"
+                )
+            raise Interrupted(message) from None
     if out is not None:
         scores.save(out / "scores.npz")
     return scores
@@ -354,7 +403,7 @@ def _shadow_scores(
 @_seed
 @_delta
 @_confidence
-def of_model(
+def audit_model(
     model: Path,
     members: Path,
     others: Path,
@@ -370,21 +419,27 @@ def of_model(
     from apiece.audit.findings import ModelScores, audit_scores
     from apiece.audit.records import read_arrays
 
-    given = [read_arrays(path) for path in (members, others)]
-    for path, arrays in zip((members, others), given, strict=True):
+    member_arrays = read_arrays(members)
+    other_arrays = read_arrays(others)
+    for path, arrays in ((members, member_arrays), (others, other_arrays)):
         if not {"inputs", "targets"} <= set(arrays):
             raise DataError(f"{path}: has {sorted(arrays)}; give arrays inputs and targets")
     from apiece.audit.stacked_training import exported_model, model_confidences
 
-    network, generator = exported_model(model, trusted=trusted), np.random.default_rng(seed)
-    sides = []
-    for arrays in given:
+    network = exported_model(model, trusted=trusted)
+
+    def score(arrays: Mapping[str, Any]) -> ModelScores:
         inputs = arrays["inputs"].astype(np.float32)
-        phi = model_confidences(network, inputs, arrays["targets"])
-        whose = {name: arrays.get(name) for name in ("groups", "people")}
-        sides.append(ModelScores.of(phi, **whose))
-    delta = needed_delta(delta)
-    return audit_scores(*sides, delta=delta, confidence=confidence, generator=generator)
+        confidences = model_confidences(network, inputs, arrays["targets"])
+        return ModelScores.of(confidences, groups=arrays.get("groups"), people=arrays.get("people"))
+
+    return audit_scores(
+        score(member_arrays),
+        score(other_arrays),
+        delta=require_delta(delta),
+        confidence=confidence,
+        generator=np.random.default_rng(seed),
+    )
 
 
 @command.command("worlds", short_help="Scores of models with and without one record.")
@@ -392,16 +447,16 @@ def of_model(
     "--scores-in", type=PATH, required=True, help="Scores of models with the target, one a line."
 )
 @option("--scores-out", type=PATH, required=True, help="Scores of models without it, one a line.")
-@option("--plan", "plans", type=PATH, multiple=True, help="Plan of each world; they must agree.")
+@option("--plan", "paths", type=PATH, multiple=True, help="Plan of each world; they must agree.")
 @option("--anytime", is_flag=True, help="Read pairs until the claim of --epsilon or --plan breaks.")
 @option("--epsilon", type=float, help="ε that is claimed at δ; with --anytime.")
 @option("--group", help="Group of --plan whose curve is claimed; with --anytime.")
 @_delta
 @_confidence
-def of_two_worlds(
+def audit_worlds(
     scores_in: Path,
     scores_out: Path,
-    plans: tuple[Path, ...],
+    paths: tuple[Path, ...],
     *,
     delta: float | None,
     confidence: float,
@@ -410,42 +465,66 @@ def of_two_worlds(
     group: str | None,
 ) -> Findings:
     """Bound ε from the scores of models trained with and without one record."""
-    from apiece.audit import Claim, Findings, lower_bound, one_plan
+    from apiece.audit import Findings, lower_bound, one_plan
 
-    read = [read_plan(path) for path in plans]
-    if read:
-        one_plan(*read)
-    stated = {float(each) for plan in read for each in plan.budget_groups.delta}
-    ins, outs = _numbers(scores_in), _numbers(scores_out)
-    delta = needed_delta(delta, stated.pop() if len(stated) == 1 else None)
+    plans = [read_plan(path) for path in paths]
+    if plans:
+        one_plan(*plans)
+    # Plans state δ where it is the same for every group.
+    deltas = {float(delta) for plan in plans for delta in plan.budget_groups.delta}
+    inside = _read_numbers(scores_in)
+    outside = _read_numbers(scores_out)
+    delta = require_delta(delta, deltas.pop() if len(deltas) == 1 else None)
     if anytime:
-        if epsilon is not None:
-            whose, claim = "all", Claim.budget(epsilon, delta)
-        elif read:
-            whose = group or str(read[0].budget_groups.name[0])
-            if group is None and len(read[0].budget_groups) > 1:
-                raise InputError("--group: missing; say whose claim in --plan is audited")
-            claim = Claim.curve(read[0].curve(whose), "the plan's trade-off curve")
-        else:
-            raise InputError("--anytime: no claim; give --epsilon, or --plan")
-        most = max(len(ins), len(outs))
-        rounds, how = [{whose: (ins, outs)}], {"confidence": confidence, "delta": delta}
-        return _watched("two worlds", rounds, {whose: claim}, max_samples=most, **how)
+        name, claim = _make_claim(plans, epsilon, delta, group)
+        return _watch_claims(
+            "two worlds",
+            [{name: (inside, outside)}],
+            {name: claim},
+            max_samples=max(len(inside), len(outside)),
+            confidence=confidence,
+            delta=delta,
+        )
     refuse_given(("epsilon", "group"), "goes with --anytime; add it")
     bounds = tuple(
-        lower_bound(ins, outs, delta=delta, confidence=confidence, method=method)
+        lower_bound(inside, outside, delta=delta, confidence=confidence, method=method)
         for method in ("clopper-pearson", "gdp")
     )
     return Findings(audit="two worlds", bounds=bounds)
 
 
-def _watched(audit: str, rounds: Any, claims: dict[str, Claim], **how: Any) -> Findings:
-    """Return what was seen of each claim until it broke, or the rounds ended."""
+def _make_claim(
+    plans: list[Plan], epsilon: float | None, delta: float, group: str | None
+) -> tuple[str, Claim]:
+    """Return the claim that is audited and whose it is: of ε, or of a group of the first plan."""
+    from apiece.audit import Claim
+
+    if epsilon is not None:
+        return "all", Claim.budget(epsilon, delta)
+    if not plans:
+        raise InputError("--anytime: no claim; give --epsilon, or --plan")
+    names = plans[0].budget_groups.name
+    if group is None and len(names) > 1:
+        raise InputError("--group: missing; say whose claim in --plan is audited")
+    name = group or str(names[0])
+    return name, Claim.curve(plans[0].curve(name), "the plan's trade-off curve")
+
+
+def _watch_claims(
+    audit: str,
+    rounds: Any,
+    claims: dict[str, Claim],
+    *,
+    max_samples: int,
+    confidence: float,
+    delta: float,
+) -> Findings:
+    """Return the findings on each claim until it broke, or the rounds ended."""
     from apiece.audit import Findings, sequential
 
-    seen = sequential(rounds, claims, **how)
-    bounds = {name: (bound,) for name, bound in seen.bounds.items()}
-    return Findings(audit=audit, watched=seen.watched, bounds_by_group=bounds)
+    result = sequential(rounds, claims, max_samples=max_samples, confidence=confidence, delta=delta)
+    bounds = {name: (bound,) for name, bound in result.bounds.items()}
+    return Findings(audit=audit, watched=result.watched, bounds_by_group=bounds)
 
 
 @command.command("anytime", short_help="The engine under a run's plan, until a claim breaks.")
@@ -454,32 +533,35 @@ def _watched(audit: str, rounds: Any, claims: dict[str, Claim], **how: Any) -> F
 @_seed
 @_delta
 @_confidence
-def of_engine(
+def audit_engine(
     run: Path, max_samples: int, seed: int, delta: float | None, confidence: float
 ) -> Findings:
     """Release steps of a run's plan with and without a canary, until a claim breaks."""
     from apiece.audit import engine_rounds, step_claims
 
-    _job_of(run)  # the plan is what its statement is bound to
+    # Raises where the plan is not the one that the run's statement is bound to.
+    _read_job(run)
     plan = read_plan(run / "plan.json")
-    findings = _watched(
+    findings = _watch_claims(
         "steps of the engine, with a canary in each group and without",
         engine_rounds(plan, seed=seed),
         step_claims(plan),
         confidence=confidence,
         max_samples=max_samples,
-        delta=needed_delta(delta, float(plan.budget_groups.delta.max())),
+        delta=require_delta(delta, float(plan.budget_groups.delta.max())),
     )
     return replace(findings, strategy=plan.strategy, steps=plan.steps)
 
 
-def _numbers(path: Path) -> list[float]:
-    lines = read_text(path).split()
-    try:
-        return [float(line := each) for each in lines]
-    except ValueError:
-        at = lines.index(line) + 1
-        raise DataError(f"{path}, entry {at} = {line!r}: give one number a line") from None
+def _read_numbers(path: Path) -> list[float]:
+    """Return the numbers in a file, one a line."""
+    numbers = []
+    for entry, word in enumerate(read_text(path).split(), start=1):
+        try:
+            numbers.append(float(word))
+        except ValueError:
+            raise DataError(f"{path}, entry {entry} = {word!r}: give one number a line") from None
+    return numbers
 
 
 @command.command("canaries", short_help="One run, on canaries included by fair coins.")
@@ -488,7 +570,6 @@ def _numbers(path: Path) -> list[float]:
 )
 @option("--coins", type=PATH, help="CSV or Parquet that says who was included; joined by --ids.")
 @option("--ids", "id_column", default="id", help="Column of ids that joins --coins.")
-@renamed("--id", "--ids")
 @option("--score", default="score", help="Column of scores in --canaries.")
 @option("--included", default="included", help="Column of coins in --canaries or --coins.")
 @option("--group", help="Column of budget groups in --canaries or --coins.")
@@ -496,10 +577,10 @@ def _numbers(path: Path) -> list[float]:
     "--person",
     help="Column of persons' ids, in place of --ids; a canary is a person with many rows.",
 )
-@table_options
+@add_table_options
 @_delta
 @_confidence
-def of_canaries(delta: float | None, confidence: float, **flags: Any) -> Findings:
+def audit_canaries(delta: float | None, confidence: float, **flags: Any) -> Findings:
     """Bound ε from one run, on records or persons that were included by fair coins."""
     import numpy as np
 
@@ -507,36 +588,37 @@ def of_canaries(delta: float | None, confidence: float, **flags: Any) -> Finding
     from apiece.audit.membership import WHOLE, groups_without_roc
     from apiece.audit.records import read_canaries
 
-    dialect = dialect_from({name: flags.pop(name) for name in DIALECT})
+    dialect = make_dialect({name: flags.pop(name) for name in DIALECT})
     scores, truth, names = read_canaries(**flags, dialect=dialect)
-    delta = needed_delta(delta)
+    delta = require_delta(delta)
+    if names is not None:
+        # Half of the error is for all canaries together and half for the groups, so that all bounds
+        # of a method hold together with the confidence asked.
+        confidence = 1 - (1 - confidence) / 2
     methods = ("dp", "gdp")
-    unit = None if flags["person"] is None else "person"
-    if names is None:
-        bounds = tuple(
+    findings = Findings(
+        audit="one run",
+        unit=None if flags["person"] is None else "person",
+        bounds=tuple(
             one_run(scores, truth, delta=delta, confidence=confidence, method=method)
             for method in methods
-        )
-        whole = np.full(scores.size, WHOLE)
-        rocs = {WHOLE: roc_by_group(scores, truth, whole)[WHOLE]}
-        return Findings(audit="one run", unit=unit, bounds=bounds, rocs=rocs)
-    # Half of the error is for all canaries together and half for the groups, so that all bounds of
-    # a method hold together with the confidence asked.
-    half = 1 - (1 - confidence) / 2
-    bounds = tuple(
-        one_run(scores, truth, delta=delta, confidence=half, method=method) for method in methods
+        ),
     )
-    by_method = [
-        one_run_by_group(scores, truth, names, delta=delta, confidence=half, method=method)
+    if names is None:
+        everyone = np.full(scores.size, WHOLE)
+        # Of one group, whatever its name, the ROC of all is the answer.
+        rocs = roc_by_group(scores, truth, everyone)
+        return replace(findings, rocs={WHOLE: rocs[WHOLE]})
+    bounds_by_method = [
+        one_run_by_group(scores, truth, names, delta=delta, confidence=confidence, method=method)
         for method in methods
     ]
-    return Findings(
-        audit="one run",
-        unit=unit,
-        bounds=bounds,
-        bounds_by_group={
-            name: tuple(bounds[name] for bounds in by_method) for name in by_method[0]
-        },
+    bounds_by_group = {}
+    for name in bounds_by_method[0]:
+        bounds_by_group[name] = tuple(bounds[name] for bounds in bounds_by_method)
+    return replace(
+        findings,
+        bounds_by_group=bounds_by_group,
         rocs=roc_by_group(scores, truth, names),
         without_roc=groups_without_roc(truth, names),
     )
@@ -545,7 +627,7 @@ def of_canaries(delta: float | None, confidence: float, **flags: Any) -> Finding
 @command.command("shadows", short_help="Stored shadow models (LiRA).")
 @option("--shadows", type=PATH, required=True, help="scores.npz in the --out folder of audit lira.")
 @_variant
-def of_shadows(shadows: Path, variant: str) -> Findings:
+def audit_shadows(shadows: Path, variant: str) -> Findings:
     """Attack each of many stored shadow models by all others (LiRA)."""
     from apiece.audit import ShadowScores
     from apiece.audit.findings import shadow_findings

@@ -16,14 +16,14 @@ from apiece.cli._command import (
     Bar,
     Command,
     Output,
-    bullets,
     emit,
-    flag_of,
-    groups_from,
-    needed_delta,
+    format_bullets,
+    make_flag,
     option,
+    parse_groups,
     read_plan,
     refuse_given,
+    require_delta,
 )
 from apiece.contract import Explanation, choices, explain
 from apiece.contract.explain import count_participation
@@ -119,14 +119,14 @@ def _page(asked: Flags, levels: str | None, as_json: bool) -> None:
     mistakes: list[InputError] = []
     lacking = [name for name, value in asked.items() if value is None]
     if lacking:
-        flags = ", ".join(map(flag_of, lacking))
-        example = " ".join(f"{flag_of(name)} {EXAMPLES[name]}" for name in lacking)
+        flags = ", ".join(map(make_flag, lacking))
+        example = " ".join(f"{make_flag(name)} {EXAMPLES[name]}" for name in lacking)
         needs = "--page needs it" if len(lacking) == 1 else "--page needs them"
         mistakes.append(InputError(f"{flags}: missing; {needs}, as in {example}"))
     offer_groups = asked["groups"]
     if isinstance(offer_groups, str):
         try:
-            offer_groups = groups_from(offer_groups)
+            offer_groups = parse_groups(offer_groups)
         except InputError as error:
             mistakes.append(error)
     if mistakes:
@@ -168,7 +168,7 @@ def _explanation(
         return _of_plan(plan, group)
     if group is not None:
         raise InputError("--group: is a group of --plan; give the plan's file too, or leave it out")
-    delta = needed_delta(delta)
+    delta = require_delta(delta)
     if mechanism is None:
         if epsilon is None:
             raise InputError("--epsilon: missing; give it, --mechanism, or --plan and --group")
@@ -202,9 +202,9 @@ def text(explanation: Explanation) -> str:
             f"{explanation.relation.replace('_', '/')}, for {of}.",
             "The attacker knows everything about everyone else. The counts are averages.",
             "",
-            *bullets(explanation.sentences),
+            *format_bullets(explanation.sentences),
             "",
             "What it does not cover:",
-            *bullets(explanation.limits),
+            *format_bullets(explanation.limits),
         ]
     )

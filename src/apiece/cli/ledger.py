@@ -19,19 +19,17 @@ from apiece.cli._command import (
     CommandGroup,
     Decorator,
     Output,
-    columns,
-    dialect_from,
+    add_table_options,
     echo,
     emit,
-    gone,
-    needed_delta,
+    format_table,
+    make_dialect,
     option,
     read_plan,
     read_stdin,
     read_text,
     refuse_given,
-    renamed,
-    table_options,
+    require_delta,
     warn,
 )
 from apiece.cli.withdraw import account_of, receipt_text
@@ -86,11 +84,8 @@ def _open(url: str) -> Ledger:
 
 @subcommand("Make a ledger, and open accounts.", "apiece ledger init sqlite:///people.db")
 @url_argument
-@gone("--method", "is gone: every ledger charges trainings and queries in one currency")
-@gone("--order", "is gone: every ledger charges trainings and queries in one currency")
 @option("--data", help="CSV or Parquet file of the people to enroll.")
 @option("--person")
-@renamed("--ids", "--person")
 @option("--epsilon", help="Column of each person's ε; with --data.")
 @option(
     "--delta",
@@ -102,7 +97,7 @@ def _open(url: str) -> Ledger:
 @slack_option
 @option("--like", type=PATH, help="Find --slack for trainings by this plan.")
 @option("--times", type=int, help="Number of those trainings; with --like.  [default: 1]")
-@table_options
+@add_table_options
 @option("--json")
 def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     """Make a ledger, and open accounts for the people in a table: both, or neither.
@@ -130,11 +125,11 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
         budgets = Budgets.from_frame(
             data,
             epsilon=flags["epsilon"],
-            delta=needed_delta(flags["delta"]),
+            delta=require_delta(flags["delta"]),
             person=flags["person"],
             levels=flags["levels"],
             no_limit_cap=cap,
-            dialect=dialect_from(flags),
+            dialect=make_dialect(flags),
         )
         doubts = doubts_of_values(budgets.groups)
     times = 1 if flags["times"] is None else flags["times"]
@@ -301,7 +296,7 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
             rows.append([f"{kind} {name}", *shares, "yes" if q.renews else ""])
     document = {name: getattr(policy, name) for name in ("version", "unit", "every", "protects")}
     named = f"policy {policy.version}" if policy.version else "no policy: accounts are all there is"
-    lines = [named, *(columns(rows) if policy.quotas else []), policy.protects]
+    lines = [named, *(format_table(rows) if policy.quotas else []), policy.protects]
     emit(as_json, document | {"quotas": quotas}, lines)
 
 
@@ -320,7 +315,7 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
 @option("--data", help="CSV or Parquet file of the people who are in the analysis.")
 @option("--person", help="Column of persons' ids; with --data.")
 @option("--scope", help="Scope of the charge, as querier=clinic,purpose=care.")
-@table_options
+@add_table_options
 @option("--json")
 def charge(
     url: str, source: str | None, analysis: str, data: Path | None, as_json: bool, **flags: Any
@@ -358,7 +353,7 @@ def _people_of(ledger: Ledger, data: Path, flags: Flags) -> Ids:
     from apiece.datasets import read_table
     from apiece.ledger.codec import read_ids
 
-    texts = person_column(read_table(data, dialect_from(flags)), flags["person"])
+    texts = person_column(read_table(data, make_dialect(flags)), flags["person"])
     people = list(dict.fromkeys(texts.tolist()))
     ids, known = read_ids(people, ledger.id_kind)
     if not known.all():
@@ -427,7 +422,6 @@ def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
     type=float,
     help="Release --left with noise of this size, under the name --analysis.",
 )
-@gone("--person", "is the column of people's ids; for one person, apiece ledger receipt URL ID")
 @option("--json")
 def status(
     url: str, analysis: str | None, left: bool, noise_stddev: float | None, as_json: bool
@@ -453,7 +447,7 @@ def status(
             *(counts[n] for n in ("shares", "queries", "trainings")), strict=True
         ):
             rows.append([percent(share), *(f"{count:,}" for count in each)])
-        lines += [f"how many accounts, {title}:", *columns(rows)]
+        lines += [f"how many accounts, {title}:", *format_table(rows)]
         lines.append("Gaussian queries use the budget alone; trainings use the slack too.")
     if analysis is not None:
         status = ledger.status(analysis)

@@ -15,6 +15,7 @@ from apiece.assignment import (
     Compared,
     MeasuredGain,
     PredictedGain,
+    Strategy,
     compare,
     measured_gain,
     predicted_gain,
@@ -31,18 +32,18 @@ from apiece.cli._command import (
     PATH,
     Command,
     Output,
-    columns,
-    dialect_from,
+    add_table_options,
     emit,
-    flag_of,
-    groups_from,
-    needed_delta,
-    once,
+    format_table,
+    make_dialect,
+    make_dict,
+    make_flag,
     option,
+    parse_groups,
     parse_option,
     read_plan,
     refuse_given,
-    table_options,
+    require_delta,
     warn,
 )
 from apiece.errors import InputError
@@ -59,12 +60,23 @@ Example:
   apiece plan --records 50000 --groups strict:1:0.5,weak:3:0.5 --delta 1e-5 \\
               --batch-size 1024 --steps 1465 --compare --parameters 2570 --classes 10
 """
+# The heads of a group's columns beyond those that every plan has, by their names in JSON.
 HEADS = {
     "delta": "δ",
     "sampling_probability": "chance\nto join",
     "clip_norm": "clip\nnorm",
     "noise_multiplier": "noise\nover clip",
 }
+
+
+# The largest number of groups that a table has all of.
+MAX_ROWS = 20
+# How many of the first and of the last groups a table of more has.
+END_ROWS = 10
+# How many times less noise than under one budget for all is nothing to speak of.
+EQUAL_NOISE = 1.05
+# Points of accuracy; where not even the upper gains reached so many, there is nothing to gain.
+SMALL_GAIN = 0.5
 
 
 @click.command(cls=Command, epilog=EXAMPLE)
@@ -80,7 +92,7 @@ HEADS = {
 )
 @option("--ids", help="Column of unique record ids; with --data.")
 @option("--person", help="Column of persons' ids; with --data. A person may have several rows.")
-@table_options
+@add_table_options
 @option("--levels")
 @option("--no-limit-cap")
 @option("--batch-size")
@@ -119,138 +131,197 @@ def command(
         refuse_given(flags, "a plan read by --from has its own; leave it out")
         plan = read_plan(source)
     else:
-        budgets, strategy, how = _asked(flags)
-        plan = make_plan(budgets, strategy, **how)
-        if flags["person"] is not None:
-            plan = replace(plan, unit="person")
-        if (cap := flags["no_limit_cap"]) is not None:
-            plan = replace(plan, notes=(*plan.notes, cap_note(cap)))
-        short = describe_shortfall(plan)
-        warn([*doubts(plan.budget_groups), *([] if short is None else [short])])
+        plan = _make_plan(flags)
     if out is not None:
         write(out, plan.to_json(indent=2) + "\n", PLAN)
     if gaussian:
         _print_gaussians(plan, as_json)
     else:
-        emit(as_json, plan.to_dict(), table(plan))
+        emit(as_json, plan.to_dict(), format_plan(plan))
+
+
+def _make_plan(flags: Flags) -> Plan:
+    """Return the plan that the flags describe; doubts about it are warnings."""
+    budgets, strategy, settings = _read_request(flags)
+    plan = make_plan(budgets, strategy, **settings)
+    if flags["person"] is not None:
+        plan = replace(plan, unit="person")
+    if flags["no_limit_cap"] is not None:
+        plan = replace(plan, notes=(*plan.notes, cap_note(flags["no_limit_cap"])))
+    warnings = doubts(plan.budget_groups)
+    shortfall = describe_shortfall(plan)
+    if shortfall is not None:
+        warnings = [*warnings, shortfall]
+    warn(warnings)
+    return plan
 
 
 def _print_gaussians(plan: Plan, as_json: bool) -> None:
     """Print each group's μ, slack and regret: numbers that add up, as squares, over trainings."""
-    groups, rows = [], [["group", "ε\nspent", "μ", "slack", "regret"]]
-    for k, (group, spent) in enumerate(zip(plan.groups, plan.epsilon_spent, strict=True)):
-        gaussian, asked = plan.gaussian(k), {"epsilon": group.epsilon, "delta": group.delta}
-        groups.append({"name": group.name, **asked, **asdict(gaussian)})
+    documents = []
+    rows = [["group", "ε\nspent", "μ", "slack", "regret"]]
+    for g, (group, spent) in enumerate(zip(plan.groups, plan.epsilon_spent, strict=True)):
+        gaussian = plan.gaussian(g)
+        documents.append(
+            {
+                "name": group.name,
+                "epsilon": group.epsilon,
+                "delta": group.delta,
+                **asdict(gaussian),
+            }
+        )
         numbers = (float(spent), gaussian.mu, gaussian.slack, gaussian.regret)
-        rows.append([group.name, *(rounded_up(each, 3) for each in numbers)])
-    emit(as_json, {"groups": groups}, "\n".join(columns(rows)))
+        rows.append([group.name, *(rounded_up(number, 3) for number in numbers)])
+    emit(as_json, {"groups": documents}, "\n".join(format_table(rows)))
 
 
-def _asked(flags: Flags) -> tuple[Budgets, Any, Flags]:
+def _read_request(flags: Flags) -> tuple[Budgets, Strategy, Flags]:
     """Return the budgets, the strategy, and the other arguments of `assign` and `compare`."""
-    options = once("--option", map(parse_option, flags["option"]))
-    flags["delta"] = needed_delta(flags["delta"])
+    options = make_dict("--option", map(parse_option, flags["option"]))
+    flags["delta"] = require_delta(flags["delta"])
     for name in ("batch_size", "steps"):
         if flags[name] is None:
-            raise InputError(f"{flag_of(name)}: missing; give it, or --from a plan")
-    budgets = budgets_from(flags)
+            raise InputError(f"{make_flag(name)}: missing; give it, or --from a plan")
+    budgets = read_budgets(flags)
     refuse_absurd(float(budgets.epsilon.max()))
-    how = {name: flags[name] for name in ("steps", "clip_norm", "method")}
-    how["expected_batch_size"] = flags["batch_size"]
-    return budgets, make_strategy(flags["strategy"], **options), how
+    settings = {
+        "steps": flags["steps"],
+        "clip_norm": flags["clip_norm"],
+        "method": flags["method"],
+        "expected_batch_size": flags["batch_size"],
+    }
+    return budgets, make_strategy(flags["strategy"], **options), settings
 
 
 def _compare(flags: Flags, parameters: int | None, classes: int | None, as_json: bool) -> None:
-    """Print what each strategy makes of the budgets, the given one with its options among them."""
+    """Print strategies side by side, the one of --strategy with its options among them."""
     if classes is not None and parameters is None:
         raise InputError("--parameters: missing; --classes needs it")
-    budgets, given, how = _asked(flags)
-    strategies = [
-        given if given.name == (each if isinstance(each, str) else each.name) else each
-        for each in COMPARED
-    ]
-    rows = compare(budgets, strategies if given in strategies else [*strategies, given], **how)
+    budgets, chosen, settings = _read_request(flags)
+    rows = compare(budgets, _list_strategies(chosen), **settings)
     warn(doubts(budgets.groups))
-    noises = {
-        row.strategy: relative_noise(row.noise_over_signal, flags["steps"], parameters)
-        for row in rows
-        if parameters is not None and row.noise_over_signal is not None
-    }
-    base = noises.get("uniform")
-    gain = None if base is None else measured_gain(base)
-    predicted = {
-        name: predicted_gain(base, noise, classes)
-        for name, noise in noises.items()
-        if base is not None and classes is not None and gain is not None
-    }
+    noises = {}
+    if parameters is not None:
+        noises = {
+            row.strategy: relative_noise(row.noise_over_signal, flags["steps"], parameters)
+            for row in rows
+            if row.noise_over_signal is not None
+        }
+    baseline = noises.get("uniform")
+    gain = None if baseline is None else measured_gain(baseline)
+    predicted = {}
+    if baseline is not None and gain is not None and classes is not None:
+        predicted = {
+            name: predicted_gain(baseline, noise, classes) for name, noise in noises.items()
+        }
     document = {
         "strategies": [row.to_dict() for row in rows],
-        "relative_noise": base,
+        "relative_noise": baseline,
         "measured_gain": None if gain is None else asdict(gain),
-        "predicted_gain": {n: None if p is None else asdict(p) for n, p in predicted.items()},
+        "predicted_gain": {
+            name: None if prediction is None else asdict(prediction)
+            for name, prediction in predicted.items()
+        },
     }
-    emit(as_json, document, f"{comparison(rows)}\n\n{prospect(rows, base, gain, predicted)}")
+    comparison = format_comparison(rows)
+    prospect = describe_prospect(rows, baseline, gain, predicted)
+    emit(as_json, document, f"{comparison}\n\n{prospect}")
 
 
-def comparison(compared: Sequence[Compared]) -> str:
-    """Return strategies side by side, less than 80 columns wide, and what there is against each."""
+def _list_strategies(chosen: Strategy) -> list[Strategy | str]:
+    """Return the strategies to compare, with the one chosen in the place of its name."""
+    strategies: list[Strategy | str] = []
+    for strategy in COMPARED:
+        name = strategy if isinstance(strategy, str) else strategy.name
+        strategies.append(chosen if name == chosen.name else strategy)
+    if chosen not in strategies:
+        strategies.append(chosen)
+    return strategies
+
+
+def format_comparison(compared: Sequence[Compared]) -> str:
+    """Return strategies side by side, less than 80 columns wide, and the objections to each."""
     rows = [["strategy", "noise\nover signal", "less than\nuniform", "unspent", "largest\nexcess"]]
-    for each in compared:
-        if each.noise_over_signal is None:
-            rows.append([each.strategy, *["–"] * 4])
+    for row in compared:
+        if row.noise_over_signal is None:
+            rows.append([row.strategy, *["–"] * 4])
             continue
-        less = "–" if each.below_uniform is None else f"{each.below_uniform:.3g} x"
-        excess = "–" if each.excess is None else rounded_up(each.excess)
-        unspent = f"{100 * (each.unspent or 0.0):.3g} %"
-        rows.append([each.strategy, f"{each.noise_over_signal:.4g}", less, unspent, excess])
-    against = [f"{each.strategy}: {each.objection}" for each in compared if each.objection]
-    return "\n".join([*columns(rows), *([""] if against else []), *map(plain, against)])
+        reduction = "–" if row.below_uniform is None else f"{row.below_uniform:.3g} x"
+        excess = "–" if row.excess is None else rounded_up(row.excess)
+        unspent = f"{100 * (row.unspent or 0.0):.3g} %"
+        noise = f"{row.noise_over_signal:.4g}"
+        rows.append([row.strategy, noise, reduction, unspent, excess])
+    lines = format_table(rows)
+    objections = [f"{row.strategy}: {row.objection}" for row in compared if row.objection]
+    if objections:
+        lines += ["", *map(plain, objections)]
+    return "\n".join(lines)
 
 
-def prospect(
+def describe_prospect(
     rows: Sequence[Compared],
     noise: float | None,
     gain: MeasuredGain | None,
     predicted: Mapping[str, PredictedGain | None],
 ) -> str:
-    """Return what so much less noise has been seen to bring; "nothing here" is an answer."""
+    """Return what so much less noise has been seen to bring; "nothing here" is an answer.
+
+    Args:
+        rows: The strategies.
+        noise: The relative noise of a training under uniform; None where it is not known.
+        gain: What was measured at that noise.
+        predicted: What each strategy is predicted to gain.
+    """
     # The individual strategy with the least noise counts, against the better of one budget for all.
-    less = {row.strategy: row.below_uniform or 0.0 for row in rows if row.objection is None}
-    # As the table shows them: who is equal there is named together.
-    shown = {name: float(f"{times:.3g}") for name, times in less.items()}
-    tied = [name for name, times in shown.items() if times == max(shown.values())] or ["uniform"]
-    best, all_best = tied[0], " and ".join(tied)
-    one = max(less.get("uniform", 0.0), less.get("threshold", 0.0))
-    if less.get(best, 0.0) < 1.05 * one:
-        told = "Nothing here: one budget for all has as little noise, within 5 %."
+    reductions = {row.strategy: row.below_uniform or 0.0 for row in rows if row.objection is None}
+    # Rounded as in the table: strategies that are equal there are named together.
+    rounded = {name: float(f"{factor:.3g}") for name, factor in reductions.items()}
+    least_noise = max(rounded.values(), default=0.0)
+    tied = [name for name, factor in rounded.items() if factor == least_noise] or ["uniform"]
+    best = tied[0]
+    one_budget = max(reductions.get("uniform", 0.0), reductions.get("threshold", 0.0))
+    if reductions.get(best, 0.0) < EQUAL_NOISE * one_budget:
+        text = "Nothing here: one budget for all has as little noise, within 5 %."
     elif noise is None:
-        have = "have" if tied[1:] else "has"
-        told = (
-            f"{all_best} {have} the least noise; with --parameters this says what that has brought."
+        verb = "have" if len(tied) > 1 else "has"
+        text = (
+            f"{' and '.join(tied)} {verb} the least noise; with --parameters this says what that "
+            "has brought."
         )
     elif gain is None:
-        told = f"Noise {noise:.2g} of the signal under uniform: nothing was measured there."
+        text = f"Noise {noise:.2g} of the signal under uniform: nothing was measured there."
     else:
-        over, beside = gain.over_uniform, gain.over_one_budget
-        told = (
-            f"{'Nothing here' if max(over) < 0.5 else 'Measured'}: in {gain.trainings} trainings "
-            f"with noise of {gain.noise[0]:g} to {gain.noise[1]:g} of the signal under uniform "
-            f"(here {noise:.2g}), sample gained {over[0]:+.1f} to {over[1]:+.1f} points of "
-            f"accuracy over uniform and {beside[0]:+.1f} to {beside[1]:+.1f} over the better of "
-            "uniform and threshold (the middle 80 %; docs/results/when-it-pays.md)."
-        )
-        if (guess := predicted.get(best)) is not None:
-            told += (
-                f" Predicted: {best} {guess.points:+.1f} points over uniform. On data sets held "
-                f"back such predictions erred by {guess.error:.1f} points, “no gain” by "
-                f"{guess.error_of_none:.1f}."
+        text = _describe_gain(gain, noise)
+        prediction = predicted.get(best)
+        if prediction is not None:
+            text += (
+                f" Predicted: {best} {prediction.points:+.1f} points over uniform. On data sets "
+                f"held back such predictions erred by {prediction.error:.1f} points, “no gain” by "
+                f"{prediction.error_of_none:.1f}."
             )
-    return "\n".join(wrap(told, 79))
+    return "\n".join(wrap(text, 79))
 
 
-def budgets_from(flags: Flags) -> Budgets:
-    """Return the budgets that the flags of a command describe."""
-    delta, excess, cap = flags["delta"], flags["excess"], flags["no_limit_cap"]
+def _describe_gain(gain: MeasuredGain, noise: float) -> str:
+    """Return what was measured at a noise, in words."""
+    verdict = "Nothing here" if max(gain.over_uniform) < SMALL_GAIN else "Measured"
+    low_noise, high_noise = gain.noise
+    uniform_low, uniform_high = gain.over_uniform
+    one_low, one_high = gain.over_one_budget
+    return (
+        f"{verdict}: in {gain.trainings} trainings with noise of {low_noise:g} to {high_noise:g} "
+        f"of the signal under uniform (here {noise:.2g}), sample gained {uniform_low:+.1f} to "
+        f"{uniform_high:+.1f} points of accuracy over uniform and {one_low:+.1f} to "
+        f"{one_high:+.1f} over the better of uniform and threshold (the middle 80 %; "
+        "docs/results/when-it-pays.md)."
+    )
+
+
+def read_budgets(flags: Flags) -> Budgets:
+    """Return the budgets that the flags of a command describe: a table's, or those of groups."""
+    delta = flags["delta"]
+    excess = flags["excess"]
+    cap = flags["no_limit_cap"]
     if flags["data"] is not None:
         if flags["groups"] is not None or flags["records"] is not None:
             raise InputError("--data: budgets are given twice; leave out --groups and --records")
@@ -265,7 +336,7 @@ def budgets_from(flags: Flags) -> Budgets:
             excess=excess,
             levels=flags["levels"],
             no_limit_cap=cap,
-            dialect=dialect_from(flags),
+            dialect=make_dialect(flags),
         )
     if flags["person"] is not None:
         raise InputError("--person: is a column of --data; give the table, or leave it out")
@@ -276,68 +347,92 @@ def budgets_from(flags: Flags) -> Budgets:
         raise InputError("budgets: none given; give --records and --groups, or --data")
     if isinstance(delta, str) or isinstance(excess, str):
         raise InputError(f"--delta, --excess = {delta!r}, {excess!r}: give numbers with --groups")
-    groups = [(n, capped(e, cap), share) for n, e, share in groups_from(flags["groups"])]
+    groups = [
+        (name, capped(epsilon, cap), share)
+        for name, epsilon, share in parse_groups(flags["groups"])
+    ]
     budgets = Budgets.from_groups(groups, flags["records"], delta)
     return budgets if excess is None else budgets.bounded(excess)
 
 
-def table(plan: Plan) -> str:
+def format_plan(plan: Plan) -> str:
     """Return the plan as a table for people, 80 columns wide; of many groups the first and last."""
     data = plan.to_dict()
-    groups, deltas = data["groups"], {group["delta"] for group in data["groups"]}
-    names = [] if "stages" in data else list(HEADS)[1:]
-    names = (["delta"] if len(deltas) > 1 else []) + names
-    rows = [_row(group, names) for group in groups]
-    if len(rows) > 20:
-        rows = [*rows[:10], ["…"] * len(rows[0]), *rows[-10:]]
+    groups = data["groups"]
+    deltas = {group["delta"] for group in groups}
+    names = []
+    if len(deltas) > 1:
+        names.append("delta")
+    if "stages" not in data:
+        names += ["sampling_probability", "clip_norm", "noise_multiplier"]
+    rows = [_format_group(group, names) for group in groups]
+    if len(rows) > MAX_ROWS:
+        rows = [*rows[:END_ROWS], ["…"] * len(rows[0]), *rows[-END_ROWS:]]
     heads = [f"{plan.unit}s", "ε\nasked", "ε\nspent", *(HEADS[name] for name in names)]
-    shown = columns([["group", *heads, "advan-\ntage", "excess"], *rows])
-    one = f", δ = {groups[0]['delta']:.6g}" if len(deltas) == 1 else ""
-    many = f"{plan.records} {plan.unit}s, {plan.steps} steps"
-    head = [f"{plan.strategy}: {many}, relation {plan.relation}{one}"]
-    if len(plan.stages) > 1:
-        head.append(f"{len(plan.stages)} stages, combined by: {plan.combine}")
-    else:
-        stage = plan.stages[0]
-        head.append(
-            f"noise stddev {stage.noise_stddev:.6g} on the sum, expected batch size "
-            f"{stage.expected_batch_size:g}"
-        )
-    notes = ["", *plan.notes] if plan.notes else []
-    if (plan.spent_share < UNSPENT).any():
-        notes = ["", "* spends less than 95 % of what it asked", *notes]
+    rows.insert(0, ["group", *heads, "advan-\ntage", "excess"])
+    title = (
+        f"{plan.strategy}: {plan.records} {plan.unit}s, {plan.steps} steps, relation "
+        f"{plan.relation}"
+    )
+    if len(deltas) == 1:
+        title += f", δ = {groups[0]['delta']:.6g}"
+    lines = [title, _describe_stages(plan), "", *format_table(rows)]
     if not (plan.epsilon_spent <= plan.budget_groups.epsilon).all():
-        notes = ["", "! BROKEN: spends more than was asked", *notes]
+        lines += ["", "! BROKEN: spends more than was asked"]
+    if (plan.spent_share < UNSPENT).any():
+        lines += ["", "* spends less than 95 % of what it asked"]
+    if plan.notes:
+        lines += ["", *plan.notes]
     if not plan.releasable:
-        notes += ["", "NOT FOR RELEASE:", *(f"  {objection}" for objection in plan.objections)]
-    return "\n".join([*head, "", *shown, *notes])
+        lines += ["", "NOT FOR RELEASE:", *(f"  {objection}" for objection in plan.objections)]
+    return "\n".join(lines)
 
 
-def _row(group: Json, names: list[str]) -> list[str]:
-    """Return the cells of one group."""
-    asked, spent = budget_cells(group["epsilon"], group["epsilon_spent"])
-    broken = group["epsilon_spent"] > group["epsilon"]
-    mark = "!" if broken else "*" if group["spent_share"] < UNSPENT else ""
-    cells = [group["name"], str(group["records"]), asked, spent + mark]
-    cells += [_cell(group[name], up=False) for name in names]
-    return [*cells, _cell(group["advantage"], up=True), _cell(group["excess"], up=True)]
+def _describe_stages(plan: Plan) -> str:
+    """Return noise and batch size of a plan of one stage, or how several are combined."""
+    if len(plan.stages) > 1:
+        return f"{len(plan.stages)} stages, combined by: {plan.combine}"
+    stage = plan.stages[0]
+    return (
+        f"noise stddev {stage.noise_stddev:.6g} on the sum, expected batch size "
+        f"{stage.expected_batch_size:g}"
+    )
 
 
-def _cell(value: object, *, up: bool) -> str:
+def _format_group(group: Json, names: list[str]) -> list[str]:
+    """Return the cells of one group, with its numbers of these names."""
+    asked, spent = format_budget(group["epsilon"], group["epsilon_spent"])
+    if group["epsilon_spent"] > group["epsilon"]:
+        spent += "!"
+    elif group["spent_share"] < UNSPENT:
+        spent += "*"
+    return [
+        group["name"],
+        str(group["records"]),
+        asked,
+        spent,
+        *(_format_number(group[name], round_up=False) for name in names),
+        _format_number(group["advantage"], round_up=True),
+        _format_number(group["excess"], round_up=True),
+    ]
+
+
+def _format_number(value: object, *, round_up: bool) -> str:
     """Return a number in four digits, or in three and rounded up where it is an upper bound."""
     if not isinstance(value, float):
         return "–" if value is None else plain(value)
-    return rounded_up(value, 3) if up else f"{value:.4g}"
+    return rounded_up(value, 3) if round_up else f"{value:.4g}"
 
 
-def budget_cells(asked: float, spent: float) -> tuple[str, str]:
+def format_budget(asked: float, spent: float) -> tuple[str, str]:
     """Return ε asked, and ε spent rounded up, in as many digits as tell which is larger.
 
-    >>> budget_cells(0.5, 0.49991), budget_cells(0.5, 0.500001), budget_cells(0.50004, 0.50003)
+    >>> format_budget(0.5, 0.49991), format_budget(0.5, 0.500001), format_budget(0.50004, 0.50003)
     (('0.5', '0.5'), ('0.5', '0.5001'), ('0.50004', '0.50003'))
     """
     for digits in range(4, 18):
-        asks, spends = f"{asked:.{digits}g}", rounded_up(spent, digits)
-        if (float(spends) > float(asks)) == (spent > asked):
+        asked_text = f"{asked:.{digits}g}"
+        spent_text = rounded_up(spent, digits)
+        if (float(spent_text) > float(asked_text)) == (spent > asked):
             break
-    return asks, spends
+    return asked_text, spent_text

@@ -25,16 +25,16 @@ from apiece.cli._command import (
     Output,
     Printed,
     Scratch,
-    assigned,
-    columns,
-    dialect_from,
+    add_table_options,
     emit,
-    flag_of,
-    interval_from,
-    needed_delta,
-    once,
+    format_table,
+    make_dialect,
+    make_dict,
+    make_flag,
     option,
-    table_options,
+    parse_assignment,
+    parse_interval,
+    require_delta,
 )
 from apiece.errors import ApieceError, InputError, together
 
@@ -70,7 +70,7 @@ Example:
     help="Kind of a column, as column=text (numeric, text, date, boolean); repeatable.",
 )
 @option("--schema", "columns_file", type=PATH, help="Public schema, as `apiece schema` writes it.")
-@table_options
+@add_table_options
 @option("--rows-per-person", type=int, help="Most rows that one person brings; public.")
 @option("--epsilon", type=float, help="ε of the query: the most it costs anyone; needed.")
 @option(
@@ -134,14 +134,18 @@ def command(
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
     if flags["scope"] is not None and flags["url"] is None:
         raise InputError("--scope: is of a charge to a ledger; give --ledger too")
-    dialect = dialect_from(flags)
+    dialect = make_dialect(flags)
     schema = Schema.of_columns(
         flags["person"] or "",
         _declared(flags["columns_file"]),
-        bounds=once("--bounds", (interval_from("--bounds", b, BOUNDS) for b in flags["bounds"])),
-        groups=once("--values", map(_values, flags["values"])),
+        bounds=make_dict(
+            "--bounds", (parse_interval("--bounds", b, BOUNDS) for b in flags["bounds"])
+        ),
+        groups=make_dict("--values", map(_values, flags["values"])),
         rows_per_person=flags["rows_per_person"],
-        kinds=once("--kind", (assigned("--kind", k, KINDS, last=True) for k in flags["kinds"])),
+        kinds=make_dict(
+            "--kind", (parse_assignment("--kind", k, KINDS, last=True) for k in flags["kinds"])
+        ),
         decimal=dialect.decimal,
     )
     _refuse_mistakes(query, schema, flags)
@@ -189,11 +193,11 @@ def _refuse_mistakes(query: str, schema: Schema, flags: Flags) -> None:
     lacking = [name for name in NEEDED if flags[name] is None]
     if lacking == ["delta"]:
         try:
-            needed_delta(None)
+            require_delta(None)
         except InputError as error:
             mistakes.append(error)
     elif lacking:
-        wanted = ", ".join(f"{flag_of(name)} ({NEEDED[name][0]})" for name in lacking)
+        wanted = ", ".join(f"{make_flag(name)} ({NEEDED[name][0]})" for name in lacking)
         example = " ".join(NEEDED[name][1] for name in lacking)
         remedy = "give it" if len(lacking) == 1 else "give them"
         mistakes.append(InputError(f"{wanted}: missing; {remedy}, as in {example}"))
@@ -251,7 +255,7 @@ def _registered(
 
 
 def _values(text: str) -> tuple[str, list[str]]:
-    name, rest = assigned("--values", text, "column=A,B, as in region=north,south")
+    name, rest = parse_assignment("--values", text, "column=A,B, as in region=north,south")
     values = rest.split(",")
     for value in values:
         if value != value.strip() or not value:
@@ -283,7 +287,7 @@ def _priced(cost: QueryCost, delta: float) -> list[str]:
         _counted(cost.counted, cost.rows_per_person),
         "each pays for what their own rows add; whoever cannot is left out, and nobody is told",
         "",
-        *columns(rows),
+        *format_table(rows),
         f"(accounts with δ = {delta:g})",
     ]
 

@@ -15,11 +15,10 @@ from apiece.cli._command import (
     Command,
     Output,
     emit,
-    flag_of,
+    make_flag,
     option,
     read_plan,
     read_text,
-    renamed,
 )
 from apiece.errors import DataError, InputError, OptionError
 
@@ -50,7 +49,6 @@ NAMES = {"internal": "report.html", "public": "report-public.html"}
 @option(
     "--levels", help="Budgets on offer under a plan, as low=1,high=8 or ε:δ,…; a run has its own."
 )
-@renamed("--level", "--levels")
 @option(
     "--as",
     "kind",
@@ -93,7 +91,7 @@ def command(
         raise InputError("--levels: are for the page of a plan; a run has those of its config")
     if words and not source.is_dir():
         raise InputError(
-            f"{flag_of(min(words))}: is for a run folder, which {source} is not; leave it out"
+            f"{make_flag(min(words))}: is for a run folder, which {source} is not; leave it out"
         )
     if kind != "page":
         if levels or edition != EDITIONS[0] or not source.is_dir():

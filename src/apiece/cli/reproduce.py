@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli import Interrupted
-from apiece.cli._command import PATH, Bar, Command, Output, Scratch, columns, echo, emit, option
+from apiece.cli._command import (
+    PATH,
+    Bar,
+    Command,
+    Output,
+    Scratch,
+    echo,
+    emit,
+    format_table,
+    option,
+)
 from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -135,7 +145,7 @@ def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
         return
     for table in experiment.tables(done):
         echo(f"{table.title}\n" * bool(table.title), nl=False)
-        echo("\n".join(columns([table.head, *table.rows], width=120)) + "\n")
+        echo("\n".join(format_table([table.head, *table.rows], width=120)) + "\n")
 
 
 def chosen(units: Sequence[Unit], only: Sequence[str]) -> list[Unit]:

@@ -9,11 +9,11 @@ from apiece.cli._command import (
     PATH,
     Command,
     Output,
-    dialect_from,
+    add_table_options,
     echo,
     emit,
+    make_dialect,
     option,
-    table_options,
 )
 from apiece.datasets import PACKAGED, read_schema
 from apiece.datasets.cells import require_column
@@ -37,7 +37,7 @@ Examples:
 @option("--person", help="Column of persons' ids, which is no feature.")
 @option("--ids", help="Column of record ids, which is no feature.")
 @option("--epsilon", help="Column of budgets, which is no feature.")
-@table_options
+@add_table_options
 @option(
     "--check",
     type=PATH,
@@ -73,7 +73,7 @@ def command(
     if str(data) in PACKAGED and check is None:
         _put(read_schema_text(str(data)), out)
         return
-    header = read_header(data, dialect_from(written))
+    header = read_header(data, make_dialect(written))
     skip += tuple(name for name in (person, ids, epsilon) if name is not None)
     if label in skip:
         raise InputError(

@@ -10,13 +10,13 @@ import click
 
 from apiece.cli._command import (
     Command,
-    assigned,
     emit,
-    interval_from,
-    misread,
-    numbers_from,
-    once,
+    make_dict,
+    make_form_error,
     option,
+    parse_assignment,
+    parse_interval,
+    parse_numbers,
     refuse_given,
 )
 from apiece.errors import InputError, unknown
@@ -65,7 +65,7 @@ def command(
     """
     from apiece.sensitivity import Query
 
-    query = Query(expression, once("--range", map(_range, ranges)))
+    query = Query(expression, make_dict("--range", map(_range, ranges)))
     if noise_stddev is None:
         refuse_given(["order"], "is of the Rényi loss; give --noise-stddev too, or leave it out")
     if mean_of is not None:
@@ -117,8 +117,8 @@ def _maximum(maximum: Maximum) -> Json:
 def _at(query: Query, text: str) -> Json:
     from apiece.sensitivity import partial_sensitivity
 
-    pairs = (assigned("--at", part, "name=NUMBER, as in a=1") for part in text.split(","))
-    values = once("--at", ((name.strip(), numbers_from("--at", one)) for name, one in pairs))
+    pairs = (parse_assignment("--at", part, "name=NUMBER, as in a=1") for part in text.split(","))
+    values = make_dict("--at", ((name.strip(), parse_numbers("--at", one)) for name, one in pairs))
     for name in values.keys() - set(query.attributes):
         raise unknown(f"attribute in --at {text!r}", name, query.attributes)
 
@@ -210,7 +210,7 @@ def _draw(query: Query, path: Path) -> None:
 
 def _range(text: str) -> tuple[str, tuple[float, float]]:
     form = "name=LOWER:UPPER, as in a=1:2"
-    name, ends = interval_from("--range", text, form)
+    name, ends = parse_interval("--range", text, form)
     if not name.strip().isidentifier():
-        raise misread("--range", text, form)
+        raise make_form_error("--range", text, form)
     return name.strip(), ends

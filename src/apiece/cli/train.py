@@ -17,11 +17,10 @@ from apiece.cli._command import (
     Bar,
     Command,
     echo,
-    flag_of,
-    needed_delta,
-    number_or_name,
+    make_flag,
     option,
-    renamed,
+    parse_number_or_name,
+    require_delta,
 )
 from apiece.errors import InputError, OptionError, unknown
 
@@ -71,7 +70,7 @@ def setting_options() -> list[click.Parameter]:
         shown = f"{default:g}" if isinstance(default, int | float) else default
         text = f"{how.help}  [default: {shown}]" if shown else how.help
         kind: object = {object: NUMBER_OR_NAME, Levels: str}.get(how.kind, how.kind)
-        names = [flag_of(how.flag or name), name]
+        names = [make_flag(how.flag or name), name]
         options.append(click.Option(names, type=kind, multiple=how.repeatable, help=text))
     return options
 
@@ -95,7 +94,6 @@ def setting_options() -> list[click.Parameter]:
     metavar="FILE",
     help="Search the settings in this file (TOML): the best of a random number of runs.",
 )
-@renamed("--level", "--levels")
 @option("--json", help="Print the metrics as one JSON document.")
 def command(
     config: Path | None,
@@ -208,7 +206,7 @@ def _search(tune: Path, changes: Flags) -> Flags:
     SearchSettings(**{"space": {}, **search})
     if fixed := [name for name in search["space"] if name in changes]:
         raise OptionError(
-            f"{flag_of(fixed[0])}: is searched in {tune}; leave it out, or take it out of there"
+            f"{make_flag(fixed[0])}: is searched in {tune}; leave it out, or take it out of there"
         )
     return search
 
@@ -236,7 +234,7 @@ def job_from_flags(
 
     changes = {name: value for name, value in flags.items() if value not in (None, ())}
     if "epsilon" in changes:
-        if isinstance(number_or_name(changes["epsilon"]), float):
+        if isinstance(parse_number_or_name(changes["epsilon"]), float):
             raise InputError(
                 f"--epsilon = {changes['epsilon']}: is a number, but must name the column with "
                 "each record's ε; for one ε for all, add a column that holds it"
@@ -257,5 +255,5 @@ def job_from_flags(
         stated = {}
     else:
         job, stated = read_job(config, changes), read_toml(config, "config").get("budgets", {})
-    needed_delta(changes.get("delta", stated.get("delta")))
+    require_delta(changes.get("delta", stated.get("delta")))
     return job

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from apiece._text import percent, plain, shown
-from apiece.cli._command import Command, bullets, columns, emit, option
+from apiece.cli._command import Command, emit, format_bullets, format_table, option
 from apiece.errors import DataError
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ def receipt_text(receipt: Receipt) -> str:
             result = f"{c.released} released" if c.committed else "not yet"
             rows.append([c.analysis, c.at, percent(c.share), percent(c.slack), result])
         rows.append(["together", "", percent(receipt.spent), percent(receipt.slack), ""])
-        lines += [*columns(rows), ""]
+        lines += [*format_table(rows), ""]
     if receipt.slack:
         lines += ["The slack is the part of δ for results that are no plain Gaussian sums.", ""]
     lines += [receipt.left, "", "What the whole budget means:"]
-    lines += [*bullets(explain(receipt.epsilon, receipt.delta).sentences), ""]
+    lines += [*format_bullets(explain(receipt.epsilon, receipt.delta).sentences), ""]
     lines += [f"History {receipt.head.number}:{receipt.head.digest}", "covers every charge above."]
     return "\n".join(lines)

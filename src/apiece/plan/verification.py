@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,8 @@ ULP = 2.0**-52
 Budget: TypeAlias = tuple[float, float]
 
 
-class Limits(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Limits:
     """The strictest budget of each group and of the records in it, one entry a group."""
 
     epsilon: Floats
@@ -219,7 +220,9 @@ def verify(
 ) -> Verification:
     """Return whether `spent` and the plan's excess are within `limits`, for each group."""
     groups = plan.budget_groups
-    epsilon, delta, bound = limits
+    epsilon = limits.epsilon
+    delta = limits.delta
+    bound = limits.excess
     within = (spent <= epsilon) & (groups.delta <= delta)
     if (bound >= 1).all():
         return Verification(groups.name, epsilon, groups.delta, spent, within)

@@ -1,4 +1,4 @@
-"""apiece attack: what it prints, and one line for every mistake."""
+"""apiece risk --each: what it prints, and one line for every mistake."""
 
 import json
 
@@ -8,27 +8,25 @@ from apiece.cli import run as main
 
 from .options import instead
 
-ATTACK = [
-    *("--records", "200", "--epsilon", "8", "--delta", "1e-6", "--others", "1,4"),
+EACH = [
+    *("risk", "--each", "--records", "200", "--epsilon", "8", "--delta", "1e-6", "--others", "1,4"),
     *("--batch-size", "20", "--steps", "60", "--strategy", "scale"),
 ]
 
 
-def test_attack_prints_the_exposures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_population_is_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     def said(*words: str) -> str:
         assert main([*words]) == 0
         return capsys.readouterr().out
 
-    text = said("attack", *ATTACK, "--json")
-    assert said("risk", "--each", *ATTACK, "--json") == text, "one command by two names"
-    document = json.loads(text)
+    document = json.loads(said(*EACH, "--json"))
     assert document["attack"] == "budget manipulation"
     assert [row["others"] for row in document["rows"]] == ["as asked", "at most 1", "at most 4"]
     for row in document["rows"]:
         assert row["epsilon_spent"] <= 8 * (1 + 1e-9)
         assert 0 < row["advantage"] < 1
-    assert "as asked" in said("attack", *ATTACK)
-    shares = json.loads(said("attack", *ATTACK, "--shares", "0.5,1", "--json"))
+    assert "as asked" in said(*EACH)
+    shares = json.loads(said(*EACH, "--shares", "0.5,1", "--json"))
     assert shares["attack"] == "collusion"
     assert len(shares["rows"]) == 5
 
@@ -47,21 +45,21 @@ def test_attack_prints_the_exposures(capsys: pytest.CaptureFixture[str]) -> None
         (["--method", "rdp"], "--method: goes without --each"),
     ],
 )
-def test_attack_mistakes(change: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["attack", *instead(ATTACK, *change)]) == 2
+def test_each_mistakes(change: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(instead(EACH, *change)) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert words in captured.err
 
 
-def test_attack_needs_no_torch() -> None:
+def test_each_needs_no_torch() -> None:
     import subprocess
     import sys
 
     code = (
         "import sys; from apiece.cli import run\n"
-        f"status = run(['attack', *{ATTACK!r}, '--json'])\n"
+        f"status = run([*{EACH!r}, '--json'])\n"
         "sys.exit(status or 'torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,3 +1,0 @@
-"""apiece attack: another name of `apiece risk --each`."""
-
-from apiece.cli.risk import command as command
