@@ -442,13 +442,13 @@ def test_a_release_goes_on_with_the_same_people_and_no_others(
     table: Any, tmp_path: Path, capsys: Any
 ) -> None:
     """Its split was drawn by the operating system, and is drawn again as it was."""
-    from apiece.cli.train import job_from_flags
+    from apiece.cli.train import make_job
     from apiece.jobs import prepare, prepare_again, run
 
     table()
     settings = {"source": str(tmp_path / "people.csv"), "label": "answer", "epsilon": "budget"}
     settings |= {"schema": str(tmp_path / "schema.toml"), "strategy": "uniform", "delta": 1e-3}
-    job = job_from_flags(None, False, settings | {"batch_size": 20.0, "steps": 3})
+    job = make_job(None, False, settings | {"batch_size": 20.0, "steps": 3})
     out = tmp_path / "run"
     first = prepare(job, out=out)
 

@@ -105,7 +105,7 @@ class PredictedGain:
 
 
 def predicted_gain(uniform: float, own: float, classes: int) -> PredictedGain | None:
-    """Predict a strategy's gain of accuracy over Uniform, from public numbers.
+    """Return the predicted gain of accuracy of a strategy over Uniform, from public numbers.
 
     Accuracy falls with the noise by a logistic curve in its logarithm, which was fitted to the
     experiment `when-it-pays`; its height is one for two classes and one for more. None where the

@@ -39,9 +39,10 @@ Example:
   apiece explain --groups strict:1:0.34,medium:2:0.43,weak:3:0.23 --records 50000 \\
                  --delta 1e-5 --batch-size 1024 --steps 1465 --excess 0.02 --page choose.html
 """
+# The options of a single budget, and those of the page of budgets on offer.
 BUDGET = ("epsilon", "mechanism", "plan", "group")
 OFFER = ("page", "groups", "records", "batch_size", "steps", "excess")
-# What a missing option of the page may look like.
+# An example of each option that the page needs.
 EXAMPLES = {
     "page": "choose.html",
     "groups": "strict:1:0.5,weak:3:0.5",
@@ -51,6 +52,8 @@ EXAMPLES = {
     "excess": "0.02",
     "delta": "1e-5",
 }
+# The largest number of groups that a message lists.
+MAX_NAMES = 8
 
 
 @click.command(cls=Command, epilog=EXAMPLE)
@@ -86,7 +89,8 @@ def command(
         refuse_given(
             (*BUDGET, "consent", "purpose", "figure"), "goes with a single budget; leave it out"
         )
-        _page({name: flags[name] for name in (*OFFER, "delta")}, flags["levels"], as_json)
+        offer = {name: flags[name] for name in (*OFFER, "delta")}
+        _write_page(offer, flags["levels"], as_json)
         return
     refuse_given(OFFER, "goes with --groups; leave it out, or give --groups and --page")
     if purpose is not None and not consent:
@@ -95,77 +99,96 @@ def command(
         )
     if consent and as_json:
         raise InputError("--consent: --json prints the form too; leave one of them out")
-    explanation = _explanation(flags["delta"], *(flags[name] for name in BUDGET))
-    if consent and flags["plan"] is not None:  # a plan's own curve tells how many chose what
+    explanation = _explain_budget(
+        flags["delta"],
+        epsilon=flags["epsilon"],
+        mechanism=flags["mechanism"],
+        plan=flags["plan"],
+        group=flags["group"],
+    )
+    if consent and flags["plan"] is not None:
+        # A plan's own curve would tell the person how many others chose what.
         explanation = explain(explanation.epsilon, explanation.delta)
     if figure is not None:
         from apiece.reporting import promise, save
 
         save(promise(explanation), figure)
     document = explanation.to_dict() | {"consent": explanation.consent()}
-    emit(as_json, document, explanation.consent(purpose) if consent else text(explanation))
+    text = explanation.consent(purpose) if consent else format_explanation(explanation)
+    emit(as_json, document, text)
 
 
-def _page(asked: Flags, levels: str | None, as_json: bool) -> None:
-    """Write the contributor's page."""
+def _write_page(offer: Flags, levels: str | None, as_json: bool) -> None:
+    """Write the contributor's page of the budgets on offer."""
     from apiece.reporting.pages import contributor_page
 
     if levels is not None:
-        if asked["groups"] is not None:
+        if offer["groups"] is not None:
             raise InputError("--levels: stands in place of --groups; give one of the two")
         offered = Levels(levels)
-        named = zip(offered.titles, offered.values(), strict=True)
-        asked["groups"] = [(name, epsilon, 1 / len(offered)) for name, epsilon in named]
+        share = 1 / len(offered)
+        offer["groups"] = [
+            (name, epsilon, share)
+            for name, epsilon in zip(offered.titles, offered.values(), strict=True)
+        ]
+    groups = _check_offer(offer)
+    page = offer["page"]
+    with Bar(0) as bar:
+
+        def show_progress(_: int, total: int) -> None:
+            bar.total = total
+            bar.advance("plans")
+
+        computed = choices(
+            groups,
+            records=offer["records"],
+            delta=offer["delta"],
+            steps=offer["steps"],
+            expected_batch_size=offer["batch_size"],
+            bound=offer["excess"],
+            progress=show_progress,
+        )
+    contributor_page(computed).save(page)
+    count = len({outcome.strategy for outcome in computed.outcomes})
+    line = f"wrote {page}: {len(computed.names)} budgets, each under {count} strategies"
+    emit(as_json, computed.to_dict(), [line, *computed.left_out])
+
+
+def _check_offer(offer: Flags) -> list[tuple[str, float, float]]:
+    """Return the budgets on offer; raise with all that is missing and wrong at once."""
     mistakes: list[InputError] = []
-    lacking = [name for name, value in asked.items() if value is None]
-    if lacking:
-        flags = ", ".join(map(make_flag, lacking))
-        example = " ".join(f"{make_flag(name)} {EXAMPLES[name]}" for name in lacking)
-        needs = "--page needs it" if len(lacking) == 1 else "--page needs them"
-        mistakes.append(InputError(f"{flags}: missing; {needs}, as in {example}"))
-    offer_groups = asked["groups"]
-    if isinstance(offer_groups, str):
+    missing = [name for name, value in offer.items() if value is None]
+    if missing:
+        flags = ", ".join(map(make_flag, missing))
+        example = " ".join(f"{make_flag(name)} {EXAMPLES[name]}" for name in missing)
+        remedy = "--page needs it" if len(missing) == 1 else "--page needs them"
+        mistakes.append(InputError(f"{flags}: missing; {remedy}, as in {example}"))
+    groups = offer["groups"]
+    if isinstance(groups, str):
         try:
-            offer_groups = parse_groups(offer_groups)
+            groups = parse_groups(groups)
         except InputError as error:
             mistakes.append(error)
     if mistakes:
         raise together(mistakes)
-    page = asked["page"]
-    with Bar(0) as bar:
-
-        def progress(_: int, of: int) -> None:
-            bar.total = of
-            bar.advance("plans")
-
-        offer = choices(
-            offer_groups,
-            records=asked["records"],
-            delta=asked["delta"],
-            steps=asked["steps"],
-            expected_batch_size=asked["batch_size"],
-            bound=asked["excess"],
-            progress=progress,
-        )
-    contributor_page(offer).save(page)
-    count = len({outcome.strategy for outcome in offer.outcomes})
-    said = f"wrote {page}: {len(offer.names)} budgets, each under {count} strategies"
-    emit(as_json, offer.to_dict(), [said, *offer.left_out])
+    return list(groups)
 
 
-def _explanation(
+def _explain_budget(
     delta: float | None,
+    *,
     epsilon: float | None,
     mechanism: str | None,
     plan: Path | None,
     group: str | None,
 ) -> Explanation:
+    """Return the explanation of (ε, δ), of a mechanism, or of a plan's group."""
     if plan is not None:
         if any(flag is not None for flag in (epsilon, delta, mechanism)):
             raise InputError(
                 "--plan: has its own budgets and mechanisms; leave out the other options"
             )
-        return _of_plan(plan, group)
+        return _explain_group(plan, group)
     if group is not None:
         raise InputError("--group: is a group of --plan; give the plan's file too, or leave it out")
     delta = require_delta(delta)
@@ -178,28 +201,36 @@ def _explanation(
     return explain(spent, delta, curve=curve)
 
 
-def _of_plan(path: Path, group: str | None) -> Explanation:
+def _explain_group(path: Path, group: str | None) -> Explanation:
+    """Return the explanation of a group of the plan in a file."""
     plan = read_plan(path)
     plan.require()
     names = [str(name) for name in plan.budget_groups.name]
     # A level whose name is its number: "1" of a group "ε = 1" or, without levels, "epsilon=1".
-    at = [k for k, name in enumerate(names) if name in (group, f"ε = {group}", f"epsilon={group}")]
-    if len(at) != 1:
-        some = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
-        what = "missing" if group is None else f"the plan has no {group!r}"
-        raise InputError(f"--group: {what}; give one of {some}")
-    curve, budget = plan.curve(at[0], method="pld"), plan.budget_groups
-    epsilon, delta = float(budget.epsilon[at[0]]), float(budget.delta[at[0]])
-    return explain(epsilon, delta, curve=curve, taking_part=count_participation(plan, at[0]))
+    spellings = (group, f"ε = {group}", f"epsilon={group}")
+    positions = [position for position, name in enumerate(names) if name in spellings]
+    if len(positions) != 1:
+        listed = ", ".join(names[:MAX_NAMES])
+        if len(names) > MAX_NAMES:
+            listed += ", …"
+        problem = "missing" if group is None else f"the plan has no {group!r}"
+        raise InputError(f"--group: {problem}; give one of {listed}")
+    (position,) = positions
+    return explain(
+        float(plan.budget_groups.epsilon[position]),
+        float(plan.budget_groups.delta[position]),
+        curve=plan.curve(position, method="pld"),
+        taking_part=count_participation(plan, position),
+    )
 
 
-def text(explanation: Explanation) -> str:
+def format_explanation(explanation: Explanation) -> str:
     """Return an explanation for people to read, 80 columns wide."""
-    of = "the mechanism that is run" if explanation.tighter else "any mechanism that keeps it"
+    subject = "the mechanism that is run" if explanation.tighter else "any mechanism that keeps it"
     return "\n".join(
         [
             f"ε = {shown(explanation.epsilon)} at δ = {shown(explanation.delta)}, "
-            f"{explanation.relation.replace('_', '/')}, for {of}.",
+            f"{explanation.relation.replace('_', '/')}, for {subject}.",
             "The attacker knows everything about everyone else. The counts are averages.",
             "",
             *format_bullets(explanation.sentences),

@@ -32,7 +32,7 @@ from apiece.cli._command import (
     require_delta,
     warn,
 )
-from apiece.cli.withdraw import account_of, receipt_text
+from apiece.cli.withdraw import find_account, format_receipt
 from apiece.errors import AnalysisError, DataError, InputError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ Example:
   apiece ledger verify sqlite:///people.db
 """
 
+# Parts that several sub-commands have in one wording.
 slack_option = option(
     "--slack",
     type=float,
@@ -68,21 +69,21 @@ def command() -> None:
     """
 
 
-def subcommand(short_help: str, *examples: str) -> Decorator:
+def add_subcommand(short_help: str, *examples: str) -> Decorator:
     """Return the decorator of a sub-command, with its line in the help and its examples."""
     title = "Example" if len(examples) == 1 else "Examples"
     lines = "".join(f"\n  {example}" for example in examples)
     return command.command(short_help=short_help, epilog=f"\b\n{title}:{lines}")
 
 
-def _open(url: str) -> Ledger:
+def _open_ledger(url: str) -> Ledger:
     """Return the ledger at an address, which must be there."""
     from apiece.ledger import Ledger
 
     return Ledger.open(url, create=False)
 
 
-@subcommand("Make a ledger, and open accounts.", "apiece ledger init sqlite:///people.db")
+@add_subcommand("Make a ledger, and open accounts.", "apiece ledger init sqlite:///people.db")
 @url_argument
 @option("--data", help="CSV or Parquet file of the people to enroll.")
 @option("--person")
@@ -112,11 +113,14 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     from apiece.budgets import Budgets
     from apiece.budgets.groups import cap_note, doubts_of_values
 
-    cap, like, budgets, doubts = flags["no_limit_cap"], flags["like"], None, []
+    cap = flags["no_limit_cap"]
+    like = flags["like"]
     if flags["slack"] is not None and like is not None:
         raise InputError("--slack: --like finds it; give one of the two")
     if flags["times"] is not None and like is None:
         raise InputError("--times: goes with --like; give --like PLAN too")
+    budgets = None
+    doubts = []
     if data is None:
         refuse_given(flags, "goes with a table of people; give --data too")
     else:
@@ -133,14 +137,15 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
         )
         doubts = doubts_of_values(budgets.groups)
     times = 1 if flags["times"] is None else flags["times"]
-    new = _made(url, budgets, flags["slack"], like, times)
+    enrolled = _enroll_people(url, budgets, flags["slack"], like, times)
     warn(doubts)
-    note = "" if cap is None else f"; {cap_note(cap)}"
-    document = {"enrolled": new, "no_limit_cap": cap}
-    emit(as_json, document, f"ledger with {new} people enrolled{note}")
+    line = f"ledger with {enrolled} people enrolled"
+    if cap is not None:
+        line += f"; {cap_note(cap)}"
+    emit(as_json, {"enrolled": enrolled, "no_limit_cap": cap}, line)
 
 
-def _made(
+def _enroll_people(
     url: str, budgets: Budgets | None, slack: float | None, like: Path | None, times: int
 ) -> int:
     """Make the ledger if there is none; return how many people were enrolled."""
@@ -149,19 +154,19 @@ def _made(
     if budgets is None:
         Ledger.open(url)
         return 0
-    share: object = slack
+    shares: object = slack
     if like is not None:
-        share = account_shares(read_plan(like), budgets.epsilon, times=times)
+        shares = account_shares(read_plan(like), budgets.epsilon, times=times)
     people = (budgets.ids, budgets.epsilon, budgets.delta)
     try:
-        ledger = _open(url)
+        ledger = _open_ledger(url)
     except DataError:
-        Ledger.make(url, *people, slack=share)
+        Ledger.make(url, *people, slack=shares)
         return len(budgets)
-    return ledger.enroll(*people, slack=share)
+    return ledger.enroll(*people, slack=shares)
 
 
-@subcommand(
+@add_subcommand(
     "Open accounts as people consent.",
     "apiece ledger enroll people.db --consents bundle.json --mapping consents.toml --delta 1e-6",
 )
@@ -203,18 +208,25 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
         if day is None:
             raise InputError(f"--on = {flags['on']!r}: must be a day, as 2026-05-01")
     warn(consent_records.name_unknown_codes())
-    asked = consent_records.on(day, leave_out=flags["leave_out"])
+    standing = consent_records.on(day, leave_out=flags["leave_out"])
     scope = {} if flags["scope"] is None else read_scope(flags["scope"])
     ledger = Ledger.open(url)
-    new = enroll_consents(ledger, asked, flags["delta"], slack=flags["slack"])
+    enrolled = enroll_consents(ledger, standing, flags["delta"], slack=flags["slack"])
     if flags["out"] is not None:
-        write_parquet([permitting(asked, scope)], flags["out"], [*ledger.store.files, consents])
-    document = {"enrolled": new, "on": asked.day.isoformat(), "aside": dict(asked.aside)}
-    aside = "".join(f"; {n} consents of {why} say nothing" for why, n in asked.aside.items())
-    emit(as_json, document, [f"ledger with {new} people enrolled, as of {asked.day}{aside}"])
+        inputs = [*ledger.store.files, consents]
+        write_parquet([permitting(standing, scope)], flags["out"], inputs)
+    document = {
+        "enrolled": enrolled,
+        "on": standing.day.isoformat(),
+        "aside": dict(standing.aside),
+    }
+    line = f"ledger with {enrolled} people enrolled, as of {standing.day}"
+    for reason, count in standing.aside.items():
+        line += f"; {count} consents of {reason} say nothing"
+    emit(as_json, document, [line])
 
 
-@subcommand(
+@add_subcommand(
     "Copy a ledger to a file, while it is used.",
     "apiece ledger backup people.db --out people.backup",
 )
@@ -231,12 +243,12 @@ def backup(url: str, out: Path, as_json: bool) -> None:
     """
     from apiece.ledger import back_up_ledger
 
-    head = back_up_ledger(_open(url), out)
+    head = back_up_ledger(_open_ledger(url), out)
     lines = [f"{out}: the ledger up to entry {head.number}", f"head {head.number}:{head.digest}"]
     emit(as_json, {"out": str(out), "head": head._asdict()}, lines)
 
 
-@subcommand(
+@add_subcommand(
     "Put a backup where its ledger was.",
     "mv people.db people.db.damaged",
     "apiece ledger restore people.backup people.db",
@@ -253,24 +265,29 @@ def restore(backup: Path, url: str, head: str | None, as_json: bool) -> None:
     """
     from apiece.ledger import restore_ledger
 
-    last = restore_ledger(backup, url, head=_head_from(head))
-    lines = [f"{url}: the ledger up to entry {last.number}", f"head {last.number}:{last.digest}"]
-    emit(as_json, {"head": last._asdict()}, lines)
+    restored = restore_ledger(backup, url, head=_parse_head(head))
+    lines = [
+        f"{url}: the ledger up to entry {restored.number}",
+        f"head {restored.number}:{restored.digest}",
+    ]
+    emit(as_json, {"head": restored._asdict()}, lines)
 
 
-def _head_from(text: str | None) -> Head | None:
-    """Return the head in `number:digest`. Raises `InputError` for another text."""
+def _parse_head(text: str | None) -> Head | None:
+    """Return the head in `number:digest`, None without a text; raise for another text."""
     from apiece.ledger.anchor import read_head
 
-    head = None if text is None else read_head(text)
-    if text is not None and head is None:
+    if text is None:
+        return None
+    head = read_head(text)
+    if head is None:
         raise InputError(
             f"--head: {text!r} is not a head; give number:digest, as status printed it"
         )
     return head
 
 
-@subcommand("Set or show the policy of scopes.", "apiece ledger policy people.db policy.toml")
+@add_subcommand("Set or show the policy of scopes.", "apiece ledger policy people.db policy.toml")
 @click.argument("url")
 @click.argument("file", type=PATH, required=False)
 @option("--json")
@@ -282,25 +299,47 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
     """
     from apiece.ledger.scopes import WHOLE
 
-    ledger = _open(url)
+    ledger = _open_ledger(url)
     policy = ledger.policy if file is None else ledger.set_policy(read_text(file))
-    quotas: dict[str, Json] = {kind: {} for kind in policy.quotas}
+    documents: dict[str, Json] = {}
     rows = [["scope", "at most", "sure of", "renews"]]
-    for kind, own in policy.quotas.items():
-        for name, q in own.items():
-            most, sure = q.most / WHOLE, q.sure / WHOLE
-            quotas[kind][name] = {
-                "quota": round(most, 6), "sure": round(sure, 6), "renews": q.renews
-            }  # fmt: skip
-            shares = [percent(round(share, 5)) for share in (most, sure)]
-            rows.append([f"{kind} {name}", *shares, "yes" if q.renews else ""])
-    document = {name: getattr(policy, name) for name in ("version", "unit", "every", "protects")}
-    named = f"policy {policy.version}" if policy.version else "no policy: accounts are all there is"
-    lines = [named, *(format_table(rows) if policy.quotas else []), policy.protects]
-    emit(as_json, document | {"quotas": quotas}, lines)
+    for kind, quotas in policy.quotas.items():
+        documents[kind] = {}
+        for name, quota in quotas.items():
+            # Shares of an account.
+            limit = quota.most / WHOLE
+            sure = quota.sure / WHOLE
+            documents[kind][name] = {
+                "quota": round(limit, 6),
+                "sure": round(sure, 6),
+                "renews": quota.renews,
+            }
+            rows.append(
+                [
+                    f"{kind} {name}",
+                    percent(round(limit, 5)),
+                    percent(round(sure, 5)),
+                    "yes" if quota.renews else "",
+                ]
+            )
+    title = f"policy {policy.version}"
+    if not policy.version:
+        title = "no policy: accounts are all there is"
+    lines = [title]
+    if policy.quotas:
+        lines += format_table(rows)
+    lines.append(policy.protects)
+    document = {
+        "version": policy.version,
+        "unit": policy.unit,
+        "every": policy.every,
+        "protects": policy.protects,
+        "quotas": documents,
+    }
+    emit(as_json, document, lines)
 
 
-@subcommand(
+@add_subcommand(
     "Charge an analysis made outside of apiece.",
     """apiece ledger charge people.db '{"laplace": {"noise_multiplier": 20}}' --analysis May""",
     'apiece ledger charge people.db --analysis "median in May" --bounded-range 0.1',
@@ -337,17 +376,17 @@ def charge(
         raise InputError("--data: needs --person beside it")
     if data is None:
         refuse_given(("person", *DIALECT), "goes with a table of people; give --data too")
-    ledger = _open(url)
+    ledger = _open_ledger(url)
     if flags["scope"] is not None:
         ledger = ledger.within(read_scope(flags["scope"]))
-    ids = None if data is None else _people_of(ledger, data, flags)
-    costs, terms = _costs_of(ledger, source, flags["pure"], flags["bounded_range"])
+    ids = None if data is None else _read_people(ledger, data, flags)
+    costs, terms = _read_costs(ledger, source, flags["pure"], flags["bounded_range"])
     reserve_alike(ledger, analysis, costs, ids, terms=terms)
     status = ledger.status(analysis, terms)
     emit(as_json, {"analysis": analysis, "status": status}, [f"analysis {analysis}: {status}"])
 
 
-def _people_of(ledger: Ledger, data: Path, flags: Flags) -> Ids:
+def _read_people(ledger: Ledger, data: Path, flags: Flags) -> Ids:
     """Return the ids of a table's people, as the ledger writes them."""
     from apiece.budgets.units import person_column
     from apiece.datasets import read_table
@@ -357,15 +396,17 @@ def _people_of(ledger: Ledger, data: Path, flags: Flags) -> Ids:
     people = list(dict.fromkeys(texts.tolist()))
     ids, known = read_ids(people, ledger.id_kind)
     if not known.all():
-        strange = [text for text, there in zip(people, known, strict=True) if not there]
-        raise DataError(f"--data: {strange[0]!r} has no account ({len(strange)} such); enroll them")
+        strangers = [person for person, is_known in zip(people, known, strict=True) if not is_known]
+        raise DataError(
+            f"--data: {strangers[0]!r} has no account ({len(strangers)} such); enroll them"
+        )
     return ids
 
 
-def _costs_of(
+def _read_costs(
     ledger: Ledger, source: str | None, pure: float | None, bounded_range: float | None
 ) -> tuple[Costs, Json]:
-    """Return what is charged, and its terms."""
+    """Return the costs of the analysis for every account, and the terms of its reservation."""
     from apiece.accounting import gaussian_of_bounded_range, gaussian_of_pure
     from apiece.filters import Costs, costs_of
     from apiece.mechanisms import from_json
@@ -373,6 +414,7 @@ def _costs_of(
 
     if [source, pure, bounded_range].count(None) != 2:
         raise InputError("SOURCE: give one of a mechanism's JSON, --pure and --bounded-range")
+    # The cost of a Gaussian mechanism is μ².
     if pure is not None:
         return Costs.fixed(gaussian_of_pure(pure) ** 2), {"pure": pure}
     if bounded_range is not None:
@@ -384,13 +426,14 @@ def _costs_of(
     elif not text.lstrip().startswith("{"):
         text = read_text(Path(text))
     mechanism = from_json(text)
-    least = [float(terms["delta"].min()) for _, terms, _ in ledger.account_blocks()]
-    if not least:
+    deltas = [float(terms["delta"].min()) for _, terms, _ in ledger.account_blocks()]
+    if not deltas:
         raise DataError("ledger: it has no accounts to charge; enroll people first")
-    return costs_of([mechanism], min(least)), {"mechanism": to_dict(mechanism)}
+    # The smallest δ of any account, at which the cost holds for all.
+    return costs_of([mechanism], min(deltas)), {"mechanism": to_dict(mechanism)}
 
 
-@subcommand(
+@add_subcommand(
     "Record that an analysis is released.",
     "apiece ledger commit people.db --analysis 'median in May' --result 41",
 )
@@ -409,14 +452,19 @@ def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
     except DataError as error:
         reason = str(error).partition(";")[0]
         raise InputError(f"{reason}; write text as '\"text\"'") from None
-    released = _open(url).commit(analysis, value)
+    released = _open_ledger(url).commit(analysis, value)
     emit(as_json, {"analysis": analysis, "result": released}, [json.dumps(released)])
 
 
-@subcommand("How far the history goes.", "apiece ledger status sqlite:///people.db --json")
+@add_subcommand("How far the history goes.", "apiece ledger status sqlite:///people.db --json")
 @url_argument
 @option("--analysis", help="Say whether this analysis is reserved or committed.")
-@option("--left", is_flag=True, help="Count the accounts by what they have left. PRIVATE.")
+@option(
+    "--left",
+    "remainders",
+    is_flag=True,
+    help="Count the accounts by what they have left. PRIVATE.",
+)
 @option(
     "--noise-stddev",
     type=float,
@@ -424,31 +472,24 @@ def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
 )
 @option("--json")
 def status(
-    url: str, analysis: str | None, left: bool, noise_stddev: float | None, as_json: bool
+    url: str, analysis: str | None, remainders: bool, noise_stddev: float | None, as_json: bool
 ) -> None:
     """Say how far the history goes; nothing about anyone's spending, unless asked.
 
     --left says how many accounts have how much left: data about people. With --noise-stddev and
     --analysis these counts get noise, which everyone counted pays for, and may be shown.
     """
-    ledger = _open(url)
-    if noise_stddev is not None and (analysis is None or not left):
+    ledger = _open_ledger(url)
+    if noise_stddev is not None and (analysis is None or not remainders):
         raise InputError("--noise-stddev: needs --left, and --analysis as the release's name")
-    counts = _left(ledger, analysis, noise_stddev) if left else None
+    # Before the head is read, which a release with noise moves on.
+    counts = _count_remainders(ledger, analysis, noise_stddev) if remainders else None
     head = ledger.head()
     document: Json = {"people": ledger.people, "head": head._asdict()}
     lines = [f"{document['people']} people", f"head {head.number}:{head.digest}"]
     if counts is not None:
         document["left"] = counts
-        noise = counts["noise_stddev"]
-        title = "PRIVATE, data about people" if noise is None else f"with noise of {noise:g} a step"
-        rows = [["at least this share\nof the account is left", "for queries", "for trainings"]]
-        for share, *each in zip(
-            *(counts[n] for n in ("shares", "queries", "trainings")), strict=True
-        ):
-            rows.append([percent(share), *(f"{count:,}" for count in each)])
-        lines += [f"how many accounts, {title}:", *format_table(rows)]
-        lines.append("Gaussian queries use the budget alone; trainings use the slack too.")
+        lines += _format_remainders(counts)
     if analysis is not None:
         status = ledger.status(analysis)
         if status == "unknown":
@@ -461,8 +502,24 @@ def status(
     emit(as_json, document, lines)
 
 
-def _left(ledger: Ledger, analysis: str | None, noise_stddev: float | None) -> Json:
-    """Return how many accounts have which share left: as they are, or released."""
+def _format_remainders(counts: Json) -> list[str]:
+    """Return the lines of a table of accounts by the share that they have left."""
+    noise = counts["noise_stddev"]
+    title = "PRIVATE, data about people" if noise is None else f"with noise of {noise:g} a step"
+    rows = [["at least this share\nof the account is left", "for queries", "for trainings"]]
+    for share, queries, trainings in zip(
+        counts["shares"], counts["queries"], counts["trainings"], strict=True
+    ):
+        rows.append([percent(share), f"{queries:,}", f"{trainings:,}"])
+    return [
+        f"how many accounts, {title}:",
+        *format_table(rows),
+        "Gaussian queries use the budget alone; trainings use the slack too.",
+    ]
+
+
+def _count_remainders(ledger: Ledger, analysis: str | None, noise_stddev: float | None) -> Json:
+    """Return how many accounts have which share left: as they are, or released with noise."""
     from apiece.ledger import standing
     from apiece.ledger.reports import SHARES
 
@@ -470,11 +527,11 @@ def _left(ledger: Ledger, analysis: str | None, noise_stddev: float | None) -> J
         from apiece.queries import release_standing
 
         return release_standing(ledger, str(analysis), noise_stddev=noise_stddev)
-    counts = {kind: each.tolist() for kind, each in standing(ledger).items()}
+    counts = {use: accounts.tolist() for use, accounts in standing(ledger).items()}
     return {"shares": list(SHARES), "noise_stddev": None, **counts}
 
 
-@subcommand(
+@add_subcommand(
     "What one person's account was charged.", "apiece ledger receipt sqlite:///people.db ann"
 )
 @click.argument("url")
@@ -487,25 +544,33 @@ def receipt(url: str, person: str, head: Path | None, as_json: bool) -> None:
     It is data about a person. All charges together keep the person's budget. With --head it can be
     checked without the ledger: apiece ledger check.
     """
-    from apiece.ledger import receipt as receipt_of
+    from apiece.ledger import receipt as make_receipt
 
-    ledger = _open(url)
+    ledger = _open_ledger(url)
+    account = find_account(ledger, person)
     if head is not None:
-        echo(json.dumps(ledger.prove(account_of(ledger, person), _document(head, "--head"))))
+        echo(json.dumps(ledger.prove(account, _read_document(head, "--head"))))
         return
-    receipt = receipt_of(ledger, account_of(ledger, person))
-    emit(as_json, receipt.to_dict(), receipt_text(receipt))
+    receipt = make_receipt(ledger, account)
+    emit(as_json, receipt.to_dict(), format_receipt(receipt))
 
 
-def _document(path: Path, what: str, key: str = "accounts", command: str = "head") -> Json:
-    """Return the head in a file, or the document with another key that a command printed."""
-    document = loads(read_text(path), what)
+def _read_document(path: Path, label: str, key: str = "accounts", command: str = "head") -> Json:
+    """Return the head in a file, or the document with another key that a command printed.
+
+    Args:
+        path: The file.
+        label: What the user calls it, for errors.
+        key: A key that the document has.
+        command: The sub-command that prints it.
+    """
+    document = loads(read_text(path), label)
     if not isinstance(document, dict) or key not in document:
-        raise DataError(f"{what} {path}: is not one; give what `apiece ledger {command}` printed")
+        raise DataError(f"{label} {path}: is not one; give what `apiece ledger {command}` printed")
     return document
 
 
-@subcommand(
+@add_subcommand(
     "Publish the head of the history.",
     "apiece ledger head people.db > head-1.json",
     "apiece ledger head people.db --since head-1.json > head-2.json",
@@ -518,11 +583,11 @@ def head(url: str, since: Path | None, as_json: bool) -> None:
 
     It binds all entries and everyone's account, in two Merkle trees as in RFC 6962.
     """
-    before = None if since is None else _document(since, "--since")
-    echo(json.dumps(_open(url).publish(before)))
+    earlier = None if since is None else _read_document(since, "--since")
+    echo(json.dumps(_open_ledger(url).publish(earlier)))
 
 
-@subcommand(
+@add_subcommand(
     "Check a receipt against a published head.", "apiece ledger check receipt.json head-2.json"
 )
 @click.argument("receipt", type=PATH)
@@ -537,33 +602,45 @@ def check(receipt: Path, head: Path, as_json: bool) -> None:
     from apiece.ledger import check_receipt
 
     problems = check_receipt(
-        _document(receipt, "RECEIPT", "account", "receipt --head"), _document(head, "HEAD")
+        _read_document(receipt, "RECEIPT", "account", "receipt --head"),
+        _read_document(head, "HEAD"),
     )
-    _checked(as_json, {"ok": not problems}, problems, "does not hold" if problems else "ok")
+    verdict = "does not hold" if problems else "ok"
+    _print_verdict(as_json, {"ok": not problems}, problems, verdict)
 
 
-def _checked(as_json: bool, document: Json, problems: Sequence[str], verdict: str) -> None:
-    """Print what was checked, and exit with 1 where there are problems."""
-    lines = [*(f"PROBLEM {each}" for each in problems), verdict]
+def _print_verdict(as_json: bool, document: Json, problems: Sequence[str], verdict: str) -> None:
+    """Print the problems and the verdict; exit with 1 where there are problems."""
+    lines = [*(f"PROBLEM {problem}" for problem in problems), verdict]
     emit(as_json, document | {"problems": list(problems)}, lines)
     if problems:
         click.get_current_context().exit(1)
 
 
-@subcommand("List every entry.", "apiece ledger history sqlite:///people.db")
+@add_subcommand("List every entry.", "apiece ledger history sqlite:///people.db")
 @url_argument
 @option("--json")
 def history(url: str, as_json: bool) -> None:
     """List every entry: what was enrolled, reserved and committed, with digests."""
-    entries = list(_open(url).history())
-    names = ("number", "kind", "at", "analysis", "digest")
-    lines = [
-        f"{e.number:6d}  {e.at}  {e.kind:8s} {e.digest[:16]}  {e.analysis or ''}" for e in entries
-    ]
-    emit(as_json, [{name: getattr(e, name) for name in names} for e in entries], lines)
+    documents = []
+    lines = []
+    for entry in _open_ledger(url).history():
+        documents.append(
+            {
+                "number": entry.number,
+                "kind": entry.kind,
+                "at": entry.at,
+                "analysis": entry.analysis,
+                "digest": entry.digest,
+            }
+        )
+        digest = entry.digest[:16]
+        analysis = entry.analysis or ""
+        lines.append(f"{entry.number:6d}  {entry.at}  {entry.kind:8s} {digest}  {analysis}")
+    emit(as_json, documents, lines)
 
 
-@subcommand(
+@add_subcommand(
     "Recompute every digest and balance.",
     "apiece ledger verify sqlite:///people.db --head 12:9f0c…",
 )
@@ -572,18 +649,23 @@ def history(url: str, as_json: bool) -> None:
 @option("--json")
 def verify(url: str, head: str | None, as_json: bool) -> None:
     """Recompute every digest and balance; exit 1 and name what does not add up."""
-    verification = _open(url).verify(_head_from(head))
-    document = {name: getattr(verification, name) for name in ("ok", "entries", "people")}
-    document["notes"] = list(verification.notes)
+    verification = _open_ledger(url).verify(_parse_head(head))
     warn(verification.notes)
-    verdict = (
-        "ok" if verification.ok else f"{len(verification.problems)} problems; restore a backup"
-    )
-    said = f"{verification.entries} entries, {verification.people} people: {verdict}"
-    _checked(as_json, document | {"head": verification.head._asdict()}, verification.problems, said)
+    document = {
+        "ok": verification.ok,
+        "entries": verification.entries,
+        "people": verification.people,
+        "notes": list(verification.notes),
+        "head": verification.head._asdict(),
+    }
+    verdict = "ok"
+    if not verification.ok:
+        verdict = f"{len(verification.problems)} problems; restore a backup"
+    line = f"{verification.entries} entries, {verification.people} people: {verdict}"
+    _print_verdict(as_json, document, verification.problems, line)
 
 
-@subcommand(
+@add_subcommand(
     "Write accounts, history or who paid to Parquet.",
     "apiece ledger export sqlite:///people.db --out accounts.parquet",
 )
@@ -597,6 +679,11 @@ def export(url: str, out: Path, table: str, analysis: str | None, as_json: bool)
 
     The first two are data about people, and so is how many paid, which is not printed.
     """
-    rows = _open(url).export(out, table, analysis_id=analysis)
-    document = {"out": str(out), "table": table} | ({} if table == "paid" else {"rows": rows})
-    emit(as_json, document, str(out) if table == "paid" else f"{out}: {rows} rows")
+    rows = _open_ledger(url).export(out, table, analysis_id=analysis)
+    document: Json = {"out": str(out), "table": table}
+    line = str(out)
+    # How many paid is data about people.
+    if table != "paid":
+        document["rows"] = rows
+        line += f": {rows} rows"
+    emit(as_json, document, line)

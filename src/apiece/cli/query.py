@@ -45,8 +45,13 @@ if TYPE_CHECKING:
     from apiece.queries.scan import Registered
 
 Log = Callable[[str], None]
+# The forms of options, for their errors.
 BOUNDS = "column=LOW:HIGH, as in income=0:200000"
 KINDS = "column=numeric, text, date or boolean, as in city=text"
+# δ of the accounts that --cost takes as examples, and where --delta is missing.
+EXAMPLE_DELTA = 1e-6
+# Budgets of the accounts that --cost takes as examples.
+EXAMPLE_BUDGETS = (0.5, 1, 2, 4, 8)
 _LOG = Kind("a steward's log", mark=b'"apiece query"\n', private=True)
 EXAMPLE = """
 \b
@@ -78,7 +83,7 @@ Example:
     type=float,
     help="δ of the query, needed; 0 for Laplace noise (count, sum, histogram), and of quantiles.",
 )
-@option("--cost", "priced", is_flag=True, help="Print what the query costs, and ask nothing.")
+@option("--cost", "cost_only", is_flag=True, help="Print what the query costs, and ask nothing.")
 @option("--ledger", "url", help="Ledger to charge: sqlite:///file.db or postgresql://…")
 @option("--analysis", help="Name in the ledger; repeated, it returns the recorded answer.")
 @option("--scope", help="Scope of the charge, as querier=clinic,purpose=care.")
@@ -111,7 +116,7 @@ def command(
     memory: float | None,
     workspace: Path | None,
     steward_log: Path | None,
-    priced: bool,
+    cost_only: bool,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -135,49 +140,55 @@ def command(
     if flags["scope"] is not None and flags["url"] is None:
         raise InputError("--scope: is of a charge to a ledger; give --ledger too")
     dialect = make_dialect(flags)
+    columns = _read_columns(flags["columns_file"])
+    bounds = [parse_interval("--bounds", text, BOUNDS) for text in flags["bounds"]]
+    values = [_parse_values(text) for text in flags["values"]]
+    kinds = [parse_assignment("--kind", text, KINDS, last=True) for text in flags["kinds"]]
     schema = Schema.of_columns(
         flags["person"] or "",
-        _declared(flags["columns_file"]),
-        bounds=make_dict(
-            "--bounds", (parse_interval("--bounds", b, BOUNDS) for b in flags["bounds"])
-        ),
-        groups=make_dict("--values", map(_values, flags["values"])),
+        columns,
+        bounds=make_dict("--bounds", bounds),
+        groups=make_dict("--values", values),
         rows_per_person=flags["rows_per_person"],
-        kinds=make_dict(
-            "--kind", (parse_assignment("--kind", k, KINDS, last=True) for k in flags["kinds"])
-        ),
+        kinds=make_dict("--kind", kinds),
         decimal=dialect.decimal,
     )
     _refuse_mistakes(query, schema, flags)
     _refuse_settings(engine, memory, workspace)
     if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
         raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
+    epsilon = flags["epsilon"]
     delta = flags["delta"]
-    cost = query_cost(query, schema, epsilon=flags["epsilon"], delta=delta)
-    if priced:
-        emit(as_json, asdict(cost), _priced(cost, delta or 1e-6))
+    cost = query_cost(query, schema, epsilon=epsilon, delta=delta)
+    if cost_only:
+        emit(as_json, asdict(cost), _format_cost(cost, delta or EXAMPLE_DELTA))
         return
     ledger = None if flags["url"] is None else Ledger.open(flags["url"], create=False)
     if ledger is not None and flags["scope"] is not None:
         ledger = ledger.within(read_scope(flags["scope"]))
-    log = _log(steward_log)
-    how: Flags = {"log": log, "fingerprint": flags["sha256"], "dialect": dialect}
-    name = str(uuid.uuid4()) if flags["analysis"] is None else flags["analysis"]
+    log = _open_log(steward_log)
+    settings: Flags = {"log": log, "fingerprint": flags["sha256"], "dialect": dialect}
+    analysis = str(uuid.uuid4()) if flags["analysis"] is None else flags["analysis"]
     try:
-        with _registered(source, schema, engine, memory, workspace, how) as table:
+        with _register(source, schema, engine, memory, workspace, settings) as table:
             session = Session(table, schema, ledger, log=log)
-            answer = session.ask(query, epsilon=flags["epsilon"], delta=delta, analysis_id=name)
+            answer = session.ask(query, epsilon=epsilon, delta=delta, analysis_id=analysis)
     except (KeyboardInterrupt, ApieceError) as error:
+        # A library may make another error of a Ctrl-C.
         if not (Printed.interrupted or isinstance(error, KeyboardInterrupt)):
             raise
-        again = f"; people may be charged: --analysis {shlex.quote(name)} asks again for no more"
-        said = "interrupted, and nothing is answered" + again * (ledger is not None)
-        raise Interrupted(said) from None
-    told = answer.to_dict()
-    emit(as_json, told, _table(told, ledger=ledger is not None))
+        message = "interrupted, and nothing is answered"
+        if ledger is not None:
+            message += (
+                f"; people may be charged: --analysis {shlex.quote(analysis)} asks again for no "
+                "more"
+            )
+        raise Interrupted(message) from None
+    document = answer.to_dict()
+    emit(as_json, document, _format_answer(document, charged=ledger is not None))
 
 
-# Of options that a question needs: what each is, and an example of it.
+# The options that a question needs, each with its meaning and an example.
 NEEDED = {
     "person": ("the column of people's ids", "--person id"),
     "epsilon": ("the most that the question costs anyone", "--epsilon 0.5"),
@@ -190,27 +201,27 @@ def _refuse_mistakes(query: str, schema: Schema, flags: Flags) -> None:
     from apiece.queries.mistakes import find_mistakes
 
     mistakes: list[InputError] = []
-    lacking = [name for name in NEEDED if flags[name] is None]
-    if lacking == ["delta"]:
+    missing = [name for name in NEEDED if flags[name] is None]
+    if missing == ["delta"]:
         try:
             require_delta(None)
         except InputError as error:
             mistakes.append(error)
-    elif lacking:
-        wanted = ", ".join(f"{make_flag(name)} ({NEEDED[name][0]})" for name in lacking)
-        example = " ".join(NEEDED[name][1] for name in lacking)
-        remedy = "give it" if len(lacking) == 1 else "give them"
-        mistakes.append(InputError(f"{wanted}: missing; {remedy}, as in {example}"))
-    # In place of what is missing stand numbers that no question refuses.
+    elif missing:
+        explained = ", ".join(f"{make_flag(name)} ({NEEDED[name][0]})" for name in missing)
+        example = " ".join(NEEDED[name][1] for name in missing)
+        remedy = "give it" if len(missing) == 1 else "give them"
+        mistakes.append(InputError(f"{explained}: missing; {remedy}, as in {example}"))
+    # Missing numbers are replaced by some that no question refuses.
     epsilon = 1.0 if flags["epsilon"] is None else flags["epsilon"]
-    delta = 1e-6 if flags["delta"] is None else flags["delta"]
+    delta = EXAMPLE_DELTA if flags["delta"] is None else flags["delta"]
     mistakes += find_mistakes(query, schema, epsilon=epsilon, delta=delta)
     if mistakes:
         raise together(mistakes)
 
 
-def _declared(path: Path | None) -> Columns:
-    """Return the columns of a public schema's file; none of no file."""
+def _read_columns(path: Path | None) -> Columns:
+    """Return the columns of a public schema's file; without a file, none."""
     from apiece import datasets
 
     return datasets.Schema("none", {}) if path is None else datasets.read_schema(path)
@@ -227,21 +238,21 @@ def _refuse_settings(engine: str, memory: float | None, workspace: Path | None) 
 
 
 @contextmanager
-def _registered(
+def _register(
     source: str,
     schema: Schema,
     engine: str,
     memory: float | None,
     workspace: Path | None,
-    how: Flags,
+    settings: Flags,
 ) -> Iterator[Registered]:
-    """Register the table with an engine; what it keeps of it is gone afterwards."""
+    """Register the table with an engine; at the end the engine's copies of rows are removed."""
     from apiece.datasets.tables import refuse_text_settings
     from apiece.queries import register, register_on_spark, start_spark
 
     if engine == "duckdb":
-        held = None if memory is None else math.ceil(memory * 1e9)
-        with closing(register(source, schema, memory=held, **how)) as table:
+        size = None if memory is None else math.ceil(memory * 1e9)
+        with closing(register(source, schema, memory=size, **settings)) as table:
             yield table
         return
     if engine != "spark" and not engine.startswith("spark://"):
@@ -249,14 +260,15 @@ def _registered(
     if engine != "spark" and workspace is None:
         raise InputError("--engine spark://…: needs --workspace, a folder that its machines see")
     with tempfile.TemporaryDirectory(prefix="apiece-", dir=workspace) as folder:
-        refuse_text_settings(Path(source), how.pop("dialect"))
+        refuse_text_settings(Path(source), settings.pop("dialect"))
         spark = start_spark("local[*]" if engine == "spark" else engine)
-        yield register_on_spark(source, schema, spark=spark, workspace=folder, **how)
+        yield register_on_spark(source, schema, spark=spark, workspace=folder, **settings)
 
 
-def _values(text: str) -> tuple[str, list[str]]:
-    name, rest = parse_assignment("--values", text, "column=A,B, as in region=north,south")
-    values = rest.split(",")
+def _parse_values(text: str) -> tuple[str, list[str]]:
+    """Return the name and the values of `column=A,B`."""
+    name, listed = parse_assignment("--values", text, "column=A,B, as in region=north,south")
+    values = listed.split(",")
     for value in values:
         if value != value.strip() or not value:
             raise InputError(
@@ -268,23 +280,25 @@ def _values(text: str) -> tuple[str, list[str]]:
     return name, values
 
 
-def _log(path: Path | None) -> Log:
-    """Return what takes the steward's messages: a file that only its owner can read."""
+def _open_log(path: Path | None) -> Log:
+    """Return a function that writes the steward's messages to a file for its owner alone."""
     if path is None:
         return lambda message: None
     append(path, json.dumps("apiece query"), _LOG)
     return lambda message: append(path, json.dumps(message, ensure_ascii=True), _LOG)
 
 
-def _priced(cost: QueryCost, delta: float) -> list[str]:
-    """Return what a question costs, for people; delta: of the accounts that are examples."""
-    budgets = (0.5, 1, 2, 4, 8)
-    times = [f"{cost.times(epsilon, delta):,}" for epsilon in budgets]
-    rows = [["ε of an untouched account", *map(str, budgets)], ["such questions it pays", *times]]
-    most = f"({shown(cost.epsilon)}, {shown(cost.delta)})"
+def _format_cost(cost: QueryCost, delta: float) -> list[str]:
+    """Return the cost of a question for people, with accounts of some ε at δ as examples."""
+    counts = [f"{cost.times(epsilon, delta):,}" for epsilon in EXAMPLE_BUDGETS]
+    rows = [
+        ["ε of an untouched account", *map(str, EXAMPLE_BUDGETS)],
+        ["such questions it pays", *counts],
+    ]
+    budget = f"({shown(cost.epsilon)}, {shown(cost.delta)})"
     return [
-        f"costs nobody more than {most}, charged as a Gaussian of μ = {rounded_up(cost.mu)}",
-        _counted(cost.counted, cost.rows_per_person),
+        f"costs nobody more than {budget}, charged as a Gaussian of μ = {rounded_up(cost.mu)}",
+        _describe_counting(cost.counted, cost.rows_per_person),
         "each pays for what their own rows add; whoever cannot is left out, and nobody is told",
         "",
         *format_table(rows),
@@ -292,40 +306,55 @@ def _priced(cost: QueryCost, delta: float) -> list[str]:
     ]
 
 
-def _table(answer: Json, *, ledger: bool) -> list[str]:
+def _format_answer(answer: Json, *, charged: bool) -> list[str]:
+    """Return the lines of an answer; charged: whether a ledger pays for it."""
     from apiece.queries.estimates import FIELDS
 
     lines = []
     for group in answer["groups"]:
-        labels = [f"{k}={v}" for k, v in group.items() if k not in FIELDS]
-        for name, cell in _cells(group):
-            text = f"{cell['estimate']:.6g}"
-            if "rank_margin" in cell:
-                text += f"  at most {cell['rank_margin']:.3g} rows from the quantile"
-            elif "interval" in cell:
-                text += "  [{:.6g}, {:.6g}]".format(*cell["interval"])
-            lines.append("  ".join([*labels, *([name] if name else []), text]))
-    whose = ", and people whose account is missing or has too little left" if ledger else ""
+        labels = [f"{name}={value}" for name, value in group.items() if name not in FIELDS]
+        for name, estimate in _list_estimates(group):
+            words = [*labels, name] if name else labels
+            lines.append("  ".join([*words, _format_estimate(estimate)]))
+    left_out = "cells that are not of their declared kind"
+    if charged:
+        left_out += ", and people whose account is missing or has too little left"
     return [
         *lines,
-        _counted(answer["counted"], answer["rows_per_person"]),
+        _describe_counting(answer["counted"], answer["rows_per_person"]),
         f"intervals: {answer['confidence']:.0%}, for the noise alone",
-        f"left out: cells that are not of their declared kind{whose}",
+        f"left out: {left_out}",
         f"guarantee: {answer['guarantee']}",
     ]
 
 
-def _counted(what: str, most: int | None) -> str:
-    each = f"at most {most} of a person"
-    if what == "persons":
-        each = "each once" if most in (None, 1) else f"each in at most {most} groups"
-    return f"counted: {what}, {each}"
+def _format_estimate(estimate: Json) -> str:
+    """Return a number with its margin or interval."""
+    text = f"{estimate['estimate']:.6g}"
+    if "rank_margin" in estimate:
+        text += f"  at most {estimate['rank_margin']:.3g} rows from the quantile"
+    elif "interval" in estimate:
+        low, high = estimate["interval"]
+        text += f"  [{low:.6g}, {high:.6g}]"
+    return text
 
 
-def _cells(group: Json) -> list[tuple[str, Json]]:
+def _describe_counting(unit: str, limit: int | None) -> str:
+    """Return what was counted, persons or rows, and how often a person is."""
+    if unit != "persons":
+        frequency = f"at most {limit} of a person"
+    elif limit in (None, 1):
+        frequency = "each once"
+    else:
+        frequency = f"each in at most {limit} groups"
+    return f"counted: {unit}, {frequency}"
+
+
+def _list_estimates(group: Json) -> list[tuple[str, Json]]:
+    """Return the numbers of a group by name: bins, coefficients, quantiles, or one without."""
     if "bins" in group:
         # The edges that rows were compared with, in all their digits.
         names = [f"{low} to {high}" for low, high in pairwise(map(lossless, group["edges"]))]
         return list(zip(names, group["bins"], strict=True))
-    parts = group.get("coefficients") or group.get("quantiles")
-    return [("", group)] if parts is None else list(parts.items())
+    estimates = group.get("coefficients") or group.get("quantiles")
+    return [("", group)] if estimates is None else list(estimates.items())

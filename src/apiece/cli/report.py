@@ -36,6 +36,7 @@ Examples:
   apiece report runs/first --controller "County Hospital" --contact privacy@example.org
   apiece report plan.json --edition public --levels low=1,high=8 --out plan.html
 """
+# The name of the page in a run folder, by edition.
 NAMES = {"internal": "report.html", "public": "report-public.html"}
 
 
@@ -69,7 +70,7 @@ def command(
     kind: str,
     out: Path | None,
     as_json: bool,
-    **said: str | None,
+    **words: str | None,
 ) -> None:
     """Write the page of SOURCE, a run folder or a plan's JSON, as one HTML file that loads nothing.
 
@@ -85,13 +86,14 @@ def command(
         raise OptionError(f"--edition = {edition!r}: must be {' or '.join(EDITIONS)}")
     if kind not in ("page", *PAPERS):
         raise OptionError(f"--as = {kind!r}: must be page, {', '.join(PAPERS)}")
-    _refuse_other(source, out)
-    words = {name: value for name, value in said.items() if value is not None}
+    _check_source(source, out)
+    given_words = {name: value for name, value in words.items() if value is not None}
     if levels and source.is_dir():
         raise InputError("--levels: are for the page of a plan; a run has those of its config")
-    if words and not source.is_dir():
+    if given_words and not source.is_dir():
         raise InputError(
-            f"{make_flag(min(words))}: is for a run folder, which {source} is not; leave it out"
+            f"{make_flag(min(given_words))}: is for a run folder, which {source} is not; leave it "
+            "out"
         )
     if kind != "page":
         if levels or edition != EDITIONS[0] or not source.is_dir():
@@ -99,19 +101,21 @@ def command(
                 f"--as {kind}: is of a run folder, and for everyone; give a run folder, and leave "
                 "out --edition and --levels (which a training declares: train --levels)"
             )
-        told = _papers(source, kind, out, words)
+        files = _write_papers(source, kind, out, given_words)
+        document = files
     else:
         from apiece.reporting import report
 
         path = source / NAMES[edition] if out is None else out
         check_output(path, PAGE)
-        page = report(read(source, words), edition=edition, levels=_levels(levels))
-        told = {"edition": edition, "report": str(page.save(path))}
-    files = [plain(value) for name, value in told.items() if name != "edition"]
-    emit(as_json, told, f"Open {' and '.join(files)}")
+        subject = read_source(source, given_words)
+        page = report(subject, edition=edition, levels=_parse_levels(levels))
+        files = {"report": str(page.save(path))}
+        document = {"edition": edition, **files}
+    emit(as_json, document, f"Open {' and '.join(map(plain, files.values()))}")
 
 
-def _refuse_other(source: Path, out: Path | None) -> None:
+def _check_source(source: Path, out: Path | None) -> None:
     """Raise `InputError` for a source that is not there, or is a file of a run."""
     if not source.exists():
         raise InputError(
@@ -125,35 +129,52 @@ def _refuse_other(source: Path, out: Path | None) -> None:
         raise InputError(f"{source}: is no run folder; for the page of a plan give --out FILE")
 
 
-def _papers(source: Path, kind: str, out: Path | None, words: dict[str, str]) -> dict[str, str]:
-    """Write the papers of a kind, after all of them were made."""
+def _write_papers(
+    source: Path, kind: str, out: Path | None, words: dict[str, str]
+) -> dict[str, str]:
+    """Write the papers of a kind, after all of them were made; return their files by name."""
     from apiece.jobs.results import STATEMENT
     from apiece.reporting.papers import PAPERS
 
     papers = PAPERS[kind]
-    files = {name: (source / name, how) for name, (how, _) in papers.items()}
-    if out is not None and len(files) > 1 and (out.is_dir() or not out.suffix):
-        files = {name: (out / name, how) for name, (_, how) in files.items()}
-    elif out is not None:
-        own = {name: how for name, (_, how) in files.items() if out.suffix in how.endings}
-        if not own and len(files) > 1:
-            raise DataError(
-                f"{out}: of a {kind}, .json is for machines and .pdf is the page for people; "
-                "give such a name, or a folder for both"
-            )
-        name = next(iter(own or files))
-        files = {name: (out, files[name][1])}
-    for path, how in files.values():
-        check_output(path, how)
-    read(source, words)  # which holds the statement against everything else in the folder
-    said = json.loads(read_text(source / STATEMENT))
-    made = {name: papers[name][1](said) for name in files}
-    for name, (path, how) in files.items():
-        write(path, made[name], how)
-    return {name: str(path) for name, (path, _) in files.items()}
+    paths = _choose_paths(source, kind, out)
+    for name, path in paths.items():
+        file_kind, _ = papers[name]
+        check_output(path, file_kind)
+    # Holds the statement against everything else in the folder.
+    read_source(source, words)
+    statement = json.loads(read_text(source / STATEMENT))
+    contents = {}
+    for name in paths:
+        _, make_paper = papers[name]
+        contents[name] = make_paper(statement)
+    for name, path in paths.items():
+        file_kind, _ = papers[name]
+        write(path, contents[name], file_kind)
+    return {name: str(path) for name, path in paths.items()}
 
 
-def read(source: Path, words: dict[str, str]) -> Run | Plan:
+def _choose_paths(source: Path, kind: str, out: Path | None) -> dict[str, Path]:
+    """Return the path of each paper of a kind that is written, by its name."""
+    from apiece.reporting.papers import PAPERS
+
+    papers = PAPERS[kind]
+    if out is None:
+        return {name: source / name for name in papers}
+    if len(papers) > 1 and (out.is_dir() or not out.suffix):
+        return {name: out / name for name in papers}
+    # One file: of several papers the one that its ending asks for.
+    fitting = [name for name, (file_kind, _) in papers.items() if out.suffix in file_kind.endings]
+    if not fitting and len(papers) > 1:
+        raise DataError(
+            f"{out}: of a {kind}, .json is for machines and .pdf is the page for people; "
+            "give such a name, or a folder for both"
+        )
+    name = next(iter(fitting or papers))
+    return {name: out}
+
+
+def read_source(source: Path, words: dict[str, str]) -> Run | Plan:
     """Return the run of a folder, its papers completed, or the plan in a file."""
     if source.is_file():
         return read_plan(source)
@@ -162,7 +183,7 @@ def read(source: Path, words: dict[str, str]) -> Run | Plan:
     return complete_papers(source, **words)
 
 
-def _levels(text: str | None) -> str | list[tuple[float, float]]:
+def _parse_levels(text: str | None) -> str | list[tuple[float, float]]:
     """Return levels by name as they were given, or pairs of ε:δ."""
     if text is None or ":" not in text or "=" in text:
         return text or []

@@ -37,6 +37,7 @@ Examples:
   apiece reproduce recipes --held-out
   apiece reproduce --page
 """
+# Where --page writes.
 PAGE = Path("docs") / "results" / "papers.md"
 
 
@@ -75,94 +76,122 @@ def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> Non
 
     Stored units are not run again, so that the same command goes on with what was interrupted.
     """
-    if (name is not None) + as_list + as_page != 1:
+    if [name is not None, as_list, as_page].count(True) != 1:
         raise InputError("NAME: give that of one experiment, or --list, or --page")
     data = flags["data"] or Path(os.environ.get("APIECE_DATA", Path("..") / "shared" / "data"))
     out = flags["out"] or flags["experiments"] / "results"
     if name is not None:
-        run_one(name, data, out, flags)
-        return
+        run_experiment(name, data, out, flags)
+    elif as_page:
+        write_page(flags["experiments"], out)
+    else:
+        list_experiments(flags["experiments"], data, out, as_json=flags["as_json"])
+
+
+def write_page(folder: Path, out: Path) -> None:
+    """Write the page of all results that are stored in `out`."""
     from apiece._files import Kind, write
-    from apiece.reproduce import HEAD, Store, find, lacking, load, outline_of, section, state
+    from apiece.reproduce import HEAD, Store, find, load, section
 
-    store, folder = Store(out), flags["experiments"]
-    files = find(folder)
-    if as_page:
-        kind, text = Kind("the page of results", (".md",), HEAD.splitlines()[0].encode()), HEAD
-        with Bar(len(files)) as bar:
-            for each in files:
-                text += section(load(folder, each), store.load(each))
-                bar.advance(each)
-        write(PAGE, text, kind)
-        echo(f"{PAGE}")
-        return
-    rows = []
-    for outline in map(outline_of, files.values()):
-        row = asdict(outline)
-        lacks = lacking(row.pop("needs"), data)
-        rows.append(row | {"state": state(store.load(outline.name), lacks)})
-    told = [
-        f"{row['name']}\n  {row['paper']}: {row['shows']}\n  cost: {row['cost']}\n"
-        f"  state: {row['state']}" + f"\n  open: {row['open']}" * bool(row["open"])
-        for row in rows
-    ]
-    emit(flags["as_json"], {"experiments": rows}, "\n".join(told))
+    store = Store(out)
+    names = find(folder)
+    text = HEAD
+    with Bar(len(names)) as bar:
+        for name in names:
+            text += section(load(folder, name), store.load(name))
+            bar.advance(name)
+    # Only a page that begins so is overwritten.
+    mark = HEAD.splitlines()[0].encode()
+    write(PAGE, text, Kind("the page of results", (".md",), mark))
+    echo(f"{PAGE}")
 
 
-def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
+def list_experiments(folder: Path, data: Path, out: Path, *, as_json: bool) -> None:
+    """Print every experiment with its cost and state."""
+    from apiece.reproduce import Store, find, lacking, outline_of, state
+
+    store = Store(out)
+    documents = []
+    lines = []
+    for file in find(folder).values():
+        document = asdict(outline_of(file))
+        missing_data = lacking(document.pop("needs"), data)
+        document["state"] = state(store.load(document["name"]), missing_data)
+        documents.append(document)
+        lines += [
+            document["name"],
+            f"  {document['paper']}: {document['shows']}",
+            f"  cost: {document['cost']}",
+            f"  state: {document['state']}",
+        ]
+        if document["open"]:
+            lines.append(f"  open: {document['open']}")
+    emit(as_json, {"experiments": documents}, "\n".join(lines))
+
+
+def run_experiment(name: str, data: Path, out: Path, flags: Flags) -> None:
     """Run the units of an experiment that are missing, and print its tables."""
     from apiece.reproduce import Place, Store, load, missing, run
 
     experiment = load(flags["experiments"], name)
     if flags["held_out"] and experiment.after is None:
         raise OptionError(f"--held-out: {name} has no trials on held-out records; leave it out")
-    store, place = Store(out), Place(data, flags["work"] / name)
+    store = Store(out)
+    folders = Place(data, flags["work"] / name)
     again = not flags["resume"]
-    wanted = chosen(experiment.wanted(flags["seeds"], flags["scale"]), flags["only"])
 
-    def run_all(units: Sequence[Unit]) -> Sequence[Done]:
-        left = units if again else missing(units, store.load(name))
-        with Bar(len(left)) as bar:
+    def run_units(units: Sequence[Unit]) -> Sequence[Done]:
+        remaining = units if again else missing(units, store.load(name))
+        with Bar(len(remaining)) as bar:
 
             def watch(unit: Unit) -> None:
                 bar.advance(lambda: ", ".join(f"{value}" for value in unit.values()))
 
             try:
-                return run(experiment, units, store, place, again=again, watch=watch)
+                return run(experiment, units, store, folders, again=again, watch=watch)
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"interrupted after {bar.done} of {bar.total} units, which are in "
                     f"{store.path(name)}; the same command goes on"
                 ) from None
 
-    done = run_all(wanted)
+    units = experiment.wanted(flags["seeds"], flags["scale"])
+    results = run_units(choose_units(units, flags["only"]))
     if experiment.after is not None and not flags["held_out"]:
-        then = experiment.after(done, flags["seeds"] or experiment.seeds, flags["scale"])
-        done = run_all(matching(then, flags["only"]))
+        seeds = flags["seeds"] or experiment.seeds
+        later_units = experiment.after(results, seeds, flags["scale"])
+        results = run_units(match_units(later_units, flags["only"]))
     if flags["as_json"]:
-        units = [{"unit": one.unit, "result": one.result, "seconds": one.seconds} for one in done]
-        echo(json.dumps({"experiment": name, "units": units}, allow_nan=False))
+        documents = [
+            {"unit": result.unit, "result": result.result, "seconds": result.seconds}
+            for result in results
+        ]
+        echo(json.dumps({"experiment": name, "units": documents}, allow_nan=False))
         return
-    for table in experiment.tables(done):
-        echo(f"{table.title}\n" * bool(table.title), nl=False)
+    for table in experiment.tables(results):
+        if table.title:
+            echo(table.title)
         echo("\n".join(format_table([table.head, *table.rows], width=120)) + "\n")
 
 
-def chosen(units: Sequence[Unit], only: Sequence[str]) -> list[Unit]:
-    """Return the units that have all values of --only."""
-    kept = list(units)
+def choose_units(units: Sequence[Unit], only: Sequence[str]) -> list[Unit]:
+    """Return the units that have all values of --only; raise where there is none."""
+    chosen = list(units)
     for text in only:
-        slot, equals, _ = text.partition("=")
-        if not equals or not any(slot in unit for unit in kept):
-            known = sorted({key for unit in kept for key in unit})
-            raise OptionError(f"--only {text}: give KEY=VALUE, KEY one of {', '.join(known)}")
-        kept = matching(kept, [text])
-        if not kept:
+        key, equals, _ = text.partition("=")
+        if not equals or not any(key in unit for unit in chosen):
+            keys = sorted({key for unit in chosen for key in unit})
+            raise OptionError(f"--only {text}: give KEY=VALUE, KEY one of {', '.join(keys)}")
+        chosen = match_units(chosen, [text])
+        if not chosen:
             raise OptionError(f"--only {text}: no unit has it; give another value")
-    return kept
+    return chosen
 
 
-def matching(units: Sequence[Unit], only: Sequence[str]) -> list[Unit]:
+def match_units(units: Sequence[Unit], only: Sequence[str]) -> list[Unit]:
     """Return the units that have all these values, KEY=VALUE."""
-    pairs = [text.partition("=")[::2] for text in only]
-    return [unit for unit in units if all(str(unit.get(k)) == v for k, v in pairs)]
+    pairs = []
+    for text in only:
+        key, _, value = text.partition("=")
+        pairs.append((key, value))
+    return [unit for unit in units if all(str(unit.get(key)) == value for key, value in pairs)]

@@ -56,7 +56,7 @@ def command(
     check: Path | None,
     as_json: bool,
     out: Path | None,
-    **written: object,
+    **dialect: object,
 ) -> None:
     """Write a public-schema template for the table DATA, for you to fill in.
 
@@ -71,9 +71,9 @@ def command(
     if check is None and as_json:
         raise InputError("--json: a template is TOML; give it with --check")
     if str(data) in PACKAGED and check is None:
-        _put(read_schema_text(str(data)), out)
+        _write_schema(read_schema_text(str(data)), out)
         return
-    header = read_header(data, make_dialect(written))
+    header = read_header(data, make_dialect(dialect))
     skip += tuple(name for name in (person, ids, epsilon) if name is not None)
     if label in skip:
         raise InputError(
@@ -82,20 +82,23 @@ def command(
     for name in (label, *skip):
         require_column(name, list(header), "label" if name == label else "skipped")
     if check is None:
-        _put(write_template(data.name, header, label=label, but=skip), out)
+        _write_schema(write_template(data.name, header, label=label, but=skip), out)
         return
     if out is not None:
         raise InputError("--check: nothing is written; leave --out out")
-    taken = {label: "label"} | dict.fromkeys(skip, "skipped")
+    # The columns that are no features, with the reason.
+    roles = {label: "label"} | dict.fromkeys(skip, "skipped")
     schema = read_schema(check)
+    # Both raise where the schema does not fit the columns that the options name.
     schema.target(label)
-    schema.features(but=set(taken))
-    doubts = lint(schema, list(header), taken=taken)
-    said = "\n".join(doubts) or f"{check}: nothing looks like a mistake"
-    emit(as_json, {"schema": str(check), "doubts": doubts}, said)
+    schema.features(but=set(roles))
+    doubts = lint(schema, list(header), taken=roles)
+    text = "\n".join(doubts) or f"{check}: nothing looks like a mistake"
+    emit(as_json, {"schema": str(check), "doubts": doubts}, text)
 
 
-def _put(text: str, out: Path | None) -> None:
+def _write_schema(text: str, out: Path | None) -> None:
+    """Write a schema to a file, or print it."""
     if out is None:
         echo(text, nl=False)
     else:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from apiece._types import Json
     from apiece.sensitivity import Maximum, Query
 
-DESIGN = 4096  # evenly spread records, from which the shares are computed
+# How many evenly spread records the shares are computed from.
+DESIGN = 4096
+# How many values of each attribute a surface has.
+GRID = 81
 
 EXAMPLE = """
 \b
@@ -65,46 +68,49 @@ def command(
     """
     from apiece.sensitivity import Query
 
-    query = Query(expression, make_dict("--range", map(_range, ranges)))
+    query = Query(expression, make_dict("--range", map(_parse_range, ranges)))
     if noise_stddev is None:
         refuse_given(["order"], "is of the Rényi loss; give --noise-stddev too, or leave it out")
     if mean_of is not None:
         query = query.mean_of(mean_of)
-    answer = describe(query)
+    answer = describe_query(query)
     if at:
-        answer["at"] = [_at(query, text) for text in at]
+        answer["at"] = [_evaluate(query, text) for text in at]
     if noise_stddev is not None:
-        answer["gaussian"] = _loss(answer, noise_stddev, order)
+        answer["gaussian"] = _compute_loss(answer, noise_stddev, order)
     if figure is not None:
-        _draw(query, figure)
-    emit(as_json, answer, text_of(answer))
+        _draw_surface(query, figure)
+    emit(as_json, answer, format_answer(answer))
 
 
-def describe(query: Query) -> Json:
-    """Return what is known of a query without any data; `upper` is null where it is not proven."""
+def describe_query(query: Query) -> Json:
+    """Return derivatives, maxima and shares, without any data; null where not proven."""
     from apiece.sensitivity import loss_shares, partial_sensitivity
 
-    latex = list(query.latex().values())
+    # Of the expression, its gradient norm, and that norm's derivative by each attribute.
+    _, norm_latex, *derivatives_latex = query.latex().values()
+    derivatives = {}
+    for name, derivative, latex in zip(
+        query.attributes, query.partial_sensitivities, derivatives_latex, strict=True
+    ):
+        derivatives[name] = {"text": str(derivative), "latex": latex}
     partial = partial_sensitivity(query, query.design(DESIGN))
     shares = dict(loss_shares(partial).ranking("all"))
     return {
         "expression": str(query.expression),
         "ranges": {name: list(ends) for name, ends in query.ranges.items()},
-        "gradient_norm": {"text": str(query.gradient_norm), "latex": latex[1]},
-        "partial_sensitivity": {
-            name: {"text": str(query.partial_sensitivities[j]), "latex": latex[2 + j]}
-            for j, name in enumerate(query.attributes)
-        },
-        "lipschitz_constant": _maximum(query.lipschitz_constant()),
+        "gradient_norm": {"text": str(query.gradient_norm), "latex": norm_latex},
+        "partial_sensitivity": derivatives,
+        "lipschitz_constant": _describe_maximum(query.lipschitz_constant()),
         "global_sensitivity": {
-            relation: _maximum(query.global_sensitivity(relation))
+            relation: _describe_maximum(query.global_sensitivity(relation))
             for relation in ("add_remove", "replace")
         },
         "loss_share": {name: shares[name] for name in query.attributes},
     }
 
 
-def _maximum(maximum: Maximum) -> Json:
+def _describe_maximum(maximum: Maximum) -> Json:
     return {
         "value": maximum.value,
         "upper": maximum.bounds.upper if math.isfinite(maximum.bounds.upper) else None,
@@ -114,11 +120,15 @@ def _maximum(maximum: Maximum) -> Json:
     }
 
 
-def _at(query: Query, text: str) -> Json:
+def _evaluate(query: Query, text: str) -> Json:
+    """Return gradient norm and partial sensitivities at a record, written as `a=1,b=3`."""
     from apiece.sensitivity import partial_sensitivity
 
-    pairs = (parse_assignment("--at", part, "name=NUMBER, as in a=1") for part in text.split(","))
-    values = make_dict("--at", ((name.strip(), parse_numbers("--at", one)) for name, one in pairs))
+    pairs = []
+    for part in text.split(","):
+        name, number = parse_assignment("--at", part, "name=NUMBER, as in a=1")
+        pairs.append((name.strip(), parse_numbers("--at", number)))
+    values = make_dict("--at", pairs)
     for name in values.keys() - set(query.attributes):
         raise unknown(f"attribute in --at {text!r}", name, query.attributes)
 
@@ -132,11 +142,11 @@ def _at(query: Query, text: str) -> Json:
     }
 
 
-def _loss(answer: Json, noise_stddev: float, order: float) -> Json:
+def _compute_loss(answer: Json, noise_stddev: float, order: float) -> Json:
     """Return the Rényi loss of the worst record; null where its sensitivity is not proven."""
     from apiece.sensitivity import individual_rdp
 
-    def rdp(maximum: Json) -> float | None:
+    def compute_rdp(maximum: Json) -> float | None:
         if maximum["upper"] is None:
             return None
         loss = float(individual_rdp(maximum["upper"], order=order, noise_stddev=noise_stddev))
@@ -150,47 +160,53 @@ def _loss(answer: Json, noise_stddev: float, order: float) -> Json:
     return {
         "order": order,
         "noise_stddev": noise_stddev,
-        "rdp": {name: rdp(maximum) for name, maximum in answer["global_sensitivity"].items()},
-        "rdp_per_squared_unit_of_change": rdp(answer["lipschitz_constant"]),
+        "rdp": {
+            relation: compute_rdp(maximum)
+            for relation, maximum in answer["global_sensitivity"].items()
+        },
+        "rdp_per_squared_unit_of_change": compute_rdp(answer["lipschitz_constant"]),
     }
 
 
-def text_of(answer: Json) -> str:
-    """Return the answer for reading."""
+def format_answer(answer: Json) -> str:
+    """Return the answer for people to read."""
     lines = [f"f = {answer['expression']}", f"‖∇f‖ = {answer['gradient_norm']['text']}"]
     for name, derivative in answer["partial_sensitivity"].items():
         lines.append(f"∂‖∇f‖/∂{name} = {derivative['text']}")
     lines.append("share in the privacy loss of records spread evenly over the ranges:")
     lines += [f"  {name}: {share:.1%}" for name, share in answer["loss_share"].items()]
-    lines.append(_line("Lipschitz constant", answer["lipschitz_constant"]))
+    lines.append(_format_maximum("Lipschitz constant", answer["lipschitz_constant"]))
     for relation, maximum in answer["global_sensitivity"].items():
-        lines.append(_line(f"global sensitivity ({relation})", maximum))
+        lines.append(_format_maximum(f"global sensitivity ({relation})", maximum))
     for point in answer.get("at", []):
-        where = ", ".join(f"{name}={value:g}" for name, value in point["record"].items())
-        lines.append(f"at {where}: gradient norm {point['gradient_norm']:.12g}")
+        record = ", ".join(f"{name}={value:g}" for name, value in point["record"].items())
+        lines.append(f"at {record}: gradient norm {point['gradient_norm']:.12g}")
         if point["zero"]:
             lines.append("  the gradient norm is 0 here; partial sensitivities are defined as 0")
         for name, value in point["raw"].items():
             lines.append(f"  {name}: {value:.12g} ({point['fractions'][name]:.1%})")
-    if (loss := answer.get("gaussian")) is not None:
-        each = [
-            f"{relation} {'no proven bound' if rho is None else format(rho, '.6g')}"
-            for relation, rho in loss["rdp"].items()
+    loss = answer.get("gaussian")
+    if loss is not None:
+        bounds = [
+            f"{relation} no proven bound" if rdp is None else f"{relation} {rdp:.6g}"
+            for relation, rdp in loss["rdp"].items()
         ]
         lines.append(
             f"Rényi loss of order {loss['order']:g} with noise {loss['noise_stddev']:g}, at most: "
-            + "; ".join(each)
+            f"{'; '.join(bounds)}"
         )
     return "\n".join(lines)
 
 
-def _line(what: str, maximum: Json) -> str:
-    where = ", ".join(f"{name}={value:.12g}" for name, value in maximum["location"].items())
+def _format_maximum(label: str, maximum: Json) -> str:
+    """Return the line of a maximum: its value, record, bound and reason."""
+    record = ", ".join(f"{name}={value:.12g}" for name, value in maximum["location"].items())
     bound = "no proven bound" if maximum["upper"] is None else f"at most {maximum['upper']:.17g}"
-    return f"{what}: {maximum['value']:.12g} at {where}; {bound} ({maximum['reason']})"
+    return f"{label}: {maximum['value']:.12g} at {record}; {bound} ({maximum['reason']})"
 
 
-def _draw(query: Query, path: Path) -> None:
+def _draw_surface(query: Query, path: Path) -> None:
+    """Draw the partial sensitivities of a query of two attributes over its ranges."""
     import numpy as np
 
     from apiece.reporting import save
@@ -201,14 +217,15 @@ def _draw(query: Query, path: Path) -> None:
         raise InputError(
             f"--figure: {len(query.attributes)} attributes; a surface needs exactly two"
         )
-    (a_low, a_high), (b_low, b_high) = query.ranges.values()
-    a, b = np.linspace(a_low, a_high, 81), np.linspace(b_low, b_high, 81)
-    grid = np.stack([g.ravel() for g in np.meshgrid(a, b, indexing="ij")], axis=1)
+    a, b = (np.linspace(low, high, GRID) for low, high in query.ranges.values())
+    columns = np.meshgrid(a, b, indexing="ij")
+    grid = np.stack([column.ravel() for column in columns], axis=1)
     partial = partial_sensitivity(query, grid)
     save(partial_sensitivity_surface(a, b, partial), path)
 
 
-def _range(text: str) -> tuple[str, tuple[float, float]]:
+def _parse_range(text: str) -> tuple[str, tuple[float, float]]:
+    """Return the name and the ends of `name=LOWER:UPPER`."""
     form = "name=LOWER:UPPER, as in a=1:2"
     name, ends = parse_interval("--range", text, form)
     if not name.strip().isidentifier():

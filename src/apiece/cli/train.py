@@ -35,6 +35,7 @@ Examples:
   apiece train --data people.csv --label income --epsilon consent_epsilon --delta 1e-5 \\
                --strategy sample --batch-size 512 --steps 1000 --out runs/first
 """
+# The strategies that --compare trains, by method.
 COMPARED = {"dp-sgd": ["uniform", "scale", "sample"], "pate": ["uniform", "upsample", "weight"]}
 
 
@@ -42,36 +43,45 @@ class TrainCommand(Command):
     """A command with an option for every setting of a job."""
 
     _params: list[click.Parameter]
-    _whole: bool
+    # Whether the options of the settings are among them.
+    _has_settings: bool
 
     @property
     def params(self) -> list[click.Parameter]:
         """All parameters; the settings are loaded when these are first asked for."""
-        if not self._whole:
-            self._whole = True
-            self._params[1:1] = setting_options()  # after CONFIG
+        if not self._has_settings:
+            self._has_settings = True
+            # After CONFIG.
+            self._params[1:1] = make_setting_options()
         return self._params
 
     @params.setter
-    def params(self, own: list[click.Parameter]) -> None:
-        self._params, self._whole = own, False
+    def params(self, params: list[click.Parameter]) -> None:
+        self._params = params
+        self._has_settings = False
 
 
-def setting_options() -> list[click.Parameter]:
+def make_setting_options() -> list[click.Parameter]:
     """Return an option for every setting of a job that has one, in the order of the config."""
     from apiece.budgets.levels import Levels
     from apiece.jobs.config import SETTINGS
 
     options: list[click.Parameter] = []
-    for name, how in SETTINGS.items():
-        if how.help is None:
+    for name, setting in SETTINGS.items():
+        if setting.help is None:
             continue
-        default = how.value if how.default is None else how.default
-        shown = f"{default:g}" if isinstance(default, int | float) else default
-        text = f"{how.help}  [default: {shown}]" if shown else how.help
-        kind: object = {object: NUMBER_OR_NAME, Levels: str}.get(how.kind, how.kind)
-        names = [make_flag(how.flag or name), name]
-        options.append(click.Option(names, type=kind, multiple=how.repeatable, help=text))
+        default = setting.value if setting.default is None else setting.default
+        default_text = f"{default:g}" if isinstance(default, int | float) else default
+        text = setting.help
+        if default_text:
+            text += f"  [default: {default_text}]"
+        kind: object = setting.kind
+        if kind is object:
+            kind = NUMBER_OR_NAME
+        elif kind is Levels:
+            kind = str
+        flags = [make_flag(setting.flag or name), name]
+        options.append(click.Option(flags, type=kind, multiple=setting.repeatable, help=text))
     return options
 
 
@@ -112,123 +122,144 @@ def command(
     from apiece.jobs.prepared import free_folder, prepare
     from apiece.jobs.results import REPORT
 
+    # Shortfalls are warned of with the other doubts, once training has begun.
     if resume is None:
-        job = job_from_flags(config, compare, flags, tune)
+        job = make_job(config, compare, flags, tune)
         out = Path(job.run.out) if job.run.out else free_folder(Path("runs"), job.name)
-        with silence_shortfalls():  # told with the other doubts, once training has begun
+        with silence_shortfalls():
             prepared = prepare(job, out=out)
     else:
         out = resume
-        given = flags | {"config": config, "compare": compare, "tune": tune}
+        settings = flags | {"config": config, "compare": compare, "tune": tune}
         with silence_shortfalls():
-            prepared = interrupted(out, given)
+            prepared = prepare_resumed(out, settings)
     from apiece.reporting import report
     from apiece.reporting.closing import closing_table
 
-    begun = time.monotonic()
+    start = time.monotonic()
     results = _run(prepared, out)
     report(results).save(out / REPORT)
     if as_json:
         echo(results.to_json())
-    else:
-        echo(closing_table(results))
-        many = f"{results.models} model{'s' * (results.models > 1)}"
-        echo(f"\n{many} in {time.monotonic() - begun:.0f} s.", err=True)
-        echo(f"Open the report: {out / REPORT}")
+        return
+    echo(closing_table(results))
+    unit = "models" if results.models > 1 else "model"
+    echo(f"\n{results.models} {unit} in {time.monotonic() - start:.0f} s.", err=True)
+    echo(f"Open the report: {out / REPORT}")
 
 
 def _run(prepared: Prepared, out: Path) -> Run:
-    """Run the job with a bar on the terminal, and say each doubt once training has begun."""
-    from apiece.assignment.unspent import describe_shortfall
+    """Run the job with a bar on the terminal; print each doubt once training has begun."""
     from apiece.jobs import run
     from apiece.training import PlannedSpending
     from apiece.training.callbacks import describe_spending
 
-    job, spending = prepared.job, cache(lambda name: PlannedSpending(prepared.plans[name]))
-    short = [
-        text for plan in prepared.plans.values() if (text := describe_shortfall(plan)) is not None
-    ]
-    doubts = [f"warning: {doubt}" for doubt in (*prepared.people.warnings, *short)]
-    doubts += [f"private, not in the run folder: {note}" for note in prepared.private_notes]
+    job = prepared.job
+    doubts = _list_doubts(prepared)
 
-    def tell() -> None:  # not before, so that a refusal stays one line
+    # Not before training begins, so that a refusal stays one line.
+    def print_doubts() -> None:
         while doubts:
             echo(doubts.pop(0), err=True)
 
-    def planned(strategy: str, step: int) -> str:  # whatever happened in training
+    @cache
+    def make_spending(strategy: str) -> PlannedSpending:
+        return PlannedSpending(prepared.plans[strategy])
+
+    # Of plans alone: the bar shows nothing of what happened in training.
+    def describe_plan(strategy: str, step: int) -> str:
         # With PATE steps are lessons: votes are cast between those of teachers and student.
-        at = prepared.plans[strategy].steps if prepared.votes else step
-        return "planned " + ", ".join(map(describe_spending, spending(strategy).at(at)))
+        if prepared.votes:
+            step = prepared.plans[strategy].steps
+        return "planned " + ", ".join(map(describe_spending, make_spending(strategy).at(step)))
 
     with Bar(prepared.steps, done=prepared.unfinished.made()) as bar:
 
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
-            tell()
-            at = f"{strategy} {repeat + 1}/{job.compare.seeds} step {step}/{steps}"
-            if prepared.candidates is None:
-                bar.advance(lambda: f"{at}, {planned(strategy, step)}")
-            else:
+            print_doubts()
+            if prepared.candidates is not None:
                 bar.advance(f"search, step {step}/{steps} of a run")
+                return
+            position = f"{strategy} {repeat + 1}/{job.compare.seeds} step {step}/{steps}"
+            bar.advance(lambda: f"{position}, {describe_plan(strategy, step)}")
 
         try:
             results = run(prepared, out=out, watch=watch)
         except KeyboardInterrupt:
-            raise Interrupted(_interrupted(bar, out, job)) from None
-    tell()
+            raise Interrupted(_describe_interruption(bar, out, job)) from None
+    print_doubts()
     return results
 
 
-def _interrupted(bar: Bar, out: Path, job: Job) -> str:
-    left = sorted(p.name for p in out.iterdir()) if out.is_dir() else []
-    again = f"apiece train --resume {out}" if "checkpoints" in left else "the same command"
-    charged = (
-        ""
-        if job.run.analysis is None
-        else f"; the ledger stays charged for it, and --analysis {job.run.analysis!r} charges no "
-        "more"
-    )
-    done = "" if bar.total is None else f" after {bar.done} of {bar.total} steps"
-    return (
-        f"interrupted{done}; no model was written and nothing is "
-        f"half-written: {out} holds {', '.join(left) or 'nothing'}; to go on: {again}{charged}"
-    )
+def _list_doubts(prepared: Prepared) -> list[str]:
+    """Return a line for each thing about the people and plans that looks like a mistake."""
+    from apiece.assignment.unspent import describe_shortfall
+
+    warnings = list(prepared.people.warnings)
+    for plan in prepared.plans.values():
+        shortfall = describe_shortfall(plan)
+        if shortfall is not None:
+            warnings.append(shortfall)
+    doubts = [f"warning: {warning}" for warning in warnings]
+    doubts += [f"private, not in the run folder: {note}" for note in prepared.private_notes]
+    return doubts
 
 
-def _search(tune: Path, changes: Flags) -> Flags:
+def _describe_interruption(bar: Bar, out: Path, job: Job) -> str:
+    """Return what an interrupted run left behind, and how to go on."""
+    files = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    progress = "" if bar.total is None else f" after {bar.done} of {bar.total} steps"
+    remedy = f"apiece train --resume {out}" if "checkpoints" in files else "the same command"
+    message = (
+        f"interrupted{progress}; no model was written and nothing is half-written: {out} holds "
+        f"{', '.join(files) or 'nothing'}; to go on: {remedy}"
+    )
+    if job.run.analysis is not None:
+        message += (
+            f"; the ledger stays charged for it, and --analysis {job.run.analysis!r} charges no "
+            "more"
+        )
+    return message
+
+
+def _read_search(tune: Path, changes: Flags) -> Flags:
     """Return the settings of a search in a file, which names none that an option fixes."""
     from apiece.jobs.config import SearchSettings
     from apiece.jobs.settings import settings_of
 
-    search, known = read_toml(tune, "search"), [name for name, _ in settings_of(SearchSettings)]
+    search = read_toml(tune, "search")
+    names = [name for name, _ in settings_of(SearchSettings)]
     for name in search:
-        if name not in known:
-            raise unknown(f"key in {tune}", name, known)
+        if name not in names:
+            raise unknown(f"key in {tune}", name, names)
+    # Raises for values out of bounds.
     SearchSettings(**{"space": {}, **search})
-    if fixed := [name for name in search["space"] if name in changes]:
+    fixed = [name for name in search["space"] if name in changes]
+    if fixed:
         raise OptionError(
             f"{make_flag(fixed[0])}: is searched in {tune}; leave it out, or take it out of there"
         )
     return search
 
 
-def interrupted(out: Path, given: Flags) -> Prepared:
-    """Return the run that was interrupted in `out`; of all settings only --ledger may be given."""
+def prepare_resumed(out: Path, settings: Flags) -> Prepared:
+    """Return the run that was interrupted in `out`; raise for settings other than --ledger."""
     from apiece.jobs import prepare_again
     from apiece.jobs.config import SETTINGS
 
-    others = [k for k, value in given.items() if k != "ledger" and value not in (None, (), False)]
-    if others:
-        flags = {name: how.flag or name for name, how in SETTINGS.items()}
-        left_out = flags.get(others[0], others[0]).replace("_", "-")
+    for name, value in settings.items():
+        if name == "ledger" or value in (None, (), False):
+            continue
+        setting = SETTINGS.get(name)
+        flag = name if setting is None else setting.flag or name
         raise OptionError(
-            f"--resume {out}: goes on with the settings in that folder; leave out {left_out}"
+            f"--resume {out}: goes on with the settings in that folder; leave out "
+            f"{flag.replace('_', '-')}"
         )
-    return prepare_again(out, ledger=given["ledger"])
+    return prepare_again(out, ledger=settings["ledger"])
 
 
-def job_from_flags(
-    config: Path | None, compare: bool, flags: Flags, tune: Path | None = None
-) -> Job:
+def make_job(config: Path | None, compare: bool, flags: Flags, tune: Path | None = None) -> Job:
     """Return the job that a config, options and a file of a search describe; options win."""
     from apiece.jobs import job_from_dict, read_job
 
@@ -241,19 +272,22 @@ def job_from_flags(
             )
         changes["groups"] = ()
     if tune is not None:
-        changes |= _search(tune, changes)
+        changes |= _read_search(tune, changes)
     if compare:
         method = changes.get("method", "dp-sgd")
         if config is not None and "method" not in changes:
             method = read_job(config, changes | {"strategies": ()}).training.method
-        beside = COMPARED.get(method, [])  # of an unknown one the job is refused
-        own = [changes["strategy"]] if "strategy" in changes else []
-        changes["strategies"] = list(dict.fromkeys([*beside, *own]))
+        # None for an unknown method, for which the job is refused.
+        strategies = list(COMPARED.get(method, []))
+        if "strategy" in changes and changes["strategy"] not in strategies:
+            strategies.append(changes["strategy"])
+        changes["strategies"] = strategies
         changes.setdefault("seeds", 3)
     if config is None:
         job = job_from_dict({}, name=Path(changes.get("source", "run")).stem, changes=changes)
-        stated = {}
+        stated_delta = None
     else:
-        job, stated = read_job(config, changes), read_toml(config, "config").get("budgets", {})
-    require_delta(changes.get("delta", stated.get("delta")))
+        job = read_job(config, changes)
+        stated_delta = read_toml(config, "config").get("budgets", {}).get("delta")
+    require_delta(changes.get("delta", stated_delta))
     return job

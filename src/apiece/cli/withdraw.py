@@ -37,37 +37,41 @@ def command(ledger: str, person: str, as_json: bool) -> None:
     from apiece.ledger.reports import CANNOT
 
     opened = Ledger.open(ledger, create=False)
-    before = opened.head()
-    lineage = opened.withdraw([account_of(opened, person)])
-    again = lineage.head == before  # nothing was written
-    (event,), (receipt,) = lineage.events(), lineage.receipts
-    told = f"ε = {shown(receipt.told)} at δ = {shown(receipt.delta)}"
-    said = [
-        f"{plain(person)} withdrew on {receipt.withdrawn}."
-        + " That was recorded already, and nothing changes." * again,
+    head = opened.head()
+    lineage = opened.withdraw([find_account(opened, person)])
+    # The head moves on with what is written.
+    recorded_before = lineage.head == head
+    (event,) = lineage.events()
+    (receipt,) = lineage.receipts
+    withdrawal = f"{plain(person)} withdrew on {receipt.withdrawn}."
+    if recorded_before:
+        withdrawal += " That was recorded already, and nothing changes."
+    spent = f"ε = {shown(receipt.told)} at δ = {shown(receipt.delta)}"
+    paragraphs = [
+        withdrawal,
         "From now on no answer and no batch of a training that charges this ledger has this "
         "person's rows in it. A query still reads them, to leave them out; an audit asks none.",
-        f"All that was charged together tells about this person at most {told}; the budget was "
+        f"All that was charged together tells about this person at most {spent}; the budget was "
         f"ε = {shown(receipt.epsilon)}.",
         *CANNOT,
     ]
-    lines = [*(fill(each, 78) for each in said), "", receipt_text(receipt)]
-    emit(as_json, {**event, "recorded_before": again}, "\n".join(lines))
+    lines = [*(fill(paragraph, 78) for paragraph in paragraphs), "", format_receipt(receipt)]
+    emit(as_json, {**event, "recorded_before": recorded_before}, "\n".join(lines))
 
 
-def account_of(ledger: Ledger, person: str) -> int | str:
-    """Return the id that a text stands for. Raises `DataError` where it can be nobody's."""
+def find_account(ledger: Ledger, person: str) -> int | str:
+    """Return the id that a text stands for; raise `DataError` where it can be nobody's."""
     from apiece.ledger.codec import read_id
 
-    whose = read_id(person, ledger.id_kind)
-    if whose is None:
+    account = read_id(person, ledger.id_kind)
+    if account is None:
         raise DataError(
             f"PERSON {person!r}: has no account; give a whole number, as this ledger's ids are"
         )
-    return whose
+    return account
 
 
-def receipt_text(receipt: Receipt) -> str:
+def format_receipt(receipt: Receipt) -> str:
     """Return a receipt for its person to read."""
     from apiece.contract import explain
 
@@ -75,14 +79,22 @@ def receipt_text(receipt: Receipt) -> str:
     lines = [f"Receipt of {plain(receipt.person)}: {promise} for all analyses together", ""]
     if receipt.charges:
         rows = [["analysis", "when", "of the\nbudget", "of the\nslack", "result"]]
-        for c in receipt.charges:
-            result = f"{c.released} released" if c.committed else "not yet"
-            rows.append([c.analysis, c.at, percent(c.share), percent(c.slack), result])
+        for charge in receipt.charges:
+            result = f"{charge.released} released" if charge.committed else "not yet"
+            share = percent(charge.share)
+            slack = percent(charge.slack)
+            rows.append([charge.analysis, charge.at, share, slack, result])
         rows.append(["together", "", percent(receipt.spent), percent(receipt.slack), ""])
         lines += [*format_table(rows), ""]
     if receipt.slack:
         lines += ["The slack is the part of δ for results that are no plain Gaussian sums.", ""]
-    lines += [receipt.left, "", "What the whole budget means:"]
-    lines += [*format_bullets(explain(receipt.epsilon, receipt.delta).sentences), ""]
-    lines += [f"History {receipt.head.number}:{receipt.head.digest}", "covers every charge above."]
+    lines += [
+        receipt.left,
+        "",
+        "What the whole budget means:",
+        *format_bullets(explain(receipt.epsilon, receipt.delta).sentences),
+        "",
+        f"History {receipt.head.number}:{receipt.head.digest}",
+        "covers every charge above.",
+    ]
     return "\n".join(lines)

@@ -91,7 +91,7 @@ BACKWARD_TOLERANCE = 1e-7
 
 
 def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
-    """Compare a plan with each group's contract: its ε, and its forward and backward Δ.
+    """Return whether a plan keeps each group's contract: its ε, and its forward and backward Δ.
 
     Forward Δ must be at most the bound. Backward Δ may be above it by 1e-7, which is more than the
     rounding of noise towards privacy comes to.
