@@ -290,9 +290,10 @@ def _make_mapper(processes: int, address: str | None, *, ray: bool) -> Mapper:
         from apiece.adapters import cluster
 
         return cluster(address)
-    from apiece.audit import shadows
+    from apiece.audit.shadows import processes as map_in_processes
+    from apiece.audit.shadows import serially
 
-    return shadows.serially if processes == 1 else shadows.processes(processes)
+    return serially if processes == 1 else map_in_processes(processes)
 
 
 def _make_shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Callable[[], None]]:
