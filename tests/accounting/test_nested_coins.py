@@ -13,7 +13,7 @@ import pytest
 
 from apiece import Gaussian, Repeated, Sampled, privacy_curve
 from apiece.accounting.divergence import excess
-from apiece.accounting.lattice.pairs import _joins
+from apiece.accounting.lattice.pairs import _bound_join_chance
 from apiece.mechanisms import (
     Composed,
     DiscreteLaplace,
@@ -213,7 +213,7 @@ def test_a_mixture_s_chance_to_join_is_held_between_two():
     for _ in range(200):
         chances = random.dirichlet(np.ones(3)) * near_one(random)
         coin = any_coin(random)
-        least, most = _joins(tuple(chances.tolist()), coin)
+        least, most = _bound_join_chance(tuple(chances.tolist()), coin)
         exact = sum(map(Fraction, chances.tolist())) * Fraction(coin)
         assert most <= 0.5 or Fraction(least) <= min(exact, 1) <= Fraction(most) <= 1
         assert most in (least, math.nextafter(least, 1.0))

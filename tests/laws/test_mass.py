@@ -11,7 +11,7 @@ import pytest
 from apiece._types import Floats
 from apiece.accounting import exact as closed
 from apiece.accounting.exact import log_ratio
-from apiece.accounting.lattice.discretise import Lattice, aligned, cut, discretise
+from apiece.accounting.lattice.discretise import Lattice, align_step, cut_window, discretise
 from apiece.accounting.lattice.pairs import (
     AtomsPair,
     GaussianPair,
@@ -20,7 +20,7 @@ from apiece.accounting.lattice.pairs import (
     Window,
     mixture_pair,
 )
-from apiece.accounting.lattice.profile import run_pair
+from apiece.accounting.lattice.profile import build_run_pair
 from apiece.mechanisms import MixtureOfGaussians
 from apiece.numerics.rounding import UNIT
 
@@ -37,8 +37,8 @@ def some_pairs(seed: int, size: int) -> Iterator[Pair]:
         shifts, chances = random.uniform(0.1, 2, 3), random.dirichlet(np.ones(3)) * (1 - 1e-15)
         mixture = MixtureOfGaussians(10 ** random.uniform(-0.3, 2), shifts, chances)
         yield mixture_pair(mixture, random.choice([rare**0.7, 1.0]))
-    yield run_pair(((LaplacePair(1.5, 0.3), 20),), 0.2)
-    yield run_pair(((GaussianPair(2.0, 0.1), 50),), 0.01)
+    yield build_run_pair(((LaplacePair(1.5, 0.3), 20),), 0.2)
+    yield build_run_pair(((GaussianPair(2.0, 0.1), 50),), 0.01)
 
 
 def settings(pair: Pair, seed: int) -> Iterator[tuple[Window, float]]:
@@ -47,11 +47,11 @@ def settings(pair: Pair, seed: int) -> Iterator[tuple[Window, float]]:
     whole = pair.window(10 ** random.uniform(-25, -6))
     start = log_ratio(whole.low, q)
     span = log_ratio(whole.high, q) - start
-    for window in (whole, cut(pair, whole, start + span * random.uniform(0.3, 1))):
+    for window in (whole, cut_window(pair, whole, start + span * random.uniform(0.3, 1))):
         for cells in CELLS:
             if span / cells <= 1:
                 yield window, span / cells
-                yield window, aligned(pair, window, span / cells)
+                yield window, align_step(pair, window, span / cells)
 
 
 def both_masses(lattice: Lattice) -> tuple[float, float]:
@@ -180,7 +180,7 @@ def test_nothing_is_lost_between_atoms_on_the_lattice(
     pair = LaplacePair(scale, probability)
     window = pair.window(0.0)
     span = log_ratio(window.high, probability) - log_ratio(window.low, probability)
-    step = aligned(pair, window, span / cells)
+    step = align_step(pair, window, span / cells)
     assert step <= 1
     for lattice in discretise(pair, window, step):
         assert both_masses(lattice) == pytest.approx((1.0, 1.0), abs=2e-13)
@@ -190,7 +190,7 @@ def test_a_lattice_without_its_topmost_atom_is_seen() -> None:
     """Negative controls: mass dropped above, mass doubled below."""
     pair = LaplacePair(1.5, 0.2)
     window = pair.window(0.0)
-    below, above = discretise(pair, window, aligned(pair, window, 1e-3))
+    below, above = discretise(pair, window, align_step(pair, window, 1e-3))
     assert conserves(below, above)
     atom = pair.atoms[-1].q
     for lattice, change in ((above, -atom), (below, atom)):

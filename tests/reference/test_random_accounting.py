@@ -163,9 +163,9 @@ PLANTS: dict[str, tuple[Any, str, str, str, int]] = {
         40,
     ),
     "what P alone shows, beside a Gaussian": (
-        profile.run_pair,
-        "certain = Bounds(*(probability * end for end in only_p)), NEITHER[1]",
-        "certain = NEITHER",
+        profile.build_run_pair,
+        "certain = (certain_p, NO_CERTAINTY[1])",
+        "certain = NO_CERTAINTY",
         "beside a gaussian",
         16,
     ),

@@ -15,7 +15,7 @@ from apiece.accounting import Bounds, privacy_curve
 from apiece.accounting import exact as closed
 from apiece.accounting.exact import OneStep
 from apiece.accounting.lattice.pairs import GaussianPair
-from apiece.accounting.lattice.profile import Composition, run_pair
+from apiece.accounting.lattice.profile import Composition, build_run_pair
 from apiece.mechanisms import Composed, Finite, Gaussian, Laplace, Mechanism, Repeated, Sampled
 
 RUN = Repeated(Sampled(Gaussian(2.0), 0.05), 300)
@@ -24,7 +24,7 @@ DELTAS = np.array([1e-3, 1e-6, 1e-10, 1e-15])
 
 def gaussian_runs(z: float, steps: int, probability: float, times: int) -> Composition:
     """Runs of plain Gaussian steps, composed step by step and not by their closed form."""
-    pair = run_pair(((GaussianPair(z * math.sqrt(steps)), steps),), probability)
+    pair = build_run_pair(((GaussianPair(z * math.sqrt(steps)), steps),), probability)
     return Composition(((pair, times),))
 
 

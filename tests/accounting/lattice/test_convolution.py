@@ -6,7 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from apiece.accounting.lattice.convolution import TooLongError, moment, side, tail, tilt_part
+from apiece.accounting.lattice.convolution import (
+    TooLongError,
+    moment,
+    tail,
+    take_direction,
+    tilt_part,
+)
 from apiece.accounting.lattice.discretise import Jump, Lattice
 from apiece.numerics.rounding import UNIT
 
@@ -32,7 +38,7 @@ def delta(epsilon: float, *, reverse: bool) -> float:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("tilt", [1.5, 4.0, 40.0])
 def test_every_point_is_within_its_error(reverse: bool, tilt: float) -> None:
-    found = tail([side(LATTICE, TIMES, reverse=reverse)], STEP, tilt, 1e-12, 2**10)
+    found = tail([take_direction(LATTICE, TIMES, reverse=reverse)], STEP, tilt, 1e-12, 2**10)
     for place, (value, error) in enumerate(zip(found.value, found.error, strict=True)):
         exact = delta(found.start + place * STEP, reverse=reverse)
         rounded = exact * math.expm1(found.exponent) + 1e-16
@@ -45,23 +51,23 @@ def test_an_error_in_one_mass_is_seen() -> None:
     """Negative control: the errors are far smaller than what a wrong mass does."""
     wrong = MASS + np.array([-1e-9, 0.0, 0.0, 1e-9])
     lattice = Lattice(STEP, OFFSET, wrong, 0.0, 0.0, UNIT, LATTICE.jump)
-    found = tail([side(lattice, TIMES, reverse=False)], STEP, 4.0, 1e-12, 2**10)
+    found = tail([take_direction(lattice, TIMES, reverse=False)], STEP, 4.0, 1e-12, 2**10)
     place = round((0.5 - found.start) / STEP)
     exact = delta(found.start + place * STEP, reverse=False)
     assert abs(found.value[place] - exact) > found.error[place] + exact * found.exponent
 
 
 def test_two_kinds_are_one_kind_more_often() -> None:
-    parts = [side(LATTICE, times, reverse=False) for times in (2, 3)]
+    parts = [take_direction(LATTICE, times, reverse=False) for times in (2, 3)]
     apart = tail(parts, STEP, 4.0, 1e-12, 2**10)
-    whole = tail([side(LATTICE, TIMES, reverse=False)], STEP, 4.0, 1e-12, 2**10)
+    whole = tail([take_direction(LATTICE, TIMES, reverse=False)], STEP, 4.0, 1e-12, 2**10)
     assert apart.start == pytest.approx(whole.start)
     assert np.abs(apart.value - whole.value).max() <= (apart.error + whole.error).max()
 
 
 @pytest.mark.parametrize("order", [-3.0, 0.5, 6.0])
 def test_moments(order: float) -> None:
-    part = side(LATTICE, TIMES, reverse=False)
+    part = take_direction(LATTICE, TIMES, reverse=False)
     found, rounding = moment([part], [tilt_part(part, STEP, order)], order)
     loss, chance = outcomes()
     assert found == pytest.approx(math.log(chance @ np.exp(order * loss)), abs=1e-13)
@@ -70,5 +76,5 @@ def test_moments(order: float) -> None:
 
 def test_too_long_a_transform_says_by_how_much() -> None:
     with pytest.raises(TooLongError) as error:
-        tail([side(LATTICE, 1000, reverse=False)], STEP, 2.0, 1e-10, 64)
+        tail([take_direction(LATTICE, 1000, reverse=False)], STEP, 2.0, 1e-10, 64)
     assert error.value.args[0] > 1

@@ -7,14 +7,14 @@ import pytest
 
 from apiece.accounting.exact import log_ratio
 from apiece.accounting.lattice.discretise import (
-    aligned,
-    cells,
-    cut,
-    dominating,
-    inner,
-    jump,
+    align_step,
+    build_dominating,
+    cut_cells,
+    cut_window,
     lowest_end,
     lowest_mean,
+    measure_jump,
+    shift_rho,
 )
 from apiece.accounting.lattice.pairs import GaussianPair, LaplacePair, Pair
 
@@ -29,7 +29,7 @@ PAIRS: tuple[Pair, ...] = (
 @pytest.mark.parametrize("pair", PAIRS, ids=repr)
 def test_both_masses_are_kept_to_the_two_ends_of_each_cell(pair: Pair) -> None:
     window = pair.window(1e-12)
-    lattice = dominating(pair, window, 0.03, cells(pair, window, 0.03))
+    lattice = build_dominating(pair, window, 0.03, cut_cells(pair, window, 0.03))
     ratio = np.exp(lattice.offset + lattice.step * np.arange(lattice.mass.size))
     assert (lattice.mass >= 0).all()
     assert math.fsum(lattice.mass) == pytest.approx(1, abs=1e-11)
@@ -40,20 +40,20 @@ def test_both_masses_are_kept_to_the_two_ends_of_each_cell(pair: Pair) -> None:
 def test_a_cut_makes_all_above_it_a_jump(pair: Pair) -> None:
     window, q = pair.window(1e-12), pair.probability
     loss = 0.6 * log_ratio(window.high, q)
-    less = cut(pair, window, loss)
+    less = cut_window(pair, window, loss)
     assert log_ratio(less.high, q) == pytest.approx(loss)
-    rare = jump(pair, less)
-    lattice = dominating(pair, less, 0.03, cells(pair, less, 0.03))
+    rare = measure_jump(pair, less)
+    lattice = build_dominating(pair, less, 0.03, cut_cells(pair, less, 0.03))
     assert math.fsum(lattice.mass) + rare.q == pytest.approx(1, abs=1e-11)
     assert rare.p >= rare.q * math.exp(rare.loss) * (1 - 1e-9)
-    assert jump(pair, window) == (0.0, 0.0, math.inf)
-    assert cut(pair, window, 2 * log_ratio(window.high, q)) == window
+    assert measure_jump(pair, window) == (0.0, 0.0, math.inf)
+    assert cut_window(pair, window, 2 * log_ratio(window.high, q)) == window
 
 
 @pytest.mark.parametrize("probability", [1.0, 0.4, 1e-6])
 def test_inner_inverts_the_loss_behind_a_coin(probability: float) -> None:
     offsets = np.array([0.0, 1e-9, 0.3, 5.0, 80.0])
-    rho = inner(-2.0, offsets, probability)
+    rho = shift_rho(-2.0, offsets, probability)
     start = log_ratio(-2.0, probability)
     found = [log_ratio(float(each), probability) - start for each in rho]
     assert found == pytest.approx(offsets.tolist(), rel=1e-9, abs=1e-15)
@@ -62,7 +62,7 @@ def test_inner_inverts_the_loss_behind_a_coin(probability: float) -> None:
 @pytest.mark.parametrize("pair", PAIRS[2:], ids=repr)
 def test_an_aligned_step_puts_both_atoms_on_the_lattice(pair: Pair) -> None:
     window, q = pair.window(0.0), pair.probability
-    step = aligned(pair, window, 0.031)
+    step = align_step(pair, window, 0.031)
     start = lowest_mean(pair, window, lowest_end(pair, window, step))
     steps = (log_ratio(window.high, q) - log_ratio(start, q)) / step
     assert 0 < step <= 0.031

@@ -7,17 +7,17 @@ import pytest
 
 from apiece.accounting.lattice.pairs import GaussianPair, LaplacePair
 from apiece.accounting.lattice.settings import (
+    coarsen,
     cumulant,
-    gaps,
+    estimate_gaps,
     quietest_tilt,
     renyi_tilt,
-    spread,
-    view,
+    tilted_deviation,
 )
 
 Z, TIMES = 5.0, 30
 LEAVES = ((GaussianPair(Z), TIMES),)
-COARSE = view(LEAVES, (GaussianPair(Z).window(1e-20),))
+COARSE = coarsen(LEAVES, (GaussianPair(Z).window(1e-20),))
 RHO = TIMES / (2 * Z**2)
 
 
@@ -36,12 +36,12 @@ def test_the_best_order_for_gaussians(reverse: bool) -> None:
 
 
 def test_a_tilted_gaussian_is_as_wide() -> None:
-    assert spread(COARSE, 4.0) == pytest.approx(math.sqrt(2 * RHO), rel=1e-2)
+    assert tilted_deviation(COARSE, 4.0) == pytest.approx(math.sqrt(2 * RHO), rel=1e-2)
 
 
 def test_gaps_grow_with_the_square_of_the_step() -> None:
     """Away from the lowest ratio, where they grow with the step alone."""
-    small, large = gaps(COARSE, 6.0, np.array([1e-3, 1e-2]))
+    small, large = estimate_gaps(COARSE, 6.0, np.array([1e-3, 1e-2]))
     assert large == pytest.approx(100 * small, rel=0.05)
 
 
@@ -55,6 +55,6 @@ def test_the_quietest_tilt_is_near_the_best_order() -> None:
 
 def test_atoms_are_seen() -> None:
     pair = LaplacePair(2.0)
-    coarse = view(((pair, 1),), (pair.window(0.0),))
+    coarse = coarsen(((pair, 1),), (pair.window(0.0),))
     assert coarse[0].largest == pytest.approx(0.5, rel=1e-2)
     assert np.exp(coarse[0].cells.log_q).sum() == pytest.approx(1, abs=1e-9)

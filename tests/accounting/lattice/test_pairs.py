@@ -13,9 +13,9 @@ from apiece.accounting.lattice.pairs import (
     AtomsPair,
     GaussianPair,
     LaplacePair,
+    bound_certainty,
     discrete_pair,
     normal_masses,
-    told_apart,
 )
 from apiece.errors import RangeError
 from apiece.mechanisms import Atoms
@@ -105,10 +105,10 @@ def test_told_apart_is_the_chance_of_any_step() -> None:
         for p, times in ((0.1, 3), (0.02, 5))
     ]
     exact = 1 - 0.9**3 * 0.98**5
-    found = told_apart(pairs, reverse=False)
+    found = bound_certainty(pairs, reverse=False)
     assert found.lower <= exact <= found.upper
     assert found.upper - found.lower < 1e-13
-    assert told_apart(pairs, reverse=True) == (0.0, 0.0)
+    assert bound_certainty(pairs, reverse=True) == (0.0, 0.0)
 
 
 def test_past_the_range_is_said() -> None:

@@ -8,7 +8,7 @@ import pytest
 from apiece.accounting.bounds import DEFAULT
 from apiece.accounting.exact import GaussianProfile
 from apiece.accounting.lattice.pairs import GaussianPair
-from apiece.accounting.lattice.settings import log_delta, settings_for
+from apiece.accounting.lattice.settings import choose_settings, estimate_log_delta
 
 Z, TIMES = 10.0, 100
 LEAVES = ((GaussianPair(Z), TIMES),)
@@ -18,9 +18,9 @@ DELTAS = np.array([1e-5, 1e-6, 1e-7])
 
 @pytest.mark.parametrize("known", [None, EXACT.epsilon(DELTAS).upper])
 def test_they_are_made_for_about_the_right_epsilon(known: np.ndarray | None) -> None:
-    found = settings_for(LEAVES, DELTAS, DEFAULT, known)
+    found = choose_settings(LEAVES, DELTAS, DEFAULT, known)
     assert found.epsilon == pytest.approx(float(EXACT.epsilon(DELTAS).upper[1]), rel=0.2)
-    assert found.spread == pytest.approx(1.0, rel=0.1)
+    assert found.deviation == pytest.approx(1.0, rel=0.1)
     assert found.tilt > 1
     assert found.reverse_tilt > 1
     assert 0 < found.step < 0.25
@@ -29,12 +29,12 @@ def test_they_are_made_for_about_the_right_epsilon(known: np.ndarray | None) -> 
 def test_closer_bounds_take_finer_steps() -> None:
     known = EXACT.epsilon(DELTAS).upper
     fine = replace(DEFAULT, gap=1e-5)
-    steps = [settings_for(LEAVES, DELTAS, each, known).step for each in (DEFAULT, fine)]
+    steps = [choose_settings(LEAVES, DELTAS, each, known).step for each in (DEFAULT, fine)]
     assert steps[1] < 0.2 * steps[0]
 
 
 def test_options_of_both_directions() -> None:
-    found = settings_for(LEAVES, DELTAS, DEFAULT, None)
+    found = choose_settings(LEAVES, DELTAS, DEFAULT, None)
     (remove, first), (add, second) = found.directions(DEFAULT, jumps=True)
     assert (remove, add) == (False, True)
     assert first[0] == second[0] == found.step
@@ -45,7 +45,7 @@ def test_options_of_both_directions() -> None:
 
 def test_log_delta_is_near_the_truth_and_not_below() -> None:
     epsilon = np.array([0.5, 2.0, 5.0])
-    found = log_delta(LEAVES, epsilon, DEFAULT.truncation)
+    found = estimate_log_delta(LEAVES, epsilon, DEFAULT.truncation)
     exact = np.log(EXACT.delta(epsilon).lower)
     assert (found >= exact - 1e-3).all()
     assert (found <= exact + 4).all()

@@ -30,19 +30,21 @@ from apiece.accounting.lattice.discretise import Lattice
 from apiece.accounting.truncation import Jumps, Remainder, bound_remainder, log_conversion
 from apiece.numerics.rounding import UNIT
 
-_SPAN = 600.0  # largest exponent kept when the tilt is undone
-_UNDERFLOWS = 1e-280
-NEGLIGIBLE = 1e-30  # tilted masses below it may be wrong by a factor of two
+# Largest exponent that stays within range when the tilt is undone.
+_SPAN = 600.0
+# A sum of products below it may have lost terms by underflow.
+_UNDERFLOW = 1e-280
+NEGLIGIBLE = 1e-30
+"""Tilted masses below it may be wrong by a factor of two."""
 
 
 class Direction(NamedTuple):
     """One direction of a lattice pair, `times` over: log masses under the second measure."""
 
-    # rounding bounds the relative error of each mass.
-
     log_mass: Floats
     offset: float
     times: int
+    # A bound on the relative error of each mass.
     rounding: float
 
 
@@ -50,16 +52,15 @@ class Direction(NamedTuple):
 class Tail:
     """δ at ε = start + k·step for one direction: within `error` of `value`, chords between."""
 
-    # exponent: a bound on the log of the relative effect of rounded masses.
-
     start: float
     step: float
     value: Floats
     error: Floats
+    # A bound on the log of the relative effect of rounded masses.
     exponent: float
 
 
-def side(lattice: Lattice, times: int, *, reverse: bool) -> Direction:
+def take_direction(lattice: Lattice, times: int, *, reverse: bool) -> Direction:
     """Return the remove direction of a lattice pair, or the add direction (`reverse`)."""
     with np.errstate(divide="ignore"):
         log_mass = np.log(lattice.mass)
@@ -85,66 +86,81 @@ def tilt_part(part: Direction, step: float, tilt: float) -> Tilted:
     total = float(weight.sum())
     weight /= total
     last = int(np.flatnonzero(weight > NEGLIGIBLE)[-1])
-    return Tilted(weight, top + math.log(total), 2 * (abs(top) + abs(tilt) * step * last) + 100)
+    largest = 2 * (abs(top) + abs(tilt) * step * last) + 100
+    return Tilted(weight, top + math.log(total), largest)
 
 
 def moment(
     parts: Sequence[Direction], tilted: Sequence[Tilted], tilt: float
 ) -> tuple[float, float]:
     """Return the log of the composition's moment of order `tilt`, and what rounding does to it."""
-    pairs = list(zip(parts, tilted, strict=True))
-    log_moment = sum(part.times * (t.log_total + tilt * part.offset) for part, t in pairs)
-    return log_moment, sum(p.times * (p.rounding + 8 * UNIT * t.largest) for p, t in pairs)
+    log_moment = 0.0
+    rounding = 0.0
+    for part, tilted_part in zip(parts, tilted, strict=True):
+        log_moment += part.times * (tilted_part.log_total + tilt * part.offset)
+        rounding += part.times * (part.rounding + 8 * UNIT * tilted_part.largest)
+    return log_moment, rounding
 
 
-def reach(tilted: list[Tilted], parts: Sequence[Direction], nats: float) -> tuple[int, int]:
+def find_reach(tilted: list[Tilted], parts: Sequence[Direction], nats: float) -> tuple[int, int]:
     """Return lattice indices outside which the composed w has at most e^{−nats} on either side."""
-    mean = variance = 0.0
+    variance = 0.0
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
         index = np.arange(weight.size, dtype=np.float64)
-        centre = _inner(weight, index)
-        mean += part.times * centre
-        variance += part.times * _inner(weight, (index - centre) ** 2)
-    low, high = 0.0, float(sum(part.times * (part.log_mass.size - 1) for part in parts))
+        centre = _inner_product(weight, index)
+        variance += part.times * _inner_product(weight, (index - centre) ** 2)
+    low = 0.0
+    high = float(_last_index(parts))
     if variance <= 0:
         return int(low), int(high)
+    # Chernoff: P(index ≥ x) ≤ e^{K(θ) − θx} for every θ. The best θ of a normal law is the largest
+    # tried; longer tails ask for less, down to one over the lattice.
     longest = max(part.log_mass.size for part in parts)
-    quick = min(math.sqrt(2 * nats / variance), 50.0)
-    count = max(4, math.ceil(math.log2(max(quick * longest, 1.0))) + 1)
-    rates = quick * 2.0 ** np.arange(1 - count, 1)
+    normal_rate = min(math.sqrt(2 * nats / variance), 50.0)
+    halvings = math.ceil(math.log2(max(normal_rate * longest, 1.0)))
+    count = max(4, halvings + 1)
+    rates = normal_rate * 2.0 ** np.arange(1 - count, 1)
     cumulants = np.zeros((2, count))
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
         cumulants += part.times * _cumulants(weight, rates)
     right, left = (cumulants + nats) / rates
-    return math.floor(max(low, -float(left.min()))), math.ceil(min(high, float(right.min())))
+    first = max(low, -float(left.min()))
+    last = min(high, float(right.min()))
+    return math.floor(first), math.ceil(last)
 
 
-def _inner(first: Floats, second: Floats) -> float:
+def _last_index(parts: Sequence[Direction]) -> int:
+    """Return the index of the composition's last lattice point."""
+    return sum(part.times * (part.log_mass.size - 1) for part in parts)
+
+
+def _inner_product(first: Floats, second: Floats) -> float:
     """Return the inner product, without BLAS, whose threads cost more than they bring."""
     return float(np.einsum("i,i->", first, second))
 
 
 def _cumulants(weight: Floats, rates: Reals) -> Floats:
     """Return log Σ w_k e^{θk} and log Σ w_k e^{−θk} at rates θ, each twice the one before."""
+    # Powers are taken from the end at which they are 1, so that none overflows.
     index = np.arange(weight.size)
-    out = np.full((2, rates.size), np.inf)
+    log_moments = np.full((2, rates.size), np.inf)
     for row, shift in ((0, index - (weight.size - 1)), (1, -index)):
         power = np.exp(rates[0] * shift)
         for j, rate in enumerate(rates):
-            moment = _inner(weight, power)
-            if moment > _UNDERFLOWS:
-                out[row, j] = math.log(moment) - rate * shift[0] * (row == 0) + 1e-9
+            moment = _inner_product(weight, power)
+            if moment > _UNDERFLOW:
+                log_moments[row, j] = math.log(moment) - rate * shift[0] * (row == 0) + 1e-9
             power = power * power
-    return out
+    return log_moments
 
 
 def _fold(weight: Floats, size: int) -> Floats:
     """Return `weight` wrapped around to `size` entries."""
-    out = np.zeros(size)
+    folded = np.zeros(size)
     for start in range(0, weight.size, size):
-        some = weight[start : start + size]
-        out[: some.size] += some
-    return out
+        piece = weight[start : start + size]
+        folded[: piece.size] += piece
+    return folded
 
 
 def quick_length(least: int) -> int:
@@ -153,11 +169,14 @@ def quick_length(least: int) -> int:
     >>> quick_length(1001), quick_length(1)
     (1024, 1)
     """
-    best, fives = 1 << (least - 1).bit_length(), 1
+    best = 1 << (least - 1).bit_length()
+    fives = 1
     while fives < best:
         odd = fives
         while odd < best:
-            best = min(best, odd << (-(-least // odd) - 1).bit_length())
+            # The least power of two with which this product of odd factors is long enough.
+            quotient = -(-least // odd)
+            best = min(best, odd << (quotient - 1).bit_length())
             odd *= 3
         fives *= 5
     return best
@@ -167,23 +186,27 @@ def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tup
     """Return the cyclic composition of all parts and a bound on the error of each entry."""
     unit = 8 * UNIT * math.log2(size)
     product: npt.NDArray[np.complex128] | None = None
-    spread = []
+    # ℓ2-errors of the transforms, over √N.
+    transform_errors = []
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
         folded = _fold(weight, size)
-        powered = power(np.fft.rfft(folded), part.times, operator.mul)
-        product = powered if product is None else product * powered
-        spread.append(unit * float(np.linalg.norm(folded)))
+        factor = power(np.fft.rfft(folded), part.times, operator.mul)
+        product = factor if product is None else product * factor
+        transform_errors.append(unit * float(np.linalg.norm(folded)))
     assert product is not None
     times = sum(part.times for part in parts)
     modulus = np.abs(product)
     energy = 2 * float(modulus.sum())
     error = 0.0
-    for part, norm in zip(parts, spread, strict=True):
+    for part, norm in zip(parts, transform_errors, strict=True):
         # ‖f̂ − f‖₂ ≤ √N·norm; the other factors have squared ℓ2-norm at most `energy` (T ≥ 2) or N.
         slack = math.exp(min(4 * times * norm * math.sqrt(size), 700.0))
-        others = energy + size * 2.0 ** -min(part.times, 1000) if part.times > 1 else float(size)
-        others = min(others * slack, size * slack)
-        error += part.times * norm * math.sqrt(others / size)
+        if part.times > 1:
+            cofactor = energy + size * 2.0 ** -min(part.times, 1000)
+        else:
+            cofactor = float(size)
+        cofactor = min(cofactor * slack, size * slack)
+        error += part.times * norm * math.sqrt(cofactor / size)
     result = np.fft.irfft(product, size)
     error += 8 * times * UNIT * energy / size + unit * float(np.linalg.norm(result))
     return result, error
@@ -201,56 +224,70 @@ def tail(
     points: int,
     until: float = 0.0,
 ) -> Tail:
-    """Return δ(ε) of the composition of `parts` around the ε that belongs to `tilt` > 1."""
-    # The lattice of ε goes on at least up to `until`. Raises `TooLongError` where this takes a
-    # transform of more than `points`.
+    """Return δ(ε) of the composition of `parts` around the ε that belongs to `tilt` > 1.
+
+    `wrap` is the tilted mass that may be lost on either side. The lattice of ε goes on at least up
+    to `until`. Raises `TooLongError` where this takes a transform of more than `points`.
+    """
     tilted = [tilt_part(part, step, tilt) for part in parts]
-    low, high = reach(tilted, parts, -math.log(wrap))
-    last = sum(part.times * (part.log_mass.size - 1) for part in parts)
+    low, high = find_reach(tilted, parts, -math.log(wrap))
+    last = _last_index(parts)
+    offset = sum(part.times * part.offset for part in parts)
     lost = wrap * ((low > 0) + (high < last))
-    high = max(high, math.ceil((until - sum(p.times * p.offset for p in parts)) / step) + 2)
+    high = max(high, math.ceil((until - offset) / step) + 2)
     if high - low >= points:
         raise TooLongError((high - low + 1) / points)
     size = quick_length(max(high - low, 1) + 1)
     weight, noise = convolve(tilted, parts, size)
     weight = np.roll(weight, -(low % size))
-    start = step * low + sum(part.times * part.offset for part in parts)
+    start = step * low + offset
+    # Losses are counted from the likeliest tilted one, and those left out that are so far below it
+    # that the factor e^{(1−λ)ℓ} passes the range.
     centre = int(np.argmax(weight))
     skip = max(0, math.floor(centre - _SPAN / ((tilt - 1) * step)))
     position = np.arange(skip, size) - float(centre)
-    value = _undo(weight[skip:], step, tilt, position)
+    value = _undo_tilt(weight[skip:], step, tilt, position)
     log_moment, exponent = moment(parts, tilted, tilt)
     scale = math.exp(log_moment + (1 - tilt) * (start + step * centre))
-    error = _error(parts, step, tilt, noise, lost) * np.exp((1 - tilt) * step * position)
+    tilted_error = _bound_error(parts, step, tilt, noise, lost)
+    error = tilted_error * np.exp((1 - tilt) * step * position)
     error = scale * (error + 8 * size * UNIT * np.abs(value))
-    ended = max(last - low - skip, 0)  # no loss is larger: δ is 0 exactly
-    value[ended:], error[ended:] = 0.0, 0.0
+    # No loss is larger: δ is 0 exactly.
+    largest_loss = max(last - low - skip, 0)
+    value[largest_loss:] = 0.0
+    error[largest_loss:] = 0.0
     return Tail(start + step * skip, step, scale * value, error, exponent)
 
 
-def _undo(weight: Floats, step: float, tilt: float, position: Reals) -> Floats:
+def _undo_tilt(weight: Floats, step: float, tilt: float, position: Reals) -> Floats:
     """Return D_j = Σ_{i>j} p_i·(1 − e^{x_j − x_i}), p_i = w_i·e^{(1−λ)x_i}, x = step·position."""
     # By D_j = e^{−h}·D_{j+1} + (1 − e^{−h})·Σ_{i>j} p_i, where nothing cancels, solved in blocks
     # over which e^{−hj} keeps within range.
     p = weight * np.exp((1 - tilt) * step * position)
     above = np.append(np.cumsum(p[:0:-1])[::-1], 0.0)
-    out = np.empty_like(above)
-    block, right, carried = max(int(_SPAN / 2 / step), 1), above.size, 0.0
+    sums = np.empty_like(above)
+    block = max(int(_SPAN / 2 / step), 1)
+    right = above.size
+    # D at the left end of the block to the right.
+    carried = 0.0
     while right > 0:
         left = max(right - block, 0)
         growth = np.exp(step * np.arange(right - left))
-        inner = np.cumsum((above[left:right] / growth)[::-1])[::-1]
-        out[left:right] = growth * (
-            -math.expm1(-step) * inner + carried / growth[-1] / math.exp(step)
-        )
-        carried, right = float(out[left]), left
-    return out
+        scaled_sums = np.cumsum((above[left:right] / growth)[::-1])[::-1]
+        from_right = carried / growth[-1] / math.exp(step)
+        sums[left:right] = growth * (-math.expm1(-step) * scaled_sums + from_right)
+        carried = float(sums[left])
+        right = left
+    return sums
 
 
-def _error(
+def _bound_error(
     parts: Sequence[Direction], step: float, tilt: float, noise: float, lost: float
 ) -> float:
-    """Return the error of δ, in units of e^{TK + (1−λ)ε}; lost: what is outside the transform."""
+    """Return the error of δ, in units of e^{TK + (1−λ)ε}.
+
+    `noise` is the error of each entry of the transform, `lost` the tilted mass outside it.
+    """
     # g ≤ e^{largest} bounds what is lost, and the sum of all g(ℓ_j) what each entry may be off.
     largest = math.exp(log_conversion(tilt - 1))
     total = 1 / (step * tilt * (tilt - 1)) + largest
@@ -266,81 +303,96 @@ class Line:
     step: float
     value: Floats
 
-    def delta(self, epsilon: Floats, before: float) -> Floats:
-        """Return the bound at ε; its last value to the right of the lattice."""
-        # To its left δ rises by at most `before` times as much as e^ε falls.
+    def delta(self, epsilon: Floats, left_slope: float) -> Floats:
+        """Return the bound at ε; its last value to the right of the lattice.
+
+        To its left δ rises by at most `left_slope` times as much as e^ε falls.
+        """
         position = (epsilon - self.start) / self.step
         left = np.clip(np.floor(position), 0, self.value.size - 2).astype(np.intp)
-        share = np.expm1(self.step * np.clip(position - left, 0, 1)) / math.expm1(self.step)
+        fraction = np.clip(position - left, 0, 1)
+        share = np.expm1(self.step * fraction) / math.expm1(self.step)
         value = self.value[left] * (1 - share) + self.value[left + 1] * share
         distance = np.clip(self.start - epsilon, 0.0, 700.0)
-        with np.errstate(over="ignore", invalid="ignore"):  # e^ε may be past the range
+        # e^ε may be past the range.
+        with np.errstate(over="ignore", invalid="ignore"):
             rise = np.exp(np.minimum(epsilon, self.start)) * np.expm1(distance)
         rise = np.where(distance > 0, rise, 0.0)
-        return np.asarray(value + before * np.minimum(rise, 1.0), dtype=np.float64)
+        return np.asarray(value + left_slope * np.minimum(rise, 1.0), dtype=np.float64)
 
-    def epsilon(self, delta: Floats, before: float) -> Floats:
-        """Return where the bound meets δ: `before` where it starts below, ∞ where never below."""
+    def epsilon(self, delta: Floats, start: float) -> Floats:
+        """Return the ε at which the bound meets δ; ∞ where it is never below.
+
+        `start` is the answer where it is below δ from the first lattice point on.
+        """
         right = self.value.size - np.searchsorted(self.value[::-1], delta, side="right")
         inside = np.clip(right, 1, self.value.size - 1)
-        high, low = self.value[inside - 1], self.value[inside]
+        high = self.value[inside - 1]
+        low = self.value[inside]
         fall = np.where(high > low, high - low, 1.0)
-        with np.errstate(over="ignore"):  # a fall may be as small as a denormal number
+        # A fall may be as small as a denormal number.
+        with np.errstate(over="ignore"):
             share = np.clip((high - delta) / fall, 0, 1)
         crossing = self.start + self.step * (inside - 1)
         crossing = crossing + np.log1p(share * math.expm1(self.step))
-        crossing = np.where(right == 0, before, crossing)
+        crossing = np.where(right == 0, start, crossing)
         return np.asarray(np.where(right == self.value.size, np.inf, crossing), dtype=np.float64)
 
 
 def above_line(tail: Tail, outside: float, rare: Remainder | None, *, reverse: bool) -> Line:
     """Return an upper bound: right at lattice points, between which δ is linear in e^ε."""
+    # Masses that are off by a factor e^x change δ by as much and move ε by 2x, to the right here.
     start = tail.start + 2 * tail.exponent
     value = (tail.value + tail.error) * math.exp(tail.exponent) + outside
     if rare is not None:
-        value += rare.bounds(start + tail.step * np.arange(value.size), reverse=reverse).upper
+        epsilon = start + tail.step * np.arange(value.size)
+        value += rare.bounds(epsilon, reverse=reverse).upper
     return Line(start, tail.step, np.minimum.accumulate(np.minimum(value, 1.0)))
 
 
 def below_line(tail: Tail, certain: float, rare: Remainder | None) -> Line:
-    """Return a lower bound, in the same way; certain: what it never falls below."""
+    """Return a lower bound on the same lattice; it never falls below `certain`."""
     start = tail.start - 2 * tail.exponent
     value = np.maximum((tail.value - tail.error) * math.exp(-tail.exponent), 0.0) + certain
     if rare is not None:
-        added = rare.bounds(start + tail.step * np.arange(value.size), reverse=False).lower
-        # linear in e^ε, so that chords are valid, up to the last ε at which it is positive
+        epsilon = start + tail.step * np.arange(value.size)
+        added = rare.bounds(epsilon, reverse=False).lower
+        # Linear in e^ε, so that chords are valid, up to the last ε at which it is positive.
         value += np.where(np.append(added[1:], 0.0) > 0, added, 0.0)
     value = np.maximum.accumulate(value[::-1])[::-1]
     return Line(start, tail.step, value)
 
 
-def rare_losses(
+def bound_rare_losses(
     lattices: Sequence[tuple[Lattice, int]],
     rate: float,
     below: Sequence[tuple[Lattice, int]] | None = None,
 ) -> Remainder | None:
-    """Return what the jumps of dominating lattice pairs, so many times each, add to δ."""
-    # None where no loss is cut. rate: the θ of the bound. below: the dominated lattice pairs, where
-    # their jumps are others. The moment of order −θ is that of the dominating lattices: r^{−θ} is
-    # convex, so it is no smaller.
+    """Return what the jumps of dominating lattice pairs, so many times each, add to δ.
+
+    None where no loss is cut. `rate` is the θ of the bound; `below` are the dominated lattice
+    pairs, where their jumps are others.
+    """
+    # The moment of order −θ is that of the dominating lattices: r^{−θ} is convex, so it is no
+    # smaller.
     if not any(lattice.jump.q > 0 for lattice, _ in lattices):
         return None
-    slack = max(lattice.rounding for lattice, _ in (*lattices, *(below or ()))) + 16 * UNIT
+    dominated = below or ()
+    slack = max(lattice.rounding for lattice, _ in (*lattices, *dominated)) + 16 * UNIT
 
     def log_body(lattice: Lattice) -> float:
         """Return an upper bound on the log of a lattice's moment of order −θ."""
-        part = side(lattice, 1, reverse=False)
-        log_moment, rounding = moment([part], [tilt_part(part, lattice.step, -rate)], -rate)
+        part = take_direction(lattice, 1, reverse=False)
+        tilted = tilt_part(part, lattice.step, -rate)
+        log_moment, rounding = moment([part], [tilted], -rate)
         return log_moment + rounding + 8 * UNIT * abs(rate * part.offset)
 
     kinds = [Jumps(*lattice.jump, times, log_body(lattice)) for lattice, times in lattices]
-    out_p, out_q = (
-        sum(times * getattr(lattice, name) for lattice, times in lattices)
-        for name in ("outside_p", "outside_q")
-    )
-    inside = max(1 - out_p, 0.0), max(1 - out_q, 0.0)
-    under = None if below is None else [Jumps(*low.jump, times, 0.0) for low, times in below]
-    return bound_remainder(kinds, rate, slack, inside=inside, below=under)
+    outside_p = sum(times * lattice.outside_p for lattice, times in lattices)
+    outside_q = sum(times * lattice.outside_q for lattice, times in lattices)
+    inside = (max(1 - outside_p, 0.0), max(1 - outside_q, 0.0))
+    low_jumps = None if below is None else [Jumps(*low.jump, times, 0.0) for low, times in below]
+    return bound_remainder(kinds, rate, slack, inside=inside, below=low_jumps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -372,8 +424,8 @@ class Attempts:
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ) by the tightest of all."""
-        return tightest([refined.epsilon(delta) for refined in self.attempts])
+        return tightest([attempt.epsilon(delta) for attempt in self.attempts])
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) by the tightest of all."""
-        return tightest([refined.delta(epsilon) for refined in self.attempts])
+        return tightest([attempt.delta(epsilon) for attempt in self.attempts])

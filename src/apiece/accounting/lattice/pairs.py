@@ -22,22 +22,25 @@ from apiece.mechanisms import Atoms, MixtureOfGaussians
 from apiece.numerics.normal import place_of_tail, tail
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
-_LEAST_NOISE, _MOST_NOISE = 1e-6, 1e12
+# Noise multipliers for which all numbers stay within the range of floating-point numbers.
+_LEAST_NOISE = 1e-6
+_MOST_NOISE = 1e12
 _LEAST_TAIL = 1e-300
 _PAST = "past the numerical range"
-_BESIDE, _NOTHING = 0.01, 1e-280
+# Where an atom is put beside a single one, in ρ, and its mass, which is nothing.
+_BESIDE = 0.01
+_NO_MASS = 1e-280
 
 
 class Window(NamedTuple):
     """An interval of ρ and (bounds from above on) what lies outside it."""
 
-    # outside_p is for the pair's P, coin included. What lies between high and top is a jump
-    # (`truncation`); where nothing does, top is high.
-
     low: float
     high: float
+    # Of the pair's P, coin included.
     outside_p: float
     outside_q: float
+    # What lies between high and top is a jump (`truncation`); where nothing does, top is high.
     top: float
 
 
@@ -49,14 +52,14 @@ class Atom(NamedTuple):
     q: float
 
 
-NEITHER = (Bounds(0.0, 0.0), Bounds(0.0, 0.0))
+NO_CERTAINTY = (Bounds(0.0, 0.0), Bounds(0.0, 0.0))
 """No outcome that only one of the two worlds can have."""
 
 
-def require_losses(of: str, largest: float) -> None:
+def require_losses(subject: str, largest: float) -> None:
     """Raise `RangeError` for losses whose exponentials near the end of floating-point numbers."""
     if not largest <= LARGEST_LOG_RATIO:
-        raise RangeError(f"{of}: losses up to {largest:.0f} are {_PAST}; use more noise")
+        raise RangeError(f"{subject}: losses up to {largest:.0f} are {_PAST}; use more noise")
 
 
 class Pair(Protocol):
@@ -96,7 +99,7 @@ class GaussianPair:
     noise_multiplier: float
     probability: float = 1.0
     atoms: ClassVar[tuple[Atom, ...]] = ()
-    certain: ClassVar[tuple[Bounds, Bounds]] = NEITHER
+    certain: ClassVar[tuple[Bounds, Bounds]] = NO_CERTAINTY
     below: ClassVar[None] = None
 
     def window(self, tail: float) -> Window:
@@ -108,7 +111,8 @@ class GaussianPair:
                 f"{_MOST_NOISE:g}]"
             )
         reach = float(place_of_tail(math.log(max(tail, _LEAST_TAIL))))
-        low, high = (-z * reach - 0.5) / z**2, (z * reach + 0.5) / z**2
+        low = (-z * reach - 0.5) / z**2
+        high = (z * reach + 0.5) / z**2
         q = self.probability
         require_losses(f"noise_multiplier = {z!r}, sampling_probability = {q!r}", high)
         return Window(low, high, 2.1 * tail, 2.1 * tail, high)
@@ -116,8 +120,9 @@ class GaussianPair:
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """Difference of normal distribution functions, or quadrature where cells are narrow."""
         z = self.noise_multiplier
-        at_q = edges * z + 0.5 / z
-        return normal_masses(at_q - 1 / z), normal_masses(at_q)
+        # x/z at the edges: standard normal under Q, shifted by 1/z under P₁.
+        u = edges * z + 0.5 / z
+        return normal_masses(u - 1 / z), normal_masses(u)
 
     def rounding(self, window: Window) -> float:
         """A few hundred units, and the square of the argument of the exponential."""
@@ -132,7 +137,7 @@ class LaplacePair:
 
     scale: float
     probability: float = 1.0
-    certain: ClassVar[tuple[Bounds, Bounds]] = NEITHER
+    certain: ClassVar[tuple[Bounds, Bounds]] = NO_CERTAINTY
     below: ClassVar[None] = None
 
     @property
@@ -144,18 +149,22 @@ class LaplacePair:
 
     def window(self, tail: float) -> Window:
         """The loss is bounded: nothing lies outside."""
-        what, end = f"noise_multiplier = {self.scale!r} of Laplace", 1 / self.scale
+        subject = f"noise_multiplier = {self.scale!r} of Laplace"
+        end = 1 / self.scale
         if not self.scale <= _MOST_NOISE:
-            raise RangeError(f"{what}: {_PAST}; give at most {_MOST_NOISE:g}")
-        require_losses(what, end)
+            raise RangeError(f"{subject}: {_PAST}; give at most {_MOST_NOISE:g}")
+        require_losses(subject, end)
         return Window(-end, end, 0.0, 0.0, end)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """An exponential density between the atoms."""
         end = 1 / self.scale
         x = np.clip((edges / end + 1) / 2, 0.0, 1.0)
-        width = -np.expm1(-np.diff(x) * end) / 2
-        return np.exp((x[1:] - 1) * end) * width, np.exp(-x[:-1] * end) * width
+        # ∫ e^{−x/b}/(2b) dx over a cell, but for its value at the cell's likelier end.
+        share = -np.expm1(-np.diff(x) * end) / 2
+        p1 = np.exp((x[1:] - 1) * end) * share
+        q = np.exp(-x[:-1] * end) * share
+        return p1, q
 
     def rounding(self, window: Window) -> float:
         """A few hundred units, and what the ends of the window may be off."""
@@ -173,7 +182,7 @@ class AtomsPair:
     outside: tuple[float, float]
     error: float
     probability: float = 1.0
-    certain: tuple[Bounds, Bounds] = NEITHER
+    certain: tuple[Bounds, Bounds] = NO_CERTAINTY
     below: AtomsPair | None = None
     atoms: ClassVar[tuple[Atom, ...]] = ()
 
@@ -184,25 +193,33 @@ class AtomsPair:
         first = int(np.searchsorted(np.cumsum(larger), tail))
         last = larger.size - int(np.searchsorted(np.cumsum(larger[::-1]), tail))
         if last - first < 2:
-            first, last = 0, larger.size
-        low, high = float(self.log_ratio[first]), float(self.log_ratio[last - 1])
+            first = 0
+            last = larger.size
+        low = float(self.log_ratio[first])
+        high = float(self.log_ratio[last - 1])
         require_losses("a discrete step", high)
+        outer = np.ones(larger.size, dtype=bool)
+        outer[first:last] = False
+        # Rounded up, each mass being known to `error`.
+        p1_out = float(p[outer].sum()) * (1 + self.error)
+        q_out = float(self.mass[outer].sum()) * (1 + self.error)
         q = self.probability
-        p_out, q_out = (
-            float(np.delete(m, np.s_[first:last]).sum()) * (1 + self.error) for m in (p, self.mass)
-        )
-        p_out = (1 - q) * q_out + q * p_out
-        return Window(low, high, self.outside[0] + p_out, self.outside[1] + q_out, high)
+        p_out = (1 - q) * q_out + q * p1_out
+        outside_p, outside_q = self.outside
+        return Window(low, high, outside_p + p_out, outside_q + q_out, high)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """Sum the atoms of each cell."""
+        size = edges.size - 1
         cell = np.searchsorted(edges, self.log_ratio, side="left") - 1
         cell[self.log_ratio == edges[0]] = 0
-        keep = (cell >= 0) & (cell < edges.size - 1)
-        size, cell, q = edges.size - 1, cell[keep], self.mass[keep]
-        p = q * np.exp(self.log_ratio[keep])
+        within = (cell >= 0) & (cell < size)
+        cell = cell[within]
+        q = self.mass[within]
+        p = q * np.exp(self.log_ratio[within])
         p_mass: Floats = np.bincount(cell, p, size).astype(np.float64)
-        return p_mass, np.bincount(cell, q, size).astype(np.float64)
+        q_mass: Floats = np.bincount(cell, q, size).astype(np.float64)
+        return p_mass, q_mass
 
     def rounding(self, window: Window) -> float:
         """The inner computation's error and the sums."""
@@ -212,38 +229,46 @@ class AtomsPair:
 def discrete_pair(atoms: Atoms) -> AtomsPair:
     """Return the pair of a discrete mechanism."""
     outside = (atoms.outside_p, atoms.outside_q)
-    less, more = max(1 - atoms.error, 0.0), 1 + atoms.error
-    only_p, only_q = (Bounds(c * less, min(c * more, 1.0)) for c in (atoms.only_p, atoms.only_q))
-    points = several(atoms.log_ratio, atoms.mass)
-    return AtomsPair(*points, outside, atoms.error, certain=(only_p, only_q))
+
+    def widen(chance: float) -> Bounds:
+        """Bound a chance that is known to the atoms' relative error."""
+        lower = chance * max(1 - atoms.error, 0.0)
+        return Bounds(lower, min(chance * (1 + atoms.error), 1.0))
+
+    certain = (widen(atoms.only_p), widen(atoms.only_q))
+    log_ratio, mass = pad_atoms(atoms.log_ratio, atoms.mass)
+    return AtomsPair(log_ratio, mass, outside, atoms.error, certain=certain)
 
 
-def several(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
+def pad_atoms(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
     """Return atoms that are at least two, as a lattice has: one above whose mass is nothing."""
     # A single atom is then the lowest, which is always a lattice point.
     if log_ratio.size >= 2:
         return log_ratio, mass
-    place, whole = float(log_ratio.sum()), float(mass.sum())
-    return np.array([place, place + _BESIDE]), np.array([whole + _NOTHING, _NOTHING])
+    rho = float(log_ratio.sum())
+    total = float(mass.sum())
+    return np.array([rho, rho + _BESIDE]), np.array([total + _NO_MASS, _NO_MASS])
 
 
-def told_apart(leaves: Sequence[tuple[Pair, int]], *, reverse: bool) -> Bounds:
+def bound_certainty(leaves: Sequence[tuple[Pair, int]], *, reverse: bool) -> Bounds:
     """Bound the chance that some step has an outcome that only one of the two worlds can have."""
-    chances = []
-    for end in (0, 1):
-        spared = math.fsum(
-            times * math.log1p(-pair.certain[reverse][end])
-            if pair.certain[reverse][end] < 1
-            else -math.inf
-            for pair, times in leaves
-        )
-        chances.append(-math.expm1(spared))
+    lower = _any_certain([(pair.certain[reverse].lower, times) for pair, times in leaves])
+    upper = _any_certain([(pair.certain[reverse].upper, times) for pair, times in leaves])
     slack = 16 * UNIT
-    return Bounds(chances[0] * (1 - slack), min(chances[1] * (1 + slack), 1.0))
+    return Bounds(lower * (1 - slack), min(upper * (1 + slack), 1.0))
 
 
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(4)
-NARROW = 0.01
+def _any_certain(chances: Sequence[tuple[float, int]]) -> float:
+    """Return 1 − Π (1 − chance)^times."""
+    log_none = math.fsum(
+        times * math.log1p(-chance) if chance < 1 else -math.inf for chance, times in chances
+    )
+    return -math.expm1(log_none)
+
+
+# Gauss–Legendre with four nodes, and the width of a cell up to which it is used.
+_RULE = np.polynomial.legendre.leggauss(4)
+_NARROW = 0.01
 
 
 def normal_masses(edges: Floats) -> Floats:
@@ -252,7 +277,7 @@ def normal_masses(edges: Floats) -> Floats:
     # narrower than 0.01, where that cancels: Gauss–Legendre with four nodes, whose relative error
     # at |x| ≤ 20 is below 3e-7·(0.1)⁸.
     width = np.diff(edges)
-    narrow = width < NARROW
+    narrow = width < _NARROW
     if narrow.all():
         return _quadrature(edges[:-1], width)
     beyond = tail(np.abs(edges))
@@ -264,17 +289,23 @@ def normal_masses(edges: Floats) -> Floats:
 
 
 def _quadrature(left: Floats, width: Floats) -> Floats:
+    """Return the standard normal mass of narrow cells."""
     middle = left + width / 2
     total = np.zeros_like(middle)
-    for node, weight in zip(NODES, WEIGHTS, strict=True):
-        total += weight * np.exp(-0.5 * (middle + node * width / 2) ** 2)
+    for node, weight in zip(*_RULE, strict=True):
+        x = middle + node * width / 2
+        total += weight * np.exp(-0.5 * x**2)
     return np.asarray(total * width * (0.5 / math.sqrt(2 * math.pi)))
 
 
+# Turns of Newton's method, at most.
 _TURNS = 200
-_END = 45.0  # standard deviations past which a normal has no mass left
-_COUNT = 18  # Chebyshev nodes of a panel
-_BLOCK = 2**13  # points at a time
+# Standard deviations past which a normal has no mass left.
+_END = 45.0
+# Chebyshev nodes of a panel.
+_COUNT = 18
+# Points at a time.
+_BLOCK = 2**13
 
 
 # Several Gaussian shifts by secret coins: P₁ = Σ_j v_j·N(s_j, z²) against N(0, z²), the v_j given
@@ -290,25 +321,28 @@ _BLOCK = 2**13  # points at a time
 class Series:
     """ρ on panels of x: its value in each panel's middle, and polynomials."""
 
-    # terms, slopes: of e^ρ over its value in the middle, and of the derivative in x.
-
+    # Of a panel, in x.
     width: float
+    # ρ in the middle of each panel.
     middle: Floats
+    # Chebyshev's coefficients of e^ρ over its value in the middle, and of the derivative in x.
     terms: Floats
     slopes: Floats
 
     @classmethod
     def of(cls, shifts: Floats, log_chances: Floats) -> Series:
         """Return the series of a mixture; shifts in standard deviations."""
-        top = float(shifts[-1])
-        width = min(1.0, 2 / top)
-        centre = -_END + width * (np.arange(math.ceil((2 * _END + top) / width)) + 0.5)
+        largest_shift = float(shifts[-1])
+        width = min(1.0, 2 / largest_shift)
+        panels = math.ceil((2 * _END + largest_shift) / width)
+        centre = -_END + width * (np.arange(panels) + 0.5)
         exponent = log_chances - shifts**2 / 2 + np.multiply.outer(centre, shifts)
         top = exponent.max(axis=1)
         middle = top + np.log(np.exp(exponent - top[:, None]).sum(axis=1))
         nodes = chebyshev.chebpts1(_COUNT)
-        nearby = np.exp(np.multiply.outer(shifts, nodes * width / 2))
-        values = np.exp(exponent - middle[:, None]) @ nearby
+        growth = np.exp(np.multiply.outer(shifts, nodes * width / 2))
+        values = np.exp(exponent - middle[:, None]) @ growth
+        # By the discrete orthogonality of Chebyshev's polynomials at these nodes.
         terms = chebyshev.chebvander(nodes, _COUNT - 1).T @ values.T * (2 / _COUNT)
         terms[0] /= 2
         return cls(width, middle, terms, chebyshev.chebder(terms) * (2 / width))
@@ -320,16 +354,17 @@ class Series:
 
     def ratio(self, x: Floats) -> tuple[Floats, Floats]:
         """Return ρ and its derivative at x between the ends."""
-        ratio, rise = np.empty(x.size), np.empty(x.size)
+        ratio = np.empty(x.size)
+        slope = np.empty(x.size)
         for start in range(0, x.size, _BLOCK):
-            some = slice(start, start + _BLOCK)
-            place = (x[some] + _END) / self.width
-            panel = np.clip(place.astype(np.intp), 0, self.middle.size - 1)
-            t = 2 * (place - panel) - 1
+            block = slice(start, start + _BLOCK)
+            position = (x[block] + _END) / self.width
+            panel = np.clip(position.astype(np.intp), 0, self.middle.size - 1)
+            t = 2 * (position - panel) - 1
             value = chebyshev.chebval(t, self.terms[:, panel], tensor=False)
-            ratio[some] = self.middle[panel] + np.log(value)
-            rise[some] = chebyshev.chebval(t, self.slopes[:, panel], tensor=False) / value
-        return ratio, rise
+            ratio[block] = self.middle[panel] + np.log(value)
+            slope[block] = chebyshev.chebval(t, self.slopes[:, panel], tensor=False) / value
+        return ratio, slope
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -342,7 +377,7 @@ class MixturePair:
     series: Series = field(repr=False)
     below: MixturePair | None = field(default=None, repr=False)
     atoms: ClassVar[tuple[Atom, ...]] = ()
-    certain: ClassVar[tuple[Bounds, Bounds]] = NEITHER
+    certain: ClassVar[tuple[Bounds, Bounds]] = NO_CERTAINTY
 
     def window(self, tail: float) -> Window:
         """Cut where each normal has at most `tail` left beyond."""
@@ -355,12 +390,15 @@ class MixturePair:
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """Normal masses between the x at which the log-ratio is at the edges."""
         # In narrow cells by quadrature of the mixture's density, in wide ones shift by shift.
-        x = self._x(edges)
-        narrow = np.diff(x) < NARROW
-        p1, left, width = np.zeros(narrow.size), x[:-1][narrow], np.diff(x)[narrow]
-        for node, weight in zip(NODES, WEIGHTS, strict=True):
-            at = left + width / 2 * (1 + node)
-            p1[narrow] += weight * np.exp(self.series.ratio(at)[0] - at**2 / 2)
+        x = self._invert_ratio(edges)
+        narrow = np.diff(x) < _NARROW
+        p1 = np.zeros(narrow.size)
+        left = x[:-1][narrow]
+        width = np.diff(x)[narrow]
+        for node, weight in zip(*_RULE, strict=True):
+            point = left + width / 2 * (1 + node)
+            rho, _ = self.series.ratio(point)
+            p1[narrow] += weight * np.exp(rho - point**2 / 2)
         p1[narrow] *= width * (0.5 / math.sqrt(2 * math.pi))
         ends = np.stack([x[:-1], x[1:]], axis=1)[~narrow].ravel()
         for shift, log_chance in zip(self.shifts, self.log_chances, strict=True):
@@ -379,9 +417,10 @@ class MixturePair:
         largest = top * reach + top**2 / 2 - float(self.log_chances.min())
         return 8 * UNIT * (16 + largest + self.shifts.size)
 
-    def _x(self, rho: Floats) -> Floats:
-        """Return where the log-ratio is `rho`, but for where no normal has any mass."""
-        first, last = -_END, float(self.shifts[-1]) + _END
+    def _invert_ratio(self, rho: Floats) -> Floats:
+        """Return the x with log-ratio `rho`, but for where no normal has any mass."""
+        first = -_END
+        last = float(self.shifts[-1]) + _END
         low, high = self.series.ratio(np.array([first, last]))[0]
         rho = np.clip(rho, low, high)
         x = np.interp(rho, self.series.middle, self.series.centre)
@@ -396,29 +435,30 @@ class MixturePair:
 
 def mixture_pair(step: MixtureOfGaussians, probability: float = 1.0) -> MixturePair:
     """Return the pair of a step, itself behind a coin."""
-    z, most = step.noise_multiplier, step.shifts[-1]
-    if not _LEAST_NOISE <= z / most <= _MOST_NOISE:
+    z = step.noise_multiplier
+    largest_shift = step.shifts[-1]
+    if not _LEAST_NOISE <= z / largest_shift <= _MOST_NOISE:
         raise RangeError(
-            f"noise_multiplier = {z!r} with shifts up to {most!r}: {_PAST}; give a quotient in "
-            f"[{_LEAST_NOISE:g}, {_MOST_NOISE:g}]"
+            f"noise_multiplier = {z!r} with shifts up to {largest_shift!r}: {_PAST}; give a "
+            f"quotient in [{_LEAST_NOISE:g}, {_MOST_NOISE:g}]"
         )
     chances = np.array(step.chances)
     shifts = np.array(step.shifts) / z
     log_chances = np.log(chances) - math.log(math.fsum(step.chances))
     require_losses("mixture of Gaussians", shifts[-1] ** 2 / 2 + log_chances[-1])
     series = Series.of(shifts, log_chances)
-    least, most = _joins(step.chances, probability)
-    below = None if least == most else MixturePair(shifts, log_chances, least, series)
-    return MixturePair(shifts, log_chances, most, series, below)
+    lower, upper = _bound_join_chance(step.chances, probability)
+    below = None if lower == upper else MixturePair(shifts, log_chances, lower, series)
+    return MixturePair(shifts, log_chances, upper, series, below)
 
 
-def _joins(chances: Sequence[float], probability: float) -> tuple[float, float]:
+def _bound_join_chance(chances: Sequence[float], probability: float) -> tuple[float, float]:
     """Return numbers between which the chance lies that some row joins, itself behind a coin."""
     # Up to one half the rounding of the product and of what is left of 1 is in that of the masses.
     product = min(math.fsum(chances), 1.0) * probability
     if product <= 0.5:
         return product, product
     exact = min(sum(map(Fraction, chances)), Fraction(1)) * Fraction(probability)
-    least = math.nextafter(product, 0.0) if product > exact else product
-    most = math.nextafter(product, math.inf) if product < exact else product
-    return least, most
+    lower = math.nextafter(product, 0.0) if product > exact else product
+    upper = math.nextafter(product, math.inf) if product < exact else product
+    return lower, upper

@@ -11,7 +11,7 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Precision
-from apiece.accounting.lattice.discretise import cut
+from apiece.accounting.lattice.discretise import cut_window
 from apiece.accounting.lattice.pairs import Pair, Window
 from apiece.accounting.truncation import (
     MARGIN,
@@ -22,8 +22,13 @@ from apiece.accounting.truncation import (
 )
 
 Leaves = tuple[tuple[Pair, int], ...]
+"""The pairs of a composition, and how many steps each stands for."""
+# Cells of a coarse pair.
 _CELLS = 384
-_NEAR_BEST = 0.7  # accepted loss in the log of the round-off error
+# A cell with less mass than this, under P₁ or Q, is left out.
+_LEAST_MASS = 1e-290
+# Accepted loss in the log of the round-off error.
+_NEAR_BEST = 0.7
 
 
 class CoarsePair(NamedTuple):
@@ -37,32 +42,44 @@ class CoarsePair(NamedTuple):
         """The largest absolute log-ratio."""
         return float(np.abs(self.cells.ratio).max())
 
-    def tilted(self, tilt: float) -> tuple[Floats, Floats]:
+    def shares(self, tilt: float) -> tuple[Floats, Floats]:
         """Return each cell's log-ratio, and its share of the law tilted by λ."""
         exponent = self.cells.log_shares(np.array([tilt]))[0, 0]
         weight = np.exp(exponent - exponent.max())
         return self.cells.ratio[0], weight / weight.sum()
 
 
-def view(leaves: Leaves, windows: tuple[Window, ...]) -> list[CoarsePair]:
+def coarsen(leaves: Leaves, windows: tuple[Window, ...]) -> list[CoarsePair]:
     """Return each pair of a composition, cut off at its window, in a few hundred cells."""
-    return [_view(*leaf, window) for leaf, window in zip(leaves, windows, strict=True)]
+    return [
+        _coarsen_pair(pair, times, window)
+        for (pair, times), window in zip(leaves, windows, strict=True)
+    ]
 
 
-def _view(pair: Pair, times: int, window: Window) -> CoarsePair:
+def _coarsen_pair(pair: Pair, times: int, window: Window) -> CoarsePair:
+    """Return a pair in a few hundred cells, its atoms in the first and the last of them."""
     edges = np.linspace(window.low, window.high, _CELLS + 1)
     p1, q0 = pair.masses(edges)
     for atom in pair.atoms:
         if atom.rho <= window.high:
             cell = -1 if atom.rho > edges[-2] else 0
-            p1[cell], q0[cell] = p1[cell] + atom.p, q0[cell] + atom.q
-    keep = (q0 > 1e-290) & (p1 > 1e-290)
-    p1, q0, q = p1[keep], q0[keep], pair.probability
-    ratio = np.log1p(q * (p1 / q0 - 1)) if q < 1 else np.log(p1 / q0)
-    floor = math.log1p(q * math.expm1(window.low)) if q < 1 else window.low
+            p1[cell] += atom.p
+            q0[cell] += atom.q
+    heavy = (q0 > _LEAST_MASS) & (p1 > _LEAST_MASS)
+    p1 = p1[heavy]
+    q0 = q0[heavy]
+    q = pair.probability
+    if q < 1:
+        ratio = np.log1p(q * (p1 / q0 - 1))
+        floor = math.log1p(q * math.expm1(window.low))
+    else:
+        ratio = np.log(p1 / q0)
+        floor = window.low
     width = np.gradient(ratio) if ratio.size > 1 else np.zeros_like(ratio)
-    many = np.array([[float(times)]])
-    return CoarsePair(Points.of(ratio[None], width[None], np.log(q0)[None], many), floor)
+    count = np.array([[float(times)]])
+    points = Points.of(ratio[None], width[None], np.log(q0)[None], count)
+    return CoarsePair(points, floor)
 
 
 def cumulant(coarse: Sequence[CoarsePair], tilts: Floats) -> Floats:
@@ -70,7 +87,7 @@ def cumulant(coarse: Sequence[CoarsePair], tilts: Floats) -> Floats:
     return np.asarray(sum(part.cells.log_moments(tilts)[0] for part in coarse))
 
 
-def _search(objective: Callable[[Floats], Floats]) -> tuple[float, float]:
+def _minimise(objective: Callable[[Floats], Floats]) -> tuple[float, float]:
     """Return the λ > 1 that minimises `objective`, a function of λ − 1, and its least value."""
     excess = np.geomspace(1e-5, 1e7, 41)
     for width in (0.3, 0.05):
@@ -89,168 +106,224 @@ def renyi_tilt(
         moment = cumulant(coarse, -excess if reverse else 1 + excess)
         return np.asarray((moment + log_conversion(excess) - log_delta) / excess)
 
-    return _search(epsilon)
+    return _minimise(epsilon)
 
 
 def quietest_tilt(
     coarse: Sequence[CoarsePair], epsilons: Floats, deltas: Floats
 ) -> tuple[float, float]:
-    """Return the λ at which an error in the tilted masses matters least to δ(ε), and how much."""
-    # The second is the log of its largest effect in units of δ, over all pairs of ε and δ.
+    """Return the λ at which an error in the tilted masses matters least to δ(ε), and how much.
+
+    The second is the log of its largest effect in units of δ, over all pairs of ε and δ.
+    """
 
     def error(excess: Floats) -> Floats:
-        reach = (excess[:, None] * epsilons + np.log(deltas)).min(axis=1)
-        return np.asarray(cumulant(coarse, 1 + excess) - reach - np.log(excess * (1 + excess)))
+        log_scale = (excess[:, None] * epsilons + np.log(deltas)).min(axis=1)
+        log_sum = np.log(excess * (1 + excess))
+        return np.asarray(cumulant(coarse, 1 + excess) - log_scale - log_sum)
 
     # The least tilt that is nearly as good: with heavy tails a larger one takes the mass far away.
-    best, least = _search(error)
+    best, least = _minimise(error)
     excess = np.geomspace(1e-6, 1.0, 121) * (best - 1)
     good = int(np.argmax(error(excess) <= least + _NEAR_BEST))
     return 1 + float(excess[good]), least + _NEAR_BEST
 
 
-def spread(coarse: Sequence[CoarsePair], tilt: float) -> float:
+def tilted_deviation(coarse: Sequence[CoarsePair], tilt: float) -> float:
     """Return the standard deviation of the tilted composition."""
     variance = 0.0
     for part in coarse:
-        ratio, weight = part.tilted(tilt)
-        mean = float(np.einsum("i,i->", weight, ratio))  # BLAS's threads cost more
+        ratio, weight = part.shares(tilt)
+        # By einsum: the threads of BLAS cost more than they bring.
+        mean = float(np.einsum("i,i->", weight, ratio))
         times = float(part.cells.times[0, 0])
         variance += times * float(np.einsum("i,i->", weight, (ratio - mean) ** 2))
     return math.sqrt(variance)
 
 
-def gaps(coarse: Sequence[CoarsePair], tilt: float, steps: Floats) -> Floats:
-    """Estimate upper − lower in ε for lattice steps: λ/2 times the variance that they differ by."""
-    # tilt: λ in the remove direction, 1 − λ in the other one. Within a cell of a smooth density
-    # both bounds together move the variance by h²/4; near the lowest ratio, which is a lattice
-    # point, by no more than h·(distance from it).
+def estimate_gaps(coarse: Sequence[CoarsePair], tilt: float, steps: Floats) -> Floats:
+    """Estimate upper − lower in ε for lattice steps: λ/2 times the variance that they differ by.
+
+    `tilt` is λ in the remove direction, 1 − λ in the other one.
+    """
+    # Within a cell of a smooth density both bounds together move the variance by h²/4; near the
+    # lowest ratio, which is a lattice point, by no more than h·(distance from it).
     total = np.zeros(steps.size)
     for part in coarse:
-        ratio, weight = part.tilted(tilt)
+        ratio, weight = part.shares(tilt)
         distance = np.maximum(ratio - part.floor, 0.0)
         moved = np.minimum(steps[:, None] / 4, distance) * steps[:, None]
         total += part.cells.times[0, 0] * np.einsum("ij,j->i", moved, weight)
     return total * max(tilt, 1 - tilt) / 2
 
 
-_GLANCE = 2**15  # points of a first look
+# Points of a first look.
+_GLANCE = 2**15
+# Largest |λ − 1| times the largest loss.
 _LARGEST_EXPONENT = 2000.0
-_LEAST_DELTA = 1e-60  # no smaller δ is resolved
-_COARSEST = 0.25  # steps beyond it leave the regime where errors are of second order
-_AIM = 0.85  # share of the gap wanted that is aimed at
-_LARGEST_TILT = 20.0  # in units of 1/step
+# No smaller δ is resolved.
+_LEAST_DELTA = 1e-60
+# Steps beyond it leave the regime where errors are of second order.
+_COARSEST = 0.25
+# Share of the gap wanted that is aimed at.
+_AIM = 0.85
+# In units of 1/step.
+_LARGEST_TILT = 20.0
 
 Options: TypeAlias = tuple[float, float, float, int, float]
+"""What `tail` takes after its parts: step, tilt, wrap, points and until."""
 
 
 class Settings(NamedTuple):
     """Settings for the neighbourhood of one δ: tilts of the two directions, step, windows."""
 
-    # epsilon: the ε that they were chosen for. spread: about the standard deviation of the tilted
-    # composition. reach: the ε up to which leaving out the jumps is as good as exact, ∞ where there
-    # are none; rate: the θ of their bound. wrap: tilted mass that may be lost.
-
+    # The ε that they were chosen for.
     epsilon: float
-    spread: float
+    # About the standard deviation of the tilted composition.
+    deviation: float
+    # The ε up to which leaving out the jumps is as good as exact, ∞ where there are none.
     reach: float
+    # The θ of the bound on jumps that are taken back.
     rate: float
     tilt: float
     reverse_tilt: float
     step: float
+    # Tilted mass that may be lost on either side.
     wrap: float
     windows: tuple[Window, ...]
 
     def directions(self, accuracy: Precision, *, jumps: bool) -> Iterator[tuple[bool, Options]]:
         """Yield, for remove and add, whether it is the latter, and the options of `tail`."""
-        for reverse, tilt, wrap, until in (
-            (False, self.tilt, self.wrap, self.reach if jumps else 0.0),
-            (True, self.reverse_tilt, accuracy.wrap, 0.0),
-        ):
-            tilt = min(tilt, _LARGEST_TILT / self.step)
-            yield reverse, (self.step, tilt, wrap, accuracy.points, until)
+        largest_tilt = _LARGEST_TILT / self.step
+        tilt = min(self.tilt, largest_tilt)
+        until = self.reach if jumps else 0.0
+        yield False, (self.step, tilt, self.wrap, accuracy.points, until)
+        reverse_tilt = min(self.reverse_tilt, largest_tilt)
+        yield True, (self.step, reverse_tilt, accuracy.wrap, accuracy.points, 0.0)
 
 
-def settings_for(
+def choose_settings(
     leaves: Leaves, deltas: Floats, accuracy: Precision, known: Floats | None
 ) -> Settings:
-    """Return the region of decreasing `deltas`, of which the middle one matters most."""
-    # The bounds are likely to be as close as is wanted. known: what ε is known to be about at each.
-    # Where it is not known the best Rényi conversion stands in, and the step is kept so large that
-    # a first look is cheap.
-    delta, times = float(deltas[deltas.size // 2]), sum(count for _, count in leaves)
+    """Return the settings for a region of decreasing `deltas`; the middle one matters most.
+
+    `known` is what ε is known to be about at each. Where it is not known the best Rényi conversion
+    stands in, and the step stays so large that a first look is cheap.
+    """
+    delta = float(deltas[deltas.size // 2])
+    times = sum(count for _, count in leaves)
     windows = tuple(pair.window(accuracy.truncation * delta / times) for pair, _ in leaves)
-    coarse = view(leaves, windows)
+    coarse = coarsen(leaves, windows)
     reverse_tilt, backward = renyi_tilt(coarse, math.log(delta), reverse=True)
     if known is None:
         tilt, epsilon, deepest = _glance(coarse, deltas, backward)
     else:
-        tilt, epsilon, deepest = math.nan, float(known[known.size // 2]), float(known[-1])
-    reach, rate = math.inf, 1.0
-    # what jumps are reckoned from
-    whole = not any(only.upper > 0 for pair, _ in leaves for only in pair.certain)
-    cells = [part.cells for part in coarse]
-    if whole and max(float(part.ratio[0, -1]) for part in cells) > deepest > 0:
-        slack, rates = find_slightest_fall(cells, np.array([[deepest]]), deltas[-1:, None])
-        rate, loss = float(rates[0, 0]), MARGIN * deepest + float(slack[0, 0])
-        every = zip(leaves, windows, strict=True)
-        kept = tuple(cut(pair, window, loss) for (pair, _), window in every)
-        if kept != windows:
-            reach, windows, coarse = MARGIN * deepest, kept, view(leaves, kept)
-            tilt = math.nan
+        tilt = math.nan
+        epsilon = float(known[known.size // 2])
+        deepest = float(known[-1])
+    reach = math.inf
+    rate = 1.0
+    jumps = _choose_jumps(leaves, windows, coarse, deepest, deltas[-1:, None])
+    if jumps is not None:
+        windows, rate = jumps
+        reach = MARGIN * deepest
+        coarse = coarsen(leaves, windows)
+        tilt = math.nan
     wrap = accuracy.wrap
     if math.isnan(tilt):
-        at, of = (known, deltas) if known is not None else (np.array([epsilon]), np.array([delta]))
-        matter = at >= min(accuracy.floor, epsilon)
-        tilt, log_effect = quietest_tilt(coarse, at[matter], of[matter])
-        wrap = math.exp(min(math.log(accuracy.truncation) - log_effect, math.log(wrap)))
+        if known is None:
+            known_epsilons = np.array([epsilon])
+            known_deltas = np.array([delta])
+        else:
+            known_epsilons = known
+            known_deltas = deltas
+        matter = known_epsilons >= min(accuracy.floor, epsilon)
+        tilt, log_effect = quietest_tilt(coarse, known_epsilons[matter], known_deltas[matter])
+        log_wrap = math.log(accuracy.truncation) - log_effect
+        wrap = math.exp(min(log_wrap, math.log(wrap)))
     # Bounded losses have finite ε at every order; larger ones would ask for needlessly fine steps.
     widest = max(part.largest for part in coarse)
-    tilt, reverse_tilt = (min(t, 1 + _LARGEST_EXPONENT / widest) for t in (tilt, reverse_tilt))
+    largest_tilt = 1 + _LARGEST_EXPONENT / widest
+    tilt = min(tilt, largest_tilt)
+    reverse_tilt = min(reverse_tilt, largest_tilt)
     both = known is None and backward > 0.9 * epsilon
-    wanted = _AIM * accuracy.gap * max(epsilon, accuracy.floor)
-    step = _step(coarse, tilt, reverse_tilt if both else math.nan, wanted)
-    wide = spread(coarse, tilt)
+    gap = _AIM * accuracy.gap * max(epsilon, accuracy.floor)
+    step = _choose_step(coarse, tilt, reverse_tilt if both else math.nan, gap)
+    deviation = tilted_deviation(coarse, tilt)
     if known is None:
-        step = max(step, 16 * wide / _GLANCE)
-    # the lattice must have points between the largest ε expected and the jumps
+        step = max(step, 16 * deviation / _GLANCE)
+    # The lattice must have points between the largest ε expected and the jumps.
     step = min(step, reach * (MARGIN - 1) / 2)
-    return Settings(epsilon, wide, reach, rate, tilt, reverse_tilt, step, wrap, windows)
+    return Settings(epsilon, deviation, reach, rate, tilt, reverse_tilt, step, wrap, windows)
+
+
+def _choose_jumps(
+    leaves: Leaves,
+    windows: tuple[Window, ...],
+    coarse: Sequence[CoarsePair],
+    deepest: float,
+    delta: Floats,
+) -> tuple[tuple[Window, ...], float] | None:
+    """Return windows cut where jumps begin, and the θ of their bound; None where none are cut.
+
+    `deepest` is about the largest ε of the region, at `delta`.
+    """
+    # What P alone can show is no jump: then there are none.
+    if any(certain.upper > 0 for pair, _ in leaves for certain in pair.certain):
+        return None
+    cells = [part.cells for part in coarse]
+    largest = max(float(points.ratio[0, -1]) for points in cells)
+    if not largest > deepest > 0:
+        return None
+    slack, rates = find_slightest_fall(cells, np.array([[deepest]]), delta)
+    loss = MARGIN * deepest + float(slack[0, 0])
+    cut = tuple(
+        cut_window(pair, window, loss) for (pair, _), window in zip(leaves, windows, strict=True)
+    )
+    return None if cut == windows else (cut, float(rates[0, 0]))
 
 
 def _glance(
     coarse: Sequence[CoarsePair], deltas: Floats, backward: float
 ) -> tuple[float, float, float]:
     """Return a tilt (or NaN) and about ε at the middle and at the last of `deltas`."""
-    delta, last = float(deltas[deltas.size // 2]), float(deltas[-1])
+    delta = float(deltas[deltas.size // 2])
     tilt, forward = renyi_tilt(coarse, math.log(delta), reverse=False)
     epsilon = max(forward, backward)
     cells = [part.cells for part in coarse]
-    if not max(float(part.ratio[0, -1]) for part in cells) > epsilon > 0:
+    if not max(float(points.ratio[0, -1]) for points in cells) > epsilon > 0:
         return tilt, epsilon, epsilon
-    middle, deepest = (
-        max(float(estimate_epsilon(cells, np.array([[at]]))[0, 0]), backward)
-        for at in (delta, last)
-    )
-    return math.nan, middle, deepest
+
+    # Losses beyond ε are likely to make δ: chances of jumps tell more than moments.
+    def estimate(delta: float) -> float:
+        forward = estimate_epsilon(cells, np.array([[delta]]))
+        return max(float(forward[0, 0]), backward)
+
+    return math.nan, estimate(delta), estimate(float(deltas[-1]))
 
 
-def _step(coarse: Sequence[CoarsePair], tilt: float, reverse_tilt: float, wanted: float) -> float:
-    """Return a lattice step whose gap in ε is about `wanted` in the directions given."""
+def _choose_step(
+    coarse: Sequence[CoarsePair], tilt: float, reverse_tilt: float, gap: float
+) -> float:
+    """Return a lattice step whose gap in ε is about `gap` in the directions given.
+
+    `reverse_tilt` is NaN where the add direction does not matter.
+    """
     steps = np.geomspace(1e-12, 1.0, 121)
-    gap = gaps(coarse, tilt, steps)
+    estimates = estimate_gaps(coarse, tilt, steps)
     if not math.isnan(reverse_tilt):
-        gap = np.maximum(gap, gaps(coarse, 1 - reverse_tilt, steps))
-    known = np.log(np.maximum(gap, 1e-300))
-    step = float(np.exp(np.interp(math.log(wanted), known, np.log(steps))))
-    return min(step, _COARSEST, 1 / tilt)
+        reverse_estimates = estimate_gaps(coarse, 1 - reverse_tilt, steps)
+        estimates = np.maximum(estimates, reverse_estimates)
+    log_gaps = np.log(np.maximum(estimates, 1e-300))
+    log_step = np.interp(math.log(gap), log_gaps, np.log(steps))
+    return min(float(np.exp(log_step)), _COARSEST, 1 / tilt)
 
 
-def log_delta(leaves: Leaves, epsilon: Floats, truncation: float) -> Floats:
+def estimate_log_delta(leaves: Leaves, epsilon: Floats, truncation: float) -> Floats:
     """Estimate log δ(ε) by the best moment bound of either direction."""
     times = sum(count for _, count in leaves)
     windows = tuple(pair.window(truncation * _LEAST_DELTA / times) for pair, _ in leaves)
-    coarse = view(leaves, windows)
+    coarse = coarsen(leaves, windows)
     excess = np.geomspace(1e-5, 1e7, 121)
     moments = np.array([cumulant(coarse, 1 + excess), cumulant(coarse, -excess)])
     values = moments[:, None, :] + log_conversion(excess) - epsilon[:, None] * excess
