@@ -113,14 +113,14 @@ def discrete_steps() -> Verdict:
             atoms, mixed = behind_coin(cut, coin), (1 - coin) * q + coin * p
             for others in ((), (STRONG,)):
                 exact = of_outcomes(*beside(mixed, q, (mixed, q), *others), 1)
-                found = closed.power(Outcomes.of(atoms), 2, closed._product)
+                found = closed.power(Outcomes.of(atoms), 2, closed._multiply)
                 leaves: Leaves = ((discrete_pair(atoms), 2),)
                 if others:
-                    found = closed._product(found, Outcomes.of(strong))
+                    found = closed._multiply(found, Outcomes.of(strong))
                     leaves = (*leaves, (discrete_pair(strong), 1))
                 yield from holds(DiscreteProfile(found).delta(EPSILON), exact)
                 yield from holds(Composition(leaves, ROUGH).delta(EPSILON[1::2]), exact[1::2])
-        found = closed._product(Outcomes.of(cut).behind(0.1), Outcomes.of(strong))
+        found = closed._multiply(Outcomes.of(cut).behind(0.1), Outcomes.of(strong))
         exact = of_outcomes(*beside(0.9 * q + 0.1 * p, q, STRONG), 1)
         yield from holds(DiscreteProfile(found).delta(EPSILON), exact)
 
@@ -128,7 +128,7 @@ def discrete_steps() -> Verdict:
 def faint_outcomes() -> Verdict:
     """Masses that are left out of an enumeration for being small, which here is .003."""
     for p, q in ((P, Q), (Q, P)):
-        power = closed.power(Outcomes.of(atoms_of_pair(p, q)), 3, closed._product)
+        power = closed.power(Outcomes.of(atoms_of_pair(p, q)), 3, closed._multiply)
         yield from holds(DiscreteProfile(power).delta(EPSILON), of_outcomes(p, q, 3))
 
 
@@ -141,7 +141,7 @@ def both_directions() -> Verdict:
     for p, q in (rare, rare[::-1], ([0.6, 0.4], [0.95, 0.05]), ([0.95, 0.05], [0.6, 0.4])):
         atoms = atoms_of_pair(np.array(p), np.array(q))
         for times in (1, 4):
-            power = closed.power(Outcomes.of(atoms), times, closed._product)
+            power = closed.power(Outcomes.of(atoms), times, closed._multiply)
             found = Composition(((discrete_pair(atoms), times),), ROUGH)
             yield from between(found, DiscreteProfile(power))
 
@@ -601,14 +601,14 @@ PLANTS: list[Plant] = [
     ),
     (
         "enumeration: outside of either step",
-        closed._product,
+        closed._multiply,
         "one.outside_p + other.outside_p",
         "one.outside_p",
         "discrete_steps",
     ),
     (
         "enumeration: faint masses",
-        closed._gathered,
+        closed._merge_losses,
         "lost = _LEAST_MASS * int(faint.sum())",
         "lost = 0.0",
         "faint_outcomes",

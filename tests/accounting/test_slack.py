@@ -184,9 +184,9 @@ def test_a_grid_without_the_chords_is_caught(monkeypatch):
 
     curve = privacy_curve(Repeated(Finite([0.9, 0.1], [0.4, 0.6]), 3))
     good = float(gaussian_with_slack(curve, 1e-4).upper)
-    monkeypatch.setattr(slack, "_between", points_only)
+    monkeypatch.setattr(slack, "_holds_between", points_only)
     monkeypatch.setattr(slack, "_FIRST", 5)
-    monkeypatch.setattr(slack, "_without_slack", lambda mechanism: math.inf)
+    monkeypatch.setattr(slack, "_bound_without_slack", lambda mechanism: math.inf)
     bad = float(gaussian_with_slack(curve, 1e-4).upper)
     assert bad < good
     assert worst(curve, bad, 1e-4) > 1e-3

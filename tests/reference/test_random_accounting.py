@@ -150,8 +150,8 @@ PLANTS: dict[str, tuple[Any, str, str, str, int]] = {
     ),
     "what P alone shows": (
         DiscreteProfile.delta,
-        "_excess(loss, p, only_p,",
-        "_excess(loss, p, 0.0,",
+        "_bound_excess(loss, p, only_p,",
+        "_bound_excess(loss, p, 0.0,",
         "discrete",
         40,
     ),
@@ -170,7 +170,7 @@ PLANTS: dict[str, tuple[Any, str, str, str, int]] = {
         16,
     ),
     "either of two steps": (
-        exact._product,
+        exact._multiply,
         "(1 - one.only_p) * other.only_p",
         "0.0",
         "discrete",
@@ -184,9 +184,9 @@ PLANTS: dict[str, tuple[Any, str, str, str, int]] = {
         16,
     ),
     "pure ε of one step for two": (
-        exact._log_ratios,
-        "times * ends[end]",
-        "ends[end]",
+        exact._bound_log_ratios,
+        "times * step_",
+        "step_",
         "few laplace",
         6,
     ),

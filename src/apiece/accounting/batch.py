@@ -17,14 +17,19 @@ from apiece._types import Bounds, Floats
 from apiece.accounting.bounds import find_runs
 from apiece.accounting.choose import bounds_of, require_batch, upper_bounds_of
 from apiece.errors import BudgetError, InfeasibleError, InputError, RangeError
-from apiece.numerics.gaussian import gaussian_mu_about
+from apiece.numerics.gaussian import estimate_gaussian_mu
 from apiece.numerics.roots import Places, log_room, safe_ends
 
-_LEFT = 9e-4  # of log ε, that may be left of a budget: below it a search is done
-LEAST_NOISE, _MOST_NOISE = 0.05, 1e8
+# Part of log ε that may be left of a budget: below it a search is done.
+_UNSPENT = 9e-4
+LEAST_NOISE = 0.05
+"""No smaller noise multiplier is returned."""
+_MOST_NOISE = 1e8
 _LEAST_PROBABILITY = 1e-12
-_NEARBY = 1.05  # times ε, from which slopes are guessed
-_DOUBT = 0.1  # of log q, that a guess may be off
+# Factor on ε from which slopes are guessed.
+_NEARBY = 1.05
+# How far a guess may be off, in log q.
+_DOUBT = 0.1
 _CHECKS: dict[str, Callable[[str, npt.ArrayLike], Floats]] = {
     "epsilon": partial(_check.positive_array, error=BudgetError),
     "delta": partial(_check.positive_array, below=1.0, error=BudgetError),
@@ -69,7 +74,8 @@ def epsilons(
     entries, member = distinct(columns)
     bounds = bounds_of(entries, method)
     _require_finite(bounds.upper, entries)
-    return Bounds(*(end[member.reshape(shape)] for end in bounds))
+    member = member.reshape(shape)
+    return Bounds(bounds.lower[member], bounds.upper[member])
 
 
 def upper_epsilons(
@@ -141,30 +147,34 @@ def noise_multipliers(
         >>> round(float(z), 2)
         3.18
     """
-    given = {"sampling_probability": sampling_probability, "steps": steps}
-    (eps, d, q, t, start), member = _asked(method, epsilon, delta, given, guess)
-    bottom, top = (np.full(eps.shape, math.log(end)) for end in (LEAST_NOISE, _MOST_NOISE))
+    settings = {"sampling_probability": sampling_probability, "steps": steps}
+    columns, member = _distinct_columns(method, epsilon, delta, settings, guess)
+    limits, deltas, rates, times, guesses = columns
+    bottom = np.full(limits.shape, math.log(LEAST_NOISE))
+    top = np.full(limits.shape, math.log(_MOST_NOISE))
 
-    def room(log_z: Floats, k: Places) -> Floats:
-        return log_room(eps[k], _upper(method, np.exp(log_z), q[k], t[k], d[k]))
+    def room(log_noise: Floats, k: Places) -> Floats:
+        spent = _upper(method, np.exp(log_noise), rates[k], times[k], deltas[k])
+        return log_room(limits[k], spent)
 
     # log ε is nearly a line in log z; its slope, from the noise that 5 % more ε needs.
-    rough = np.clip(_log_noise(eps, d, q, t), bottom, top)
-    less = np.clip(_log_noise(eps * _NEARBY, d, q, t), bottom, top)
-    slope = math.log(_NEARBY) / np.maximum(rough - less, 0.01)
+    rough = np.clip(_log_noise(limits, deltas, rates, times), bottom, top)
+    nearby = np.clip(_log_noise(limits * _NEARBY, deltas, rates, times), bottom, top)
+    slope = math.log(_NEARBY) / np.maximum(rough - nearby, 0.01)
     with np.errstate(all="ignore"):
-        first = np.where(start > 0, np.clip(np.log(start), bottom, top), rough)
-        # who takes part at all with a chance of at most δ needs no noise
-        first = np.where(-np.expm1(t * np.log1p(-q)) < d, bottom, first)
-    log_z = safe_ends(room, first, top, bottom, slope=slope, tolerance=_LEFT)
-    if np.isnan(log_z).any():
-        k = int(np.flatnonzero(np.isnan(log_z))[0])
+        start = np.where(guesses > 0, np.clip(np.log(guesses), bottom, top), rough)
+        # Who takes part at all with a chance of at most δ needs no noise.
+        chance = -np.expm1(times * np.log1p(-rates))
+        start = np.where(chance < deltas, bottom, start)
+    log_noise = safe_ends(room, start, top, bottom, slope=slope, tolerance=_UNSPENT)
+    if np.isnan(log_noise).any():
+        k = int(np.flatnonzero(np.isnan(log_noise))[0])
         raise InfeasibleError(
-            f"epsilon = {float(eps[k])!r} at delta = {float(d[k])!r} in {t[k]:.0f} "
+            f"epsilon = {float(limits[k])!r} at delta = {float(deltas[k])!r} in {times[k]:.0f} "
             f"steps: no noise multiplier up to {_MOST_NOISE:g} keeps it; ask for a larger epsilon"
         )
-    z = np.where(q == 0, LEAST_NOISE, np.exp(log_z))
-    return np.asarray(z[member])
+    noise = np.where(rates == 0, LEAST_NOISE, np.exp(log_noise))
+    return np.asarray(noise[member])
 
 
 def sampling_probabilities(
@@ -202,51 +212,59 @@ def sampling_probabilities(
         >>> round(float(q), 4)
         0.0128
     """
-    given = {"noise_multiplier": noise_multiplier, "steps": steps}
-    columns, member = _asked(method, epsilon, delta, given, guess, precision)
-    eps, d, z, t, start, close = columns
-    out = np.ones(eps.shape)
-    open_ = np.flatnonzero(_upper(method, z, np.ones(z.shape), t, d) > eps)
-    eps, d, z, t, start, close = columns[:, open_]
-    bottom = np.full(eps.shape, math.log(_LEAST_PROBABILITY))
+    settings = {"noise_multiplier": noise_multiplier, "steps": steps}
+    columns, member = _distinct_columns(method, epsilon, delta, settings, guess, precision)
+    limits, deltas, noise, times, guesses, precisions = columns
+    rates = np.ones(limits.shape)
+    spent_at_one = _upper(method, noise, np.ones(noise.shape), times, deltas)
+    below_one = np.flatnonzero(spent_at_one > limits)
+    limits, deltas, noise, times, guesses, precisions = columns[:, below_one]
+    bottom = np.full(limits.shape, math.log(_LEAST_PROBABILITY))
 
-    def room(log_q: Floats, k: Places) -> Floats:
-        return log_room(eps[k], _upper(method, z[k], np.exp(log_q), t[k], d[k]))
+    def room(log_rate: Floats, k: Places) -> Floats:
+        spent = _upper(method, noise[k], np.exp(log_rate), times[k], deltas[k])
+        return log_room(limits[k], spent)
 
     # Many small losses are nearly Gaussian, with μ² = q²·T·(e^{1/z²} − 1).
     with np.errstate(all="ignore"):
-        rough = _mu(eps, d) / np.sqrt(t * np.expm1(np.minimum(1 / z**2, 600.0)))
-        free = -np.expm1(np.log1p(-d) / t)  # who takes part at all with chance δ pays no ε
-        first = np.log(np.maximum(np.where(start > 0, start, rough), free))
-    first = np.clip(first, bottom, -1e-6)
-    log_q = safe_ends(
+        excess = np.expm1(np.minimum(1 / noise**2, 600.0))
+        rough = _rough_mu(limits, deltas) / np.sqrt(times * excess)
+        # Who takes part at all with chance δ pays no ε.
+        free = -np.expm1(np.log1p(-deltas) / times)
+        guessed = guesses > 0
+        start = np.log(np.maximum(np.where(guessed, guesses, rough), free))
+    start = np.clip(start, bottom, -1e-6)
+    log_rates = safe_ends(
         room,
-        first,
+        start,
         bottom,
-        np.zeros(eps.shape),
+        np.zeros(limits.shape),
         slope=1.1,
-        tolerance=np.maximum(_LEFT, close),
-        narrow=np.maximum(1e-6, close / 300),  # of log q, and twenty times that at a jump
-        stride=np.where((start > 0) | (free > rough), _DOUBT, np.inf),
+        tolerance=np.maximum(_UNSPENT, precisions),
+        # In log q, and twenty times that at a jump.
+        narrow=np.maximum(1e-6, precisions / 300),
+        stride=np.where(guessed | (free > rough), _DOUBT, np.inf),
     )
-    out[open_] = np.where(np.isnan(log_q), 0.0, np.exp(log_q))
-    return np.asarray(out[member])
+    rates[below_one] = np.where(np.isnan(log_rates), 0.0, np.exp(log_rates))
+    return np.asarray(rates[member])
 
 
-def _asked(
+def _distinct_columns(
     method: str,
     epsilon: npt.ArrayLike,
     delta: npt.ArrayLike,
-    given: dict[str, npt.ArrayLike],
+    settings: dict[str, npt.ArrayLike],
     *hints: npt.ArrayLike,
 ) -> tuple[Floats, Places]:
-    """Return the distinct columns (ε, δ, settings, hints), and each entry's place among them."""
+    """Return the distinct columns (ε, δ, settings, hints), and each entry's number among them."""
     require_batch(method)
-    shape, flat = broadcast(epsilon=epsilon, delta=delta, **given)
-    # −1 where a hint is NaN
-    told = [np.nan_to_num(np.broadcast_to(np.asarray(h, float), shape), nan=-1.0) for h in hints]
-    columns, member = distinct(np.stack([*flat, *(hint.ravel() for hint in told)]))
-    return columns, member.reshape(shape)
+    shape, columns = broadcast(epsilon=epsilon, delta=delta, **settings)
+    for hint in hints:
+        full_hint = np.broadcast_to(np.asarray(hint, float), shape)
+        # −1 where a hint is NaN: of NaN no two are equal.
+        columns.append(np.nan_to_num(full_hint, nan=-1.0).ravel())
+    entries, member = distinct(np.stack(columns))
+    return entries, member.reshape(shape)
 
 
 def _upper(method: str, *columns: Floats) -> Floats:
@@ -265,13 +283,14 @@ def _log_noise(epsilon: Floats, delta: Floats, q: Floats, steps: Floats) -> Floa
     """Return about the log of the noise: the larger of what many small and one large loss need."""
     # Many: μ² = q²·T·(e^{1/z²} − 1), as above. One: a single Gaussian step at (ε, δ) before coins.
     with np.errstate(all="ignore"):
-        many = np.log1p((_mu(epsilon, delta) / q) ** 2 / steps) / 2
-        once = np.clip(delta / (q * steps), 1e-300, 0.5)
-        one = np.log(gaussian_mu_about(np.log1p(np.expm1(epsilon) / q), once))
-        return np.asarray(-np.fmin(0.5 * np.log(2 * many), one))
+        many = np.log1p((_rough_mu(epsilon, delta) / q) ** 2 / steps) / 2
+        step_delta = np.clip(delta / (q * steps), 1e-300, 0.5)
+        step_epsilon = np.log1p(np.expm1(epsilon) / q)
+        log_mu = np.log(estimate_gaussian_mu(step_epsilon, step_delta))
+        return np.asarray(-np.fmin(0.5 * np.log(2 * many), log_mu))
 
 
-def _mu(epsilon: Floats, delta: Floats) -> Floats:
+def _rough_mu(epsilon: Floats, delta: Floats) -> Floats:
     """Return a rough μ of the Gaussian that spends (ε, δ)."""
     reach = np.sqrt(-2 * np.log(delta)) * 0.9
     return np.asarray(np.sqrt(reach**2 + 2 * epsilon) - reach)
@@ -284,13 +303,13 @@ def broadcast(**columns: npt.ArrayLike) -> tuple[tuple[int, ...], list[Floats]]:
     try:
         arrays = list(np.broadcast_arrays(*arrays))
     except ValueError:
-        shapes = ", ".join(f"{n} {np.shape(v)}" for n, v in columns.items())
+        shapes = ", ".join(f"{name} {np.shape(values)}" for name, values in columns.items())
         raise InputError(f"arrays do not broadcast: {shapes}; give one shape") from None
     return arrays[0].shape, [array.ravel() for array in arrays]
 
 
 def distinct(columns: Floats) -> tuple[Floats, Places]:
-    """Return the distinct columns in lexical order, and the place of each column among them."""
+    """Return the distinct columns in lexical order, and the number of each column among them."""
     order = np.lexsort(columns[::-1])
     starts, sizes = find_runs(columns[:, order])
     member = np.empty(order.size, dtype=np.intp)

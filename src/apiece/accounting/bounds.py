@@ -13,12 +13,15 @@ from apiece._types import Bounds, Floats, Mask
 from apiece.errors import ApieceError, InputError, RangeError
 from apiece.numerics.roots import Places
 
-SMALLEST_EPSILON, LARGEST_EPSILON = 1e-15, 1e6
-"""Where ε is sought: a smaller one is reported as the smallest, or 0; a larger one as ∞."""
+SMALLEST_EPSILON = 1e-15
+"""The least ε that is sought: a smaller one is reported as this, or 0."""
+LARGEST_EPSILON = 1e6
+"""The largest ε that is sought: a larger one is reported as ∞."""
 
-_FIRST, _GROWTH = 4000, 2.5
-"""The share of the range that is looked at first, and by how much ε grows between two looks at
-whether a profile has been followed far enough."""
+# The first look at a profile reaches over one part in so many of the range of ε.
+_FIRST = 4000
+# Factor by which ε grows between two looks at whether a profile has been followed far enough.
+_GROWTH = 2.5
 
 
 class Profile(Protocol):
@@ -57,8 +60,8 @@ _TRIVIAL: dict[Question, float] = {"epsilon": math.inf, "delta": 1.0}
 """The upper bound that says nothing; the lower one is 0."""
 
 
-def nowhere(bounds: Bounds) -> Mask:
-    """Return that bounds are close enough nowhere, so that everybody is asked."""
+def mark_none(bounds: Bounds) -> Mask:
+    """Return that bounds are close enough nowhere, so that every evaluator is asked."""
     return np.zeros(bounds.upper.shape, dtype=bool)
 
 
@@ -67,76 +70,89 @@ class Evaluations:
     """A profile by several evaluators: the next is asked only where bounds are not close."""
 
     # What several say together is the least upper and the greatest lower bound. Whatever an
-    # evaluator says goes through one gate, `asked`: what are no bounds is not used and the next
-    # evaluator is asked; where nobody else knows an upper bound, that is an error. enough,
-    # resolved: where bounds on ε, and on δ, are close; everybody is asked about δ unless it is
-    # said. spare: who is asked in the end, one after the other, where nobody has an upper bound.
+    # evaluator says goes through one gate, `ask_evaluator`: what are no bounds is not used and the
+    # next evaluator is asked; where no other knows an upper bound, that is an error.
 
     answers: tuple[Evaluated, ...]
-    enough: Callable[[Bounds], Mask] = nowhere
+    # Where bounds on ε are close.
+    enough: Callable[[Bounds], Mask] = mark_none
+    # Who is asked in the end, one after the other, where no evaluator has an upper bound.
     spare: Callable[[], Sequence[Evaluated]] = tuple
-    resolved: Callable[[Bounds], Mask] = nowhere
+    # Where bounds on δ are close; by default every evaluator is asked about δ.
+    resolved: Callable[[Bounds], Mask] = mark_none
 
     def delta(self, epsilon: Floats, first: Bounds | None = None) -> Bounds:
-        """Bound δ(ε); first: what the first answer said already, None where it was not asked."""
-        known, answers = nothing_known(epsilon, "delta"), self.answers
-        if first is not None:
-            known, _ = gated(answers[0].evaluator, "delta", epsilon, first)
-            answers = answers[1:]
-        return self._together("delta", answers, epsilon, known, self.resolved)
+        """Bound δ(ε).
+
+        `first` holds the first evaluator's bounds, None where it was not asked yet.
+        """
+        if first is None:
+            known = nothing_known(epsilon, "delta")
+            return self._combine("delta", self.answers, epsilon, known, self.resolved)
+        known, _ = check_bounds(self.answers[0].evaluator, "delta", epsilon, first)
+        return self._combine("delta", self.answers[1:], epsilon, known, self.resolved)
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
-        return self.closer(self.answers, delta, nothing_known(delta))
+        return self.tighten_epsilon(self.answers, delta, nothing_known(delta))
 
-    def closer(self, answers: Sequence[Evaluated], delta: Floats, known: Bounds) -> Bounds:
+    def tighten_epsilon(self, answers: Sequence[Evaluated], delta: Floats, known: Bounds) -> Bounds:
         """Return bounds on ε(δ) from what is `known` already and from some of the answers."""
-        return self._together("epsilon", answers, delta, known, self.enough)
+        return self._combine("epsilon", answers, delta, known, self.enough)
 
-    def _together(
+    def _combine(
         self,
         question: Question,
         answers: Sequence[Evaluated],
         values: Floats,
         known: Bounds,
         enough: Callable[[Bounds], Mask],
-        told: list[tuple[Evaluated, Bounds, Errors]] | None = None,
+        record: list[tuple[Evaluated, Bounds, Errors]] | None = None,
     ) -> Bounds:
-        """Ask one after the other where it is not enough yet; `told` hears what each said."""
-        lower, upper = (np.array(end) for end in known)
+        """Ask one evaluator after the other where bounds are not close yet.
+
+        With `record`, each evaluator's bounds and errors are added to it, and none is raised.
+        """
+        lower = np.array(known.lower)
+        upper = np.array(known.upper)
         errors: Errors = []
 
         def ask(answer: Evaluated, where: Mask) -> None:
-            bounds, wrong = asked(answer, question, values[where])
+            bounds, new_errors = ask_evaluator(answer, question, values[where])
             lower[where], upper[where] = tightest([Bounds(lower[where], upper[where]), bounds])
-            errors.extend(wrong)
-            if told is not None:
-                told.append((answer, bounds, wrong))
+            errors.extend(new_errors)
+            if record is not None:
+                record.append((answer, bounds, new_errors))
 
         for answer in answers:
-            open_ = ~enough(Bounds(lower, upper))
-            if not open_.any():
+            unresolved = ~enough(Bounds(lower, upper))
+            if not unresolved.any():
                 break
-            ask(answer, open_)
+            ask(answer, unresolved)
         unknown = upper >= _TRIVIAL[question]
-        for last in self.spare() if unknown.any() else ():
-            ask(last, unknown)
+        for answer in self.spare() if unknown.any() else ():
+            ask(answer, unknown)
             unknown = upper >= _TRIVIAL[question]
             if not unknown.any():
                 break
-        for error, value in errors:
-            if value in values[unknown] and told is None:
-                raise error
+        if record is None:
+            for error, value in errors:
+                if value in values[unknown]:
+                    raise error
         return Bounds(lower, upper)
 
     def explain(self, delta: float) -> str:
         """Return, in a line or two, which evaluator gave each end of ε(δ), and why."""
         # Values are rounded outward to six digits. What could not be used has a line of its own.
-        at, told = np.array([delta]), list[tuple[Evaluated, Bounds, Errors]]()
-        self._together("epsilon", self.answers, at, nothing_known(at), self.enough, told)
-        high, above, _ = min(told, key=lambda row: row[1].upper[0])
-        low, below, _ = max(told, key=lambda row: (row[1].lower[0], row[0] is high))
-        lower, upper = _shown(below.lower[0], math.floor), _shown(above.upper[0], math.ceil)
+        deltas = np.array([delta])
+        record: list[tuple[Evaluated, Bounds, Errors]] = []
+        known = nothing_known(deltas)
+        self._combine("epsilon", self.answers, deltas, known, self.enough, record)
+        high, above, _ = min(record, key=lambda row: row[1].upper[0])
+        # Of equal lower bounds, the one of the evaluator that gave the upper bound.
+        low, below, _ = max(record, key=lambda row: (row[1].lower[0], row[0] is high))
+        lower = _format_rounded(below.lower[0], math.floor)
+        upper = _format_rounded(above.upper[0], math.ceil)
         if low is high:
             text = f"{lower} ≤ ε ≤ {upper} at δ = {delta:g}, by {high.evaluator}: {high.why}"
         else:
@@ -144,39 +160,49 @@ class Evaluations:
                 f"ε ≤ {upper} at δ = {delta:g}, by {high.evaluator}: {high.why}\n"
                 f"ε ≥ {lower}, by {low.evaluator}: {low.why}"
             )
-        return text + "".join(f"\nnot used: {error}" for *_, wrong in told for error, _ in wrong)
+        for *_, errors in record:
+            for error, _ in errors:
+                text += f"\nnot used: {error}"
+        return text
 
 
-def asked(answer: Evaluated, question: Question, values: Floats) -> tuple[Bounds, Errors]:
-    """Return what an evaluator says, as bounds everywhere, and where it said none."""
-    # There they are bounds that say nothing. A value past the range spoils no other value's answer.
+def ask_evaluator(answer: Evaluated, question: Question, values: Floats) -> tuple[Bounds, Errors]:
+    """Return an evaluator's bounds, which say nothing where it has none, and the errors there."""
+    # A value past the range spoils no other value's answer: the values are halved until it is
+    # alone.
     try:
         with within_range(lambda: answer.evaluator):
             bounds = getattr(answer.profile, question)(values)
     except RangeError as error:
         if values.size == 1:
             return nothing_known(values, question), [(error, float(values[0]))]
-        halves = [asked(answer, question, half) for half in np.array_split(values, 2)]
-        lower, upper = (np.concatenate(ends) for ends in zip(*(h[0] for h in halves), strict=True))
-        return Bounds(lower, upper), halves[0][1] + halves[1][1]
-    return gated(answer.evaluator, question, values, bounds)
+        first_half, second_half = np.array_split(values, 2)
+        first, first_errors = ask_evaluator(answer, question, first_half)
+        second, second_errors = ask_evaluator(answer, question, second_half)
+        lower = np.concatenate([first.lower, second.lower])
+        upper = np.concatenate([first.upper, second.upper])
+        return Bounds(lower, upper), first_errors + second_errors
+    return check_bounds(answer.evaluator, question, values, bounds)
 
 
-def gated(who: str, question: Question, values: Floats, bounds: Bounds) -> tuple[Bounds, Errors]:
+def check_bounds(
+    evaluator: str, question: Question, values: Floats, bounds: Bounds
+) -> tuple[Bounds, Errors]:
     """Return `bounds`, made to say nothing where they are none, and the errors there."""
     # No bounds are: NaN on either side, a lower one that is below 0 or above the upper one, and a δ
     # above 1.
-    lower, upper = (np.array(end, dtype=np.float64) for end in bounds)
+    lower = np.array(bounds.lower, dtype=np.float64)
+    upper = np.array(bounds.upper, dtype=np.float64)
     good = (lower >= 0) & (upper <= _TRIVIAL[question]) & _ordered(bounds)
     errors: Errors = []
     for low, high, value in zip(lower[~good], upper[~good], values[~good], strict=True):
-        text = f"{who}: [{low:g}, {high:g}] at {value:g} are no bounds on {question}"
+        text = f"{evaluator}: [{low:g}, {high:g}] at {value:g} are no bounds on {question}"
         errors.append((RangeError(f"{text}: past the numerical range; please report it"), value))
     none = nothing_known(values, question)
     return Bounds(np.where(good, lower, none.lower), np.where(good, upper, none.upper)), errors
 
 
-def _shown(value: float, rounded: Callable[[float], int]) -> str:
+def _format_rounded(value: float, rounded: Callable[[float], int]) -> str:
     """Return six digits of a value, rounded up or down."""
     if not 0 < value < math.inf:
         return f"{value:g}"
@@ -196,8 +222,8 @@ def _ordered(bounds: Bounds) -> Mask:
 
 def tightest(bounds: list[Bounds]) -> Bounds:
     """Return the intersection of bounds; raise `RangeError` where it is empty."""
-    lower = np.max([b.lower for b in bounds], axis=0)
-    upper = np.min([b.upper for b in bounds], axis=0)
+    lower = np.max([pair.lower for pair in bounds], axis=0)
+    upper = np.min([pair.upper for pair in bounds], axis=0)
     if not _ordered(Bounds(lower, upper)).all():
         raise RangeError(
             "bounds contradict one another: past the numerical range; please report it"
@@ -206,9 +232,11 @@ def tightest(bounds: list[Bounds]) -> Bounds:
 
 
 @contextmanager
-def within_range(what: Callable[[], str]) -> Iterator[None]:
-    """Raise `RangeError` for arithmetic that fails inside; keep numpy's warnings quiet."""
-    # what: names what failed, when it did.
+def within_range(name: Callable[[], str]) -> Iterator[None]:
+    """Raise `RangeError` for arithmetic that fails inside; keep numpy's warnings quiet.
+
+    `name` gives the name of what failed, and is called only then.
+    """
     try:
         with np.errstate(all="ignore"):
             yield
@@ -216,27 +244,31 @@ def within_range(what: Callable[[], str]) -> Iterator[None]:
         raise
     except (OverflowError, ZeroDivisionError, FloatingPointError, ValueError) as error:
         raise RangeError(
-            f"{what()}: past the numerical range ({error}); use noise, probabilities and counts of "
+            f"{name()}: past the numerical range ({error}); use noise, probabilities and counts of "
             "usual sizes"
         ) from None
 
 
-def ascending(
+def evaluate_ascending(
     delta_at: Callable[[Floats], Bounds], nodes: Floats, enough: Callable[[Floats, Bounds], bool]
 ) -> tuple[Floats, Bounds]:
-    """Evaluate a profile at ascending nodes, a few at a time, until `enough` of the last ones."""
-    # Deep tails cost an evaluator most and most answers do not need them. Returns the nodes that
-    # were evaluated and the bounds there.
+    """Evaluate a profile at ascending nodes, a few at a time, until `enough` of the last ones.
+
+    Returns the nodes that were evaluated and the bounds there.
+    """
+    # Deep tails cost an evaluator most and most answers do not need them.
     parts: list[Bounds] = []
-    for some in pieces(nodes):
-        parts.append(delta_at(nodes[some]))
-        if enough(nodes[some], parts[-1]):
+    for piece in cut_pieces(nodes):
+        bounds = delta_at(nodes[piece])
+        parts.append(bounds)
+        if enough(nodes[piece], bounds):
             break
-    lower, upper = (np.concatenate(ends) for ends in zip(*parts, strict=True))
+    lower = np.concatenate([part.lower for part in parts])
+    upper = np.concatenate([part.upper for part in parts])
     return nodes[: lower.size], Bounds(lower, upper)
 
 
-def pieces(nodes: Floats) -> Iterator[slice]:
+def cut_pieces(nodes: Floats) -> Iterator[slice]:
     """Cut ascending nodes into pieces, at each of which a few are evaluated."""
     start = 0
     while start < nodes.size:
@@ -248,13 +280,16 @@ def pieces(nodes: Floats) -> Iterator[slice]:
 
 def find_runs(columns: Floats) -> tuple[Places, Places]:
     """Return where each run of equal columns begins, and how many columns it has."""
-    new = np.append(True, (np.diff(columns, axis=1) != 0).any(axis=0))[: columns.shape[1]]
-    starts = np.flatnonzero(new)
+    differs = (np.diff(columns, axis=1) != 0).any(axis=0)
+    # Of no columns, none begins a run.
+    is_start = np.append(True, differs)[: columns.shape[1]]
+    starts = np.flatnonzero(is_start)
     return starts, np.diff(np.append(starts, columns.shape[1]))
 
 
-_PARTS, _ROUNDS = 5, 22
-"""Of an inversion: parts that a bracket is cut into, and how often; as close as 51 bisections."""
+# Parts that a bracket is cut into in an inversion, and how often: as close as 51 bisections.
+_PARTS = 5
+_ROUNDS = 22
 
 
 def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
@@ -266,48 +301,60 @@ def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
 
     def holds(epsilon: Floats) -> Mask:
         """Return whether δ(ε) ≤ δ by the lower and by the upper bound; (N, 1 or 2, K) ε."""
-        ends = tuple(end.reshape(epsilon.shape) for end in delta_at(epsilon.ravel()))
-        for end in ends:
-            broken[np.isnan(end).any(axis=(0, 1))] = True
-        lower, upper = (end <= delta for end in ends)
-        return np.stack([lower[:, 0], upper[:, -1]], axis=1)
+        lower, upper = delta_at(epsilon.ravel())
+        lower = lower.reshape(epsilon.shape)
+        upper = upper.reshape(epsilon.shape)
+        broken[np.isnan(lower).any(axis=(0, 1))] = True
+        broken[np.isnan(upper).any(axis=(0, 1))] = True
+        return np.stack([lower[:, 0] <= delta, upper[:, -1] <= delta], axis=1)
 
     ends = np.array([0.0, SMALLEST_EPSILON, LARGEST_EPSILON])
-    at_zero, at_least, at_most = holds(np.broadcast_to(ends[:, None, None], (3, 1, delta.size)))
-    low, high = (np.full((2, delta.size), end) for end in ends[1:])
+    at_zero, at_smallest, at_largest = holds(
+        np.broadcast_to(ends[:, None, None], (3, 1, delta.size))
+    )
+    # Brackets of the crossing of the lower bound, row 0, and of the upper bound, row 1.
+    low = np.full((2, delta.size), SMALLEST_EPSILON)
+    high = np.full((2, delta.size), LARGEST_EPSILON)
     shares = np.arange(1, _PARTS)[:, None, None] / _PARTS
     for _ in range(_ROUNDS):
-        one = bool((low[0] == low[1]).all() and (high[0] == high[1]).all())  # both brackets are
-        start, end = (low[:1], high[:1]) if one else (low, high)
+        # As long as both brackets are one, they are cut once.
+        equal = bool((low[0] == low[1]).all() and (high[0] == high[1]).all())
+        start = low[:1] if equal else low
+        end = high[:1] if equal else high
         inner = np.clip(start * (end / start) ** shares, start, end)
         beyond = holds(inner)
         nodes = np.concatenate([start[None], inner, end[None]])
         nodes = np.broadcast_to(nodes, (_PARTS + 1, *low.shape))
-        first = np.where(beyond.any(axis=0), beyond.argmax(axis=0), _PARTS - 1)[None]
-        low, high = (np.take_along_axis(nodes, first + k, axis=0)[0] for k in (0, 1))
-    low = np.where(at_zero | at_least, 0.0, low)
-    high = np.where(at_zero, 0.0, np.where(at_least, SMALLEST_EPSILON, high))
-    upper = np.where(broken, np.nan, np.where(at_zero | at_most, high, np.inf)[1])
+        # The part before the first cut that holds, or the last part.
+        part = np.where(beyond.any(axis=0), beyond.argmax(axis=0), _PARTS - 1)[None]
+        low = np.take_along_axis(nodes, part, axis=0)[0]
+        high = np.take_along_axis(nodes, part + 1, axis=0)[0]
+    low = np.where(at_zero | at_smallest, 0.0, low)
+    high = np.where(at_smallest, SMALLEST_EPSILON, high)
+    high = np.where(at_zero, 0.0, high)
+    upper = np.where(at_zero | at_largest, high, np.inf)[1]
+    upper = np.where(broken, np.nan, upper)
     return Bounds(np.minimum(low[0], upper), upper)
 
 
-_LEAST_DELTA = 1e-45  # no smaller one is resolved
+# No smaller δ is resolved.
+_LEAST_DELTA = 1e-45
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
     """Settings of the numerical evaluators; none of them affects whether a bound holds."""
 
-    # gap: the relative gap (upper − lower)/upper aimed at in ε and in δ. floor: below this ε the
-    # gap aimed at is gap·floor, absolute, and below a quarter of it floor/50. truncation: the share
-    # of δ that may be lost to each tail. wrap: the share of the tilted mass that may fall outside a
-    # transform on either side. points: the longest transform, or half of it at hard settings; where
-    # it would have to be longer, the bounds stay valid but lie further apart than `gap`.
-
+    # The relative gap (upper − lower)/upper aimed at in ε and in δ.
     gap: float = 9e-4
+    # Below this ε the gap aimed at is gap·floor, absolute, and below a quarter of it floor/50.
     floor: float = 0.01
+    # The share of δ that may be lost to each tail.
     truncation: float = 1e-5
+    # The share of the tilted mass that may fall outside a transform on either side.
     wrap: float = 1e-10
+    # The longest transform, or half of it at hard settings; where it would have to be longer, the
+    # bounds stay valid but lie further apart than `gap`.
     points: int = 2**20
 
     def __post_init__(self) -> None:

@@ -22,10 +22,12 @@ from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
 from apiece.numerics.normal import quantile
 from apiece.numerics.roots import log_room, safe_end
 
-_ROUNDS, _NODES = 5, 12  # of the search for the ε that bounds a power best
+# Rounds of the search for the ε that bounds a power best, and nodes of each.
+_ROUNDS = 5
+_NODES = 12
 
 
-class _Spent:
+class _Spending:
     """The question that every kind of budget asks of a curve."""
 
     __slots__ = ()
@@ -36,7 +38,7 @@ class _Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class EpsilonBudget(_Spent):
+class EpsilonBudget(_Spending):
     """ε at a given δ.
 
     Attributes:
@@ -70,7 +72,7 @@ class EpsilonBudget(_Spent):
 
 
 @dataclass(frozen=True, slots=True)
-class AdvantageBudget(_Spent):
+class AdvantageBudget(_Spending):
     """The greatest TPR − FPR of any membership test.
 
     Attributes:
@@ -96,7 +98,7 @@ class AdvantageBudget(_Spent):
 
 
 @dataclass(frozen=True, slots=True)
-class PowerBudget(_Spent):
+class PowerBudget(_Spending):
     """The greatest true-positive rate of any membership test at one false-positive rate.
 
     Attributes:
@@ -128,19 +130,23 @@ class PowerBudget(_Spent):
         """Return an upper bound on the power."""
         # The power is the least of δ(ε) + e^ε·α and 1 − e^{−ε}(1 − δ(ε) − α). Only those ε are
         # looked at where either can be within the limit: one or two regions of a profile, not all.
-        alpha, best, low = self.false_positive_rate, 1.0, 0.0
+        alpha = self.false_positive_rate
+        best = 1.0
+        low = 0.0
         high = max(math.log(self.limit / alpha), math.log((1 - alpha) / (1 - self.limit)))
         for _ in range(_ROUNDS):
             epsilon = np.linspace(low, high, _NODES)
             power = least_form(epsilon, curve.delta(epsilon).upper, alpha)
-            at = int(power.argmin())
-            best = min(best, float(power[at]))
-            low, high = epsilon[max(at - 1, 0)], epsilon[min(at + 1, _NODES - 1)]
+            least = int(power.argmin())
+            best = min(best, float(power[least]))
+            low = epsilon[max(least - 1, 0)]
+            high = epsilon[min(least + 1, _NODES - 1)]
+        # Rounded up, and never below what blind guessing reaches.
         return min(max(best * (1 + 1e-14) + 1e-15, alpha), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class MuBudget(_Spent):
+class MuBudget(_Spending):
     """μ of Gaussian differential privacy; for compositions of plain Gaussians only.
 
     Attributes:
@@ -169,7 +175,7 @@ class MuBudget(_Spent):
 
 
 @dataclass(frozen=True, slots=True)
-class ExcessBudget(_Spent):
+class ExcessBudget(_Spending):
     """Forward Δ-divergence from a baseline: how much more vulnerable than promised.
 
     Attributes:
@@ -200,10 +206,17 @@ class ExcessBudget(_Spent):
 Budget: TypeAlias = EpsilonBudget | AdvantageBudget | PowerBudget | MuBudget | ExcessBudget
 
 
-_LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
-_LEAST_RATE, _MOST_STEPS = 1e-12, 10**8
-_UNKNOWN = 1e-3  # of a number of steps, that may be missing where nobody can tell what more spend
-_SPENT = 0.01  # of a budget, that may be left of one that is spent in full
+# The ranges in which parameters are sought.
+_LEAST_NOISE = 1e-2
+_MOST_NOISE = 1e7
+_LEAST_RATE = 1e-12
+_MOST_STEPS = 10**8
+# Share of a number of steps that may be missing where it is not known what more of them spend.
+_UNKNOWN = 1e-3
+# Share of a budget that may be left of one that is spent in full.
+_UNSPENT = 0.01
+# Looks at a number of steps, at most.
+_LOOKS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,12 +290,15 @@ def calibrate(
         >>> round(calibrated.value, 4), calibrated.achieved <= 1.0
         (3.7306, True)
     """
-    names = ("noise_multiplier", "sampling_probability", "steps")
-    given = dict(zip(names, (noise_multiplier, sampling_probability, steps), strict=True))
-    missing = [name for name, value in given.items() if value is None]
+    parameters = {
+        "noise_multiplier": noise_multiplier,
+        "sampling_probability": sampling_probability,
+        "steps": steps,
+    }
+    missing = [name for name, value in parameters.items() if value is None]
     if len(missing) != 1:
         raise InputError(
-            f"calibrate: {len(missing)} of {', '.join(given)} are missing; leave out just one"
+            f"calibrate: {len(missing)} of {', '.join(parameters)} are missing; leave out just one"
         )
     _check.positive("precision", precision)
     if noise_multiplier is not None:
@@ -294,8 +310,8 @@ def calibrate(
     (parameter,) = missing
 
     def mechanism_at(value: float) -> Mechanism:
-        z, q, t = (value if name == parameter else given[name] for name in given)
-        return Repeated(Sampled(Gaussian(z), q), t)  # type: ignore[arg-type]
+        z, q, times = (parameters | {parameter: value}).values()
+        return Repeated(Sampled(Gaussian(z), q), times)  # type: ignore[arg-type]
 
     def spent(value: float) -> float:
         try:
@@ -312,6 +328,7 @@ def _guess(budget: Budget, z: float | None, q: float | None, steps: int | None) 
     """Return about the logarithm of the noise or rate sought, by the law of many small losses."""
     match budget:
         case AdvantageBudget(limit):
+            # TPR − FPR of N(μ, 1) against N(0, 1) is 2·Φ(μ/2) − 1.
             mu = 2 * float(quantile((1 + limit) / 2))
         case PowerBudget(limit, rate):
             mu = float(quantile(limit) - quantile(rate))
@@ -330,62 +347,86 @@ def _search(
 ) -> tuple[float, float, bool]:
     """Return (value, spent there, saturated) for one parameter; guess: about its logarithm."""
     if parameter == "steps":
-        return _most_steps(spent, limit)
-    noise = parameter == "noise_multiplier"
-    safest, boldest = (_MOST_NOISE, _LEAST_NOISE) if noise else (_LEAST_RATE, 1.0)
-    seen: dict[float, float] = {}
+        return _find_most_steps(spent, limit)
+    if parameter == "noise_multiplier":
+        safest = _MOST_NOISE
+        boldest = _LEAST_NOISE
+    else:
+        safest = _LEAST_RATE
+        boldest = 1.0
+    spent_at: dict[float, float] = {}
 
     def room(log_value: float) -> float:
-        seen[log_value] = spent(math.exp(log_value))
-        return float(log_room(limit, seen[log_value]))
+        spent_at[log_value] = spent(math.exp(log_value))
+        return float(log_room(limit, spent_at[log_value]))
 
-    safe, unsafe = math.log(safest), math.log(boldest)
-    first = min(max(guess, min(safe, unsafe)), max(safe, unsafe))
-    end = safe_end(room, first, safe, unsafe, slope=1.0, tolerance=precision / 5, narrow=precision)
+    safe = math.log(safest)
+    unsafe = math.log(boldest)
+    start = min(max(guess, min(safe, unsafe)), max(safe, unsafe))
+    end = safe_end(room, start, safe, unsafe, slope=1.0, tolerance=precision / 5, narrow=precision)
     if math.isnan(end):
         raise InfeasibleError(
-            f"calibrate: even {parameter} = {safest:g} spends {seen[safe]:.4g}, above the budget "
-            f"of {limit:g}; raise the budget or change the parameters that are given"
+            f"calibrate: even {parameter} = {safest:g} spends {spent_at[safe]:.4g}, above the "
+            f"budget of {limit:g}; raise the budget or change the parameters that are given"
         )
-    unspent = seen[end] < limit * (1 - max(_SPENT, 20 * precision))
-    return math.exp(end), seen[end], end == unsafe or unspent
+    unspent = spent_at[end] < limit * (1 - max(_UNSPENT, 20 * precision))
+    return math.exp(end), spent_at[end], end == unsafe or unspent
 
 
-def _most_steps(spent: Callable[[float], float], limit: float) -> tuple[float, float, bool]:
+def _find_most_steps(spent: Callable[[float], float], limit: float) -> tuple[float, float, bool]:
     """Return the largest whole number within the limit, its cost, and whether a range ends."""
     # Along lines in the logarithms, with bisections between; beyond the accountant's numerical
     # range nothing is sought closely.
-    low, at_low, rise = 0, 0.0, 1.0
-    high, at_high = _MOST_STEPS + 1, math.inf
-    n = 1
-    for turn in range(200):
-        y = spent(n)
-        if y <= limit:
-            if low and y > at_low > 0:
-                rise = min(max(math.log(y / at_low) / math.log(n / low), 0.3), 3.0)
-            low, at_low = n, y
+    low = 0
+    spent_low = 0.0
+    high = _MOST_STEPS + 1
+    spent_high = math.inf
+    # Slope of log spent in log steps.
+    slope = 1.0
+    steps = 1
+    for turn in range(_LOOKS):
+        spending = spent(steps)
+        if spending <= limit:
+            if low and spending > spent_low > 0:
+                secant = math.log(spending / spent_low) / math.log(steps / low)
+                slope = min(max(secant, 0.3), 3.0)
+            low = steps
+            spent_low = spending
         else:
-            high, at_high = n, y
+            high = steps
+            spent_high = spending
         if low == 0:
             raise InfeasibleError(
-                f"calibrate: one step already spends {y:.4g}, above the budget of {limit:g}; raise "
-                "the budget or the noise"
+                f"calibrate: one step already spends {spending:.4g}, above the budget of "
+                f"{limit:g}; raise the budget or the noise"
             )
-        if high - low <= (1 if at_high < math.inf else low * _UNKNOWN):
+        if high - low <= (1 if spent_high < math.inf else low * _UNKNOWN):
             break
-        n = _between(low, at_low, high, at_high, limit, rise, bisect=turn % 2 == 0)
-    return low, at_low, at_high == math.inf
+        by_bisection = turn % 2 == 0
+        steps = _next_steps(
+            low, spent_low, high, spent_high, limit, slope, by_bisection=by_bisection
+        )
+    return low, spent_low, spent_high == math.inf
 
 
-def _between(
-    low: int, at_low: float, high: int, at_high: float, limit: float, rise: float, *, bisect: bool
+def _next_steps(
+    low: int,
+    spent_low: float,
+    high: int,
+    spent_high: float,
+    limit: float,
+    slope: float,
+    *,
+    by_bisection: bool,
 ) -> int:
     """Return the number to look at next, between one within the limit and one beyond it."""
-    if high > _MOST_STEPS:  # beyond, for all that is known: a little past where the line leads
-        factor: float = (limit / at_low) ** (1 / rise) if at_low > 0 else 4.0
+    if high > _MOST_STEPS:
+        # None is known to be beyond the limit: a little past where the line leads.
+        factor: float = (limit / spent_low) ** (1 / slope) if spent_low > 0 else 4.0
         return min(math.ceil(low * min(max(1.01 * factor, 1.01), 1e3)), _MOST_STEPS)
-    if bisect or not 0 < at_low < at_high < math.inf:
+    if by_bisection or not 0 < spent_low < spent_high < math.inf:
+        # The geometric mean.
         return min(max(math.isqrt(low * high), low + 1), high - 1)
-    share = math.log(limit / at_low) / math.log(at_high / at_low)
+    share = math.log(limit / spent_low) / math.log(spent_high / spent_low)
     nearest: float = low * (high / low) ** share
     return min(max(round(nearest), low + 1), high - 1)

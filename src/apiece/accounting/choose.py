@@ -2,8 +2,8 @@
 
 `TABLE` is read from top to bottom. A question is the normal form of a mechanism and a method; each
 evaluator that knows mechanisms of this form is asked in turn, until one is exact or bounds lie as
-close as is wanted. What it says goes through one gate (`bounds.gated`): numbers that are no bounds
-are not used, and the next one is asked. So
+close as is wanted. What it says goes through one gate (`bounds.check_bounds`): numbers that are no
+bounds are not used, and the next one is asked. So
 
 - one plain Gaussian is answered by "Gaussian formula",
 - a thousand sampled Gaussians by "contour integral", all in one array, and by "loss lattice" where
@@ -31,8 +31,8 @@ from apiece.accounting.bounds import (
     Evaluated,
     Evaluations,
     Profile,
+    check_bounds,
     find_runs,
-    gated,
     nothing_known,
     within_range,
 )
@@ -48,9 +48,9 @@ from apiece.accounting.exact import (
     GaussianProfile,
     OneStep,
     PureProfile,
-    enumerated,
-    pure,
-    rare,
+    build_pure_profile,
+    build_rare_profile,
+    enumerate_outcomes,
 )
 from apiece.accounting.lattice.allocation import AllocatedProfile
 from apiece.accounting.lattice.profile import composition
@@ -72,7 +72,7 @@ from apiece.mechanisms import (
 from apiece.mechanisms.algebra import NormalForm, flatten_below, require_mechanism
 
 
-def _formula(steps: NormalForm) -> Profile | None:
+def _match_gaussian(steps: NormalForm) -> Profile | None:
     """Return the profile of one Gaussian: flattening has merged all plain ones into it."""
     match steps:
         case ((Gaussian(z), 1),):
@@ -80,7 +80,7 @@ def _formula(steps: NormalForm) -> Profile | None:
     return None
 
 
-def _one_step(steps: NormalForm) -> Profile | None:
+def _match_one_step(steps: NormalForm) -> Profile | None:
     """Return the profile of one step behind a coin, or of Laplace or a mixture alone."""
     match steps:
         case ((Sampled(Gaussian(z), q), 1),):
@@ -96,7 +96,7 @@ def _one_step(steps: NormalForm) -> Profile | None:
     return None
 
 
-def _sampled_gaussians(steps: NormalForm) -> Profile | None:
+def _match_sampled_gaussians(steps: NormalForm) -> Profile | None:
     """Return the profile of several sampled Gaussian steps of one kind."""
     match steps:
         case ((Sampled(Gaussian(z), q), times),) if times >= FEWEST:
@@ -104,15 +104,15 @@ def _sampled_gaussians(steps: NormalForm) -> Profile | None:
     return None
 
 
-def _selected(steps: NormalForm) -> Profile | None:
+def _match_selected(steps: NormalForm) -> Profile | None:
     """Return the profile of the best of a random number of runs, from the tight ones of a run."""
     match steps:
         case ((Selected(mechanisms, runs), 1),):
-            return SelectedProfile.of([choose(m) for m in mechanisms], runs)
+            return SelectedProfile.of([choose(part) for part in mechanisms], runs)
     return None
 
 
-def _allocated(steps: NormalForm) -> Profile | None:
+def _match_allocated(steps: NormalForm) -> Profile | None:
     """Return the profile of one Gaussian step of several, drawn at random."""
     match steps:
         case ((Allocated() as step, 1),):
@@ -120,7 +120,7 @@ def _allocated(steps: NormalForm) -> Profile | None:
     return None
 
 
-def _amplified(steps: NormalForm) -> Profile | None:
+def _match_amplified(steps: NormalForm) -> Profile | None:
     """Return the profile of anything behind one coin, from its own profile."""
     match steps:
         case ((Sampled(inner, q), 1),):
@@ -131,14 +131,14 @@ def _amplified(steps: NormalForm) -> Profile | None:
 class Row(NamedTuple):
     """One evaluator: who asks it, how it answers, whether exactly, and why it is asked."""
 
-    # answer: its profile of a normal form; None for one that it does not know. spare: the methods
-    # that ask it, in the order of the table, where no other evaluator knows an upper bound.
-
     evaluator: str
     methods: tuple[str, ...]
+    # Its profile of a normal form; None for one that it does not know.
     answer: Callable[[NormalForm], Profile | None]
     exact: bool
     why: str
+    # The methods that ask it, in the order of the table, where no other evaluator knows an upper
+    # bound.
     spare: tuple[str, ...] = ()
 
 
@@ -153,35 +153,35 @@ TABLE = (
         "no step ever sees the record",
     ),
     Row(
-        "pure ε", _TIGHT, pure, False,
+        "pure ε", _TIGHT, build_pure_profile, False,
         "no outcome is likelier in one world by a larger factor",
     ),
     Row(
-        "Gaussian formula", ("pld", "gdp", "best"), _formula, True,
+        "Gaussian formula", ("pld", "gdp", "best"), _match_gaussian, True,
         "plain Gaussians compose to one, whose profile has a closed form",
     ),
     Row(
-        "one-step formula", _TIGHT, _one_step, True,
+        "one-step formula", _TIGHT, _match_one_step, True,
         "one step behind a coin is a change of variables in a closed form",
     ),
     Row(
-        "enumeration", _TIGHT, enumerated, True,
+        "enumeration", _TIGHT, enumerate_outcomes, True,
         "discrete steps with few distinct losses are added up one by one",
     ),
     Row(
-        "random allocation", _TIGHT, _allocated, True,
+        "random allocation", _TIGHT, _match_allocated, True,
         "one step of several is a mean of lognormal ratios, doubled up on cells from both sides",
     ),
     Row(
-        "contour integral", _TIGHT, _sampled_gaussians, False,
+        "contour integral", _TIGHT, _match_sampled_gaussians, False,
         "sampled Gaussian steps of one kind, quickest and closest",
     ),
     Row(
-        "chance to take part", _TIGHT, rare, False,
+        "chance to take part", _TIGHT, build_rare_profile, False,
         "who takes part at all with a chance of at most δ is covered by δ",
     ),
     Row(
-        "private selection", _TIGHT, _selected, False,
+        "private selection", _TIGHT, _match_selected, False,
         "the best of a random number of runs, from the profile of one",
     ),
     Row(
@@ -189,7 +189,7 @@ TABLE = (
         "takes every composition; asked where nothing above is exact or close enough",
     ),
     Row(
-        "amplified profile", ("best",), _amplified, False,
+        "amplified profile", ("best",), _match_amplified, False,
         "what a coin leaves of a profile, whatever has it", spare=("pld",),
     ),
     Row(
@@ -207,7 +207,7 @@ def choose(mechanism: Mechanism, method: str = "pld") -> Evaluations:
         raise unknown("method", method, METHODS)
     try:
         with within_range(lambda: f"{short(mechanism)} by method {method!r}"):
-            return _chosen(flatten(mechanism), flatten_below(mechanism), method)
+            return _choose_evaluators(flatten(mechanism), flatten_below(mechanism), method)
     except RecursionError:
         raise InputError("mechanism: nested too deep; write equal steps as Repeated") from None
 
@@ -233,39 +233,42 @@ class Between:
         return self._ends(self.above.epsilon(delta), lambda below: below.epsilon(delta))
 
     def _ends(self, above: Bounds, ask: Callable[[Profile], Bounds]) -> Bounds:
+        """Return the upper ends of `above`, and the lower ends of what the mechanism below has."""
         if self.below is None:
             return Bounds(np.zeros(above.upper.shape), above.upper)
         return Bounds(ask(self.below).lower, above.upper)
 
 
-def _chosen(steps: NormalForm, below: NormalForm, method: str) -> Evaluations:
+def _choose_evaluators(steps: NormalForm, below: NormalForm, method: str) -> Evaluations:
     """Return the profile of what lies between two normal forms, which nearly always are one."""
     answers: list[Evaluated] = []
-    refused: list[ApieceError] = []
+    errors: list[ApieceError] = []
     for row in TABLE:
-        answer = _told(row, steps, below) if method in row.methods else None
+        answer = _ask_row(row, steps, below) if method in row.methods else None
         if isinstance(answer, ApieceError):
-            refused.append(answer)  # others may know
+            # Others may know.
+            errors.append(answer)
         elif answer is not None:
             answers.append(answer)
             if row.exact:
                 break
-    spare = cache(partial(_spare, steps, below, method))
+    spare = cache(partial(_ask_spare_rows, steps, below, method))
     if not answers:
         answers.extend(spare())
-    if not answers and refused:
-        raise refused[0]
+    if not answers and errors:
+        raise errors[0]
     if not answers:
         other = next(step for step, _ in steps if not isinstance(step, Gaussian))
         raise UnsupportedError(
             f"method {method!r}: {other!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
         )
-    if method == "best":  # everyone is asked
+    if method == "best":
+        # Every evaluator is asked.
         return Evaluations(tuple(answers), spare=spare)
     return Evaluations(tuple(answers), DEFAULT.reached, spare, DEFAULT.resolved)
 
 
-def _told(row: Row, steps: NormalForm, below: NormalForm) -> Evaluated | ApieceError | None:
+def _ask_row(row: Row, steps: NormalForm, below: NormalForm) -> Evaluated | ApieceError | None:
     """Return a row's profile, or why it has none; None for a form that it does not know."""
     try:
         with within_range(lambda: row.evaluator):
@@ -275,11 +278,11 @@ def _told(row: Row, steps: NormalForm, below: NormalForm) -> Evaluated | ApieceE
     if profile is None:
         return None
     if below != steps:
-        profile = Between(profile, _answer_below(row, below))
+        profile = Between(profile, _ask_row_below(row, below))
     return Evaluated(row.evaluator, row.why, profile)
 
 
-def _answer_below(row: Row, steps: NormalForm) -> Profile | None:
+def _ask_row_below(row: Row, steps: NormalForm) -> Profile | None:
     """Return a row's profile of what costs no more; None where it has none."""
     try:
         with within_range(lambda: row.evaluator):
@@ -288,10 +291,10 @@ def _answer_below(row: Row, steps: NormalForm) -> Profile | None:
         return None
 
 
-def _spare(steps: NormalForm, below: NormalForm, method: str) -> tuple[Evaluated, ...]:
-    """Return who is asked, one after the other, where nobody else knows an upper bound."""
-    told = (_told(row, steps, below) for row in TABLE if method in row.spare)
-    return tuple(answer for answer in told if isinstance(answer, Evaluated))
+def _ask_spare_rows(steps: NormalForm, below: NormalForm, method: str) -> tuple[Evaluated, ...]:
+    """Return who is asked, one after the other, where no other evaluator knows an upper bound."""
+    answers = [_ask_row(row, steps, below) for row in TABLE if method in row.spare]
+    return tuple(answer for answer in answers if isinstance(answer, Evaluated))
 
 
 def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:
@@ -323,24 +326,29 @@ def bounds_of(columns: Floats, method: str) -> Bounds:
     # Equal mechanisms lie side by side. What contours answer is asked in one array; only what is
     # left, of each mechanism on its own. 0 and ∞ where the arithmetic tells nothing.
     lower, upper = nothing_known(columns[3])
-    first = _by_contours(columns, method)
+    by_contours = _answered_by_contours(columns, method)
     with within_range(lambda: f"arrays by method {method!r}"):
-        lower[first], upper[first] = epsilon_bounds(columns[:, first])
-    known, _ = gated("contour integral", "epsilon", columns[3], Bounds(lower, upper))
-    (lower, upper), left = known, np.flatnonzero(~DEFAULT.reached(known))
-    starts, sizes = find_runs(columns[:3, left]) if left.size else (left, left)
+        lower[by_contours], upper[by_contours] = epsilon_bounds(columns[:, by_contours])
+    bounds = Bounds(lower, upper)
+    (lower, upper), _ = check_bounds("contour integral", "epsilon", columns[3], bounds)
+    unresolved = np.flatnonzero(~DEFAULT.reached(Bounds(lower, upper)))
+    if not unresolved.size:
+        return Bounds(lower, upper)
+    starts, sizes = find_runs(columns[:3, unresolved])
     for start, size in zip(starts, sizes, strict=True):
-        here = left[start : start + size]
+        here = unresolved[start : start + size]
         z, q, steps = columns[:3, here[0]].tolist()
-        asked = choose(Repeated(Sampled(Gaussian(z), q), int(steps)), method)
-        answers = asked.answers[int(first[here[0]]) :]
+        profile = choose(Repeated(Sampled(Gaussian(z), q), int(steps)), method)
+        # Where contours were asked already, they are the first of the answers.
+        answers = profile.answers[int(by_contours[here[0]]) :]
         with within_range(lambda: f"arrays by method {method!r}"):
             known = Bounds(lower[here], upper[here])
-            lower[here], upper[here] = asked.closer(answers, columns[3, here], known)
+            tightened = profile.tighten_epsilon(answers, columns[3, here], known)
+            lower[here], upper[here] = tightened
     return Bounds(lower, upper)
 
 
-def _by_contours(columns: Floats, method: str) -> Mask:
+def _answered_by_contours(columns: Floats, method: str) -> Mask:
     """Return which columns (z, q, steps, …) the table has answered by contours first."""
     _, q, times = columns[:3]
     return np.asarray((q > 0) & (q < 1) & (times >= FEWEST) & (method == "pld"))
@@ -350,13 +358,14 @@ def upper_bounds_of(columns: Floats, method: str) -> Floats:
     """Return upper bounds on ε, as `bounds_of`, by curves where several δ share a mechanism."""
     # What curves do not answer closely is answered as ever.
     starts, sizes = find_runs(columns[:3])
-    shared = _by_contours(columns[:, starts], method) & (sizes >= SEVERAL)
-    upper, some = np.full(columns.shape[1], np.inf), np.repeat(shared, sizes)
+    shared = _answered_by_contours(columns[:, starts], method) & (sizes >= SEVERAL)
+    upper = np.full(columns.shape[1], np.inf)
     if shared.any():
+        on_curves = np.repeat(shared, sizes)
         with within_range(lambda: "arrays by curves"):
-            upper[some] = epsilon_curves(columns[:, some])
-    left = ~np.isfinite(upper)
-    upper[left] = bounds_of(columns[:, left], method).upper
+            upper[on_curves] = epsilon_curves(columns[:, on_curves])
+    unresolved = ~np.isfinite(upper)
+    upper[unresolved] = bounds_of(columns[:, unresolved], method).upper
     return upper
 
 

@@ -17,7 +17,7 @@ from apiece.accounting.bounds import (
     Evaluated,
     Evaluations,
     Profile,
-    ascending,
+    evaluate_ascending,
     within_range,
 )
 from apiece.accounting.contour.profile import SampledGaussians, delta_bounds
@@ -26,7 +26,9 @@ from apiece.mechanisms import Mechanism
 
 ROUNDING = 2.0**-51
 """Of the few operations between a profile and an answer."""
+# ε at which both bounds on the power are looked at first.
 _NODES = np.concatenate(([0.0], np.geomspace(1e-7, 45.0, 240)))
+# Rates at a time.
 _RATES = 4096
 
 
@@ -40,20 +42,23 @@ def least_form(epsilon: Floats, delta: Floats, rates: Floats | float) -> Floats:
 # 1 − e^{−ε}(1 − δ(ε) − α), at every ε ≥ 0; the least of all is the greatest power.
 def greatest_power(profile: Profile, rates: Floats) -> Floats:
     """Return the least of both bounds over ε ≥ 0, one a rate; never below the truth."""
-    least, spare = max(float(rates.min()), 1e-15), max(float(1 - rates.max()), 1e-15)
+    least_rate = max(float(rates.min()), 1e-15)
+    least_true_negative_rate = max(float(1 - rates.max()), 1e-15)
 
     def enough(epsilon: Floats, delta: Bounds) -> bool:
         # Past here a larger ε lowers neither form by more than one part in 1e9.
         last = float(delta.upper[-1])
-        return last <= 1e-9 * min(least * math.exp(float(epsilon[-1])), spare)
+        second_term = least_rate * math.exp(float(epsilon[-1]))
+        return last <= 1e-9 * min(second_term, least_true_negative_rate)
 
-    nodes, bounds = ascending(profile.delta, _NODES, enough)
+    nodes, bounds = evaluate_ascending(profile.delta, _NODES, enough)
     power = np.empty(rates.size)
     for start in range(0, rates.size, _RATES):
-        part = rates[start : start + _RATES, None]
-        values = least_form(nodes, bounds.upper, part)
+        part = slice(start, start + _RATES)
+        column = rates[part, None]
+        values = least_form(nodes, bounds.upper, column)
         best = values.argmin(axis=1)
-        power[start : start + _RATES] = _refine(profile, part, nodes, best, values.min(axis=1))
+        power[part] = _refine(profile, column, nodes, best, values.min(axis=1))
     return np.maximum(np.minimum(power * (1 + 4 * ROUNDING), 1.0), rates)
 
 
@@ -68,11 +73,11 @@ def _refine(
         epsilon = low[:, None] + (high - low)[:, None] * steps
         delta = profile.delta(epsilon.ravel()).upper.reshape(epsilon.shape)
         values = least_form(epsilon, delta, rates)
-        at = values.argmin(axis=1)
+        best = values.argmin(axis=1)
         power = np.minimum(power, values.min(axis=1))
-        rows = np.arange(at.size)
-        low = epsilon[rows, np.maximum(at - 1, 0)]
-        high = epsilon[rows, np.minimum(at + 1, steps.size - 1)]
+        rows = np.arange(best.size)
+        low = epsilon[rows, np.maximum(best - 1, 0)]
+        high = epsilon[rows, np.minimum(best + 1, steps.size - 1)]
     return power
 
 
@@ -120,14 +125,14 @@ class PrivacyCurve:
             RangeError: Where no finite ε is known to hold.
         """
         deltas = _check.positive_array("delta", delta, below=1.0)
-        bounds = self._asked(self._gated.epsilon, deltas.ravel())
+        bounds = self._ask(self._evaluations.epsilon, deltas.ravel())
         if not np.isfinite(bounds.upper).all():
             worst = float(deltas.ravel()[~np.isfinite(bounds.upper)].min())
             raise RangeError(
                 f"epsilon at delta = {worst:g}: past the numerical range of method "
                 f"{self.method!r} for {short(self.mechanism)}; ask for a larger delta"
             )
-        return _shaped(bounds, deltas)
+        return _reshape_bounds(bounds, deltas)
 
     def delta(self, epsilon: npt.ArrayLike) -> Bounds:
         """Return bounds on δ(ε).
@@ -143,37 +148,41 @@ class PrivacyCurve:
         values = _check.numbers("epsilon", epsilon)
         if np.isnan(values).any():
             raise InputError("epsilon = nan: must be a number")
-        return _shaped(self._delta(values.ravel(), None), values)
+        return _reshape_bounds(self._delta(values.ravel(), None), values)
 
     def _delta(self, flat: Floats, first: Bounds | None) -> Bounds:
-        """Return `delta`; first: what the first evaluator says of |ε|, where it was asked."""
-        far = np.abs(flat) > LARGEST_EPSILON  # where δ is known to be no larger, and no more
-        lower, upper = self._asked(
-            lambda at: self._gated.delta(at, first), np.minimum(np.abs(flat), LARGEST_EPSILON)
-        )
+        """Bound δ at flat ε; `first` holds the first evaluator's bounds at |ε|, where known."""
+        size = np.minimum(np.abs(flat), LARGEST_EPSILON)
+        lower, upper = self._ask(lambda epsilon: self._evaluations.delta(epsilon, first), size)
+        # Beyond the largest ε, δ is known to be no larger, and no more.
+        far = np.abs(flat) > LARGEST_EPSILON
         lower = np.where(far, 0.0, lower)
         negative = flat < 0
-        if negative.any():  # δ(−x) = 1 − e^{−x} + e^{−x}·δ(x), by exchanging the two worlds
+        if negative.any():
+            # δ(−x) = 1 − e^{−x} + e^{−x}·δ(x), by exchanging the two worlds.
             shrink = np.exp(np.minimum(flat, 0.0))
             gap = -np.expm1(np.minimum(flat, 0.0))
-            lower = np.where(negative, np.maximum(gap + shrink * lower - ROUNDING, 0.0), lower)
-            upper = np.where(negative, np.minimum(gap + shrink * upper + ROUNDING, 1.0), upper)
+            mirrored_lower = np.maximum(gap + shrink * lower - ROUNDING, 0.0)
+            mirrored_upper = np.minimum(gap + shrink * upper + ROUNDING, 1.0)
+            lower = np.where(negative, mirrored_lower, lower)
+            upper = np.where(negative, mirrored_upper, upper)
         return Bounds(lower, upper)
 
     @property
-    def _gated(self) -> Evaluations:
+    def _evaluations(self) -> Evaluations:
         """The profile, behind the gate that every evaluator's numbers go through."""
         if isinstance(self.profile, Evaluations):
             return self.profile
         why = "the profile that this curve was given"
         return Evaluations((Evaluated(type(self.profile).__name__, why, self.profile),))
 
-    def _asked(self, ask: Callable[[Floats], Bounds], values: Floats) -> Bounds:
+    def _ask(self, ask: Callable[[Floats], Bounds], values: Floats) -> Bounds:
         """Return what a profile answers; raise `RangeError` where its arithmetic fails."""
-        with within_range(self._what):
+        with within_range(self._name):
             return ask(values) if values.size else Bounds(values, values)
 
-    def _what(self) -> str:
+    def _name(self) -> str:
+        """Return the name of the mechanism and method for messages."""
         return f"{short(self.mechanism)} by method {self.method!r}"
 
     def explain(self, delta: float) -> str:
@@ -195,8 +204,8 @@ class PrivacyCurve:
 one, whose profile has a closed form
         """
         delta = _check.probability("delta", delta, low_open=True, high_open=True)
-        with within_range(self._what):
-            return self._gated.explain(delta)
+        with within_range(self._name):
+            return self._evaluations.explain(delta)
 
     def advantage(self) -> Bounds:
         """Return bounds on the largest TPR − FPR of any membership test: δ(0)."""
@@ -220,6 +229,7 @@ one, whose profile has a closed form
             Dong, Roth, Su 2022, Prop. 2.12.
         """
         power = self.true_positive_rate(false_positive_rate)
+        # Rounded down.
         missed = np.maximum(np.nextafter(1.0 - power, -np.inf), 0.0)
         return float(missed) if np.ndim(missed) == 0 else missed
 
@@ -236,8 +246,8 @@ one, whose profile has a closed form
             Never below the truth.
         """
         rates = _check.probability_array("false_positive_rate", false_positive_rate)
-        with within_range(self._what):
-            power = greatest_power(self._gated, rates.ravel()) if rates.size else rates
+        with within_range(self._name):
+            power = greatest_power(self._evaluations, rates.ravel()) if rates.size else rates
         return float(power[0]) if rates.ndim == 0 else power.reshape(rates.shape)
 
     def bayes_error(self, prior: npt.ArrayLike = 0.5) -> Bounds:
@@ -254,15 +264,13 @@ one, whose profile has a closed form
         """
         priors = _check.positive_array("prior", prior, below=1.0)
         flat = priors.ravel()
-        rare = np.minimum(flat, 1 - flat)
+        rarer = np.minimum(flat, 1 - flat)
         # The least error is (1 − π)·(1 − δ(log(π/(1 − π)))), at most min(π, 1 − π).
-        odds = np.log1p(-rare) - np.log(rare)
-        lower, upper = self._asked(self._gated.delta, odds)
-        bounds = Bounds(
-            np.maximum(rare * (1 - upper) - ROUNDING, 0.0),
-            np.minimum(rare * (1 - lower) + ROUNDING, rare),
-        )
-        return _shaped(bounds, priors)
+        odds = np.log1p(-rarer) - np.log(rarer)
+        lower, upper = self._ask(self._evaluations.delta, odds)
+        least = np.maximum(rarer * (1 - upper) - ROUNDING, 0.0)
+        greatest = np.minimum(rarer * (1 - lower) + ROUNDING, rarer)
+        return _reshape_bounds(Bounds(least, greatest), priors)
 
     def success(self, prior: npt.ArrayLike = 0.5) -> Bounds:
         """Return bounds on the greatest chance of guessing membership right.
@@ -335,25 +343,33 @@ whether they did is right about at most 599; who has not seen the result, about 
 def deltas(curves: Sequence[PrivacyCurve], epsilon: Sequence[Floats]) -> list[Bounds]:
     """Return bounds on δ of each curve at flat ε of its own: as `PrivacyCurve.delta`."""
     # Contour integrals of several curves are made and evaluated in one array.
-    size = [np.minimum(np.abs(each), LARGEST_EPSILON) for each in epsilon]
     first: list[Bounds | None] = [None] * len(curves)
-    profiles = [one._gated.answers[0].profile for one in curves]
-    some = {k: one for k, one in enumerate(profiles) if isinstance(one, SampledGaussians)}
-    if len(some) > 1:
-        ends = np.cumsum([0, *(size[k].size for k in some)])
-        owner = np.repeat(np.arange(len(some)), np.diff(ends))
-        with suppress(RangeError):  # each is asked on its own then
-            at = np.concatenate([size[k] for k in some])
-            lower, upper = delta_bounds(list(some.values()), at, owner)
-            for k, begin, end in zip(some, ends, ends[1:], strict=False):
-                first[k] = Bounds(lower[begin:end], upper[begin:end])
-    return [one._delta(at, known) for one, at, known in zip(curves, epsilon, first, strict=True)]
+    contours: dict[int, SampledGaussians] = {}
+    for number, curve in enumerate(curves):
+        profile = curve._evaluations.answers[0].profile
+        if isinstance(profile, SampledGaussians):
+            contours[number] = profile
+    if len(contours) > 1:
+        parts = [np.minimum(np.abs(epsilon[k]), LARGEST_EPSILON) for k in contours]
+        sizes = [part.size for part in parts]
+        owner = np.repeat(np.arange(len(contours)), sizes)
+        # Past the numerical range each is asked on its own.
+        with suppress(RangeError):
+            bounds = delta_bounds(list(contours.values()), np.concatenate(parts), owner)
+            ends = np.cumsum(sizes)
+            for k, size, end in zip(contours, sizes, ends, strict=True):
+                part = slice(end - size, end)
+                first[k] = Bounds(bounds.lower[part], bounds.upper[part])
+    return [
+        curve._delta(part, known) for curve, part, known in zip(curves, epsilon, first, strict=True)
+    ]
 
 
-def _shaped(bounds: Bounds, like: Floats) -> Bounds:
-    if like.ndim == 0:
+def _reshape_bounds(bounds: Bounds, model: Floats) -> Bounds:
+    """Return flat bounds in the shape of `model`; of a scalar, as numbers."""
+    if model.ndim == 0:
         return Bounds(float(bounds.lower[0]), float(bounds.upper[0]))
-    return Bounds(bounds.lower.reshape(like.shape), bounds.upper.reshape(like.shape))
+    return Bounds(bounds.lower.reshape(model.shape), bounds.upper.reshape(model.shape))
 
 
 def short(mechanism: Mechanism | None) -> str:

@@ -1,7 +1,7 @@
 """Δ-divergence: how much more vulnerable than a baseline a record can be, over all attackers."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -9,17 +9,26 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import Bounds, Floats, Mask
-from apiece.accounting.bounds import pieces
+from apiece.accounting.bounds import cut_pieces
 from apiece.accounting.curve import PrivacyCurve, deltas
 from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled, flatten
 from apiece.mechanisms.algebra import flatten_below
+from apiece.numerics.roots import Places
 from apiece.numerics.rounding import UNIT
 
-_PAD = 1e-14  # rounding of differences of numbers of at most 1
+# Rounding of differences of numbers of at most 1.
+_PAD = 1e-14
+# ε at which both curves are looked at first.
 _START = np.concatenate(([-1e-3, 0.0], np.geomspace(1e-3, 40.0, 24)))
-_ROUNDS, _SPLIT, _RELATIVE, _ABSOLUTE = 5, 4, 1e-4, 1e-8
-_SMALL = 1 / 200  # of what is negligible, that may be left open
-_NEGLIGIBLE = 1e-8  # Δ is known to this at best; larger ε are not looked at
+# Rounds of looks into intervals that are undecided, and parts that each is split into.
+_ROUNDS = 5
+_PARTS = 4
+# What may be left open of Δ: relative, absolute, and as a share of what is negligible.
+_RELATIVE = 1e-4
+_ABSOLUTE = 1e-8
+_NEGLIGIBLE_SHARE = 1 / 200
+# Δ is known to this at best; larger ε are not looked at.
+_NEGLIGIBLE = 1e-8
 
 
 class Excess(NamedTuple):
@@ -96,14 +105,16 @@ def excesses(
 ) -> list[Excess]:
     """Return `excess` of each curve from its own baseline; quicker than one after another."""
     least = [_NEGLIGIBLE] * len(curves) if negligible is None else negligible
-    pairs = [_Pair(*each) for each in zip(baselines, curves, least, strict=True)]
+    pairs = [_Pair(*settings) for settings in zip(baselines, curves, least, strict=True)]
     # Between two nodes, δ̃ lies below its chord, and δ above the chords of the intervals on either
     # side, extended; nodes are added where that leaves the maximum open.
-    apart = [pair for pair in pairs if not pair.alike]
-    for some in pieces(_START):
-        _look([pair for pair in apart if pair.more], lambda _: _START[some])  # noqa: B023
+    unequal = [pair for pair in pairs if not pair.alike]
+    for piece in cut_pieces(_START):
+        open_pairs = [pair for pair in unequal if pair.goes_on]
+        _evaluate_pairs(open_pairs, [_START[piece]] * len(open_pairs))
     for _ in range(_ROUNDS):
-        _look([pair for pair in apart if pair.undecided.any()], _Pair.inside)
+        open_pairs = [pair for pair in unequal if pair.undecided.any()]
+        _evaluate_pairs(open_pairs, [pair.inner_nodes() for pair in open_pairs])
     return [pair.excess() for pair in pairs]
 
 
@@ -111,33 +122,39 @@ class _Pair:
     """A curve and its baseline where they were evaluated: `ours` and `theirs`, at ascending ε."""
 
     def __init__(self, baseline: PrivacyCurve, curve: PrivacyCurve, negligible: float) -> None:
-        self.baseline, self.curve, self._negligible = baseline, curve, negligible
-        self.more = True  # whether larger ε can matter
-        self._near = _nearby(curve, baseline)
-        self._far = _nearby(baseline, curve)
+        self.baseline = baseline
+        self.curve = curve
+        self._negligible = negligible
+        # Whether larger ε can matter.
+        self.goes_on = True
+        self._forward_limit = _bound_by_parameters(curve, baseline)
+        self._backward_limit = _bound_by_parameters(baseline, curve)
         # Whether their parameters alone say all that is wanted, as where they differ by rounding.
-        self.alike = max(self._near, self._far) <= negligible
+        self.alike = max(self._forward_limit, self._backward_limit) <= negligible
         none = np.zeros(0)
-        self._nodes, self._ours, self._theirs = none, Bounds(none, none), Bounds(none, none)
+        self._nodes = none
+        self._ours = Bounds(none, none)
+        self._theirs = Bounds(none, none)
 
     def learn(self, added: Floats, ours: Bounds, theirs: Bounds) -> None:
         """Take in what both are at some more ε."""
-        places = np.searchsorted(self._nodes, added)
-        self._nodes = np.insert(self._nodes, places, added)
-        self._ours, self._theirs = (
-            Bounds(*(np.insert(old, places, new) for old, new in zip(b, c, strict=True)))
-            for b, c in ((self._ours, ours), (self._theirs, theirs))
-        )
-        most = self._negligible * (1 + math.exp(float(self._nodes[-1])))
-        self.more = not max(self._ours.upper[-1], self._theirs.upper[-1]) <= most
+        index = np.searchsorted(self._nodes, added)
+        self._nodes = np.insert(self._nodes, index, added)
+        self._ours = _insert_bounds(self._ours, index, ours)
+        self._theirs = _insert_bounds(self._theirs, index, theirs)
+        # Beyond the last node Δ is at most the larger δ there over 1 + e^ε.
+        negligible_delta = self._negligible * (1 + math.exp(float(self._nodes[-1])))
+        largest = max(self._ours.upper[-1], self._theirs.upper[-1])
+        self.goes_on = not largest <= negligible_delta
         self.__dict__.pop("_gaps", None)
 
     @cached_property
     def _gaps(self) -> list[tuple[Bounds, Mask]]:
         """Bounds on Δ forward and backward, and the intervals that leave each open."""
-        nodes, ours, theirs = self._nodes, self._ours, self._theirs
-        left = max(_ABSOLUTE, self._negligible * _SMALL)
-        return [_largest_gap(nodes, ours, theirs, left), _largest_gap(nodes, theirs, ours, left)]
+        tolerance = max(_ABSOLUTE, self._negligible * _NEGLIGIBLE_SHARE)
+        forward = _largest_gap(self._nodes, self._ours, self._theirs, tolerance)
+        backward = _largest_gap(self._nodes, self._theirs, self._ours, tolerance)
+        return [forward, backward]
 
     @property
     def undecided(self) -> Mask:
@@ -145,58 +162,69 @@ class _Pair:
         (_, forward), (_, backward) = self._gaps
         return forward | backward
 
-    def inside(self) -> Floats:
-        """Return new nodes inside these intervals, which start at the second node."""
-        left, right = (ends[self.undecided] for ends in (self._nodes[1:-1], self._nodes[2:]))
-        shares = np.arange(1, _SPLIT) / _SPLIT
+    def inner_nodes(self) -> Floats:
+        """Return new nodes inside the undecided intervals, which start at the second node."""
+        undecided = self.undecided
+        left = self._nodes[1:-1][undecided]
+        right = self._nodes[2:][undecided]
+        shares = np.arange(1, _PARTS) / _PARTS
         return np.unique(left[:, None] + (right - left)[:, None] * shares)
 
     def excess(self) -> Excess:
         """Return what is known."""
         if self.alike:
-            forward, backward = Bounds(0.0, self._near), Bounds(0.0, self._far)
+            forward = Bounds(0.0, self._forward_limit)
+            backward = Bounds(0.0, self._backward_limit)
         else:
             (forward, _), (backward, _) = self._gaps
-            forward = Bounds(*(min(end, self._near) for end in forward))
-            backward = Bounds(*(min(end, self._far) for end in backward))
-        symmetric = Bounds(max(forward.lower, backward.lower), max(forward.upper, backward.upper))
-        return Excess(forward, backward, symmetric)
+            forward = Bounds(*(min(end, self._forward_limit) for end in forward))
+            backward = Bounds(*(min(end, self._backward_limit) for end in backward))
+        lower = max(forward.lower, backward.lower)
+        upper = max(forward.upper, backward.upper)
+        return Excess(forward, backward, Bounds(lower, upper))
 
 
-def _look(pairs: Sequence[_Pair], at: Callable[[_Pair], Floats]) -> None:
-    """Evaluate both curves of each pair, all together."""
-    nodes = [at(pair) for pair in pairs]
-    curves = [each for pair in pairs for each in (pair.curve, pair.baseline)]
-    told = deltas(curves, [each for each in nodes for _ in range(2)])
-    for pair, added, ours, theirs in zip(pairs, nodes, told[::2], told[1::2], strict=True):
+def _insert_bounds(bounds: Bounds, index: Places, added: Bounds) -> Bounds:
+    """Return bounds with others inserted before the entries of `index`."""
+    lower = np.insert(bounds.lower, index, added.lower)
+    return Bounds(lower, np.insert(bounds.upper, index, added.upper))
+
+
+def _evaluate_pairs(pairs: Sequence[_Pair], nodes: Sequence[Floats]) -> None:
+    """Evaluate both curves of each pair at nodes of its own, all together."""
+    curves = [curve for pair in pairs for curve in (pair.curve, pair.baseline)]
+    bounds = deltas(curves, [added for added in nodes for _ in range(2)])
+    for pair, added, ours, theirs in zip(pairs, nodes, bounds[::2], bounds[1::2], strict=True):
         pair.learn(added, ours, theirs)
 
 
-def _nearby(curve: PrivacyCurve, than: PrivacyCurve) -> float:
-    """Bound Δ(than ‖ curve) for two mechanisms of one shape by how far their parameters are."""
+def _bound_by_parameters(curve: PrivacyCurve, baseline: PrivacyCurve) -> float:
+    """Bound Δ(baseline ‖ curve) for two mechanisms of one shape by how far their parameters are."""
     # With Q the same in both and P moved by τ in total variation, δ̃(ε) − δ(ε) is at most τ in one
     # direction and e^ε·τ in the other, so Δ ≤ τ. Parameters that reveal less cost nothing. So Δ
     # is next to nothing where two plans differ by the rounding of a division.
-    if curve.mechanism is None or than.mechanism is None:
+    if curve.mechanism is None or baseline.mechanism is None:
         return math.inf
-    if curve.mechanism == than.mechanism:
+    if curve.mechanism == baseline.mechanism:
         return 0.0
-    left, right = flatten(curve.mechanism), flatten_below(than.mechanism)
+    left, right = flatten(curve.mechanism), flatten_below(baseline.mechanism)
     if not left:
         return 0.0
     if len(left) != len(right):
         return math.inf
-    literal = _is_literal(curve.mechanism) and _is_literal(than.mechanism)
+    literal = _is_literal(curve.mechanism) and _is_literal(baseline.mechanism)
     rounding = 0.0 if literal else _MERGED
-    moved = [
-        times * _moved(step, other, rounding) if times <= most else math.inf
-        for (step, times), (other, most) in zip(left, right, strict=True)
+    variations = [
+        times * _bound_variation(step, other, rounding) if times <= other_times else math.inf
+        for (step, times), (other, other_times) in zip(left, right, strict=True)
     ]
-    return math.fsum(moved) * (1 + _SUMS)
+    return math.fsum(variations) * (1 + _SUMS)
 
 
-_MERGED = 32 * UNIT  # relative: what the noise multipliers of two merged Gaussians may be off
-_SUMS = 2.0**-40  # relative: of sums and products of a few positive numbers
+# What the noise multipliers of two merged Gaussians may be off, relative.
+_MERGED = 32 * UNIT
+# Relative rounding of sums and products of a few positive numbers.
+_SUMS = 2.0**-40
 
 
 def _is_literal(mechanism: Mechanism) -> bool:
@@ -211,9 +239,11 @@ def _is_literal(mechanism: Mechanism) -> bool:
     return True
 
 
-def _moved(step: Mechanism, other: Mechanism, rounding: float) -> float:
-    """Bound the total variation by which P of `step` lies beyond P of `other`, Q being equal."""
-    # rounding: relative, of the noise multipliers of Gaussians.
+def _bound_variation(step: Mechanism, other: Mechanism, rounding: float) -> float:
+    """Bound the total variation by which P of `step` lies beyond P of `other`, Q being equal.
+
+    `rounding` is relative, of the noise multipliers of Gaussians.
+    """
     match step, other:
         case Gaussian(z), Gaussian(y):
             # The normal density is below 0.4. The difference of nearly equal numbers is exact.
@@ -221,51 +251,61 @@ def _moved(step: Mechanism, other: Mechanism, rounding: float) -> float:
         case Laplace(z), Laplace(y):
             return max((y - z) / z / y, 0.0) * (0.5 * (1 + _SUMS))
         case Sampled(inner, q), Sampled(within, r):
-            return max(q - r, 0.0) + r * _moved(inner, within, rounding)
-        case Repeated(inner, times), Repeated(within, most) if times <= most:
-            return times * _moved(inner, within, rounding)
-        case Composed(parts), Composed(others) if len(parts) == len(others):
-            return sum(_moved(*pair, rounding) for pair in zip(parts, others, strict=True))
+            return max(q - r, 0.0) + r * _bound_variation(inner, within, rounding)
+        case Repeated(inner, times), Repeated(within, other_times) if times <= other_times:
+            return times * _bound_variation(inner, within, rounding)
+        case Composed(parts), Composed(other_parts) if len(parts) == len(other_parts):
+            pairs = zip(parts, other_parts, strict=True)
+            return sum(_bound_variation(*pair, rounding) for pair in pairs)
     return 0.0 if step == other else math.inf
 
 
-def _largest_gap(nodes: Floats, top: Bounds, bottom: Bounds, left: float) -> tuple[Bounds, Mask]:
-    """Bound max over ε ≥ 0 of (top − bottom)/(1 + e^ε); mark what leaves over `left` open."""
+def _largest_gap(
+    nodes: Floats, top: Bounds, bottom: Bounds, tolerance: float
+) -> tuple[Bounds, Mask]:
+    """Bound max over ε ≥ 0 of (top − bottom)/(1 + e^ε); mark what leaves over `tolerance` open."""
     weight = 2 + np.expm1(nodes)
-    least = max(0.0, float(((top.lower - bottom.upper) / weight)[1:].max()) - _PAD)
-    ceilings = _ceilings(np.expm1(nodes), top.upper, bottom)
+    # The first node is below 0, for the slopes alone.
+    sure_gaps = ((top.lower - bottom.upper) / weight)[1:]
+    least = max(0.0, float(sure_gaps.max()) - _PAD)
+    ceilings = _bound_intervals(np.expm1(nodes), top.upper, bottom)
     tail = float(top.upper[-1] / weight[-1])
-    most = min(1.0, max(least, float(ceilings.max()), tail) + _PAD)
+    largest = min(1.0, max(least, float(ceilings.max()), tail) + _PAD)
     # No node brings the bound below what the curves' own uncertainty leaves at the nodes.
-    reach = max(least, float(((top.upper - bottom.lower) / weight)[1:].max()))
-    tolerance = _RELATIVE * most + left
+    possible_gaps = ((top.upper - bottom.lower) / weight)[1:]
+    reach = max(least, float(possible_gaps.max()))
     width = nodes[2:] - nodes[1:-1]
     # Below this width rounding of e^ε − 1 in the slopes would outgrow what a split can gain.
-    undecided = (ceilings > reach + tolerance) & (width > 1e-9)
-    return Bounds(least, most), undecided
+    undecided = (ceilings > reach + (_RELATIVE * largest + tolerance)) & (width > 1e-9)
+    return Bounds(least, largest), undecided
 
 
-def _ceilings(x: Floats, top: Floats, bottom: Bounds) -> Floats:
+def _bound_intervals(x: Floats, top: Floats, bottom: Bounds) -> Floats:
     """Return, for each interval from x[1:-1] to x[2:], a bound on (top − bottom)/(2 + x) on it."""
     # Both functions are convex and decreasing in x = e^ε − 1. On an interval the numerator is a
     # chord minus the larger of two lines; divided by 2 + x each part is monotone, so the largest
     # value is at an end or where the lines cross.
-    left, right = x[1:-1], x[2:]
+    left = x[1:-1]
+    right = x[2:]
     width = right - left
-    low, high = bottom.lower, bottom.upper
+    low = bottom.lower
+    high = bottom.upper
     # The line through the last two nodes, steepest case, from the left end.
     slope_left = (low[1:-1] - high[:-2]) / (left - x[:-2])
     # The line through the next two nodes, flattest case, from the right end; 0 past the last.
     ahead = np.append((high[3:] - low[2:-1]) / (x[3:] - x[2:-1]), 0.0)
     slope_right = np.minimum(ahead, 0.0)
-    at_left, at_right = low[1:-1], low[2:]
+    left_low = low[1:-1]
+    right_low = low[2:]
     with np.errstate(divide="ignore", invalid="ignore"):
-        crossing = (at_right - slope_right * width - at_left) / (slope_left - slope_right)
+        crossing = (right_low - slope_right * width - left_low) / (slope_left - slope_right)
     crossing = np.where(np.isfinite(crossing), np.clip(crossing, 0.0, width), 0.0)
     rise = (top[2:] - top[1:-1]) / width
     best = np.full(left.size, -np.inf)
-    for place in (np.zeros(left.size), crossing, width):
-        floor = np.maximum(at_left + slope_left * place, at_right - slope_right * (width - place))
-        value = (top[1:-1] + rise * place - np.maximum(floor, 0.0)) / (2 + left + place)
-        best = np.maximum(best, value)
+    for offset in (np.zeros(left.size), crossing, width):
+        left_line = left_low + slope_left * offset
+        right_line = right_low - slope_right * (width - offset)
+        floor = np.maximum(np.maximum(left_line, right_line), 0.0)
+        gap = (top[1:-1] + rise * offset - floor) / (2 + left + offset)
+        best = np.maximum(best, gap)
     return best

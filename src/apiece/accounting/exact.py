@@ -23,7 +23,7 @@ from apiece.accounting.bounds import (
     Inverted,
     Profile,
     Question,
-    asked,
+    ask_evaluator,
     nothing_known,
 )
 from apiece.errors import UnsupportedError
@@ -41,10 +41,14 @@ from apiece.numerics.gaussian import gaussian_profile
 from apiece.numerics.rounding import UNIT, after_coin
 
 T = TypeVar("T")
-_ROUNDING = 2.0**-49  # eight units in the last place: mills and exp are good to a few
-_ULPS = 2.0**-50  # what a few operations on an argument can move it, relative to its terms
-_FAR = 1e300  # beyond it 1 is nothing beside (e^ε − 1)/q
-_SMALLEST = 1e-300  # below it the exponential loses digits; an upper bound never goes under it
+# Relative error of a form, eight units in the last place: mills and exp are good to a few.
+_ROUNDING = 2.0**-49
+# What a few operations on an argument can move it, relative to its terms.
+_ULPS = 2.0**-50
+# Beyond it 1 is nothing beside (e^ε − 1)/q.
+_FAR = 1e300
+# Below it the exponential loses digits; an upper bound never goes under it.
+_SMALLEST = 1e-300
 
 
 def gaussian(noise_multiplier: float, epsilon: Floats) -> Bounds:
@@ -57,14 +61,14 @@ def gaussian(noise_multiplier: float, epsilon: Floats) -> Bounds:
 def laplace(scale: float, epsilon: Floats) -> Bounds:
     """Return δ(ε) of Laplace(1, b) against Laplace(0, b), real ε, the same in both directions."""
     # δ is 1 − e^{(ε − 1/b)/2} where |ε| ≤ 1/b, 1 − e^ε below and 0 above: everywhere the largest
-    # of all three. `spread` bounds what rounding does to the exponent.
+    # of all three. `error` bounds what rounding does to the exponent.
     end = 1 / scale
-    spread = _ULPS * (np.abs(epsilon) + end)
+    error = _ULPS * (np.abs(epsilon) + end)
     exponent = np.minimum((epsilon - end) / 2, epsilon)
-    lower = -np.expm1(np.minimum(exponent + spread, 0.0))
-    upper = -np.expm1(np.minimum(exponent - spread, 0.0))
+    lower = -np.expm1(np.minimum(exponent + error, 0.0))
+    upper = -np.expm1(np.minimum(exponent - error, 0.0))
     past = epsilon > end * (1 + _ULPS)
-    return _widened(lower, np.where(past, 0.0, upper))
+    return _widen(lower, np.where(past, 0.0, upper))
 
 
 def sampled_remove(
@@ -73,30 +77,36 @@ def sampled_remove(
     """Return the remove direction, (1−q)Q + qP against Q, from the profile of P against Q."""
     # Where e^ε > 1 − q: δ_q(ε) = q·δ(log(1 + (e^ε − 1)/q)); 1 − e^ε below. See Theorem 2 of
     # Balle, Barthe, Gaboardi 2018. δ falls: its lower end is asked to the right of the argument.
-    log_ratio, spread = _before_coin(epsilon, probability)
+    log_ratio, error = _before_coin(epsilon, probability)
     flat = log_ratio == -np.inf
-    log_ratio, spread = np.where(flat, 0.0, log_ratio), np.where(flat, 0.0, spread)
+    log_ratio = np.where(flat, 0.0, log_ratio)
+    error = np.where(flat, 0.0, error)
     trivial = -np.expm1(np.minimum(epsilon, 0.0))
-    return _widened(
-        np.where(flat, trivial, probability * inner(log_ratio + spread).lower),
-        np.where(flat, trivial, probability * inner(log_ratio - spread).upper),
-    )
+    lower = probability * inner(log_ratio + error).lower
+    upper = probability * inner(log_ratio - error).upper
+    return _widen(np.where(flat, trivial, lower), np.where(flat, trivial, upper))
 
 
 def sampled_add(inner: Callable[[Floats], Bounds], probability: float, epsilon: Floats) -> Bounds:
     """Return the add direction, Q against (1−q)Q + qP, from the profile of Q against P."""
     # With s = 1 − (1 − q)·e^ε: δ_q(ε) = s·δ(log(q·e^ε/s)) where s > 0, and 0 above.
-    taken = (1 - probability) * np.expm1(np.minimum(epsilon, 700.0))
-    start = math.log(probability) + epsilon
-    ends = []
-    for end, sign in ((0, -1), (1, 1)):  # the profile grows with the share
-        share = probability - taken + sign * _ULPS * (probability + np.abs(taken))
+    # Written as s = q − (1 − q)·(e^ε − 1), whose rounding is relative to its terms. The profile
+    # grows with s and with a smaller argument: each end takes the worse end of both.
+    log_q = math.log(probability)
+    excess = (1 - probability) * np.expm1(np.minimum(epsilon, 700.0))
+    start = log_q + epsilon
+
+    def bound_end(end: int, sign: int) -> Floats:
+        """Return the lower end (0, with −1) or the upper end (1, with 1)."""
+        share = probability - excess + sign * _ULPS * (probability + np.abs(excess))
         none = share <= 0
         log_share = np.log(np.where(none, 1.0, share))
-        spread = _ULPS * (abs(math.log(probability)) + np.abs(epsilon) + np.abs(log_share))
-        value = inner(np.where(none, 0.0, start - log_share - sign * spread))[end]
-        ends.append(np.where(none, 0.0, share * value))
-    return _widened(*ends)
+        error = _ULPS * (abs(log_q) + np.abs(epsilon) + np.abs(log_share))
+        argument = start - log_share - sign * error
+        value = inner(np.where(none, 0.0, argument))[end]
+        return np.where(none, 0.0, share * value)
+
+    return _widen(bound_end(0, -1), bound_end(1, 1))
 
 
 def log_ratio(rho: float, probability: float) -> float:
@@ -112,17 +122,21 @@ def _before_coin(epsilon: Floats, probability: float) -> tuple[Floats, Floats]:
     """Return log(1 + (e^ε − 1)/q), −∞ where there is none, and a bound on its error."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         excess = np.expm1(epsilon) / probability
-        flat, far = excess <= -1, excess > _FAR
-        near = np.log1p(excess)
+        flat = excess <= -1
+        far = excess > _FAR
+        near_value = np.log1p(excess)
         # Where (e^ε − 1)/q is past the range: log(e^ε − 1) − log q = ε + log(1 − e^{−ε}) − log q.
-        parts = np.log(-np.expm1(-np.abs(epsilon))), -math.log(probability)
-        log_ratio = np.where(flat, -np.inf, np.where(far, epsilon + parts[0] + parts[1], near))
-        sizes = np.abs(epsilon) + np.abs(parts[0]) + abs(parts[1])
-        sizes = np.where(far, sizes, np.abs(excess) / (1 + excess))
+        log_rest = np.log(-np.expm1(-np.abs(epsilon)))
+        minus_log_q = -math.log(probability)
+        far_value = epsilon + log_rest + minus_log_q
+        log_ratio = np.where(flat, -np.inf, np.where(far, far_value, near_value))
+        # log1p(x) moves by x/(1 + x) times the relative error of x, a sum by those of its terms.
+        far_sizes = np.abs(epsilon) + np.abs(log_rest) + abs(minus_log_q)
+        sizes = np.where(far, far_sizes, np.abs(excess) / (1 + excess))
         return log_ratio, _ULPS * (sizes + np.abs(log_ratio))
 
 
-def _widened(lower: Floats, upper: Floats) -> Bounds:
+def _widen(lower: Floats, upper: Floats) -> Bounds:
     """Allow for the rounding of the last products."""
     low = np.maximum(lower * (1 - _ROUNDING) - _SMALLEST, 0.0)
     return Bounds(low, np.clip(upper * (1 + _ROUNDING), _SMALLEST, 1.0))
@@ -142,9 +156,10 @@ class OneStep(Inverted):
         def inner(log_ratio: Floats) -> Bounds:
             return self.form(self.noise_multiplier, log_ratio)
 
-        one = sampled_remove(inner, self.probability, epsilon)
-        other = sampled_add(inner, self.probability, epsilon)
-        return Bounds(np.maximum(one.lower, other.lower), np.maximum(one.upper, other.upper))
+        remove = sampled_remove(inner, self.probability, epsilon)
+        add = sampled_add(inner, self.probability, epsilon)
+        lower = np.maximum(remove.lower, add.lower)
+        return Bounds(lower, np.maximum(remove.upper, add.upper))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +178,7 @@ class AmplifiedProfile:
         def inner(log_ratio: Floats) -> Bounds:
             # A little below 0 at most, by rounding: there δ(−x) = 1 − e^{−x} + e^{−x}·δ(x).
             size = np.minimum(np.abs(log_ratio), LARGEST_EPSILON)
-            upper = self._asked("delta", size)
+            upper = self._bound_above("delta", size)
             mirrored = -np.expm1(-size) + np.exp(-size) * upper
             return Bounds(np.zeros(size.shape), np.where(log_ratio < 0, mirrored, upper))
 
@@ -173,16 +188,18 @@ class AmplifiedProfile:
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ): what is (x, δ/q)-DP becomes (log(1 + q·(e^x − 1)), δ)-DP; 0 from δ = q on."""
-        before = delta / self.probability * (1 - 4 * UNIT)
-        free = before >= 1
-        inner = self._asked("epsilon", np.where(free, 0.5, before))
+        # Rounded down, which asks the mechanism for a larger ε.
+        inner_delta = delta / self.probability * (1 - 4 * UNIT)
+        free = inner_delta >= 1
+        inner = self._bound_above("epsilon", np.where(free, 0.5, inner_delta))
         upper = after_coin(inner, self.probability) * (1 + 64 * UNIT)
         return Bounds(np.zeros(delta.shape), np.where(free, 0.0, upper))
 
-    def _asked(self, question: Question, values: Floats) -> Floats:
+    def _bound_above(self, question: Question, values: Floats) -> Floats:
         """Return upper bounds of the mechanism itself, which say nothing past its range."""
-        own = Evaluated("its own", "", self.profile)
-        return np.asarray(asked(own, question, values)[0].upper)
+        evaluator = Evaluated("its own", "", self.profile)
+        bounds, _ = ask_evaluator(evaluator, question, values)
+        return np.asarray(bounds.upper)
 
 
 @dataclass(frozen=True)
@@ -238,74 +255,90 @@ class RareProfile:
         return Bounds(np.zeros(delta.shape), np.where(delta >= self.chance, 0.0, np.inf))
 
 
-def rare(steps: NormalForm) -> RareProfile | None:
+def build_rare_profile(steps: NormalForm) -> RareProfile | None:
     """Return the profile of steps all of which are behind coins; None where one is not."""
-    log_stays = 0.0
+    # Log of the chance that every coin shows tails.
+    log_tails = 0.0
     for step, times in steps:
         match step:
             case Sampled(_, q):
-                joins = q
+                chance = q
             case MixtureOfGaussians():
-                joins = math.fsum(step.chances)
+                chance = math.fsum(step.chances)
             case _:
                 return None
-        if not joins < 1:
+        if not chance < 1:
             return None
-        log_stays += times * math.log1p(-joins)
-    return RareProfile(min(-math.expm1(log_stays) * (1 + 2.0**-40), 1.0))
+        log_tails += times * math.log1p(-chance)
+    # Rounded up.
+    return RareProfile(min(-math.expm1(log_tails) * (1 + 2.0**-40), 1.0))
 
 
 # All log-ratios of a composition lie between two numbers, which add up, and which a coin brings
 # nearer to 0: the lower one is log(1 − q) or more behind any coin, whatever is behind it.
-def pure(steps: NormalForm) -> PureProfile | None:
+def build_pure_profile(steps: NormalForm) -> PureProfile | None:
     """Return the profile of pure ε of a composition, None where its losses have no bound."""
-    for step, _ in steps:  # asked of each of a plan's thousands of mechanisms
-        if isinstance(step.mechanism if isinstance(step, Sampled) else step, Gaussian):
+    # A quick look for what most of a plan's thousands of mechanisms hold.
+    for step, _ in steps:
+        inner = step.mechanism if isinstance(step, Sampled) else step
+        if isinstance(inner, Gaussian):
             return None
-    least, most = _log_ratios(steps)
-    largest = max(-least, most)
+    lowest, highest = _bound_log_ratios(steps)
+    largest = max(-lowest, highest)
     return PureProfile(largest) if largest < math.inf else None
 
 
-def _log_ratios(steps: NormalForm) -> tuple[float, float]:
+def _bound_log_ratios(steps: NormalForm) -> tuple[float, float]:
     """Return numbers between which all log-ratios of a composition lie, rounded outward."""
     # Those of independent steps add up, and so do their ends.
-    each = [(_of_step(step), times) for step, times in steps]
-    least, most = (sum(times * ends[end] for ends, times in each) for end in (0, 1))
-    exact = len(each) == 1 and each[0][1] == 1
-    return _outward(least, most, 0 if exact else 16 + len(each))
+    lowest = 0.0
+    highest = 0.0
+    for step, times in steps:
+        step_lowest, step_highest = _bound_step_ratios(step)
+        lowest += times * step_lowest
+        highest += times * step_highest
+    exact = len(steps) == 1 and steps[0][1] == 1
+    return _round_outward(lowest, highest, 0 if exact else 16 + len(steps))
 
 
-def _of_step(step: Mechanism) -> tuple[float, float]:
+def _bound_step_ratios(step: Mechanism) -> tuple[float, float]:
     """Return numbers between which all log-ratios of one step lie; infinite where unknown."""
     match step:
         case Laplace(scale):
             end = 1 / scale
             if not (end == math.inf or Fraction(end) * Fraction(scale) >= 1):
-                end = math.nextafter(end, math.inf)  # the quotient was rounded down
+                # The quotient was rounded down.
+                end = math.nextafter(end, math.inf)
             return -end, end
         case Sampled(inner, q):
-            least, most = (float(after_coin(end, q)) for end in _log_ratios(flatten(inner)))
-            return _outward(least, most, 16)
+            inner_lowest, inner_highest = _bound_log_ratios(flatten(inner))
+            lowest = float(after_coin(inner_lowest, q))
+            return _round_outward(lowest, float(after_coin(inner_highest, q)), 16)
     atoms = atoms_of(step)
     if atoms is None or atoms.outside_p or atoms.outside_q:
         return -math.inf, math.inf
-    least, most = float(atoms.log_ratio.min(initial=0.0)), float(atoms.log_ratio.max(initial=0.0))
+    lowest = float(atoms.log_ratio.min(initial=0.0))
+    highest = float(atoms.log_ratio.max(initial=0.0))
     return (
-        -math.inf if atoms.only_q else least - atoms.error,
-        math.inf if atoms.only_p else most + atoms.error,
+        -math.inf if atoms.only_q else lowest - atoms.error,
+        math.inf if atoms.only_p else highest + atoms.error,
     )
 
 
-def _outward(least: float, most: float, operations: int) -> tuple[float, float]:
+def _round_outward(lowest: float, highest: float, operations: int) -> tuple[float, float]:
     """Allow for the rounding of some operations; 0 stays 0."""
-    return least * (1 + operations * UNIT), most * (1 + operations * UNIT)
+    factor = 1 + operations * UNIT
+    return lowest * factor, highest * factor
 
 
-_AT_ONCE = 1 << 20  # numbers in an array
-_MOST = 1 << 16  # distinct losses that are enumerated
-_LEAST_MASS = 1e-40  # masses below it in both worlds are left out
-_SAME = 2.0**-44  # losses nearer than this, relative to the largest, are one
+# Numbers in an array.
+_AT_ONCE = 1 << 20
+# Distinct losses that are enumerated, at most.
+_MOST = 1 << 16
+# Masses below it in both worlds are left out.
+_LEAST_MASS = 1e-40
+# Losses nearer than this, relative to the largest, are one.
+_SAME = 2.0**-44
 
 
 # A discrete profile is a sum over atoms, none of its terms negative. Both worlds' masses are
@@ -325,7 +358,8 @@ class Outcomes(NamedTuple):
     @classmethod
     def of(cls, atoms: Atoms) -> Outcomes:
         """Return the outcomes of one step."""
-        root = np.exp(atoms.log_ratio / 2)  # its square may be past the range where a mass is tiny
+        # By the root, whose square may be past the range where a mass is tiny.
+        root = np.exp(atoms.log_ratio / 2)
         return cls(atoms.log_ratio, atoms.mass * root * root, atoms.mass, *atoms[2:])
 
     def behind(self, coin: float) -> Outcomes:
@@ -335,8 +369,9 @@ class Outcomes(NamedTuple):
         p = (1 - coin) * q + coin * np.append(self.p, 0.0)
         rounding = 2.0**-50 * (1 + float(np.abs(loss).max()))
         outside_p = (1 - coin) * self.outside_q + coin * self.outside_p
-        masses = coin * self.only_p, 0.0, outside_p, self.outside_q
-        return Outcomes(loss, p, q, *masses, self.error + rounding)
+        only_p = coin * self.only_p
+        error = self.error + rounding
+        return Outcomes(loss, p, q, only_p, 0.0, outside_p, self.outside_q, error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,34 +383,39 @@ class DiscreteProfile(Inverted):
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound the larger of both directions."""
         loss, p, q, only_p, only_q, outside_p, outside_q, error = self.outcomes
-        remove = _excess(loss, p, only_p, error, epsilon)
-        add = _excess(-loss, q, only_q, error, epsilon)
+        remove = _bound_excess(loss, p, only_p, error, epsilon)
+        add = _bound_excess(-loss, q, only_q, error, epsilon)
         lower = np.maximum(remove.lower, add.lower)
         upper = np.maximum(remove.upper + outside_p, add.upper + outside_q)
         slack = 4 * UNIT
         return Bounds(lower * (1 - slack), np.minimum(upper * (1 + slack), 1.0))
 
 
-def _excess(loss: Floats, mass: Floats, only: float, error: float, epsilon: Floats) -> Bounds:
-    """Bound `only` + Σ mass·(1 − e^{ε − ℓ})₊ over atoms with losses ℓ, all known to `error`."""
-    low, high = np.empty(epsilon.size), np.empty(epsilon.size)
+def _bound_excess(
+    loss: Floats, mass: Floats, certain: float, error: float, epsilon: Floats
+) -> Bounds:
+    """Bound `certain` + Σ mass·(1 − e^{ε − ℓ})₊ over atoms with losses ℓ, all known to `error`."""
+    low = np.empty(epsilon.size)
+    high = np.empty(epsilon.size)
     rows = max(_AT_ONCE // max(loss.size, 1), 1)
     for start in range(0, epsilon.size, rows):
         part = slice(start, start + rows)
         gap = epsilon[part, None] - loss
-        spread = error + 4 * UNIT * (1 + np.abs(epsilon[part]))
-        value = np.where(gap < 0, -np.expm1(np.minimum(gap, 0.0)) * mass, 0.0).sum(axis=1)
-        # A loss that is off by `spread` moves its term by as much, near the kink at ε too.
-        near = np.where(gap < spread[:, None], mass, 0.0).sum(axis=1)
-        slack = (error + loss.size * UNIT) * value + 2 * spread * near
-        low[part], high[part] = np.maximum(value - slack, 0.0), value + slack
-    return Bounds(low + only * max(1 - error, 0.0), high + only * (1 + error))
+        loss_error = error + 4 * UNIT * (1 + np.abs(epsilon[part]))
+        terms = -np.expm1(np.minimum(gap, 0.0)) * mass
+        value = np.where(gap < 0, terms, 0.0).sum(axis=1)
+        # A loss that is off by `loss_error` moves its term by as much, near the kink at ε too.
+        mass_above = np.where(gap < loss_error[:, None], mass, 0.0).sum(axis=1)
+        slack = (error + loss.size * UNIT) * value + 2 * loss_error * mass_above
+        low[part] = np.maximum(value - slack, 0.0)
+        high[part] = value + slack
+    return Bounds(low + certain * max(1 - error, 0.0), high + certain * (1 + error))
 
 
-def enumerated(steps: NormalForm) -> DiscreteProfile | None:
+def enumerate_outcomes(steps: NormalForm) -> DiscreteProfile | None:
     """Return the profile of discrete steps; None where one is not discrete, or atoms are many."""
     try:
-        return DiscreteProfile(_composed(steps))
+        return DiscreteProfile(_compose_outcomes(steps))
     except _UnlistedError:
         return None
 
@@ -384,18 +424,20 @@ class _UnlistedError(Exception):
     """Outcomes that are not listed: some step is not discrete, or they are too many."""
 
 
-def _composed(steps: NormalForm) -> Outcomes:
+def _compose_outcomes(steps: NormalForm) -> Outcomes:
     """Return the outcomes of a composition."""
     parts = []
     for step, times in steps:
         if (atoms := atoms_of(step)) is not None:
             base = Outcomes.of(atoms)
         elif isinstance(step, Sampled):
-            base = _gathered(_composed(flatten(step.mechanism)).behind(step.probability))
+            base = _merge_losses(
+                _compose_outcomes(flatten(step.mechanism)).behind(step.probability)
+            )
         else:
             raise _UnlistedError
-        parts.append(power(base, times, _product))
-    return reduce(_product, parts)
+        parts.append(power(base, times, _multiply))
+    return reduce(_multiply, parts)
 
 
 def power(base: T, times: int, product: Callable[[T, T], T]) -> T:
@@ -411,16 +453,17 @@ def power(base: T, times: int, product: Callable[[T, T], T]) -> T:
         base = product(base, base)
 
 
-def _product(one: Outcomes, other: Outcomes) -> Outcomes:
+def _multiply(one: Outcomes, other: Outcomes) -> Outcomes:
     """Return the outcomes of two independent parts: losses add up, masses multiply."""
     if one.loss.size * other.loss.size > _AT_ONCE:
         raise _UnlistedError
-    return _gathered(
+    return _merge_losses(
         Outcomes(
             np.add.outer(one.loss, other.loss).ravel(),
             np.multiply.outer(one.p, other.p).ravel(),
             np.multiply.outer(one.q, other.q).ravel(),
-            only_p=one.only_p + (1 - one.only_p) * other.only_p,  # either of two events
+            # The chance of either of two independent events.
+            only_p=one.only_p + (1 - one.only_p) * other.only_p,
             only_q=one.only_q + (1 - one.only_q) * other.only_q,
             outside_p=one.outside_p + other.outside_p,
             outside_q=one.outside_q + other.outside_q,
@@ -429,23 +472,23 @@ def _product(one: Outcomes, other: Outcomes) -> Outcomes:
     )
 
 
-def _gathered(outcomes: Outcomes) -> Outcomes:
+def _merge_losses(outcomes: Outcomes) -> Outcomes:
     """Return outcomes with nearly equal losses counted together."""
-    loss, p, q = outcomes[:3]
     # What is left out goes into `outside`, and rounding a loss to the grid into `error`.
-    faint = np.maximum(p, q) < _LEAST_MASS
+    faint = np.maximum(outcomes.p, outcomes.q) < _LEAST_MASS
     lost = _LEAST_MASS * int(faint.sum())
-    kept = loss[~faint]
-    grid = _SAME * float(np.abs(kept).max(initial=1.0))
-    number, index = np.unique(np.round(kept / grid), return_inverse=True)
+    loss = outcomes.loss[~faint]
+    grid = _SAME * float(np.abs(loss).max(initial=1.0))
+    number, index = np.unique(np.round(loss / grid), return_inverse=True)
     if number.size > _MOST:
         raise _UnlistedError
-    p, q = (np.bincount(index, m[~faint], number.size).astype(np.float64) for m in (p, q))
+    p = np.bincount(index, outcomes.p[~faint], number.size)
+    q = np.bincount(index, outcomes.q[~faint], number.size)
     return outcomes._replace(
         loss=np.asarray(number * grid, dtype=np.float64),
-        p=p,
-        q=q,
+        p=p.astype(np.float64),
+        q=q.astype(np.float64),
         outside_p=outcomes.outside_p + lost,
         outside_q=outcomes.outside_q + lost,
-        error=outcomes.error + grid + UNIT * kept.size,
+        error=outcomes.error + grid + UNIT * loss.size,
     )

@@ -39,7 +39,7 @@ _NEAR = 1e-3
 _SMALLEST = 1e-300
 # Numbers in an array.
 _AT_ONCE = 1 << 20
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
+_RULE = np.polynomial.legendre.leggauss(4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,41 +103,51 @@ class MixtureProfile(Inverted):
         end, off = self._end(log_target, UNIT * (16 + np.abs(log_target)))
         gain = self._masses(end) @ self.chances
         fall = np.exp(_log_expm1(epsilon) + log_tail(end))
-        missed = np.exp(log_target + _log_expm1(off) + log_tail(end - off / self.shifts[0]))
+        # What a better end can gain: between this end and it r is within a factor e^off of e^ε.
+        farthest = end - off / self.shifts[0]
+        missed = np.exp(log_target + _log_expm1(off) + log_tail(farthest))
+        lower = gain * (1 - _MASS) - fall * (1 + _MASS)
         upper = gain * (1 + _MASS) - fall * (1 - _MASS) + missed * (1 + _MASS)
-        most = self._joins * (1 + _MASS)
-        return Bounds(
-            gain * (1 - _MASS) - fall * (1 + _MASS),
-            np.where(off < _NEAR, np.minimum(upper, most), most),
-        )
+        highest = self._joins * (1 + _MASS)
+        return Bounds(lower, np.where(off < _NEAR, np.minimum(upper, highest), highest))
 
     def _add(self, epsilon: Floats) -> Bounds:
         """Bound Q(x < b) − e^ε·P(x < b) for the best b; it is at most 1 − (1 − J)·e^ε."""
         # The end b is where Σ c_j·exp(s_j·b − s_j²/2) = share·e^(−ε), share = 1 − (1 − J)·e^ε.
         # Past ε = 700 the bound is what it is there, and the lower one 0.
-        at = np.minimum(epsilon, 700.0)
-        grow, rare = np.exp(at), self._joins <= 0.5
+        capped = np.minimum(epsilon, 700.0)
+        grow = np.exp(capped)
+        # Where the chances are small the share is written as J − (1 − J)·(e^ε − 1), which then
+        # keeps its digits.
+        rare = self._joins <= 0.5
         if rare:
-            share = self._joins - self.left * np.expm1(at)
-            wrong = 8 * UNIT * self._joins
+            share = self._joins - self.left * np.expm1(capped)
+            share_error = 8 * UNIT * self._joins
         else:
             share = 1 - self.left * grow
-            wrong = 8 * UNIT
-        most = np.maximum(share, wrong)
-        log_target = np.log(most) - at
-        spread = UNIT * (16 + np.abs(log_target)) + np.log1p(2 * wrong / most)
+            share_error = 8 * UNIT
+        positive_share = np.maximum(share, share_error)
+        log_share = np.log(positive_share)
+        log_target = log_share - capped
+        rounding = UNIT * (16 + np.abs(log_target))
+        spread = rounding + np.log1p(2 * share_error / positive_share)
         end, off = self._end(log_target, spread)
+        # Q(x < b)·share either way: as e^ε·P less (e^ε − 1)·Q, or as it stands.
         if rare:
             gain = grow * (self._masses(end) @ self.chances)
-            less, more = gain, gain
-            fall = np.exp(_log_expm1(at) + log_tail(-end))
+            lower_gain = gain
+            upper_gain = gain
+            fall = np.exp(_log_expm1(capped) + log_tail(-end))
         else:
-            less, more = (np.maximum(share + sign * wrong, 0.0) * tail(-end) for sign in (-1, 1))
+            below_end = tail(-end)
+            lower_gain = np.maximum(share - share_error, 0.0) * below_end
+            upper_gain = np.maximum(share + share_error, 0.0) * below_end
             fall = grow * (tail(self.shifts - end[:, None]) @ self.chances)
-        missed = np.exp(np.log(most) + _log_expm1(off) + log_tail(-end - off / self.shifts[0]))
-        upper = more * (1 + _MASS) - fall * (1 - _MASS) + missed * (1 + _MASS)
-        highest = np.maximum(share + wrong, 0.0)
-        lower = less * (1 - _MASS) - fall * (1 + _MASS)
+        farthest = -end - off / self.shifts[0]
+        missed = np.exp(log_share + _log_expm1(off) + log_tail(farthest))
+        lower = lower_gain * (1 - _MASS) - fall * (1 + _MASS)
+        upper = upper_gain * (1 + _MASS) - fall * (1 - _MASS) + missed * (1 + _MASS)
+        highest = np.maximum(share + share_error, 0.0)
         return Bounds(
             np.where(epsilon > 700, 0.0, lower),
             np.where(off < _NEAR, np.minimum(upper, highest), highest),
@@ -160,13 +170,14 @@ class MixtureProfile(Inverted):
             share = np.exp(exponent - top[:, None])
             total = share.sum(axis=1)
             share /= total[:, None]
-            rest = top + np.log(total) - log_target
+            gap = top + np.log(total) - log_target
             sizes = np.abs(constant) + self.shifts * np.abs(x[:, None])
             rounding = 8 * UNIT * (8 + np.abs(log_target) + (share * sizes).sum(axis=1))
-            if turn == _TURNS - 1 or (np.abs(rest) <= rounding).all():
+            close = np.abs(gap) <= rounding
+            if turn == _TURNS - 1 or close.all():
                 break
-            x = np.where(np.abs(rest) <= rounding, x, x - rest / (share @ self.shifts))
-        return x, np.abs(rest) + rounding + spread
+            x = np.where(close, x, x - gap / (share @ self.shifts))
+        return x, np.abs(gap) + rounding + spread
 
     def _masses(self, end: Floats) -> Floats:
         """Return the normal mass between end − s_j and end, one row an end."""
@@ -182,8 +193,9 @@ class MixtureProfile(Inverted):
         if narrow.any():
             width = self.shifts[narrow]
             total = np.zeros((end.size, width.size))
-            for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-                total += weight / 2 * density(end[:, None] - width * (1 - node) / 2)
+            for node, weight in zip(*_RULE, strict=True):
+                point = end[:, None] - width * (1 - node) / 2
+                total += weight / 2 * density(point)
             mass[:, narrow] = total * width
         return mass
 

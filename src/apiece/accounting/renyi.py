@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Bounds, Floats
-from apiece.accounting.selection import divergences
+from apiece.accounting.selection import selected_divergences
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import (
     Allocated,
@@ -31,23 +31,29 @@ from apiece.mechanisms import (
 from apiece.mechanisms.algebra import NormalForm, atoms_of
 
 _ROUND_UP = 1 + 1e-11
-_REACH = 9.5  # in standard deviations of the noise; the tail beyond is below 1e-20
-_AT_ONCE = 1 << 20  # at most this many nodes at once
-_MOST_NODES = 1 << 15  # for one order; beyond, sampling is ignored, which is an upper bound
+# In standard deviations of the noise; the tail beyond is below 1e-20.
+_REACH = 9.5
+# Nodes at once, at most.
+_AT_ONCE = 1 << 20
+# Nodes for one order, at most; beyond, sampling is ignored, which is an upper bound.
+_MOST_NODES = 1 << 15
 
 
 def gaussian(noise_multiplier: npt.ArrayLike, orders: npt.ArrayLike) -> Floats:
     """Return α/(2z²), of N(1, z²) against N(0, z²). Source: Mironov 2017, Prop. 7."""
-    z, alpha = np.asarray(noise_multiplier, float), np.asarray(orders, float)
+    z = np.asarray(noise_multiplier, float)
+    alpha = np.asarray(orders, float)
     return np.asarray(alpha / (2 * z * z) * _ROUND_UP)
 
 
 def laplace(noise_multiplier: npt.ArrayLike, orders: npt.ArrayLike) -> Floats:
     """Return the divergence of Lap(1, b) against Lap(0, b). Source: Mironov 2017, Prop. 6."""
-    b, alpha = np.asarray(noise_multiplier, float), np.asarray(orders, float)
-    up = np.log(alpha / (2 * alpha - 1)) + (alpha - 1) / b
-    down = np.log((alpha - 1) / (2 * alpha - 1)) - alpha / b
-    exact = np.logaddexp(up, down) / (alpha - 1)
+    b = np.asarray(noise_multiplier, float)
+    alpha = np.asarray(orders, float)
+    # The two terms of the moment, from below 0 and from above 1, with what lies between in both.
+    left = np.log(alpha / (2 * alpha - 1)) + (alpha - 1) / b
+    right = np.log((alpha - 1) / (2 * alpha - 1)) - alpha / b
+    exact = np.logaddexp(left, right) / (alpha - 1)
     # At orders near 1 or with much noise the logarithm is of a number near 1: allow for that.
     return np.asarray(np.minimum(exact * _ROUND_UP + 1e-15 / (alpha - 1), 1 / b))
 
@@ -68,22 +74,26 @@ def sampled_gaussian(
         np.asarray(probability, float),
         np.asarray(orders, float),
     )
-    out = np.array(gaussian(z, alpha), ndmin=1).ravel()
-    flat_z, flat_q, flat_alpha = (np.ravel(a) for a in (z, q, alpha))
+    divergence = np.array(gaussian(z, alpha), ndmin=1).ravel()
+    flat_z = np.ravel(z)
+    flat_q = np.ravel(q)
+    flat_alpha = np.ravel(alpha)
     step = np.minimum(0.5, flat_z / 3)
-    wanted = np.ceil((flat_alpha / flat_z + 2 * _REACH) / step) + 1
-    nodes = np.minimum(wanted, _MOST_NODES + 1).astype(int)
-    coined = np.flatnonzero((flat_q < 1) & (nodes <= _MOST_NODES))
-    coined = coined[np.argsort(-nodes[coined], kind="stable")]  # longest first
+    # The integrand's bulk lies between 0 and α/z, in units of u.
+    needed = np.ceil((flat_alpha / flat_z + 2 * _REACH) / step) + 1
+    nodes = np.minimum(needed, _MOST_NODES + 1).astype(int)
+    sampled = np.flatnonzero((flat_q < 1) & (nodes <= _MOST_NODES))
+    # The longest first, so that those at once are of about one length.
+    sampled = sampled[np.argsort(-nodes[sampled], kind="stable")]
     start = 0
-    while start < coined.size:
-        longest = int(nodes[coined[start]])
-        part = coined[start : start + max(1, _AT_ONCE // longest)]
-        out[part] = _by_quadrature(
+    while start < sampled.size:
+        longest = int(nodes[sampled[start]])
+        part = sampled[start : start + max(1, _AT_ONCE // longest)]
+        divergence[part] = _integrate(
             flat_z[part], flat_q[part], flat_alpha[part], step[part], longest
         )
         start += part.size
-    return out.reshape(z.shape)
+    return divergence.reshape(z.shape)
 
 
 def sampled_laplace(noise_multiplier: float, probability: float, orders: npt.ArrayLike) -> Floats:
@@ -95,14 +105,14 @@ def sampled_laplace(noise_multiplier: float, probability: float, orders: npt.Arr
     # 4: the nearest singularity is π away, which leaves an error below 1e-20 of the whole. Where
     # that takes more than 2¹⁵ nodes, sampling is ignored, which is an upper bound.
     alpha = np.asarray(orders, float)
-    whole = laplace(noise_multiplier, alpha)
-    values = [
-        max(_laplace_excess(noise_multiplier, probability, b) for b in (order, 1 - order))
-        / (order - 1)
-        * _ROUND_UP
-        for order in alpha.ravel()
-    ]
-    return np.asarray(np.fmin(np.reshape(values, alpha.shape), whole))
+    unsampled = laplace(noise_multiplier, alpha)
+    values = []
+    for order in alpha.ravel():
+        remove = _log_laplace_moment(noise_multiplier, probability, order)
+        add = _log_laplace_moment(noise_multiplier, probability, 1 - order)
+        values.append(max(remove, add) / (order - 1) * _ROUND_UP)
+    # Of a value and NaN, `fmin` takes the value.
+    return np.asarray(np.fmin(np.reshape(values, alpha.shape), unsampled))
 
 
 def discrete(atoms: Atoms, orders: npt.ArrayLike) -> Floats:
@@ -112,9 +122,10 @@ def discrete(atoms: Atoms, orders: npt.ArrayLike) -> Floats:
     if atoms.only_p > 0 or atoms.only_q > 0:
         return np.full(alpha.shape, np.inf)
     powers = np.stack([alpha, 1 - alpha])[..., None]
-    moment = np.logaddexp.reduce(np.log(atoms.mass) + powers * atoms.log_ratio, axis=-1)
+    log_terms = np.log(atoms.mass) + powers * atoms.log_ratio
+    log_moment = np.logaddexp.reduce(log_terms, axis=-1).max(axis=0)
     rounding = (atoms.error + 2.0**-50) * (1 + alpha)
-    return np.asarray(np.maximum((moment.max(axis=0) + rounding) / (alpha - 1), 0.0) * _ROUND_UP)
+    return np.asarray(np.maximum((log_moment + rounding) / (alpha - 1), 0.0) * _ROUND_UP)
 
 
 def mixture(step: MixtureOfGaussians, orders: npt.ArrayLike) -> Floats:
@@ -122,18 +133,19 @@ def mixture(step: MixtureOfGaussians, orders: npt.ArrayLike) -> Floats:
     # r^α and r^{1−α} are convex in the ratio r, which is a mean of those of single Gaussians. Under
     # Q both moments of the latter are e^{α(α − 1)s²/(2z²)}.
     alpha = np.asarray(orders, float)
-    shifts, chances = np.array(step.shifts) / step.noise_multiplier, np.array(step.chances)
+    shifts = np.array(step.shifts) / step.noise_multiplier
+    chances = np.array(step.chances)
     exponent = (alpha * (alpha - 1))[..., None] * shifts**2 / 2
-    grown = np.logaddexp.reduce(np.log(chances) + _log_expm1(exponent), axis=-1)
-    return np.asarray(np.logaddexp(0.0, grown) / (alpha - 1) * _ROUND_UP)
+    log_growth = np.logaddexp.reduce(np.log(chances) + _log_expm1(exponent), axis=-1)
+    return np.asarray(np.logaddexp(0.0, log_growth) / (alpha - 1) * _ROUND_UP)
 
 
 def behind_coin(divergence: Floats, probability: float, orders: Floats) -> Floats:
     """Return an upper bound on the divergence of a step behind a coin, from that of the step."""
     # E_Q[(1 − q + q·r)^α] ≤ 1 − q + q·E_Q[r^α], by convexity, and so with 1 − α for α.
-    grown = math.log(probability) + _log_expm1((orders - 1) * divergence)
+    log_growth = math.log(probability) + _log_expm1((orders - 1) * divergence)
     with np.errstate(invalid="ignore"):
-        amplified = np.logaddexp(0.0, grown) / (orders - 1) * _ROUND_UP
+        amplified = np.logaddexp(0.0, log_growth) / (orders - 1) * _ROUND_UP
     return np.asarray(np.fmin(amplified, divergence))
 
 
@@ -143,38 +155,48 @@ def _log_expm1(x: Floats) -> Floats:
         return np.asarray(np.where(x < 30, np.log(np.expm1(np.minimum(x, 30.0))), x))
 
 
-def _laplace_excess(b: float, q: float, power: float) -> float:
+def _log_laplace_moment(b: float, q: float, power: float) -> float:
     """Return log E_Q[r^power] for one coin before a Laplace step; NaN where that takes too long."""
     panels = math.ceil(max(1 / b, (2 * abs(power) + 1) / (4 * b)))
     if 16 * panels > _MOST_NODES:
         return math.nan
     nodes, weights = np.polynomial.legendre.leggauss(16)
     x = ((np.arange(panels)[:, None] + (nodes + 1) / 2) / panels).ravel()
-    log_mass = np.log(np.tile(weights, panels) / (4 * b * panels)) - x / b
+    log_density_mass = np.log(np.tile(weights, panels) / (4 * b * panels)) - x / b
+    # The two atoms, at the ends, hold half of the mass each under Q and under P₁.
     rho = np.concatenate(([-1 / b], (2 * x - 1) / b, [1 / b]))
-    log_mass = np.concatenate(([math.log(0.5)], log_mass, [-1 / b + math.log(0.5)]))
-    values = _log_excess_any_power(q * np.expm1(rho), power) + log_mass
-    return float(np.logaddexp(0.0, np.logaddexp.reduce(values)))
+    log_mass = np.concatenate(([math.log(0.5)], log_density_mass, [-1 / b + math.log(0.5)]))
+    log_terms = _log_excess_any_power(q * np.expm1(rho), power) + log_mass
+    return float(np.logaddexp(0.0, np.logaddexp.reduce(log_terms)))
 
 
 def _log_excess_any_power(r: Floats, power: float) -> Floats:
     """Return log((1 + r)^β − 1 − βr) for r > −1 and β > 1 or β < 0."""
     log_power = power * np.log1p(r)
     with np.errstate(divide="ignore", over="ignore"):
-        small = np.log(np.maximum(np.expm1(np.minimum(log_power, 50.0)) - power * r, 0.0))
+        excess = np.expm1(np.minimum(log_power, 50.0)) - power * r
+        small = np.log(np.maximum(excess, 0.0))
+        # The power factored out, where it may overflow.
         large = log_power + np.log1p(-(1 + power * r) * np.exp(-log_power))
     plain = np.where(log_power < 50, small, large)
-    return np.where(np.abs(r) * max(abs(power), 1.0) < 0.1, _log_series(r, np.array(power)), plain)
+    # Near 0 the terms cancel: the binomial series has none of the first two.
+    by_series = np.abs(r) * max(abs(power), 1.0) < 0.1
+    return np.where(by_series, _log_series(r, np.array(power)), plain)
 
 
-def _by_quadrature(z: Floats, q: Floats, alpha: Floats, step: Floats, nodes: int) -> Floats:
-    z, q, alpha, step = (a[:, None] for a in (z, q, alpha, step))
+def _integrate(z: Floats, q: Floats, alpha: Floats, step: Floats, nodes: int) -> Floats:
+    """Return divergences behind a coin, one an entry, by the trapezoidal rule."""
+    z = z[:, None]
+    q = q[:, None]
+    alpha = alpha[:, None]
+    step = step[:, None]
     u = step * np.arange(nodes) - _REACH
     with np.errstate(divide="ignore"):
-        values = _log_excess_power(u / z - 0.5 / z**2, q, alpha) - 0.5 * u * u
-    peak = values.max(axis=1, keepdims=True)
+        log_integrand = _log_excess_power(u / z - 0.5 / z**2, q, alpha) - 0.5 * u * u
+    peak = log_integrand.max(axis=1, keepdims=True)
     peak = np.where(np.isfinite(peak), peak, 0.0)
-    total = np.exp(values - peak).sum(axis=1) * step[:, 0] / math.sqrt(2 * math.pi)
+    sums = np.exp(log_integrand - peak).sum(axis=1)
+    total = sums * step[:, 0] / math.sqrt(2 * math.pi)
     with np.errstate(divide="ignore"):
         log_excess = np.log(total) + peak[:, 0]
     return np.asarray(np.logaddexp(0.0, log_excess) / (alpha[:, 0] - 1) * _ROUND_UP)
@@ -183,32 +205,39 @@ def _by_quadrature(z: Floats, q: Floats, alpha: Floats, step: Floats, nodes: int
 def _log_excess_power(w: Floats, q: Floats, alpha: Floats) -> Floats:
     """Return log((1 + r)^α − 1 − αr) for r = q(e^w − 1), to nearly full relative precision."""
     r = q * np.expm1(np.minimum(w, 40.0))
+    # Past the range of e^w: log(q·e^w + 1 − q), by its larger term.
     far = np.log(q) + w + np.log1p((1 - q) / q * np.exp(-np.maximum(w, 40.0)))
     log_ratio = np.where(w < 40, np.log1p(r), far)
     power = alpha * log_ratio
     # r large: factor the power out; r negative: no overflow; r small: the binomial series.
-    up = np.maximum(log_ratio, 0.0)
-    rest = np.exp(-alpha * up) - alpha * np.expm1(-up) * np.exp((1 - alpha) * up)
+    positive_log = np.maximum(log_ratio, 0.0)
+    linear = alpha * np.expm1(-positive_log) * np.exp((1 - alpha) * positive_log)
+    subtracted = np.exp(-alpha * positive_log) - linear
     with np.errstate(divide="ignore"):
-        large = power + np.log1p(-np.minimum(rest, 1.0))
-    negative = np.log(np.maximum(np.expm1(np.minimum(power, 0.0)) - alpha * r, 0.0))
-    return np.where(
-        np.abs(r) * alpha < 0.1, _log_series(r, alpha), np.where(r > 0, large, negative)
-    )
+        large = power + np.log1p(-np.minimum(subtracted, 1.0))
+    excess = np.expm1(np.minimum(power, 0.0)) - alpha * r
+    negative = np.log(np.maximum(excess, 0.0))
+    plain = np.where(r > 0, large, negative)
+    return np.where(np.abs(r) * alpha < 0.1, _log_series(r, alpha), plain)
 
 
 def _log_series(r: Floats, alpha: Floats) -> Floats:
     """Return log of Σ_{k ≥ 2} C(α, k)·r^k for |αr| < 0.1."""
     r = np.clip(r, -0.1, 0.1)
+    # Over its first term, by Horner's scheme.
     total = np.ones(np.broadcast(r, alpha).shape)
     for k in range(14, 2, -1):
         total = 1 + total * (alpha - k + 1) / k * r
     return np.asarray(np.log(alpha * (alpha - 1) / 2 * r * r * np.maximum(total, 0.0)))
 
 
+# An upper bound on δ never goes below it.
 _SMALLEST = 1e-300
-_SPACING = 0.1  # of the orders tried first, of log(α − 1)
-_CLOSER = ((0.1, 16), (0.0133, 12))  # how far around the best, and how many orders
+# Spacing of the orders tried first, in log(α − 1).
+_SPACING = 0.1
+# How far around the best order closer ones are tried, in log(α − 1), and how many.
+_CLOSER = ((0.1, 16), (0.0133, 12))
+# Factor by which δ(0) at the first orders may be off.
 _CLOSE = 2.0
 _LARGEST_ORDER = 1e15
 
@@ -218,15 +247,19 @@ def epsilon_at(divergence: Floats, orders: Floats, delta: Floats) -> Floats:
     # ε = R + log((α − 1)/α) − (log δ + log α)/(α − 1), and 0 where total variation, at most √(1 −
     # e^{−R}), is below δ. Source: Canonne, Kamath, Steinke 2020, Prop. 12 (equally Asoodeh et al.
     # 2020); Bretagnolle and Huber 1979.
-    least = orders - 1
-    epsilon = divergence + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / least
-    epsilon = np.maximum(epsilon + 1e-15 * (1 + np.abs(np.log(delta)) / least), 0.0)
-    return np.where(np.sqrt(-np.expm1(-divergence)) * (1 + 1e-12) <= delta, 0.0, epsilon)
+    excess = orders - 1
+    log_delta = np.log(delta)
+    epsilon = divergence + np.log1p(-1 / orders) - (log_delta + np.log(orders)) / excess
+    rounding = 1e-15 * (1 + np.abs(log_delta) / excess)
+    epsilon = np.maximum(epsilon + rounding, 0.0)
+    variation = np.sqrt(-np.expm1(-divergence)) * (1 + 1e-12)
+    return np.where(variation <= delta, 0.0, epsilon)
 
 
 def delta_at(divergence: Floats, orders: Floats, epsilon: Floats) -> Floats:
     """Return the δ that order α with divergence R gives at ε ≥ 0; sources as `epsilon_at`."""
-    exponent = (orders - 1) * (divergence - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+    excess = divergence - epsilon + np.log1p(-1 / orders)
+    exponent = (orders - 1) * excess - np.log(orders)
     rounding = 1e-15 * (orders - 1) * (1 + epsilon + divergence)
     delta = np.exp(np.minimum(exponent + rounding, 0.0)) * (1 + 1e-12)
     variation = np.sqrt(-np.expm1(-divergence)) * (1 + 1e-12)
@@ -239,50 +272,60 @@ class RenyiProfile:
 
     # ε has a sharp least value at the order where the divergence takes off. So orders are tried far
     # apart first; then around the best one, for each value asked, closer and closer. Orders tried
-    # are kept, and an answer never depends on what was asked before.
+    # stay in `_divergences`, by the path of best orders that leads to them, and an answer never
+    # depends on what was asked before.
 
     steps: NormalForm
     orders: Floats
-    _tried: dict[tuple[int, ...], tuple[Floats, Floats]] = field(default_factory=dict, repr=False)
+    _divergences: dict[tuple[int, ...], tuple[Floats, Floats]] = field(
+        default_factory=dict, repr=False
+    )
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) by the best order."""
-        upper = self._least(delta_at, epsilon)
+        upper = self._minimise(delta_at, epsilon)
         return Bounds(np.zeros(upper.shape), np.minimum(upper, 1.0))
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ) by the best order; 0 where δ(0), whose best order is another, is at most δ."""
-        upper, nothing = self._least(epsilon_at, delta), np.zeros(1)
-        # orders closer by lower δ(0) by far less than this, so that most need not look for them
-        orders, divergence = self.at(())
-        if (delta_at(divergence, orders, nothing) <= _CLOSE * delta.max(initial=0.0)).any():
-            upper = np.where(self.delta(nothing).upper <= delta, 0.0, upper)
+        upper = self._minimise(epsilon_at, delta)
+        zero = np.zeros(1)
+        # Orders closer by lower δ(0) by far less than this, so that most need not look for them.
+        orders, divergence = self.divergences(())
+        advantage = delta_at(divergence, orders, zero)
+        if (advantage <= _CLOSE * delta.max(initial=0.0)).any():
+            upper = np.where(self.delta(zero).upper <= delta, 0.0, upper)
         return Bounds(np.zeros(upper.shape), upper)
 
-    def _least(self, ask: Callable[[Floats, Floats, Floats], Floats], values: Floats) -> Floats:
+    def _minimise(self, ask: Callable[[Floats, Floats, Floats], Floats], values: Floats) -> Floats:
         """Return the least bound at each value."""
         least = np.full(values.shape, np.inf)
-        waiting: list[tuple[tuple[int, ...], npt.NDArray[np.intp]]] = [((), np.arange(values.size))]
+        everyone = np.arange(values.size)
+        waiting: list[tuple[tuple[int, ...], npt.NDArray[np.intp]]] = [((), everyone)]
         while waiting:
-            place, members = waiting.pop()
-            orders, divergence = self.at(place)
+            path, members = waiting.pop()
+            orders, divergence = self.divergences(path)
             bounds = ask(divergence, orders, values[members, None])
             least[members] = np.minimum(least[members], bounds.min(axis=1))
-            if len(place) < len(_CLOSER):
+            if len(path) < len(_CLOSER):
                 best = bounds.argmin(axis=1)
-                waiting += [((*place, int(k)), members[best == k]) for k in np.unique(best)]
+                waiting += [((*path, int(k)), members[best == k]) for k in np.unique(best)]
         return least
 
-    def at(self, place: tuple[int, ...]) -> tuple[Floats, Floats]:
-        """Return the orders around the one at a place, and their divergences."""
-        if place not in self._tried:
+    def divergences(self, path: tuple[int, ...]) -> tuple[Floats, Floats]:
+        """Return the orders around the one that a path leads to, and their divergences.
+
+        A path is the number of an order among the first ones, then among those around it, ….
+        """
+        if path not in self._divergences:
             orders = self.orders
-            if place:
-                width, count = _CLOSER[len(place) - 1]
-                middle = math.log(self.at(place[:-1])[0][place[-1]] - 1)
+            if path:
+                width, count = _CLOSER[len(path) - 1]
+                farther, _ = self.divergences(path[:-1])
+                middle = math.log(farther[path[-1]] - 1)
                 orders = 1 + np.exp(middle + np.linspace(-width, width, count))
-            self._tried[place] = orders, _total(self.steps, orders)
-        return self._tried[place]
+            self._divergences[path] = (orders, _add_divergences(self.steps, orders))
+        return self._divergences[path]
 
 
 def divergence(mechanism: Mechanism, orders: npt.ArrayLike) -> Floats:
@@ -292,17 +335,19 @@ def divergence(mechanism: Mechanism, orders: npt.ArrayLike) -> Floats:
         raise InputError(
             f"orders from {alpha.min()!s} to {alpha.max()!s}: must be above 1 and finite"
         )
-    return _total(flatten(mechanism), alpha)
+    return _add_divergences(flatten(mechanism), alpha)
 
 
-def _total(steps: NormalForm, orders: Floats) -> Floats:
+def _add_divergences(steps: NormalForm, orders: Floats) -> Floats:
+    """Return the divergences of a composition: those of its steps add up."""
     total = np.zeros(orders.shape)
     for step, times in steps:
-        total = total + times * _step(step, orders)
+        total = total + times * _step_divergence(step, orders)
     return total
 
 
-def _step(step: Mechanism, orders: Floats) -> Floats:
+def _step_divergence(step: Mechanism, orders: Floats) -> Floats:
+    """Return an upper bound on the divergence of one step; raise where none is known."""
     match step:
         case Gaussian(noise_multiplier):
             return gaussian(noise_multiplier, orders)
@@ -314,8 +359,9 @@ def _step(step: Mechanism, orders: Floats) -> Floats:
             return sampled_laplace(noise_multiplier, probability, orders)
         case Selected(mechanisms, runs):
             steps = [flatten(mechanism) for mechanism in mechanisms]
-            each = [partial(_total, one) for one in steps]
-            return divergences(each, [renyi(one) for one in steps], runs, orders)
+            divergences = [partial(_add_divergences, part) for part in steps]
+            profiles = [renyi(part) for part in steps]
+            return selected_divergences(divergences, profiles, runs, orders)
         case DiscreteGaussian(scale, sensitivity):
             # No more than without rounding (Canonne, Kamath, Steinke 2020, Proposition 5).
             return gaussian(scale / sensitivity, orders)
@@ -327,18 +373,21 @@ def _step(step: Mechanism, orders: Floats) -> Floats:
         case _ if (atoms := atoms_of(step)) is not None and not atoms.outside_p:
             return discrete(atoms, orders)
         case Sampled(inner, probability):
-            return behind_coin(_total(flatten(inner), orders), probability, orders)
+            return behind_coin(_add_divergences(flatten(inner), orders), probability, orders)
         case _:
             raise UnsupportedError(f"method 'rdp': no Rényi divergence of {step!r} is known")
 
 
 def renyi(steps: NormalForm) -> RenyiProfile:
     """Return an upper bound on the profile of at least one step; raise as `divergence` does."""
-    high = min(2 + 2 * max(_largest_order(step) for step, _ in steps), _LARGEST_ORDER)
+    largest_order = max(_largest_order(step) for step, _ in steps)
+    high = min(2 + 2 * largest_order, _LARGEST_ORDER)
     low = min(1e-3, high * 1e-5)
-    orders = 1 + np.geomspace(low, high, math.ceil(math.log(high / low) / _SPACING) + 1)
+    count = math.ceil(math.log(high / low) / _SPACING) + 1
+    orders = 1 + np.geomspace(low, high, count)
     profile = RenyiProfile(steps, orders)
-    profile.at(())  # raises where a step has no divergence
+    # Raises where a step has no divergence.
+    profile.divergences(())
     return profile
 
 
@@ -354,23 +403,27 @@ def _largest_order(step: Mechanism) -> float:
         case Sampled(Gaussian(z), q):
             return max(12 * z, -z * z * math.log(q))
         case Selected(mechanisms):
-            return max(_largest_order(one) for part in mechanisms for one, _ in flatten(part))
+            steps = [step for mechanism in mechanisms for step, _ in flatten(mechanism)]
+            return max(_largest_order(step) for step in steps)
         case DiscreteGaussian(scale, sensitivity):
             return 12 * scale / sensitivity
         case Allocated(z):
             return 12 * z
         case MixtureOfGaussians(z, shifts, chances):
-            each = zip(shifts, chances, strict=True)
-            return max(max(12 * z / s, -((z / s) ** 2) * math.log(c)) for s, c in each)
+            return max(
+                max(12 * z / shift, -((z / shift) ** 2) * math.log(chance))
+                for shift, chance in zip(shifts, chances, strict=True)
+            )
         case _ if (atoms := atoms_of(step)) is not None:
             largest = float(np.abs(atoms.log_ratio).max(initial=0.0))
             return 70 / min(max(largest, 1e-6), 1.0)
         case Sampled(inner, q):
-            steps = flatten(inner)
-            order = max(_largest_order(one) for one, _ in steps)
+            inner_steps = flatten(inner)
+            order = max(_largest_order(part) for part, _ in inner_steps)
             # As far as the coin still hides most of a moment.
             while order < _LARGEST_ORDER:
-                moment = order * float(_total(steps, np.array([1 + order]))[0])
+                divergence = float(_add_divergences(inner_steps, np.array([1 + order]))[0])
+                moment = order * divergence
                 if not moment < 40 - math.log(q):
                     break
                 order *= 2

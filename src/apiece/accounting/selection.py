@@ -40,32 +40,39 @@ from dataclasses import dataclass
 import numpy as np
 
 from apiece._types import Bounds, Floats
-from apiece.accounting.bounds import Inverted, Profile, ascending
+from apiece.accounting.bounds import Inverted, Profile, evaluate_ascending
 from apiece.mechanisms import Runs
 
-_UP = 1 + 1e-9  # covers the rounding of a few operations, and of E[K] by its rate
+# Covers the rounding of a few operations, and of E[K] by its rate.
+_UP = 1 + 1e-9
+# ε at which the profile of a run is looked at.
 _NODES = np.concatenate(([0.0], np.geomspace(1e-4, 60.0, 900)))
-_NOTHING = 1e-25  # a δ from which on no larger ε is looked at
+# A δ from which on no larger ε is looked at.
+_NOTHING = 1e-25
+# Levels v, falling.
 _LEVELS = np.concatenate((np.geomspace(1.0, 1e-12, 240), [0.0]))
 
 
 def _lines(nodes: Floats, delta: Floats) -> tuple[Floats, Floats]:
     """Return (a, b) of lines above the greatest power of one run, from its δ at nodes ≥ 0."""
     # By the mirrored test, G(u) ≤ 1 − e^{−x}(1 − δ(x) − u); and G is at most 1.
-    slope = np.concatenate((np.exp(nodes), np.exp(-nodes), [0.0]))
-    offset = np.concatenate((delta, 1 - np.exp(-nodes) * (1 - delta), [1.0]))
+    mirrored = np.exp(-nodes)
+    slope = np.concatenate((np.exp(nodes), mirrored, [0.0]))
+    offset = np.concatenate((delta, 1 - mirrored * (1 - delta), [1.0]))
     return slope, np.minimum(offset * _UP, 1.0)
 
 
-def _followed(profile: Profile) -> tuple[Floats, Floats]:
+def _follow_profile(profile: Profile) -> tuple[Floats, Floats]:
     """Return nodes of ε, and δ there from above, up to where nothing is left of it."""
-    nodes, bounds = ascending(
-        profile.delta, _NODES, lambda _, delta: float(delta.upper[-1]) <= _NOTHING
-    )
+
+    def is_enough(_: Floats, delta: Bounds) -> bool:
+        return float(delta.upper[-1]) <= _NOTHING
+
+    nodes, bounds = evaluate_ascending(profile.delta, _NODES, is_enough)
     return nodes, bounds.upper
 
 
-def _continued(delta: Floats, size: int) -> Floats:
+def _continue_profile(delta: Floats, size: int) -> Floats:
     """Return δ at `size` nodes: beyond where it was followed it is at most what it was there."""
     return np.pad(delta, (0, size - delta.size), mode="edge")
 
@@ -76,76 +83,91 @@ def on_chords(nodes: Floats, delta: Floats, epsilon: Floats) -> Floats:
     A profile is convex in e^ε, so that it lies below the chords that are straight in e^ε. In ε it
     is concave between the losses of a mechanism with few outcomes, and lies above its chords.
     """
-    right = np.clip(np.searchsorted(nodes, epsilon, side="right"), 1, nodes.size - 1)
+    number = np.searchsorted(nodes, epsilon, side="right")
+    right = np.clip(number, 1, nodes.size - 1)
     low = nodes[right - 1]
     high = nodes[right]
     # Past the last node the profile is at most what it is there.
-    at = np.minimum(epsilon, high)
+    epsilon = np.minimum(epsilon, high)
     # Both weights are quotients of differences of exponentials, so that neither loses digits.
-    on_right = np.expm1(at - low) / np.expm1(high - low)
-    on_left = np.expm1(at - high) / np.expm1(low - high)
-    return np.asarray(delta[right - 1] * on_left + delta[right] * on_right)
+    right_weight = np.expm1(epsilon - low) / np.expm1(high - low)
+    left_weight = np.expm1(epsilon - high) / np.expm1(low - high)
+    return np.asarray(delta[right - 1] * left_weight + delta[right] * right_weight)
 
 
 @dataclass(frozen=True, eq=False)
 class SelectedProfile(Inverted):
     """An upper bound on the profile of the best of some runs, by hockey-sticks; the lower is 0."""
 
-    nodes: Floats  # 0 and rising
-    base: Floats  # δ of one run there, from above
-    shift: Floats  # C(v) at each level v
-    weight: Floats  # f′(0), then what f′ rises by between levels
+    # 0 and rising.
+    nodes: Floats
+    # δ of one run there, from above.
+    base: Floats
+    # C(v) at each level v.
+    shift: Floats
+    # f′(0), then what f′ rises by between levels.
+    weight: Floats
 
     @classmethod
     def of(cls, profiles: Sequence[Profile], runs: Runs) -> SelectedProfile:
         """Return the bound for runs whose profile is one of these."""
-        parts = [_followed(profile) for profile in profiles]
-        nodes = max((each[0] for each in parts), key=len)
-        base = np.max([_continued(delta, nodes.size) for _, delta in parts], axis=0)
+        parts = [_follow_profile(profile) for profile in profiles]
+        nodes = max((part_nodes for part_nodes, _ in parts), key=len)
+        base = np.max([_continue_profile(delta, nodes.size) for _, delta in parts], axis=0)
         slope, offset = _lines(nodes, base)
-        at_end = runs.decay(slope * _LEVELS[:, None] + offset) - runs.decay(_LEVELS)[:, None]
-        shift = np.maximum(at_end, runs.decay(offset)).min(axis=1)
-        density = runs.mean * np.exp(-runs.decay(_LEVELS))
+        level_decay = runs.decay(_LEVELS)
+        line_decay = runs.decay(slope * _LEVELS[:, None] + offset)
+        # On one line h(a·u + b) − h(u) is monotone: its supremum is at u = v or at u = 0.
+        level_end = line_decay - level_decay[:, None]
+        shift = np.maximum(level_end, runs.decay(offset)).min(axis=1)
+        density = runs.mean * np.exp(-level_decay)
         weight = np.concatenate((density[:1], np.maximum(np.diff(density), 0.0)))
-        shift = np.concatenate((shift[:1], shift[:-1]))  # at the upper end of each layer
+        # C at the upper end of each layer, where it is larger.
+        shift = np.concatenate((shift[:1], shift[:-1]))
         return cls(nodes, base, shift * _UP + 1e-12, weight * _UP)
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε)."""
         upper = np.empty(epsilon.shape)
+        # Outputs with u ≤ v have chance v.
         cap = np.concatenate(([1.0], _LEVELS[:-1]))
         for start in range(0, epsilon.size, 1000):
-            part = epsilon[start : start + 1000, None]
-            upper[start : start + 1000] = (
-                np.minimum(self._one(part - self.shift), cap) @ self.weight
-            )
+            part = slice(start, start + 1000)
+            run_delta = self._run_delta(epsilon[part, None] - self.shift)
+            upper[part] = np.minimum(run_delta, cap) @ self.weight
         return Bounds(np.zeros(epsilon.shape), np.minimum(upper * _UP, 1.0))
 
-    def _one(self, x: Floats) -> Floats:
+    def _run_delta(self, x: Floats) -> Floats:
         """Return an upper bound on δ of one run, at any real x."""
+        # Below 0 by mirroring: δ(−x) = 1 − e^{−x} + e^{−x}·δ(x).
         size = np.abs(x)
-        there = on_chords(self.nodes, self.base, size)
-        return np.where(x >= 0, there, -np.expm1(-size) + np.exp(-size) * there)
+        delta = on_chords(self.nodes, self.base, size)
+        return np.where(x >= 0, delta, -np.expm1(-size) + np.exp(-size) * delta)
 
 
-def divergences(
-    renyi: Sequence[Callable[[Floats], Floats]],
+def selected_divergences(
+    divergences: Sequence[Callable[[Floats], Floats]],
     profiles: Sequence[Profile],
     runs: Runs,
     orders: Floats,
 ) -> Floats:
     """Return upper bounds on Rényi divergences of the best of some runs, from those of one run."""
-    nodes = _NODES[::15]  # fewer: each is a search over orders
-    slope, offset = _lines(nodes, np.max([p.delta(nodes).upper for p in profiles], axis=0))
-    one = np.max([divergence(orders) for divergence in renyi], axis=0)
-    more = np.empty(orders.shape)
-    for place, alpha in np.ndenumerate(orders):
-        ends = np.stack([np.zeros(slope.shape), np.ones(slope.shape)])
-        if runs.shape is not None:  # where the exponent is stationary, if within [0, 1]
+    # Fewer nodes: each is a search over orders.
+    nodes = _NODES[::15]
+    delta = np.max([profile.delta(nodes).upper for profile in profiles], axis=0)
+    slope, offset = _lines(nodes, delta)
+    run = np.max([divergence(orders) for divergence in divergences], axis=0)
+    log_gain = np.empty(orders.shape)
+    for index, alpha in np.ndenumerate(orders):
+        u = np.stack([np.zeros(slope.shape), np.ones(slope.shape)])
+        if runs.shape is not None:
+            # Where the exponent is stationary, if within [0, 1].
             rise = (alpha - 1) * slope - alpha * (1 + runs.rate * offset)
             with np.errstate(divide="ignore", invalid="ignore"):
-                between = np.nan_to_num(rise / (runs.rate * slope))
-            ends = np.concatenate([ends, np.clip(between, 0.0, 1.0)[None]])
-        exponent = (alpha - 1) * runs.decay(slope * ends + offset) - alpha * runs.decay(ends)
-        more[place] = float(exponent.max(axis=0).min())
-    return np.asarray((one + (math.log(runs.mean) + more) / (orders - 1)) * _UP)
+                stationary = np.nan_to_num(rise / (runs.rate * slope))
+            u = np.concatenate([u, np.clip(stationary, 0.0, 1.0)[None]])
+        line_decay = runs.decay(slope * u + offset)
+        exponent = (alpha - 1) * line_decay - alpha * runs.decay(u)
+        log_gain[index] = float(exponent.max(axis=0).min())
+    gain = (math.log(runs.mean) + log_gain) / (orders - 1)
+    return np.asarray((run + gain) * _UP)

@@ -19,10 +19,12 @@ from apiece.filters.convert import SHARE, ULP
 from apiece.mechanisms import Mechanism
 from apiece.numerics.gaussian import gaussian_epsilon_above
 
-_BELOW: Final = 1 - 2.0**-12  # a whole slack is still in the account when both are whole units
+# A slack that is a whole share of δ is still in the account when both are whole units.
+_BELOW: Final = 1 - 2.0**-12
 SHARES: Final = np.append(np.arange(9, 0, -1) / 10, [0.05, 0.025])
-"""Of δ: what is looked at as the slack of accounts (`Costs.shares`)."""
-_TRIED: Final = np.concatenate([SHARES, SHARES[-1] * 0.5 ** np.arange(1, 8), [0.0]])
+"""Shares of δ that are looked at as the slack of accounts (`Costs.shares`)."""
+# Shares of δ that are looked at as the slack of a cost.
+_COST_SHARES: Final = np.concatenate([SHARES, SHARES[-1] * 0.5 ** np.arange(1, 8), [0.0]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +56,8 @@ class Costs:
     group: Integers | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        loss, slack = (np.asarray(each, np.float64) for each in (self.loss, self.slack))
+        loss = np.asarray(self.loss, np.float64)
+        slack = np.asarray(self.slack, np.float64)
         if loss.ndim != 2 or loss.shape != slack.shape or not loss.shape[1]:
             raise InputError(
                 f"costs: loss has shape {loss.shape}, slack {slack.shape}; give (groups, pairs)"
@@ -65,7 +68,7 @@ class Costs:
         put(self, "loss", loss)
         put(self, "slack", slack)
         if self.group is not None:
-            put(self, "group", _rows(self.group, len(loss)))
+            put(self, "group", _check_group(self.group, len(loss)))
 
     @classmethod
     def fixed(cls, loss: npt.ArrayLike, slack: npt.ArrayLike = 0.0) -> Costs:
@@ -84,8 +87,8 @@ class Costs:
             2
         """
         common_index(loss=loss, slack=slack)
-        each, told = np.broadcast_arrays(np.atleast_1d(loss), np.atleast_1d(slack))
-        return cls(each[:, None], told[:, None])
+        losses, slacks = np.broadcast_arrays(np.atleast_1d(loss), np.atleast_1d(slack))
+        return cls(losses[:, None], slacks[:, None])
 
     def __len__(self) -> int:
         return len(self.loss if self.group is None else self.group)
@@ -99,8 +102,8 @@ class Costs:
         Raises:
             InputError: For a place that is not there.
         """
-        place = _rows(group, len(self))
-        return Costs(self.loss, self.slack, place if self.group is None else self.group[place])
+        rows = _check_group(group, len(self))
+        return Costs(self.loss, self.slack, rows if self.group is None else self.group[rows])
 
     def epsilon(
         self, delta: npt.ArrayLike, share: npt.ArrayLike = SHARE, *, times: int = 1
@@ -115,17 +118,21 @@ class Costs:
         Guarantee:
             Rounded up.
         """
-        loss, told = self.rows()
-        delta, share = (
-            np.broadcast_to(np.asarray(each, np.float64), (len(self),)) for each in (delta, share)
-        )
-        kept = delta * share
-        fits = np.where(told * times <= kept[:, None], loss, np.inf)
-        pays = fits.min(axis=1) * times * (1 + ULP)
-        rest = np.where(kept > 0, (delta - kept) / (1 - kept), delta)
-        known = np.isfinite(pays)
-        mu = np.sqrt(np.where(known, pays, 0.0)) * (1 + 4 * ULP)
-        return np.where(known, gaussian_epsilon_above(mu, rest * (1 - 8 * ULP)), np.inf)
+        loss, slack = self.rows()
+        shape = (len(self),)
+        delta = np.broadcast_to(np.asarray(delta, np.float64), shape)
+        share = np.broadcast_to(np.asarray(share, np.float64), shape)
+        account_slack = delta * share
+        # Of the pairs whose slack the account has, the one of the least μ².
+        fits = slack * times <= account_slack[:, None]
+        square = np.where(fits, loss, np.inf).min(axis=1) * times * (1 + ULP)
+        # δ = s + (1 − s)·G(ε) leaves the Gaussian (δ − s)/(1 − s), rounded down.
+        remaining = (delta - account_slack) / (1 - account_slack)
+        gaussian_delta = np.where(account_slack > 0, remaining, delta)
+        finite = np.isfinite(square)
+        mu = np.sqrt(np.where(finite, square, 0.0)) * (1 + 4 * ULP)
+        epsilon = gaussian_epsilon_above(mu, gaussian_delta * (1 - 8 * ULP))
+        return np.where(finite, epsilon, np.inf)
 
     def shares(self, delta: npt.ArrayLike, *, times: int = 1) -> Floats:
         """Return which share of δ, of `SHARES`, lets the least account pay: one a person.
@@ -142,12 +149,15 @@ class Costs:
             >>> share.tolist(), rare.epsilon(1e-6, [0.1, share[0]][0]) > rare.epsilon(1e-6, share)
             ([0.7], array([ True]))
         """
-        each = Costs(self.loss, self.slack)
-        if self.group is not None and np.ndim(delta):
-            each = self
-        told = np.array([each.epsilon(delta, share, times=times) for share in SHARES[::-1]])
-        best = SHARES[::-1][told.argmin(axis=0)]
-        return np.asarray(best if each is self or self.group is None else best[self.group])
+        # One δ for all: one look a group, not one a person.
+        by_group = self.group is not None and not np.ndim(delta)
+        costs = self
+        if by_group:
+            costs = Costs(self.loss, self.slack)
+        shares = SHARES[::-1]
+        epsilon = np.array([costs.epsilon(delta, share, times=times) for share in shares])
+        best = shares[epsilon.argmin(axis=0)]
+        return np.asarray(best[self.group] if by_group else best)
 
     def rows(self, part: slice | Integers = slice(None)) -> tuple[Floats, Floats]:
         """Return loss and slack of some people, (people, pairs).
@@ -155,8 +165,8 @@ class Costs:
         Args:
             part: Which people: places, or a slice.
         """
-        at = part if self.group is None else self.group[part]
-        return self.loss[at], self.slack[at]
+        rows = part if self.group is None else self.group[part]
+        return self.loss[rows], self.slack[rows]
 
     def chosen(self, budget: Floats, slack: Floats) -> tuple[Floats, Floats]:
         """Return the pair that each account pays: its larger share of the account is the least.
@@ -170,21 +180,26 @@ class Costs:
         """
         if len(budget) != len(self):
             raise InputError(f"costs: of {len(self)} people, and there are {len(budget)} accounts")
-        loss, told = self.rows()
-        at = cheapest(loss, told, budget, slack)
-        return tuple(np.take_along_axis(each, at[:, None], 1)[:, 0] for each in (loss, told))  # type: ignore[return-value]
+        losses, slacks = self.rows()
+        column = cheapest(losses, slacks, budget, slack)[:, None]
+        loss = np.take_along_axis(losses, column, 1)[:, 0]
+        return loss, np.take_along_axis(slacks, column, 1)[:, 0]
 
 
 def cheapest(
     loss: AnyArray, slack: AnyArray, budget: npt.ArrayLike, most: npt.ArrayLike
 ) -> npt.NDArray[np.intp]:
-    """Return for each account the place of the pair whose larger share of it is the least."""
+    """Return for each account the number of the pair whose larger share of it is the least.
+
+    `budget` and `most` are the account's limits of μ² and of slack.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        shares = [
-            np.where(each > 0, each / np.asarray(limit)[:, None], 0.0)
-            for each, limit in ((loss, budget), (slack, most))
-        ]
-    return np.asarray(np.maximum(*shares).argmin(axis=1))
+        loss_share = loss / np.asarray(budget)[:, None]
+        slack_share = slack / np.asarray(most)[:, None]
+    # Free, also where the limit is 0.
+    loss_share = np.where(loss > 0, loss_share, 0.0)
+    slack_share = np.where(slack > 0, slack_share, 0.0)
+    return np.asarray(np.maximum(loss_share, slack_share).argmin(axis=1))
 
 
 def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -> Costs:
@@ -208,17 +223,19 @@ def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -
         >>> [f"{loss:.3g}, {slack:.2g}" for loss, slack in zip(costs.loss[0], costs.slack[0])][::18]
         ['0.0926, 9e-06', '32, 0']
     """
-    made = [c if isinstance(c, PrivacyCurve) else privacy_curve(c) for c in curves]
-    deltas = np.broadcast_to(_check.positive_array("delta", delta, below=1.0), (len(made),))
-    slack = _TRIED * deltas[:, None] * _BELOW
+    groups = [
+        curve if isinstance(curve, PrivacyCurve) else privacy_curve(curve) for curve in curves
+    ]
+    deltas = np.broadcast_to(_check.positive_array("delta", delta, below=1.0), (len(groups),))
+    slack = _COST_SHARES * deltas[:, None] * _BELOW
     loss = np.empty(slack.shape)
-    for row, curve in enumerate(made):
+    for row, curve in enumerate(groups):
         mu = np.asarray(gaussian_with_slack(curve, slack[row]).upper)
         loss[row] = mu * mu * (1 + 4 * ULP)
     return Costs(loss, slack)
 
 
-def _rows(group: npt.ArrayLike, groups: int) -> Integers:
+def _check_group(group: npt.ArrayLike, groups: int) -> Integers:
     """Return checked places in the rows of costs."""
     rows = np.asarray(group)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":

@@ -18,18 +18,29 @@ from apiece.filters.costs import Costs
 if TYPE_CHECKING:
     import pandas as pd
 
-BLOCK: Final = 1 << 15  # persons a pass: the arrays of a block stay in the second cache
-SMALL: Final = 2.0**-510  # its square is still a normal number
+BLOCK: Final = 1 << 15
+"""Persons a pass: the arrays of a block stay in the second cache."""
+SMALL: Final = 2.0**-510
+"""Its square is still a normal number."""
 
 
 class Filter:
     """Budgets, what each person has spent, and who can still pay; one entry a person."""
 
-    # limit: of Σ (norm/stddev)². unit: of the filter's currency, in one of it. slack: the limit of
-    # Σ slack. Every rounding is towards privacy.
-
-    # persons: an index of their labels, where epsilon and delta had one; norms are joined to it.
-    __slots__ = ("_limit", "_slack", "_told", "_total", "_unit", "delta", "epsilon", "persons")
+    # `limit` bounds Σ (norm/stddev)², `_spent` is that sum so far; `unit` is what one of it is in
+    # the filter's currency. `slack` bounds Σ slack, `_slack_spent` is that sum so far. `persons` is
+    # an index of their labels, where epsilon and delta had one; norms are joined to it. Every
+    # rounding is towards privacy.
+    __slots__ = (
+        "_limit",
+        "_slack",
+        "_slack_spent",
+        "_spent",
+        "_unit",
+        "delta",
+        "epsilon",
+        "persons",
+    )
 
     def __init__(
         self,
@@ -41,9 +52,13 @@ class Filter:
         persons: pd.Index[Any] | None = None,
     ) -> None:
         self.persons = persons
-        self.epsilon, self.delta, self._limit, self._unit = epsilon, delta, limit, unit
+        self.epsilon = epsilon
+        self.delta = delta
+        self._limit = limit
+        self._unit = unit
         self._slack = np.broadcast_to(slack, limit.shape)
-        self._total, self._told = np.zeros(limit.shape), np.zeros(limit.shape)
+        self._spent = np.zeros(limit.shape)
+        self._slack_spent = np.zeros(limit.shape)
 
     def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
         """Return who can pay for this analysis and takes part, and charge them.
@@ -67,15 +82,17 @@ class Filter:
         if norms.ndim and norms.shape != self._limit.shape:
             shape = self._limit.shape
             raise InputError(f"norms: shape {norms.shape}, but the filter has persons {shape}")
-        scale = 1 / stddev * (1 + 2 * ULP)  # charge ≥ (norm/stddev)² after all round-off
-        limit, total = self._limit.reshape(-1), self._total.reshape(-1)
+        # The charge is at least (norm/stddev)² after all round-off.
+        scale = 1 / stddev * (1 + 2 * ULP)
+        limit = self._limit.reshape(-1)
+        spent = self._spent.reshape(-1)
         flat = np.broadcast_to(norms, self._limit.shape).reshape(-1)
         active = np.empty(limit.size, dtype=bool)
         work = np.empty(min(BLOCK, limit.size))
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             for start in range(0, limit.size, BLOCK):
                 part = slice(start, start + BLOCK)
-                _charge(flat[part], scale, limit[part], total[part], active[part], work)
+                _charge_block(flat[part], scale, limit[part], spent[part], active[part], work)
         return active.reshape(self._limit.shape)
 
     def affordable(self, noise_stddev: float) -> Floats:
@@ -88,9 +105,10 @@ class Filter:
             InputError: For noise that is not positive.
         """
         stddev = _check.positive("noise_stddev", noise_stddev)
-        left = np.maximum(self._limit * (1 - 32 * ULP) - self._total, 0.0)
+        # By more than `admit` adds in rounding up.
+        remaining = np.maximum(self._limit * (1 - 32 * ULP) - self._spent, 0.0)
         with np.errstate(over="ignore"):
-            norm = np.sqrt(left) * (stddev * (1 - 32 * ULP))
+            norm = np.sqrt(remaining) * (stddev * (1 - 32 * ULP))
         return np.asarray(np.minimum(norm, np.finfo(np.float64).max))
 
     def noise_stddev(self, clip_norm: npt.ArrayLike, steps: int) -> Floats:
@@ -112,7 +130,8 @@ class Filter:
         norms = _check.positive_array("clip_norm", clip_norm)
         if norms.ndim and norms.shape != self._limit.shape:
             raise InputError(f"clip_norm: shape {norms.shape}, persons {self._limit.shape}")
-        slack = 1 + (8 * steps + 32) * ULP  # what `admit` adds in rounding up, and more
+        # What `admit` adds in rounding up, and more.
+        slack = 1 + (8 * steps + 32) * ULP
         with np.errstate(over="ignore"):
             noise = np.asarray(norms * np.sqrt(steps / self._limit) * slack)
         if not np.isfinite(noise).all():
@@ -130,12 +149,12 @@ class Filter:
     @property
     def spent(self) -> Floats:
         """What each has spent of it, rounded up. Data about people."""
-        return np.asarray(self._total * self._unit)
+        return np.asarray(self._spent * self._unit)
 
     @property
     def remaining(self) -> Floats:
         """What is left of `limit`, rounded down. Data about people."""
-        return np.asarray((self._limit - self._total) * self._unit * (1 - ULP))
+        return np.asarray((self._limit - self._spent) * self._unit * (1 - ULP))
 
 
 class GaussianFilter(Filter):
@@ -174,12 +193,13 @@ class GaussianFilter(Filter):
     __slots__ = ()
 
     def __init__(self, epsilon: npt.ArrayLike, delta: npt.ArrayLike, *, slack: float = 0.0) -> None:
-        eps, dlt = _budgets(epsilon, delta)
+        eps, dlt = _check_budgets(epsilon, delta)
         if not 0 <= slack < 1:
             raise InputError(f"slack = {slack!r}: must be in [0, 1), a share of delta; try 0.1")
-        kept = dlt * slack
+        slack_limit = dlt * slack
+        limit = gaussian_budget(eps, dlt, slack_limit)
         persons = common_index(epsilon=epsilon, delta=delta)
-        super().__init__(eps, dlt, gaussian_budget(eps, dlt, kept), 1.0, kept, persons)
+        super().__init__(eps, dlt, limit, 1.0, slack_limit, persons)
 
     def admit_costs(self, costs: Costs) -> Mask:
         """Return who can pay these costs and takes part, and charge them: a whole training, say.
@@ -198,20 +218,24 @@ class GaussianFilter(Filter):
             >>> people.admit_costs(costs_of([training], 1e-5).of([0, 0])).tolist()
             [False, True]
         """
-        pairs = costs.chosen(self._limit.reshape(-1), self._slack.reshape(-1))
-        loss, slack = (each.reshape(self._limit.shape) for each in pairs)
-        with np.errstate(over="ignore"):  # rounded up, and free where nothing is charged
-            total = np.where(loss > 0, (self._total + loss) * (1 + 4 * ULP), self._total)
-            told = np.where(slack > 0, (self._told + slack) * (1 + 4 * ULP), self._told)
-        paid = np.asarray((total <= self._limit) & (told <= self._slack))
-        np.copyto(self._total, total, where=paid)
-        np.copyto(self._told, told, where=paid)
-        return paid
+        loss, slack = costs.chosen(self._limit.reshape(-1), self._slack.reshape(-1))
+        loss = loss.reshape(self._limit.shape)
+        slack = slack.reshape(self._limit.shape)
+        # Rounded up, and free where nothing is charged.
+        with np.errstate(over="ignore"):
+            charged = (self._spent + loss) * (1 + 4 * ULP)
+            slack_charged = (self._slack_spent + slack) * (1 + 4 * ULP)
+        spent = np.where(loss > 0, charged, self._spent)
+        slack_spent = np.where(slack > 0, slack_charged, self._slack_spent)
+        admitted = np.asarray((spent <= self._limit) & (slack_spent <= self._slack))
+        np.copyto(self._spent, spent, where=admitted)
+        np.copyto(self._slack_spent, slack_spent, where=admitted)
+        return admitted
 
     @property
     def slack_remaining(self) -> Floats:
         """What is left of the slack. Data about people."""
-        return np.asarray((self._slack - self._told) * (1 - ULP))
+        return np.asarray((self._slack - self._slack_spent) * (1 - ULP))
 
 
 class RenyiFilter(Filter):
@@ -247,8 +271,8 @@ class RenyiFilter(Filter):
         self, epsilon: npt.ArrayLike, delta: npt.ArrayLike, *, order: npt.ArrayLike | None = None
     ) -> None:
         persons = common_index(epsilon=epsilon, delta=delta, order=order)
-        eps, dlt = _budgets(epsilon, delta)
-        self.order = _checked_orders(best_order(eps, dlt) if order is None else order, eps.shape)
+        eps, dlt = _check_budgets(epsilon, delta)
+        self.order = _check_orders(best_order(eps, dlt) if order is None else order, eps.shape)
         budget = renyi_budget(eps, dlt, self.order)
         if not (budget > 0).all():
             bad = int(np.flatnonzero(~(budget > 0).reshape(-1))[0])
@@ -302,7 +326,7 @@ class Odometer:
     __slots__ = ("_account", "order")
 
     def __init__(self, size: int, *, order: float) -> None:
-        self.order = float(_checked_orders(order, ()))
+        self.order = float(_check_orders(order, ()))
         size = _check.count("size", size)
         endless = np.full(size, math.inf)
         self._account = Filter(endless, endless, endless, self.order / 2)
@@ -336,7 +360,7 @@ class Odometer:
             Rounded up; see the class.
         """
         gain = math.log1p(-1 / self.order) - math.log(self.order) / (self.order - 1)
-        return self._beyond(delta, gain)
+        return self._add_tail(delta, gain)
 
     def throughout(self, delta: float) -> Floats:
         """Return each person's ε that holds at all times at once, except with chance `delta`.
@@ -347,37 +371,41 @@ class Odometer:
         Guarantee:
             Rounded up; see the class.
         """
-        return self._beyond(delta, 0.0)
+        return self._add_tail(delta, 0.0)
 
-    def _beyond(self, delta: float, constant: float) -> Floats:
+    def _add_tail(self, delta: float, constant: float) -> Floats:
         """Return loss + log(1/δ)/(α−1) + constant, at least 0, rounded up."""
         delta = _check.probability("delta", delta, low_open=True, high_open=True)
         tail = -math.log(delta) / (self.order - 1)
-        slack = 16 * ULP * (tail + abs(constant))
-        return np.asarray(np.maximum(self.loss * (1 + 4 * ULP) + (tail + constant + slack), 0.0))
+        rounding = 16 * ULP * (tail + abs(constant))
+        epsilon = self.loss * (1 + 4 * ULP) + (tail + constant + rounding)
+        return np.asarray(np.maximum(epsilon, 0.0))
 
 
-def _charge(
-    norms: Floats, scale: float, limit: Floats, total: Floats, active: Mask, work: Floats
+def _charge_block(
+    norms: Floats, scale: float, limit: Floats, spent: Floats, active: Mask, work: Floats
 ) -> None:
-    """Add each norm's charge to `total` where the sum stays within `limit`; set `active`."""
-    new = work[: norms.size]
-    np.multiply(norms, scale, out=new)
-    if scale == math.inf:  # of noise below all normal numbers: a norm of 0 stays free
-        np.copyto(new, 0.0, where=norms == 0)
-    small = new < SMALL
-    np.multiply(new, new, out=new)
-    np.add(new, total, out=new)
-    np.multiply(new, 1 + 4 * ULP, out=new)  # makes up for rounding in the sum and in the square
+    """Add each norm's charge to `spent` where the sum stays within `limit`; set `active`."""
+    total = work[: norms.size]
+    np.multiply(norms, scale, out=total)
+    if scale == math.inf:
+        # Of noise below all normal numbers: a norm of 0 stays free.
+        np.copyto(total, 0.0, where=norms == 0)
+    small = total < SMALL
+    np.multiply(total, total, out=total)
+    np.add(total, spent, out=total)
+    # Makes up for rounding in the sum and in the square.
+    np.multiply(total, 1 + 4 * ULP, out=total)
     # A square that underflows would be free or too cheap: the least normal number covers it.
     if small.any():
-        np.add(new, np.finfo(np.float64).tiny, out=new, where=small & (norms > 0))
-        np.copyto(new, total, where=norms == 0)  # free: no rounding of a sum to make up for
-    np.less_equal(new, limit, out=active)
-    np.copyto(total, new, where=active)
+        np.add(total, np.finfo(np.float64).tiny, out=total, where=small & (norms > 0))
+        # Free: no rounding of a sum to make up for.
+        np.copyto(total, spent, where=norms == 0)
+    np.less_equal(total, limit, out=active)
+    np.copyto(spent, total, where=active)
 
 
-def _checked_orders(order: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
+def _check_orders(order: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
     """Return Rényi orders, all in (1, ∞), broadcast to `shape`."""
     array = np.asarray(order, dtype=np.float64)
     if not ((array > 1) & (array < math.inf)).all():
@@ -388,7 +416,7 @@ def _checked_orders(order: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
         raise InputError(f"order: shape {array.shape}, but there are persons {shape}") from None
 
 
-def _budgets(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> tuple[Floats, Floats]:
+def _check_budgets(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> tuple[Floats, Floats]:
     """Return checked budgets of one shape."""
     eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
     dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)

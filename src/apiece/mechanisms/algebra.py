@@ -229,54 +229,60 @@ def flatten_below(mechanism: Mechanism) -> NormalForm:
 def _normal_form(mechanism: Mechanism, *, upward: bool) -> NormalForm:
     """Return the normal form, with products of coins rounded up or down."""
     counts: dict[Mechanism, int] = {}
-    precision: list[tuple[float, int]] = []
-    for step, times in _steps(mechanism, 1, upward):
+    gaussians: list[tuple[float, int]] = []
+    for step, times in _list_steps(mechanism, 1, upward):
         if isinstance(step, Gaussian):
-            precision.append((step.noise_multiplier, times))
+            gaussians.append((step.noise_multiplier, times))
         else:
             counts[step] = counts.get(step, 0) + times
-    if not sum(counts.values()) + sum(times for _, times in precision) <= MOST_STEPS:
+    steps = sum(counts.values()) + sum(times for _, times in gaussians)
+    if not steps <= MOST_STEPS:
         raise RangeError(f"mechanism: more than {MOST_STEPS:g} steps in all; use fewer")
-    if len(precision) == 1 and precision[0][1] == 1:
-        return (Gaussian(precision[0][0]), 1), *counts.items()
-    if precision:
-        smallest = min(z for z, _ in precision)
-        total = math.fsum(times * (smallest / z) ** 2 for z, times in precision)
-        return (Gaussian(smallest / math.sqrt(total)), 1), *counts.items()
-    return tuple(counts.items())
+    if not gaussians:
+        return tuple(counts.items())
+    if len(gaussians) == 1 and gaussians[0][1] == 1:
+        # As it is given, to the bit.
+        merged = Gaussian(gaussians[0][0])
+    else:
+        # Σ 1/z² adds up; in units of the largest term, which stays within range.
+        smallest = min(z for z, _ in gaussians)
+        total = math.fsum(times * (smallest / z) ** 2 for z, times in gaussians)
+        merged = Gaussian(smallest / math.sqrt(total))
+    return (merged, 1), *counts.items()
 
 
-def _steps(mechanism: Mechanism, times: int, upward: bool) -> Iterator[tuple[Mechanism, int]]:
+def _list_steps(mechanism: Mechanism, times: int, upward: bool) -> Iterator[tuple[Mechanism, int]]:
+    """Yield the independent steps of a tree, each with how often it is run."""
     match mechanism:
         case Composed(mechanisms):
             for part in mechanisms:
-                yield from _steps(part, times, upward)
+                yield from _list_steps(part, times, upward)
         case Repeated(inner, repeats):
-            yield from _steps(inner, times * repeats, upward)
+            yield from _list_steps(inner, times * repeats, upward)
         case Sampled(inner, probability):
             if probability == 1:
-                yield from _steps(inner, times, upward)
+                yield from _list_steps(inner, times, upward)
             elif probability > 0:
                 steps = _normal_form(inner, upward=upward)
-                yield from _behind_coin(steps, probability, times, upward)
+                yield from _put_behind_coin(steps, probability, times, upward)
         case Allocated(z, 1):
             yield Gaussian(z), times
         case _:
             yield mechanism, times
 
 
-def _behind_coin(
+def _put_behind_coin(
     steps: NormalForm, probability: float, times: int, upward: bool
 ) -> Iterator[tuple[Mechanism, int]]:
     """Put a coin below 1 before flattened steps; a coin before one other coin is one coin."""
     match steps:
         case ():
             return
-        case ((Sampled(inner, other), 1),):
-            coin = _product(probability, other, upward=upward)
+        case ((Sampled(inner, inner_probability), 1),):
+            coin = _product(probability, inner_probability, upward=upward)
             # Rounded to an end, it is no coin any more.
             if coin == 1:
-                yield from _steps(inner, times, upward)
+                yield from _list_steps(inner, times, upward)
             elif coin > 0:
                 yield Sampled(inner, coin), times
         case ((only, 1),):
@@ -320,37 +326,40 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 def to_dict(mechanism: Mechanism) -> Json:
     """Return `mechanism` as nested dictionaries of JSON types, read back by `from_dict`."""
 
-    def plain(value: object) -> object:
+    def to_plain(value: object) -> object:
         if isinstance(value, tuple):
-            return [plain(part) for part in value]
+            return [to_plain(part) for part in value]
         if isinstance(value, Runs):
             return {"mean": value.mean, "shape": value.shape}
         return to_dict(value) if isinstance(value, get_args(Mechanism)) else value
 
-    names = [field.name for field in fields(mechanism)]
-    return {_NAMES[type(mechanism)]: {name: plain(getattr(mechanism, name)) for name in names}}
+    values = {field.name: to_plain(getattr(mechanism, field.name)) for field in fields(mechanism)}
+    return {_NAMES[type(mechanism)]: values}
 
 
 def from_dict(data: object) -> Mechanism:
     """Return the mechanism that `to_dict` described."""
     if not isinstance(data, dict) or len(data) != 1:
         raise InputError(f"mechanism: {data!r} is not of the form {{kind: fields}}")
-    ((name, given),) = data.items()
+    ((name, values),) = data.items()
     if name not in _KINDS:
         raise unknown("mechanism", name, _KINDS)
     kind = _KINDS[name]
-    wanted = {field.name for field in fields(kind)}
-    if not isinstance(given, dict) or set(given) != wanted:
-        raise InputError(f"mechanism {name}: {given!r} must have just {sorted(wanted)}")
+    names = {field.name for field in fields(kind)}
+    if not isinstance(values, dict) or set(values) != names:
+        raise InputError(f"mechanism {name}: {values!r} must have just {sorted(names)}")
     if kind is Composed or kind is Selected:
-        parts = given["mechanisms"]
+        parts = values["mechanisms"]
         if not isinstance(parts, list):
             raise InputError(f"mechanism {name}: 'mechanisms' must be a list")
-        read = tuple(map(from_dict, parts))
-        return Composed(*read) if kind is Composed else Selected(read, read_runs(given["runs"]))
-    inner = {key: from_dict(value) for key, value in given.items() if key == "mechanism"}
-    made: Mechanism = kind(**(given | inner))
-    return made
+        mechanisms = tuple(map(from_dict, parts))
+        if kind is Composed:
+            return Composed(*mechanisms)
+        return Selected(mechanisms, read_runs(values["runs"]))
+    if "mechanism" in values:
+        values = values | {"mechanism": from_dict(values["mechanism"])}
+    mechanism: Mechanism = kind(**values)
+    return mechanism
 
 
 def read_runs(value: object) -> Runs:

@@ -6,6 +6,7 @@ from apiece import _check
 from apiece.errors import RangeError
 
 MOST_STEPS = 10**7
+"""Steps of a block, at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Atoms(NamedTuple):
     error: float = 0.0
 
 
-def gathered(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
+def merge_atoms(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
     """Return the atoms in increasing order, equal log-ratios counted together."""
     values, index = np.unique(log_ratio, return_inverse=True)
     return values, np.bincount(index, mass, values.size).astype(np.float64)
@@ -53,21 +53,25 @@ def behind_coin(atoms: Atoms, probability: float) -> Atoms:
     """Return the atoms of ((1 − q)Q + qP, Q): a ratio r becomes 1 − q + q·r under the same Q."""
     if probability == 1:
         return atoms
-    log_ratio, mass = after_coin(atoms.log_ratio, probability), atoms.mass
+    log_ratio = after_coin(atoms.log_ratio, probability)
+    mass = atoms.mass
+    # What only Q can show has a finite ratio behind the coin: 1 − q.
     if atoms.only_q > 0:
         log_ratio = np.append(after_coin(-np.inf, probability), log_ratio)
         mass = np.append(atoms.only_q, mass)
     outside_p = (1 - probability) * atoms.outside_q + probability * atoms.outside_p
+    largest = float(np.abs(log_ratio).max(initial=0.0))
     return Atoms(
-        *gathered(log_ratio, mass),
+        *merge_atoms(log_ratio, mass),
         only_p=probability * atoms.only_p,
         outside_p=outside_p,
         outside_q=atoms.outside_q,
-        error=atoms.error + 2.0**-50 * (1 + float(np.abs(log_ratio).max(initial=0.0))),
+        error=atoms.error + 2.0**-50 * (1 + largest),
     )
 
 
-_SUMS_TO_ONE = 1e-9
+# How far a sum of chances may be from 1.
+_SUM_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -100,8 +104,8 @@ class Finite:
     without_record: tuple[float, ...]
 
     def __init__(self, with_record: npt.ArrayLike, without_record: npt.ArrayLike) -> None:
-        p = _chances("with_record", with_record)
-        q = _chances("without_record", without_record)
+        p = _check_chances("with_record", with_record)
+        q = _check_chances("without_record", without_record)
         if p.size != q.size:
             raise InputError(
                 f"with_record, without_record: {p.size} and {q.size} outcomes; give the chances of "
@@ -126,32 +130,40 @@ class Finite:
         epsilon = _check.positive("epsilon", epsilon)
         answers = _check.count("answers", answers, least=2)
         lie = 1 / (np.exp(epsilon) + answers - 1)
-        rest = [] if answers == 2 else [(answers - 2) * lie]
         truth = 1 - (answers - 1) * lie
-        return cls([truth, lie, *rest], [lie, truth, *rest])
+        others = [] if answers == 2 else [(answers - 2) * lie]
+        return cls([truth, lie, *others], [lie, truth, *others])
 
     def atoms(self) -> Atoms:
         """Return the pair of the world with the record and the world without."""
-        p, q = np.array(self.with_record), np.array(self.without_record)
-        both = (p > 0) & (q > 0)
+        p = np.array(self.with_record)
+        q = np.array(self.without_record)
+        in_both = (p > 0) & (q > 0)
+        p_both = p[in_both]
+        q_both = q[in_both]
         with np.errstate(over="ignore", divide="ignore"):
-            ratio = p[both] / q[both]
+            ratio = p_both / q_both
+            # Near the ends of the range a quotient loses digits that a difference keeps.
             far = ~((ratio > 1e-300) & (ratio < 1e300))
-            log_ratio = np.where(far, np.log(p[both]) - np.log(q[both]), np.log(ratio))
+            log_ratio = np.where(far, np.log(p_both) - np.log(q_both), np.log(ratio))
+        largest = float(np.abs(log_ratio).max(initial=0.0))
         return Atoms(
-            *gathered(log_ratio, q[both]),
+            *merge_atoms(log_ratio, q_both),
             only_p=float(p[q == 0].sum()),
             only_q=float(q[p == 0].sum()),
-            error=8 * UNIT * (1 + float(np.abs(log_ratio).max(initial=0.0)) + p.size),
+            error=8 * UNIT * (1 + largest + p.size),
         )
 
 
-def _chances(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def _check_chances(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return chances that sum to 1: as they are where rounding alone is between, else scaled."""
     chances = _check.probability_array(name, values)
     if chances.ndim != 1 or not chances.size:
         raise InputError(f"{name}: shape {chances.shape}; give one chance an outcome")
     total = float(chances.sum())
-    if not abs(total - 1) <= _SUMS_TO_ONE:
-        raise InputError(f"{name}: sums to {total!r}; chances must sum to 1 within {_SUMS_TO_ONE}")
+    if not abs(total - 1) <= _SUM_TOLERANCE:
+        raise InputError(
+            f"{name}: sums to {total!r}; chances must sum to 1 within {_SUM_TOLERANCE}"
+        )
     exact = abs(total - 1) <= chances.size * UNIT * 2
     return np.asarray(chances if exact else chances / total)

@@ -12,6 +12,7 @@ from apiece import _check
 from apiece.errors import InputError
 from apiece.numerics.rounding import UNIT
 
+# Shifts of a mixture, at most.
 _MOST = 256
 
 
@@ -60,11 +61,11 @@ class MixtureOfGaussians:
         total = float(c.sum())
         if not total <= 1 + 1e-12:
             raise InputError(f"chances: they sum to {total!r}; must be at most 1")
-        distinct, place = np.unique(s, return_inverse=True)
+        distinct, index = np.unique(s, return_inverse=True)
         put = object.__setattr__
         put(self, "noise_multiplier", _check.positive("noise_multiplier", noise_multiplier))
         put(self, "shifts", tuple(distinct.tolist()))
-        put(self, "chances", tuple(np.bincount(place, c).tolist()))
+        put(self, "chances", tuple(np.bincount(index, c).tolist()))
 
     @classmethod
     def of_rows(
@@ -101,25 +102,28 @@ class MixtureOfGaussians:
             )
         chances = [_check.probability("probabilities", chance) for chance in probabilities]
         law = _law_of_sums(norms.tolist(), chances)
-        if len(law) > _MOST + 1:  # with 0
+        # A sum of 0 is no shift.
+        if len(law) > _MOST + 1:
             if norms.size >= _MOST:
                 raise InputError(
                     f"clip_norms: {norms.size} rows of one owner with more than {_MOST} sums; let "
                     "an owner have fewer rows, or rows of one bound"
                 )
             unit = float(norms.sum()) / (_MOST - norms.size)
-            whole = np.ceil(norms / unit)
-            unit = max(unit, float((norms / whole).max()))  # no bound is rounded down
-            law = {k * unit: mass for k, mass in _law_of_sums(whole.tolist(), chances).items()}
+            units = np.ceil(norms / unit)
+            # No bound is rounded down.
+            unit = max(unit, float((norms / units).max()))
+            unit_law = _law_of_sums(units.tolist(), chances)
+            law = {total * unit: mass for total, mass in unit_law.items()}
         law.pop(0.0, None)
         if not law:
             return None
-        # Where hardly anything is left of 1, the rounding of sums and products matters to that
-        # rest; raised by what it can be, the chances dominate the step.
-        chances_of_sums = np.array(list(law.values()))
-        if norms.size > 1 and chances_of_sums.sum() > 0.5:
-            chances_of_sums *= 1 + 4 * norms.size * UNIT
-        return cls(noise_stddev, list(law), chances_of_sums)
+        # Where hardly anything is left of 1, the rounding of sums and products matters to what is
+        # left; raised by what it can be, the chances dominate the step.
+        sum_chances = np.array(list(law.values()))
+        if norms.size > 1 and sum_chances.sum() > 0.5:
+            sum_chances *= 1 + 4 * norms.size * UNIT
+        return cls(noise_stddev, list(law), sum_chances)
 
 
 def _law_of_sums(amounts: list[float], chances: list[float]) -> dict[float, float]:
@@ -127,12 +131,12 @@ def _law_of_sums(amounts: list[float], chances: list[float]) -> dict[float, floa
     # Stops with more than 256 sums once there are so many.
     law = {0.0: 1.0}
     for amount, chance in zip(amounts, chances, strict=True):
-        joined: dict[float, float] = {}
+        longer: dict[float, float] = {}
         for total, mass in law.items():
-            for place, part in ((total, mass * (1 - chance)), (total + amount, mass * chance)):
+            for new_total, part in ((total, mass * (1 - chance)), (total + amount, mass * chance)):
                 if part > 0:
-                    joined[place] = joined.get(place, 0.0) + part
-        law = joined
+                    longer[new_total] = longer.get(new_total, 0.0) + part
+        law = longer
         if len(law) > _MOST + 1:
             break
     return law

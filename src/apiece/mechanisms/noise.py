@@ -7,7 +7,7 @@ import numpy as np
 
 from apiece import _check
 from apiece.errors import RangeError
-from apiece.mechanisms.atoms import Atoms, gathered
+from apiece.mechanisms.atoms import Atoms, merge_atoms
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ class Laplace:
         _check.put(self, noise_multiplier=_check.positive)
 
 
+# Numbers that a law on the integers may span, and largest absolute loss.
 _MOST = 10**6
 _LARGEST_LOSS = 600.0
 
@@ -98,7 +99,8 @@ class DiscreteLaplace:
 
     def __post_init__(self) -> None:
         _check.put(self, scale=_check.positive, sensitivity=_check.count)
-        scale, sensitivity = self.scale, self.sensitivity
+        scale = self.scale
+        sensitivity = self.sensitivity
         if not (sensitivity <= _MOST and sensitivity / scale <= _LARGEST_LOSS):
             raise RangeError(
                 f"sensitivity = {sensitivity} at scale = {scale:g}: past the numerical range; must "
@@ -111,16 +113,20 @@ class DiscreteLaplace:
         Up to 0 and from the sensitivity on the ratio is constant; between them it has a step a
         number.
         """
-        shift, decay = self.sensitivity, 1 / self.scale
+        shift = self.sensitivity
+        decay = 1 / self.scale
+        largest = shift * decay
+        # P(X ≤ 0) is 1/(1 + e^{−decay}), and P(X = x) that times (1 − e^{−decay})·e^{−decay·x}.
         total = 1 + math.exp(-decay)
         between = np.arange(1, shift)
-        inside = np.exp(-between * decay) * (-math.expm1(-decay) / total)
-        log_ratio = np.linspace(-shift * decay, shift * decay, shift + 1, dtype=np.float64)
-        mass = np.concatenate(([1 / total], inside, [math.exp(-shift * decay) / total]))
-        return Atoms(*gathered(log_ratio, mass), error=2.0**-49 * (1 + shift * decay))
+        inner_mass = np.exp(-between * decay) * (-math.expm1(-decay) / total)
+        log_ratio = np.linspace(-largest, largest, shift + 1, dtype=np.float64)
+        mass = np.concatenate(([1 / total], inner_mass, [math.exp(-largest) / total]))
+        return Atoms(*merge_atoms(log_ratio, mass), error=2.0**-49 * (1 + largest))
 
 
-_REACH = 17.0  # standard deviations; the tails beyond are below 1e-62
+# Standard deviations; the tails beyond are below 1e-62.
+_REACH = 17.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +160,8 @@ class DiscreteGaussian:
 
     def __post_init__(self) -> None:
         _check.put(self, scale=_check.positive, sensitivity=_check.count)
-        scale, sensitivity = self.scale, self.sensitivity
+        scale = self.scale
+        sensitivity = self.sensitivity
         reach = _REACH * scale + sensitivity + 1
         if not (reach <= _MOST and reach * sensitivity / scale**2 <= _LARGEST_LOSS):
             raise RangeError(
@@ -167,15 +174,19 @@ class DiscreteGaussian:
 
         A discrete Gaussian's tails are below the normal bound e^{−x²/(2·scale²)} a side.
         """
-        shift, variance = self.sensitivity, self.scale**2
+        shift = self.sensitivity
+        variance = self.scale**2
         reach = math.ceil(_REACH * self.scale)
         x = np.arange(-reach, reach + shift + 1, dtype=np.float64)
         weight = np.exp(-(x**2) / (2 * variance))
         mass = weight / weight.sum()
         tail = 2 * math.exp(-((reach + 1) ** 2) / (2 * variance))
+        # Of the exponent, by which rounding grows.
         largest = (reach + shift) ** 2 / (2 * variance)
+        # (x² − (x − shift)²)/(2·scale²).
+        log_ratio = (2 * x * shift - shift**2) / (2 * variance)
         return Atoms(
-            (2 * x * shift - shift**2) / (2 * variance),
+            log_ratio,
             mass,
             outside_p=tail,
             outside_q=tail,

@@ -11,7 +11,11 @@ from apiece._types import Floats
 from apiece.errors import InputError, RangeError
 
 MOST_RUNS = 10_000
-_BEFORE_ZERO = -1 + 1e-3  # shapes from here on: nearer to −1 the mean hardly moves with the rate
+"""The largest mean of a number of runs."""
+# The least shape: nearer to −1 the mean hardly moves with the rate.
+_LEAST_SHAPE = -1 + 1e-3
+# Runs of which the chances are computed before a draw asks for more.
+_FIRST_RUNS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,14 @@ class Runs:
             )
         if self.shape is not None:
             _check.put(self, shape=_check.finite)
-            if not _BEFORE_ZERO <= self.shape <= 1000:
+            if not _LEAST_SHAPE <= self.shape <= 1000:
                 raise InputError(
-                    f"shape = {self.shape:g}: must be from {_BEFORE_ZERO:g} to 1000, or None "
+                    f"shape = {self.shape:g}: must be from {_LEAST_SHAPE:g} to 1000, or None "
                     "for Poisson"
                 )
-        low, high = 0.0, 2.0  # E[K] grows with r from 1 on
+        # E[K] grows with r from 1 on.
+        low = 0.0
+        high = 2.0
         while _mean(high, self.shape) < self.mean:
             high *= 2
             if high == math.inf:
@@ -69,8 +75,12 @@ class Runs:
                     f"mean = {self.mean:g} runs at shape = {self.shape:g}: past the numerical "
                     "range; give a larger shape or fewer runs"
                 )
+        # By bisection, down to neighbouring numbers.
         while low < (middle := (low + high) / 2) < high:
-            low, high = (middle, high) if _mean(middle, self.shape) < self.mean else (low, middle)
+            if _mean(middle, self.shape) < self.mean:
+                low = middle
+            else:
+                high = middle
         object.__setattr__(self, "rate", low)
 
     def decay(self, u: Floats) -> Floats:
@@ -89,14 +99,19 @@ class Runs:
         Args:
             most: At least 1.
         """
-        k, r = np.arange(1, most), self.rate
+        k = np.arange(1, most)
+        r = self.rate
         # By logarithms: the first of these chances may be below all numbers, and the sum is not.
+        # `ratio` is P(K = k + 1)/P(K = k).
         if self.shape is None:
-            first, ratio = math.log(r) - r - math.log(-math.expm1(-r)), r / (k + 1)
+            log_first = math.log(r) - r - math.log(-math.expm1(-r))
+            ratio = r / (k + 1)
         else:
-            first = math.log(self.mean) - (self.shape + 1) * math.log1p(r)
-            ratio = r / (1 + r) * (k + self.shape) / (k + 1)  # r/(1 + r) is 1 − γ
-        return np.asarray(np.exp(first + np.concatenate(([0.0], np.cumsum(np.log(ratio))))))
+            log_first = math.log(self.mean) - (self.shape + 1) * math.log1p(r)
+            # r/(1 + r) is 1 − γ.
+            ratio = r / (1 + r) * (k + self.shape) / (k + 1)
+        log_growth = np.concatenate(([0.0], np.cumsum(np.log(ratio))))
+        return np.asarray(np.exp(log_first + log_growth))
 
     def chance_of_top(self, share: float) -> float:
         """Return 1 − f(1 − share): the chance that a run is among the best `share` of all.
@@ -108,14 +123,17 @@ class Runs:
             InputError: For other shares.
         """
         share = _check.probability("share", share, low_open=True, high_open=True)
-        r, eta = self.rate, self.shape
+        r = self.rate
+        eta = self.shape
         if eta is None:
             return math.expm1(-r * share) / math.expm1(-r)
-        whole, left = math.log1p(r), math.log1p(r) - math.log1p(r * share)
+        log_all = math.log1p(r)
+        log_below = math.log1p(r) - math.log1p(r * share)
         if eta == 0:
-            return 1 - left / whole
-        # f(1 − s) = ((1 + rs)^{−η}·(1 + r)^η − 1)/((1 + r)^η − 1), of which powers may be infinite
-        a, b = eta * left, eta * whole
+            return 1 - log_below / log_all
+        # f(1 − s) = ((1 + rs)^{−η}·(1 + r)^η − 1)/((1 + r)^η − 1), of which powers may be infinite.
+        a = eta * log_below
+        b = eta * log_all
         if eta < 0:
             return 1 - math.expm1(a) / math.expm1(b)
         return 1 - math.exp(a - b) * math.expm1(-a) / math.expm1(-b)
@@ -126,10 +144,14 @@ class Runs:
         Args:
             uniform: Returns a number in [0, 1), from the operating system for a release.
         """
-        most, left = 64, uniform()
-        while not (reached := self.law(most).cumsum())[-1] > left and most < 100 * MOST_RUNS:
+        # By inverting the distribution function, of as many runs as it takes.
+        chance = uniform()
+        most = _FIRST_RUNS
+        distribution = self.law(most).cumsum()
+        while not distribution[-1] > chance and most < 100 * MOST_RUNS:
             most *= 4
-        return min(int(np.searchsorted(reached, left, side="right")) + 1, most)
+            distribution = self.law(most).cumsum()
+        return min(int(np.searchsorted(distribution, chance, side="right")) + 1, most)
 
 
 def _mean(rate: float, shape: float | None) -> float:

@@ -5,7 +5,6 @@ rational approximations (Cody 1969, as in his CALERF), good to a few units in th
 """
 
 import math
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -13,9 +12,12 @@ import numpy.typing as npt
 
 from apiece._types import Floats
 
-_ROOT = math.sqrt(2)
-_PEAK = 1 / math.sqrt(2 * math.pi)  # of the density
-_LOW, _HIGH = 0.46875, 4.0  # where one approximation of erfc takes over from another
+_ROOT_OF_TWO = math.sqrt(2)
+# Of the density.
+_PEAK = 1 / math.sqrt(2 * math.pi)
+# Where one approximation of erfc takes over from another.
+_LOW = 0.46875
+_HIGH = 4.0
 
 # Numerators and denominators, highest powers first: of erf(x)/x in x² near 0, of e^{x²}·erfc(x) in
 # x, and far out of (1/√π − x·e^{x²}·erfc(x))·x² in 1/x².
@@ -43,43 +45,64 @@ _RATIOS: Final = (
 )  # fmt: skip
 
 
-def _ratio(number: int, x: Floats) -> Floats:
-    def value(coefficients: tuple[float, ...]) -> Floats:
-        total = np.full_like(x, coefficients[0])
-        for coefficient in coefficients[1:]:
-            total *= x
-            total += coefficient
-        return total
+def _evaluate_polynomial(coefficients: tuple[float, ...], x: Floats) -> Floats:
+    """Return a polynomial's value, by Horner's scheme."""
+    total = np.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        total *= x
+        total += coefficient
+    return total
 
-    above, below = map(value, _RATIOS[number])
+
+def _evaluate_ratio(number: int, x: Floats) -> Floats:
+    """Return the value of one of the quotients of polynomials."""
+    numerator, denominator = _RATIOS[number]
+    above = _evaluate_polynomial(numerator, x)
+    below = _evaluate_polynomial(denominator, x)
     return np.asarray(above / below)
 
 
-def _near(y: Floats) -> Floats:
-    return np.asarray(np.exp(y * y) * (1 - y * _ratio(0, y * y)))
+def _scaled_erfc_near(y: Floats) -> Floats:
+    """Return e^{y²}·erfc(y) near 0."""
+    return np.asarray(np.exp(y * y) * (1 - y * _evaluate_ratio(0, y * y)))
 
 
-def _far(y: Floats) -> Floats:
+def _scaled_erfc_middle(y: Floats) -> Floats:
+    """Return e^{y²}·erfc(y) between."""
+    return _evaluate_ratio(1, y)
+
+
+def _scaled_erfc_far(y: Floats) -> Floats:
+    """Return e^{y²}·erfc(y) far out."""
     inverse = (1 / y) ** 2
-    return np.asarray((1 / math.sqrt(math.pi) - inverse * _ratio(2, inverse)) / y)
+    correction = inverse * _evaluate_ratio(2, inverse)
+    return np.asarray((1 / math.sqrt(math.pi) - correction) / y)
 
 
 def mills(x: npt.ArrayLike) -> Floats:
     """Return R(x) = Φ(−x)/φ(x) for x ≥ 0."""
-    y = np.asarray(x, dtype=np.float64) / _ROOT
-    near, far = y <= _LOW, y > _HIGH
+    y = np.asarray(x, dtype=np.float64) / _ROOT_OF_TWO
+    near = y <= _LOW
+    far = y > _HIGH
     scaled = np.empty_like(y)
-    for where, of in ((near, _near), (far, _far), (~(near | far), partial(_ratio, 1))):
+    for where, scaled_erfc in (
+        (near, _scaled_erfc_near),
+        (far, _scaled_erfc_far),
+        (~(near | far), _scaled_erfc_middle),
+    ):
         if where.any():
-            scaled[where] = of(y[where])
+            scaled[where] = scaled_erfc(y[where])
     return scaled * math.sqrt(math.pi / 2)
 
 
 def density(x: npt.ArrayLike) -> Floats:
     """Return φ(x), good to a few units however far out x lies."""
-    x = np.clip(np.asarray(x, dtype=np.float64), -50.0, 50.0)  # where it has long been 0
-    about = np.trunc(x * 16) / 16  # whose square is exact
-    return np.asarray(np.exp(-about * about / 2) * np.exp((about - x) * (about + x) / 2) * _PEAK)
+    # Beyond 50 it has long been 0.
+    x = np.clip(np.asarray(x, dtype=np.float64), -50.0, 50.0)
+    # In sixteenths, whose square is exact; x² less it is a product of an exact difference.
+    rounded = np.trunc(x * 16) / 16
+    correction = np.exp((rounded - x) * (rounded + x) / 2)
+    return np.asarray(np.exp(-rounded * rounded / 2) * correction * _PEAK)
 
 
 def tail(x: npt.ArrayLike) -> Floats:
@@ -93,7 +116,8 @@ def log_tail(x: npt.ArrayLike) -> Floats:
     """Return log Φ(−x)."""
     x = np.asarray(x, dtype=np.float64)
     ratio = mills(np.abs(x))
-    return np.asarray(np.where(x >= 0, _log_beyond(x, ratio), np.log1p(-density(x) * ratio)))
+    below = np.log1p(-density(x) * ratio)
+    return np.asarray(np.where(x >= 0, _log_beyond(x, ratio), below))
 
 
 def _log_beyond(x: Floats, ratio: Floats) -> Floats:
@@ -102,26 +126,29 @@ def _log_beyond(x: Floats, ratio: Floats) -> Floats:
         return np.asarray(np.log(_PEAK * ratio) - x * x / 2)
 
 
-def place_of_tail(log_mass: npt.ArrayLike) -> Floats:
+def invert_log_tail(log_mass: npt.ArrayLike) -> Floats:
     """Return about x with log Φ(−x) = `log_mass`, which is at most 0."""
     y = np.asarray(log_mass, dtype=np.float64)
     with np.errstate(divide="ignore"):
-        lesser = np.minimum(y, np.log(-np.expm1(y)))  # log, of the masses on the two sides
-    nothing = np.isinf(lesser)
-    few = np.where(nothing, -1.0, lesser)
+        # Logs of the masses on the two sides.
+        log_lesser = np.minimum(y, np.log(-np.expm1(y)))
+    empty = np.isinf(log_lesser)
+    log_target = np.where(empty, -1.0, log_lesser)
     # About right to .00045 (Abramowitz and Stegun 1964, 26.2.23), of which Newton's method leaves
     # nothing after three rounds.
-    t = np.sqrt(-2 * few)
-    above, below = (0.010328 * t + 0.802853) * t, ((0.001308 * t + 0.189269) * t + 1.432788) * t
+    t = np.sqrt(-2 * log_target)
+    above = (0.010328 * t + 0.802853) * t
+    below = ((0.001308 * t + 0.189269) * t + 1.432788) * t
     x = np.maximum(t - (above + 2.515517) / (below + 1), 0.0)
     for _ in range(3):
+        # log Φ(−x) has the derivative −1/R(x).
         ratio = mills(x)
-        x = np.abs(x + (_log_beyond(x, ratio) - few) * ratio)
-    x = np.where(nothing, np.inf, x)
-    return np.asarray(np.where(lesser < y, -x, x))
+        x = np.abs(x + (_log_beyond(x, ratio) - log_target) * ratio)
+    x = np.where(empty, np.inf, x)
+    return np.asarray(np.where(log_lesser < y, -x, x))
 
 
 def quantile(mass: npt.ArrayLike) -> Floats:
     """Return about x with Φ(x) = `mass`."""
     with np.errstate(divide="ignore"):
-        return -place_of_tail(np.log(mass))
+        return -invert_log_tail(np.log(mass))

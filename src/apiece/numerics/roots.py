@@ -19,24 +19,37 @@ import numpy.typing as npt
 from apiece._types import Floats, Mask
 
 Places: TypeAlias = npt.NDArray[np.intp]
-_AIM: Final = 0.55  # of the tolerance: where steps along the line aim
-_LINES: Final = 5  # steps along the line, before false position and bisection take turns
-_MORE: Final = 10  # steps along the line while each at least halves the room
+# Share of the tolerance at which steps along the line aim.
+_AIM: Final = 0.55
+# Steps along the line, before false position and bisection take turns.
+_LINES: Final = 5
+# Steps along the line while each at least halves the room.
+_HALVING_LINES: Final = 10
+# Looks of a search, at most.
 _ROUNDS: Final = 100
-_TALL: Final = 0.1  # of room lost between two neighbours: a jump, which no line finds
-_JUMP: Final = 20.0  # times `narrow`: how close the end of a jump is sought
-_TURN: Final = 3.0  # a slope this many times another one is taken for noise
-_PLAIN: Final = 0.01  # of room between two looks: more than noise
-_WIDER: Final = 8.0  # times that a stride grows
+# Room lost between two neighbours that makes a jump, which no line finds.
+_TALL: Final = 0.1
+# How close the end of a jump is sought, in units of `narrow`.
+_JUMP: Final = 20.0
+# A slope this many times another one is taken for noise.
+_TURN: Final = 3.0
+# Room between two looks that is more than noise.
+_PLAIN: Final = 0.01
+# Factor by which a stride grows.
+_WIDER: Final = 8.0
 
 
 def log_room(limit: npt.ArrayLike, spent: npt.ArrayLike) -> Floats:
     """Return log(limit / spent), whose sign is exact: at least 0 just where spent ≤ limit."""
     # −∞ where `spent` is infinite or not a number.
-    limit, spent = np.asarray(limit, np.float64), np.asarray(spent, np.float64)
+    limit = np.asarray(limit, np.float64)
+    spent = np.asarray(spent, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         room = np.log(limit) - np.log(spent)
-    signed = np.where(spent <= limit, np.maximum(room, 0.0), np.minimum(room, -(2.0**-52)))
+    # The sign by the numbers themselves: logarithms of neighbours may be equal.
+    within = np.maximum(room, 0.0)
+    beyond = np.minimum(room, -(2.0**-52))
+    signed = np.where(spent <= limit, within, beyond)
     return np.asarray(np.where(np.isnan(spent), -np.inf, signed))
 
 
@@ -58,24 +71,37 @@ def safe_ends(
     best = np.full(guess.shape, np.nan)
     start = np.where(np.isnan(guess), (safe + unsafe) / 2, guess)
     none = np.full(guess.shape, np.nan)
-    steep = np.copysign(np.abs(slope), safe - unsafe)
-    strides = np.where(np.isnan(guess), np.inf, stride)
-    entry = np.arange(guess.size)
-    left, close = (np.broadcast_to(value, guess.shape) for value in (tolerance, narrow))
-    some = _Open(entry, start, safe, unsafe, none, none, none, none, steep, strides, entry < 0)
+    number = np.arange(guess.size)
+    tolerances = np.broadcast_to(tolerance, guess.shape)
+    widths = np.broadcast_to(narrow, guess.shape)
+    searches = _Searches(
+        number=number,
+        x=start,
+        safe=safe,
+        unsafe=unsafe,
+        safe_room=none,
+        unsafe_room=none,
+        last=none,
+        last_room=none,
+        slope=np.copysign(np.abs(slope), safe - unsafe),
+        stride=np.where(np.isnan(guess), np.inf, stride),
+        quick=number < 0,
+    )
     for turn in range(_ROUNDS):
-        if not some.entry.size:
+        if not searches.number.size:
             break
-        left_over = np.asarray(room(some.x, some.entry))
-        left_over = np.where(np.isnan(left_over), -np.inf, left_over)
-        good, at = left_over >= 0, some.entry
-        best[at[good]] = some.x[good]
-        done = np.where(
-            good, (left_over <= left[at]) | (some.x == some.unsafe), some.x == some.safe
-        )
-        some.learn(left_over, good)
-        more = some.move(turn, _AIM * left[at], close[at], np.isnan(best[at]))
-        some = some.only(more & ~done)
+        number = searches.number
+        x = searches.x
+        left = np.asarray(room(x, number))
+        left = np.where(np.isnan(left), -np.inf, left)
+        good = left >= 0
+        best[number[good]] = x[good]
+        used_up = (left <= tolerances[number]) | (x == searches.unsafe)
+        done = np.where(good, used_up, x == searches.safe)
+        searches.learn(left, good)
+        unseen = np.isnan(best[number])
+        goes_on = searches.move(turn, _AIM * tolerances[number], widths[number], unseen)
+        searches = searches.select(goes_on & ~done)
     return best
 
 
@@ -103,81 +129,90 @@ def safe_end(
 
 
 @dataclass
-class _Open:
+class _Searches:
     """The searches that are still open, an entry each: where to look next, and what is known."""
 
-    entry: Places
+    number: Places
+    # Where to look next.
     x: Floats
+    # The ends of the bracket, and the room there, NaN where not looked at.
     safe: Floats
     unsafe: Floats
-    at_safe: Floats  # room, NaN where not looked at
-    at_unsafe: Floats
-    last: Floats  # where room was finite, last
-    at_last: Floats
+    safe_room: Floats
+    unsafe_room: Floats
+    # Where room was finite last, and how much there was.
+    last: Floats
+    last_room: Floats
+    # Of the line along which room is likely to fall.
     slope: Floats
-    stride: Floats  # that a step along the line may go
-    quick: Mask  # whether the last step at least halved the room
+    # How far a step along the line may go.
+    stride: Floats
+    # Whether the last step at least halved the room.
+    quick: Mask
 
-    def only(self, some: Mask) -> _Open:
+    def select(self, where: Mask) -> _Searches:
         """Return some of the searches."""
-        return _Open(*(getattr(self, field.name)[some] for field in fields(self)))
+        return _Searches(*(getattr(self, field.name)[where] for field in fields(self)))
 
     def learn(self, room: Floats, good: Mask) -> None:
         """Move the ends to x, and take the slope from the last two looks where it is plausible."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            rise = (room - self.at_last) / (self.x - self.last)
+            rise = (room - self.last_room) / (self.x - self.last)
             change = rise / self.slope
-            self.quick = np.abs(room) < np.abs(self.at_last) / 2
-            plain = np.abs(room - self.at_last) > _PLAIN
+            self.quick = np.abs(room) < np.abs(self.last_room) / 2
+            plain = np.abs(room - self.last_room) > _PLAIN
         plain &= np.isfinite(change) & (change > 0)
-        usable = plain | ((change > 1 / _TURN) & (change < _TURN))
+        similar = (change > 1 / _TURN) & (change < _TURN)
+        usable = plain | similar
         usable &= np.abs(self.x - self.last) > 1e-6
         self.slope = np.where(usable, rise, self.slope)
-        near = np.isfinite(room)
-        self.last = np.where(near, self.x, self.last)
-        self.at_last = np.where(near, room, self.at_last)
-        self.safe, self.at_safe = (
-            np.where(good, new, old) for new, old in ((self.x, self.safe), (room, self.at_safe))
-        )
-        self.unsafe, self.at_unsafe = (
-            np.where(good, old, new) for new, old in ((self.x, self.unsafe), (room, self.at_unsafe))
-        )
+        finite = np.isfinite(room)
+        self.last = np.where(finite, self.x, self.last)
+        self.last_room = np.where(finite, room, self.last_room)
+        self.safe = np.where(good, self.x, self.safe)
+        self.safe_room = np.where(good, room, self.safe_room)
+        self.unsafe = np.where(good, self.unsafe, self.x)
+        self.unsafe_room = np.where(good, self.unsafe_room, room)
 
     def move(self, turn: int, aim: Floats, narrow: Floats, unseen: Mask) -> Mask:
-        """Choose where to look next; return which searches have somewhere left to look."""
-        # unseen: those that have not seen any room yet. Before a search ends at a narrow bracket,
-        # it looks at an end of which it knows nothing.
+        """Choose where to look next; return which searches have somewhere left to look.
+
+        `unseen` are those that have not seen any room yet.
+        """
+        # Before a search ends at a narrow bracket, it looks at an end of which it knows nothing.
         middle = (self.safe + self.unsafe) / 2
-        line = (turn < _LINES) | (self.quick & (turn < _MORE))
-        along = self._along(aim, middle)
-        # past the unsafe end: there may be room even there
-        untried = line & np.isnan(self.at_unsafe)
+        line = (turn < _LINES) | (self.quick & (turn < _HALVING_LINES))
+        along = self._follow_line(aim, middle)
+        # Past the unsafe end: there may be room even there.
+        untried = line & np.isnan(self.unsafe_room)
         untried &= (along - self.unsafe) * (self.unsafe - self.safe) >= 0
+        # False position in every other turn, bisection in the others.
         with np.errstate(invalid="ignore"):
-            share = (self.at_safe - aim) / (self.at_safe - self.at_unsafe)
+            share = (self.safe_room - aim) / (self.safe_room - self.unsafe_room)
         share = np.where(np.isfinite(share) & (turn % 2 == 1), np.clip(share, 0.01, 0.99), 0.5)
         x = np.where(line, along, self.safe + share * (self.unsafe - self.safe))
-        low, high = np.minimum(self.safe, self.unsafe), np.maximum(self.safe, self.unsafe)
-        x = np.where((low < x) & (x < high), x, np.where(untried, self.unsafe, middle))
-        jump = ~(self.at_safe - self.at_unsafe < _TALL)
+        low = np.minimum(self.safe, self.unsafe)
+        high = np.maximum(self.safe, self.unsafe)
+        inside = (low < x) & (x < high)
+        x = np.where(inside, x, np.where(untried, self.unsafe, middle))
+        # Negated, so that where an end was not looked at it counts as a jump.
+        jump = ~(self.safe_room - self.unsafe_room < _TALL)
         width = np.where(jump, _JUMP * narrow, narrow) * np.maximum(1.0, np.abs(low))
         close = (high - low < width) & ~untried
         self.x = np.where(close, np.where(unseen, self.safe, self.unsafe), x)
-        return ~close | unseen | np.isnan(self.at_unsafe)
+        return ~close | unseen | np.isnan(self.unsafe_room)
 
-    def _along(self, aim: Floats, middle: Floats) -> Floats:
+    def _follow_line(self, aim: Floats, middle: Floats) -> Floats:
         """Return where the line leads to, from the last look; no farther than a stride."""
-        here = self.x
         with np.errstate(invalid="ignore"):
-            step = (aim - self.at_last) / self.slope
+            step = (aim - self.last_room) / self.slope
         step = np.clip(step, -self.stride, self.stride)
-        # where the room is infinite no line leads anywhere
-        other = np.where(here == self.safe, self.unsafe, self.safe)
-        lost = np.where(
-            np.isfinite(self.stride), here + np.copysign(self.stride, other - here), middle
-        )
+        # Where the room is infinite no line leads anywhere: a stride towards the other end.
+        other_end = np.where(self.x == self.safe, self.unsafe, self.safe)
+        strided = self.x + np.copysign(self.stride, other_end - self.x)
+        blind = np.where(np.isfinite(self.stride), strided, middle)
         self.stride = self.stride * _WIDER
-        return np.where(here == self.last, here + step, lost)
+        return np.where(self.x == self.last, self.x + step, blind)
 
 
 def halfway(a: Floats, b: Floats) -> Floats:
@@ -210,7 +245,8 @@ def bisect(
         if np.all((between == first) | (between == last)):
             break
         good = holds(between)
-        first, last = np.where(good, between, first), np.where(good, last, between)
+        first = np.where(good, between, first)
+        last = np.where(good, last, between)
     return first, last
 
 
@@ -219,8 +255,10 @@ def last_true(holds: Callable[[float], bool], *, most: float, rounds: int) -> fl
     # Returns 0 also where nothing holds.
     if not holds(0.0):
         return 0.0
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while high < most and holds(high):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     last, _ = bisect(lambda x: np.asarray(holds(float(x))), low, high, rounds=rounds)
     return float(last)

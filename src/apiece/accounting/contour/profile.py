@@ -26,7 +26,7 @@ from apiece.accounting.contour.moments import (
     discretise_windows,
     estimate_node_count,
 )
-from apiece.numerics.normal import place_of_tail
+from apiece.numerics.normal import invert_log_tail
 from apiece.numerics.roots import Places
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
@@ -308,7 +308,7 @@ def _choose_node_counts(mechanism: Floats, delta: Floats, attempt: int) -> Place
 
 def _window_reach(times: Floats, delta: Floats) -> Floats:
     """Return how many standard deviations windows reach."""
-    return np.asarray(place_of_tail(np.log(OUTSIDE * delta / times)))
+    return np.asarray(invert_log_tail(np.log(OUTSIDE * delta / times)))
 
 
 def _build_sides(columns: Floats, count: int, attempt: int) -> Sides:

@@ -19,7 +19,7 @@ from numpy.polynomial import chebyshev
 from apiece._types import Bounds, Floats
 from apiece.errors import RangeError
 from apiece.mechanisms import Atoms, MixtureOfGaussians
-from apiece.numerics.normal import place_of_tail, tail
+from apiece.numerics.normal import invert_log_tail, tail
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
 # Noise multipliers for which all numbers stay within the range of floating-point numbers.
@@ -110,7 +110,7 @@ class GaussianPair:
                 f"noise_multiplier = {z!r}: {_PAST}; give one in [{_LEAST_NOISE:g}, "
                 f"{_MOST_NOISE:g}]"
             )
-        reach = float(place_of_tail(math.log(max(tail, _LEAST_TAIL))))
+        reach = float(invert_log_tail(math.log(max(tail, _LEAST_TAIL))))
         low = (-z * reach - 0.5) / z**2
         high = (z * reach + 0.5) / z**2
         q = self.probability
@@ -381,7 +381,7 @@ class MixturePair:
 
     def window(self, tail: float) -> Window:
         """Cut where each normal has at most `tail` left beyond."""
-        reach = float(place_of_tail(math.log(max(tail, _LEAST_TAIL))))
+        reach = float(invert_log_tail(math.log(max(tail, _LEAST_TAIL))))
         ends = np.array([-reach, float(self.shifts[-1]) + reach])
         low, high = self.series.ratio(ends)[0].tolist()
         require_losses("mixture of Gaussians", high)
