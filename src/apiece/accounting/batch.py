@@ -107,7 +107,8 @@ def _columns(method: str, *settings: npt.ArrayLike) -> tuple[tuple[int, ...], Fl
 def _require_finite(upper: Floats, columns: Floats) -> None:
     """Raise `RangeError` where a column (z, q, steps, δ) has no finite bound."""
     if not np.isfinite(upper).all():
-        z, q, steps, delta = columns[:, np.flatnonzero(~np.isfinite(upper))[0]]
+        first = np.flatnonzero(~np.isfinite(upper))[0]
+        z, q, steps, delta = columns[:, first]
         raise RangeError(
             f"epsilon at delta = {delta:g}: past the numerical range for noise_multiplier = {z:g}, "
             f"sampling_probability = {q:g}, steps = {steps:.0f}; ask for a larger delta"
@@ -281,17 +282,20 @@ def _upper(method: str, *columns: Floats) -> Floats:
 
 def _log_noise(epsilon: Floats, delta: Floats, q: Floats, steps: Floats) -> Floats:
     """Return about the log of the noise: the larger of what many small and one large loss need."""
-    # Many: μ² = q²·T·(e^{1/z²} − 1), as above. One: a single Gaussian step at (ε, δ) before coins.
     with np.errstate(all="ignore"):
-        many = np.log1p((_rough_mu(epsilon, delta) / q) ** 2 / steps) / 2
+        # Many small losses: μ² = q²·T·(e^{1/z²} − 1), as above, solved for 1/(2z²).
+        step_square = (_rough_mu(epsilon, delta) / q) ** 2 / steps
+        half_square = np.log1p(step_square) / 2
+        # One large loss: a single Gaussian step at the (ε, δ) that coins make of it.
         step_delta = np.clip(delta / (q * steps), 1e-300, 0.5)
         step_epsilon = np.log1p(np.expm1(epsilon) / q)
         log_mu = np.log(estimate_gaussian_mu(step_epsilon, step_delta))
-        return np.asarray(-np.fmin(0.5 * np.log(2 * many), log_mu))
+        return np.asarray(-np.fmin(0.5 * np.log(2 * half_square), log_mu))
 
 
 def _rough_mu(epsilon: Floats, delta: Floats) -> Floats:
     """Return a rough μ of the Gaussian that spends (ε, δ)."""
+    # The root of μ²/2 + reach·μ = ε, with a quantile of the normal law for the reach.
     reach = np.sqrt(-2 * np.log(delta)) * 0.9
     return np.asarray(np.sqrt(reach**2 + 2 * epsilon) - reach)
 
@@ -310,6 +314,7 @@ def broadcast(**columns: npt.ArrayLike) -> tuple[tuple[int, ...], list[Floats]]:
 
 def distinct(columns: Floats) -> tuple[Floats, Places]:
     """Return the distinct columns in lexical order, and the number of each column among them."""
+    # Sorted, equal columns lie side by side; `member` leads back to the order of before.
     order = np.lexsort(columns[::-1])
     starts, sizes = find_runs(columns[:, order])
     member = np.empty(order.size, dtype=np.intp)

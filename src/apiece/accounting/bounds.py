@@ -148,11 +148,11 @@ class Evaluations:
         record: list[tuple[Evaluated, Bounds, Errors]] = []
         known = nothing_known(deltas)
         self._combine("epsilon", self.answers, deltas, known, self.enough, record)
-        high, above, _ = min(record, key=lambda row: row[1].upper[0])
+        high, high_bounds, _ = min(record, key=lambda row: row[1].upper[0])
         # Of equal lower bounds, the one of the evaluator that gave the upper bound.
-        low, below, _ = max(record, key=lambda row: (row[1].lower[0], row[0] is high))
-        lower = _format_rounded(below.lower[0], math.floor)
-        upper = _format_rounded(above.upper[0], math.ceil)
+        low, low_bounds, _ = max(record, key=lambda row: (row[1].lower[0], row[0] is high))
+        lower = _format_rounded(low_bounds.lower[0], math.floor)
+        upper = _format_rounded(high_bounds.upper[0], math.ceil)
         if low is high:
             text = f"{lower} ≤ ε ≤ {upper} at δ = {delta:g}, by {high.evaluator}: {high.why}"
         else:
@@ -193,7 +193,7 @@ def check_bounds(
     # above 1.
     lower = np.array(bounds.lower, dtype=np.float64)
     upper = np.array(bounds.upper, dtype=np.float64)
-    good = (lower >= 0) & (upper <= _TRIVIAL[question]) & _ordered(bounds)
+    good = (lower >= 0) & (upper <= _TRIVIAL[question]) & _are_ordered(bounds)
     errors: Errors = []
     for low, high, value in zip(lower[~good], upper[~good], values[~good], strict=True):
         text = f"{evaluator}: [{low:g}, {high:g}] at {value:g} are no bounds on {question}"
@@ -215,7 +215,7 @@ def nothing_known(values: Floats, question: Question = "epsilon") -> Bounds:
     return Bounds(np.zeros(values.shape), np.full(values.shape, _TRIVIAL[question]))
 
 
-def _ordered(bounds: Bounds) -> Mask:
+def _are_ordered(bounds: Bounds) -> Mask:
     """Return where the lower bound is not above the upper one, but for rounding."""
     return np.asarray(bounds.lower <= bounds.upper * (1 + 1e-9) + 1e-12)
 
@@ -224,7 +224,7 @@ def tightest(bounds: list[Bounds]) -> Bounds:
     """Return the intersection of bounds; raise `RangeError` where it is empty."""
     lower = np.max([pair.lower for pair in bounds], axis=0)
     upper = np.min([pair.upper for pair in bounds], axis=0)
-    if not _ordered(Bounds(lower, upper)).all():
+    if not _are_ordered(Bounds(lower, upper)).all():
         raise RangeError(
             "bounds contradict one another: past the numerical range; please report it"
         )
@@ -326,7 +326,8 @@ def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
         nodes = np.concatenate([start[None], inner, end[None]])
         nodes = np.broadcast_to(nodes, (_PARTS + 1, *low.shape))
         # The part before the first cut that holds, or the last part.
-        part = np.where(beyond.any(axis=0), beyond.argmax(axis=0), _PARTS - 1)[None]
+        first_cut = beyond.argmax(axis=0)
+        part = np.where(beyond.any(axis=0), first_cut, _PARTS - 1)[None]
         low = np.take_along_axis(nodes, part, axis=0)[0]
         high = np.take_along_axis(nodes, part + 1, axis=0)[0]
     low = np.where(at_zero | at_smallest, 0.0, low)

@@ -133,7 +133,10 @@ class PowerBudget(_Spending):
         alpha = self.false_positive_rate
         best = 1.0
         low = 0.0
-        high = max(math.log(self.limit / alpha), math.log((1 - alpha) / (1 - self.limit)))
+        # Beyond it e^ε·α exceeds the limit, and the mirrored form does.
+        first_end = math.log(self.limit / alpha)
+        mirrored_end = math.log((1 - alpha) / (1 - self.limit))
+        high = max(first_end, mirrored_end)
         for _ in range(_ROUNDS):
             epsilon = np.linspace(low, high, _NODES)
             power = least_form(epsilon, curve.delta(epsilon).upper, alpha)
@@ -314,6 +317,7 @@ def calibrate(
         return Repeated(Sampled(Gaussian(z), q), times)  # type: ignore[arg-type]
 
     def spent(value: float) -> float:
+        # Past the accountant's range a parameter spends all for what is known.
         try:
             return budget.spent(privacy_curve(mechanism_at(value), method=method))
         except RangeError:
@@ -331,15 +335,18 @@ def _guess(budget: Budget, z: float | None, q: float | None, steps: int | None) 
             # TPR − FPR of N(μ, 1) against N(0, 1) is 2·Φ(μ/2) − 1.
             mu = 2 * float(quantile((1 + limit) / 2))
         case PowerBudget(limit, rate):
+            # The power at a rate α is Φ(Φ⁻¹(α) + μ).
             mu = float(quantile(limit) - quantile(rate))
         case _:
             return 0.0
     # In the limit the losses are those of a Gaussian with μ² = q²·T·(e^{1/z²} − 1).
     if z is None and q is not None and steps is not None:
-        return -0.5 * math.log(math.log1p((mu / q) ** 2 / steps))
+        step_square = (mu / q) ** 2 / steps
+        return -0.5 * math.log(math.log1p(step_square))
     if z is None or steps is None:
         return 0.0
-    return math.log(mu / math.sqrt(steps * math.expm1(min(1 / z**2, 600.0))))
+    excess = math.expm1(min(1 / z**2, 600.0))
+    return math.log(mu / math.sqrt(steps * excess))
 
 
 def _search(
@@ -369,6 +376,7 @@ def _search(
             f"calibrate: even {parameter} = {safest:g} spends {spent_at[safe]:.4g}, above the "
             f"budget of {limit:g}; raise the budget or change the parameters that are given"
         )
+    # Where the range did not end the search and much is left, what is spent jumps.
     unspent = spent_at[end] < limit * (1 - max(_UNSPENT, 20 * precision))
     return math.exp(end), spent_at[end], end == unsafe or unspent
 

@@ -252,15 +252,17 @@ def _choose_evaluators(steps: NormalForm, below: NormalForm, method: str) -> Eva
             answers.append(answer)
             if row.exact:
                 break
+    # Made once, and only where they are needed.
     spare = cache(partial(_ask_spare_rows, steps, below, method))
     if not answers:
         answers.extend(spare())
     if not answers and errors:
         raise errors[0]
     if not answers:
-        other = next(step for step, _ in steps if not isinstance(step, Gaussian))
+        # Of the methods, "gdp" alone has no row for other steps.
+        step = next(step for step, _ in steps if not isinstance(step, Gaussian))
         raise UnsupportedError(
-            f"method {method!r}: {other!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
+            f"method {method!r}: {step!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
         )
     if method == "best":
         # Every evaluator is asked.
@@ -330,21 +332,22 @@ def bounds_of(columns: Floats, method: str) -> Bounds:
     with within_range(lambda: f"arrays by method {method!r}"):
         lower[by_contours], upper[by_contours] = epsilon_bounds(columns[:, by_contours])
     bounds = Bounds(lower, upper)
+    # Through the gate that every evaluator's numbers go through.
     (lower, upper), _ = check_bounds("contour integral", "epsilon", columns[3], bounds)
     unresolved = np.flatnonzero(~DEFAULT.reached(Bounds(lower, upper)))
     if not unresolved.size:
         return Bounds(lower, upper)
     starts, sizes = find_runs(columns[:3, unresolved])
     for start, size in zip(starts, sizes, strict=True):
-        here = unresolved[start : start + size]
-        z, q, steps = columns[:3, here[0]].tolist()
+        entries = unresolved[start : start + size]
+        z, q, steps = columns[:3, entries[0]].tolist()
         profile = choose(Repeated(Sampled(Gaussian(z), q), int(steps)), method)
         # Where contours were asked already, they are the first of the answers.
-        answers = profile.answers[int(by_contours[here[0]]) :]
+        answers = profile.answers[int(by_contours[entries[0]]) :]
         with within_range(lambda: f"arrays by method {method!r}"):
-            known = Bounds(lower[here], upper[here])
-            tightened = profile.tighten_epsilon(answers, columns[3, here], known)
-            lower[here], upper[here] = tightened
+            known = Bounds(lower[entries], upper[entries])
+            tightened = profile.tighten_epsilon(answers, columns[3, entries], known)
+            lower[entries], upper[entries] = tightened
     return Bounds(lower, upper)
 
 

@@ -34,8 +34,9 @@ _RATES = 4096
 
 def least_form(epsilon: Floats, delta: Floats, rates: Floats | float) -> Floats:
     """Return the lesser of both bounds on the power at each ε, from upper bounds on δ(ε)."""
-    mirror = 1 - (1 - delta - rates) * np.exp(-epsilon) + ROUNDING
-    return np.asarray(np.minimum(delta + np.exp(epsilon) * rates, mirror))
+    direct = delta + np.exp(epsilon) * rates
+    mirrored = 1 - (1 - delta - rates) * np.exp(-epsilon) + ROUNDING
+    return np.asarray(np.minimum(direct, mirrored))
 
 
 # The power of a test with α false positives is at most δ(ε) + e^ε·α and, by the mirrored test,
@@ -59,6 +60,7 @@ def greatest_power(profile: Profile, rates: Floats) -> Floats:
         values = least_form(nodes, bounds.upper, column)
         best = values.argmin(axis=1)
         power[part] = _refine(profile, column, nodes, best, values.min(axis=1))
+    # Rounded up, and never below what blind guessing reaches.
     return np.maximum(np.minimum(power * (1 + 4 * ROUNDING), 1.0), rates)
 
 
@@ -66,6 +68,7 @@ def _refine(
     profile: Profile, rates: Floats, nodes: Floats, best: npt.NDArray[np.intp], power: Floats
 ) -> Floats:
     """Improve `power` by evaluations between the neighbours of each best node."""
+    # Each of four rounds cuts the bracket around the best node into eleven.
     low = nodes[np.maximum(best - 1, 0)]
     high = nodes[np.minimum(best + 1, nodes.size - 1)]
     steps = np.linspace(0.0, 1.0, 12)

@@ -207,16 +207,18 @@ def _bound_by_parameters(curve: PrivacyCurve, baseline: PrivacyCurve) -> float:
         return math.inf
     if curve.mechanism == baseline.mechanism:
         return 0.0
-    left, right = flatten(curve.mechanism), flatten_below(baseline.mechanism)
-    if not left:
+    # Each rounded so that the bound is an upper one.
+    steps = flatten(curve.mechanism)
+    baseline_steps = flatten_below(baseline.mechanism)
+    if not steps:
         return 0.0
-    if len(left) != len(right):
+    if len(steps) != len(baseline_steps):
         return math.inf
     literal = _is_literal(curve.mechanism) and _is_literal(baseline.mechanism)
     rounding = 0.0 if literal else _MERGED
     variations = [
         times * _bound_variation(step, other, rounding) if times <= other_times else math.inf
-        for (step, times), (other, other_times) in zip(left, right, strict=True)
+        for (step, times), (other, other_times) in zip(steps, baseline_steps, strict=True)
     ]
     return math.fsum(variations) * (1 + _SUMS)
 
@@ -298,7 +300,8 @@ def _bound_intervals(x: Floats, top: Floats, bottom: Bounds) -> Floats:
     left_low = low[1:-1]
     right_low = low[2:]
     with np.errstate(divide="ignore", invalid="ignore"):
-        crossing = (right_low - slope_right * width - left_low) / (slope_left - slope_right)
+        height = right_low - slope_right * width - left_low
+        crossing = height / (slope_left - slope_right)
     crossing = np.where(np.isfinite(crossing), np.clip(crossing, 0.0, width), 0.0)
     rise = (top[2:] - top[1:-1]) / width
     best = np.full(left.size, -np.inf)

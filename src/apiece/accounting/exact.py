@@ -113,8 +113,8 @@ def log_ratio(rho: float, probability: float) -> float:
     """Return log(1 − q + q·e^ρ), as `after_coin`, quickly for one number."""
     if probability == 1:
         return rho
-    if rho < 700 and (more := probability * math.expm1(rho)) >= -0.5:
-        return math.log1p(more)
+    if rho < 700 and (excess := probability * math.expm1(rho)) >= -0.5:
+        return math.log1p(excess)
     return float(after_coin(rho, probability))
 
 

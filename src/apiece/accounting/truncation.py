@@ -158,7 +158,8 @@ class Points(NamedTuple):
         none = np.zeros((ratio.shape[0], 1))
 
         def sum_above(mass: Floats) -> Floats:
-            return np.append(np.cumsum(mass[:, ::-1], axis=1)[:, ::-1], none, axis=1)
+            from_each = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1]
+            return np.append(from_each, none, axis=1)
 
         above = (sum_above(np.exp(log_q + ratio)), sum_above(np.exp(log_q)))
         return cls(ratio, width, log_q, times, above)
@@ -168,9 +169,10 @@ class Points(NamedTuple):
         order = orders[:, None]
         width = self.width[:, None, :]
         # Spread evenly; exact at orders 0 and 1, since the mean of each point is.
-        excess = np.abs(order * (order - 1)) * width**2 / 24
+        spread = np.abs(order * (order - 1)) * width**2 / 24
+        largest_spread = np.abs(order) * width / 2
         exponent = self.log_q[:, None, :] + order * self.ratio[:, None, :]
-        return np.asarray(exponent + np.minimum(np.abs(order) * width / 2, excess))
+        return np.asarray(exponent + np.minimum(largest_spread, spread))
 
     def log_moments(self, orders: Floats) -> Floats:
         """Return log E_Q[r^λ] of all steps, for each order λ; (K, orders)."""

@@ -281,6 +281,7 @@ class RenyiFilter(Filter):
                 f"({eps.reshape(-1)[bad]:g}, {dlt.reshape(-1)[bad]:g}) cannot be "
                 "reached from it; give a larger order or None"
             )
+        # B(ε, δ) bounds Σ α·s²/(2S²): in units of Σ (s/S)², rounded down.
         limit = np.asarray(2 * budget / self.order * (1 - 2 * ULP))
         super().__init__(eps, dlt, limit, self.order / 2, persons=persons)
 
@@ -328,6 +329,7 @@ class Odometer:
     def __init__(self, size: int, *, order: float) -> None:
         self.order = float(_check_orders(order, ()))
         size = _check.count("size", size)
+        # A filter of endless budgets only counts.
         endless = np.full(size, math.inf)
         self._account = Filter(endless, endless, endless, self.order / 2)
 
@@ -359,6 +361,7 @@ class Odometer:
         Guarantee:
             Rounded up; see the class.
         """
+        # The Rényi conversion of one order, but for log(1/δ)/(α − 1).
         gain = math.log1p(-1 / self.order) - math.log(self.order) / (self.order - 1)
         return self._add_tail(delta, gain)
 

@@ -60,5 +60,5 @@ def block_sizes(times: int, steps: int) -> tuple[tuple[int, int], ...]:
     ((3, 2), (4, 1))
     """
     size, larger = divmod(steps, times)
-    both = ((size, times - larger), (size + 1, larger))
-    return tuple((length, count) for length, count in both if count)
+    kinds = ((size, times - larger), (size + 1, larger))
+    return tuple((length, count) for length, count in kinds if count)

@@ -131,8 +131,9 @@ class Finite:
         answers = _check.count("answers", answers, least=2)
         lie = 1 / (np.exp(epsilon) + answers - 1)
         truth = 1 - (answers - 1) * lie
-        others = [] if answers == 2 else [(answers - 2) * lie]
-        return cls([truth, lie, *others], [lie, truth, *others])
+        # Outcomes: the one world's truth, the other world's, and any other answer.
+        neither = [] if answers == 2 else [(answers - 2) * lie]
+        return cls([truth, lie, *neither], [lie, truth, *neither])
 
     def atoms(self) -> Atoms:
         """Return the pair of the world with the record and the world without."""

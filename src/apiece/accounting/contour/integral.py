@@ -91,6 +91,7 @@ class Contour:
         return replace(self, **values)
 
     def _scale(self, epsilon: Floats) -> Floats:
+        """Return e^{TK + (1 − λ)ε}, the factor before the sum of the terms."""
         return np.asarray(np.exp(self.log_scale + (1 - self.tilt) * epsilon))
 
     def _turns(self, epsilon: Floats) -> npt.NDArray[np.complex128]:
@@ -354,17 +355,18 @@ def _choose_period(
     period = np.full(tilt.shape, np.inf)
     best = tilt + 1
     log_best = np.full(tilt.shape, np.inf)
-    for other in larger:
-        excess = other - tilt
-        order = steps.order(other)
+    for larger_tilt in larger:
+        excess = larger_tilt - tilt
+        order = steps.order(larger_tilt)
         law = steps.weights(order)
         error, _ = steps.error(order, np.zeros_like(tilt), law)
         # Chernoff: δ(ε) ≤ e^{log_most + (1 − λ')ε} at every ε.
-        log_most = times * (law.log_total + np.log1p(error)) + log_conversion(other - 1)
-        needed = (log_most + (1 - other) * guess - np.log(delta) - log_error) / excess
+        log_most = times * (law.log_total + np.log1p(error)) + log_conversion(larger_tilt - 1)
+        log_alias = log_most + (1 - larger_tilt) * guess
+        needed = (log_alias - np.log(delta) - log_error) / excess
         better = needed < period
         period = np.where(better, needed, period)
-        best = np.where(better, other, best)
+        best = np.where(better, larger_tilt, best)
         log_best = np.where(better, log_most, log_best)
     # Aliases from below, where δ ≤ 1: W is also so long that they fall by the error wanted.
     period = np.maximum(period, (-np.log(delta) - log_error) / (tilt - 1))
@@ -417,16 +419,18 @@ def _find_end(
     # ∫ (1/y² + c) dy from a to b is (b − a)/(a·b)·(1 + c·a·b), where c is the density's factor.
     bound = np.exp(log_bound) / frequency / math.pi
     after = frequency[:, 1:]
-    wide = 1 + _density_factor(variance) * frequency[:, :-1] * after
-    piece = np.diff(frequency, axis=1) / after * bound[:, :-1] * wide
+    widening = 1 + _density_factor(variance) * frequency[:, :-1] * after
+    piece = np.diff(frequency, axis=1) / after * bound[:, :-1] * widening
     # Beyond the last frequency Y, ∫ dy/y² is 1/Y, and ∫ v·e^{−vy²/2} dy at most e^{−vY²/2}/Y.
-    last = bound[:, -1:] * (1 + (variance > 0) * np.exp(variance / 8))
-    piece = np.append(piece, last, axis=1)
+    beyond = bound[:, -1:] * (1 + (variance > 0) * np.exp(variance / 8))
+    piece = np.append(piece, beyond, axis=1)
     missing = np.cumsum(piece[:, ::-1], axis=1)[:, ::-1] * (1 + 1e-9)
     enough = missing <= np.exp(log_least)
-    first = np.where(enough.any(axis=1), enough.argmax(axis=1), frequency.shape[1] - 1)[:, None]
-    end = np.take_along_axis(frequency, first, axis=1)
-    return end, np.take_along_axis(missing, first, axis=1)
+    # The first frequency beyond which little enough follows, or the last of all.
+    last = frequency.shape[1] - 1
+    number = np.where(enough.any(axis=1), enough.argmax(axis=1), last)[:, None]
+    end = np.take_along_axis(frequency, number, axis=1)
+    return end, np.take_along_axis(missing, number, axis=1)
 
 
 def _sum_powers(

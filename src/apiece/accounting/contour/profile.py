@@ -179,10 +179,10 @@ def epsilon_bounds(columns: Floats) -> Bounds:
     # curve on the lattice answers for all of them quicker.
     order = np.lexsort(columns[:3])
     _, sizes = find_runs(columns[:3, order])
-    few = np.empty(order.size, dtype=bool)
-    few[order] = np.repeat(sizes, sizes) < MANY
+    unshared = np.empty(order.size, dtype=bool)
+    unshared[order] = np.repeat(sizes, sizes) < MANY
     lower, upper = nothing_known(columns[3])
-    lower[few], upper[few] = _bound_columns(columns[:, few])
+    lower[unshared], upper[unshared] = _bound_columns(columns[:, unshared])
     return Bounds(lower, upper)
 
 
@@ -271,8 +271,8 @@ def _bound_columns(columns: Floats) -> Bounds:
         for entries, count in _cut_chunks(columns[:3], delta, todo, attempt):
             # The δ asked about is the least one too.
             sides = _build_sides(columns[:, entries][[0, 1, 2, 3, 3]], count, attempt)
-            asked = delta[entries, None]
-            bounds = _larger_direction([contour.epsilon(asked, guess) for contour, guess in sides])
+            part = delta[entries, None]
+            bounds = _larger_direction([contour.epsilon(part, guess) for contour, guess in sides])
             lower[entries] = np.maximum(lower[entries], bounds.lower[:, 0])
             upper[entries] = np.minimum(upper[entries], bounds.upper[:, 0])
         todo &= ~DEFAULT.reached(Bounds(lower, upper))
@@ -341,11 +341,13 @@ def _evaluate_nearest(
     `centres` holds the ε around which the integrals are made.
     """
     first, size = spans
-    own = first[:, None] + np.minimum(np.arange(size.max()), size[:, None] - 1)
-    distance = np.abs(centres[own, 0] - epsilon[:, None])
+    # Each entry's own rows; who has fewer has the last one again.
+    number = np.minimum(np.arange(size.max()), size[:, None] - 1)
+    rows = first[:, None] + number
+    distance = np.abs(centres[rows, 0] - epsilon[:, None])
     nearest = np.argsort(distance, axis=1, kind="stable")
-    choice = nearest[:, [min(turn, own.shape[1] - 1)]]
-    row = np.take_along_axis(own, choice, axis=1)[:, 0]
+    choice = nearest[:, [min(turn, rows.shape[1] - 1)]]
+    row = np.take_along_axis(rows, choice, axis=1)[:, 0]
     lower, upper = contour.rows(row).delta(epsilon[:, None])
     return Bounds(lower[:, 0], upper[:, 0])
 

@@ -232,7 +232,9 @@ def _mean_law(one: Ratio, a: int, other: Ratio, b: int, grid: RatioCells, upper:
     left = WeightedRatios(one.ratio * (a / (a + b) / grid.unit), one.mass)
     right = WeightedRatios(other.ratio * (b / (a + b) / grid.unit), other.mass)
     # The least sum of positive ratios: what is less, with a ratio of 0, joins the first cell.
-    bottom = float(min(left.ratio[left.ratio > 0]) + min(right.ratio[right.ratio > 0]))
+    left_bottom = min(left.ratio[left.ratio > 0])
+    right_bottom = min(right.ratio[right.ratio > 0])
+    bottom = float(left_bottom + right_bottom)
     low = grid.number(bottom)
     high = grid.number(float(left.ratio[-1] + right.ratio[-1]))
     q = np.zeros(high - low + 1)
@@ -298,7 +300,9 @@ def _merge_outer_cells(q: Floats, p: Floats, ends: Floats) -> tuple[Floats, Floa
     last = max(last, first + 2)
 
     def merge(mass: Floats) -> Floats:
-        return np.array([mass[: first + 1].sum(), *mass[first + 1 : last], mass[last:].sum()])
+        low = mass[: first + 1].sum()
+        high = mass[last:].sum()
+        return np.array([low, *mass[first + 1 : last], high])
 
     return merge(q), merge(p), ends[first:last]
 

@@ -420,8 +420,8 @@ class Composition:
         estimate = estimate_log_delta(self.leaves, epsilon, self.accuracy.truncation)
         first = self._answer(estimate, epsilon, Attempts.delta)
         # Where losses have heavy tails the estimate is far too high: look again where δ was found.
-        found = np.log(np.maximum(first.upper, 1e-300))
-        log_found = np.minimum(estimate, found)
+        log_upper = np.log(np.maximum(first.upper, 1e-300))
+        log_found = np.minimum(estimate, log_upper)
         found_regions = _number_regions(log_found, _SPACING)
         if (found_regions == _number_regions(estimate, _SPACING)).all():
             return first
@@ -436,17 +436,17 @@ class Composition:
         for spacing in (_SPACING, _SPACING / _FINER):
             numbers = _number_regions(log_delta, spacing)
             for number in np.unique(numbers[unresolved]):
-                here = unresolved & (numbers == number)
+                entries = unresolved & (numbers == number)
                 attempts = self._compute_region(int(number), spacing)
-                bounds = ask(attempts, values[here])
-                both = tightest([bounds, Bounds(lower[here], upper[here])])
-                lower[here], upper[here] = both
+                bounds = ask(attempts, values[entries])
+                combined = tightest([bounds, Bounds(lower[entries], upper[entries])])
+                lower[entries], upper[entries] = combined
                 # A region is looked at in a few places; between them its bounds may be wider.
-                gap = np.minimum(upper[here], 1e300) - lower[here]
-                wide = gap > 1.05 * self.accuracy.gap * upper[here]
-                wide &= (ask is Attempts.epsilon) & (upper[here] >= self.accuracy.floor)
+                gap = np.minimum(upper[entries], 1e300) - lower[entries]
+                wide = gap > 1.05 * self.accuracy.gap * upper[entries]
+                wide &= (ask is Attempts.epsilon) & (upper[entries] >= self.accuracy.floor)
                 not_close = not attempts.close and self.gap_share == 1
-                unresolved[here] = wide | not_close
+                unresolved[entries] = wide | not_close
         return Bounds(lower, upper)
 
     def _compute_region(self, number: int, spacing: float) -> Attempts:

@@ -246,9 +246,9 @@ def choose_settings(
     largest_tilt = 1 + _LARGEST_EXPONENT / widest
     tilt = min(tilt, largest_tilt)
     reverse_tilt = min(reverse_tilt, largest_tilt)
-    both = known is None and backward > 0.9 * epsilon
+    add_matters = known is None and backward > 0.9 * epsilon
     gap = _AIM * accuracy.gap * max(epsilon, accuracy.floor)
-    step = _choose_step(coarse, tilt, reverse_tilt if both else math.nan, gap)
+    step = _choose_step(coarse, tilt, reverse_tilt if add_matters else math.nan, gap)
     deviation = tilted_deviation(coarse, tilt)
     if known is None:
         step = max(step, 16 * deviation / _GLANCE)
