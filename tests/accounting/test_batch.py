@@ -13,7 +13,7 @@ from apiece._types import Floats
 from apiece.accounting import batch, privacy_curve
 from apiece.accounting.batch import upper_epsilons
 from apiece.accounting.bounds import DEFAULT
-from apiece.accounting.exact import rare
+from apiece.accounting.exact import build_rare_profile
 from apiece.errors import BudgetError, InputError, OptionError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
 
@@ -154,11 +154,11 @@ def test_who_hardly_ever_takes_part_needs_no_noise(of, monkeypatch):
 def test_the_chance_to_take_part_is_not_rounded_down():
     for q, steps in ((0.01, 10), (1e-9, 3), (0.3, 2), (1 - 1e-9, 2)):
         joins = 1 - (1 - Fraction(q)) ** steps
-        profile = rare(((Sampled(Gaussian(1.0), q), steps),))
+        profile = build_rare_profile(((Sampled(Gaussian(1.0), q), steps),))
         assert joins <= Fraction(profile.chance) <= joins * (1 + Fraction(1, 10**11))
         at = np.array([float(joins) * (1 - 1e-6), min(float(joins) * (1 + 1e-6), 1.0)])
         assert profile.epsilon(at).upper.tolist() == [np.inf, 0.0]
-    assert rare(((Gaussian(1.0), 1), (Sampled(Gaussian(1.0), 0.1), 1))) is None
+    assert build_rare_profile(((Gaussian(1.0), 1), (Sampled(Gaussian(1.0), 0.1), 1))) is None
 
 
 @pytest.mark.slow

@@ -129,22 +129,22 @@ def test_no_bound_is_violated(count: int, seed: int) -> None:
 PLANTS: dict[str, tuple[Any, str, str, str, int]] = {
     "what 1e15 dropped": (
         exact._before_coin,
-        "np.where(far, epsilon + parts[0] + parts[1], near)",
-        "np.where(excess > 1e15, epsilon + parts[1], near)",
+        "np.where(far, far_value, near_value)",
+        "np.where(excess > 1e15, epsilon + minus_log_q, near_value)",
         "one laplace",
         20,
     ),
     "the loss that a coin leaves": (
         numerics.after_coin,
-        "np.where(more < -0.5, less, np.log1p(more))",
-        "np.log1p(more)",
+        "np.where(excess < -0.5, small_ratio, np.log1p(excess))",
+        "np.log1p(excess)",
         "discrete",
         100,
     ),
     "a mass of P past the range": (
         DiscreteProfile.delta,
-        "remove = _excess(loss, p,",
-        "remove = _excess(loss, q * np.exp(loss),",
+        "remove = _bound_excess(loss, p,",
+        "remove = _bound_excess(loss, q * np.exp(loss),",
         "binomial",
         20,
     ),
