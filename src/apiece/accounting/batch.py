@@ -218,6 +218,7 @@ def sampling_probabilities(
     limits, deltas, noise, times, guesses, precisions = columns
     rates = np.ones(limits.shape)
     spent_at_one = _upper(method, noise, np.ones(noise.shape), times, deltas)
+    # Where full participation costs less, nothing is sought.
     below_one = np.flatnonzero(spent_at_one > limits)
     limits, deltas, noise, times, guesses, precisions = columns[:, below_one]
     bottom = np.full(limits.shape, math.log(_LEAST_PROBABILITY))
@@ -270,6 +271,7 @@ def _distinct_columns(
 
 def _upper(method: str, *columns: Floats) -> Floats:
     """Return upper bounds on ε for columns (z, q, steps, δ), ∞ where past the numerical range."""
+    # A search asks about ever other values: what has no answer is ∞, and spoils no other's.
     entries, member = distinct(np.stack(columns))
     try:
         upper = bounds_of(entries, method).upper
@@ -303,6 +305,7 @@ def _rough_mu(epsilon: Floats, delta: Floats) -> Floats:
 def broadcast(**columns: npt.ArrayLike) -> tuple[tuple[int, ...], list[Floats]]:
     """Check arguments, broadcast them, joined by index; return their shape and flat columns."""
     common_index(**columns)
+    # Checked one by one, so that a message names the argument.
     arrays = [_CHECKS[name](name, values) for name, values in columns.items()]
     try:
         arrays = list(np.broadcast_arrays(*arrays))

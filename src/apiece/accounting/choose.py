@@ -205,6 +205,7 @@ def choose(mechanism: Mechanism, method: str = "pld") -> Evaluations:
     """Return the profile of `mechanism` by the evaluators that the table names."""
     if method not in METHODS:
         raise unknown("method", method, METHODS)
+    # An evaluator may fail where it is made, as where its numbers leave the range.
     try:
         with within_range(lambda: f"{short(mechanism)} by method {method!r}"):
             return _choose_evaluators(flatten(mechanism), flatten_below(mechanism), method)
@@ -279,6 +280,7 @@ def _ask_row(row: Row, steps: NormalForm, below: NormalForm) -> Evaluated | Apie
         return error
     if profile is None:
         return None
+    # A product of coins was rounded: the lower ends are those of the form rounded down.
     if below != steps:
         profile = Between(profile, _ask_row_below(row, below))
     return Evaluated(row.evaluator, row.why, profile)

@@ -70,6 +70,7 @@ class MixtureProfile(Inverted):
                 f"{step.shifts[0]!r} to {step.shifts[-1]!r}: past the numerical range; use more "
                 "noise"
             )
+        # 1 − J exactly, before it is rounded: hardly anything may be left of 1.
         total = sum(map(Fraction, step.chances))
         joins = min(total, Fraction(1)) * Fraction(probability)
         chances = np.array(step.chances) * probability / max(float(total), 1.0)
@@ -167,6 +168,7 @@ class MixtureProfile(Inverted):
         for turn in range(_TURNS):
             exponent = constant + self.shifts * x[:, None]
             top = exponent.max(axis=1)
+            # Each term's share of the sum, by which the slope of its logarithm is a mean of s_j.
             share = np.exp(exponent - top[:, None])
             total = share.sum(axis=1)
             share /= total[:, None]
@@ -187,6 +189,7 @@ class MixtureProfile(Inverted):
         beyond_left = tail(np.abs(left))
         beyond_right = tail(np.abs(right))
         mass = np.abs(beyond_left - beyond_right)
+        # Across 0 the tails lie on different sides.
         crosses = (left < 0) & ~below
         mass = np.where(crosses, 1 - beyond_left - beyond_right, mass)
         narrow = self.shifts < _NARROW

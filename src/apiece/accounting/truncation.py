@@ -158,8 +158,7 @@ class Points(NamedTuple):
         none = np.zeros((ratio.shape[0], 1))
 
         def sum_above(mass: Floats) -> Floats:
-            from_each = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1]
-            return np.append(from_each, none, axis=1)
+            return np.append(sum_following(mass), none, axis=1)
 
         above = (sum_above(np.exp(log_q + ratio)), sum_above(np.exp(log_q)))
         return cls(ratio, width, log_q, times, above)
@@ -180,6 +179,11 @@ class Points(NamedTuple):
         top = exponent.max(axis=2)
         total = np.exp(exponent - top[:, :, None]).sum(axis=2)
         return np.asarray(self.times * (top + np.log(total)))
+
+
+def sum_following(values: Floats) -> Floats:
+    """Return, along the second axis, the sums of each entry and all that follow it."""
+    return np.cumsum(values[:, ::-1], axis=1)[:, ::-1]
 
 
 def log_conversion(excess: Number) -> Number:

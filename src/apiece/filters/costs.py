@@ -64,6 +64,7 @@ class Costs:
             )
         if not ((loss >= 0).all() and ((slack >= 0) & (slack < 1)).all()):
             raise InputError("costs: loss must be at least 0 and slack in [0, 1), no NaN")
+        # A frozen dataclass is written past its own guard.
         put = object.__setattr__
         put(self, "loss", loss)
         put(self, "slack", slack)
@@ -229,6 +230,7 @@ def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -
     deltas = np.broadcast_to(_check.positive_array("delta", delta, below=1.0), (len(groups),))
     slack = _COST_SHARES * deltas[:, None] * _BELOW
     loss = np.empty(slack.shape)
+    # Rounded up in the square.
     for row, curve in enumerate(groups):
         mu = np.asarray(gaussian_with_slack(curve, slack[row]).upper)
         loss[row] = mu * mu * (1 + 4 * ULP)

@@ -154,7 +154,8 @@ class Filter:
     @property
     def remaining(self) -> Floats:
         """What is left of `limit`, rounded down. Data about people."""
-        return np.asarray((self._limit - self._spent) * self._unit * (1 - ULP))
+        remaining = self._limit - self._spent
+        return np.asarray(remaining * self._unit * (1 - ULP))
 
 
 class GaussianFilter(Filter):
@@ -275,7 +276,8 @@ class RenyiFilter(Filter):
         self.order = _check_orders(best_order(eps, dlt) if order is None else order, eps.shape)
         budget = renyi_budget(eps, dlt, self.order)
         if not (budget > 0).all():
-            bad = int(np.flatnonzero(~(budget > 0).reshape(-1))[0])
+            unreachable = ~(budget > 0).reshape(-1)
+            bad = int(np.flatnonzero(unreachable)[0])
             raise BudgetError(
                 f"order = {self.order.reshape(-1)[bad]:g}: (epsilon, delta) = "
                 f"({eps.reshape(-1)[bad]:g}, {dlt.reshape(-1)[bad]:g}) cannot be "

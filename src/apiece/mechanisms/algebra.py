@@ -228,6 +228,7 @@ def flatten_below(mechanism: Mechanism) -> NormalForm:
 
 def _normal_form(mechanism: Mechanism, *, upward: bool) -> NormalForm:
     """Return the normal form, with products of coins rounded up or down."""
+    # Equal steps are one key: a dictionary counts them, in the order of first appearance.
     counts: dict[Mechanism, int] = {}
     gaussians: list[tuple[float, int]] = []
     for step, times in _list_steps(mechanism, 1, upward):
@@ -299,6 +300,7 @@ def _product(one: float, other: float, *, upward: bool) -> float:
     More is told the larger a coin is: with a chance of q/r between two coins q ≤ r, what is behind
     r can be replaced by what is seen of a record that takes no part, and is then behind q.
     """
+    # Floats are fractions: their exact product says which way the rounded one lies.
     product = one * other
     exact = Fraction(one) * Fraction(other)
     if upward and product < exact:
@@ -317,6 +319,7 @@ def atoms_of(step: Mechanism) -> Atoms | None:
     return step.atoms() if hasattr(step, "atoms") else None
 
 
+# Names in JSON: those of the classes, in lower case, with "_" between words.
 _KINDS: dict[str, type] = {
     re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in get_args(Mechanism)
 }

@@ -45,6 +45,7 @@ class Atoms(NamedTuple):
 
 def merge_atoms(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
     """Return the atoms in increasing order, equal log-ratios counted together."""
+    # Equal ratios are one outcome for every test: their masses add up.
     values, index = np.unique(log_ratio, return_inverse=True)
     return values, np.bincount(index, mass, values.size).astype(np.float64)
 

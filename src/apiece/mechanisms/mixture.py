@@ -51,6 +51,7 @@ class MixtureOfGaussians:
     def __init__(
         self, noise_multiplier: float, shifts: npt.ArrayLike, chances: npt.ArrayLike
     ) -> None:
+        # Equal shifts are counted together, in ascending order.
         s = _check.positive_array("shifts", shifts)
         c = _check.positive_array("chances", chances)
         if s.ndim != 1 or s.shape != c.shape or not 1 <= s.size <= _MOST:

@@ -39,7 +39,7 @@ import numpy.typing as npt
 from apiece._types import Bounds, Floats
 from apiece.accounting.bounds import Precision
 from apiece.accounting.contour.moments import Steps, Weights, log_modulus
-from apiece.accounting.truncation import Remainder, log_conversion
+from apiece.accounting.truncation import Remainder, log_conversion, sum_following
 from apiece.numerics.roots import Places
 from apiece.numerics.rounding import UNIT
 
@@ -240,6 +240,8 @@ def build_contour(
         # Where one loss in many makes δ, aliases of two are far less so: less tilt will do.
         tilt = 1 + _SMOOTH_TILT * (best - 1)
         law = steps.weights(steps.order(tilt))
+    # Of the tilted total loss. If it is normal, aliases fall by some nats at the λ' that lies
+    # √(2·nats)/deviation above λ.
     spread = np.sqrt(times * law.variance)
     log_scale = times * law.log_total
     larger = [tilt + k * math.sqrt(-2 * aim.log_error) / spread for k in (0.4, 1.0)]
@@ -424,7 +426,7 @@ def _find_end(
     # Beyond the last frequency Y, ∫ dy/y² is 1/Y, and ∫ v·e^{−vy²/2} dy at most e^{−vY²/2}/Y.
     beyond = bound[:, -1:] * (1 + (variance > 0) * np.exp(variance / 8))
     piece = np.append(piece, beyond, axis=1)
-    missing = np.cumsum(piece[:, ::-1], axis=1)[:, ::-1] * (1 + 1e-9)
+    missing = sum_following(piece) * (1 + 1e-9)
     enough = missing <= np.exp(log_least)
     # The first frequency beyond which little enough follows, or the last of all.
     last = frequency.shape[1] - 1

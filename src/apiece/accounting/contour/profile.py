@@ -148,6 +148,7 @@ def _share_integrals(
         ]
         first, size = np.array(spans)[member].T
         entries = np.flatnonzero(size)
+        # As many entries at a time as keep arrays small.
         longest = max(contour.y.shape[1] for contour, _ in sides)
         rows = _CHUNK * 4 // longest + 1
         for part in np.split(entries, range(rows, entries.size, rows)):
@@ -195,6 +196,7 @@ def epsilon_curves(columns: Floats) -> Floats:
     order = np.lexsort((region, *columns[2::-1]))
     keys = np.stack([*columns[:3], region])[:, order]
     starts, sizes = find_runs(keys)
+    # One curve for each mechanism and region.
     upper = np.full(order.size, np.inf)
     for numbers, *curves in _build_curves(keys[:, starts]):
         for number, epsilon, delta in zip(numbers, *curves, strict=True):
@@ -232,6 +234,7 @@ def _build_curve(sides: Sides, largest: Floats, least: Floats) -> tuple[Mask, Fl
     """Return which curves between two δ are close enough, and all of them."""
     start = _larger_direction([contour.epsilon(largest, guess) for contour, guess in sides])
     end = _larger_direction([contour.epsilon(least, guess) for contour, guess in sides])
+    # Nodes are spread evenly between the ε of the largest and of the least δ.
     good = DEFAULT.reached(start) & DEFAULT.reached(end)
     low = np.where(good, start.lower, 0.0)
     high = np.where(good, end.upper, 1.0)
@@ -288,6 +291,7 @@ def _cut_chunks(
     todo = todo & (size > 0)
     for count in np.unique(size[todo]).tolist():
         entries = np.flatnonzero(todo & (size == count))
+        # Like with like, so that those made together take about as many points.
         entries = entries[np.lexsort((q[entries], z[entries]))]
         rows = max(_CHUNK // count, 1)
         for part in np.split(entries, range(rows, entries.size, rows)):

@@ -66,8 +66,10 @@ def take_direction(lattice: Lattice, times: int, *, reverse: bool) -> Direction:
         log_mass = np.log(lattice.mass)
     if not reverse:
         return Direction(log_mass, lattice.offset, times, lattice.rounding)
+    # The second measure is P, of masses p = q·e^L, and losses are −L, which ascend backwards.
     ratio = lattice.offset + lattice.step * np.arange(log_mass.size)
-    return Direction((log_mass + ratio)[::-1], -float(ratio[-1]), times, lattice.rounding)
+    log_p = (log_mass + ratio)[::-1]
+    return Direction(log_p, -float(ratio[-1]), times, lattice.rounding)
 
 
 class Tilted(NamedTuple):
@@ -85,6 +87,7 @@ def tilt_part(part: Direction, step: float, tilt: float) -> Tilted:
     weight = np.exp(exponent - top)
     total = float(weight.sum())
     weight /= total
+    # The rounding of an exponent, of masses that are not negligible, is relative to its terms.
     last = int(np.flatnonzero(weight > NEGLIGIBLE)[-1])
     largest = 2 * (abs(top) + abs(tilt) * step * last) + 100
     return Tilted(weight, top + math.log(total), largest)
@@ -148,6 +151,7 @@ def _cumulants(weight: Floats, rates: Reals) -> Floats:
         power = np.exp(rates[0] * shift)
         for j, rate in enumerate(rates):
             moment = _inner_product(weight, power)
+            # Where it has underflowed, ∞ is an upper bound.
             if moment > _UNDERFLOW:
                 log_moments[row, j] = math.log(moment) - rate * shift[0] * (row == 0) + 1e-9
             power = power * power
@@ -195,6 +199,7 @@ def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tup
         transform_errors.append(unit * float(np.linalg.norm(folded)))
     assert product is not None
     times = sum(part.times for part in parts)
+    # Twice the sum over half of the frequencies.
     modulus = np.abs(product)
     energy = 2 * float(modulus.sum())
     error = 0.0
@@ -207,6 +212,7 @@ def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tup
             cofactor = float(size)
         cofactor = min(cofactor * slack, size * slack)
         error += part.times * norm * math.sqrt(cofactor / size)
+    # The rounding of the powers, and of the transform back.
     result = np.fft.irfft(product, size)
     error += 8 * times * UNIT * energy / size + unit * float(np.linalg.norm(result))
     return result, error
@@ -312,6 +318,7 @@ class Line:
         left = np.clip(np.floor(position), 0, self.value.size - 2).astype(np.intp)
         fraction = np.clip(position - left, 0, 1)
         share = np.expm1(self.step * fraction) / math.expm1(self.step)
+        # On the chord, which is straight in e^ε.
         value = self.value[left] * (1 - share) + self.value[left + 1] * share
         distance = np.clip(self.start - epsilon, 0.0, 700.0)
         # e^ε may be past the range.
@@ -325,6 +332,7 @@ class Line:
 
         `start` is the answer where it is below δ from the first lattice point on.
         """
+        # The first lattice point at which the bound is at most δ.
         right = self.value.size - np.searchsorted(self.value[::-1], delta, side="right")
         inside = np.clip(right, 1, self.value.size - 1)
         high = self.value[inside - 1]
@@ -347,6 +355,7 @@ def above_line(tail: Tail, outside: float, rare: Remainder | None, *, reverse: b
     if rare is not None:
         epsilon = start + tail.step * np.arange(value.size)
         value += rare.bounds(epsilon, reverse=reverse).upper
+    # A profile falls: an upper bound at one ε holds at every larger one.
     return Line(start, tail.step, np.minimum.accumulate(np.minimum(value, 1.0)))
 
 
@@ -359,6 +368,7 @@ def below_line(tail: Tail, certain: float, rare: Remainder | None) -> Line:
         added = rare.bounds(epsilon, reverse=False).lower
         # Linear in e^ε, so that chords are valid, up to the last ε at which it is positive.
         value += np.where(np.append(added[1:], 0.0) > 0, added, 0.0)
+    # A profile falls: a lower bound at one ε holds at every smaller one.
     value = np.maximum.accumulate(value[::-1])[::-1]
     return Line(start, tail.step, value)
 
@@ -404,12 +414,14 @@ class Attempt:
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ) ≥ 0 of the larger direction."""
+        # From above, ε is no smaller than where the lattice starts; from below nothing is known.
         upper = np.max([line.epsilon(delta, line.start) for line in self.above], axis=0)
         lower = np.max([line.epsilon(delta, 0.0) for line in self.below], axis=0)
         return Bounds(np.maximum(lower, 0.0), np.maximum(upper, 0.0))
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) of the larger direction."""
+        # δ rises by no more than e^ε falls, as P(A) − e^ε·Q(A) does; from below it may not rise.
         upper = np.max([line.delta(epsilon, 1.0) for line in self.above], axis=0)
         lower = np.max([line.delta(epsilon, 0.0) for line in self.below], axis=0)
         return Bounds(np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0))

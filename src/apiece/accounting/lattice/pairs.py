@@ -198,6 +198,7 @@ class AtomsPair:
         low = float(self.log_ratio[first])
         high = float(self.log_ratio[last - 1])
         require_losses("a discrete step", high)
+        # The atoms that the window leaves out.
         outer = np.ones(larger.size, dtype=bool)
         outer[first:last] = False
         # Rounded up, each mass being known to `error`.
@@ -280,6 +281,7 @@ def normal_masses(edges: Floats) -> Floats:
     narrow = width < _NARROW
     if narrow.all():
         return _quadrature(edges[:-1], width)
+    # Tails, on the side of 0 that each edge lies on.
     beyond = tail(np.abs(edges))
     crosses = (edges[:-1] < 0) & (edges[1:] > 0)
     mass = np.where(crosses, 1 - beyond[:-1] - beyond[1:], np.abs(np.diff(beyond)))
@@ -400,6 +402,7 @@ class MixturePair:
             rho, _ = self.series.ratio(point)
             p1[narrow] += weight * np.exp(rho - point**2 / 2)
         p1[narrow] *= width * (0.5 / math.sqrt(2 * math.pi))
+        # Both ends of each wide cell; of the masses between all of them, every other is a cell's.
         ends = np.stack([x[:-1], x[1:]], axis=1)[~narrow].ravel()
         for shift, log_chance in zip(self.shifts, self.log_chances, strict=True):
             if ends.size:
@@ -423,12 +426,14 @@ class MixturePair:
         last = float(self.shifts[-1]) + _END
         low, high = self.series.ratio(np.array([first, last]))[0]
         rho = np.clip(rho, low, high)
+        # Newton's method, from straight lines between the middles of panels.
         x = np.interp(rho, self.series.middle, self.series.centre)
         slack = self._slack(last) / 2
         for _ in range(_TURNS):
             value, slope = self.series.ratio(x)
             x = np.clip(x - (value - rho) / slope, first, last)
             if (np.abs(value - rho) <= slack).all():
+                # Rounding can have exchanged neighbours.
                 return np.maximum.accumulate(x)
         raise RangeError("mixture of Gaussians: its log-ratio cannot be inverted; use more noise")
 
@@ -448,6 +453,7 @@ def mixture_pair(step: MixtureOfGaussians, probability: float = 1.0) -> MixtureP
     require_losses("mixture of Gaussians", shifts[-1] ** 2 / 2 + log_chances[-1])
     series = Series.of(shifts, log_chances)
     lower, upper = _bound_join_chance(step.chances, probability)
+    # Where the chance is no floating-point number, one pair is rounded up and one down.
     below = None if lower == upper else MixturePair(shifts, log_chances, lower, series)
     return MixturePair(shifts, log_chances, upper, series, below)
 

@@ -76,6 +76,7 @@ def _coarsen_pair(pair: Pair, times: int, window: Window) -> CoarsePair:
     else:
         ratio = np.log(p1 / q0)
         floor = window.low
+    # Over how much the losses of a cell are spread.
     width = np.gradient(ratio) if ratio.size > 1 else np.zeros_like(ratio)
     count = np.array([[float(times)]])
     points = Points.of(ratio[None], width[None], np.log(q0)[None], count)
@@ -89,6 +90,7 @@ def cumulant(coarse: Sequence[CoarsePair], tilts: Floats) -> Floats:
 
 def _minimise(objective: Callable[[Floats], Floats]) -> tuple[float, float]:
     """Return the λ > 1 that minimises `objective`, a function of λ − 1, and its least value."""
+    # On a coarse grid of magnitudes, then twice closer around the best.
     excess = np.geomspace(1e-5, 1e7, 41)
     for width in (0.3, 0.05):
         best = excess[int(np.argmin(objective(excess)))]
@@ -102,6 +104,7 @@ def renyi_tilt(
 ) -> tuple[float, float]:
     """Return the order λ of the best Rényi conversion at δ, and its ε."""
 
+    # Of r^{1−λ} under Q, in the add direction, which is r^{−(λ − 1)}.
     def epsilon(excess: Floats) -> Floats:
         moment = cumulant(coarse, -excess if reverse else 1 + excess)
         return np.asarray((moment + log_conversion(excess) - log_delta) / excess)
@@ -310,6 +313,7 @@ def _choose_step(
     `reverse_tilt` is NaN where the add direction does not matter.
     """
     steps = np.geomspace(1e-12, 1.0, 121)
+    # Gaps grow with the step: the step is read off their curve, in logarithms.
     estimates = estimate_gaps(coarse, tilt, steps)
     if not math.isnan(reverse_tilt):
         reverse_estimates = estimate_gaps(coarse, 1 - reverse_tilt, steps)
@@ -327,4 +331,5 @@ def estimate_log_delta(leaves: Leaves, epsilon: Floats, truncation: float) -> Fl
     excess = np.geomspace(1e-5, 1e7, 121)
     moments = np.array([cumulant(coarse, 1 + excess), cumulant(coarse, -excess)])
     values = moments[:, None, :] + log_conversion(excess) - epsilon[:, None] * excess
+    # The least over orders, the larger of both directions.
     return np.asarray(np.minimum(values.min(axis=2).max(axis=0), 0.0))
