@@ -208,7 +208,7 @@ PUBLIC = [
     "queries.grammar.Missing",
     "queries.grammar.Negated",
     "_types.Bounds",
-    "numerics.roots._Open",
+    "numerics.roots._Searches",
     "assignment.request.Request",
     "audit.findings.Findings",
     "audit.findings.GroupDifference",
