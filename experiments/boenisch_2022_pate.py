@@ -34,7 +34,15 @@ from apiece.budgets import Budgets
 from apiece.datasets import load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
 from apiece.pate import Lessons, plan_votes
-from apiece.pate.teaching import NONE, Shares, ask, learn, said, shared_out, spread
+from apiece.pate.teaching import (
+    NONE,
+    Shares,
+    ask,
+    deal_rows,
+    learn,
+    predict_classes,
+    spread_answers,
+)
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
 from apiece.reproduce import spread as deviation
 from apiece.training import StackedMlp, Trainer
@@ -164,10 +172,10 @@ def pate(world: World, split: str, strategy: str, seed: int) -> dict[str, Any]:
     plans = {q: plan_votes(asked, strategy, teachers=world.teachers, questions=q)
              for q in QUESTIONS}  # fmt: skip
     streams, begun = Streams.from_seed(seed), time.time()
-    shares = shared_out(plans[QUESTIONS[0]], key=streams.derive("shares", 0))
+    shares = deal_rows(plans[QUESTIONS[0]], key=streams.derive("shares", 0))
     flat = learn(model, world.inputs, world.targets, shares, TEACHERS, streams)
     taught = time.time() - begun
-    votes = said(model, flat, world.public[: max(QUESTIONS)])
+    votes = predict_classes(model, flat, world.public[: max(QUESTIONS)])
     found: dict[str, Any] = {
         "seconds_teachers": round(taught, 1),
         "teacher": right(votes, world.public_labels[: max(QUESTIONS)]),
@@ -176,13 +184,13 @@ def pate(world: World, split: str, strategy: str, seed: int) -> dict[str, Any]:
         answers = ask(plan, lambda which: votes[:, which], world.classes, seed=seed)
         labels = np.full(world.public.shape[0], NONE)
         labels[:many] = answers
-        spread_out = spread(world.public.numpy(), labels)
+        spread_out = spread_answers(world.public.numpy(), labels)
         taken = np.flatnonzero(spread_out != NONE)
         alone = Shares(np.arange(taken.size), np.array([0, taken.size]))
         student = learn(model, world.public[torch.from_numpy(taken)],
                         torch.from_numpy(spread_out[taken]), alone, STUDENT,
                         Streams.from_seed(seed))  # fmt: skip
-        guess = said(model, student, world.test)[0]
+        guess = predict_classes(model, student, world.test)[0]
         found[str(many)] = {
             "noise": plan.noise.answer,
             "labels": right(answers, world.public_labels[:many]),
@@ -216,7 +224,7 @@ def speed(world: World) -> dict[str, Any]:
     asked = budgets_of(world, "34/43/23", 0)
     plan = plan_votes(asked, "weight", teachers=world.teachers, questions=2000, threshold=0.5)
     model = StackedMlp((world.inputs.shape[1], world.classes))
-    shares, streams = shared_out(plan, key=bytes(32)), Streams.from_seed(0)
+    shares, streams = deal_rows(plan, key=bytes(32)), Streams.from_seed(0)
     public = world.public[: plan.questions]
 
     def one(k: int) -> Shares:
@@ -232,8 +240,8 @@ def speed(world: World) -> dict[str, Any]:
     together, flat = timed(lambda: learn(model, *data, shares, TEACHERS, streams))
     some = range(0, world.teachers, world.teachers // 25)
     apart, _ = timed(lambda: [learn(model, *data, one(k), TEACHERS, streams) for k in some])
-    votes_together, votes = timed(lambda: said(model, flat, public))
-    votes_apart, _ = timed(lambda: [said(model, flat[k : k + 1], public) for k in some])
+    votes_together, votes = timed(lambda: predict_classes(model, flat, public))
+    votes_apart, _ = timed(lambda: [predict_classes(model, flat[k : k + 1], public) for k in some])
     counting, answers = timed(
         lambda: ask(plan, lambda which: votes[:, which], world.classes, seed=0)
     )

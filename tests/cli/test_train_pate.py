@@ -19,7 +19,7 @@ from apiece.errors import DataError, StateError
 from apiece.jobs import Prepared, Run, load_model, prepare, prepare_again, read_job, run
 from apiece.ledger import Ledger
 from apiece.pate import teaching
-from apiece.pate.teaching import shared_out
+from apiece.pate.teaching import deal_rows
 from apiece.reporting.pages import render
 from apiece.training.charging import weights_digest
 
@@ -146,9 +146,9 @@ def test_a_ledger_is_charged_and_who_cannot_pay_teaches_nobody(
 
     def spy(plan: Any, **options: Any) -> Any:
         seen.append((plan, options["included"]))
-        return shared_out(plan, **options)
+        return deal_rows(plan, **options)
 
-    monkeypatch.setattr("apiece.pate.teaching.shared_out", spy)
+    monkeypatch.setattr("apiece.pate.teaching.deal_rows", spy)
     words = f"{OWN} --ids patient --ledger sqlite:///p.db --analysis first"
     assert train(words) == 0
     ((plan, included),) = seen
@@ -283,11 +283,11 @@ def test_who_withdraws_after_a_kill_teaches_nobody_and_no_answer_is_given_anew(
             raise Killed
 
     def spy(plan: Any, **options: Any) -> Any:
-        dealt.append((plan.plan.ids.astype(int), shared_out(plan, **options)))
+        dealt.append((plan.plan.ids.astype(int), deal_rows(plan, **options)))
         return dealt[-1][1]
 
     monkeypatch.setattr(teaching.KeptAnswers, "write", noted)
-    monkeypatch.setattr("apiece.pate.teaching.shared_out", spy)
+    monkeypatch.setattr("apiece.pate.teaching.deal_rows", spy)
     with pytest.raises(Killed):
         run(prepare(job, out=Path("run")), out=Path("run"), watch=lambda *_: None)
     spent = ledger.spent(np.arange(N)).tolist()
@@ -318,7 +318,9 @@ def test_ctrl_c_in_a_lesson_of_teachers_or_student(train: Any, monkeypatch: Any,
     assert (before is None) == (step <= 8)
     with monkeypatch.context() as patch:
         if before is not None:  # all questions are answered: nobody may be asked again
-            patch.setattr("apiece.pate.teaching.said", lambda *_: pytest.fail("asked again"))
+            patch.setattr(
+                "apiece.pate.teaching.predict_classes", lambda *_: pytest.fail("asked again")
+            )
         run(again, out=Path("run"), watch=lambda *_: None)
     assert Run.load("run").method == "pate"
 

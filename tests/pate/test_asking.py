@@ -38,7 +38,7 @@ class Ballots:
 
 
 def kept(folder: Path, votes: VotePlan = MANY) -> KeptAnswers:
-    return KeptAnswers.at(folder / "answers.json", votes, public(votes.questions))
+    return KeptAnswers.for_questions(folder / "answers.json", votes, public(votes.questions))
 
 
 @pytest.mark.parametrize("alive", [0, 1, 2])
@@ -138,7 +138,9 @@ def test_answers_that_are_not_of_this_run(tmp_path: Path, change: object) -> Non
 def test_other_questions_or_another_plan_are_seen(tmp_path: Path) -> None:
     kept(tmp_path).write(np.array([0]))
     with pytest.raises(StateError):
-        KeptAnswers.at(tmp_path / "answers.json", MANY, public(250) + 1).read(250, CLASSES)
+        KeptAnswers.for_questions(tmp_path / "answers.json", MANY, public(250) + 1).read(
+            250, CLASSES
+        )
     with pytest.raises(StateError):
         kept(tmp_path, plan(questions=251)).read(251, CLASSES)
     (tmp_path / "answers.json").write_text("{")

@@ -6,7 +6,7 @@ import torch
 
 from apiece.errors import DataError, InputError
 from apiece.pate import Lessons
-from apiece.pate.teaching import Shares, learn, require_classes, said
+from apiece.pate.teaching import Shares, learn, predict_classes, require_classes
 from apiece.training import StackedMlp
 from apiece.training.randomness import Streams
 
@@ -19,7 +19,7 @@ LESSONS = Lessons(steps=40, batch_size=8)
 
 def test_models_learn() -> None:
     flat = learn(MODEL, INPUTS, TARGETS, SHARES, LESSONS, Streams.from_seed(0))
-    right = said(MODEL, flat, public(200)) == public(200)[:, :3].argmax(dim=1).numpy()
+    right = predict_classes(MODEL, flat, public(200)) == public(200)[:, :3].argmax(dim=1).numpy()
     assert (right.mean(axis=1) > 0.7).all()
 
 
@@ -35,7 +35,7 @@ def test_a_stack_learns_what_each_model_learns_alone() -> None:
         for step in range(5):
             coins = streams.sampling(step).uniform(24).reshape(3, 8)
             total = torch.zeros(15)
-            for row in SHARES.drawn(coins)[k].tolist():
+            for row in SHARES.draw_rows(coins)[k].tolist():
                 loss = torch.nn.functional.cross_entropy(own(INPUTS[row]), TARGETS[row])
                 g = torch.cat([p.reshape(-1) for p in torch.autograd.grad(loss, own.parameters())])
                 total += g * min(1.0, 1.0 / float(g.norm()))
@@ -89,5 +89,5 @@ def test_labels_that_are_no_whole_numbers() -> None:
 
 def test_votes_do_not_depend_on_the_block() -> None:
     flat = learn(MODEL, INPUTS, TARGETS, SHARES, LESSONS, Streams.from_seed(0))
-    whole = said(MODEL, flat, public(50), block=50)
-    assert (said(MODEL, flat, public(50), block=7) == whole).all()
+    whole = predict_classes(MODEL, flat, public(50), block=50)
+    assert (predict_classes(MODEL, flat, public(50), block=7) == whole).all()

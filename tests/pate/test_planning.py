@@ -13,7 +13,7 @@ from apiece.budgets import Budgets
 from apiece.errors import InfeasibleError, InputError
 from apiece.pate import Noise, Upsample, VotePlan, plan_votes
 from apiece.pate.strategies import VOTERS, Seats
-from apiece.pate.teaching import require_dealt, shared_out
+from apiece.pate.teaching import deal_rows, require_dealt
 
 from .worlds import budgets, passed, unchecked
 
@@ -216,7 +216,7 @@ def test_every_group_has_seats_of_its_own_or_there_is_no_plan(
     if strategy == "weight":
         assert seats.pool.tolist() == list(range(len(sizes)))
     assert passed(votes) == []
-    shares = shared_out(votes, key=bytes(32))
+    shares = deal_rows(votes, key=bytes(32))
     require_dealt(votes, shares)
     assert shares.rows.size == int(seats.copies @ votes.plan.budget_groups.records)
 

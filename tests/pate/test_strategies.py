@@ -5,7 +5,7 @@ import pytest
 
 from apiece.budgets import Budgets
 from apiece.errors import InfeasibleError, InputError, OptionError
-from apiece.pate.strategies import GRID, Seats, Strictest, Upsample, Weight, voters_named
+from apiece.pate.strategies import GRID, Seats, Strictest, Upsample, Weight, find_voters
 
 MU = np.array([0.27, 0.51, 0.74])
 GROUPS = Budgets([1.0] * 340 + [2.0] * 430 + [3.0] * 230, 1e-5).groups
@@ -56,9 +56,9 @@ def test_a_base_that_is_none(base: float) -> None:
 
 
 def test_unknown_names_get_the_nearest() -> None:
-    assert voters_named("upsample") == Upsample()
+    assert find_voters("upsample") == Upsample()
     with pytest.raises(OptionError, match="did you mean 'weight'"):
-        voters_named("wieght")
+        find_voters("wieght")
 
 
 def test_reach_counts_every_copy() -> None:

@@ -12,7 +12,7 @@ from apiece._types import Integers
 from apiece.errors import DataError, InputError, VerificationError
 from apiece.pate import Lessons, Upsample, VotePlan, plan_votes, teach, teaching
 from apiece.pate.strategies import Seats, Voters
-from apiece.pate.teaching import NONE, Shares, counted, said, shared_out
+from apiece.pate.teaching import NONE, Shares, count_votes, deal_rows, predict_classes
 
 from .worlds import CLASSES, MODEL, budgets, people, plan, public, unchecked
 
@@ -28,10 +28,10 @@ def teachers_of(
 
     def spy(model: object, flat: torch.Tensor, which: torch.Tensor) -> Integers:
         found.append(flat)
-        return said(MODEL, flat, which)
+        return predict_classes(MODEL, flat, which)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(teaching, "said", spy)
+        patch.setattr(teaching, "predict_classes", spy)
         teach(votes, MODEL, (inputs, targets), public(), classes=CLASSES, lessons=LESSONS, seed=0,
               **options)  # type: ignore[arg-type]  # fmt: skip
     return found[0]
@@ -55,7 +55,10 @@ def moved(votes: VotePlan, record: int, how: str) -> tuple[bool, float, float]:
     group = int(votes.plan.group_index[record])
     changed = int((before != after).any(dim=1).sum())
     weights, questions = votes.weights(votes.phases[0]), public(200)
-    counts = [counted(said(MODEL, flat, questions), weights, CLASSES) for flat in (before, after)]
+    counts = [
+        count_votes(predict_classes(MODEL, flat, questions), weights, CLASSES)
+        for flat in (before, after)
+    ]
     apart = counts[0] - counts[1]
     stage = votes.plan.stages[-1]
     reach, bound = votes.seats.reach[group], stage.clip_norm[group]
@@ -96,7 +99,7 @@ def shifted(votes: VotePlan, **options: object) -> Shares:
 
 def doubled(votes: VotePlan, **options: object) -> Shares:
     """A break: everyone is given to one teacher more than the plan says."""
-    found = shared_out(votes, **options)  # type: ignore[arg-type]
+    found = deal_rows(votes, **options)  # type: ignore[arg-type]
     owner = np.repeat(np.arange(votes.teachers), found.sizes)
     rows = np.concatenate([found.rows, found.rows])
     owner = np.concatenate([owner, (owner + 1) % votes.teachers])
@@ -106,7 +109,7 @@ def doubled(votes: VotePlan, **options: object) -> Shares:
 
 @pytest.mark.parametrize("broken", [shifted, doubled])
 def test_breaks_are_seen(broken: Callable[..., Shares], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teaching, "shared_out", broken)
+    monkeypatch.setattr(teaching, "deal_rows", broken)
     monkeypatch.setattr(teaching, "require_dealt", lambda *_, **__: None)
     found = [moved(plan("uniform"), record, "gone") for record in (0, 1, 2)]
     assert any(others for others, _, _ in found)
@@ -147,7 +150,7 @@ def test_an_altered_deal_is_seen_before_a_vote(
 ) -> None:
     """The trainer recomputes each record's reach from the shares that its teachers learn from."""
     votes = plan(strategy)
-    dealt = teaching.shared_out(votes, key=bytes(32))
+    dealt = teaching.deal_rows(votes, key=bytes(32))
     deal = altered(dealt)
     if altered is to_the_next and strategy != "weight":
         teaching.require_dealt(votes, deal)  # one pool: any teachers will do, and as many as before
@@ -157,8 +160,8 @@ def test_an_altered_deal_is_seen_before_a_vote(
         raise AssertionError("a teacher was asked")
 
     teaching.require_dealt(votes, dealt)
-    monkeypatch.setattr(teaching, "shared_out", lambda *_, **__: deal)
-    for name in ("ask", "learn", "said"):
+    monkeypatch.setattr(teaching, "deal_rows", lambda *_, **__: deal)
+    for name in ("ask", "learn", "predict_classes"):
         monkeypatch.setattr(teaching, name, nobody)
     with pytest.raises(VerificationError, match=r"^teachers: .* nothing is released") as error:
         run(votes)
@@ -168,7 +171,7 @@ def test_an_altered_deal_is_seen_before_a_vote(
 def test_a_record_sits_with_a_teacher_of_its_own_group() -> None:
     """Also where the other group's votes count less, and nobody could move more than promised."""
     votes = plan()
-    dealt = teaching.shared_out(votes, key=bytes(32))
+    dealt = teaching.deal_rows(votes, key=bytes(32))
     owner = np.repeat(np.arange(votes.teachers), dealt.sizes)
     loosest = int(np.flatnonzero(votes.plan.group_index[dealt.rows] == 2)[0])
     owner[loosest] = 0  # a teacher of the strictest
@@ -181,9 +184,9 @@ def test_a_record_sits_with_a_teacher_of_its_own_group() -> None:
 
 def test_who_takes_no_part_has_no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     votes, there = plan(), np.arange(60) != 7
-    everyone = teaching.shared_out(votes, key=bytes(32))
+    everyone = teaching.deal_rows(votes, key=bytes(32))
     run(votes, included=there)
-    monkeypatch.setattr(teaching, "shared_out", lambda *_, **__: everyone)
+    monkeypatch.setattr(teaching, "deal_rows", lambda *_, **__: everyone)
     with pytest.raises(VerificationError, match="somebody who takes no part has a teacher"):
         run(votes, included=there)
 
@@ -193,10 +196,10 @@ def test_a_person_is_dealt_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = budgets(20, ids=True)
     votes = plan_votes(asked, "uniform", teachers=8, questions=20, unit="person")
     names = asked.ids[np.arange(60) % 20]
-    whole = teaching.shared_out(votes, key=bytes(32), people=names)
+    whole = teaching.deal_rows(votes, key=bytes(32), people=names)
     teaching.require_dealt(votes, whole, people=names)
     by_row = plan_votes(budgets(), "uniform", teachers=8, questions=20)
-    split = teaching.shared_out(by_row, key=bytes(32))
+    split = teaching.deal_rows(by_row, key=bytes(32))
     with pytest.raises(VerificationError, match="move the votes by more than"):
         teaching.require_dealt(votes, split, people=names)
 

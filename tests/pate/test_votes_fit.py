@@ -8,7 +8,7 @@ from torch import nn
 from apiece import Budgets
 from apiece.errors import DataError, VerificationError
 from apiece.pate import plan_votes, teach
-from apiece.pate.teaching import Lessons, counted
+from apiece.pate.teaching import Lessons, count_votes
 from apiece.training import StackedMlp
 from apiece.training.stacked import StackedModule
 
@@ -17,7 +17,7 @@ WEIGHTS = np.ones(3)
 
 def test_counts_of_votes_that_fit() -> None:
     votes = np.array([[0, 1], [1, 1], [0, 0]])
-    assert counted(votes, WEIGHTS, 2).tolist() == [[2, 1], [1, 2]]
+    assert count_votes(votes, WEIGHTS, 2).tolist() == [[2, 1], [1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_counts_of_votes_that_fit() -> None:
 )
 def test_votes_that_do_not_fit_are_refused(votes: np.ndarray) -> None:
     with pytest.raises(VerificationError, match="votes"):
-        counted(votes, WEIGHTS, 2)
+        count_votes(votes, WEIGHTS, 2)
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def _quantiles(tape: Tape, real: Any) -> Any:
 
 
 MECHANISMS = [
-    (randomness.noisy_mean, _noisy_mean), (teaching.answered, _answered),
+    (randomness.noisy_mean, _noisy_mean), (teaching.answer_questions, _answered),
     (estimates.estimate, _estimate), (quantiles.describe_group, _quantiles),
 ]  # fmt: skip
 

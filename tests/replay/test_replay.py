@@ -134,8 +134,8 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     ),
     "mbi: questions are chosen by the votes without noise": (
         _source(
-            ask, "counts = counted(votes(block), weights, classes)",
-            "counts = counted(votes(block), weights, classes); "
+            ask, "counts = count_votes(votes(block), weights, classes)",
+            "counts = count_votes(votes(block), weights, classes); "
             "most = counts.max(axis=1, keepdims=True); "
             "counts = counts * (most % (.1 * weights.sum()) < .05 * weights.sum())",
         ),

@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -23,20 +24,27 @@ from apiece.assignment.unspent import warn_of_shortfall
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InfeasibleError, InputError
 from apiece.filters.convert import gaussian_mu
-from apiece.pate.strategies import Seats, Voters, voters_named
+from apiece.pate.strategies import Seats, Voters, find_voters
 from apiece.plan import BoundPlan, Plan, Reference, Stage
 
-CHECKS = 0.25  # of what a record allows, for checks; the rest is for answers
-_ROOM = 1e-9  # relative, by which noise is above what the budgets need
+# Share of what a record allows that pays for checks; answers have the remainder.
+CHECK_SHARE = 0.25
+# Relative amount by which the noise is above what the budgets need.
+_ROOM = 1e-9
+# Columns of a stage by which a plan is compared with its votes.
+_COLUMNS = ("sampling_probability", "clip_norm", "steps", "noise_stddev", "participation")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Phase:
     """Questions in which the same pools of teachers vote."""
 
-    questions: int  # How many are asked at most
-    answers: int  # How many of them are answered at most
-    voting: Mask  # (pools,) Which pools vote: those whose records' budgets are not yet spent
+    # How many are asked at most.
+    questions: int
+    # How many of them are answered at most.
+    answers: int
+    # (pools,) Whether each pool votes: until its records' budgets are spent.
+    voting: Mask
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -45,7 +53,8 @@ class Noise:
 
     Attributes:
         answer: Standard deviation of the noise on each class's count when a question is answered.
-        check: The same on the largest count when it is checked; None where nothing is checked.
+        check: Standard deviation of the noise on the largest count when it is checked; None where
+            nothing is checked.
         threshold: The share of all votes that the largest count must reach; None with `check`.
 
     Raises:
@@ -62,14 +71,15 @@ class Noise:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "answer", _check.positive("answer noise", self.answer))
+        answer = _check.positive("answer noise", self.answer)
+        object.__setattr__(self, "answer", answer)
         if (self.check is None) != (self.threshold is None):
             raise InputError("check: give the noise of a check and its threshold together")
         if self.check is not None:
-            put(self, "check", _check.positive("check noise", self.check))
+            check = _check.positive("check noise", self.check)
             share = _check.probability("threshold", self.threshold, low_open=True, high_open=True)
-            put(self, "threshold", share)
+            object.__setattr__(self, "check", check)
+            object.__setattr__(self, "threshold", share)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,11 +87,11 @@ class VotePlan:
     """How teachers vote, decided before they are trained: public numbers, and the plan they make.
 
     Attributes:
-        strategy: Its name.
+        strategy: Name of the strategy.
         seats: The pools of teachers, and where each group's records go.
-        noise: On the counts.
-        phases: One after the other; between two, pools whose records' budgets are spent leave.
-        plan: The same as the project's plan of Gaussian mechanisms, verified, with who is where.
+        noise: Noise on the counts of votes.
+        phases: Phases in their order; between two, pools leave whose records' budgets are spent.
+        plan: Checks and answers as a verified plan of Gaussian mechanisms, bound to the people.
 
     Raises:
         InputError: Where the parts do not fit one another: each budget group has seats, and the
@@ -119,7 +129,8 @@ class VotePlan:
             VerificationError: Where a record's own (ε, δ) or bound on the excess is not kept.
         """
         self.seats.require()
-        groups, pools = self.plan.budget_groups, (self.seats.teachers.size,)
+        groups = self.plan.budget_groups
+        pools = (self.seats.teachers.size,)
         if self.seats.pool.size != len(groups):
             raise InputError(
                 f"seats: for {self.seats.pool.size} groups, and the plan has {len(groups)}; make "
@@ -127,10 +138,9 @@ class VotePlan:
             )
         if any(phase.voting.shape != pools for phase in self.phases):
             raise InputError("phases: voting must have one entry a pool; use plan_votes")
-        told = stages_of(groups, self.seats, self.noise, self.phases)
-        columns = ("sampling_probability", "clip_norm", "steps", "noise_stddev", "participation")
-        own, due = ([getattr(s, c) for s in of for c in columns] for of in (self.plan.stages, told))
-        if len(own) != len(due) or not all(map(np.array_equal, own, due)):
+        planned = _columns_of(self.plan.stages)
+        expected = _columns_of(make_stages(groups, self.seats, self.noise, self.phases))
+        if len(planned) != len(expected) or not all(map(np.array_equal, planned, expected)):
             raise InputError(
                 "plan: its stages are not what these seats, noise and phases do; make the plan "
                 "again, with plan_votes"
@@ -154,25 +164,29 @@ class VotePlan:
 
     def hash(self) -> str:
         """Return a SHA-256 of all that is public of the plan."""
-        seats, noise = self.seats, self.noise
-        told = [
+        seats = self.seats
+        noise = self.noise
+        content = [
             self.plan.hash(),
-            *(part.tolist() for part in (seats.pool, seats.copies, seats.teachers, seats.weight)),
+            seats.pool.tolist(),
+            seats.copies.tolist(),
+            seats.teachers.tolist(),
+            seats.weight.tolist(),
             [noise.answer, noise.check, noise.threshold],
             [[phase.questions, phase.answers, phase.voting.tolist()] for phase in self.phases],
         ]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @property
     def pool_of_teacher(self) -> Integers:
-        """(teachers,) The pool that each teacher stands in."""
+        """(teachers,) Pool of each teacher."""
         return np.repeat(np.arange(self.seats.teachers.size), self.seats.teachers)
 
     def weights(self, phase: Phase) -> Floats:
-        """Return what each teacher's vote counts in a phase, (teachers,); 0 of those who left.
+        """Return the weight of each teacher's vote in a phase, (teachers,); 0 of those who left.
 
         Args:
-            phase: One of this plan's.
+            phase: A phase of this plan.
         """
         weight = np.where(phase.voting, self.seats.weight, 0.0)
         return np.asarray(weight[self.pool_of_teacher])
@@ -190,21 +204,21 @@ def plan_votes(
     unit: str = "record",
     notes: tuple[str, ...] = (),
 ) -> VotePlan:
-    """Return a verified plan in which no record's budget is exceeded.
+    """Return a verified plan of votes in which no record's budget is exceeded.
 
     Args:
-        budgets: Of the records, or of the persons.
+        budgets: Budgets of the records, or of the persons.
         strategy: "uniform" (the strictest budget for all), "upsample", "weight", or a strategy.
-        teachers: How many, at most as many as there are records.
+        teachers: Number of teachers, at most that of the records.
         questions: How many public inputs the teachers are asked about, at most.
         answers: How many of them are answered at most; None for all. Needs a threshold.
         threshold: The share of all votes that the most frequent class must reach, with noise, for
             a question to be answered; None answers every question.
-        noise: On the counts; None for the least with which all questions can be asked. With noise
-            that is given, pools leave as their records' budgets are spent, and fewer questions
-            than `questions` may be asked.
+        noise: Noise on the counts; None for the least with which all questions can be asked. With
+            noise that is given, pools leave as their records' budgets are spent, and fewer
+            questions than `questions` may be asked.
         unit: "record" or "person".
-        notes: For people, kept in the plan.
+        notes: Sentences for people that the plan holds.
 
     Raises:
         InputError: For values out of bounds, and more teachers than records.
@@ -223,87 +237,113 @@ def plan_votes(
         >>> votes.seats.copies.tolist(), round(votes.noise.answer)
         ([1, 3], 59)
     """
-    voters, groups = voters_named(strategy), budgets.groups
-    teachers, questions = _check.count("teachers", teachers), _check.count("questions", questions)
+    voters = find_voters(strategy)
+    groups = budgets.groups
+    teachers = _check.count("teachers", teachers)
+    questions = _check.count("questions", questions)
     records = int(groups.records.sum())
     if not teachers <= records:
         raise InputError(
             f"teachers = {teachers}: there are {records} records or persons to teach them; give "
             f"at most {records}, and better a hundredth of it"
         )
-    most = questions if answers is None else _check.count("answers", answers)
-    if answers is not None and (threshold if noise is None else noise.threshold) is None:
+    limit = questions if answers is None else _check.count("answers", answers)
+    share = threshold if noise is None else noise.threshold
+    if answers is not None and share is None:
         raise InputError(
             f"answers = {answers}: without a threshold every question is answered; give one, or "
             "leave answers out"
         )
-    if not most <= questions:
+    if not limit <= questions:
         raise InputError(f"answers = {answers}: must be at most questions = {questions}")
     mu = gaussian_mu(groups.epsilon, groups.delta)
     seats = voters.seats(groups, mu, teachers)
-    # (pools,) What each pool's records allow together, as the μ² of a record of reach 1.
+    # (pools,) μ² that each pool allows a record of reach 1: the least of its groups.
     allowed = np.full(seats.teachers.size, np.inf)
     np.minimum.at(allowed, seats.pool, (mu / seats.reach) ** 2)
     if noise is None:
-        noise = _least_noise(float(allowed.min()), questions, most, threshold)
-        phases: tuple[Phase, ...] = (Phase(questions, most, np.ones(allowed.size, dtype=bool)),)
+        noise = _find_least_noise(float(allowed.min()), questions, limit, threshold)
+        everybody = np.ones(allowed.size, dtype=bool)
+        phases: tuple[Phase, ...] = (Phase(questions, limit, everybody),)
     elif threshold is not None:
         raise InputError("threshold: is part of the noise that is given; leave one of them out")
     else:
-        phases = _phases(allowed, noise, questions, most)
-    stages = stages_of(groups, seats, noise, phases)
-    told = (
+        phases = _split_into_phases(allowed, noise, questions, limit)
+    stages = make_stages(groups, seats, noise, phases)
+    note = (
         f"Votes of {int(seats.teachers.sum())} teachers: steps are checks and answers, and what "
         "stands as a clip norm is how far one record can move the votes that are counted."
     )
+    mean_reach = np.sqrt(2.0) * (seats.reach @ groups.records) / groups.records.sum()
     plan = Plan(
         strategy=voters.name,
-        clip_norm=float(np.sqrt(2.0) * (seats.reach @ groups.records) / groups.records.sum()),
+        clip_norm=float(mean_reach),
         budget_groups=groups,
         stages=stages,
         reference=Reference(1.0, sum(stage.steps for stage in stages)),
         unit=unit,
-        notes=(told, *notes),
+        notes=(note, *notes),
     ).bind(budgets)
     warn_of_shortfall(plan)
     return VotePlan(strategy=voters.name, seats=seats, noise=noise, phases=phases, plan=plan)
 
 
-def _least_noise(allowed: float, questions: int, answers: int, threshold: float | None) -> Noise:
-    """Return the least noise with which questions and answers cost no more than is allowed."""
+def _columns_of(stages: tuple[Stage, ...]) -> list[Any]:
+    """Return the numbers of stages, stage by stage."""
+    return [getattr(stage, column) for stage in stages for column in _COLUMNS]
+
+
+def _find_least_noise(
+    allowed: float, questions: int, answers: int, threshold: float | None
+) -> Noise:
+    """Return the least noise with which questions and answers cost no more μ² than is allowed."""
+    # n Gaussian mechanisms of sensitivity Δ and noise σ cost μ² = n (Δ/σ)²: Δ is √2 of an answer
+    # and 1 of a check.
     room = (1 + _ROOM) / allowed
     if threshold is None:
         return Noise(answer=math.sqrt(2 * answers * room))
     return Noise(
-        answer=math.sqrt(2 * answers * room / (1 - CHECKS)),
-        check=math.sqrt(questions * room / CHECKS),
+        answer=math.sqrt(2 * answers * room / (1 - CHECK_SHARE)),
+        check=math.sqrt(questions * room / CHECK_SHARE),
         threshold=threshold,
     )
 
 
-def _phases(allowed: Floats, noise: Noise, questions: int, answers: int) -> tuple[Phase, ...]:
-    """Return the phases at whose ends pools leave, one or more, as their budgets are spent."""
+def _split_into_phases(
+    allowed: Floats, noise: Noise, questions: int, answers: int
+) -> tuple[Phase, ...]:
+    """Return the phases at whose ends pools leave, as their budgets are spent."""
     # A pool stays for so many questions that these, with a proportional number of answers rounded
     # up, cost no more than it allows.
-    answer = 2 / noise.answer**2  # the μ² that it costs a record of reach 1
-    check = 0.0 if noise.check is None else 1 / noise.check**2
-    each = (check + answer * answers / questions) * (1 + _ROOM)
-    spare = answer if answers < questions else 0.0  # for the rounding up
-    lasts = np.minimum(np.floor((allowed - spare) / each), questions).astype(np.int64)
-    if not lasts.max() > 0:
+    # μ² that an answer and a check cost a record of reach 1.
+    answer_cost = 2 / noise.answer**2
+    check_cost = 0.0 if noise.check is None else 1 / noise.check**2
+    question_cost = (check_cost + answer_cost * answers / questions) * (1 + _ROOM)
+    # Kept back for the answer by which a proportional number is rounded up.
+    reserve = answer_cost if answers < questions else 0.0
+    affordable = np.floor((allowed - reserve) / question_cost)
+    last_questions = np.minimum(affordable, questions).astype(np.int64)
+    if not last_questions.max() > 0:
+        ratio = (question_cost + reserve) / allowed.max()
         raise InfeasibleError(
             f"answer noise = {noise.answer:g}: not one question can be asked within any budget; "
-            f"give at least {noise.answer * math.sqrt((each + spare) / allowed.max()):.4g}"
+            f"give at least {noise.answer * math.sqrt(ratio):.4g}"
         )
-    phases, asked, given = [], 0, 0
-    for end in np.unique(lasts[lasts > 0]).tolist():
-        by_then = -(-end * answers // questions)
-        phases.append(Phase(end - asked, by_then - given, lasts >= end))
-        asked, given = end, by_then
+    phases = []
+    questions_before = 0
+    answers_before = 0
+    for end in np.unique(last_questions[last_questions > 0]).tolist():
+        # Rounded up: −(−a // b) is the least whole number that is at least a / b.
+        answers_then = -(-end * answers // questions)
+        phases.append(
+            Phase(end - questions_before, answers_then - answers_before, last_questions >= end)
+        )
+        questions_before = end
+        answers_before = answers_then
     return tuple(phases)
 
 
-def stages_of(
+def make_stages(
     groups: BudgetGroups, seats: Seats, noise: Noise, phases: tuple[Phase, ...]
 ) -> tuple[Stage, ...]:
     """Return the Gaussian mechanisms: in each phase a stage of checks, one of answers."""
@@ -314,6 +354,7 @@ def stages_of(
         if noise.check is not None:
             stages.append(Stage(phase.questions, size, noise.check, joins, seats.reach))
         if phase.answers:
+            # √2 is rounded up: an answer's sensitivity is not below the true one.
             reach = np.sqrt(2.0) * seats.reach * (1 + 2.0**-52)
             stages.append(Stage(phase.answers, size, noise.answer, joins, reach))
     return tuple(stages)

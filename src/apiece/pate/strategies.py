@@ -17,17 +17,22 @@ from apiece._types import Floats, Integers
 from apiece.budgets import BudgetGroups
 from apiece.errors import InfeasibleError, InputError, unknown
 
-GRID = 2.0**-20  # weights are multiples of it, so that sums of votes are exact in doubles
+# Weights are multiples of this, so that sums of votes are exact in doubles.
+GRID = 2.0**-20
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Seats:
     """The pools of teachers, and where the records of each budget group go."""
 
-    pool: Integers  # (groups,) The pool of each group
-    copies: Integers  # (groups,) How many teachers of it a record has, at least 1
-    teachers: Integers  # (pools,) How many teachers each pool has
-    weight: Floats  # (pools,) What the vote of one of them counts, a multiple of 2⁻²⁰
+    # (groups,) The pool of each group.
+    pool: Integers
+    # (groups,) How many teachers of its pool a record has, at least 1.
+    copies: Integers
+    # (pools,) How many teachers each pool has.
+    teachers: Integers
+    # (pools,) What the vote of one of them counts, a multiple of 2⁻²⁰.
+    weight: Floats
 
     def __post_init__(self) -> None:
         self.require()
@@ -60,7 +65,7 @@ class Seats:
 
     @property
     def reach(self) -> Floats:
-        """(groups,) By how much a record can change the votes for one class: exact."""
+        """(groups,) Votes for one class that a record can add or take away, exact."""
         return np.asarray(self.copies * self.weight[self.pool])
 
 
@@ -83,7 +88,7 @@ class Strictest(Voters):
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
         """Return one pool, in which each record has one teacher."""
-        return _one_pool(np.ones(len(groups), dtype=np.int64), teachers)
+        return _seat_in_one_pool(np.ones(len(groups), dtype=np.int64), teachers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,7 @@ class Upsample(Voters):
                 f"teachers = {teachers}: a record of the loosest group would be given to "
                 f"{copies.max():.0f}; give at least so many teachers, or a smaller base"
             )
-        return _one_pool(copies.astype(np.int64), teachers)
+        return _seat_in_one_pool(copies.astype(np.int64), teachers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +152,26 @@ class Weight(Voters):
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
         """Return a pool for each group."""
         size = len(groups)
-        own = _dealt(groups, teachers)
-        weight = np.floor(mu * (teachers / float(own @ mu)) / GRID) * GRID
+        pool_sizes = _deal_teachers(groups, teachers)
+        # Votes add up to about one a teacher; rounded down, so that no group's reach exceeds its
+        # share of what all allow.
+        scale = teachers / float(pool_sizes @ mu)
+        weight = np.floor(mu * scale / GRID) * GRID
         if not weight.min() > 0:
             raise InfeasibleError(
                 f"group {groups.name[int(np.argmin(weight))]}: allows so little beside the others "
                 "that its teachers' votes count nothing; leave its records out, lower the others' "
                 "budgets, or take upsample"
             )
-        return Seats(np.arange(size), np.ones(size, dtype=np.int64), own, weight)
+        return Seats(np.arange(size), np.ones(size, dtype=np.int64), pool_sizes, weight)
 
 
-VOTERS: dict[str, Callable[[], Voters]] = {v.name: v for v in (Strictest, Upsample, Weight)}
+VOTERS: dict[str, Callable[[], Voters]] = {
+    voters.name: voters for voters in (Strictest, Upsample, Weight)
+}
 
 
-def voters_named(voters: str | Voters) -> Voters:
+def find_voters(voters: str | Voters) -> Voters:
     """Return the strategy of a name, with its default options."""
     if not isinstance(voters, str):
         return voters
@@ -170,12 +180,13 @@ def voters_named(voters: str | Voters) -> Voters:
     return VOTERS[voters]()
 
 
-def _one_pool(copies: Integers, teachers: int) -> Seats:
+def _seat_in_one_pool(copies: Integers, teachers: int) -> Seats:
     return Seats(np.zeros_like(copies), copies, np.array([teachers]), np.ones(1))
 
 
-def _dealt(groups: BudgetGroups, teachers: int) -> Integers:
-    """Return how many teachers each group gets, at least one: by its records, by largest rests."""
+def _deal_teachers(groups: BudgetGroups, teachers: int) -> Integers:
+    """Return how many teachers each group gets: at least one, in proportion to its records."""
+    # Shares are rounded by largest remainders, so that the teachers add up to all.
     size = len(groups)
     if not size <= teachers:
         raise InfeasibleError(
@@ -186,17 +197,19 @@ def _dealt(groups: BudgetGroups, teachers: int) -> Integers:
     share = teachers * groups.records / groups.records.sum()
     small = np.flatnonzero(share < 0.5)
     if small.size:
-        g, people = int(small[0]), groups.records[small[0]]
+        group = int(small[0])
         raise InfeasibleError(
-            f"group {groups.name[g]}: its {people} records are too few for a teacher of about "
-            f"{int(groups.records.sum()) / teachers:.0f}; give more teachers, round these budgets "
-            "down to a larger group's, or take upsample"
+            f"group {groups.name[group]}: its {groups.records[group]} records are too few for a "
+            f"teacher of about {int(groups.records.sum()) / teachers:.0f}; give more teachers, "
+            "round these budgets down to a larger group's, or take upsample"
         )
-    own = np.maximum(np.floor(share).astype(np.int64), 1)
-    while (missing := teachers - int(own.sum())) != 0:
-        rest = share - own
+    dealt = np.maximum(np.floor(share).astype(np.int64), 1)
+    while (missing := teachers - int(dealt.sum())) != 0:
+        remainder = share - dealt
         if missing > 0:
-            own[int(np.argmax(rest))] += 1
-        else:  # there are no more groups than teachers, so that some group has two
-            own[int(np.argmin(np.where(own > 1, rest, np.inf)))] -= 1
-    return np.asarray(own)
+            dealt[int(np.argmax(remainder))] += 1
+        else:
+            # There are no more groups than teachers, so that some group has two.
+            spare = np.where(dealt > 1, remainder, np.inf)
+            dealt[int(np.argmin(spare))] -= 1
+    return np.asarray(dealt)

@@ -43,36 +43,55 @@ from apiece.training.randomness import Streams
 from apiece.training.stacked import SUMS, StackedModel, logits_in_parts
 from apiece.training.sums import choose_rows
 
-_CELLS = 1 << 22  # coins in memory at a time
+# Coins in memory at a time.
+_CELLS = 1 << 22
+# The answer to a question that was asked and not answered.
+NONE = -1
+# Questions whose answers are written together.
+BLOCK = 100
+# First words of a file of answers, with the version of its format.
+FORMAT = "apiece answers 1"
+# Nearest inputs among which answers are spread.
+NEIGHBOURS = 10
+# The votes (teachers, questions) on some of the questions.
+Votes = Callable[[slice], Integers]
+# Called with the step and the number of steps.
+Watcher = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Shares:
     """The rows of each model: those of model k are rows[starts[k]:starts[k + 1]]."""
 
-    rows: Integers  # Positions in the data, model by model; a row of several models stands in each
-    starts: Integers  # (models + 1,) Where each model's rows begin, and the end
+    # Positions in the data, model by model; a row of several models stands in each.
+    rows: Integers
+    # (models + 1,) Where each model's rows begin, and the end.
+    starts: Integers
 
     @property
     def sizes(self) -> Integers:
-        """(models,) How many rows each has."""
+        """(models,) Number of rows of each model."""
         return np.diff(self.starts)
 
-    def drawn(self, coins: Floats) -> Integers:
-        """Return rows drawn with replacement from each model's own; 0 where a model has none."""
+    def draw_rows(self, coins: Floats) -> Integers:
+        """Draw rows with replacement from each model's own; 0 where a model has none.
+
+        Args:
+            coins: (models, rows) Uniform numbers in [0, 1).
+        """
         sizes = self.sizes[:, None]
-        place = np.minimum((coins * sizes).astype(np.int64), np.maximum(sizes - 1, 0))
+        offsets = np.minimum((coins * sizes).astype(np.int64), np.maximum(sizes - 1, 0))
         if not self.rows.size:
-            return np.zeros_like(place)
-        last = self.rows.size - 1  # a model without rows at the end would look past it
-        result = self.rows[np.minimum(self.starts[:-1, None] + place, last)]
-        return np.asarray(np.where(sizes > 0, result, 0))
+            return np.zeros_like(offsets)
+        # A model without rows at the end would look past the last row.
+        positions = np.minimum(self.starts[:-1, None] + offsets, self.rows.size - 1)
+        return np.asarray(np.where(sizes > 0, self.rows[positions], 0))
 
 
-def shared_out(
+def deal_rows(
     plan: VotePlan, *, key: bytes, people: npt.ArrayLike | None = None, included: Mask | None = None
 ) -> Shares:
-    """Return the rows of each teacher."""
+    """Deal the rows of records, or of persons, to the teachers."""
     # A record's rows are in `copies` different teachers of its group's pool and in no other, and
     # which these are depends on `key` and its place in the plan alone.
     bound = plan.plan
@@ -81,16 +100,20 @@ def shared_out(
             f"people: the plan is of {bound.unit}s; give each row's person for a plan of persons, "
             "and none for a plan of records"
         )
-    of = None if people is None else Units.of(people, bound.ids)
-    record, teacher = _seated(plan, key)
+    units = None if people is None else Units.of(people, bound.ids)
+    record, teacher = _seat_records(plan, key)
     if included is not None:
         mask = read_included(included, bound.ids)[record]
-        record, teacher = record[mask], teacher[mask]
+        record = record[mask]
+        teacher = teacher[mask]
     order = np.argsort(teacher, kind="stable")
-    rows, teacher = record[order], teacher[order]
-    if of is not None:
-        brought = choose_rows(of, rows, key)  # all of them, so that no coin is tossed
-        rows, teacher = brought.rows, teacher[brought.owner]
+    rows = record[order]
+    teacher = teacher[order]
+    if units is not None:
+        # All rows of a person are chosen, so that no coin is tossed.
+        chosen = choose_rows(units, rows, key)
+        rows = chosen.rows
+        teacher = teacher[chosen.owner]
     sizes = np.bincount(teacher, minlength=plan.teachers)
     return Shares(rows, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
 
@@ -107,53 +130,61 @@ def require_dealt(
     # added up here from the rows that the teachers learn from. Nothing of the plan is believed but
     # what its group was promised.
     if shares.sizes.size != plan.teachers:
-        raise _misdealt("there are other teachers than the plan has")
+        raise _misdeal("there are other teachers than the plan has")
     teacher = np.repeat(np.arange(plan.teachers), shares.sizes)
-    group, seats = plan.plan.group_index, plan.seats
+    group = plan.plan.group_index
+    seats = plan.seats
     owner = np.arange(group.size) if people is None else Units.of(people, plan.plan.ids).owner
+    # A pair of a record and a teacher counts once, however many rows they share.
     pairs = np.unique(owner[shares.rows] * plan.teachers + teacher)
-    record, teacher = pairs // plan.teachers, pairs % plan.teachers
+    record = pairs // plan.teachers
+    teacher = pairs % plan.teachers
     if not read_included(included, plan.plan.ids)[record].all():
-        raise _misdealt("somebody who takes no part has a teacher")
+        raise _misdeal("somebody who takes no part has a teacher")
     if (plan.pool_of_teacher[teacher] != seats.pool[group[record]]).any():
-        raise _misdealt("a record sits with a teacher of another pool than its group's")
+        raise _misdeal("a record sits with a teacher of another pool than its group's")
     for phase in plan.phases:
         reach = np.bincount(record, plan.weights(phase)[teacher], minlength=group.size)
         promised = np.where(phase.voting[seats.pool], seats.reach, 0.0)
         if not (reach <= promised[group]).all():
-            raise _misdealt("a record can move the votes by more than its group was promised")
+            raise _misdeal("a record can move the votes by more than its group was promised")
 
 
-def _misdealt(why: str) -> VerificationError:
+def _misdeal(reason: str) -> VerificationError:
     return VerificationError(
-        f"teachers: {why}; no question was asked and nothing is released: deal again, by shared_out"
+        f"teachers: {reason}; no question was asked and nothing is released: deal again, by "
+        "deal_rows"
     )
 
 
-def _seated(plan: VotePlan, key: bytes) -> tuple[Integers, Integers]:
-    """Return every pair (record, teacher of it), by a block of coins for each record's place."""
-    seats, group = plan.seats, plan.plan.group_index
-    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(seats.teachers)])
+def _seat_records(plan: VotePlan, key: bytes) -> tuple[Integers, Integers]:
+    """Return every pair of a record and a teacher of it."""
+    # Each record has as many coins as its largest pool has teachers, by its place in the plan: who
+    # else takes part moves none of them. Its teachers are those with the least coins.
+    seats = plan.seats
+    group_index = plan.plan.group_index
+    first_teacher = np.concatenate([np.zeros(1, np.int64), np.cumsum(seats.teachers)])
     width = int(seats.teachers.max())
-    stream, result = ChaCha20Stream(key), []
-    together = max(1, _CELLS // width)
-    for at in range(0, group.size, together):
-        here = group[at : at + together]
-        coins = stream.uniform(here.size * width).reshape(-1, width)
-        for g in np.unique(here).tolist():
-            who, pool, copies = np.flatnonzero(here == g), seats.pool[g], int(seats.copies[g])
-            among = coins[who, : seats.teachers[pool]]
-            chosen = np.argpartition(among, copies - 1, axis=1)[:, :copies]
-            result.append((np.repeat(who + at, copies), first[pool] + chosen.reshape(-1)))
-    record, teacher = (np.concatenate(part) for part in zip(*result, strict=True))
-    return record, teacher
+    stream = ChaCha20Stream(key)
+    records = []
+    teachers = []
+    block = max(1, _CELLS // width)
+    for start in range(0, group_index.size, block):
+        groups = group_index[start : start + block]
+        coins = stream.uniform(groups.size * width).reshape(-1, width)
+        for group in np.unique(groups).tolist():
+            members = np.flatnonzero(groups == group)
+            pool = seats.pool[group]
+            copies = int(seats.copies[group])
+            pool_coins = coins[members, : seats.teachers[pool]]
+            chosen = np.argpartition(pool_coins, copies - 1, axis=1)[:, :copies]
+            records.append(np.repeat(members + start, copies))
+            teachers.append(first_teacher[pool] + chosen.reshape(-1))
+    return np.concatenate(records), np.concatenate(teachers)
 
 
-NONE = -1  # asked, and not answered
-
-
-def counted(votes: Integers, weights: Floats, classes: int) -> Floats:
-    """Return what the votes for each class add up to, (questions, classes).
+def count_votes(votes: Integers, weights: Floats, classes: int) -> Floats:
+    """Add up the votes for each class, (questions, classes).
 
     Raises `VerificationError` for votes of another number of teachers, and for a vote that is no
     class, which would count for another question.
@@ -170,49 +201,46 @@ def counted(votes: Integers, weights: Floats, classes: int) -> Floats:
             f"votes: some are not in 0 to {classes - 1}, the {classes} classes; no count is made"
         )
     questions = votes.shape[1]
-    place = (votes + classes * np.arange(questions)).reshape(-1)
-    each = np.repeat(weights, questions)
-    flat = np.bincount(place, weights=each, minlength=questions * classes)
-    return np.asarray(flat, dtype=np.float64).reshape(questions, classes)
+    cells = (votes + classes * np.arange(questions)).reshape(-1)
+    cell_weights = np.repeat(weights, questions)
+    counts = np.bincount(cells, weights=cell_weights, minlength=questions * classes)
+    return np.asarray(counts, dtype=np.float64).reshape(questions, classes)
 
 
-def answered(
-    counts: Floats, noise: Noise, total: float, most: int, stream: ChaCha20Stream
+def answer_questions(
+    counts: Floats, noise: Noise, total: float, limit: int, stream: ChaCha20Stream
 ) -> Integers:
     """Return an answer to each question, or −1: noisy max, after a noisy check if one is made."""
     # For a record that moves each count by at most r, and two of them in opposite ways, this is one
     # Gaussian mechanism of sensitivity r for each question that is checked, and one of sensitivity
-    # √2·r for each that is answered, of which there are at most `most`.
+    # √2·r for each that is answered, of which there are at most `limit`.
     passed = np.ones(counts.shape[0], dtype=bool)
     if noise.check is not None and noise.threshold is not None:
         largest = counts.max(axis=1) + noise.check * stream.normal(passed.size).numpy()
         passed = largest >= noise.threshold * total
-    given = passed & (np.cumsum(passed) <= most)
-    fresh = stream.normal(counts.size).numpy().reshape(counts.shape)
-    return np.where(given, (counts + noise.answer * fresh).argmax(axis=1), NONE)
-
-
-BLOCK = 100  # questions whose answers are written together
-FORMAT = "apiece answers 1"
-Votes = Callable[[slice], Integers]  # the votes (teachers, questions) on some of the questions
+    answerable = passed & (np.cumsum(passed) <= limit)
+    draws = stream.normal(counts.size).numpy().reshape(counts.shape)
+    classes = (counts + noise.answer * draws).argmax(axis=1)
+    return np.where(answerable, classes, NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswers:
-    """Where answers are kept until a run is done; None keeps nothing."""
+    """A file that holds the answers of a run until it is done."""
 
-    path: Path  # Of the file
-    of: str  # What the answers are to: a digest of the plan and of the questions
+    path: Path
+    # Digest of the plan and the questions that are answered.
+    of: str
 
     @classmethod
-    def at(cls, path: Path, plan: VotePlan, questions: Tensor) -> KeptAnswers:
-        """Return the place for the answers of a plan to these questions."""
+    def for_questions(cls, path: Path, plan: VotePlan, questions: Tensor) -> KeptAnswers:
+        """Return the file of the answers of a plan to these questions."""
         digest = hashlib.sha256(f"{plan.hash()} {tuple(questions.shape)}".encode())
         digest.update(bytes_of(questions))
         return cls(path, digest.hexdigest())
 
     def read(self, questions: int, classes: int) -> Integers:
-        """Return the answers that are there, maybe none."""
+        """Read the answers so far; none where there is no file."""
         if not self.path.exists():
             return np.zeros(0, dtype=np.int64)
         wrong = StateError(
@@ -239,32 +267,33 @@ class KeptAnswers:
 def ask(
     plan: VotePlan, votes: Votes, classes: int, *, seed: int | None, kept: KeptAnswers | None = None
 ) -> Integers:
-    """Return the answers to the plan's questions, in order; −1 where one was not answered."""
+    """Ask the plan's questions in order; an answer is −1 where none was given."""
     # No more checks and answers in any phase than the plan has, whatever the votes are and however
     # often the run is killed and taken up again: what was written counts.
     none = np.zeros(0, dtype=np.int64)
     answers = none if kept is None else kept.read(plan.questions, classes)
     begin = 0
     for phase in plan.phases:
-        end, weights = begin + phase.questions, plan.weights(phase)
+        end = begin + phase.questions
+        weights = plan.weights(phase)
         while answers.size < end:
-            at = answers.size
-            block = slice(at, min(end, at - at % BLOCK + BLOCK))
-            left = phase.answers - int((answers[begin:] != NONE).sum())
-            result = np.full(block.stop - at, NONE)
-            if left > 0:
-                counts = counted(votes(block), weights, classes)
-                key = None if seed is None else Streams.from_seed(seed).derive("votes", at)
+            start = answers.size
+            # Blocks end at the same questions, wherever a run is taken up again.
+            block = slice(start, min(end, start - start % BLOCK + BLOCK))
+            remaining = phase.answers - int((answers[begin:] != NONE).sum())
+            block_answers = np.full(block.stop - start, NONE)
+            if remaining > 0:
+                counts = count_votes(votes(block), weights, classes)
+                key = None if seed is None else Streams.from_seed(seed).derive("votes", start)
                 stream = ChaCha20Stream(key)
-                result = answered(counts, plan.noise, float(weights.sum()), left, stream)
-            answers = np.concatenate([answers, result])
+                block_answers = answer_questions(
+                    counts, plan.noise, float(weights.sum()), remaining, stream
+                )
+            answers = np.concatenate([answers, block_answers])
             if kept is not None:
                 kept.write(answers)
         begin = end
     return answers
-
-
-Watcher = Callable[[int, int], object]  # told the step and the number of steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,10 +301,10 @@ class Lessons:
     """SGD on rows drawn with replacement; the learning rate falls to 0 by a cosine.
 
     Attributes:
-        steps: How many updates.
+        steps: Number of updates.
         batch_size: Rows of each model in a step.
-        learning_rate: At first.
-        momentum: In [0, 1).
+        learning_rate: Learning rate of the first step, above 0.
+        momentum: Momentum of SGD, in [0, 1).
         clip_norm: The bound on a row's gradient, which keeps steps of a hard row small; privacy
             does not depend on it.
 
@@ -317,7 +346,7 @@ def learn(
     streams: Streams,
     watch: Watcher | None = None,
 ) -> Tensor:
-    """Return the parameters (models, parameters) of models that each learned from its own rows."""
+    """Train models, each on its own rows; return their parameters, (models, parameters)."""
     # A row changes the parameters of the models that have it, and not one bit of any other's.
     models = shares.sizes.size
     flat = model.initial(models, streams.initialisation()).requires_grad_(False)
@@ -327,7 +356,7 @@ def learn(
     clip[torch.from_numpy(shares.sizes == 0)] = 0.0
     for step in range(lessons.steps):
         coins = streams.sampling(step).uniform(models * width).reshape(models, width)
-        rows = torch.from_numpy(shares.drawn(coins))
+        rows = torch.from_numpy(shares.draw_rows(coins))
         clipped = model.clipped_sum(flat, inputs[rows], targets[rows], clip)
         for entry in optimizer.param_groups:
             entry["lr"] = lessons.rate(step)
@@ -342,10 +371,10 @@ def require_classes(targets: Tensor, classes: int) -> None:
     """Raise `DataError` for a label that is no class."""
     if targets.dtype.is_floating_point or targets.dtype.is_complex:
         raise DataError(f"targets: of type {targets.dtype}; give classes as whole numbers")
-    odd = (targets < 0) | (targets >= classes)
-    if bool(odd.any()):
+    outside = (targets < 0) | (targets >= classes)
+    if bool(outside.any()):
         raise DataError(
-            f"targets: {int(odd.sum())} labels are not in 0 to {classes - 1}, the {classes} "
+            f"targets: {int(outside.sum())} labels are not in 0 to {classes - 1}, the {classes} "
             "classes; mend them, or declare more classes"
         )
 
@@ -361,18 +390,17 @@ def require_outputs(model: StackedModel, question: Tensor, classes: int) -> None
         )
 
 
-def said(model: StackedModel, flat: Tensor, inputs: Tensor, *, block: int = 64) -> Integers:
-    """Return the class that each model says of each input, (models, inputs)."""
+def predict_classes(
+    model: StackedModel, flat: Tensor, inputs: Tensor, *, block: int = 64
+) -> Integers:
+    """Return the likeliest class of each input by each model, (models, inputs)."""
     # Without noise: data about those whom the models learned from, and for no eyes or files.
     parts = logits_in_parts(model, flat, inputs, block)
     return np.concatenate([logits.argmax(dim=2).numpy() for _, logits in parts], axis=1)
 
 
-NEIGHBOURS = 10
-
-
-def spread(inputs: Floats, answers: Integers) -> Integers:
-    """Return a class for each input, −1 where no answer reaches it."""
+def spread_answers(inputs: Floats, answers: Integers) -> Integers:
+    """Spread answers to inputs near by; return a class for each input, −1 where none reaches it."""
     try:
         from sklearn.semi_supervised import LabelSpreading
     except ModuleNotFoundError:
@@ -382,7 +410,8 @@ def spread(inputs: Floats, answers: Integers) -> Integers:
         kernel="knn", n_neighbors=min(NEIGHBOURS, len(flat) - 1), alpha=0.2, max_iter=200
     )
     with warnings.catch_warnings(), np.errstate(invalid="ignore"):
-        warnings.simplefilter("ignore")  # of inputs that no answer reaches, and of slow convergence
+        # Of inputs that no answer reaches, and of slow convergence.
+        warnings.simplefilter("ignore")
         model.fit(flat, answers)
     reached = model.label_distributions_.max(axis=1)
     return np.where(reached > 0, model.transduction_, NONE)
@@ -393,8 +422,8 @@ class Taught:
     """A student and the answers that it learned from, all covered by the plan's promises.
 
     Attributes:
-        student: (parameters,) The model's parameters.
-        answers: (questions,) What the teachers answered, −1 where they did not.
+        student: (parameters,) Parameters of the model.
+        answers: (questions,) Class that the teachers answered, −1 where they did not.
 
     Example:
         >>> import numpy as np
@@ -432,9 +461,9 @@ def teach(
         dataset: Inputs (n, …) and targets (n,), in the order of the plan's records; rows of
             persons in any order.
         public: (Q, …) Inputs that are declared public; the first are asked about, in order.
-        classes: How many there are; targets are 0 to classes − 1.
-        lessons: How teachers learn.
-        student: How the student learns; None for as the teachers do.
+        classes: Number of classes; targets are 0 to classes − 1.
+        lessons: Settings by which teachers learn.
+        student: Settings by which the student learns; None for those of the teachers.
         semi_supervised: Whether answers are spread over all public inputs before the student
             learns; needs scikit-learn.
         people: (n,) Each row's person, by position, where the plan is of persons; a Series with an
@@ -443,7 +472,8 @@ def teach(
             Series has the ids of the plan as its index.
         seed: For an experiment that can be repeated; None for randomness of the operating system.
         keep: A file for the answers so far, so that a killed run can be gone on with.
-        watch: Told after each step, of the teachers and then of the student.
+        watch: Called with the step and the number of steps after each step, of the teachers and
+            then of the student.
 
     Raises:
         DataError: For data that do not fit the plan, a Series of other ids or in another order,
@@ -479,19 +509,19 @@ def teach(
         included = _check.truth_values("included", included, shape=(plan.plan.group_index.size,))
     key = Streams.from_seed(seed)
     plan.require()
-    shares = shared_out(plan, key=key.derive("shares", 0), people=people, included=included)
+    shares = deal_rows(plan, key=key.derive("shares", 0), people=people, included=included)
     require_dealt(plan, shares, people=people, included=included)
-    kept = None if keep is None else KeptAnswers.at(keep, plan, public)
+    kept = None if keep is None else KeptAnswers.for_questions(keep, plan, public)
 
     @cache
     def teachers() -> Tensor:
         return learn(model, inputs, targets, shares, lessons, key, watch)
 
     def votes(block: slice) -> Integers:
-        return said(model, teachers(), public[block])
+        return predict_classes(model, teachers(), public[block])
 
     answers = ask(plan, votes, classes, seed=seed, kept=kept)
-    own = key.derive("student", 0)
+    student_key = key.derive("student", 0)
     if not (answers != NONE).any():
         raise DataError(
             "answers: none of the questions was answered, as no count of votes reached the "
@@ -500,12 +530,15 @@ def teach(
     labels = np.full(public.shape[0], NONE)
     labels[: answers.size] = answers
     if semi_supervised:
-        labels = spread(public.numpy(), labels)
-    taken = np.flatnonzero(labels != NONE)
-    lesson = public[torch.from_numpy(taken)], torch.from_numpy(labels[taken])
-    whole = Shares(np.arange(taken.size), np.array([0, taken.size]))
-    streams = Streams(own, release=seed is None)
-    flat = learn(model, *lesson, whole, lessons if student is None else student, streams, watch)
+        labels = spread_answers(public.numpy(), labels)
+    labelled = np.flatnonzero(labels != NONE)
+    student_inputs = public[torch.from_numpy(labelled)]
+    student_targets = torch.from_numpy(labels[labelled])
+    # One model, which has all labelled inputs.
+    student_share = Shares(np.arange(labelled.size), np.array([0, labelled.size]))
+    settings = lessons if student is None else student
+    streams = Streams(student_key, release=seed is None)
+    flat = learn(model, student_inputs, student_targets, student_share, settings, streams, watch)
     return Taught(flat[0], answers)
 
 
