@@ -297,7 +297,7 @@ ALLOWED = {
 }
 READS = {"r", "rb", "rt", "r:", None}
 OF_OTHERS = {  # methods of these names that write nothing, or through the policy
-    "Ledger.open", "Image.open", "store.save", "place.save", "self.save", "page.save",
+    "Ledger.open", "Image.open", "store.save", "target.save", "self.save", "page.save",
     "contributor_page(offer).save", "report(results).save", "frame.rename", "some.move",
     "engine.connect", "scores.save", "save", "self._keeper.save",
 }  # fmt: skip
