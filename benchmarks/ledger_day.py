@@ -194,7 +194,9 @@ def charged_faults(ledger: Ledger, people: dict[str, Any]) -> Iterator[str]:
     """Yield who is over a budget, a quota or what they permit, by who paid for which answer."""
     first, second, third = leaves_of(people["ids"].size)
     index, gone = pd.Index(people["ids"]), {2: first + second, 3: first + second + third}
-    blocks = [(ids, codec.limits(terms), spent) for ids, terms, spent in ledger.account_blocks()]
+    blocks = [
+        (ids, codec.read_limits(terms), spent) for ids, terms, spent in ledger.account_blocks()
+    ]
     ids, limits, spent = (np.concatenate(each) for each in zip(*blocks, strict=True))
     if (spent > limits).any():
         yield "somebody is over their budget"

@@ -141,7 +141,7 @@ def ledger_writers(size: int, folder: Path) -> float:
     from apiece.ledger import codec
 
     ledger = _ledger(size, folder)
-    once = int(codec.to_units(codec.losses(1.0, 20.0)))
+    once = int(codec.to_units(codec.compute_losses(1.0, 20.0)))
     words = [sys.executable, "-W", "ignore", __file__, "--write", str(size), str(folder)]
     start = time.perf_counter()
     writers = [subprocess.Popen([*words, str(number)]) for number in range(WRITERS)]

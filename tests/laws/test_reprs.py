@@ -36,6 +36,8 @@ HOLDS = {
     "ledger.scopes.Permits": "until allowed",
     "adapters.account._Fit": "ids group_index",
     "ledger.chain.Trail": "salt digests reserved committed withdrawn",
+    "ledger.entries.HistoryState": "reserved committed withdrawn",
+    "ledger.reports._PersonalHistory": "charges spent withdrawn",
     "queries.quantiles.Segment": "points counts first last",
     "queries.quantiles.Stretch": "first last slice_start slice_count missed",
     "queries.quantiles.Law": "grid stretches decays weights",
@@ -71,8 +73,8 @@ HOLDS = {
     "ledger.reports.Lineage": "receipts",
     "ledger.charging.Ceilings": "out",
     "ledger.verify.LedgerVerification": "problems",
-    "ledger.verify._Fold": "bodies reserved committed blocks problems withdrawn",
-    "ledger.verify._FoldedBlock": "ids terms spent",
+    "ledger.fold.Fold": "reserved committed blocks problems withdrawn",
+    "ledger.fold.FoldedBlock": "ids terms spent",
     "ledger.charging.Demand": "pairs row",
     "ledger.directory.SortedPart": "keys places",
     "filters.costs.Costs": "loss slack group",
@@ -192,12 +194,23 @@ PUBLIC = [
     "ledger.anchor.HeadFile",
     "ledger.anchor.Heads",
     "ledger.anchor.Memory",
-    "ledger.chain.Last",
+    "ledger.chain.Tip",
+    "ledger.entries.InitEntry",
+    "ledger.entries.EnrollEntry",
+    "ledger.entries.AmendEntry",
+    "ledger.entries.Subject",
+    "ledger.entries.ReserveEntry",
+    "ledger.entries.CommitEntry",
+    "ledger.entries.PolicyEntry",
+    "ledger.entries.WithdrawEntry",
+    "ledger.entries.ConsentEntry",
+    "ledger.entries.UnknownEntry",
+    "ledger.entries.StoredEntry",
     "accounting.slack.GaussianSummary",
     "accounting.slack._Looks",
     "adapters.federation._Joined",
     "ledger.store.Reading",
-    "ledger.accounts.Stored",
+    "ledger.accounts.BlockRows",
     "ledger.scopes.Ceiling",
     "ledger.scopes.Policy",
     "ledger.scopes.Quota",
@@ -320,8 +333,8 @@ EXCUSED = {
     "jobs.config.Data": {"ids", "people"},
     "jobs.trained.Facts": {"features"},
 }
-EXCUSED |= {"ledger.chain.Last": {"people"}, "ledger.chain.Trail": {"people"}}
-EXCUSED |= {"ledger.chain.Origin": {"people"}}
+EXCUSED |= {"ledger.chain.Tip": {"people"}, "ledger.chain.Trail": {"people"}}
+EXCUSED |= {"ledger.entries.HistoryState": {"people"}, "ledger.entries.StoredEntry": {"people"}}
 
 
 class Marked:

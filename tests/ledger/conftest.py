@@ -14,6 +14,6 @@ from .tables import SALT
 def tables() -> Iterator[sa.Connection]:
     engine = sa.create_engine("sqlite://")
     with engine.begin() as connection:
-        schema.create(connection, SALT)
+        schema.create_tables(connection, SALT)
         yield connection
     engine.dispose()

@@ -4,10 +4,10 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece.ledger import anchor, codec
-from apiece.ledger.chain import Last
+from apiece.ledger.chain import Tip
 
 SALT = b"\x01" * 32
-START = Last(-1, b"", 0)  # before the first entry
+START = Tip(-1, b"", 0)  # before the first entry
 
 
 def terms(*limits: int, slack: int = 0) -> codec.Terms:

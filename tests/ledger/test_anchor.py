@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from apiece.errors import StateError
 from apiece.ledger import Ledger, schema
 from apiece.ledger.anchor import VARIABLE, Anchor, HeadFile, Heads, read_head
-from apiece.ledger.chain import Head, Last, state_root
-from apiece.ledger.codec import block_digest, entry_digest, payload_root
+from apiece.ledger.chain import Head, Tip, digest_state
+from apiece.ledger.codec import digest_block, digest_entry, digest_payloads
 
 from .tables import another_process
 
@@ -21,11 +21,11 @@ def rewrite(path: Path) -> None:
     """Do what an administrator can who reads the salt: take all charges back, digests and all."""
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.begin() as connection:
-        salt = bytes.fromhex(schema.meta(connection)["salt"])
+        salt = bytes.fromhex(schema.read_settings(connection)["salt"])
         for row in connection.execute(sa.select(schema.BALANCE)).all():
             spent = bytes(len(row.spent))
             size = str(row.size).encode()
-            digest = block_digest(salt, "balance", row.block, size, spent)
+            digest = digest_block(salt, "balance", row.block, size, spent)
             connection.execute(sa.update(schema.BALANCE).values(spent=spent, digest=digest))
         connection.execute(sa.delete(schema.PAYLOAD).where(schema.PAYLOAD.c.number > 1))
         connection.execute(sa.delete(schema.ENTRY).where(schema.ENTRY.c.number > 1))
@@ -33,10 +33,10 @@ def rewrite(path: Path) -> None:
         previous = connection.execute(
             sa.select(schema.ENTRY.c.digest).where(schema.ENTRY.c.number == 0)
         ).scalar_one()
-        arrays = dict(schema.payloads(connection, 1))
-        root = payload_root(salt, arrays.items())
-        assert state_root(connection, salt) in last.body
-        assert entry_digest(salt, previous, last.body, root) == last.digest
+        arrays = dict(schema.read_payloads(connection, 1))
+        root = digest_payloads(salt, arrays.items())
+        assert digest_state(connection, salt) in last.body
+        assert digest_entry(salt, previous, last.body, root) == last.digest
         connection.execute(sa.update(schema.HEAD).values(number=1, digest=last.digest))
     engine.dispose()
 
@@ -122,7 +122,7 @@ def test_a_head_is_read_as_it_is_written_and_nothing_else_is(number: int, digest
 
 def test_where_heads_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    nowhere, last = Anchor.of(None, None), Last(4, b"\x07" * 32, 2)
+    nowhere, last = Anchor.of(None, None), Tip(4, b"\x07" * 32, 2)
     assert nowhere.files == []
     nowhere.keep(last, nowhere.read())
     assert nowhere.read().digests == {}
@@ -171,7 +171,7 @@ def test_what_a_power_cut_leaves_of_a_line_is_no_line_and_joins_none(
     path.write_text("\n".join(LINES) + "\n" + torn)
     file = HeadFile(path, store)
     assert sorted(file.read()) == sorted(file.read(whole=True)) == [0, 1, 2]
-    file.keep(Last(3, b"\x09" * 32, 1), file.read())
+    file.keep(Tip(3, b"\x09" * 32, 1), file.read())
     assert file.read()[3] == "09" * 32
     assert sorted(file.read(whole=True)) == [0, 1, 2, 3]
 

@@ -160,7 +160,7 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setattr("apiece.ledger.codec.require_canonical_ids", lambda *_: None)
         patch.setattr("apiece.ledger.charging.check_new_id", lambda *_: None)
         patch.setattr("apiece.ledger.scopes.require_canonical", lambda *_, **__: "")
-        patch.setattr("apiece.ledger.scopes._periods", scopes._older_periods)
+        patch.setattr("apiece.ledger.scopes._list_periods", scopes._list_older_periods)
         yield
 
 

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from apiece.errors import DataError, StateError
 from apiece.ledger import Ledger, accounts, schema
-from apiece.ledger.chain import append, naming_damage, state_root
-from apiece.ledger.codec import entry_digest, payload_root
+from apiece.ledger.chain import append, digest_state, naming_damage
+from apiece.ledger.codec import digest_entry, digest_payloads
 
 from .tables import SALT, START, pairs, terms
 
@@ -54,21 +54,21 @@ def test_an_entry_covers_its_body_its_arrays_and_the_state(tables: sa.Connection
     rows = tables.execute(sa.select(schema.ENTRY).order_by(schema.ENTRY.c.number)).all()
     body = json.loads(rows[1].body)
     assert body.keys() == {"kind", "number", "at", "people", "state"}
-    assert body["state"] == state_root(tables, SALT)
-    arrays = payload_root(SALT, [(0, b"x"), (3, b"y")])
-    assert second.digest == entry_digest(SALT, first.digest, rows[1].body, arrays)
+    assert body["state"] == digest_state(tables, SALT)
+    arrays = digest_payloads(SALT, [(0, b"x"), (3, b"y")])
+    assert second.digest == digest_entry(SALT, first.digest, rows[1].body, arrays)
     head = tables.execute(sa.select(schema.HEAD)).one()
     assert (head.number, bytes(head.digest), head.people) == tuple(second)
 
 
 def test_the_state_is_that_of_every_block_of_both_tables(tables: sa.Connection) -> None:
-    seen = {state_root(tables, SALT), state_root(tables, b"\x02" * 32)}
+    seen = {digest_state(tables, SALT), digest_state(tables, b"\x02" * 32)}
     accounts.write_spent(tables, SALT, [(0, pairs(4)), (1, pairs(4))])
-    seen.add(state_root(tables, SALT))
+    seen.add(digest_state(tables, SALT))
     accounts.write_spent(tables, SALT, [(1, pairs(5))])
-    seen.add(state_root(tables, SALT))
+    seen.add(digest_state(tables, SALT))
     accounts.write_people(tables, SALT, [(1, np.array([7]), terms(5))])
-    seen.add(state_root(tables, SALT))
+    seen.add(digest_state(tables, SALT))
     assert len(seen) == 5
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from apiece.errors import AnalysisError
 from apiece.ledger import accounts, chain, codec
 from apiece.ledger.chain import Trail
-from apiece.ledger.charging import Demand, charge, check_request, replay, reserved
+from apiece.ledger.charging import Demand, charge, check_request, find_reservation, replay
+from apiece.ledger.entries import Subject
 
 from .tables import SALT, START, pairs, terms
 
@@ -112,7 +113,7 @@ def test_an_earlier_charge_is_found_again_and_only_for_what_it_was(tables: sa.Co
     trail = Trail(SALT)
     trail.follow(tables, {})
     assert admitted.tolist() == [True, False]
-    number, entry = reserved(tables, trail, "q", {})
+    stored, entry = find_reservation(tables, trail, "q", Subject())
     for some, charges, expected in (
         (places, [9, 6], [True, False]),
         (places[::-1], [6, 9], [False, True]),
@@ -121,19 +122,19 @@ def test_an_earlier_charge_is_found_again_and_only_for_what_it_was(tables: sa.Co
         (np.array([2, 1]), [9, 0], [True, False]),  # who was not asked
         (np.array([7, 2, codec.BLOCK]), [0, 9, 0], [False, True, False]),  # who came later
     ):
-        found = replay(tables, trail, number, some, one(pairs(*charges)), entry)
+        found = replay(tables, trail, stored.number, some, one(pairs(*charges)), entry)
         assert found.tolist() == expected
     for menu, expected in (([(10, 0), (9, 0)], True), ([(10, 0), (9, 1)], False)):
         asked = Demand(np.array([menu]), np.zeros(1, np.int64))  # any pair that was paid will do
-        assert replay(tables, trail, number, places[:1], asked, entry).tolist() == [expected]
+        assert replay(tables, trail, stored.number, places[:1], asked, entry).tolist() == [expected]
     check_request("q", entry, "r")
     with pytest.raises(AnalysisError, match="reserved with other people or norms"):
         check_request("q", entry, "other")
     with pytest.raises(AnalysisError, match="another analysis or other terms"):
-        reserved(tables, trail, "q", {"terms": "t"})
+        find_reservation(tables, trail, "q", Subject(terms="t"))
     chain.append(tables, SALT, last, {"kind": "commit", "analysis": "q", "result": 1}, [])
     trail.follow(tables, {})
     with pytest.raises(AnalysisError, match="already committed"):
-        reserved(tables, trail, "q", {})
+        find_reservation(tables, trail, "q", Subject())
     with pytest.raises(AnalysisError, match="another analysis or other terms"):
-        reserved(tables, trail, "q", {"terms": "t"})
+        find_reservation(tables, trail, "q", Subject(terms="t"))

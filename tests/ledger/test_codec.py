@@ -19,10 +19,10 @@ words = st.lists(st.text(st.characters(codec="utf-8"), max_size=5), min_size=1, 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(whole | words)
 def test_ids_both_ways(values: list[int] | list[str]) -> None:
-    ids = codec.checked_ids(values)
+    ids = codec.normalize_ids(values)
     back = codec.unpack_ids(codec.pack_ids(ids), ids.size)
     assert back.tolist() == ids.tolist()
-    assert codec.kind(back) == codec.kind(ids)
+    assert codec.find_kind(back) == codec.find_kind(ids)
 
 
 @pytest.mark.parametrize("ids", [np.array([1, 2]), np.array(["a", "", "ε"])])
@@ -55,7 +55,7 @@ def test_damaged_ids_are_refused(ids: np.ndarray) -> None:
 )
 def test_what_is_no_list_of_ids(ids: object) -> None:
     with pytest.raises(DataError, match=r"^ids: "):
-        codec.checked_ids(ids)
+        codec.normalize_ids(ids)
 
 
 def test_enrolled_people_both_ways() -> None:
@@ -102,36 +102,36 @@ def test_units_of_another_number_of_people_are_damage() -> None:
 
 def test_by_block_finds_everyone_once() -> None:
     ordinals = np.random.default_rng(0).permutation(3 * codec.BLOCK)[:5000]
-    groups = codec.by_block(ordinals)
+    groups = codec.group_by_block(ordinals)
     assert [block for block, _ in groups] == [0, 1, 2]
     assert sorted(np.concatenate([part for _, part in groups]).tolist()) == list(range(5000))
     assert all((ordinals[part] // codec.BLOCK == block).all() for block, part in groups)
-    assert codec.by_block(ordinals[:0]) == []
+    assert codec.group_by_block(ordinals[:0]) == []
 
 
 def test_numbers_of_any_width_are_ids() -> None:
     for ids in ([np.int8(7), 8], (7, 8), np.array([7, 8], "u1"), np.array([7, 8], object)):
-        assert codec.checked_ids(ids).tolist() == [7, 8]
-    assert codec.checked_ids([], least=0).size == 0
+        assert codec.normalize_ids(ids).tolist() == [7, 8]
+    assert codec.normalize_ids([], least=0).size == 0
 
 
 SALT = b"\x01" * 32
 
 
 def test_parts_do_not_run_into_each_other() -> None:
-    assert codec.keyed(SALT, b"ab", b"c") != codec.keyed(SALT, b"a", b"bc")
-    assert codec.keyed(SALT, b"ab") != codec.keyed(SALT, b"ab", b"")
-    assert codec.keyed(SALT, b"ab") == codec.keyed(SALT, b"ab")
-    assert len(codec.keyed(SALT)) == codec.DIGEST
+    assert codec.compute_digest(SALT, b"ab", b"c") != codec.compute_digest(SALT, b"a", b"bc")
+    assert codec.compute_digest(SALT, b"ab") != codec.compute_digest(SALT, b"ab", b"")
+    assert codec.compute_digest(SALT, b"ab") == codec.compute_digest(SALT, b"ab")
+    assert len(codec.compute_digest(SALT)) == codec.DIGEST
 
 
 def test_without_the_salt_nobody_can_make_one() -> None:
-    assert codec.keyed(SALT, b"ab") != codec.keyed(b"\x02" * 32, b"ab")
+    assert codec.compute_digest(SALT, b"ab") != codec.compute_digest(b"\x02" * 32, b"ab")
 
 
 def test_blocks_are_bound_to_their_place_and_table() -> None:
     made = {
-        codec.block_digest(SALT, table, block, content)
+        codec.digest_block(SALT, table, block, content)
         for table in ("people", "balance")
         for block in (0, 1)
         for content in (b"", b"x")
@@ -140,13 +140,13 @@ def test_blocks_are_bound_to_their_place_and_table() -> None:
 
 
 def test_an_entry_is_bound_to_the_one_before() -> None:
-    first = codec.entry_digest(SALT, b"", "{}", b"root")
-    assert first != codec.entry_digest(SALT, b"\x00", "{}", b"root")
-    assert first != codec.entry_digest(SALT, b"", "{} ", b"root")
-    assert first != codec.entry_digest(SALT, b"", "{}", b"toor")
+    first = codec.digest_entry(SALT, b"", "{}", b"root")
+    assert first != codec.digest_entry(SALT, b"\x00", "{}", b"root")
+    assert first != codec.digest_entry(SALT, b"", "{} ", b"root")
+    assert first != codec.digest_entry(SALT, b"", "{}", b"toor")
 
 
 def test_the_order_and_the_places_of_payloads_count() -> None:
-    one = codec.payload_root(SALT, [(0, b"a"), (1, b"b")])
-    assert one != codec.payload_root(SALT, [(1, b"b"), (0, b"a")])
-    assert one != codec.payload_root(SALT, [(0, b"a"), (2, b"b")])
+    one = codec.digest_payloads(SALT, [(0, b"a"), (1, b"b")])
+    assert one != codec.digest_payloads(SALT, [(1, b"b"), (0, b"a")])
+    assert one != codec.digest_payloads(SALT, [(0, b"a"), (2, b"b")])

@@ -9,7 +9,7 @@ import pytest
 
 from apiece.errors import ApieceError, DataError, StateError
 from apiece.ledger import Ledger, database
-from apiece.ledger.database import is_missing, made_private, make_engine, transaction
+from apiece.ledger.database import create_private, is_missing, make_engine, transaction
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -62,7 +62,7 @@ def test_a_database_of_something_else_is_left_as_it_is(tmp_path: Path, journal: 
 def test_all_of_a_transaction_happens_or_none_of_it(tmp_path: Path) -> None:
     engine = make_engine(str(tmp_path / "p.db"))
     assert is_missing(engine)
-    assert database.name(engine) == f"sqlite:///{tmp_path}/p.db"
+    assert database.show_address(engine) == f"sqlite:///{tmp_path}/p.db"
 
     def told(*statements: str, writes: bool = True) -> None:
         with transaction(engine, writes=writes) as connection:
@@ -95,14 +95,14 @@ def test_a_charge_survives_a_power_cut(tmp_path: Path) -> None:
 
 def test_a_file_that_was_made_for_nothing_is_taken_away(tmp_path: Path) -> None:
     engine = make_engine(str(tmp_path / "p.db"))
-    with pytest.raises(ZeroDivisionError), made_private(engine):
+    with pytest.raises(ZeroDivisionError), create_private(engine):
         raise ZeroDivisionError
     assert not (tmp_path / "p.db").exists()
     (tmp_path / "p.db").touch(0o600)
-    with pytest.raises(ZeroDivisionError), made_private(engine):
+    with pytest.raises(ZeroDivisionError), create_private(engine):
         raise ZeroDivisionError
     assert (tmp_path / "p.db").exists()  # it was there before
-    nowhere = made_private(make_engine(str(tmp_path / "none" / "p.db")))
+    nowhere = create_private(make_engine(str(tmp_path / "none" / "p.db")))
     with pytest.raises(StateError, match="unable to open it"), nowhere:
         pass
     assert is_missing(make_engine("x" * 5000))  # a name that no file can have

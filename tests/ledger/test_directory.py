@@ -35,7 +35,7 @@ def test_places_are_in_the_order_of_enrolment(
 ) -> None:
     people = directory(tables, ids)
     assert people.find(np.array(ids[::-1])).tolist() == [2, 1, 0]
-    assert people.numbers(np.array(ids[1:2])).tolist() == [1]
+    assert people.require_places(np.array(ids[1:2])).tolist() == [1]
 
 
 @pytest.mark.parametrize("kind", ["integer", "text"])
@@ -77,7 +77,7 @@ def test_strangers(tables: sa.Connection) -> None:
     people = directory(tables, ["ann", "bob"])
     assert people.find(np.array(["eve", "bob"])).tolist() == [-1, 1]
     with pytest.raises(DataError, match=r"'eve' has no account \(1 such of 2"):
-        people.numbers(np.array(["eve", "bob"]))
+        people.require_places(np.array(["eve", "bob"]))
 
 
 def test_the_wrong_kind_and_an_id_twice(tables: sa.Connection) -> None:

@@ -11,9 +11,9 @@ from apiece.errors import BudgetError, DataError, InputError
 from apiece.filters import Costs
 from apiece.filters.convert import gaussian_budget
 from apiece.ledger import Ledger, accounts, codec
-from apiece.ledger.accounts import add, amend
+from apiece.ledger.accounts import amend_accounts, open_accounts
 from apiece.ledger.directory import Directory
-from apiece.ledger.schema import payloads
+from apiece.ledger.schema import read_payloads
 
 from .tables import SALT, START, pairs, terms
 
@@ -50,10 +50,10 @@ def test_who_comes_later_is_put_behind_the_others(tables: sa.Connection) -> None
     """A block that has room is filled up; what is there stays as it is."""
     directory, ids = Directory(SALT), np.arange(100, 100 + codec.BLOCK + 2)
     most = np.array([(1.0, 1e-6, 5, 0)] * ids.size, codec.TERMS)
-    last = add(tables, SALT, START, ids[:3], most[:3])
+    last = open_accounts(tables, SALT, START, ids[:3], most[:3])
     accounts.write_spent(tables, SALT, [(0, pairs(1, 2, 3))])
     directory.refresh(tables, last.people)
-    last = add(tables, SALT, last, ids[3:], most[3:])
+    last = open_accounts(tables, SALT, last, ids[3:], most[3:])
     assert last.people == ids.size
     directory.refresh(tables, last.people)
     assert directory.find(ids).tolist() == list(range(ids.size))
@@ -61,20 +61,20 @@ def test_who_comes_later_is_put_behind_the_others(tables: sa.Connection) -> None
     assert spent.tolist() == pairs(1, 2, 3, *[0] * (ids.size - 3)).tolist()
     assert set(limit[:, 0].tolist()) == {5}
     nobody = np.zeros(0, dtype=np.int64)
-    assert add(tables, SALT, last, nobody, most[:0]) is last
+    assert open_accounts(tables, SALT, last, nobody, most[:0]) is last
 
 
 def test_only_what_differs_is_changed_and_recorded(tables: sa.Connection) -> None:
     ids, places = np.array([7, 8, 9]), np.arange(3)
-    last = add(tables, SALT, START, ids, terms(5, 5, 5))
+    last = open_accounts(tables, SALT, START, ids, terms(5, 5, 5))
     accounts.write_spent(tables, SALT, [(0, pairs(4, 4, 4))])
-    assert amend(tables, SALT, last, ids, places, terms(5, 5, 5)) is last
+    assert amend_accounts(tables, SALT, last, ids, places, terms(5, 5, 5)) is last
     with pytest.raises(BudgetError, match="person 9: epsilon = 1 at"):
-        amend(tables, SALT, last, ids, places, terms(6, 4, 3))
+        amend_accounts(tables, SALT, last, ids, places, terms(6, 4, 3))
     assert accounts.read_balances(tables, SALT, places)[1].tolist() == pairs(5, 5, 5).tolist()
-    after = amend(tables, SALT, last, ids, places, terms(5, 4, 8))
+    after = amend_accounts(tables, SALT, last, ids, places, terms(5, 4, 8))
     assert accounts.read_balances(tables, SALT, places)[1].tolist() == pairs(5, 4, 8).tolist()
-    mask, rest = codec.unpack_mask(dict(payloads(tables, after.number))[0])
+    mask, rest = codec.unpack_mask(dict(read_payloads(tables, after.number))[0])
     new = np.frombuffer(rest, codec.TERMS)
     assert (mask.tolist(), new["limit"].tolist()) == ([False, True, True], [4, 8])
 

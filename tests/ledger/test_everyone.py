@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from apiece.errors import AnalysisError, InputError, StateError
-from apiece.ledger import Ledger, chain, codec, schema, verify
+from apiece.ledger import Ledger, chain, codec, fold, schema
 from apiece.ledger.database import transaction
 
 SIZE = 2 * codec.BLOCK + 77
@@ -30,7 +30,7 @@ def norms_of(ids: Any) -> Any:
 def a_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (chain, schema):
         monkeypatch.setattr(module, "CHUNK", 1)
-    monkeypatch.setattr(verify, "SPAN", 1)
+    monkeypatch.setattr(fold, "SPAN", 1)
 
 
 def made(url: str, kind: str) -> Ledger:
@@ -163,7 +163,7 @@ def test_memory_does_not_follow_the_people(tmp_path: Any, monkeypatch: pytest.Mo
     """Four times as many people: about the same peak. A list of all ids would need four times."""
     for module in (chain, schema):
         monkeypatch.setattr(module, "CHUNK", 2)
-    monkeypatch.setattr(verify, "SPAN", 2)
+    monkeypatch.setattr(fold, "SPAN", 2)
     peaks = []
     for blocks in (8, 32):
         ids = np.arange(blocks * codec.BLOCK)

@@ -21,7 +21,8 @@ def test_accounts_in_the_filter_s_own_unit(tmp_path: Path) -> None:
         (np.array(["cy"]), terms(3, slack=9), pairs(3, slack=8)),
     ]
     assert (
-        accounts.write_parquet(accounts.account_rows(iter(blocks)), tmp_path / "a.parquet", []) == 3
+        accounts.write_parquet(accounts.tabulate_accounts(iter(blocks)), tmp_path / "a.parquet", [])
+        == 3
     )
     found = pq.read_table(tmp_path / "a.parquet").to_pydict()
     assert found["id"] == ["ann", "bob", "cy"]
@@ -46,7 +47,10 @@ def test_nobody_has_no_accounts_and_pays_for_nothing(tmp_path: Path) -> None:
 
 def test_history_holds_the_entries_alone(tmp_path: Path) -> None:
     entries = [Entry(0, "init", "t", None, "d"), Entry(1, "commit", "u", "q", "e")]
-    assert accounts.write_parquet([accounts.history_rows(entries)], tmp_path / "h.parquet", []) == 2
+    assert (
+        accounts.write_parquet([accounts.tabulate_history(entries)], tmp_path / "h.parquet", [])
+        == 2
+    )
     assert pq.read_table(tmp_path / "h.parquet").to_pydict() == {
         "number": [0, 1],
         "kind": ["init", "commit"],
@@ -57,7 +61,7 @@ def test_history_holds_the_entries_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    rows = accounts.history_rows([Entry(0, "init", "t", None, "d")])
+    rows = accounts.tabulate_history([Entry(0, "init", "t", None, "d")])
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(b"theirs")
     for place in (tmp_path / "file" / "h.parquet", tmp_path / "folder"):
@@ -71,11 +75,11 @@ def test_a_failure_halfway_keeps_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "h.parquet"
-    accounts.write_parquet([accounts.history_rows([])], target, [])
+    accounts.write_parquet([accounts.tabulate_history([])], target, [])
     old = target.read_bytes()
 
     def halfway() -> Iterator[Any]:
-        yield accounts.history_rows([Entry(0, "init", "t", None, "d")])
+        yield accounts.tabulate_history([Entry(0, "init", "t", None, "d")])
         raise OSError(28, "No space left on device")
 
     with pytest.raises(DataError, match="No space left"):

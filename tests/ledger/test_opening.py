@@ -31,11 +31,11 @@ def test_missing_ledger_is_not_made_where_unwanted(ledger_url: str) -> None:
 def test_a_ledger_is_made_once(tmp_path: Path) -> None:
     engine = make_engine(str(tmp_path / "p.db"))
     assert not store.is_there(engine)
-    assert str(store.none_there(engine)).endswith("no ledger there; run `apiece ledger init`")
-    last = store.make(engine, None)
+    assert str(store.report_missing(engine)).endswith("no ledger there; run `apiece ledger init`")
+    last = store.make_ledger(engine, None)
     assert last is not None
     assert (last.number, last.people) == (0, 0)
-    assert store.make(engine, None) is None
+    assert store.make_ledger(engine, None) is None
     assert store.is_there(engine)
     assert len(store.read_salt(engine)) == 32
 
@@ -51,7 +51,7 @@ def test_a_ledger_is_made_once(tmp_path: Path) -> None:
 )
 def test_a_ledger_without_its_beginning_is_refused(edit: str, said: str, tmp_path: Path) -> None:
     engine = make_engine(str(tmp_path / "p.db"))
-    store.make(engine, None)
+    store.make_ledger(engine, None)
     with engine.execution_options(apiece_writes=True).begin() as connection:
         connection.exec_driver_sql(edit)
     with pytest.raises(StateError, match=said):

@@ -138,7 +138,7 @@ def test_over_several_blocks_everybody_keeps_their_own(tmp_path: Path) -> None:
     enroll_consents(ledger, said, 1e-6)
     for fresh in (ledger, Ledger.open(f"{tmp_path}/p.db")):
         paid = fresh.reserve("q", ids, 1.0, 40.0, terms=1, scope=RESEARCH)
-        now = date.fromisoformat(fresh.store.trail.now()[:10]).toordinal()
+        now = date.fromisoformat(fresh.store.trail.find_time()[:10]).toordinal()
         assert set(paid) == set(ids[allowed[:, 0, 0] & (until >= now)])
     assert ledger.verify().problems == ()
 
@@ -150,7 +150,7 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         "apiece.ledger.scopes.permitted",
         lambda allowed, queriers, purposes, scope: allowed.any(axis=(1, 2))),
     "consents": lambda m: m.setattr(
-        "apiece.ledger.chain.Permits.read", lambda *_: None),
+        "apiece.ledger.entries.Permits.unpack", lambda *_: None),
 }  # fmt: skip
 
 

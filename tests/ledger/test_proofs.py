@@ -15,13 +15,13 @@ from apiece.errors import DataError, InputError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, check_receipt, codec, proofs
 from apiece.ledger.proofs import (
-    consistency,
-    consistent,
-    included,
-    inclusion,
-    leaf_hash,
-    levels,
-    tree_root,
+    build_levels,
+    compute_root,
+    hash_leaf,
+    prove_consistency,
+    prove_inclusion,
+    verify_consistency,
+    verify_inclusion,
 )
 
 # The inputs and roots of the reference implementation of RFC 6962 (certificate-transparency).
@@ -38,55 +38,55 @@ ROOTS = (
     "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
     "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
 )
-LEAVES = [leaf_hash(bytes.fromhex(each)) for each in INPUTS]
+LEAVES = [hash_leaf(bytes.fromhex(each)) for each in INPUTS]
 
 
 def test_the_roots_are_those_of_the_reference() -> None:
-    assert [tree_root(LEAVES[:n]).hex() for n in range(9)] == list(ROOTS)
+    assert [compute_root(LEAVES[:n]).hex() for n in range(9)] == list(ROOTS)
 
 
 def test_the_example_of_the_rfc() -> None:
     """RFC 6962, 2.1.3: of seven leaves d0 … d6, with the nodes named as there."""
-    nodes = levels(LEAVES[:7])
+    nodes = build_levels(LEAVES[:7])
     a, b, c, d, e, f, j = LEAVES[:7]
     (g, h, i, _), (k, last), (root,) = nodes[1:]
-    assert (h, k) == (proofs.node_hash(c, d), proofs.node_hash(g, h))
-    assert inclusion(nodes, 0) == [b, h, last]
-    assert inclusion(nodes, 3) == [c, g, last]
-    assert inclusion(nodes, 4) == [f, j, k]
-    assert inclusion(nodes, 6) == [i, k]
-    assert consistency(LEAVES[:7], 3) == [c, d, g, last]
-    assert consistency(LEAVES[:7], 4) == [last]
-    assert consistency(LEAVES[:7], 6) == [i, j, k]
-    assert root == tree_root(LEAVES[:7])
+    assert (h, k) == (proofs.hash_node(c, d), proofs.hash_node(g, h))
+    assert prove_inclusion(nodes, 0) == [b, h, last]
+    assert prove_inclusion(nodes, 3) == [c, g, last]
+    assert prove_inclusion(nodes, 4) == [f, j, k]
+    assert prove_inclusion(nodes, 6) == [i, k]
+    assert prove_consistency(LEAVES[:7], 3) == [c, d, g, last]
+    assert prove_consistency(LEAVES[:7], 4) == [last]
+    assert prove_consistency(LEAVES[:7], 6) == [i, j, k]
+    assert root == compute_root(LEAVES[:7])
     assert (a, e) == (LEAVES[0], LEAVES[4])
 
 
 def test_every_proof_of_small_trees_holds_and_no_other() -> None:
-    leaves = [leaf_hash(bytes([k])) for k in range(20)]
-    roots = [tree_root(leaves[:n]) for n in range(21)]
+    leaves = [hash_leaf(bytes([k])) for k in range(20)]
+    roots = [compute_root(leaves[:n]) for n in range(21)]
     for size in range(1, 21):
-        tree = levels(leaves[:size])
+        tree = build_levels(leaves[:size])
         for at in range(size):
-            path = inclusion(tree, at)
-            assert included(leaves[at], at, size, path, roots[size])
+            path = prove_inclusion(tree, at)
+            assert verify_inclusion(leaves[at], at, size, path, roots[size])
             for index in range(size + 2):
-                assert included(leaves[at], index, size, path, roots[size]) == (index == at)
-            assert not included(leaves[at], at, size, path[:-1], roots[size]) or size == 1
-            assert not included(
+                assert verify_inclusion(leaves[at], index, size, path, roots[size]) == (index == at)
+            assert not verify_inclusion(leaves[at], at, size, path[:-1], roots[size]) or size == 1
+            assert not verify_inclusion(
                 leaves[at], at, size, [*path, path[0] if path else b""], roots[size]
             )
-            assert not included(leaves[at - 1], at, size, path, roots[size]) or size == 1
+            assert not verify_inclusion(leaves[at - 1], at, size, path, roots[size]) or size == 1
         for first in range(1, size + 1):
-            proof = consistency(leaves[:size], first)
+            proof = prove_consistency(leaves[:size], first)
             ends = roots[first], roots[size]
-            assert consistent(first, size, *ends, proof)
-            assert not consistent(first, size, *ends[::-1], proof) or first == size
-            assert not consistent(first, size, roots[0], roots[size], proof)
+            assert verify_consistency(first, size, *ends, proof)
+            assert not verify_consistency(first, size, *ends[::-1], proof) or first == size
+            assert not verify_consistency(first, size, roots[0], roots[size], proof)
             for k in range(len(proof)):
                 other = [*proof[:k], hashlib.sha256(proof[k]).digest(), *proof[k + 1 :]]
-                assert not consistent(first, size, *ends, other)
-            assert not consistent(first, size, *ends, [*proof, roots[1]])
+                assert not verify_consistency(first, size, *ends, other)
+            assert not verify_consistency(first, size, *ends, [*proof, roots[1]])
 
 
 PEOPLE = codec.BLOCK + 3
@@ -191,7 +191,7 @@ def test_no_lie_in_a_receipt_or_a_head_holds(ledger: Ledger) -> None:
     assert believed(receipt, first, second) == []
 
 
-BREAKS = {"included": True, "consistent": True}
+BREAKS = {"verify_inclusion": True, "verify_consistency": True}
 
 
 @pytest.mark.parametrize("name", BREAKS)

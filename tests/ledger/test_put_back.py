@@ -21,7 +21,7 @@ from apiece.errors import AnalysisError, ApieceError, DataError, StateError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, anchor, chain, receipt
 from apiece.ledger.anchor import HeadFile, Memory, read_head
-from apiece.ledger.chain import Last, Trail
+from apiece.ledger.chain import Tip, Trail
 
 from .tables import another_process
 
@@ -90,7 +90,7 @@ class World:
 
     def knows(self, process: int) -> bool:
         """Whether this process, or the head file, has what was last told to somebody."""
-        seen = [m.last.number for m in self.memories[process].values() if m.last is not None]
+        seen = [m.tip.number for m in self.memories[process].values() if m.tip is not None]
         kept = [read_head(line) for line in self.head.read_text().splitlines()]
         return max([*seen, *(h.number for h in kept if h is not None)], default=-1) >= self.newest
 
@@ -120,7 +120,7 @@ class World:
 
     def remember_newest(self, process: int) -> None:
         """Note the newest entry of which this process was told: others may be exempt without it."""
-        seen = [m.last.number for m in self.memories[process].values() if m.last]
+        seen = [m.tip.number for m in self.memories[process].values() if m.tip]
         self.newest = max([self.newest, *seen])
 
     def call(self, ledger: Ledger) -> None:
@@ -152,7 +152,7 @@ def between(meanwhile: Callable[[], None] | None) -> Iterator[None]:
     """Let something happen once between the commit in the store and the head file's line."""
     keep, waiting = HeadFile.keep, [meanwhile] if meanwhile else []
 
-    def kept(self: HeadFile, last: Last, known: Any, *, must: bool = True) -> None:
+    def kept(self: HeadFile, last: Tip, known: Any, *, must: bool = True) -> None:
         if waiting and must and last.number not in known:
             waiting.pop()()
         keep(self, last, known, must=must)
@@ -239,7 +239,7 @@ def test_a_copy_put_in_place_before_the_head_file_has_the_entry(
 ) -> None:
     """Another process may have charged on it meanwhile; without the second look both would pay."""
     if not looked:
-        monkeypatch.setattr(chain, "require", lambda *_: None)
+        monkeypatch.setattr(chain, "require_entry", lambda *_: None)
     path, paid = made(tmp_path), []
     copy = path.read_bytes()
 

@@ -20,10 +20,10 @@ def test_schema_of_the_future_is_refused(ledger_url: str) -> None:
 def test_a_database_holds_a_ledger_once_its_tables_are_made(tables: sa.Connection) -> None:
     empty = sa.create_engine("sqlite://")
     with empty.connect() as connection:
-        assert not schema.exists(connection)
+        assert not schema.has_ledger(connection)
     empty.dispose()
-    assert schema.exists(tables)
-    assert schema.meta(tables) == {"schema": str(schema.VERSION), "salt": SALT.hex()}
+    assert schema.has_ledger(tables)
+    assert schema.read_settings(tables) == {"schema": str(schema.VERSION), "salt": SALT.hex()}
 
 
 def test_versions() -> None:
@@ -50,15 +50,15 @@ def test_schema_of_before_the_first_release_is_refused_and_left_as_it_is(
     with pytest.raises(StateError, match=rf"version {version}, from before the first release"):
         Ledger.open(ledger_url, create=create)
     with engine.connect() as connection:
-        assert schema.meta(connection)["schema"] == str(version)
+        assert schema.read_settings(connection)["schema"] == str(version)
 
 
 def test_payloads_are_in_the_order_of_their_blocks_which_are_whole(tables: sa.Connection) -> None:
     for block in (7, 0, 3):
         row = {"number": 1, "block": block, "data": bytes([block])}
         tables.execute(sa.insert(schema.PAYLOAD), [row, {**row, "number": 2}])
-    assert list(schema.payloads(tables, 1)) == [(0, b"\0"), (3, b"\3"), (7, b"\7")]
-    assert list(schema.payloads(tables, 9)) == []
+    assert list(schema.read_payloads(tables, 1)) == [(0, b"\0"), (3, b"\3"), (7, b"\7")]
+    assert list(schema.read_payloads(tables, 9)) == []
     tables.exec_driver_sql("UPDATE apiece_payload SET block = 0.5 WHERE block = 3")
     with pytest.raises(TypeError):  # SQLite lets it in
-        list(schema.payloads(tables, 1))
+        list(schema.read_payloads(tables, 1))

@@ -304,7 +304,7 @@ def test_a_ledger_before_scopes_is_opened_as_it_is(ledger_url: str) -> None:
     another_process()
     ledger = Ledger.open(ledger_url)
     with ledger.engine.connect() as connection:
-        assert schema.meta(connection)["schema"] == "6"
+        assert schema.read_settings(connection)["schema"] == "6"
         assert not connection.execute(sa.select(schema.SCOPE)).all()
     assert ledger.head() == old.head()
     ledger.set_policy(SURE)
@@ -375,7 +375,7 @@ def lower(ledger: Ledger, share: float) -> None:
     low, high = 0.1, 3.0
     for _ in range(60):
         middle = (low + high) / 2
-        enough = codec.terms(IDS[:1], middle, 1e-6)["limit"][0] >= wanted
+        enough = codec.make_terms(IDS[:1], middle, 1e-6)["limit"][0] >= wanted
         low, high = (low, middle) if enough else (middle, high)
     ledger.enroll(IDS, high, 1e-6)
 
@@ -402,7 +402,7 @@ def test_a_sure_share_survives_a_lowered_budget(share: float, ledger_url: str) -
 def test_without_finding_anew_what_was_taken_a_sure_share_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apiece.ledger.accounts.pools", lambda *_: {})
+    monkeypatch.setattr("apiece.ledger.accounts.compute_pools", lambda *_: {})
     ledger = Ledger.make(str(tmp_path / "p.db"), IDS, 3.0, 1e-6)
     assert not sure_after_lowering(ledger, 0.5)
     assert not ledger.verify().ok  # the entry says that it was found anew
@@ -417,7 +417,7 @@ def test_a_change_of_before_is_folded_as_it_was(
     def older(at, salt, last, body, *more):
         return append(at, salt, last, {k: v for k, v in body.items() if k != "pools"}, *more)
 
-    monkeypatch.setattr("apiece.ledger.accounts.pools", lambda *_: {})
+    monkeypatch.setattr("apiece.ledger.accounts.compute_pools", lambda *_: {})
     monkeypatch.setattr("apiece.ledger.accounts.chain.append", older)
     ledger = Ledger.make(str(tmp_path / "p.db"), IDS, 3.0, 1e-6)
     assert not sure_after_lowering(ledger, 0.5)

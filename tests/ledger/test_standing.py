@@ -8,7 +8,7 @@ import pytest
 from apiece.errors import InputError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, standing
-from apiece.ledger.reports import SHARES, binned, cumulated
+from apiece.ledger.reports import SHARES, count_bins, cumulate_bins
 from apiece.queries import release_standing
 
 
@@ -32,11 +32,11 @@ def test_a_person_is_in_one_place_of_each_histogram() -> None:
     limits = rng.integers(0, 5, (50, 2)) * 100
     spent = (limits * rng.random((50, 2))).astype(np.int64)
     for one in range(50):
-        each = binned(limits[one : one + 1], spent[one : one + 1])
+        each = count_bins(limits[one : one + 1], spent[one : one + 1])
         assert each.sum(axis=1).tolist() == [1, 1]
-    together = binned(limits, spent)
+    together = count_bins(limits, spent)
     assert together.sum(axis=1).tolist() == [50, 50]
-    assert all(np.all(np.diff(counts) >= 0) for counts in cumulated(together).values())
+    assert all(np.all(np.diff(counts) >= 0) for counts in cumulate_bins(together).values())
 
 
 @pytest.mark.parametrize("noise", [1.7e308, 1e308, 1e155, 1e8, 9e-4, 1e-308])

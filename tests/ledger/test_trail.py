@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from apiece.errors import AnalysisError, InputError, StateError
 from apiece.ledger import Ledger, codec
-from apiece.ledger.chain import Last, Trail, append, check_first_entry, check_id, checked_json
+from apiece.ledger.chain import Tip, Trail, append, check_first_entry, check_id, to_json
 
 from .tables import SALT, START, another_process
 
@@ -59,11 +59,13 @@ def test_a_live_process_refuses_another_ledger_of_the_same_length(tmp_path: Path
     assert not Ledger.open(url).spent(["ann", "bob"]).any()
 
 
-def write(tables: sa.Connection, *kinds: str) -> Last:
+def write(tables: sa.Connection, *kinds: str) -> Tip:
     """Write a history in which the analysis q is reserved and committed."""
     last = START
     for kind in kinds:
-        body = {"kind": kind} | ({"analysis": "q"} if kind in ("reserve", "commit") else {})
+        body: dict[str, Any] = {"kind": kind}
+        if kind in ("reserve", "commit"):
+            body |= {"analysis": "q", "result": 1}
         last = append(tables, SALT, last, body, [(0, kind.encode())])
     return last
 
@@ -76,9 +78,13 @@ def test_a_history_is_followed_to_its_end_and_on_from_there(tables: sa.Connectio
     last = write(tables, *HISTORY)
     assert trail.follow(tables, {}) == trail.follow(tables, {}) == last
     assert (trail.reserved, trail.committed) == ({"q": 2}, {"q": 4})
-    assert [body["kind"] for body, _ in trail.bodies(tables)] == list(HISTORY)
-    digests = trail.array_digests(tables, 2)
-    assert trail.arrays_of(tables, 2, digests) == dict(trail.arrays(tables, 2)) == {0: b"reserve"}
+    assert [entry.content.kind for entry, _ in trail.read_entries(tables)] == list(HISTORY)
+    digests = trail.digest_arrays(tables, 2)
+    assert (
+        trail.read_blocks(tables, 2, digests)
+        == dict(trail.read_arrays(tables, 2))
+        == {0: b"reserve"}
+    )
     assert trail.follow(tables, {5: last.digest.hex()}) == last
     for kept in ({5: "00" * 32}, {6: last.digest.hex()}):
         with pytest.raises(StateError, match="cut short or rewritten"):
@@ -128,16 +134,16 @@ def test_what_is_read_again_is_checked_again(tables: sa.Connection) -> None:
     write(tables, *HISTORY)
     trail = Trail(SALT)
     trail.follow(tables, {})
-    digests = trail.array_digests(tables, 2)
+    digests = trail.digest_arrays(tables, 2)
     tables.exec_driver_sql("UPDATE apiece_payload SET data = x'00' WHERE number = 2")
     with pytest.raises(StateError, match="entry 2 is damaged or missing"):
-        trail.arrays_of(tables, 2, digests)
+        trail.read_blocks(tables, 2, digests)
     with pytest.raises(StateError, match="entry 2 is damaged or missing"):
-        list(trail.arrays(tables, 2))
-    assert trail.body(tables, 2)["kind"] == "reserve"
+        list(trail.read_arrays(tables, 2))
+    assert trail.read_entry(tables, 2).content.kind == "reserve"
     tables.exec_driver_sql("DELETE FROM apiece_entry WHERE number = 2")
     with pytest.raises(StateError, match="entry 2 is damaged or missing"):
-        trail.body(tables, 2)
+        trail.read_entry(tables, 2)
 
 
 def test_the_first_entry_is_that_of_a_ledger_in_today_s_format(tables: sa.Connection) -> None:
@@ -176,12 +182,12 @@ def test_ids_that_are_taken(value: str) -> None:
 @pytest.mark.parametrize("result", [math.nan, [math.inf], object(), {1, 2}, b"x"])
 def test_results_that_are_no_json(result: object) -> None:
     with pytest.raises(InputError, match=r"^result: .*give a JSON value"):
-        checked_json("result", result)
+        to_json("result", result)
 
 
 @pytest.mark.parametrize("result", [None, 1.5, [1, "ε"], {"a": {"b": []}}])
 def test_results_that_are(result: object) -> None:
     """A result of another kind in the same place is refused: it was looked at."""
-    checked_json("result", result)
+    to_json("result", result)
     with pytest.raises(InputError):
-        checked_json("result", [result, object()])
+        to_json("result", [result, object()])

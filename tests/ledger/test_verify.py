@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from apiece.ledger import Ledger, accounts, chain, codec
-from apiece.ledger.chain import Last
+from apiece.ledger.chain import Tip
 from apiece.ledger.database import transaction
-from apiece.ledger.schema import meta
+from apiece.ledger.schema import read_settings
 from apiece.ledger.verify import verify
 
 
@@ -27,7 +27,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def salt_of(ledger: Ledger) -> bytes:
     with transaction(ledger.engine, writes=False) as connection:
-        return bytes.fromhex(meta(connection)["salt"])
+        return bytes.fromhex(read_settings(connection)["salt"])
 
 
 def added(
@@ -39,7 +39,7 @@ def added(
         if spent is not None:
             pairs = np.column_stack([spent, np.zeros_like(spent)])  # no slack
             accounts.write_spent(connection, salt, [(0, pairs)])
-        last = Last(head.number, bytes.fromhex(head.digest), 2)
+        last = Tip(head.number, bytes.fromhex(head.digest), 2)
         chain.append(connection, salt, last, body, list(payloads))
     return verify(ledger.engine, salt, {}).problems
 
@@ -68,7 +68,10 @@ def test_charges_that_no_balance_has(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"kind": "commit", "analysis": "never"}, "entry 3: commits what is not reserved"),
+        (
+            {"kind": "commit", "analysis": "never", "result": 1},
+            "entry 3: commits what is not reserved",
+        ),
         ({"kind": "reserve", "analysis": "q"}, "entry 3: analysis 'q' is reserved twice"),
         ({"kind": "refund"}, "entry 3: unknown kind 'refund'"),
         ({"kind": "reserve"}, "entry 3: cannot be read (KeyError)"),

@@ -19,7 +19,7 @@ from histories import Ask, Train, history, problems
 
 from apiece.errors import AnalysisError
 from apiece.ledger import Ledger, charging, reading
-from apiece.ledger.codec import keyed
+from apiece.ledger.codec import compute_digest
 from apiece.queries import schema
 
 
@@ -68,7 +68,7 @@ def _terms_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 def _contributions_are_compared_instead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reading, "terms_of", lambda *_: {})
+    patch.setattr(reading, "digest_terms", lambda *_: None)
 
 
 def _contributions_are_compared_too(patch: pytest.MonkeyPatch) -> None:
@@ -78,8 +78,8 @@ def _contributions_are_compared_too(patch: pytest.MonkeyPatch) -> None:
         connection: Any, trail: Any, number: int, ordinals: Any, charges: Any, entry: Any
     ) -> Any:
         found = real(connection, trail, number, ordinals, charges, entry)
-        body = trail.body(connection, number)
-        if body["request"] != keyed(trail.salt, ordinals.tobytes(), *charges.told()).hex():
+        request = compute_digest(trail.salt, ordinals.tobytes(), *charges.encode()).hex()
+        if entry.request != request:
             raise AnalysisError("reserved with other people or norms")
         return found
 

@@ -196,7 +196,7 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
     from apiece.budgets import ConsentMapping, read_consents
     from apiece.ledger import Ledger, enroll_consents
     from apiece.ledger.accounts import write_parquet
-    from apiece.ledger.consenting import permitting
+    from apiece.ledger.consenting import list_permitting
     from apiece.ledger.scopes import read_scope
 
     if flags["scope"] is not None and flags["out"] is None:
@@ -214,7 +214,7 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
     enrolled = enroll_consents(ledger, standing, flags["delta"], slack=flags["slack"])
     if flags["out"] is not None:
         inputs = [*ledger.store.files, consents]
-        write_parquet([permitting(standing, scope)], flags["out"], inputs)
+        write_parquet([list_permitting(standing, scope)], flags["out"], inputs)
     document = {
         "enrolled": enrolled,
         "on": standing.day.isoformat(),

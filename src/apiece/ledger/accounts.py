@@ -16,110 +16,111 @@ from apiece._text import rounded_up
 from apiece._types import Ids, Integers
 from apiece.errors import BudgetError, DataError, StateError
 from apiece.ledger import chain, codec
-from apiece.ledger.chain import Entry, Last
-from apiece.ledger.codec import BLOCK, SLACK_UNIT, TERMS, UNIT, Terms
-from apiece.ledger.schema import BALANCE, PEOPLE, SCOPE, chunks, pages
-from apiece.ledger.scopes import NO_POLICY, Policy, pools
+from apiece.ledger.chain import Entry, Tip
+from apiece.ledger.codec import BLOCK, REMEDY, SLACK_UNIT, TERMS, UNIT, Terms, pad_pairs
+from apiece.ledger.entries import AmendEntry, EnrollEntry
+from apiece.ledger.schema import BALANCE, PEOPLE, SCOPE, read_pages, split_chunks
+from apiece.ledger.scopes import NO_POLICY, Policy, compute_pools, is_account
 from apiece.numerics.gaussian import gaussian_epsilon_above
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# What `write_parquet` can be asked for.
 TABLES: Final = ("accounts", "history", "paid")
-GROUP: Final = 64  # blocks in one of a file's row groups: a quarter of a million people
+# Blocks in one of a file's row groups: a quarter of a million people.
+GROUP: Final = 64
+
+# One stored block: its number, how many people it has, and its columns.
+BlockRow = tuple[int, int, list[bytes]]
 
 
-class Stored(NamedTuple):
-    """Which rows hold something of each block, and how their digests call it."""
+class BlockRows(NamedTuple):
+    """The rows that hold something of each block, and the name that their digests have for it."""
 
     table: sa.Table
-    kind: str
+    name: str
     columns: tuple[str, ...]
     scope: str = ""
 
-    def of(self, blocks: Sequence[int]) -> sa.ColumnElement[bool]:
+    def select(self, blocks: Sequence[int]) -> sa.ColumnElement[bool]:
         """Return SQL for the rows of some blocks."""
-        here = self.table.c.block.in_(blocks)
-        return sa.and_(self.table.c.scope == self.scope, here) if self.scope else here
+        in_blocks = self.table.c.block.in_(blocks)
+        if not self.scope:
+            return in_blocks
+        return sa.and_(self.table.c.scope == self.scope, in_blocks)
 
     def digest(self, salt: bytes, block: int, size: int, content: Sequence[bytes]) -> bytes:
         """Return the digest of a row."""
-        return codec.block_digest(salt, self.kind, block, str(size).encode(), *content)
+        return codec.digest_block(salt, self.name, block, str(size).encode(), *content)
 
-    def checked(self, salt: bytes, row: sa.Row[Any]) -> list[bytes]:
+    def check(self, salt: bytes, row: sa.Row[Any]) -> list[bytes]:
         """Return what is stored of a block. Raises `StateError` where it is not its digest's."""
         content = [bytes(getattr(row, column)) for column in self.columns]
         if self.digest(salt, row.block, row.size, content) != bytes(row.digest):
-            called = "people" if self.table is PEOPLE else "balances"
-            raise StateError(
-                f"ledger: the {called} of block {row.block} are damaged; {chain.REMEDY}"
-            )
+            table = "people" if self.table is PEOPLE else "balances"
+            raise StateError(f"ledger: the {table} of block {row.block} are damaged; {REMEDY}")
         return content
 
-    def rows(
+    def read(
         self, connection: sa.Connection, salt: bytes, blocks: Sequence[int]
-    ) -> Iterator[tuple[int, int, list[bytes]]]:
+    ) -> Iterator[BlockRow]:
         """Yield number, size and content of blocks, checked."""
-        for part in chunks(blocks):
-            for row in connection.execute(sa.select(self.table).where(self.of(part))):
-                yield row.block, row.size, self.checked(salt, row)
+        for part in split_chunks(blocks):
+            rows = connection.execute(sa.select(self.table).where(self.select(part)))
+            for row in rows:
+                yield row.block, row.size, self.check(salt, row)
 
-    def replace(
-        self,
-        connection: sa.Connection,
-        salt: bytes,
-        rows: Sequence[tuple[int, int, list[bytes]]],
-    ) -> None:
+    def write(self, connection: sa.Connection, salt: bytes, rows: Sequence[BlockRow]) -> None:
         """Insert or replace number, size and content of blocks."""
-        for part in chunks([block for block, *_ in rows]):
-            connection.execute(sa.delete(self.table).where(self.of(part)))
-        values = [
-            {
-                **({"scope": self.scope} if self.scope else {}),
-                "block": block,
-                "size": size,
-                **dict(zip(self.columns, content, strict=True)),
-                "digest": self.digest(salt, block, size, content),
-            }
-            for block, size, content in rows
-        ]
+        for part in split_chunks([block for block, *_ in rows]):
+            connection.execute(sa.delete(self.table).where(self.select(part)))
+        values: list[dict[str, Any]] = []
+        for block, size, content in rows:
+            value: dict[str, Any] = {"scope": self.scope} if self.scope else {}
+            value["block"] = block
+            value["size"] = size
+            value |= zip(self.columns, content, strict=True)
+            value["digest"] = self.digest(salt, block, size, content)
+            values.append(value)
         if values:
             connection.execute(sa.insert(self.table), values)
 
 
-PERSONS: Final = Stored(PEOPLE, "people", ("ids", "terms"))
+PEOPLE_ROWS: Final = BlockRows(PEOPLE, "people", ("ids", "terms"))
 
 
-def balances_of(scope: str) -> Stored:
-    """Return where the spending in a scope is; "" is that of whole accounts."""
+def select_balances(scope: str) -> BlockRows:
+    """Return the rows of the spending in a scope; "" is that of whole accounts."""
     if not scope:
-        return Stored(BALANCE, "balance", ("spent",))
-    return Stored(SCOPE, f"scope {scope}", ("spent",), scope)
+        return BlockRows(BALANCE, "balance", ("spent",))
+    return BlockRows(SCOPE, f"scope {scope}", ("spent",), scope)
 
 
-def scopes_of(connection: sa.Connection) -> list[str]:
+def list_scopes(connection: sa.Connection) -> list[str]:
     """Return the scopes in which anybody was charged, and "" of whole accounts."""
-    keys = connection.execute(sa.select(SCOPE.c.scope).distinct()).scalars()
-    return ["", *sorted(map(str, keys))]
+    scopes = connection.execute(sa.select(SCOPE.c.scope).distinct()).scalars()
+    return ["", *sorted(map(str, scopes))]
 
 
-def whole_accounts(connection: sa.Connection) -> list[str]:
-    """Return those of them that hold a whole account, or one of a period."""
-    return [key for key in scopes_of(connection) if key[:1] in ("", "@")]
+def list_account_scopes(connection: sa.Connection) -> list[str]:
+    """Return the scopes of a whole account, or of one period's."""
+    return [scope for scope in list_scopes(connection) if is_account(scope)]
 
 
 def read_ids(connection: sa.Connection, salt: bytes, first_block: int) -> Iterator[Ids]:
     """Yield the ids of the blocks from `first_block` on."""
-    later = sa.select(PEOPLE).where(PEOPLE.c.block >= first_block)
-    for row in pages(connection, later, PEOPLE.c.block):
-        yield codec.unpack_ids(PERSONS.checked(salt, row)[0], row.size)
+    rows = sa.select(PEOPLE).where(PEOPLE.c.block >= first_block)
+    for row in read_pages(connection, rows, PEOPLE.c.block):
+        packed, _ = PEOPLE_ROWS.check(salt, row)
+        yield codec.unpack_ids(packed, row.size)
 
 
 def read_people(
     connection: sa.Connection, salt: bytes, blocks: Sequence[int]
 ) -> dict[int, tuple[bytes, Terms]]:
     """Return the packed ids and the terms of each block."""
-    rows = PERSONS.rows(connection, salt, blocks)
+    rows = PEOPLE_ROWS.read(connection, salt, blocks)
     return {block: (ids, np.frombuffer(terms, TERMS)) for block, _, (ids, terms) in rows}
 
 
@@ -127,7 +128,7 @@ def read_spent(
     connection: sa.Connection, salt: bytes, blocks: Sequence[int], scope: str = ""
 ) -> dict[int, Integers]:
     """Return what people have spent, (people, 2) units; in a scope of those who were there then."""
-    rows = balances_of(scope).rows(connection, salt, blocks)
+    rows = select_balances(scope).read(connection, salt, blocks)
     return {block: codec.unpack_pairs(spent, size) for block, size, (spent,) in rows}
 
 
@@ -135,208 +136,237 @@ def read_accounts(
     connection: sa.Connection, salt: bytes, blocks: Sequence[int], scopes: Sequence[str] = ("",)
 ) -> Iterator[tuple[int, bytes, Terms, dict[str, Integers]]]:
     """Yield each block, its packed ids, its terms, and by scope what is spent where anything is."""
-    for part in chunks(blocks):
+    for part in split_chunks(blocks):
         people = read_people(connection, salt, part)
-        spent = {key: read_spent(connection, salt, part, key) for key in scopes}
+        spent_of_scopes = {scope: read_spent(connection, salt, part, scope) for scope in scopes}
         for block in part:
-            own = {key: each[block] for key, each in spent.items() if block in each}
-            yield block, *people[block], own
-
-
-def padded(spent: Integers | None, people: int) -> Integers:
-    """Return what so many people of a block have spent, who came later nothing."""
-    if spent is not None and len(spent) == people:
-        return spent
-    result = codec.nothing(people)
-    if spent is not None:
-        result[: len(spent)] = spent
-    return result
+            ids, terms = people[block]
+            spent = {
+                scope: spent_of_blocks[block]
+                for scope, spent_of_blocks in spent_of_scopes.items()
+                if block in spent_of_blocks
+            }
+            yield block, ids, terms, spent
 
 
 def read_balances(
-    connection: sa.Connection, salt: bytes, ordinals: Integers, scope: str = ""
+    connection: sa.Connection, salt: bytes, places: Integers, scope: str = ""
 ) -> tuple[Integers, Integers]:
     """Return what each person has spent and may spend, each (people, 2) units."""
-    spent, limit = np.zeros((2, ordinals.size, 2), np.int64)
-    parts = dict(codec.by_block(ordinals))
-    for block, _, terms, own in read_accounts(connection, salt, list(parts), [scope]):
+    spent = np.zeros((places.size, 2), np.int64)
+    limits = np.zeros((places.size, 2), np.int64)
+    parts = dict(codec.group_by_block(places))
+    for block, _, terms, balances in read_accounts(connection, salt, list(parts), [scope]):
         part = parts[block]
-        at = ordinals[part] % BLOCK
-        spent[part] = padded(own.get(scope), terms.size)[at]
-        limit[part] = codec.limits(terms)[at]
-    return spent, limit
+        rows = places[part] % BLOCK
+        spent[part] = pad_pairs(balances.get(scope), terms.size)[rows]
+        limits[part] = codec.read_limits(terms)[rows]
+    return spent, limits
 
 
 def write_people(
     connection: sa.Connection, salt: bytes, rows: Sequence[tuple[int, Ids | bytes, Terms]]
 ) -> None:
-    """Insert or replace blocks of people."""
-    packed = ((b, ids if isinstance(ids, bytes) else codec.pack_ids(ids), t) for b, ids, t in rows)
-    PERSONS.replace(connection, salt, [(b, len(t), [ids, t.tobytes()]) for b, ids, t in packed])
+    """Insert or replace blocks of people; their ids may be packed already."""
+    stored: list[BlockRow] = []
+    for block, ids, terms in rows:
+        packed = ids if isinstance(ids, bytes) else codec.pack_ids(ids)
+        stored.append((block, len(terms), [packed, terms.tobytes()]))
+    PEOPLE_ROWS.write(connection, salt, stored)
 
 
 def write_spent(
     connection: sa.Connection, salt: bytes, rows: list[tuple[int, Integers]], scope: str = ""
 ) -> None:
     """Insert or replace blocks of balances."""
-    packed = [(block, len(spent), [codec.pack_pairs(spent)]) for block, spent in rows]
-    balances_of(scope).replace(connection, salt, packed)
+    stored = [(block, len(spent), [codec.pack_pairs(spent)]) for block, spent in rows]
+    select_balances(scope).write(connection, salt, stored)
 
 
-def amend(
+def amend_accounts(
     connection: sa.Connection,
     salt: bytes,
-    head: Last,
+    tip: Tip,
     ids: Ids,
-    ordinals: Integers,
+    places: Integers,
     terms: Terms,
     keep: bool = False,
     lower: list[Integers] | None = None,
     policy: Policy = NO_POLICY,
-) -> Last:
-    """Change the terms of people who have accounts; return the head after it.
+) -> Tip:
+    """Change the terms of people who have accounts; return the last entry after it.
 
-    keep: those of the same ε and δ, whatever their slack. lower: leave out, and note the places of,
-    who has spent more than their new limit; without it that is refused. policy: the one that holds,
-    whose sure shares are parts of the new accounts from now on: what was taken of the rest is found
-    anew.
+    keep: leave accounts of the same ε and δ as they are, whatever their slack. lower: leave out,
+    and note the places of, who has spent more than their new limit; without it that is refused.
+    policy: the one that holds, whose sure shares are parts of the new accounts from now on: what
+    was taken of the shared pools is found anew.
     """
-    parts, rows, payloads = dict(codec.by_block(ordinals)), [], []
-    pooled: dict[str, list[tuple[int, Integers]]] = {}
-    every = scopes_of(connection)
-    for block, packed, old, balances in read_accounts(connection, salt, list(parts), every):
-        spent = {key: each for key, each in balances.items() if key[:1] in ("", "@")}
+    parts = dict(codec.group_by_block(places))
+    rows: list[tuple[int, Ids | bytes, Terms]] = []
+    payloads: list[tuple[int, bytes]] = []
+    pools: dict[str, list[tuple[int, Integers]]] = {}
+    scopes = list_scopes(connection)
+    for block, packed, old_terms, balances in read_accounts(connection, salt, list(parts), scopes):
         part = parts[block]
-        at = ordinals[part] % BLOCK
-        same = (old["epsilon"][at] == terms["epsilon"][part]) & (
-            old["delta"][at] == terms["delta"][part]
-        )
-        changed = part[(old[at] != terms[part]) & ~(same & keep)]
+        changed = part[_find_changes(old_terms[places[part] % BLOCK], terms[part], keep=keep)]
         if not changed.size:
             continue
-        at = ordinals[changed] % BLOCK
-        most = np.max([padded(each, old.size)[at] for each in spent.values()], axis=0)
+        in_block = places[changed] % BLOCK
+        spent = _find_most_spent(balances, in_block, old_terms.size)
         if lower is None:
-            _refuse_lower(ids[changed], terms[changed], most)
+            _refuse_lower(ids[changed], terms[changed], spent)
         else:
-            low = (codec.limits(terms[changed]) < most).any(axis=1)
-            lower.append(ordinals[changed[low]])
-            changed, at = changed[~low], at[~low]
-        new, mask = old.copy(), np.zeros(old.size, dtype=bool)
-        new[at], mask[at] = terms[changed], True
-        rows.append((block, packed, new))
-        payloads.append((block, codec.pack_mask(mask, new[mask].tobytes())))
-        for key, taken in pools(policy, codec.limits(new), balances).items():
-            pooled.setdefault(key, []).append((block, taken))
+            is_lower = (codec.read_limits(terms[changed]) < spent).any(axis=1)
+            lower.append(places[changed[is_lower]])
+            changed = changed[~is_lower]
+            in_block = in_block[~is_lower]
+        new_terms = old_terms.copy()
+        new_terms[in_block] = terms[changed]
+        mask = np.zeros(old_terms.size, dtype=bool)
+        mask[in_block] = True
+        rows.append((block, packed, new_terms))
+        payloads.append((block, codec.pack_mask(mask, new_terms[mask].tobytes())))
+        taken_of_pools = compute_pools(policy, codec.read_limits(new_terms), balances)
+        for scope, taken in taken_of_pools.items():
+            pools.setdefault(scope, []).append((block, taken))
     if not rows:
-        return head
+        return tip
     write_people(connection, salt, rows)
-    for key, taken_by_block in pooled.items():
-        write_spent(connection, salt, taken_by_block, key)
-    body = {"kind": "amend"} | ({"pools": True} if policy.sure else {})
-    return chain.append(connection, salt, head, body, payloads)
+    for scope, taken_by_block in pools.items():
+        write_spent(connection, salt, taken_by_block, scope)
+    entry = AmendEntry(pools=bool(policy.sure))
+    return chain.append(connection, salt, tip, entry.to_body(), payloads)
 
 
-def add(
+def _find_changes(old: Terms, new: Terms, *, keep: bool) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return whose terms change; keep: not those of the same ε and δ."""
+    changes = old != new
+    if keep:
+        same_budget = (old["epsilon"] == new["epsilon"]) & (old["delta"] == new["delta"])
+        changes = changes & ~same_budget
+    return np.asarray(changes)
+
+
+def _find_most_spent(balances: dict[str, Integers], in_block: Integers, people: int) -> Integers:
+    """Return what some of a block have spent in the account in which they spent the most."""
+    spent = [
+        pad_pairs(balance, people)[in_block]
+        for scope, balance in balances.items()
+        if is_account(scope)
+    ]
+    return np.asarray(np.max(spent, axis=0))
+
+
+def open_accounts(
     connection: sa.Connection,
     salt: bytes,
-    head: Last,
+    tip: Tip,
     ids: Ids,
     terms: Terms,
-) -> Last:
-    """Open accounts for people who have none; return the head after it."""
+) -> Tip:
+    """Open accounts for people who have none; return the last entry after it."""
     if not ids.size:
-        return head
-    ordinals = head.people + np.arange(ids.size)
-    people, balances, payloads = [], [], []
-    for block, part in codec.by_block(ordinals):
+        return tip
+    places = tip.people + np.arange(ids.size)
+    people: list[tuple[int, Ids | bytes, Terms]] = []
+    balances: list[tuple[int, Integers]] = []
+    payloads: list[tuple[int, bytes]] = []
+    for block, part in codec.group_by_block(places):
         payloads.append((block, codec.pack_enrolled(ids[part], terms[part])))
-        new_ids, new_terms = ids[part], terms[part]
-        spent = codec.nothing(part.size)
-        if ordinals[part[0]] % BLOCK:  # the last block has room
-            ((_, packed, old_terms, old),) = read_accounts(connection, salt, [block])
-            new_ids = np.concatenate([codec.unpack_ids(packed, old_terms.size), new_ids])
-            new_terms = np.concatenate([old_terms, new_terms])
-            spent = np.concatenate([old[""], spent])
-        people.append((block, new_ids, new_terms))
+        block_ids = ids[part]
+        block_terms = terms[part]
+        spent = codec.make_zero_pairs(part.size)
+        has_people = places[part[0]] % BLOCK != 0
+        if has_people:
+            ((_, packed, old_terms, old_spent),) = read_accounts(connection, salt, [block])
+            old_ids = codec.unpack_ids(packed, old_terms.size)
+            block_ids = np.concatenate([old_ids, block_ids])
+            block_terms = np.concatenate([old_terms, block_terms])
+            spent = np.concatenate([old_spent[""], spent])
+        people.append((block, block_ids, block_terms))
         balances.append((block, spent))
     write_people(connection, salt, people)
     write_spent(connection, salt, balances)
-    after = head._replace(people=head.people + ids.size)
-    return chain.append(connection, salt, after, {"kind": "enroll"}, payloads)
+    after = tip._replace(people=tip.people + ids.size)
+    return chain.append(connection, salt, after, EnrollEntry().to_body(), payloads)
 
 
 def _refuse_lower(ids: Ids, terms: Terms, spent: Integers) -> None:
     """Raise `BudgetError` for a limit below what is spent."""
-    low = np.argwhere(codec.limits(terms) < spent)
-    if not low.size:
+    lower = np.argwhere(codec.read_limits(terms) < spent)
+    if not lower.size:
         return
-    i, of_slack = low[0]
-    who, delta, slack = ids[i].item(), float(terms["delta"][i]), terms["slack"][i] * SLACK_UNIT
-    told = f"the new slack, {slack:.6g}, is below what is spent, {spent[i, 1] * SLACK_UNIT:.6g}"
-    remedy = "keep delta, or give a larger one"
-    if not of_slack:
-        rest = np.array([(delta - slack) / (1 - slack)])
-        least = gaussian_epsilon_above(np.sqrt(spent[i, :1] * UNIT), rest)[0]
-        told = (
-            f"epsilon = {terms['epsilon'][i]:g} at delta = {delta:g} is below what is spent, "
+    row, is_slack = lower[0]
+    person = ids[row].item()
+    delta = float(terms["delta"][row])
+    slack = terms["slack"][row] * SLACK_UNIT
+    if is_slack:
+        problem = (
+            f"the new slack, {slack:.6g}, is below what is spent, {spent[row, 1] * SLACK_UNIT:.6g}"
+        )
+        remedy = "keep delta, or give a larger one"
+    else:
+        # s + (1 − s)·G(ε) ≤ δ: the Gaussians may have (δ − s)/(1 − s).
+        gaussian_delta = np.array([(delta - slack) / (1 - slack)])
+        mu = np.sqrt(spent[row, :1] * UNIT)
+        least = gaussian_epsilon_above(mu, gaussian_delta)[0]
+        problem = (
+            f"epsilon = {terms['epsilon'][row]:g} at delta = {delta:g} is below what is spent, "
             f"epsilon = {rounded_up(least, 6)}"
         )
         remedy = "give at least that"
-    raise BudgetError(f"person {who!r}: {told}; what was released cannot be taken back: {remedy}")
+    raise BudgetError(
+        f"person {person!r}: {problem}; what was released cannot be taken back: {remedy}"
+    )
 
 
 def write_parquet(
-    parts: Iterable[pa.Table], path: str | Path, inputs: Iterable[Path], none: str = ""
+    parts: Iterable[pa.Table], path: str | Path, inputs: Iterable[Path], empty: str = ""
 ) -> int:
     """Write the rows to a Parquet file as they come; return how many.
 
-    none: what is wrong where nothing comes. Raises `DataError` then.
+    empty: what is wrong where nothing comes. Raises `DataError` then.
     """
     import pyarrow.parquet as pq
 
     rows = 0
-    with writing(path, EXPORT, inputs) as file, ExitStack() as opened:
+    with writing(path, EXPORT, inputs) as file, ExitStack() as stack:
         writer = None
         for part in parts:
             if writer is None:
                 schema = part.schema.with_metadata({"apiece": "ledger export"})
-                writer = opened.enter_context(pq.ParquetWriter(file, schema))
+                writer = stack.enter_context(pq.ParquetWriter(file, schema))
             writer.write_table(part.replace_schema_metadata(schema.metadata))
             rows += part.num_rows
         if writer is None:
-            raise DataError(f"ledger: {none}")
+            raise DataError(f"ledger: {empty}")
     return rows
 
 
-def account_rows(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> Iterator[pa.Table]:
+def tabulate_accounts(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> Iterator[pa.Table]:
     """Yield id, ε, δ, and of μ² and slack the limit and what is spent, some accounts at a time."""
     import pyarrow as pa
 
-    several = iter(blocks)
-    while some := list(islice(several, GROUP)):
-        ids, rows, spent = (np.concatenate(each) for each in zip(*some, strict=True))
+    remaining = iter(blocks)
+    while group := list(islice(remaining, GROUP)):
+        ids, terms, spent = (np.concatenate(column) for column in zip(*group, strict=True))
         yield pa.table(
             {
                 "id": pa.array(ids),
-                "epsilon": np.ascontiguousarray(rows["epsilon"]),
-                "delta": np.ascontiguousarray(rows["delta"]),
-                "limit": rows["limit"] * UNIT,
+                "epsilon": np.ascontiguousarray(terms["epsilon"]),
+                "delta": np.ascontiguousarray(terms["delta"]),
+                "limit": terms["limit"] * UNIT,
                 "spent": spent[:, 0] * UNIT,
-                "slack": rows["slack"] * SLACK_UNIT,
+                "slack": terms["slack"] * SLACK_UNIT,
                 "slack_spent": spent[:, 1] * SLACK_UNIT,
             }
         )
 
 
-def history_rows(entries: Iterable[Entry]) -> pa.Table:
+def tabulate_history(entries: Iterable[Entry]) -> pa.Table:
     """Return number, kind, at, analysis and digest of every entry; nothing about one person."""
     import pyarrow as pa
 
-    kept = list(entries)
-    return pa.table(
-        {
-            name: pa.array([getattr(entry, name) for entry in kept])
-            for name in ("number", "kind", "at", "analysis", "digest")
-        }
-    )
+    rows = list(entries)
+    names = ("number", "kind", "at", "analysis", "digest")
+    return pa.table({name: pa.array([getattr(row, name) for row in rows]) for name in names})

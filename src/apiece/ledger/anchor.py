@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from apiece import _files
 from apiece.errors import DataError, StateError
-from apiece.ledger.chain import Head, Last
+from apiece.ledger.chain import Head, Tip
 from apiece.ledger.database import head_file, is_there
 
 VARIABLE: Final = "APIECE_LEDGER_ANCHOR"
@@ -40,14 +40,14 @@ def read_head(text: str) -> Head | None:
 class Memory:
     """What this process has last written to a ledger or read from it, in whichever thread."""
 
-    last: Last | None = None
+    tip: Tip | None = None
     writing: threading.RLock = field(default_factory=threading.RLock)
 
-    def see(self, last: Last) -> None:
+    def see(self, tip: Tip) -> None:
         """Remember an entry that is durable, unless a later one is remembered."""
         with _GUARD:
-            if self.last is None or last.number > self.last.number:
-                self.last = last
+            if self.tip is None or tip.number > self.tip.number:
+                self.tip = tip
 
 
 _GUARD = threading.Lock()
@@ -90,7 +90,7 @@ class HeadFile:
             if self.store is not None and isinstance(error, FileNotFoundError):
                 return {}
             raise StateError(
-                f"{self.called}: cannot be read ({error.strerror}); put it back, or begin a new "
+                f"{self.label}: cannot be read ({error.strerror}); put it back, or begin a new "
                 "one with the head that `apiece ledger verify` prints, if you trust it"
             ) from None
         except DataError as error:
@@ -104,11 +104,11 @@ class HeadFile:
                 continue
             if head is None or digests.setdefault(*head) != head.digest:
                 raise StateError(
-                    f"{self.called}: a line of it is not number:digest, or not that of an earlier "
+                    f"{self.label}: a line of it is not number:digest, or not that of an earlier "
                     "line; the ledger cannot be checked with it: put it back"
                 )
         if self.store is None and not digests:
-            raise StateError(f"{self.called}: holds no head; begin it with one that you trust")
+            raise StateError(f"{self.label}: holds no head; begin it with one that you trust")
         return digests
 
     def _read_end(self, whole: bool) -> tuple[bytes, bool]:
@@ -134,12 +134,12 @@ class HeadFile:
             file.seek(start)
             return file.read(end - start), start == 0
 
-    def keep(self, last: Last, known: Mapping[int, str], *, must: bool = True) -> None:
+    def keep(self, tip: Tip, known: Mapping[int, str], *, must: bool = True) -> None:
         """Add the last entry, durably; must: it is an error that this process may not write."""
-        if last.number in known:
+        if tip.number in known:
             return
         try:
-            self._add(f"{last.number}:{last.digest.hex()}\n".encode())
+            self._add(f"{tip.number}:{tip.digest.hex()}\n".encode())
         except DataError as error:
             if must:
                 raise StateError(
@@ -149,7 +149,7 @@ class HeadFile:
         except OSError as error:
             if must or error.errno not in _NOT_OURS:
                 raise StateError(
-                    f"{self.called}: cannot be written ({error.strerror}); the ledger has the "
+                    f"{self.label}: cannot be written ({error.strerror}); the ledger has the "
                     "entry: mend the file and call again with the same analysis id"
                 ) from None
 
@@ -187,7 +187,7 @@ class HeadFile:
         return "anchor" if self.store is None else "head file"
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """Return the name that messages use."""
         return f"{self.role} {self.path}"
 
@@ -240,11 +240,11 @@ class Anchor:
             )
         return kept
 
-    def keep(self, last: Last, kept: Heads = NO_HEADS, *, must: bool = True) -> None:
+    def keep(self, tip: Tip, kept: Heads = NO_HEADS, *, must: bool = True) -> None:
         """Add the last entry where it is not kept, on the disk before this returns."""
         for file, known in ((self.beside, kept.beside), (self.elsewhere, kept.elsewhere)):
             if file is not None:
-                file.keep(last, known, must=must)
+                file.keep(tip, known, must=must)
 
     def check_writable(self) -> None:
         """Raise `StateError` where one of the files is not one that may be written to."""
@@ -256,15 +256,15 @@ class Anchor:
         for file in self.files:
             if is_there(file.path) and file.read():
                 raise StateError(
-                    f"ledger {ledger}: is not there, but {file.called} is of one that was; put "
+                    f"ledger {ledger}: is not there, but {file.label} is of one that was; put "
                     "that back, or, to begin anew without what it charged, remove the file"
                 )
 
-    def require_any(self, last: Last, kept: Heads, charged: bool) -> None:
+    def require_any(self, tip: Tip, kept: Heads, charged: bool) -> None:
         """Raise `StateError` where the head file is gone of a ledger that has charged somebody."""
         if charged and self.beside is not None and not kept.beside:
             raise StateError(
-                f"{self.beside.called}: is missing or empty, so this may be an old copy of the "
+                f"{self.beside.label}: is missing or empty, so this may be an old copy of the "
                 "ledger; put the newest copy back with it, or, if this is the newest, write into "
-                f"it the line {last.number}:{last.digest.hex()}"
+                f"it the line {tip.number}:{tip.digest.hex()}"
             )

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -22,14 +22,34 @@ from apiece._identifiers import require_canonical
 from apiece._types import Integers, Json
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.ledger import codec, schema
-from apiece.ledger.codec import DAMAGE, SLACK_UNIT, UNIT, keyed, root
-from apiece.ledger.schema import BALANCE, CHUNK, ENTRY, HEAD, PAYLOAD, PEOPLE, SCOPE, chunks
-from apiece.ledger.scopes import NO_POLICY, Permits, Policy, Scope
+from apiece.ledger.codec import (
+    DAMAGE,
+    REMEDY,
+    SLACK_UNIT,
+    UNIT,
+    combine_digests,
+    compute_digest,
+)
+from apiece.ledger.entries import (
+    CommitEntry,
+    HistoryState,
+    InitEntry,
+    ReserveEntry,
+    StoredEntry,
+    Subject,
+    UnknownEntry,
+    report_damage,
+)
+from apiece.ledger.schema import BALANCE, CHUNK, ENTRY, HEAD, PAYLOAD, PEOPLE, SCOPE, split_chunks
+from apiece.ledger.scopes import Scope
 
-REMEDY = "nothing was charged; run `apiece ledger verify` and restore a backup"
+_NEWEST: Final = (
+    "nothing was charged; put the newest copy of the ledger back: what it has and this one lacks "
+    "was charged"
+)
 
 
-class Last(NamedTuple):
+class Tip(NamedTuple):
     """The last entry: its number, its digest, and how many people there are after it."""
 
     number: int
@@ -63,26 +83,34 @@ class Head(NamedTuple):
 class Entry:
     """One line of the history; it holds nothing about a single person."""
 
-    number: int  # From 0 on
-    kind: str  # One of `KINDS`
-    at: str  # When, in UTC, by the clock of the process that wrote it
-    analysis: str | None  # Its id, for a reservation or a commit
-    digest: str  # Of this entry and, through it, of all before
+    # From 0 on.
+    number: int
+    # The kind of a class in `entries`: "init", "enroll", "reserve" and so on.
+    kind: str
+    # When it was written, in UTC, by the clock of the process that wrote it.
+    at: str
+    # The id of the analysis, for a reservation or a commit.
+    analysis: str | None
+    # Of this entry and, through it, of all before.
+    digest: str
 
 
-def state_root(connection: sa.Connection, salt: bytes) -> str:
+def digest_state(connection: sa.Connection, salt: bytes) -> str:
     """Return the digest of all terms and balances."""
     roots = []
     for table in (PEOPLE, BALANCE):
         rows = connection.execute(sa.select(table.c.block, table.c.digest).order_by(table.c.block))
-        roots.append(root(salt, ((int(block), bytes(digest)) for block, digest in rows)))
-    every = sa.select(SCOPE.c.scope, SCOPE.c.block, SCOPE.c.digest)
-    scopes = connection.execute(every).all()
-    if scopes:  # sorted here: databases sort texts in several ways
-        named = sorted((str(key), int(block), bytes(digest)) for key, block, digest in scopes)
-        parts = ((f"{key} {block}".encode(), digest) for key, block, digest in named)
-        roots.append(keyed(salt, *(each for pair in parts for each in pair)))
-    return keyed(salt, *roots).hex()
+        digests = ((int(block), bytes(digest)) for block, digest in rows)
+        roots.append(combine_digests(salt, digests))
+    rows_of_scopes = connection.execute(sa.select(SCOPE.c.scope, SCOPE.c.block, SCOPE.c.digest))
+    # Sorted here: databases sort texts in several ways.
+    scopes = sorted((str(key), int(block), bytes(digest)) for key, block, digest in rows_of_scopes)
+    if scopes:
+        parts = []
+        for key, block, digest in scopes:
+            parts += [f"{key} {block}".encode(), digest]
+        roots.append(compute_digest(salt, *parts))
+    return compute_digest(salt, *roots).hex()
 
 
 @contextmanager
@@ -101,119 +129,122 @@ def naming_damage() -> Iterator[None]:
 def append(
     connection: sa.Connection,
     salt: bytes,
-    last: Last,
+    tip: Tip,
     body: Json,
     payloads: Iterable[tuple[int, bytes]],
-) -> Last:
-    """Add an entry with its packed arrays after `last`; return it as the last one."""
-    return close(connection, salt, last, body, write_arrays(connection, salt, last, payloads))
+) -> Tip:
+    """Add an entry with its packed arrays after `tip`; return it as the last one."""
+    arrays = write_arrays(connection, salt, tip, payloads)
+    return close_entry(connection, salt, tip, body, arrays)
 
 
 def write_arrays(
-    connection: sa.Connection, salt: bytes, last: Last, payloads: Iterable[tuple[int, bytes]]
+    connection: sa.Connection, salt: bytes, tip: Tip, payloads: Iterable[tuple[int, bytes]]
 ) -> bytes:
-    """Write an entry's arrays, some at a time; what makes them may change balances meanwhile."""
-    digests, left = [], iter(payloads)
-    while part := list(islice(left, CHUNK)):
-        connection.execute(
-            sa.insert(PAYLOAD),
-            [{"number": last.number + 1, "block": block, "data": data} for block, data in part],
-        )
-        digests += [(block, keyed(salt, data)) for block, data in part]
-    return root(salt, digests)
+    """Write an entry's arrays, some at a time; return their digest.
+
+    What makes the arrays may change balances meanwhile.
+    """
+    number = tip.number + 1
+    digests = []
+    arrays = iter(payloads)
+    while part := list(islice(arrays, CHUNK)):
+        rows = [{"number": number, "block": block, "data": data} for block, data in part]
+        connection.execute(sa.insert(PAYLOAD), rows)
+        digests += [(block, compute_digest(salt, data)) for block, data in part]
+    return combine_digests(salt, digests)
 
 
-def require(connection: sa.Connection, last: Last) -> None:
+def close_entry(connection: sa.Connection, salt: bytes, tip: Tip, body: Json, arrays: bytes) -> Tip:
+    """Add an entry after `tip`, whose arrays are written, with the state as it now is."""
+    number = tip.number + 1
+    full = {
+        **body,
+        "number": number,
+        "at": body.get("at", _read_clock()),
+        "people": tip.people,
+        "state": digest_state(connection, salt),
+    }
+    text = json.dumps(full, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    digest = codec.digest_entry(salt, tip.digest, text, arrays)
+    connection.execute(
+        sa.insert(ENTRY).values(number=number, body=text, digest=digest, payload_root=arrays)
+    )
+    connection.execute(sa.update(HEAD).values(number=number, digest=digest, people=tip.people))
+    return Tip(number, digest, tip.people)
+
+
+def require_entry(connection: sa.Connection, tip: Tip) -> None:
     """Raise `StateError` where the store no longer has the entry that was written to it."""
-    here = sa.select(ENTRY.c.digest).where(ENTRY.c.number == last.number)
-    digest = connection.execute(here).scalar()
-    if digest is None or bytes(digest) != last.digest:
+    stored = sa.select(ENTRY.c.digest).where(ENTRY.c.number == tip.number)
+    digest = connection.execute(stored).scalar()
+    if digest is None or bytes(digest) != tip.digest:
         raise StateError(
-            f"ledger: entry {last.number} was written and is gone, so the database was put back to "
+            f"ledger: entry {tip.number} was written and is gone, so the database was put back to "
             "an older or another state meanwhile; release nothing, and put the newest copy back"
         )
 
 
-def close(connection: sa.Connection, salt: bytes, last: Last, body: Json, arrays: bytes) -> Last:
-    """Add an entry after `last`, whose arrays are written, with the state as it now is."""
-    number = last.number + 1
-    full = {
-        **body,
-        "number": number,
-        "at": body.get("at", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())),
-        "people": last.people,
-        "state": state_root(connection, salt),
-    }
-    text = json.dumps(full, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    digest = codec.entry_digest(salt, last.digest, text, arrays)
-    connection.execute(
-        sa.insert(ENTRY).values(number=number, body=text, digest=digest, payload_root=arrays)
-    )
-    connection.execute(sa.update(HEAD).values(number=number, digest=digest, people=last.people))
-    return Last(number, digest, last.people)
+def lock_head(connection: sa.Connection) -> None:
+    """Hold the head, so that there is one writer at a time."""
+    connection.execute(sa.select(HEAD.c.number).with_for_update()).all()
 
 
-NEWEST = (
-    "nothing was charged; put the newest copy of the ledger back: what it has and this one lacks "
-    "was charged"
-)
-KINDS = ("init", "enroll", "amend", "reserve", "commit", "policy", "withdraw", "consent")
+def _read_clock() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 @dataclass(slots=True)
-class Trail:
-    """The digests of all entries met so far, and what analyses they reserved and committed."""
+class Trail(HistoryState):
+    """The digests of all entries met so far, and what these entries say."""
 
-    salt: bytes = field(repr=False)
+    salt: bytes = field(repr=False, kw_only=False)
     digests: list[bytes] = field(default_factory=list, repr=False)
-    reserved: dict[str, int] = field(default_factory=dict, repr=False)
-    committed: dict[str, int] = field(default_factory=dict, repr=False)
-    people: int = 0
+    # The digest of all terms and balances after the last entry, in hexadecimal digits.
     state: str = ""
-    at: str = ""  # of the latest entry by its clock
-    policy: Policy = NO_POLICY
-    withdrawn: Integers = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    permits: Permits | None = field(default=None, repr=False)
+    # When the latest entry was written, by its clock.
+    at: str = ""
 
-    def out(self, scope: Scope, at: str | None = None) -> Integers:
+    def find_barred(self, scope: Scope, at: str | None = None) -> Integers:
         """Return the places of all who take no part in a scope: withdrawn, or without consent."""
         if self.permits is None:
             return self.withdrawn
-        barred = ~self.permits.hold(scope, at or self.now(), self.people)
+        barred = ~self.permits.hold(scope, at or self.find_time(), self.people)
         barred[self.withdrawn] = True
         return np.flatnonzero(barred)
 
-    def now(self) -> str:
+    def find_time(self) -> str:
         """Return the time, and never one before the latest entry's: no period comes again."""
-        return max(self.at, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        return max(self.at, _read_clock())
 
-    def follow(self, connection: sa.Connection, kept: Mapping[int, str]) -> Last:
+    def follow(self, connection: sa.Connection, kept: Mapping[int, str]) -> Tip:
         """Check all entries since the last call, the head, and the digests of all balances.
 
         kept: digests that were kept outside. Raises `StateError` for whatever is not as written.
         """
         schema.refuse_strangers(connection)
         met = len(self.digests)
+        # From the last entry that was met, which has to be there still.
         rows = connection.execute(
             sa.select(ENTRY).where(ENTRY.c.number >= met - 1).order_by(ENTRY.c.number)
         )
-        again = met == 0
+        is_same_history = met == 0
         for row in rows:
-            if not again and row.number == met - 1:
-                again = bytes(row.digest) == self.digests[-1]
-                continue
-            if not again:
+            if is_same_history:
+                self._meet(connection, row)
+            elif row.number == met - 1 and bytes(row.digest) == self.digests[-1]:
+                is_same_history = True
+            else:
                 break
-            self._meet(connection, row)
-        if not again:
-            raise put_back(met - 1, "that this process saw there")
+        if not is_same_history:
+            raise report_put_back(met - 1, "that this process saw there")
         self._check_kept(kept)
-        return self._last(connection)
+        return self._find_tip(connection)
 
-    def require_seen(self, seen: Last | None) -> None:
+    def require_seen(self, seen: Tip | None) -> None:
         """Raise `StateError` where the entry that this process remembers is not in the history."""
         if seen is not None and self.digests[seen.number : seen.number + 1] != [seen.digest]:
-            raise put_back(seen.number, "that this process wrote or read")
+            raise report_put_back(seen.number, "that this process wrote or read")
 
     def require(self, analysis_id: str) -> None:
         """Raise `AnalysisError` for an analysis that was never reserved."""
@@ -222,124 +253,137 @@ class Trail:
                 f"analysis {analysis_id!r}: unknown to this ledger; reserve it first"
             )
 
-    def body(self, connection: sa.Connection, number: int) -> Json:
-        """Return the content of an entry that was met, checked again."""
-        return self._checked(self._row(connection, number), number)
+    def read_entry(self, connection: sa.Connection, number: int) -> StoredEntry:
+        """Return an entry that was met, checked again."""
+        return self._check(self._read_row(connection, number), number)
 
-    def bodies(self, connection: sa.Connection) -> Iterator[tuple[Json, bytes]]:
-        """Yield the content and digest of all entries, oldest first, checked again."""
-        for number, (body, _) in enumerate(self._rows(connection)):
-            yield body, self.digests[number]
+    def read_reservation(
+        self, connection: sa.Connection, analysis_id: str
+    ) -> tuple[StoredEntry, ReserveEntry]:
+        """Return the entry that reserved an analysis, which was reserved."""
+        stored = self.read_entry(connection, self.reserved[analysis_id])
+        if not isinstance(stored.content, ReserveEntry):
+            raise report_damage(stored.number)
+        return stored, stored.content
 
-    def leaves(self, connection: sa.Connection) -> Iterator[bytes]:
+    def read_result(self, connection: sa.Connection, analysis_id: str) -> Any:
+        """Return the result with which an analysis was committed, which was committed."""
+        stored = self.read_entry(connection, self.committed[analysis_id])
+        if not isinstance(stored.content, CommitEntry):
+            raise report_damage(stored.number)
+        return stored.content.result
+
+    def read_entries(self, connection: sa.Connection) -> Iterator[tuple[StoredEntry, bytes]]:
+        """Yield all entries and their digests, oldest first, checked again."""
+        for number, (entry, _) in enumerate(self._read_rows(connection)):
+            yield entry, self.digests[number]
+
+    def list_leaves(self, connection: sa.Connection) -> Iterator[bytes]:
         """Yield what a published head binds of each entry, oldest first, checked again."""
-        for _, row in self._rows(connection):
+        for _, row in self._read_rows(connection):
             yield f"{row.body}\n{bytes(row.payload_root).hex()}".encode()
 
-    def _rows(self, connection: sa.Connection) -> Iterator[tuple[Json, sa.Row[tuple[object, ...]]]]:
+    def _read_rows(
+        self, connection: sa.Connection
+    ) -> Iterator[tuple[StoredEntry, sa.Row[tuple[object, ...]]]]:
         rows = connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all()
-        return ((self._checked(row, number), row) for number, row in enumerate(rows))
+        return ((self._check(row, number), row) for number, row in enumerate(rows))
 
-    def array_digests(self, connection: sa.Connection, number: int) -> dict[int, bytes]:
+    def digest_arrays(self, connection: sa.Connection, number: int) -> dict[int, bytes]:
         """Return the digests of the packed arrays of an entry that was met, all checked again."""
-        row = self._row(connection, number)
-        self._checked(row, number)
-        stored = schema.payloads(connection, number)
-        result = {block: keyed(self.salt, data) for block, data in stored}
-        if root(self.salt, result.items()) != bytes(row.payload_root):
-            raise _damaged(number)
-        return result
+        row = self._read_row(connection, number)
+        self._check(row, number)
+        payloads = schema.read_payloads(connection, number)
+        digests = {block: compute_digest(self.salt, data) for block, data in payloads}
+        if combine_digests(self.salt, digests.items()) != bytes(row.payload_root):
+            raise report_damage(number)
+        return digests
 
-    def arrays(
+    def read_arrays(
         self, connection: sa.Connection, number: int, blocks: Collection[int] | None = None
     ) -> Iterator[tuple[int, bytes]]:
         """Yield the packed arrays of an entry that was met, of all blocks or of some, checked."""
-        digests = self.array_digests(connection, number)
+        digests = self.digest_arrays(connection, number)
         wanted = [block for block in digests if blocks is None or block in blocks]
-        for part in chunks(wanted):
-            stored = self.arrays_of(connection, number, {block: digests[block] for block in part})
-            yield from stored.items()
+        for part in split_chunks(wanted):
+            expected = {block: digests[block] for block in part}
+            yield from self.read_blocks(connection, number, expected).items()
 
-    def arrays_of(
+    def read_blocks(
         self, connection: sa.Connection, number: int, digests: Mapping[int, bytes]
     ) -> dict[int, bytes]:
         """Return an entry's packed arrays of some blocks, if these are their digests."""
-        here = sa.and_(PAYLOAD.c.number == number, PAYLOAD.c.block.in_(list(digests)))
-        rows = connection.execute(sa.select(PAYLOAD).where(here))
-        result = {row.block: bytes(row.data) for row in rows}
-        if {block: keyed(self.salt, data) for block, data in result.items()} != digests:
-            raise _damaged(number)
-        return result
+        in_entry = PAYLOAD.c.number == number
+        in_blocks = PAYLOAD.c.block.in_(list(digests))
+        rows = connection.execute(sa.select(PAYLOAD).where(sa.and_(in_entry, in_blocks)))
+        arrays = {row.block: bytes(row.data) for row in rows}
+        found = {block: compute_digest(self.salt, data) for block, data in arrays.items()}
+        if found != digests:
+            raise report_damage(number)
+        return arrays
 
-    def _row(self, connection: sa.Connection, number: int) -> Any:
+    def _read_row(self, connection: sa.Connection, number: int) -> Any:
         row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == number)).first()
         if row is None:
-            raise _damaged(number)
+            raise report_damage(number)
         return row
 
-    def _checked(self, row: Any, number: int) -> Json:
+    def _check(self, row: Any, number: int) -> StoredEntry:
+        """Return the entry in a row, if it is number `number` and as it was written."""
         previous = self.digests[number - 1] if number else b""
-        stored = self.digests[number] if number < len(self.digests) else bytes(row.digest)
-        text, arrays = str(row.body), bytes(row.payload_root)
-        if row.number != number or stored != codec.entry_digest(self.salt, previous, text, arrays):
-            raise _damaged(number)
+        digest = self.digests[number] if number < len(self.digests) else bytes(row.digest)
+        text = str(row.body)
+        expected = codec.digest_entry(self.salt, previous, text, bytes(row.payload_root))
+        if row.number != number or digest != expected:
+            raise report_damage(number)
         body = json.loads(text)
-        if not isinstance(body, dict) or body["number"] != number or body["kind"] not in KINDS:
-            raise _damaged(number)
-        return body
+        if not isinstance(body, dict) or body["number"] != number:
+            raise report_damage(number)
+        entry = StoredEntry.read(body)
+        if isinstance(entry.content, UnknownEntry):
+            raise report_damage(number)
+        return entry
 
     def _meet(self, connection: sa.Connection, row: Any) -> None:
+        """Check the next entry and take in what it says."""
         number = len(self.digests)
-        body = self._checked(row, number)
-        kind, people = body["kind"], int(body["people"])
-        if (kind == "init") != (number == 0) or people < self.people:
-            raise _damaged(number)
-        if kind in ("reserve", "commit"):
-            known = self.reserved if kind == "reserve" else self.committed
-            analysis = str(body["analysis"])
-            if analysis in known or (kind == "commit" and analysis not in self.reserved):
-                raise _damaged(number)
-            known[analysis] = number
-        if kind == "policy":
-            self.policy = Policy.from_history(body["policy"])
-        elif kind == "consent":
-            self.permits = Permits.read(body, dict(self.arrays(connection, number)), people)
-        elif kind == "withdraw":
-            stored = self.arrays(connection, number)
-            places = [codec.places(block, codec.unpack_mask(data)[0]) for block, data in stored]
-            self.withdrawn = np.unique(np.concatenate([self.withdrawn, *places]))
-        self.people, self.state = people, str(body["state"])
-        self.at = max(self.at, str(body["at"]))
+        entry = self._check(row, number)
+        is_first = number == 0
+        if isinstance(entry.content, InitEntry) != is_first or entry.people < self.people:
+            raise report_damage(number)
+
+        def read_arrays() -> Iterator[tuple[int, bytes]]:
+            return self.read_arrays(connection, number)
+
+        entry.content.update(self, number, entry.people, read_arrays)
+        self.people = entry.people
+        self.state = entry.state
+        self.at = max(self.at, entry.at)
         self.digests.append(bytes(row.digest))
 
     def _check_kept(self, kept: Mapping[int, str]) -> None:
         for number, digest in kept.items():
             if number >= len(self.digests) or self.digests[number].hex() != digest:
-                last = f"{len(self.digests) - 1}:{self.digests[-1].hex()}"
+                tip = f"{len(self.digests) - 1}:{self.digests[-1].hex()}"
                 raise StateError(
                     f"ledger: entry {number} is not the one whose digest was kept outside the "
-                    f"database, so its history was cut short or rewritten; {NEWEST}. If no newer "
+                    f"database, so its history was cut short or rewritten; {_NEWEST}. If no newer "
                     "copy is left, those charges are lost: to go on without them, let the head "
-                    f"file, and the anchor if there is one, hold the one line {last}"
+                    f"file, and the anchor if there is one, hold the one line {tip}"
                 )
 
-    def _last(self, connection: sa.Connection) -> Last:
+    def _find_tip(self, connection: sa.Connection) -> Tip:
         """Return the last entry, if the head is it and everyone's balances are those after it."""
         rows = connection.execute(sa.select(HEAD.c.number, HEAD.c.digest, HEAD.c.people)).all()
         stored = [(row.number, bytes(row.digest), row.people) for row in rows]
         if not self.digests:
             raise StateError("ledger: its history is missing; restore a backup")
-        last = Last(len(self.digests) - 1, self.digests[-1], self.people)
-        if stored != [tuple(last)]:
+        tip = Tip(len(self.digests) - 1, self.digests[-1], self.people)
+        if stored != [tuple(tip)]:
             raise StateError(f"ledger: its head is not the last entry of its history; {REMEDY}")
-        if self.state != state_root(connection, self.salt):
+        if self.state != digest_state(connection, self.salt):
             raise StateError(f"ledger: balances do not match the history; {REMEDY}")
-        return last
-
-
-def hold(connection: sa.Connection) -> None:
-    """Hold the head, so that there is one writer at a time."""
-    connection.execute(sa.select(HEAD.c.number).with_for_update()).all()
+        return tip
 
 
 def check_first_entry(connection: sa.Connection, salt: bytes) -> None:
@@ -347,10 +391,10 @@ def check_first_entry(connection: sa.Connection, salt: bytes) -> None:
     row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == 0)).first()
     if row is None:
         raise StateError("ledger: its first entry is missing; restore a backup")
-    body = Trail(salt)._checked(row, 0)
-    if body["units"] != [UNIT, SLACK_UNIT]:
-        raise _damaged(0)
-    if "migrated" in body:
+    entry = Trail(salt)._check(row, 0).content
+    if not isinstance(entry, InitEntry) or entry.units != [UNIT, SLACK_UNIT]:
+        raise report_damage(0)
+    if entry.is_copy:
         # Its accounts may be Rényi filters, which no terms here can say.
         raise StateError(
             "ledger: was copied from a format of before the first release, which is no longer "
@@ -359,16 +403,12 @@ def check_first_entry(connection: sa.Connection, salt: bytes) -> None:
         )
 
 
-def put_back(number: int, described: str) -> StateError:
+def report_put_back(number: int, described: str) -> StateError:
     """Return the error for a store that lacks an entry."""
     return StateError(
         f"ledger: entry {number} is not the one {described}, so the database was put back to an "
-        f"older or another state; {NEWEST}"
+        f"older or another state; {_NEWEST}"
     )
-
-
-def _damaged(number: int) -> StateError:
-    return StateError(f"ledger: entry {number} is damaged or missing; {REMEDY}")
 
 
 def check_new_id(value: str) -> None:
@@ -383,21 +423,21 @@ def check_id(value: Any) -> str:
     return value
 
 
-def terms_of(salt: bytes, terms: Any) -> Json:
-    """Return what a reservation's entry holds of its terms: a keyed digest, or nothing of none."""
+def digest_terms(salt: bytes, terms: Any) -> str | None:
+    """Return the keyed digest of a reservation's terms in hexadecimal digits; None of none."""
     if terms is None:
-        return {}
-    return {"terms": keyed(salt, b"terms", checked_json("terms", terms).encode()).hex()}
+        return None
+    return compute_digest(salt, b"terms", to_json("terms", terms).encode()).hex()
 
 
-def check_terms(analysis_id: str, entry: Json, asked: Json) -> None:
-    """Raise `AnalysisError` for other terms or another scope than the entry has."""
-    if any(entry.get(name) != asked.get(name) for name in ("terms", "scope")):
+def check_terms(analysis_id: str, stored: Subject, asked: Subject) -> None:
+    """Raise `AnalysisError` for other terms or another scope than an analysis was reserved for."""
+    if (stored.terms, stored.scope) != (asked.terms, asked.scope):
         raise AnalysisError(
             f"analysis {analysis_id!r}: in use for another analysis or other terms; use a new id"
         )
 
 
-def checked_json(name: str, value: object) -> str:
+def to_json(name: str, value: object) -> str:
     """Return a value as JSON that can be kept. Raises `InputError` where it cannot be."""
     return _json.dumps(value, name)

@@ -11,36 +11,46 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from apiece._types import Floats, Ids, Integers, Json, Mask
+from apiece._types import Floats, Ids, Integers, Mask
 from apiece.errors import AnalysisError, InputError
 from apiece.filters import Costs
 from apiece.filters.convert import distinct
 from apiece.filters.costs import cheapest
 from apiece.ledger import accounts, chain, codec
-from apiece.ledger.chain import Last, Trail, check_new_id, check_terms
-from apiece.ledger.codec import BLOCK, begin
-from apiece.ledger.schema import chunks
-from apiece.ledger.scopes import ACCOUNT, Ceiling, Policy, Scope, pools, takings
+from apiece.ledger.chain import Tip, Trail, check_new_id, check_terms
+from apiece.ledger.codec import BLOCK, begin_digest
+from apiece.ledger.entries import ReserveEntry, StoredEntry, Subject
+from apiece.ledger.schema import split_chunks
+from apiece.ledger.scopes import (
+    ACCOUNT,
+    Ceiling,
+    Policy,
+    Scope,
+    compute_pools,
+    compute_takings,
+)
 
-Record = Iterator[tuple[int, bytes]]  # what each block was charged
+# What each block was charged, packed.
+Record = Iterator[tuple[int, bytes]]
+# From some ids to the μ² that each person is asked for.
 Losses = Callable[[Ids], Floats]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """What people are asked to pay, in units: one of some pairs (μ², slack).
+    """What people are asked to pay, in units: one of some pairs (μ², slack)."""
 
-    pairs: (rows, pairs, 2). row: (people,) each one's row; None where row i is person i's.
-    """
-
+    # (rows, pairs, 2)
     pairs: Integers = field(repr=False)
+    # (people,) Each person's row of `pairs`; None where row i is person i's.
     row: Integers | None = field(repr=False, default=None)
 
     @classmethod
     def of(cls, costs: Costs) -> Demand:
         """Return costs in units, rounded up."""
-        units = codec.to_units(costs.loss), codec.to_units(costs.slack, codec.SLACK_UNIT)
-        return cls(np.moveaxis(np.array(units), 0, -1), costs.group)
+        losses = codec.to_units(costs.loss)
+        slacks = codec.to_units(costs.slack, codec.SLACK_UNIT)
+        return cls(np.moveaxis(np.array([losses, slacks]), 0, -1), costs.group)
 
     def __len__(self) -> int:
         return len(self.pairs if self.row is None else self.row)
@@ -51,24 +61,26 @@ class Demand:
             return Demand(self.pairs[part])
         return Demand(self.pairs, self.row[part])
 
-    def each(self) -> Integers:
+    def list_pairs(self) -> Integers:
         """Return the pairs of each person, (people, pairs, 2)."""
         return self.pairs if self.row is None else self.pairs[self.row]
 
-    def chosen(self, limits: Integers) -> Integers:
-        """Return what each pays, (people, 2), chosen by their own account's limits alone."""
+    def choose_pairs(self, limits: Integers) -> Integers:
+        """Return what each person pays, (people, 2), chosen by their account's limits alone."""
         if self.pairs.shape[1] == 1:
-            return self.each()[:, 0]
+            return self.list_pairs()[:, 0]
         rows = np.arange(len(self.pairs)) if self.row is None else self.row
+        # People of one row and one account pay alike, and are looked at once.
         (row, *limit), kind = distinct(rows, *limits.T)
         pairs = self.pairs[row]
-        at = cheapest(pairs[..., 0], pairs[..., 1], *limit)
-        return np.asarray(pairs[np.arange(len(pairs)), at][kind])
+        chosen = cheapest(pairs[..., 0], pairs[..., 1], *limit)
+        return np.asarray(pairs[np.arange(len(pairs)), chosen][kind])
 
-    def told(self) -> Iterator[bytes]:
-        """Yield what tells this from all that others could be asked."""
-        if self.pairs.shape[1] == 1 and not self.pairs[..., 1].any():
-            yield np.ascontiguousarray(self.each()[:, 0, 0]).tobytes()
+    def encode(self) -> Iterator[bytes]:
+        """Yield bytes that tell this from all that others could be asked."""
+        is_one_loss = self.pairs.shape[1] == 1 and not self.pairs[..., 1].any()
+        if is_one_loss:
+            yield np.ascontiguousarray(self.list_pairs()[:, 0, 0]).tobytes()
         else:
             yield json.dumps(self.pairs.shape).encode()
             yield self.pairs.tobytes()
@@ -80,63 +92,74 @@ class Ceilings:
     """What charges have to stay under, and the places of those who take no part."""
 
     ceilings: Sequence[Ceiling] = ACCOUNT
+    # Places, in order.
     out: Integers = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
 
 
-def bounds_of(trail: Trail, scope: Scope, at: str) -> Ceilings:
+def find_ceilings(trail: Trail, scope: Scope, at: str) -> Ceilings:
     """Return what a charge in a scope has to stay under at a time."""
-    return Ceilings(trail.policy.ceilings(scope, at), trail.out(scope, at))
+    return Ceilings(trail.policy.ceilings(scope, at), trail.find_barred(scope, at))
 
 
 def charge(
     connection: sa.Connection,
     salt: bytes,
-    ordinals: Integers,
-    asked: Demand,
+    places: Integers,
+    demand: Demand,
     bounds: Ceilings = Ceilings(),
 ) -> tuple[Mask, list[tuple[int, bytes]]]:
     """Charge each account that can bear it in all scopes; return whose could, and the record."""
-    parts, keys = dict(codec.by_block(ordinals)), [each.scope for each in bounds.ceilings]
-    admitted, payloads = np.zeros(ordinals.size, dtype=bool), []
-    rows: dict[str, list[tuple[int, Integers]]] = {key: [] for key in keys}
-    for block, _, terms, own in accounts.read_accounts(connection, salt, list(parts), keys):
-        part, at = _run(parts[block]), _run(ordinals[parts[block]] % BLOCK)
-        limits, spent = codec.limits(terms)[at], {}
-        charges = asked[part].chosen(limits)
-        for key in keys:
-            spent[key] = accounts.padded(own.get(key), terms.size)
-        near = {key: each[at] for key, each in spent.items()}
-        taken = takings(bounds.ceilings, limits, near, charges)
-        can = ~codec.among(ordinals[part], bounds.out)
-        for _, _, over in taken:
-            can &= ~over
-        admitted[part] = can
-        mask = np.zeros(terms.size, dtype=bool)
-        mask[at] = can
-        for key, amount, _ in taken:
-            spent[key][at] += amount if can.all() else np.where(can[:, None], amount, 0)
-            rows[key].append((block, spent[key]))
-        charged = codec.nothing(terms.size)
-        charged[at] = charges
-        payloads.append((block, codec.pack_charges(mask, charged if mask.all() else charged[mask])))
-    for key in keys:
-        accounts.write_spent(connection, salt, rows[key], key)
+    parts = dict(codec.group_by_block(places))
+    scopes = [ceiling.scope for ceiling in bounds.ceilings]
+    admitted = np.zeros(places.size, dtype=bool)
+    payloads: list[tuple[int, bytes]] = []
+    balances: dict[str, list[tuple[int, Integers]]] = {scope: [] for scope in scopes}
+    accounts_read = accounts.read_accounts(connection, salt, list(parts), scopes)
+    for block, _, terms, stored in accounts_read:
+        part = _to_slice(parts[block])
+        rows = _to_slice(places[parts[block]] % BLOCK)
+        limits = codec.read_limits(terms)[rows]
+        charges = demand[part].choose_pairs(limits)
+        spent = {scope: codec.pad_pairs(stored.get(scope), terms.size) for scope in scopes}
+        spent_of_part = {scope: balance[rows] for scope, balance in spent.items()}
+        takings = compute_takings(bounds.ceilings, limits, spent_of_part, charges)
+        can_pay = ~codec.mark_members(places[part], bounds.out)
+        for _, _, over in takings:
+            can_pay &= ~over
+        admitted[part] = can_pay
+        for scope, amount, _ in takings:
+            paid = amount if can_pay.all() else np.where(can_pay[:, None], amount, 0)
+            spent[scope][rows] += paid
+            balances[scope].append((block, spent[scope]))
+        payloads.append((block, _pack_record(terms.size, rows, can_pay, charges)))
+    for scope in scopes:
+        accounts.write_spent(connection, salt, balances[scope], scope)
     return admitted, payloads
 
 
-def share_out(connection: sa.Connection, salt: bytes, policy: Policy, people: int) -> None:
-    """Find anew what was taken of what nobody is sure of, under another policy."""
-    scopes = accounts.scopes_of(connection)
-    for blocks in chunks(range(-(-people // BLOCK))):
-        rows: dict[str, list[tuple[int, Integers]]] = {}
-        for block, _, terms, own in accounts.read_accounts(connection, salt, blocks, scopes):
-            for key, taken in pools(policy, codec.limits(terms), own).items():
-                rows.setdefault(key, []).append((block, taken))
-        for key, each in rows.items():
-            accounts.write_spent(connection, salt, each, key)
+def _pack_record(people: int, rows: Any, can_pay: Mask, charges: Integers) -> bytes:
+    """Return which people of a block pay, and their charges, in the order of enrolment."""
+    mask = np.zeros(people, dtype=bool)
+    mask[rows] = can_pay
+    charged = codec.make_zero_pairs(people)
+    charged[rows] = charges
+    return codec.pack_charges(mask, charged if mask.all() else charged[mask])
 
 
-def _run(places: Integers) -> Any:
+def update_pools(connection: sa.Connection, salt: bytes, policy: Policy, people: int) -> None:
+    """Write the spending of each shared pool, as a policy starts."""
+    scopes = accounts.list_scopes(connection)
+    for blocks in split_chunks(range(-(-people // BLOCK))):
+        balances: dict[str, list[tuple[int, Integers]]] = {}
+        for block, _, terms, spent in accounts.read_accounts(connection, salt, blocks, scopes):
+            pools = compute_pools(policy, codec.read_limits(terms), spent)
+            for scope, taken in pools.items():
+                balances.setdefault(scope, []).append((block, taken))
+        for scope, rows in balances.items():
+            accounts.write_spent(connection, salt, rows, scope)
+
+
+def _to_slice(places: Integers) -> Any:
     """Return places one after the other as a slice, which is read without a copy."""
     if places.size and (np.diff(places) == 1).all():
         return slice(int(places[0]), int(places[-1]) + 1)
@@ -147,42 +170,44 @@ def replay(
     connection: sa.Connection,
     trail: Trail,
     number: int,
-    ordinals: Integers,
-    asked: Demand,
-    entry: Json,
+    places: Integers,
+    demand: Demand,
+    entry: ReserveEntry,
 ) -> Mask:
     """Return whom an earlier reservation charged at least one pair of what is asked of them.
 
     Whoever has withdrawn or permits it no more is left out; nobody's place follows from others'.
     """
-    admitted = np.zeros(ordinals.size, dtype=bool)
-    parts = dict(codec.by_block(ordinals))
-    for block, data in trail.arrays(connection, number, parts):
+    admitted = np.zeros(places.size, dtype=bool)
+    parts = dict(codec.group_by_block(places))
+    for block, data in trail.read_arrays(connection, number, parts):
         mask, charged = codec.unpack_charges(data)
-        part, most = parts[block], np.full((BLOCK, 2), -1, dtype=np.int64)
-        most[: mask.size][mask] = charged
-        paid = most[ordinals[part] % BLOCK][:, None]
-        admitted[part] = np.any(np.all(asked[part].each() <= paid, axis=2), axis=1)
-    return admitted & ~codec.among(ordinals, trail.out(entry.get("scope", {})))
+        # −1 is less than every pair: who was not charged has paid for nothing.
+        paid = np.full((BLOCK, 2), -1, dtype=np.int64)
+        paid[: mask.size][mask] = charged
+        part = parts[block]
+        paid_of_part = paid[places[part] % BLOCK][:, None]
+        is_paid = np.all(demand[part].list_pairs() <= paid_of_part, axis=2)
+        admitted[part] = np.any(is_paid, axis=1)
+    return admitted & ~codec.mark_members(places, trail.find_barred(entry.subject.scope))
 
 
-def reserved(
-    connection: sa.Connection, trail: Trail, analysis_id: str, about: Json
-) -> tuple[int, Json]:
+def find_reservation(
+    connection: sa.Connection, trail: Trail, analysis_id: str, subject: Subject
+) -> tuple[StoredEntry, ReserveEntry]:
     """Return the open entry that reserved this; raise `AnalysisError` for other terms first."""
-    number = trail.reserved[analysis_id]
-    entry = trail.body(connection, number)
-    check_terms(analysis_id, entry, about)
+    stored, entry = trail.read_reservation(connection, analysis_id)
+    check_terms(analysis_id, entry.subject, subject)
     if analysis_id in trail.committed:
         raise AnalysisError(
             f"analysis {analysis_id!r}: already committed; read its result, or use a new id"
         )
-    return number, entry
+    return stored, entry
 
 
-def check_request(analysis_id: str, entry: Json, request: str) -> None:
+def check_request(analysis_id: str, entry: ReserveEntry, request: str) -> None:
     """Raise `AnalysisError` where a reservation's entry is about other people or norms."""
-    if entry["request"] != request:
+    if entry.request != request:
         raise AnalysisError(
             f"analysis {analysis_id!r}: reserved with other people or norms; use a new id"
         )
@@ -191,85 +216,102 @@ def check_request(analysis_id: str, entry: Json, request: str) -> None:
 def reserve_listed(
     connection: sa.Connection,
     trail: Trail,
-    last: Last,
+    tip: Tip,
     analysis_id: str,
-    ordinals: Integers,
-    asked: Demand,
-    about: Json,
-) -> tuple[Mask, Last]:
+    places: Integers,
+    demand: Demand,
+    subject: Subject,
+) -> tuple[Mask, Tip]:
     """Charge these people, or find whom an earlier reservation charged; return the last entry."""
     salt = trail.salt
-    request = codec.keyed(salt, ordinals.tobytes(), *asked.told()).hex()
+    request = codec.compute_digest(salt, places.tobytes(), *demand.encode()).hex()
     if analysis_id in trail.reserved:
-        number, entry = reserved(connection, trail, analysis_id, about)
-        if "terms" not in about:
+        stored, entry = find_reservation(connection, trail, analysis_id, subject)
+        if subject.terms is None:
             check_request(analysis_id, entry, request)
-        return replay(connection, trail, number, ordinals, asked, entry), last
+        return replay(connection, trail, stored.number, places, demand, entry), tip
     check_new_id(analysis_id)
-    admitted, at = np.zeros(ordinals.size, dtype=bool), trail.now()
-    bounds = bounds_of(trail, about.get("scope", {}), at)
+    admitted = np.zeros(places.size, dtype=bool)
+    at = trail.find_time()
+    bounds = find_ceilings(trail, subject.scope, at)
 
-    def record() -> Record:
-        for groups in chunks(codec.by_block(ordinals)):
-            part = _run(np.concatenate([each for _, each in groups]))
-            admitted[part], charged = charge(connection, salt, ordinals[part], asked[part], bounds)
+    def charge_blocks() -> Record:
+        for groups in split_chunks(codec.group_by_block(places)):
+            part = _to_slice(np.concatenate([positions for _, positions in groups]))
+            admitted[part], charged = charge(connection, salt, places[part], demand[part], bounds)
             yield from charged
 
-    body = {"kind": "reserve", "analysis": analysis_id, "request": request, "at": at, **about}
-    return admitted, chain.append(connection, salt, last, body, record())
+    entry = ReserveEntry(analysis_id, at, request, subject)
+    return admitted, chain.append(connection, salt, tip, entry.to_body(), charge_blocks())
 
 
 def reserve_all(
     connection: sa.Connection,
     trail: Trail,
-    last: Last,
+    tip: Tip,
     analysis_id: str,
     losses: Losses,
-    about: Json,
-) -> tuple[int, Last]:
+    subject: Subject,
+) -> tuple[int, Tip]:
     """Charge everyone, or count whom an earlier reservation charged; return the last entry."""
-    salt, paid, at = trail.salt, 0, trail.now()
     if analysis_id in trail.reserved:
-        number, entry = reserved(connection, trail, analysis_id, about)
-        people = int(entry["people"])
-        request = begin(salt, b"everyone", str(people).encode())
-        for _ in _everyone(connection, salt, people, losses, request):
-            pass  # who came later is not asked
-        check_request(analysis_id, entry, request.hexdigest())
-        out = trail.out(entry.get("scope", {}))
-        for block, data in trail.arrays(connection, number):
-            places = codec.places(block, codec.unpack_charges(data)[0])
-            paid += int((~codec.among(places, out)).sum())
-        return paid, last
+        return _count_reserved(connection, trail, analysis_id, losses, subject), tip
     check_new_id(analysis_id)
-    bounds = bounds_of(trail, about.get("scope", {}), at)
-    request = begin(salt, b"everyone", str(last.people).encode())
+    salt = trail.salt
+    at = trail.find_time()
+    bounds = find_ceilings(trail, subject.scope, at)
+    request = _begin_request(salt, tip.people)
+    paid = 0
 
-    def record() -> Record:
+    def charge_blocks() -> Record:
         nonlocal paid
-        for places, asked in _everyone(connection, salt, last.people, losses, request):
-            admitted, charged = charge(connection, salt, places, asked, bounds)
+        for places, demand in _ask_everyone(connection, salt, tip.people, losses, request):
+            admitted, charged = charge(connection, salt, places, demand, bounds)
             paid += int(admitted.sum())
             yield from charged
 
-    arrays = chain.write_arrays(connection, salt, last, record())
-    body = {"kind": "reserve", "analysis": analysis_id, "request": request.hexdigest(), "at": at}
-    return paid, chain.close(connection, salt, last, body | about, arrays)
+    # The request is known once everybody was asked, and so after the arrays are written.
+    arrays = chain.write_arrays(connection, salt, tip, charge_blocks())
+    entry = ReserveEntry(analysis_id, at, request.hexdigest(), subject)
+    return paid, chain.close_entry(connection, salt, tip, entry.to_body(), arrays)
 
 
-def _everyone(
+def _count_reserved(
+    connection: sa.Connection, trail: Trail, analysis_id: str, losses: Losses, subject: Subject
+) -> int:
+    """Return how many an earlier reservation of everyone charged, who still take part."""
+    stored, entry = find_reservation(connection, trail, analysis_id, subject)
+    # Who came later is not asked.
+    request = _begin_request(trail.salt, stored.people)
+    for _ in _ask_everyone(connection, trail.salt, stored.people, losses, request):
+        pass
+    check_request(analysis_id, entry, request.hexdigest())
+    barred = trail.find_barred(entry.subject.scope)
+    paid = 0
+    for block, data in trail.read_arrays(connection, stored.number):
+        mask, _ = codec.unpack_charges(data)
+        places = codec.find_places(block, mask)
+        paid += int((~codec.mark_members(places, barred)).sum())
+    return paid
+
+
+def _begin_request(salt: bytes, people: int) -> blake2b:
+    return begin_digest(salt, b"everyone", str(people).encode())
+
+
+def _ask_everyone(
     connection: sa.Connection, salt: bytes, people: int, losses: Losses, request: blake2b
 ) -> Iterator[tuple[Integers, Demand]]:
     """Yield places of the first people and what is asked of them; `request` takes all of it in."""
-    for blocks in chunks(range(-(-people // BLOCK))):
+    for blocks in split_chunks(range(-(-people // BLOCK))):
         pairs = []
         for block, packed, terms, _ in accounts.read_accounts(connection, salt, blocks, ()):
             ids = codec.unpack_ids(packed, terms.size)[: people - block * BLOCK]
             loss = losses(ids)
             if loss.shape != ids.shape:
                 raise InputError(f"{loss.size} norms for {ids.size} ids; give one a person")
-            asked = Demand.of(Costs.fixed(loss))
-            request.update(b"".join(asked.told()))
-            pairs.append(asked.pairs)
-        every = Demand(np.concatenate(pairs))
-        yield blocks[0] * BLOCK + np.arange(len(every)), every
+            demand_of_block = Demand.of(Costs.fixed(loss))
+            request.update(b"".join(demand_of_block.encode()))
+            pairs.append(demand_of_block.pairs)
+        demand = Demand(np.concatenate(pairs))
+        yield blocks[0] * BLOCK + np.arange(len(demand)), demand

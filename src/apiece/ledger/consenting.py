@@ -11,6 +11,7 @@ from apiece.budgets.consents import Standing
 from apiece.errors import DataError
 from apiece.ledger import chain, codec
 from apiece.ledger.codec import BLOCK
+from apiece.ledger.entries import ConsentEntry
 from apiece.ledger.ledger import Ledger
 from apiece.ledger.scopes import Permits, Scope
 
@@ -70,33 +71,34 @@ def enroll_consents(
         )
     terms = np.zeros(0, codec.TERMS)
     if ids.size:
-        terms = codec.terms(ids, standing.epsilon, delta, slack)
+        terms = codec.make_terms(ids, standing.epsilon, delta, slack)
     store = ledger.store
     with store.writing() as writing:
-        before, lower = writing.last.people, list[Integers]()
-        places = store.enroll(writing, ids, terms, keep=slack is None, lower=lower)
-        last = writing.last
-        until = np.zeros(last.people, np.int64)
+        people_before = writing.tip.people
+        # Places of people who have spent more than their new level, a block at a time.
+        overspent: list[Integers] = []
+        places = store.enroll(writing, ids, terms, keep=slack is None, lower=overspent)
+        people = writing.tip.people
+        until = np.zeros(people, np.int64)
         until[places] = standing.until
-        for low in lower:
-            until[low] = 0
-        whole = np.zeros((last.people, *standing.allowed.shape[1:]), dtype=bool)
-        whole[places] = standing.allowed
-        permits = Permits(standing.queriers, standing.purposes, until, whole)
-        body = {
-            "kind": "consent",
-            "queriers": standing.queriers,
-            "purposes": standing.purposes,
-            "day": standing.day.isoformat(),
-        }
-        packed = ((block, permits.pack(block)) for block in range(-(-last.people // BLOCK)))
-        writing.last = chain.append(writing.connection, store.salt, last, body, packed)
-    return last.people - before
+        for places_of_block in overspent:
+            until[places_of_block] = 0
+        allowed = np.zeros((people, *standing.allowed.shape[1:]), dtype=bool)
+        allowed[places] = standing.allowed
+        permits = Permits(standing.queriers, standing.purposes, until, allowed)
+        entry = ConsentEntry(standing.queriers, standing.purposes, standing.day.isoformat())
+        blocks = range(-(-people // BLOCK))
+        arrays = ((block, permits.pack(block)) for block in blocks)
+        writing.tip = chain.append(
+            writing.connection, store.salt, writing.tip, entry.to_body(), arrays
+        )
+    return people - people_before
 
 
-def permitting(standing: Standing, scope: Scope) -> pa.Table:
+def list_permitting(standing: Standing, scope: Scope) -> pa.Table:
     """Return who permits a scope, and their ε: a table for `apiece train --people`."""
     import pyarrow as pa
 
-    who = standing.permits(scope) if scope else standing.allowed.any(axis=(1, 2))
-    return pa.table({"person": pa.array(standing.ids[who]), "epsilon": standing.epsilon[who]})
+    permitting = standing.permits(scope) if scope else standing.allowed.any(axis=(1, 2))
+    ids = pa.array(standing.ids[permitting])
+    return pa.table({"person": ids, "epsilon": standing.epsilon[permitting]})

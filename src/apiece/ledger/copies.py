@@ -21,8 +21,8 @@ from apiece._files import BACKUP, writing
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.ledger import database, store
 from apiece.ledger.anchor import Anchor, memory_of
-from apiece.ledger.chain import Head, Last
-from apiece.ledger.database import is_there, make_engine, name, sqlite_file
+from apiece.ledger.chain import Head, Tip
+from apiece.ledger.database import is_there, make_engine, show_address, sqlite_file
 from apiece.ledger.ledger import Ledger
 from apiece.ledger.verify import verify
 
@@ -64,7 +64,7 @@ def back_up_ledger(ledger: Ledger, path: str | Path) -> Head:
         True
     """
     if sqlite_file(ledger.engine) is None:
-        raise UnsupportedError(f"ledger {name(ledger.engine)}: {POSTGRES}")
+        raise UnsupportedError(f"ledger {show_address(ledger.engine)}: {POSTGRES}")
     target = Path(path)
     with writing(target, BACKUP, ledger.store.files) as file, ledger.store.reading() as reading:
         source = reading.connection.connection.driver_connection
@@ -74,10 +74,12 @@ def back_up_ledger(ledger: Ledger, path: str | Path) -> Head:
             content.seek(0)
             first = content.read(len(SQLITE))
             if first != SQLITE:
-                raise StateError(f"ledger {name(ledger.engine)}: could not be copied; try again")
+                raise StateError(
+                    f"ledger {show_address(ledger.engine)}: could not be copied; try again"
+                )
             file.write(MARK)
             shutil.copyfileobj(content, file, 2**20)
-        return reading.last.head
+        return reading.tip.head
 
 
 @contextmanager
@@ -146,7 +148,7 @@ def restore_ledger(
     engine = make_engine(url)
     path = sqlite_file(engine)
     if path is None:
-        raise UnsupportedError(f"ledger {name(engine)}: {POSTGRES}")
+        raise UnsupportedError(f"ledger {show_address(engine)}: {POSTGRES}")
     _require_free(path)
     kept = Anchor.of(anchor, path)
     kept.check_writable()
@@ -217,14 +219,14 @@ def _staged(backup: Path, path: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _checked(backup: Path, staged: Path, kept: Anchor, digests: dict[int, str]) -> Last:
+def _checked(backup: Path, staged: Path, kept: Anchor, digests: dict[int, str]) -> Tip:
     """Return the last entry of a backup in which all is that is known; recompute all of it."""
     engine = make_engine(str(staged))
     if not store.is_there(engine):
         raise StateError(f"{backup}: holds no ledger; give another backup")
     salt = store.read_salt(engine)
     known = dict(digests)
-    seen = memory_of(salt).last
+    seen = memory_of(salt).tip
     if seen is not None:
         known.setdefault(seen.number, seen.digest.hex())
     found = verify(engine, salt, {})
@@ -232,7 +234,7 @@ def _checked(backup: Path, staged: Path, kept: Anchor, digests: dict[int, str]) 
         raise StateError(f"{backup}: is damaged ({found.problems[0]}); give another backup")
     newest = max(known)
     if newest > found.head.number:
-        files = " and ".join(file.called for file in kept.files)
+        files = " and ".join(file.label for file in kept.files)
         raise StateError(
             f"{backup}: ends with entry {found.head.number}, and entry {newest} of this ledger is "
             "known: what the entries between charged could be spent again; give a later copy. If "
@@ -242,4 +244,4 @@ def _checked(backup: Path, staged: Path, kept: Anchor, digests: dict[int, str]) 
     foreign = verify(engine, salt, known)
     if not foreign.ok:
         raise StateError(f"{backup}: is of another ledger ({foreign.problems[0]})")
-    return Last(found.head.number, bytes.fromhex(found.head.digest), found.people)
+    return Tip(found.head.number, bytes.fromhex(found.head.digest), found.people)

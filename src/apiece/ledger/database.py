@@ -194,7 +194,7 @@ def _postgres_begin(connection: sa.Connection) -> None:
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
 
-def name(engine: sa.Engine) -> str:
+def show_address(engine: sa.Engine) -> str:
     """Return the ledger's address; it holds no password."""
     return engine.url.render_as_string(hide_password=True)
 
@@ -222,7 +222,7 @@ def is_there(path: Path) -> bool:
 
 
 @contextmanager
-def made_private(engine: sa.Engine) -> Iterator[None]:
+def create_private(engine: sa.Engine) -> Iterator[None]:
     """Make an SQLite file for its owner alone, whatever the umask; take it away on failure.
 
     An empty file that is there is used as it is if it is its owner's alone; no mode is changed.
@@ -255,10 +255,10 @@ def made_private(engine: sa.Engine) -> Iterator[None]:
 
 
 @contextmanager
-def opened(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
+def open_transaction(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
     """Run a `transaction` of a ledger that is there: SQLite would make an empty file."""
     if is_missing(engine):
-        raise StateError(f"ledger {name(engine)}: is not there; put its newest copy back")
+        raise StateError(f"ledger {show_address(engine)}: is not there; put its newest copy back")
     with transaction(engine, writes=writes) as connection:
         yield connection
 
@@ -285,6 +285,6 @@ def transaction(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
             "with the same analysis id, which charges at most once"
         )
         raise StateError(
-            f"ledger {name(engine)}: {reason[0] if reason else type(error.orig).__name__}; "
+            f"ledger {show_address(engine)}: {reason[0] if reason else type(error.orig).__name__}; "
             + (retry if writes else "the ledger cannot be read")
         ) from error

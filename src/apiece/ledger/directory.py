@@ -24,8 +24,7 @@ import sqlalchemy as sa
 from apiece._types import Ids, Integers
 from apiece.errors import DataError, StateError
 from apiece.ledger.accounts import read_ids
-from apiece.ledger.chain import REMEDY
-from apiece.ledger.codec import BLOCK, keyed, kind
+from apiece.ledger.codec import BLOCK, REMEDY, compute_digest, find_kind
 
 Keys = tuple[npt.NDArray[Any], ...]  # by which ids are ordered, and for text what tells them apart
 
@@ -208,7 +207,7 @@ class Directory:
         while some := list(islice(blocks, SPAN)):
             parts = [self._keys(ids[known if n == 0 else 0 :]) for n, ids in enumerate(some)]
             keys = tuple(np.concatenate(each) for each in zip(*parts, strict=True))
-            known, result = 0, kind(some[-1])
+            known, result = 0, find_kind(some[-1])
             if keys[0].size:
                 order = np.argsort(keys[0], kind="stable")
                 least = np.min_scalar_type(place + order.size)
@@ -226,9 +225,9 @@ class Directory:
         """Return each id's place, or −1. Raises `DataError` for the wrong kind or an id twice."""
         if not ids.size:
             return np.zeros(0, dtype=np.int64)
-        if self.kind is not None and self.kind != kind(ids):
+        if self.kind is not None and self.kind != find_kind(ids):
             raise DataError(
-                f"ids: {kind(ids)} ids, but this ledger's are {self.kind}; convert them"
+                f"ids: {find_kind(ids)} ids, but this ledger's are {self.kind}; convert them"
             )
         keys = self._keys(ids)
         order = np.lexsort(keys[::-1])  # neighbours are found faster
@@ -242,7 +241,7 @@ class Directory:
             result[order] = np.maximum(result[order], run.find(keys))
         return result
 
-    def numbers(self, ids: Ids) -> Integers:
+    def require_places(self, ids: Ids) -> Integers:
         """Return each id's place. Raises `DataError` for an unknown person."""
         result = self.find(ids)
         if (result < 0).any():
@@ -258,7 +257,7 @@ class Directory:
             return (ids,)
         from pandas.util import hash_array
 
-        texts, secret = ids.astype(object), keyed(self._salt, b"directory").hex()
+        texts, secret = ids.astype(object), compute_digest(self._salt, b"directory").hex()
         return tuple(
             hash_array(texts, hash_key=secret[16 * k : 16 * k + 16], categorize=False)
             for k in range(2)

@@ -5,25 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
 from apiece._identity import require_ids
-from apiece._types import Floats, Ids, Json, Mask
+from apiece._types import Floats, Ids, Mask
 from apiece.budgets.levels import Offered, epsilons_of
 from apiece.errors import InputError, StateError
 from apiece.filters import Costs
 from apiece.ledger import chain, codec, store
 from apiece.ledger.anchor import Anchor
-from apiece.ledger.chain import check_id, checked_json
-from apiece.ledger.charging import Demand, reserve_all, reserve_listed, reserved, share_out
+from apiece.ledger.chain import check_id, to_json
+from apiece.ledger.charging import (
+    Demand,
+    find_reservation,
+    reserve_all,
+    reserve_listed,
+    update_pools,
+)
 from apiece.ledger.codec import BLOCK
-from apiece.ledger.database import make_engine, name, sqlite_file
+from apiece.ledger.database import make_engine, show_address, sqlite_file
+from apiece.ledger.entries import CommitEntry, PolicyEntry, Subject, WithdrawEntry
 from apiece.ledger.reading import LedgerReader
-from apiece.ledger.reports import Lineage, receipts
+from apiece.ledger.reports import Lineage, make_receipts
 from apiece.ledger.scopes import Policy, Scope
 
 
@@ -62,7 +69,7 @@ class Ledger(LedgerReader):
     """
 
     def __repr__(self) -> str:
-        return f"Ledger.open({name(self.engine)!r})"
+        return f"Ledger.open({show_address(self.engine)!r})"
 
     @classmethod
     def open(
@@ -88,15 +95,16 @@ class Ledger(LedgerReader):
             DataError: Where, with create=False, there is none.
         """
         engine = make_engine(url)
-        kept = Anchor.of(anchor, sqlite_file(engine))
+        heads = Anchor.of(anchor, sqlite_file(engine))
         if not store.is_there(engine):
-            kept.require_none(name(engine))
+            heads.require_none(show_address(engine))
             if not create:
-                raise store.none_there(engine)
-            last = store.make(engine, None)
-            if last is not None:
-                kept.keep(last)
-        return cls(engine, kept)
+                raise store.report_missing(engine)
+            tip = store.make_ledger(engine, None)
+            # None where another process made one first.
+            if tip is not None:
+                heads.keep(tip)
+        return cls(engine, heads)
 
     @classmethod
     def make(
@@ -127,18 +135,20 @@ class Ledger(LedgerReader):
             InputError: As `open` and `enroll`.
         """
         engine = make_engine(url)
-        kept = Anchor.of(anchor, sqlite_file(engine))
+        heads = Anchor.of(anchor, sqlite_file(engine))
         require_ids("ids", ids, epsilon=epsilon, delta=delta, slack=slack)
-        ids = codec.checked_ids(ids)
-        terms = codec.terms(ids, epsilons_of(epsilon, levels), delta, slack)
-        last = None
+        ids = codec.normalize_ids(ids)
+        terms = codec.make_terms(ids, epsilons_of(epsilon, levels), delta, slack)
+        tip = None
         if not store.is_there(engine):
-            kept.require_none(name(engine))
-            last = store.make(engine, (ids, terms))
-        if last is None:
-            raise StateError(f"ledger {name(engine)}: exists already; open it, and enroll people")
-        kept.keep(last)
-        return cls(engine, kept)
+            heads.require_none(show_address(engine))
+            tip = store.make_ledger(engine, (ids, terms))
+        if tip is None:
+            raise StateError(
+                f"ledger {show_address(engine)}: exists already; open it, and enroll people"
+            )
+        heads.keep(tip)
+        return cls(engine, heads)
 
     def set_policy(self, text: str) -> Policy:
         """Let a policy of scopes hold from now on; the one that holds already changes nothing.
@@ -158,7 +168,7 @@ class Ledger(LedgerReader):
         """
         policy = Policy.from_toml(text)
         with self.store.writing() as writing:
-            at, trail, last = writing.connection, self.store.trail, writing.last
+            trail = self.store.trail
             if policy == trail.policy:
                 return policy
             if policy.version <= trail.policy.version:
@@ -171,9 +181,10 @@ class Ledger(LedgerReader):
                     f"policy: unit = {policy.unit!r}, where budgets of a {trail.policy.unit} were "
                     "charged; make a new ledger"
                 )
-            share_out(at, trail.salt, policy, last.people)
-            body = {"kind": "policy", "policy": text}
-            writing.last = chain.append(at, trail.salt, last, body, [])
+            connection = writing.connection
+            update_pools(connection, trail.salt, policy, writing.tip.people)
+            body = PolicyEntry(text).to_body()
+            writing.tip = chain.append(connection, trail.salt, writing.tip, body, [])
         return policy
 
     def enroll(
@@ -208,12 +219,12 @@ class Ledger(LedgerReader):
                 these in another order.
         """
         require_ids("ids", ids, epsilon=epsilon, delta=delta, slack=slack)
-        ids = codec.checked_ids(ids)
-        terms = codec.terms(ids, epsilons_of(epsilon, levels), delta, slack)
+        ids = codec.normalize_ids(ids)
+        terms = codec.make_terms(ids, epsilons_of(epsilon, levels), delta, slack)
         with self.store.writing() as writing:
-            before = writing.last.people
+            people_before = writing.tip.people
             self.store.enroll(writing, ids, terms, keep=slack is None)
-            return writing.last.people - before
+            return writing.tip.people - people_before
 
     def withdraw(self, ids: Any) -> Lineage:
         """Charge these people nothing more, and return what became of their data.
@@ -243,21 +254,24 @@ class Ledger(LedgerReader):
             ...     ledger.reserve("q", ["ann", "bob"], norms=1.0, noise_stddev=30.0).tolist()
             ['bob']
         """
-        ids = codec.checked_ids(ids)
+        ids = codec.normalize_ids(ids)
         with self.store.writing() as writing:
-            at, trail = writing.connection, self.store.trail
-            places = self.store.directory(writing).numbers(ids)
-            new = places[~codec.among(places, trail.withdrawn)]
+            trail = self.store.trail
+            places = self.store.directory(writing).require_places(ids)
+            withdrawing = places[~codec.mark_members(places, trail.withdrawn)]
             arrays = []
-            for block, part in codec.by_block(new):
-                mask = np.zeros(int(new[part].max()) % BLOCK + 1, dtype=bool)
-                mask[new[part] % BLOCK] = True
+            for block, part in codec.group_by_block(withdrawing):
+                in_block = withdrawing[part] % BLOCK
+                mask = np.zeros(int(in_block.max()) + 1, dtype=bool)
+                mask[in_block] = True
                 arrays.append((block, codec.pack_mask(mask)))
             if arrays:
-                body = {"kind": "withdraw"}
-                writing.last = chain.append(at, trail.salt, writing.last, body, arrays)
+                body = WithdrawEntry().to_body()
+                writing.tip = chain.append(
+                    writing.connection, trail.salt, writing.tip, body, arrays
+                )
         with self.store.reading() as reading:
-            return Lineage(tuple(receipts(self.store, reading, ids)), reading.last.head)
+            return Lineage(tuple(make_receipts(self.store, reading, ids)), reading.tip.head)
 
     def reserve(
         self,
@@ -302,14 +316,14 @@ class Ledger(LedgerReader):
             With terms, whether there is an `AnalysisError`, and its text, depend on the analysis id
             and the terms alone.
         """
-        loss = codec.losses(norms, noise_stddev)
+        losses = codec.compute_losses(norms, noise_stddev)
         require_ids("ids", ids, norms=norms)
-        ids = codec.checked_ids(ids, least=0)
-        if loss.ndim and loss.shape != ids.shape:
-            raise InputError(f"{loss.size} norms for {ids.size} ids; give one a person")
-        asked = Demand.of(Costs.fixed(np.broadcast_to(loss, ids.shape)))
-        about = {"noise_stddev": float(noise_stddev), **self._about(terms, scope)}
-        return self._reserve(analysis_id, ids, asked, about)
+        ids = codec.normalize_ids(ids, least=0)
+        if losses.ndim and losses.shape != ids.shape:
+            raise InputError(f"{losses.size} norms for {ids.size} ids; give one a person")
+        demand = Demand.of(Costs.fixed(np.broadcast_to(losses, ids.shape)))
+        subject = self._describe(terms, scope, float(noise_stddev))
+        return self._reserve(analysis_id, ids, demand, subject)
 
     def reserve_costs(
         self,
@@ -336,10 +350,10 @@ class Ledger(LedgerReader):
             AnalysisError: As `reserve`, and so `DataError`.
             InputError: For costs of another number of people.
         """
-        ids = codec.checked_ids(ids, least=0)
+        ids = codec.normalize_ids(ids, least=0)
         if len(costs) != ids.size:
             raise InputError(f"costs: of {len(costs)} people for {ids.size} ids; give one a person")
-        return self._reserve(analysis_id, ids, Demand.of(costs), self._about(terms, scope))
+        return self._reserve(analysis_id, ids, Demand.of(costs), self._describe(terms, scope))
 
     def reserve_everyone(
         self,
@@ -369,22 +383,28 @@ class Ledger(LedgerReader):
             InputError: As `reserve`, and where the function returns another number of norms.
         """
         check_id(analysis_id)
-        every = 0.0 if callable(norms) else norms
-        if np.ndim(every):
+        common_norm = 0.0 if callable(norms) else norms
+        if np.ndim(common_norm):
             raise InputError("norms: give one number for all, or a function from ids to norms")
-        one = codec.losses(every, noise_stddev)
-        about = {"noise_stddev": float(noise_stddev), **self._about(terms, scope)}
+        common_loss = codec.compute_losses(common_norm, noise_stddev)
+        subject = self._describe(terms, scope, float(noise_stddev))
 
-        def losses(ids: Ids) -> Floats:
+        def find_losses(ids: Ids) -> Floats:
             if not callable(norms):
-                return np.full(ids.shape, one)
-            own = norms(ids)
-            require_ids("ids", ids, norms=own)
-            return codec.losses(own, noise_stddev)
+                return np.full(ids.shape, common_loss)
+            norms_of_ids = norms(ids)
+            require_ids("ids", ids, norms=norms_of_ids)
+            return codec.compute_losses(norms_of_ids, noise_stddev)
 
         with self.store.writing() as writing:
-            at, trail, last = writing.connection, self.store.trail, writing.last
-            paid, writing.last = reserve_all(at, trail, last, analysis_id, losses, about)
+            paid, writing.tip = reserve_all(
+                writing.connection,
+                self.store.trail,
+                writing.tip,
+                analysis_id,
+                find_losses,
+                subject,
+            )
         return paid
 
     def commit(self, analysis_id: str, result: Any = None) -> Any:
@@ -404,27 +424,36 @@ class Ledger(LedgerReader):
             InputError: For a result that is no JSON.
         """
         check_id(analysis_id)
-        checked_json("result", result)
+        # Raises before anything is written.
+        to_json("result", result)
         with self.store.writing() as writing:
-            self.store.trail.require(analysis_id)
-            number = self.store.trail.committed.get(analysis_id)
-            if number is not None:
-                return self.store.trail.body(writing.connection, number)["result"]
-            body = {"kind": "commit", "analysis": analysis_id, "result": result}
-            writing.last = chain.append(writing.connection, self.store.salt, writing.last, body, [])
+            trail = self.store.trail
+            trail.require(analysis_id)
+            if analysis_id in trail.committed:
+                return trail.read_result(writing.connection, analysis_id)
+            body = CommitEntry(analysis_id, result).to_body()
+            writing.tip = chain.append(writing.connection, trail.salt, writing.tip, body, [])
         return result
 
-    def _reserve(self, analysis_id: str, ids: Ids, asked: Demand, about: Json) -> Ids:
+    def _reserve(self, analysis_id: str, ids: Ids, demand: Demand, subject: Subject) -> Ids:
         check_id(analysis_id)
         with self.store.writing() as writing:
-            at, trail, last = writing.connection, self.store.trail, writing.last
-            if analysis_id in trail.reserved:  # other terms are told before any id is looked at
-                reserved(at, trail, analysis_id, about)
-            places = self.store.directory(writing).numbers(ids)
-            admitted, writing.last = reserve_listed(
-                at, trail, last, analysis_id, places, asked, about
+            trail = self.store.trail
+            connection = writing.connection
+            if analysis_id in trail.reserved:
+                # Other terms are refused before any id is looked at.
+                find_reservation(connection, trail, analysis_id, subject)
+            places = self.store.directory(writing).require_places(ids)
+            admitted, writing.tip = reserve_listed(
+                connection, trail, writing.tip, analysis_id, places, demand, subject
             )
         return np.asarray(ids[admitted])
+
+
+# How much of an account is left over when a norm is all that it can still pay: more than the units
+# of its charge are rounded up by, in μ² and as a share.
+_ROUNDING_LOSS: Final = 2.0**-48
+_ROUNDING_SHARE: Final = 2.0**-44
 
 
 @dataclass
@@ -455,7 +484,7 @@ class LedgerFilter:
     calls: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.ids = codec.checked_ids(self.ids)
+        self.ids = codec.normalize_ids(self.ids)
 
     def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
         """Return who can pay for this analysis and takes part; charge them, durably.
@@ -488,5 +517,5 @@ class LedgerFilter:
             InputError: For noise that is not positive.
         """
         stddev = _check.positive("noise_stddev", noise_stddev)
-        left = np.maximum(self.ledger.remaining(self.ids) - 2.0**-48, 0.0)
-        return np.asarray(np.sqrt(left) * (stddev * (1 - 2.0**-44)))
+        remaining = np.maximum(self.ledger.remaining(self.ids) - _ROUNDING_LOSS, 0.0)
+        return np.asarray(np.sqrt(remaining) * (stddev * (1 - _ROUNDING_SHARE)))

@@ -235,5 +235,5 @@ def reserve_alike(
     if ids is None:
         known = [each for each, _, _ in ledger.account_blocks()]
         ids = np.concatenate(known) if known else np.zeros(0, dtype=np.int64)
-    who = codec.checked_ids(ids, least=0)
+    who = codec.normalize_ids(ids, least=0)
     return ledger.reserve_costs(analysis_id, who, costs.of(np.zeros(who.size, int)), terms=terms)

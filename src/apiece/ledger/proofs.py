@@ -19,217 +19,269 @@ from apiece._types import Json
 from apiece.errors import DataError, InputError
 from apiece.ledger import codec
 from apiece.ledger.chain import Trail
-from apiece.ledger.codec import BLOCK, keyed
-from apiece.ledger.scopes import accounts_of
+from apiece.ledger.codec import BLOCK, compute_digest
+from apiece.ledger.entries import ReserveEntry
+from apiece.ledger.scopes import is_account, list_accounts
 from apiece.ledger.store import LedgerStore, Reading
-from apiece.ledger.verify import accounts_after
+from apiece.ledger.verify import read_accounts_after
 
 HEAD: Final = "apiece-head/1"
 RECEIPT: Final = "apiece-receipt/1"
 
 
-def leaf_hash(data: bytes) -> bytes:
+def hash_leaf(data: bytes) -> bytes:
     """Return the hash of a leaf."""
     return hashlib.sha256(b"\0" + data).digest()
 
 
-def node_hash(left: bytes, right: bytes) -> bytes:
+def hash_node(left: bytes, right: bytes) -> bytes:
     """Return the hash of an inner node."""
     return hashlib.sha256(b"\1" + left + right).digest()
 
 
-def levels(leaves: Sequence[bytes]) -> list[list[bytes]]:
+def build_levels(leaves: Sequence[bytes]) -> list[list[bytes]]:
     """Return the nodes of a tree by level, leaves first; a node without a neighbour moves up."""
-    result = [list(leaves)]
-    while len(result[-1]) > 1:
-        below = result[-1]
+    levels = [list(leaves)]
+    while len(levels[-1]) > 1:
+        below = levels[-1]
         pairs = zip(below[::2], below[1::2], strict=False)
-        result.append([node_hash(*pair) for pair in pairs] + below[len(below) & ~1 :])
-    return result
+        parents = [hash_node(left, right) for left, right in pairs]
+        unpaired = below[len(below) & ~1 :]
+        levels.append(parents + unpaired)
+    return levels
 
 
-def tree_root(leaves: Sequence[bytes]) -> bytes:
+def compute_root(leaves: Sequence[bytes]) -> bytes:
     """Return the Merkle tree hash of hashed leaves (RFC 6962, 2.1)."""
-    return levels(leaves)[-1][0] if leaves else hashlib.sha256().digest()
+    return build_levels(leaves)[-1][0] if leaves else hashlib.sha256().digest()
 
 
-def inclusion(tree: Sequence[Sequence[bytes]], index: int) -> list[bytes]:
+def prove_inclusion(levels: Sequence[Sequence[bytes]], index: int) -> list[bytes]:
     """Return the audit path of a leaf (RFC 6962, 2.1.1), by the tree's levels."""
     path = []
-    for nodes in tree[:-1]:
-        if index ^ 1 < len(nodes):
-            path.append(nodes[index ^ 1])
+    for nodes in levels[:-1]:
+        sibling = index ^ 1
+        if sibling < len(nodes):
+            path.append(nodes[sibling])
         index >>= 1
     return path
 
 
-def consistency(leaves: Sequence[bytes], first: int) -> list[bytes]:
-    """Return the proof that the first leaves are a tree's beginning (RFC 6962, 2.1.2)."""
+def prove_consistency(leaves: Sequence[bytes], size: int) -> list[bytes]:
+    """Return the proof that the first `size` leaves are a tree's beginning (RFC 6962, 2.1.2)."""
 
-    def proof(start: int, end: int, first: int, known: bool) -> list[bytes]:
-        size = end - start
-        if first == size:
-            return [] if known else [tree_root(leaves[start:end])]
-        half = 1 << (size - 1).bit_length() - 1
+    def prove(start: int, end: int, first: int, known: bool) -> list[bytes]:
+        """Return SUBPROOF(first, leaves[start:end], known) of the RFC."""
+        count = end - start
+        if first == count:
+            return [] if known else [compute_root(leaves[start:end])]
+        # The largest power of two below the number of leaves.
+        half = 1 << (count - 1).bit_length() - 1
         middle = start + half
         if first <= half:
-            return [*proof(start, middle, first, known), tree_root(leaves[middle:end])]
-        return [*proof(middle, end, first - half, False), tree_root(leaves[start:middle])]
+            return [*prove(start, middle, first, known), compute_root(leaves[middle:end])]
+        return [*prove(middle, end, first - half, False), compute_root(leaves[start:middle])]
 
-    return proof(0, len(leaves), first, True) if 0 < first < len(leaves) else []
+    return prove(0, len(leaves), size, True) if 0 < size < len(leaves) else []
 
 
-def included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> bool:
+def verify_inclusion(
+    leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes
+) -> bool:
     """Return whether a path proves that a leaf is in a tree (RFC 9162, 2.1.3.2)."""
     if not 0 <= index < size:
         return False
-    at, last, result = index, size - 1, leaf
+    # The leaf's node on the way up, and the last node of its level: fn and sn of the RFC.
+    node_index = index
+    last_index = size - 1
+    result = leaf
     for node in path:
-        if last == 0:
+        if last_index == 0:
             return False
-        if at & 1 or at == last:
-            result = node_hash(node, result)
-            while not at & 1 and at:
-                at, last = at >> 1, last >> 1
+        if node_index & 1 or node_index == last_index:
+            result = hash_node(node, result)
+            # A node without a neighbour moves up as it is.
+            while not node_index & 1 and node_index:
+                node_index >>= 1
+                last_index >>= 1
         else:
-            result = node_hash(result, node)
-        at, last = at >> 1, last >> 1
-    return last == 0 and result == root
+            result = hash_node(result, node)
+        node_index >>= 1
+        last_index >>= 1
+    return last_index == 0 and result == root
 
 
-def consistent(
-    first: int, second: int, before: bytes, after: bytes, proof: Sequence[bytes]
+def verify_consistency(
+    first_size: int,
+    second_size: int,
+    first_root: bytes,
+    second_root: bytes,
+    proof: Sequence[bytes],
 ) -> bool:
     """Return whether a proof shows that one tree begins another (RFC 9162, 2.1.4.2)."""
-    if first == second:
-        return not proof and before == after
-    if not 0 < first < second or not proof:
+    if first_size == second_size:
+        return not proof and first_root == second_root
+    if not 0 < first_size < second_size or not proof:
         return False
-    nodes = list(proof) if first & (first - 1) else [before, *proof]
-    at, last = first - 1, second - 1
-    while at & 1:
-        at, last = at >> 1, last >> 1
-    old = new = nodes[0]
+    # Where the first tree is a full one, its root begins the path, and the proof leaves it out.
+    is_full = not first_size & (first_size - 1)
+    nodes = [first_root, *proof] if is_full else list(proof)
+    # fn and sn of the RFC.
+    node_index = first_size - 1
+    last_index = second_size - 1
+    while node_index & 1:
+        node_index >>= 1
+        last_index >>= 1
+    first_result = nodes[0]
+    second_result = nodes[0]
     for node in nodes[1:]:
-        if last == 0:
+        if last_index == 0:
             return False
-        if at & 1 or at == last:
-            old, new = node_hash(node, old), node_hash(node, new)
-            while not at & 1 and at:
-                at, last = at >> 1, last >> 1
+        if node_index & 1 or node_index == last_index:
+            first_result = hash_node(node, first_result)
+            second_result = hash_node(node, second_result)
+            while not node_index & 1 and node_index:
+                node_index >>= 1
+                last_index >>= 1
         else:
-            new = node_hash(new, node)
-        at, last = at >> 1, last >> 1
-    return last == 0 and old == before and new == after
+            second_result = hash_node(second_result, node)
+        node_index >>= 1
+        last_index >>= 1
+    return last_index == 0 and first_result == first_root and second_result == second_root
 
 
-def _accounts(trail: Trail, connection: sa.Connection, size: int) -> Iterator[bytes]:
+def _list_account_leaves(trail: Trail, connection: sa.Connection, size: int) -> Iterator[bytes]:
     """Yield everyone's leaf after so many entries: nonce, id, terms, withdrawn, what was spent."""
-    key = keyed(trail.salt, b"account")
-    for ids, terms, spent, gone in accounts_after(trail, connection, size):
-        whole = {k: pairs.tolist() for k, pairs in spent.items() if k[:1] in ("", "@")}
-        rows = zip(ids.tolist(), terms.tolist(), gone.tolist(), strict=True)
-        for at, (person, own, left) in enumerate(rows):
+    key = compute_digest(trail.salt, b"account")
+    for ids, terms, spent, withdrawn in read_accounts_after(trail, connection, size):
+        balances = {scope: pairs.tolist() for scope, pairs in spent.items() if is_account(scope)}
+        people = zip(ids.tolist(), terms.tolist(), withdrawn.tolist(), strict=True)
+        for row, (person, (epsilon, delta, limit, slack), has_withdrawn) in enumerate(people):
             name = str(person) if isinstance(person, int) else json.dumps(person)
             nonce = hashlib.blake2b(name.encode(), key=key, digest_size=32).hexdigest()
-            paid = [f'"{k}":{pairs[at]}' for k, pairs in whole.items() if at < len(pairs)]
-            numbers = f"{own[0]!r},{own[1]!r},{own[2]},{own[3]},{int(left)},{{{','.join(paid)}}}"
-            yield f'["{nonce}",{name},{numbers}]'.encode()
+            # Who came after a period's last charge has nothing there.
+            paid = ",".join(
+                f'"{scope}":{pairs[row]}' for scope, pairs in balances.items() if row < len(pairs)
+            )
+            account = f"{epsilon!r},{delta!r},{limit},{slack},{int(has_withdrawn)},{{{paid}}}"
+            yield f'["{nonce}",{name},{account}]'.encode()
 
 
-def checked_head(head: Json) -> Json:
+def check_head(head: Json) -> Json:
     """Return a published head. Raises `InputError` for what is none."""
-    kinds = {"format": str, "size": int, "root": str, "people": int, "accounts": str}
-    if any(type(head.get(name)) is not kind for name, kind in kinds.items()):
+    types = {"format": str, "size": int, "root": str, "people": int, "accounts": str}
+    if any(type(head.get(name)) is not expected for name, expected in types.items()):
         raise InputError("head: not one that `apiece ledger head` wrote")
     return head
 
 
-def published(store: LedgerStore, reading: Reading, size: int, since: Json | None) -> Json:
+def make_head(store: LedgerStore, reading: Reading, size: int, since: Json | None) -> Json:
     """Return the head after so many entries, and a proof that it goes on from an earlier one."""
-    entries = [leaf_hash(each) for each in store.trail.leaves(reading.connection)]
+    connection = reading.connection
+    entries = [hash_leaf(leaf) for leaf in store.trail.list_leaves(connection)]
     if not 0 < size <= len(entries):
         raise InputError(f"head: of {size} entries, where the ledger has {len(entries)}")
-    people = [leaf_hash(each) for each in _accounts(store.trail, reading.connection, size)]
+    people = [hash_leaf(leaf) for leaf in _list_account_leaves(store.trail, connection, size)]
     head: Json = {
         "format": HEAD,
         "size": size,
-        "root": tree_root(entries[:size]).hex(),
+        "root": compute_root(entries[:size]).hex(),
         "people": len(people),
-        "accounts": tree_root(people).hex(),
+        "accounts": compute_root(people).hex(),
     }
-    if since is not None:
-        checked_head(since)
-        if not 0 < since["size"] <= size or _bare(since) != published(
-            store, reading, since["size"], None
-        ):  # its accounts too are those after its entries: what is published vouches for them
-            raise InputError("since: is no earlier head of this ledger")
-        proof = _texts(consistency(entries[:size], since["size"]))
-        head["since"] = {**_bare(since), "proof": proof}
+    if since is None:
+        return head
+    check_head(since)
+    earlier = _strip_proof(since)
+    # Its accounts too are those after its entries: what is published vouches for them.
+    if not 0 < since["size"] <= size or earlier != make_head(store, reading, since["size"], None):
+        raise InputError("since: is no earlier head of this ledger")
+    proof = prove_consistency(entries[:size], since["size"])
+    head["since"] = {**earlier, "proof": _to_texts(proof)}
     return head
 
 
-def proved(store: LedgerStore, reading: Reading, person: int | str, head: Json) -> Json:
+def prove_account(store: LedgerStore, reading: Reading, person: int | str, head: Json) -> Json:
     """Return one person's receipt with its proofs against a published head."""
-    trail, connection, size = store.trail, reading.connection, head["size"]
-    texts = list(trail.leaves(connection))[:size]
-    entries = levels([leaf_hash(each) for each in texts])
-    people = list(_accounts(trail, connection, size))
-    accounts = levels([leaf_hash(each) for each in people])
-    if (entries[-1][0].hex(), accounts[-1][0].hex()) != (head["root"], head["accounts"]):
+    trail = store.trail
+    connection = reading.connection
+    size = head["size"]
+    texts = list(trail.list_leaves(connection))[:size]
+    people = list(_list_account_leaves(trail, connection, size))
+    entry_levels = build_levels([hash_leaf(text) for text in texts])
+    account_levels = build_levels([hash_leaf(leaf) for leaf in people])
+    roots = (entry_levels[-1][0].hex(), account_levels[-1][0].hex())
+    if roots != (head["root"], head["accounts"]):
         raise InputError("head: is not this ledger's; publish one with `apiece ledger head`")
-    place = int(store.directory(reading).numbers(codec.checked_ids([person]))[0])
+    place = int(store.directory(reading).require_places(codec.normalize_ids([person]))[0])
     if place >= len(people):
         raise DataError(f"head: person {person!r} had no account then; take a later head")
-    block, at = divmod(place, BLOCK)
     charges = []
-    for body, _ in trail.bodies(connection):
-        number = body["number"]
-        if number < size and body["kind"] == "reserve":
-            for _, data in trail.arrays(connection, number, [block]):
-                mask, pairs = codec.unpack_charges(data)
-                if at < mask.size and mask[at]:
-                    charges.append(
-                        {
-                            "entry": number,
-                            "units": pairs[int(mask[:at].sum())].tolist(),
-                            "accounts": accounts_of(trail.policy, body.get("scope")),
-                            "text": texts[number].decode(),
-                            "proof": _texts(inclusion(entries, number)),
-                        }
-                    )
-    account = {"place": place, "text": people[place].decode()}
+    for number, entry, units in _list_charges(trail, connection, place, size):
+        charge = {
+            "entry": number,
+            "units": units,
+            "accounts": list_accounts(trail.policy, entry.subject.scope),
+            "text": texts[number].decode(),
+            "proof": _to_texts(prove_inclusion(entry_levels, number)),
+        }
+        charges.append(charge)
+    account = {
+        "place": place,
+        "text": people[place].decode(),
+        "proof": _to_texts(prove_inclusion(account_levels, place)),
+    }
     return {
         "format": RECEIPT,
         "person": person,
-        "head": _bare(head),
-        "account": {**account, "proof": _texts(inclusion(accounts, place))},
+        "head": _strip_proof(head),
+        "account": account,
         "charges": charges,
     }
 
 
-def _texts(proof: Sequence[bytes]) -> list[str]:
+def _list_charges(
+    trail: Trail, connection: sa.Connection, place: int, size: int
+) -> Iterator[tuple[int, ReserveEntry, list[int]]]:
+    """Yield the entries before number `size` that charged a person: number, entry and units."""
+    block, row = divmod(place, BLOCK)
+    for stored, _ in trail.read_entries(connection):
+        entry = stored.content
+        if stored.number >= size or not isinstance(entry, ReserveEntry):
+            continue
+        for _, data in trail.read_arrays(connection, stored.number, [block]):
+            mask, pairs = codec.unpack_charges(data)
+            if row < mask.size and mask[row]:
+                yield stored.number, entry, pairs[int(mask[:row].sum())].tolist()
+
+
+def _to_texts(proof: Sequence[bytes]) -> list[str]:
     return [node.hex() for node in proof]
 
 
-def _bare(head: Json, but: str = "since") -> Json:
+def _from_texts(proof: Sequence[str]) -> list[bytes]:
+    return [bytes.fromhex(node) for node in proof]
+
+
+def _strip_proof(head: Json, name: str = "since") -> Json:
     """Return a head without its proof."""
-    return {name: value for name, value in head.items() if name != but}
+    return {key: value for key, value in head.items() if key != name}
 
 
-def _since(head: Json, before: Json) -> list[str]:
+def _check_continuation(head: Json, earlier: Json) -> list[str]:
     """Return why a head does not go on from an earlier one."""
-    if _bare(head) == before:
+    if _strip_proof(head) == earlier:
         return []
-    own = head.get("since", {})
-    if _bare(own, "proof") != before:
+    since = head.get("since", {})
+    if _strip_proof(since, "proof") != earlier:
         return ["head: neither the receipt's nor one that goes on from it"]
     # Entries fix the accounts after them: of as many entries there is one head.
-    if not own["size"] < head["size"] or not own["people"] <= head["people"]:
+    if not since["size"] < head["size"] or not since["people"] <= head["people"]:
         return ["head: as many entries as the receipt's or fewer, with another content"]
-    old, new = bytes.fromhex(own["root"]), bytes.fromhex(head["root"])
-    proof = [bytes.fromhex(each) for each in own["proof"]]
-    if not consistent(own["size"], head["size"], old, new, proof):
+    old_root = bytes.fromhex(since["root"])
+    new_root = bytes.fromhex(head["root"])
+    proof = _from_texts(since["proof"])
+    if not verify_consistency(since["size"], head["size"], old_root, new_root, proof):
         return ["head: its history is not the receipt's, gone on with"]
     return []
 
@@ -255,25 +307,31 @@ def check_receipt(receipt: Json, head: Json) -> list[str]:
         ['receipt: cannot be read (KeyError)']
     """
     try:
-        return list(dict.fromkeys(_faults(receipt, head)))
+        return list(dict.fromkeys(_find_faults(receipt, head)))
     except (
         KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError,
     ) as error:  # fmt: skip
         return [f"receipt: cannot be read ({type(error).__name__})"]
 
 
-def _faults(receipt: Json, head: Json) -> Iterator[str]:
-    own, account = receipt["head"], receipt["account"]
-    if (receipt["format"], own["format"], head["format"]) != (RECEIPT, HEAD, HEAD):
+def _is_included(text: str, index: int, size: int, proof: list[str], root: str) -> bool:
+    leaf = hash_leaf(text.encode())
+    return verify_inclusion(leaf, index, size, _from_texts(proof), bytes.fromhex(root))
+
+
+def _find_faults(receipt: Json, head: Json) -> Iterator[str]:
+    own_head = receipt["head"]
+    account = receipt["account"]
+    formats = (receipt["format"], own_head["format"], head["format"])
+    if formats != (RECEIPT, HEAD, HEAD):
         yield "receipt: not of a format that is known here"
-    yield from _since(head, own)
-
-    def holds(text: str, index: int, size: int, proof: list[str], root: str) -> bool:
-        path = [bytes.fromhex(each) for each in proof]
-        return included(leaf_hash(text.encode()), index, size, path, bytes.fromhex(root))
-
-    if not holds(
-        account["text"], account["place"], own["people"], account["proof"], own["accounts"]
+    yield from _check_continuation(head, own_head)
+    if not _is_included(
+        account["text"],
+        account["place"],
+        own_head["people"],
+        account["proof"],
+        own_head["accounts"],
     ):
         yield "account: not in the head"
     _, person, _, _, limit, slack, _, spent = loads(account["text"], "account")
@@ -284,16 +342,24 @@ def _faults(receipt: Json, head: Json) -> Iterator[str]:
     if numbers != sorted(set(numbers)):
         yield "charges: an entry is listed twice"
     for charge in receipt["charges"]:
-        body = loads(charge["text"].rsplit("\n", 1)[0], "entry")
-        if body["number"] != charge["entry"] or body["kind"] != "reserve":
-            yield f"entry {charge['entry']}: is another, or no charge"
-        if not holds(charge["text"], charge["entry"], own["size"], charge["proof"], own["root"]):
-            yield f"entry {charge['entry']}: not in the head"
-        if min(charge["units"]) < 0:
-            yield f"entry {charge['entry']}: less than nothing was charged"
+        yield from _find_faults_of_charge(charge, own_head)
         for key in charge["accounts"]:
-            sums[key] = [a + b for a, b in zip(sums[key], charge["units"], strict=True)]
+            pairs = zip(sums[key], charge["units"], strict=True)
+            sums[key] = [total + units for total, units in pairs]
     if sums != spent:
         yield "charges: do not add up to the account"
-    if any(a > b for each in spent.values() for a, b in zip(each, (limit, slack), strict=True)):
-        yield "account: over its budget"
+    for pair in spent.values():
+        if any(units > bound for units, bound in zip(pair, (limit, slack), strict=True)):
+            yield "account: over its budget"
+
+
+def _find_faults_of_charge(charge: Json, head: Json) -> Iterator[str]:
+    number = charge["entry"]
+    # The leaf of an entry is its body, a line's end and the digest of its arrays.
+    body = loads(charge["text"].rsplit("\n", 1)[0], "entry")
+    if body["number"] != number or body["kind"] != ReserveEntry.kind:
+        yield f"entry {number}: is another, or no charge"
+    if not _is_included(charge["text"], number, head["size"], charge["proof"], head["root"]):
+        yield f"entry {number}: not in the head"
+    if min(charge["units"]) < 0:
+        yield f"entry {number}: less than nothing was charged"

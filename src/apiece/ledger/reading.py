@@ -14,10 +14,11 @@ from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError, unknown
 from apiece.ledger import accounts, codec, schema
 from apiece.ledger.anchor import Anchor
-from apiece.ledger.chain import Entry, Head, check_id, check_terms, terms_of
+from apiece.ledger.chain import Entry, Head, check_id, check_terms, digest_terms
 from apiece.ledger.codec import BLOCK
-from apiece.ledger.proofs import checked_head, proved, published
-from apiece.ledger.scopes import Policy, Scope, account_of, checked_scope
+from apiece.ledger.entries import Subject
+from apiece.ledger.proofs import check_head, make_head, prove_account
+from apiece.ledger.scopes import Policy, Scope, name_account, normalize_scope
 from apiece.ledger.store import LedgerStore
 from apiece.ledger.verify import LedgerVerification
 
@@ -29,7 +30,9 @@ class LedgerReader:
     """All that a ledger can be asked without changing it."""
 
     def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
-        self.engine, self.store = engine, LedgerStore(engine, anchor)
+        self.engine = engine
+        self.store = LedgerStore(engine, anchor)
+        # Who asks, what for, of which source and period: the scope of what this object charges.
         self.scope: Json = {}
 
     def within(self, scope: Scope) -> Self:
@@ -39,7 +42,7 @@ class LedgerReader:
         a scope.
         """
         result = copy(self)
-        result.scope = checked_scope(scope)
+        result.scope = normalize_scope(scope)
         return result
 
     @property
@@ -50,8 +53,8 @@ class LedgerReader:
 
     def withdrawn(self, ids: Any) -> Mask:
         """Return who of these persons withdrew or does not permit this scope; nobody unknown."""
-        there, out = self._places(ids)
-        return there & out
+        enrolled, barred = self._find_people(ids)
+        return enrolled & barred
 
     def admitted(self, analysis_id: str, *, withdrawn: bool = False) -> Iterator[Ids]:
         """Yield the ids of those who paid for an analysis, 4,096 at most at a time.
@@ -61,22 +64,25 @@ class LedgerReader:
         reserved under this id, and `StateError` where what was stored is damaged.
         """
         check_id(analysis_id)
+        trail = self.store.trail
         with self.store.reading() as reading:
-            self.store.trail.require(analysis_id)
-            number = self.store.trail.reserved[analysis_id]
-            digests = self.store.trail.array_digests(reading.connection, number)
-            entry = self.store.trail.body(reading.connection, number)
-        for blocks in schema.chunks(sorted(digests)):
+            trail.require(analysis_id)
+            stored, entry = trail.read_reservation(reading.connection, analysis_id)
+            digests = trail.digest_arrays(reading.connection, stored.number)
+        for blocks in schema.split_chunks(sorted(digests)):
+            expected = {block: digests[block] for block in blocks}
             with self.store.reading() as reading:
-                some = {block: digests[block] for block in blocks}
-                stored = self.store.trail.arrays_of(reading.connection, number, some)
+                arrays = trail.read_blocks(reading.connection, stored.number, expected)
                 people = accounts.read_people(reading.connection, self.store.salt, blocks)
-                out = self.store.trail.out(entry.get("scope", {}))
+                barred = trail.find_barred(entry.subject.scope)
             for block in blocks:
-                mask, _ = codec.unpack_charges(stored[block])
-                mask &= withdrawn | ~codec.among(block * BLOCK + np.arange(mask.size), out)
+                paid, _ = codec.unpack_charges(arrays[block])
+                places = block * BLOCK + np.arange(paid.size)
+                paid &= withdrawn | ~codec.mark_members(places, barred)
                 packed, terms = people[block]
-                yield codec.unpack_ids(packed, terms.size)[: mask.size][mask]
+                # Who came after the charge is in the block, and not in its mask.
+                ids = codec.unpack_ids(packed, terms.size)[: paid.size]
+                yield ids[paid]
 
     def status(self, analysis_id: str, terms: Any = None, scope: Scope | None = None) -> str:
         """Return "unknown", "reserved" or "committed".
@@ -85,25 +91,25 @@ class LedgerReader:
         given. Raises `AnalysisError` where it was reserved under other terms, or under none.
         """
         check_id(analysis_id)
-        about = self._about(terms, scope)
+        subject = self._describe(terms, scope)
+        trail = self.store.trail
         with self.store.reading() as reading:
-            number = self.store.trail.reserved.get(analysis_id)
-            if number is None:
+            if analysis_id not in trail.reserved:
                 return "unknown"
             if terms is not None:
-                entry = self.store.trail.body(reading.connection, number)
-                check_terms(analysis_id, entry, about)
-            return "committed" if analysis_id in self.store.trail.committed else "reserved"
+                _, entry = trail.read_reservation(reading.connection, analysis_id)
+                check_terms(analysis_id, entry.subject, subject)
+            return "committed" if analysis_id in trail.committed else "reserved"
 
     def result(self, analysis_id: str) -> Any:
         """Return the result that was committed. Raises `AnalysisError` where there is none."""
         check_id(analysis_id)
+        trail = self.store.trail
         with self.store.reading() as reading:
-            self.store.trail.require(analysis_id)
-            number = self.store.trail.committed.get(analysis_id)
-            if number is None:
+            trail.require(analysis_id)
+            if analysis_id not in trail.committed:
                 raise AnalysisError(f"analysis {analysis_id!r}: reserved, but not committed")
-            return self.store.trail.body(reading.connection, number)["result"]
+            return trail.read_result(reading.connection, analysis_id)
 
     def spent(self, ids: Any) -> Floats:
         """Return the μ² that each person has spent, (people,). Data about people.
@@ -124,26 +130,27 @@ class LedgerReader:
 
     def balances(self, ids: Any) -> tuple[Integers, Integers]:
         """Return limits and spending, each (people, 2) units of μ² and slack. Data about people."""
-        ids = codec.checked_ids(ids, least=0)  # of those who paid, who may be nobody
+        # Those who paid may be nobody.
+        ids = codec.normalize_ids(ids, least=0)
         trail = self.store.trail
         with self.store.reading() as reading:
-            places = self.store.directory(reading).numbers(ids)
-            key = account_of(trail.policy, self.scope, trail.now())
-            spent, limits = accounts.read_balances(reading.connection, trail.salt, places, key)
-        gone = codec.among(places, trail.out(self.scope))
-        limits[gone] = spent[gone]
+            places = self.store.directory(reading).require_places(ids)
+            account = name_account(trail.policy, self.scope, trail.find_time())
+            spent, limits = accounts.read_balances(reading.connection, trail.salt, places, account)
+        barred = codec.mark_members(places, trail.find_barred(self.scope))
+        limits[barred] = spent[barred]
         return limits, spent
 
     def head(self) -> Head:
         """Return the last entry's number and digest. Keep them elsewhere: see `verify`."""
         with self.store.reading() as reading:
-            return reading.last.head
+            return reading.tip.head
 
     @property
     def people(self) -> int:
         """How many people have accounts."""
         with self.store.reading() as reading:
-            return reading.last.people
+            return reading.tip.people
 
     @property
     def id_kind(self) -> str | None:
@@ -153,26 +160,28 @@ class LedgerReader:
 
     def enrolled(self, ids: Any) -> Mask:
         """Return who has an account, did not withdraw and permits this scope. Data about people."""
-        there, out = self._places(ids)
-        return there & ~out
+        enrolled, barred = self._find_people(ids)
+        return enrolled & ~barred
 
-    def _places(self, ids: object) -> tuple[Mask, Mask]:
+    def _find_people(self, ids: object) -> tuple[Mask, Mask]:
         """Return which of these persons have an account, and which of those take no part."""
-        ids = codec.checked_ids(ids, least=0)
+        ids = codec.normalize_ids(ids, least=0)
         with self.store.reading() as reading:
             directory = self.store.directory(reading)
-            nobody = directory.kind is None
-            places = np.full(ids.size, -1) if nobody else directory.find(ids)
-            return places >= 0, codec.among(places, self.store.trail.out(self.scope))
+            places = np.full(ids.size, -1)
+            if directory.kind is not None:
+                places = directory.find(ids)
+            barred = self.store.trail.find_barred(self.scope)
+            return places >= 0, codec.mark_members(places, barred)
 
     def history(self) -> Iterator[Entry]:
         """Yield the entries, oldest first; they hold nothing about a single person."""
         with self.store.reading() as reading:
-            bodies = list(self.store.trail.bodies(reading.connection))
-        for body, digest in bodies:
-            yield Entry(
-                body["number"], body["kind"], body["at"], body.get("analysis"), digest.hex()
-            )
+            entries = list(self.store.trail.read_entries(reading.connection))
+        for stored, digest in entries:
+            content = stored.content
+            analysis = content.find_analysis()
+            yield Entry(stored.number, content.kind, stored.at, analysis, digest.hex())
 
     def account_blocks(self) -> Iterator[tuple[Ids, codec.Terms, Integers]]:
         """Yield everyone's ids, terms and spending in units, some thousands at a time.
@@ -182,12 +191,12 @@ class LedgerReader:
         """
         trail = self.store.trail
         with self.store.reading() as reading:
-            key = account_of(trail.policy, self.scope, trail.now())
-            blocks = range(-(-reading.last.people // BLOCK))
-            rows = accounts.read_accounts(reading.connection, trail.salt, blocks, [key])
-            for _, packed, terms, spent in rows:
-                own = accounts.padded(spent.get(key), terms.size)
-                yield codec.unpack_ids(packed, terms.size), terms, own
+            account = name_account(trail.policy, self.scope, trail.find_time())
+            blocks = range(-(-reading.tip.people // BLOCK))
+            rows = accounts.read_accounts(reading.connection, trail.salt, blocks, [account])
+            for _, packed, terms, balances in rows:
+                ids = codec.unpack_ids(packed, terms.size)
+                yield ids, terms, codec.pad_pairs(balances.get(account), terms.size)
 
     def publish(self, since: Json | None = None) -> Json:
         """Return the head of the history for everybody to keep; it tells nothing of anybody.
@@ -197,7 +206,7 @@ class LedgerReader:
         continues that one. Raises `InputError` for one that is not an earlier head of this ledger.
         """
         with self.store.reading() as reading:
-            return published(self.store, reading, reading.last.number + 1, since)
+            return make_head(self.store, reading, reading.tip.number + 1, since)
 
     def prove(self, person: int | str, head: Json) -> Json:
         """Return a person's receipt with proofs against a published head. Data about a person.
@@ -215,7 +224,7 @@ class LedgerReader:
             []
         """
         with self.store.reading() as reading:
-            return proved(self.store, reading, person, checked_head(head))
+            return prove_account(self.store, reading, person, check_head(head))
 
     def verify(self, head: Head | None = None) -> LedgerVerification:
         """Recompute every digest, and every balance from the history; damage becomes a problem.
@@ -249,25 +258,27 @@ class LedgerReader:
             )
 
         parts: Iterable[pa.Table]
-        none = "it has no accounts to export; enroll people first"
         if analysis_id is not None:
-            parts = self._paid_rows(analysis_id)
+            parts = self._tabulate_paid(analysis_id)
         elif table == "accounts":
-            parts = accounts.account_rows(self.account_blocks())
+            parts = accounts.tabulate_accounts(self.account_blocks())
         else:
-            parts = [accounts.history_rows(self.history())]
-        return accounts.write_parquet(parts, path, self.store.files, none)
+            parts = [accounts.tabulate_history(self.history())]
+        empty = "it has no accounts to export; enroll people first"
+        return accounts.write_parquet(parts, path, self.store.files, empty)
 
-    def _paid_rows(self, analysis_id: str) -> Iterator[pa.Table]:
+    def _tabulate_paid(self, analysis_id: str) -> Iterator[pa.Table]:
         """Yield the ids of those who paid; no rows, and no error, where that is nobody."""
         import pyarrow as pa
 
-        none = np.zeros(0, dtype=np.int64 if self.id_kind == "integer" else np.str_)
-        yield pa.table({"id": pa.array(none)})
+        nobody = np.zeros(0, dtype=np.int64 if self.id_kind == "integer" else np.str_)
+        yield pa.table({"id": pa.array(nobody)})
         for ids in self.admitted(analysis_id):
             yield pa.table({"id": pa.array(ids)})
 
-    def _about(self, terms: Any, scope: Scope | None) -> Json:
-        """Return what a reservation's entry holds of its terms and scope."""
-        kept = self.scope if scope is None else checked_scope(scope)
-        return terms_of(self.store.salt, terms) | ({"scope": kept} if kept else {})
+    def _describe(
+        self, terms: Any, scope: Scope | None, noise_stddev: float | None = None
+    ) -> Subject:
+        """Return what a reservation's entry holds of its terms, its scope and its noise."""
+        chosen = self.scope if scope is None else normalize_scope(scope)
+        return Subject(chosen, digest_terms(self.store.salt, terms), noise_stddev)

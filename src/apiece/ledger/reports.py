@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import sqlalchemy as sa
 
 from apiece._types import Ids, Integers, Json, Mask
 from apiece.errors import StateError
@@ -17,28 +18,40 @@ from apiece.filters import Costs
 from apiece.ledger import accounts, codec
 from apiece.ledger.chain import Head
 from apiece.ledger.codec import BLOCK, SLACK_UNIT, UNIT
+from apiece.ledger.entries import CommitEntry, ReserveEntry, StoredEntry, WithdrawEntry
 from apiece.ledger.reading import LedgerReader
-from apiece.ledger.scopes import accounts_of
+from apiece.ledger.scopes import Policy, list_accounts
 from apiece.ledger.store import LedgerStore, Reading
 
+# Nothing, of μ² and of slack.
 _FREE: Final = np.zeros(2, dtype=np.int64)
 _WORDS: Final = (
     "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"
 )  # fmt: skip
+# More than the sum of all charges in doubles is rounded down by, as a share.
+_ROUNDING_SHARE: Final = 2.0**-40
 
 
 @dataclass(frozen=True, slots=True)
 class PaidCharge:
     """What one analysis took from one person's account; data about a person."""
 
-    analysis: str  # Its name in the ledger
-    at: str = field(repr=False)  # When it was reserved, in UTC
-    share: float = field(repr=False)  # Of the person's budget, in μ², in which charges add up
-    slack: float = field(repr=False)  # Of the person's slack, the same
-    committed: bool  # Whether its result was released
-    released: str = ""  # "model", "answer", or "" where nothing was
-    digest: str = field(default="", repr=False)  # Of the model or the answer
-    scope: Json = field(default_factory=dict)  # Who asked, and what for
+    # The analysis's id.
+    analysis: str
+    # When it was reserved, in UTC.
+    at: str = field(repr=False)
+    # The share of the person's budget, in μ², in which charges add up.
+    share: float = field(repr=False)
+    # The share of the person's slack.
+    slack: float = field(repr=False)
+    # Whether its result was released.
+    committed: bool
+    # "model", "answer", or "" where nothing was released.
+    released: str = ""
+    # Of the model or the answer.
+    digest: str = field(default="", repr=False)
+    # Who asked, and what for.
+    scope: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +103,11 @@ class Receipt:
 
     def to_dict(self) -> Json:
         """Return all of it as JSON types. Data about a person."""
-        told = {each.name: getattr(self, each.name) for each in fields(self)}
-        charges = [asdict(charge) for charge in self.charges]
-        return {**told, "left": self.left, "charges": charges, "head": self.head._asdict()}
+        result = {item.name: getattr(self, item.name) for item in fields(self)}
+        result["left"] = self.left
+        result["charges"] = [asdict(charge) for charge in self.charges]
+        result["head"] = self.head._asdict()
+        return result
 
 
 CANNOT: Final = (
@@ -121,22 +136,25 @@ class Lineage:
 
     def events(self) -> list[Json]:
         """Return a machine-readable event for each person. Data about people."""
-        return [
-            {
+        events: list[Json] = []
+        for receipt in self.receipts:
+            releases = [asdict(charge) for charge in receipt.charges if charge.committed]
+            unreleased = [charge.analysis for charge in receipt.charges if not charge.committed]
+            event = {
                 "event": "withdrawal",
                 "format": 1,
-                "person": each.person,
-                "at": each.withdrawn,
+                "person": receipt.person,
+                "at": receipt.withdrawn,
                 "head": self.head._asdict(),
-                "releases": [asdict(c) for c in each.charges if c.committed],
-                "unreleased": [c.analysis for c in each.charges if not c.committed],
-                "spent": {"budget": each.spent, "slack": each.slack},
-                "told": {"epsilon": each.told, "delta": each.delta},
-                "allowed": {"epsilon": each.epsilon, "delta": each.delta},
+                "releases": releases,
+                "unreleased": unreleased,
+                "spent": {"budget": receipt.spent, "slack": receipt.slack},
+                "told": {"epsilon": receipt.told, "delta": receipt.delta},
+                "allowed": {"epsilon": receipt.epsilon, "delta": receipt.delta},
                 "cannot": list(CANNOT),
             }
-            for each in self.receipts
-        ]
+            events.append(event)
+        return events
 
 
 def receipt(ledger: LedgerReader, person: int | str) -> Receipt:
@@ -162,99 +180,158 @@ def receipt(ledger: LedgerReader, person: int | str) -> Receipt:
         ...     [charge.analysis for charge in receipt(ledger, "ann").charges]
         ['q1']
     """
-    ids = codec.checked_ids([person])
+    ids = codec.normalize_ids([person])
     with ledger.store.reading() as reading:
-        return receipts(ledger.store, reading, ids)[0]
+        return make_receipts(ledger.store, reading, ids)[0]
 
 
-def receipts(store: LedgerStore, reading: Reading, ids: Ids) -> list[Receipt]:
+@dataclass(slots=True, repr=False)
+class _PersonalHistory:
+    """What the entries say of one person's account."""
+
+    # Each reservation that charged them, and the units of μ² and slack that it took.
+    charges: list[tuple[ReserveEntry, Integers]] = field(default_factory=list)
+    # (2,) units by scope; "" is the whole account.
+    spent: dict[str, Integers] = field(default_factory=lambda: {"": _FREE})
+    # When they withdrew.
+    withdrawn: str | None = None
+
+    def take_in(
+        self, entry: StoredEntry, mask: Mask, values: bytes, row: int, policy: Policy
+    ) -> None:
+        """Add what an entry says of the person in row `row` of a block, by its array."""
+        if not (row < mask.size and mask[row]):
+            return
+        content = entry.content
+        if isinstance(content, WithdrawEntry):
+            self.withdrawn = entry.at
+        elif isinstance(content, ReserveEntry):
+            pairs = codec.unpack_pairs(values, int(mask.sum()))
+            pair = pairs[int(mask[:row].sum())]
+            if pair.any():
+                self.charges.append((content, pair))
+            for key in list_accounts(policy, content.subject.scope):
+                self.spent[key] = self.spent.get(key, _FREE) + pair
+
+
+def make_receipts(store: LedgerStore, reading: Reading, ids: Ids) -> list[Receipt]:
     """Return what some people's accounts were charged, in the order of their ids."""
-    connection, trail = reading.connection, store.trail
-    places = store.directory(reading).numbers(ids)
-    blocks = [block for block, _ in codec.by_block(places)]
+    connection = reading.connection
+    trail = store.trail
+    places = store.directory(reading).require_places(ids)
+    blocks = [block for block, _ in codec.group_by_block(places)]
     people = accounts.read_people(connection, trail.salt, blocks)
-    entries: list[tuple[Json, dict[int, tuple[Mask, bytes]]]] = []
-    results = {}
-    for body, _ in trail.bodies(connection):
-        if body["kind"] == "commit":
-            results[body["analysis"]] = body["result"]
-        elif body["kind"] in ("reserve", "withdraw"):
-            stored = trail.arrays(connection, body["number"], blocks)
-            entries.append((body, {b: codec.unpack_mask(data) for b, data in stored}))
-    result = []
+    results: dict[str, object] = {}
+    entries: list[tuple[StoredEntry, dict[int, tuple[Mask, bytes]]]] = []
+    for entry, _ in trail.read_entries(connection):
+        content = entry.content
+        if isinstance(content, CommitEntry):
+            results[content.analysis] = content.result
+        elif isinstance(content, ReserveEntry | WithdrawEntry):
+            arrays = trail.read_arrays(connection, entry.number, blocks)
+            entries.append((entry, {block: codec.unpack_mask(data) for block, data in arrays}))
+    receipts = []
     for person, place in zip(ids.tolist(), places.tolist(), strict=True):
-        block, at = divmod(place, BLOCK)
-        charged, gone, spent = list[tuple[Json, Integers]](), None, {"": _FREE}
-        for body, own_blocks in entries:
-            mask, rest = own_blocks.get(block, (np.zeros(0, bool), b""))
-            if not (at < mask.size and mask[at]):
-                continue
-            if body["kind"] == "withdraw":
-                gone = body["at"]
-                continue
-            pair = codec.unpack_pairs(rest, int(mask.sum()))[int(mask[:at].sum())]
-            charged += [(body, pair)] if pair.any() else []
-            for key in accounts_of(trail.policy, body.get("scope")):
-                spent[key] = spent.get(key, _FREE) + pair
-        for key, total in spent.items():
-            balance = accounts.read_balances(connection, trail.salt, np.array([place]), key)[0]
-            if (total != balance).any():
-                raise StateError(
-                    "ledger: charges do not add up to the balance; run `apiece ledger verify`"
-                )
-        most = np.max(list(spent.values()), axis=0)
-        result.append(
-            _receipt(person, people[block][1][at], charged, most, results, gone, reading.last.head)
-        )
-    return result
+        block, row = divmod(place, BLOCK)
+        history = _PersonalHistory()
+        for entry, masks in entries:
+            if block in masks:
+                mask, values = masks[block]
+                history.take_in(entry, mask, values, row, trail.policy)
+        _check_balances(connection, trail.salt, place, history)
+        _, terms = people[block]
+        receipts.append(_make_receipt(person, terms[row], history, results, reading.tip.head))
+    return receipts
 
 
-def _receipt(
+def _check_balances(
+    connection: sa.Connection, salt: bytes, place: int, history: _PersonalHistory
+) -> None:
+    """Raise `StateError` where a person's charges are not what their balances say."""
+    for key, total in history.spent.items():
+        balance, _ = accounts.read_balances(connection, salt, np.array([place]), key)
+        if (total != balance).any():
+            raise StateError(
+                "ledger: charges do not add up to the balance; run `apiece ledger verify`"
+            )
+
+
+def _make_receipt(
     person: int | str,
     terms: codec.Terms,
-    charged: list[tuple[Json, Integers]],
-    spent: Integers,
+    history: _PersonalHistory,
     results: Mapping[str, object],
-    gone: str | None,
     head: Head,
 ) -> Receipt:
-    limits, delta = codec.limits(terms), float(terms["delta"])
+    limits = codec.read_limits(terms)
+    delta = float(terms["delta"])
+    # With periods, in the one with the most spent.
+    spent = np.max(list(history.spent.values()), axis=0)
+    pairs = [pair for _, pair in history.charges]
+    told = 0.0
     repeats = None
-    if charged:  # how often what is left pays for the last pair, which is not free
-        last, left = charged[-1][1].tolist(), (limits - spent).tolist()
-        repeats = min(most // p for p, most in zip(last, left, strict=True) if p)
-    mu, slack = np.sum([pair for _, pair in charged] or [_FREE], axis=0) * (UNIT, SLACK_UNIT)
-    told = Costs.fixed(mu, slack).epsilon(delta, slack / delta * (1 + 2.0**-40))[0]
-    shares = _shares(spent, limits)
-    paid = []
-    for body, pair in charged:
-        name, share = body["analysis"], _shares(pair, limits)
-        kind, digest = _released(results[name]) if name in results else ("", "")
-        scope = body.get("scope", {})
-        paid.append(PaidCharge(name, body["at"], *share, name in results, kind, digest, scope))
+    if pairs:
+        mu_squared, slack = np.sum(pairs, axis=0) * (UNIT, SLACK_UNIT)
+        slack_share = slack / delta * (1 + _ROUNDING_SHARE)
+        told = float(Costs.fixed(mu_squared, slack).epsilon(delta, slack_share)[0])
+        # The last pair is not free, so one of its parts is above 0.
+        remaining = (limits - spent).tolist()
+        parts = zip(pairs[-1].tolist(), remaining, strict=True)
+        repeats = min(left // price for price, left in parts if price)
+    spent_share, slack_spent_share = _find_shares(spent, limits)
     return Receipt(
-        person, float(terms["epsilon"]), delta, tuple(paid), *shares, repeats, head,
-        float(told) if charged else 0.0, gone,
-    )  # fmt: skip
+        person=person,
+        epsilon=float(terms["epsilon"]),
+        delta=delta,
+        charges=tuple(_describe_charge(*charge, limits, results) for charge in history.charges),
+        spent=spent_share,
+        slack=slack_spent_share,
+        repeats=repeats,
+        head=head,
+        told=told,
+        withdrawn=history.withdrawn,
+    )
 
 
-def _released(result: object) -> tuple[str, str]:
-    """Return what a committed result is, and its digest."""
+def _describe_charge(
+    entry: ReserveEntry, pair: Integers, limits: Integers, results: Mapping[str, object]
+) -> PaidCharge:
+    budget_share, slack_share = _find_shares(pair, limits)
+    committed = entry.analysis in results
+    released = ""
+    digest = ""
+    if committed:
+        released, digest = _describe_result(results[entry.analysis])
+    return PaidCharge(
+        analysis=entry.analysis,
+        at=entry.at,
+        share=budget_share,
+        slack=slack_share,
+        committed=committed,
+        released=released,
+        digest=digest,
+        scope=entry.subject.scope,
+    )
+
+
+def _describe_result(result: object) -> tuple[str, str]:
+    """Return what a committed result is, "model" or "answer", and its digest."""
     if isinstance(result, dict) and isinstance(result.get("model"), str):
         return "model", result["model"]
     text = json.dumps(result, sort_keys=True, ensure_ascii=False)
     return "answer", hashlib.sha256(text.encode()).hexdigest()
 
 
-def _shares(pair: Integers, limits: Integers) -> tuple[float, float]:
+def _find_shares(pair: Integers, limits: Integers) -> tuple[float, float]:
     """Return which shares of an account a pair is; 0 of what the account does not have."""
     loss, slack = (
-        int(p) / int(most) if most else 0.0 for p, most in zip(pair, limits, strict=True)
+        int(part) / int(limit) if limit else 0.0 for part, limit in zip(pair, limits, strict=True)
     )
     return loss, slack
 
 
-SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.1, 0.01)  # of an account, at least which are left
+# Shares of an account: `standing` counts who has at least each of them left.
+SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.1, 0.01)
 
 
 def standing(ledger: LedgerReader) -> dict[str, Integers]:
@@ -275,21 +352,26 @@ def standing(ledger: LedgerReader) -> dict[str, Integers]:
         ...     standing(ledger)["queries"].tolist()
         [0, 1, 2, 2, 2, 2]
     """
-    bins = sum(
-        (binned(codec.limits(terms), spent) for _, terms, spent in ledger.account_blocks()),
-        np.zeros((2, len(SHARES) + 1), dtype=np.int64),
-    )
-    return cumulated(bins)
+    bins = np.zeros((2, len(SHARES) + 1), dtype=np.int64)
+    for _, terms, spent in ledger.account_blocks():
+        bins = bins + count_bins(codec.read_limits(terms), spent)
+    return cumulate_bins(bins)
 
 
-def binned(limits: Integers, spent: Integers) -> Integers:
-    """Return (2, shares + 1) how many accounts lie between which shares; each in one a row."""
+def count_bins(limits: Integers, spent: Integers) -> Integers:
+    """Return how many accounts lie between which shares: (2, shares + 1), by budget and by both.
+
+    Each account is in one bin of each row.
+    """
     left = 1 - spent / np.maximum(limits, 1)
-    places = [(each[:, None] < np.array(SHARES)).sum(axis=1) for each in (left[:, 0], left.min(1))]
-    return np.array([np.bincount(place, minlength=len(SHARES) + 1) for place in places])
+    rows = []
+    for shares_left in (left[:, 0], left.min(1)):
+        bins = (shares_left[:, None] < np.array(SHARES)).sum(axis=1)
+        rows.append(np.bincount(bins, minlength=len(SHARES) + 1))
+    return np.array(rows)
 
 
-def cumulated(bins: npt.ArrayLike) -> dict[str, Integers]:
+def cumulate_bins(bins: npt.ArrayLike) -> dict[str, Integers]:
     """Return how many have at least each share, from how many lie between which."""
     rows = np.cumsum(np.asarray(bins)[:, :-1], axis=1)
     return dict(zip(("queries", "trainings"), rows, strict=True))

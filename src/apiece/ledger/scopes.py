@@ -26,9 +26,13 @@ from apiece.ledger.codec import BLOCK
 
 Scope: TypeAlias = Mapping[str, str | Sequence[str]]
 
-WHOLE: Final = 2**30  # shares are whole numbers of this, so that parts of accounts are exact
+# A whole account: shares are whole numbers of this, so that parts of accounts are exact.
+WHOLE: Final = 2**30
 DIMENSIONS: Final[tuple[str, ...]] = ("querier", "purpose", "source")
+# The balance of what askers take beyond the shares that they are sure of.
 POOL: Final = "pool"
+# Added to a share before it is rounded down, so that 0.1 of an account is not one unit less.
+_SHARE_TOLERANCE: Final = 1e-6
 _NAME: Final = re.compile(r"[\w][\w .:/-]{0,63}")
 # How ledgers before this rule wrote periods; `find_period` says how they are written.
 _OLDER_PERIODS: Final = {
@@ -41,10 +45,13 @@ _OLDER_PERIODS: Final = {
 
 
 class Ceiling(NamedTuple):
-    """What a charge may bring one balance to; own: of whose share only the excess counts."""
+    """The highest balance to which a charge may bring one scope."""
 
     scope: str
+    # Of `WHOLE`: the part of each account that may be spent in this scope.
     share: int
+    # Of an asker who is sure of a share: their balance and that share. What they charge within it
+    # does not count here.
     own: tuple[str, int] | None = None
 
 
@@ -59,28 +66,42 @@ class Quota(NamedTuple):
     renews: bool = False
 
 
-def part(limits: Integers, share: int) -> Integers:
+def is_account(key: str) -> bool:
+    """Return whether a balance is that of accounts: of all that was charged, or of one period."""
+    return key[:1] in ("", "@")
+
+
+def take_share(limits: Integers, share: int) -> Integers:
     """Return shares of accounts in whole units, rounded down."""
+    # limits · share may need 91 bits; its two halves need 61 each.
     return np.asarray((limits >> 30) * share + ((limits & (WHOLE - 1)) * share >> 30))
 
 
-def takings(
+def compute_takings(
     ceilings: Sequence[Ceiling], limits: Integers, spent: Mapping[str, Integers], charges: Integers
 ) -> list[tuple[str, Integers, Mask]]:
     """Return by scope what charges take of each balance, and whom they bring over the ceiling.
 
-    All but the mask are (people, 2); spent: before the charges, of every ceiling's scope.
+    All but the mask are (people, 2) units; `spent` is what every ceiling's scope has before the
+    charges.
     """
-    result = []
+    takings = []
     for scope, share, own in ceilings:
         taken = charges
-        if own is not None:  # of what the charges add to, only what is beyond the asker's own share
-            before, sure = spent[own[0]], part(limits, own[1])
-            taken = np.maximum(before + charges - sure, 0) - np.maximum(before - sure, 0)
-        over = spent[scope] + taken > (limits if share == WHOLE else part(limits, share))
-        over &= taken > 0  # of a pool that a lowered budget leaves nothing of, nothing is taken
-        result.append((scope, taken, over[:, 0] | over[:, 1]))
-    return result
+        if own is not None:
+            # Of what the asker has charged, only what is beyond their own share counts here.
+            own_scope, own_share = own
+            own_spent = spent[own_scope]
+            sure = take_share(limits, own_share)
+            excess = np.maximum(own_spent - sure, 0)
+            taken = np.maximum(own_spent + charges - sure, 0) - excess
+        highest = limits if share == WHOLE else take_share(limits, share)
+        over = spent[scope] + taken > highest
+        # A pool may be over its ceiling after a budget was lowered; who takes nothing of it may
+        # still charge.
+        over &= taken > 0
+        takings.append((scope, taken, over[:, 0] | over[:, 1]))
+    return takings
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +144,9 @@ class Policy:
             InputError: For anything else, and for a name that could be written in another way.
         """
         policy = cls.from_history(text)
-        for kind, quotas in policy.quotas.items():
+        for dimension, quotas in policy.quotas.items():
             for name in quotas:
-                require_canonical(f"policy: [{kind}] name", name)
+                require_canonical(f"policy: [{dimension}] name", name)
         return policy
 
     @classmethod
@@ -140,14 +161,22 @@ class Policy:
         """
         known = {"version", "unit", "every", *DIMENSIONS}
         table = toml_table(text, "policy", known, "version, unit, every, querier")
-        version, unit, every = table.get("version"), table.get("unit", "person"), table.get("every")
+        version = table.get("version")
+        unit = table.get("unit", "person")
+        every = table.get("every")
         if type(version) is not int or not 0 < version < 2**31:
             raise InputError(f"policy: version = {version!r}; give a whole number from 1 on")
         if unit not in ("person", "person-period"):
             raise InputError(f"policy: unit = {unit!r}; give 'person' or 'person-period'")
-        if (every is not None and every not in PERIODS) or (unit != "person" and every is None):
+        is_unknown = every is not None and every not in PERIODS
+        is_missing = unit != "person" and every is None
+        if is_unknown or is_missing:
             raise InputError(f"policy: every = {every!r}; give one of {', '.join(PERIODS)}")
-        quotas = {name: _quotas(name, table[name], every) for name in DIMENSIONS if name in table}
+        quotas = {
+            dimension: _read_quotas(dimension, table[dimension], every)
+            for dimension in DIMENSIONS
+            if dimension in table
+        }
         policy = cls(version, unit, every, quotas)
         if policy.pool < 0:
             raise InputError("policy: the sure shares are more than a whole account; lower them")
@@ -156,7 +185,8 @@ class Policy:
     @property
     def sure(self) -> dict[str, int]:
         """Return the queriers that are sure of a share, and their shares."""
-        return {name: q.sure for name, q in self.quotas.get("querier", {}).items() if q.sure}
+        queriers = self.quotas.get("querier", {})
+        return {name: quota.sure for name, quota in queriers.items() if quota.sure}
 
     @property
     def pool(self) -> int:
@@ -185,10 +215,10 @@ class Policy:
             InputError: For a scope that the policy does not have, and for a name or a period that
                 could be written in another way.
         """
-        scope = checked_scope(scope)
+        scope = normalize_scope(scope)
         require_canonical_scope(scope)
         if self.unit == "person-period":
-            _periods(self, scope, period_of(at, self.every))
+            _list_periods(self, scope, find_period_at(at, self.every))
         return self.ceilings_in_history(scope, at)
 
     def ceilings_in_history(self, scope: Scope | None, at: str) -> list[Ceiling]:
@@ -201,69 +231,88 @@ class Policy:
         Raises:
             InputError: For a scope that the policy does not have.
         """
-        scope = checked_scope(scope)
-        now, after = period_of(at, self.every), [""]
+        scope = normalize_scope(scope)
+        present = find_period_at(at, self.every)
+        accounts = [""]
         if self.unit == "person-period":
-            after = [f"@{each}" for each in _older_periods(self, scope, now)]
+            accounts = [f"@{period}" for period in _list_older_periods(self, scope, present)]
         elif "period" in scope:
             raise InputError("scope: a period is chosen where the policy's unit is person-period")
-        ceilings = [Ceiling(each, WHOLE) for each in after]
-        for kind in DIMENSIONS:
-            quotas, name = self.quotas.get(kind), scope.get(kind)
+        ceilings = [Ceiling(account, WHOLE) for account in accounts]
+        for dimension in DIMENSIONS:
+            quotas = self.quotas.get(dimension)
             if quotas is None:
                 continue
+            name = scope.get(dimension)
             if name is None or (name not in quotas and "*" not in quotas):
                 known = ", ".join(quotas)
-                raise InputError(f"scope: {kind} = {name!r}; this ledger's policy has {known}")
-            own = str(name) if name in quotas else "*"
-            ceilings += self._of(kind, own, after, now)
+                raise InputError(f"scope: {dimension} = {name!r}; this ledger's policy has {known}")
+            quota_name = str(name) if name in quotas else "*"
+            ceilings += self._list_ceilings(dimension, quota_name, accounts, present)
         return ceilings
 
-    def _of(self, kind: str, name: str, after: list[str], now: str) -> list[Ceiling]:
-        quota, result = self.quotas[kind][name], []
-        for each in after:
-            key = f"{kind}={name}"
-            renews = quota.renews and not each
+    def _list_ceilings(
+        self, dimension: str, name: str, accounts: list[str], present: str
+    ) -> list[Ceiling]:
+        """Return the ceilings of one name, for each account; `present` is the present period."""
+        quota = self.quotas[dimension][name]
+        scope = f"{dimension}={name}"
+        ceilings = []
+        for account in accounts:
+            renews = quota.renews and not account
             if quota.sure or (quota.most < WHOLE and not renews):
-                result.append(Ceiling(key + each, WHOLE if renews else quota.most))
+                ceilings.append(Ceiling(scope + account, WHOLE if renews else quota.most))
             if renews and quota.most < WHOLE:
-                result.append(Ceiling(f"{key}@{now}", quota.most))
-            if kind == "querier" and self.sure:
-                own = (key + each, quota.sure) if quota.sure else None
-                result.append(Ceiling(POOL + each, self.pool, own))
-        return result
+                ceilings.append(Ceiling(f"{scope}@{present}", quota.most))
+            if dimension == "querier" and self.sure:
+                own = (scope + account, quota.sure) if quota.sure else None
+                ceilings.append(Ceiling(POOL + account, self.pool, own))
+        return ceilings
 
 
 NO_POLICY: Final = Policy()
 
 
-def pools(policy: Policy, limits: Integers, spent: Mapping[str, Integers]) -> dict[str, Integers]:
-    """Return what was taken of what nobody is sure of, as this policy begins; spent: by scope."""
-    result, whole = {}, "" if policy.unit == "person" else "@"
-    for key, account in spent.items() if policy.sure else ():
-        if key[:1] == whole:
-            taken = account.copy()
-            for name, share in policy.sure.items():
-                own = spent.get(f"querier={name}{key}", taken[:0])
-                taken[: len(own)] -= np.minimum(own, part(limits[: len(own)], share))
-            result[POOL + key] = taken
-    return result
+def compute_pools(
+    policy: Policy, limits: Integers, spent: Mapping[str, Integers]
+) -> dict[str, Integers]:
+    """Return the spending of each shared pool when a policy starts, (people, 2) units by scope.
+
+    A pool has what accounts have spent beyond the shares of which queriers are sure; `spent` is
+    by scope, and may be of fewer people in scopes of queriers.
+    """
+    pools: dict[str, Integers] = {}
+    if not policy.sure:
+        return pools
+    account_mark = "" if policy.unit == "person" else "@"
+    for key, account in spent.items():
+        if key[:1] != account_mark:
+            continue
+        taken = account.copy()
+        for name, share in policy.sure.items():
+            querier = spent.get(f"querier={name}{key}", taken[:0])
+            people = len(querier)
+            taken[:people] -= np.minimum(querier, take_share(limits[:people], share))
+        pools[POOL + key] = taken
+    return pools
 
 
-def account_of(policy: Policy, scope: Scope, at: str) -> str:
+def name_account(policy: Policy, scope: Scope, at: str) -> str:
     """Return which balance is the account: of a period (the present one by default), or all."""
     if policy.unit == "person":
         return ""
-    now = period_of(at, policy.every)
-    return f"@{(_periods(policy, scope, now) if 'period' in scope else [now])[0]}"
+    present = find_period_at(at, policy.every)
+    if "period" not in scope:
+        return f"@{present}"
+    return f"@{_list_periods(policy, scope, present)[0]}"
 
 
-def accounts_of(policy: Policy, scope: Scope | None) -> list[str]:
+def list_accounts(policy: Policy, scope: Scope | None) -> list[str]:
     """Return which balances a charge in a scope was taken from: of all, or of some periods."""
     if policy.unit == "person":
         return [""]
-    given = checked_scope(scope)["period"]
-    return [f"@{each}" for each in ([given] if isinstance(given, str) else set(given))]
+    periods = normalize_scope(scope)["period"]
+    return [f"@{period}" for period in ([periods] if isinstance(periods, str) else set(periods))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,141 +320,164 @@ class Permits:
     """Who consents to which scope until when, by their places; held to by all charges.
 
     One entry says it of everybody: whoever is not in it, or came later, permits nothing.
-
-    until: (people,) each one's last day, as `date.toordinal`; 0 of those who permit nothing.
-    allowed: (people, queriers, purposes).
     """
 
     queriers: tuple[str, ...]
     purposes: tuple[str, ...]
+    # (people,) The last day of each person's consent, as `date.toordinal`; 0 where they permit
+    # nothing.
     until: Integers = field(repr=False)
+    # (people, queriers, purposes) Whether a person permits it.
     allowed: Mask = field(repr=False)
 
     @classmethod
-    def read(cls, body: Json, blocks: Mapping[int, bytes], people: int) -> Permits:
-        """Return what an entry and its arrays say of so many people."""
-        queriers, purposes = tuple(body["queriers"]), tuple(body["purposes"])
+    def unpack(
+        cls,
+        queriers: tuple[str, ...],
+        purposes: tuple[str, ...],
+        blocks: Mapping[int, bytes],
+        people: int,
+    ) -> Permits:
+        """Return what an entry's arrays say of so many people."""
         cells = len(queriers) * len(purposes)
-        until, allowed = np.zeros(people, np.int64), np.zeros((people, cells), dtype=bool)
+        until = np.zeros(people, np.int64)
+        allowed = np.zeros((people, cells), dtype=bool)
         for block, data in blocks.items():
-            mask, rest = codec.unpack_mask(data)
-            places, size = codec.places(block, mask), int(mask.sum())
-            until[places] = np.frombuffer(rest[: 4 * size], "<u4")
-            bits = np.unpackbits(np.frombuffer(rest[4 * size :], np.uint8), count=size * cells)
-            allowed[places] = bits.reshape(size, cells)
+            mask, packed = codec.unpack_mask(data)
+            places = codec.find_places(block, mask)
+            size = int(mask.sum())
+            days = packed[: 4 * size]
+            until[places] = np.frombuffer(days, "<u4")
+            bits = np.frombuffer(packed[4 * size :], np.uint8)
+            allowed[places] = np.unpackbits(bits, count=size * cells).reshape(size, cells)
         shape = (people, len(queriers), len(purposes))
         return cls(queriers, purposes, until, allowed.reshape(shape))
 
     def pack(self, block: int) -> bytes:
-        """Return what is stored of one block; `read` is the inverse."""
+        """Return what is stored of one block; `unpack` is the inverse."""
         part = slice(block * BLOCK, (block + 1) * BLOCK)
         mask = self.until[part] > 0
-        until, bits = self.until[part][mask].astype("<u4"), np.packbits(self.allowed[part][mask])
-        return codec.pack_mask(mask, until.tobytes() + bits.tobytes())
+        days = self.until[part][mask].astype("<u4")
+        bits = np.packbits(self.allowed[part][mask])
+        return codec.pack_mask(mask, days.tobytes() + bits.tobytes())
 
     def hold(self, scope: Scope, at: str, people: int) -> Mask:
         """Return which of the first people permit all that a scope leaves open, at an ISO time."""
-        own = permitted(self.allowed[:people], self.queriers, self.purposes, scope)
+        today = date.fromisoformat(at[:10]).toordinal()
+        in_scope = permitted(self.allowed[:people], self.queriers, self.purposes, scope)
         result = np.zeros(people, dtype=bool)
-        result[: own.size] = own & (self.until[:people] >= date.fromisoformat(at[:10]).toordinal())
+        result[: in_scope.size] = in_scope & (self.until[:people] >= today)
         return result
 
 
-def _periods(policy: Policy, scope: Scope, now: str) -> list[str]:
-    """Return the periods of a scope, none of which begins after `now`, each once."""
-    named = _named_periods(scope)
+def _list_periods(policy: Policy, scope: Scope, present: str) -> list[str]:
+    """Return the periods of a scope, none of which begins after the present one, each once."""
+    periods = _read_periods(scope)
     every = str(policy.every)
-    for each in named:
-        if find_period(each, every) is None or not each <= now:
-            raise _odd_periods(policy, scope, now)
-    if not named:
-        raise _odd_periods(policy, scope, now)
-    return named
+    for period in periods:
+        if find_period(period, every) is None or not period <= present:
+            raise _report_periods(policy, scope, present)
+    if not periods:
+        raise _report_periods(policy, scope, present)
+    return periods
 
 
-def _older_periods(policy: Policy, scope: Scope, now: str) -> list[str]:
+def _list_older_periods(policy: Policy, scope: Scope, present: str) -> list[str]:
     """Return the periods of a charge in the history, as they once could be written."""
-    named = _named_periods(scope)
+    periods = _read_periods(scope)
     form = re.compile(_OLDER_PERIODS[str(policy.every)])
-    if not named or not all(form.fullmatch(each) and each <= now for each in named):
-        raise _odd_periods(policy, scope, now)
-    return named
+    if not periods or not all(form.fullmatch(period) and period <= present for period in periods):
+        raise _report_periods(policy, scope, present)
+    return periods
 
 
-def _named_periods(scope: Scope) -> list[str]:
-    names = scope.get("period", ())
-    return [names] if isinstance(names, str) else sorted(set(names))
+def _read_periods(scope: Scope) -> list[str]:
+    periods = scope.get("period", ())
+    return [periods] if isinstance(periods, str) else sorted(set(periods))
 
 
-def _odd_periods(policy: Policy, scope: Scope, now: str) -> InputError:
-    named = scope.get("period", ())
-    shown = plain(named) if isinstance(named, str) else plain(", ".join(named))
+def _report_periods(policy: Policy, scope: Scope, present: str) -> InputError:
+    """Return the error for periods that cannot be charged."""
+    periods = scope.get("period", ())
+    shown = plain(periods) if isinstance(periods, str) else plain(", ".join(periods))
     return InputError(
         f"scope: period = '{shown}'; name the {policy.every} of the data that is read, as it is "
-        f"in the calendar, written as {now}, which is the last"
+        f"in the calendar, written as {present}, which is the last"
     )
 
 
-def _quotas(kind: str, table: object, every: str | None) -> dict[str, Quota]:
+def _read_quotas(dimension: str, table: object, every: str | None) -> dict[str, Quota]:
     if not isinstance(table, dict) or not table:
-        raise InputError(f"policy: [{kind}]: give a table for each name, as [{kind}.name]")
-    result = {}
-    for name, own in table.items():
-        where = f"policy: [{kind}.{name}]"
-        known = {"quota", "renews"} | ({"sure"} if kind == "querier" and name != "*" else set())
-        if not isinstance(own, dict) or own.keys() - known or not (name == "*" or _fits(name)):
-            raise InputError(f"{where}: a name of up to 64 letters may have {sorted(known)}")
-        shares = [own.get("quota", 1), own.get("sure", 0)]
-        for share in shares:
-            if type(share) not in (int, float) or not 0 <= share <= 1:
-                raise InputError(f"{where}: {share!r} is no share; give one from 0 to 1")
-        most, sure = (int(share * WHOLE + 1e-6) for share in shares)
-        renews = own.get("renews", False)
-        if type(renews) is not bool or (renews and every is None):
-            raise InputError(f"{where}: renews = {renews!r}; true needs `every` beside `version`")
-        if sure > most and not renews:
-            raise InputError(f"{where}: sure of more than the quota; raise the quota")
-        result[name] = Quota(most, sure, renews)
-    return result
+        raise InputError(
+            f"policy: [{dimension}]: give a table for each name, as [{dimension}.name]"
+        )
+    return {name: _read_quota(dimension, name, entry, every) for name, entry in table.items()}
 
 
-def _fits(name: object) -> bool:
+def _read_quota(dimension: str, name: str, table: object, every: str | None) -> Quota:
+    where = f"policy: [{dimension}.{name}]"
+    known = {"quota", "renews"}
+    if dimension == "querier" and name != "*":
+        known.add("sure")
+    has_name = name == "*" or _is_name(name)
+    if not isinstance(table, dict) or table.keys() - known or not has_name:
+        raise InputError(f"{where}: a name of up to 64 letters may have {sorted(known)}")
+    shares = [table.get("quota", 1), table.get("sure", 0)]
+    for share in shares:
+        if type(share) not in (int, float) or not 0 <= share <= 1:
+            raise InputError(f"{where}: {share!r} is no share; give one from 0 to 1")
+    highest, sure = (int(share * WHOLE + _SHARE_TOLERANCE) for share in shares)
+    renews = table.get("renews", False)
+    if type(renews) is not bool or (renews and every is None):
+        raise InputError(f"{where}: renews = {renews!r}; true needs `every` beside `version`")
+    if sure > highest and not renews:
+        raise InputError(f"{where}: sure of more than the quota; raise the quota")
+    return Quota(highest, sure, renews)
+
+
+def _is_name(name: object) -> bool:
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
-def checked_scope(scope: Scope | None) -> Json:
-    """Return a scope as it is kept. Raises `InputError` for what is none."""
-    kept = {} if scope is None else dict(scope)
-    for kind, name in kept.items():
-        names = [name] if isinstance(name, str) else name
-        several = kind == "period" and isinstance(names, list | tuple)
-        if kind not in (*DIMENSIONS, "period") or not (several or isinstance(name, str)):
-            raise InputError(f"scope: {kind!r} = {name!r}; give querier, purpose, source, period")
-        if not all(_fits(each) for each in names):
-            raise InputError(f"scope: {kind} = {name!r}; give up to 64 letters and digits")
-        kept[kind] = list(names) if several else name
-    return kept
+def normalize_scope(scope: Scope | None) -> Json:
+    """Return a scope as the ledger keeps it. Raises `InputError` for what is none."""
+    result = {} if scope is None else dict(scope)
+    for dimension, value in result.items():
+        names = [value] if isinstance(value, str) else value
+        several = dimension == "period" and isinstance(names, list | tuple)
+        is_known = dimension in (*DIMENSIONS, "period")
+        if not is_known or not (several or isinstance(value, str)):
+            raise InputError(
+                f"scope: {dimension!r} = {value!r}; give querier, purpose, source, period"
+            )
+        if not all(_is_name(name) for name in names):
+            raise InputError(f"scope: {dimension} = {value!r}; give up to 64 letters and digits")
+        result[dimension] = list(names) if several else value
+    return result
 
 
 def read_scope(text: str) -> Json:
     """Return the scope in a text such as "querier=clinic,purpose=research"."""
-    pairs = [each.partition("=") for each in text.split(",")]
-    kept: dict[str, str | list[str]] = {}
-    for kind, sign, name in ((k.strip(), s, n.strip()) for k, s, n in pairs):
-        if not sign or (kind in kept and kind != "period"):
+    scope: dict[str, str | list[str]] = {}
+    for pair in text.split(","):
+        dimension, sign, name = (part.strip() for part in pair.partition("="))
+        if not sign or (dimension in scope and dimension != "period"):
             raise InputError(f"scope = {text!r}; give it as querier=NAME,purpose=NAME")
-        kept[kind] = [*kept.get("period", []), name] if kind == "period" else name
-    return checked_scope(kept)
+        if dimension == "period":
+            scope[dimension] = [*scope.get("period", []), name]
+        else:
+            scope[dimension] = name
+    return normalize_scope(scope)
 
 
 def require_canonical_scope(scope: Scope) -> None:
     """Raise `InputError` for a name in a scope that could be written in another way."""
-    for kind, names in scope.items():
-        for each in [names] if isinstance(names, str) else names:
-            require_canonical(f"scope: {kind}", each)
+    for dimension, value in scope.items():
+        for name in [value] if isinstance(value, str) else value:
+            require_canonical(f"scope: {dimension}", name)
 
 
-def period_of(at: str, every: str | None) -> str:
+def find_period_at(at: str, every: str | None) -> str:
     """Return the period of a moment, so that later ones sort after it; "" where there are none."""
     day = datetime.fromisoformat(at).astimezone(UTC).date() if "T" in at else date.fromisoformat(at)
     return "" if every is None else name_period(day, every)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -17,12 +16,23 @@ from apiece._types import Ids, Integers
 from apiece.errors import DataError, StateError
 from apiece.ledger import accounts, chain, codec, schema
 from apiece.ledger.anchor import Anchor, Heads, memory_of
-from apiece.ledger.chain import Head, Last, Trail, hold
-from apiece.ledger.database import is_missing, made_private, name, opened, sqlite_file, transaction
+from apiece.ledger.chain import Head, Tip, Trail, lock_head
+from apiece.ledger.database import (
+    create_private,
+    is_missing,
+    open_transaction,
+    show_address,
+    sqlite_file,
+    transaction,
+)
 from apiece.ledger.directory import Directory
+from apiece.ledger.entries import InitEntry
 from apiece.ledger.verify import LedgerVerification, verify
 
+# New people's ids and terms.
 Enrolment = tuple[Ids, codec.Terms]
+# The number of the lock of PostgreSQL under which ledgers are made; no other program has it.
+_CREATION_LOCK = 7307199140915
 
 
 def is_there(engine: sa.Engine) -> bool:
@@ -30,60 +40,63 @@ def is_there(engine: sa.Engine) -> bool:
     if is_missing(engine):
         return False
     with transaction(engine, writes=False) as connection:
-        if not schema.exists(connection):
+        if not schema.has_ledger(connection):
             return False
-        schema.check_version(name(engine), meta(connection, "schema"))
+        schema.check_version(show_address(engine), read_setting(connection, "schema"))
     return True
 
 
-def none_there(engine: sa.Engine) -> DataError:
+def report_missing(engine: sa.Engine) -> DataError:
     """Return the error for an address without a ledger."""
-    return DataError(f"ledger {name(engine)}: no ledger there; run `apiece ledger init`")
+    return DataError(f"ledger {show_address(engine)}: no ledger there; run `apiece ledger init`")
 
 
-def make(engine: sa.Engine, people: Enrolment | None) -> Last | None:
+def make_ledger(engine: sa.Engine, people: Enrolment | None) -> Tip | None:
     """Make a ledger, all or nothing; return its last entry, None where one was there first."""
     if people is not None:
-        codec.require_canonical_ids(people[0])
-    with made_private(engine), transaction(engine, writes=True) as connection:
-        _alone(connection)
-        if schema.exists(connection):
+        ids, _ = people
+        codec.require_canonical_ids(ids)
+    with create_private(engine), transaction(engine, writes=True) as connection:
+        _lock_creation(connection)
+        if schema.has_ledger(connection):
             return None
         if connection.dialect.name == "sqlite" and sa.inspect(connection).get_table_names():
             raise StateError(
-                f"ledger {name(engine)}: is a database of something else; it is left untouched, "
-                "give the name of a new file"
+                f"ledger {show_address(engine)}: is a database of something else; it is left "
+                "untouched, give the name of a new file"
             )
         salt = secrets.token_bytes(32)
-        schema.create(connection, salt)
-        body = {"kind": "init", "units": [codec.UNIT, codec.SLACK_UNIT]}
-        last = chain.append(connection, salt, Last(-1, b"", 0), body, [])
+        schema.create_tables(connection, salt)
+        start = Tip(-1, b"", 0)
+        tip = chain.append(connection, salt, start, InitEntry().to_body(), [])
         if people is not None:
-            Directory(salt).find(people[0])  # refuses an id that occurs twice
-            last = accounts.add(connection, salt, last, *people)
-        return last
+            ids, terms = people
+            # Finding nobody refuses an id that occurs twice.
+            Directory(salt).find(ids)
+            tip = accounts.open_accounts(connection, salt, tip, ids, terms)
+        return tip
 
 
 def read_salt(engine: sa.Engine) -> bytes:
     """Return a ledger's salt. Raises `StateError` where its first entry is damaged."""
     with transaction(engine, writes=False) as connection, chain.naming_damage():
-        salt = bytes.fromhex(meta(connection, "salt"))
+        salt = bytes.fromhex(read_setting(connection, "salt"))
         chain.check_first_entry(connection, salt)
         return salt
 
 
-def meta(connection: sa.Connection, key: str) -> str:
+def read_setting(connection: sa.Connection, key: str) -> str:
     """Return a setting of the ledger. Raises `StateError` where it is missing."""
-    result: Any = schema.meta(connection).get(key)
-    if result is None:
+    setting = schema.read_settings(connection).get(key)
+    if setting is None:
         raise StateError(f"ledger: its setting {key!r} is missing; restore a backup")
-    return str(result)
+    return setting
 
 
-def _alone(connection: sa.Connection) -> None:
+def _lock_creation(connection: sa.Connection) -> None:
     """Wait for another process that makes this ledger; SQLite has one writer anyway."""
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7307199140915)")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
 
 
 @dataclass(slots=True)
@@ -91,7 +104,7 @@ class Reading:
     """A transaction on a history that was checked, and its last entry."""
 
     connection: sa.Connection
-    last: Last
+    tip: Tip
 
 
 class LedgerStore:
@@ -101,14 +114,17 @@ class LedgerStore:
     """
 
     def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
-        self.engine, self._anchor = engine, anchor
+        self.engine = engine
         self.salt = read_salt(engine)
-        self.trail, self._directory = Trail(self.salt), Directory(self.salt)
-        self._memory, self._mutex = memory_of(self.salt), threading.RLock()
+        self.trail = Trail(self.salt)
+        self._anchor = anchor
+        self._directory = Directory(self.salt)
+        self._memory = memory_of(self.salt)
+        self._mutex = threading.RLock()
 
     def directory(self, reading: Reading) -> Directory:
         """Return the places of everyone there is."""
-        self._directory.refresh(reading.connection, reading.last.people)
+        self._directory.refresh(reading.connection, reading.tip.people)
         return self._directory
 
     def enroll(
@@ -122,68 +138,86 @@ class LedgerStore:
     ) -> Integers:
         """Change the terms of who has an account and did not withdraw, add the others; all places.
 
-        keep, lower: as of `amend`.
+        keep, lower: as of `amend_accounts`.
         """
+        connection = writing.connection
         places = self.directory(writing).find(ids)
-        new, at = places < 0, writing.connection
-        codec.require_canonical_ids(ids[new])
-        known = ~new & ~codec.among(places, self.trail.withdrawn)
-        own = ids[known], places[known], terms[known]
-        last = accounts.amend(at, self.salt, writing.last, *own, keep, lower, self.trail.policy)
-        places[new] = last.people + np.arange(int(new.sum()))
-        writing.last = accounts.add(at, self.salt, last, ids[new], terms[new])
+        is_new = places < 0
+        codec.require_canonical_ids(ids[is_new])
+        amended = ~is_new & ~codec.mark_members(places, self.trail.withdrawn)
+        tip = accounts.amend_accounts(
+            connection,
+            self.salt,
+            writing.tip,
+            ids[amended],
+            places[amended],
+            terms[amended],
+            keep,
+            lower,
+            self.trail.policy,
+        )
+        places[is_new] = tip.people + np.arange(int(is_new.sum()))
+        writing.tip = accounts.open_accounts(connection, self.salt, tip, ids[is_new], terms[is_new])
         return places
 
     def verify(self, head: Head | None) -> LedgerVerification:
         """Recompute everything from the history, and hold it against all heads that are kept."""
-        result = self._anchor.read(whole=True)
-        kept, seen = result.digests, self._memory.last
-        for each in (None if seen is None else seen.head, head):
-            if each is not None and kept.setdefault(*each) != each.digest:
-                raise StateError(f"head {each.number}: another digest of that entry is kept")
-        gone = None if result.beside else self._anchor.beside
-        return verify(self.engine, self.salt, kept, None if gone is None else gone.called)
+        heads = self._anchor.read(whole=True)
+        digests = heads.digests
+        seen = self._memory.tip
+        for known in (None if seen is None else seen.head, head):
+            if known is not None and digests.setdefault(*known) != known.digest:
+                raise StateError(f"head {known.number}: another digest of that entry is kept")
+        lost_file = None
+        if not heads.beside and self._anchor.beside is not None:
+            lost_file = self._anchor.beside.label
+        return verify(self.engine, self.salt, digests, lost_file)
 
     @property
     def files(self) -> list[Path]:
         """The files of an SQLite ledger, and those in which heads are kept."""
         store = sqlite_file(self.engine)
-        kept = [file.path for file in self._anchor.files]
-        return kept if store is None else [store, *kept]
+        heads = [file.path for file in self._anchor.files]
+        return heads if store is None else [store, *heads]
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
         """Read from a history that was checked to its end, one thread at a time."""
         with self._mutex:
             # Whatever is remembered before the database is looked at is in what is seen of it.
-            seen, kept = self._memory.last, self._anchor.read()
-            with opened(self.engine, writes=False) as connection, chain.naming_damage():
-                last = self._followed(connection, seen, kept)
-                self._anchor.keep(last, kept, must=False)  # before anything of it goes out
-                yield Reading(connection, last)
+            seen = self._memory.tip
+            kept = self._anchor.read()
+            with open_transaction(self.engine, writes=False) as connection, chain.naming_damage():
+                tip = self._follow(connection, seen, kept)
+                # Kept before anything of it goes out.
+                self._anchor.keep(tip, kept, must=False)
+                yield Reading(connection, tip)
 
     @contextmanager
     def writing(self) -> Iterator[Reading]:
-        """Write to a checked history, as its only writer; `last` is remembered afterwards.
+        """Write to a checked history, as its only writer; `tip` is remembered afterwards.
 
         The store is looked at once more then: a copy may have been put in its place meanwhile.
         """
         with self._mutex, self._memory.writing:
-            self._anchor.check_writable()  # before a charge that could not be kept
-            with opened(self.engine, writes=True) as connection, chain.naming_damage():
-                hold(connection)
-                seen, kept = self._memory.last, self._anchor.read()  # nobody writes now
-                writing = Reading(connection, self._followed(connection, seen, kept))
+            # Before a charge that could not be kept.
+            self._anchor.check_writable()
+            with open_transaction(self.engine, writes=True) as connection, chain.naming_damage():
+                lock_head(connection)
+                # Nobody writes from here on, and so these are no older than the store.
+                seen = self._memory.tip
+                kept = self._anchor.read()
+                writing = Reading(connection, self._follow(connection, seen, kept))
                 yield writing
-            self._memory.see(writing.last)
-            self._anchor.keep(writing.last, kept)
-            with opened(self.engine, writes=False) as connection:
-                chain.require(connection, writing.last)
+            self._memory.see(writing.tip)
+            self._anchor.keep(writing.tip, kept)
+            with open_transaction(self.engine, writes=False) as connection:
+                chain.require_entry(connection, writing.tip)
 
-    def _followed(self, connection: sa.Connection, seen: Last | None, kept: Heads) -> Last:
+    def _follow(self, connection: sa.Connection, seen: Tip | None, kept: Heads) -> Tip:
         """Return the last entry of a history that has all that is remembered of it."""
-        last = self.trail.follow(connection, kept.digests)
+        tip = self.trail.follow(connection, kept.digests)
         self.trail.require_seen(seen)
-        self._anchor.require_any(last, kept, charged=bool(self.trail.reserved))
-        self._memory.see(last)
-        return last
+        self._anchor.require_any(tip, kept, charged=bool(self.trail.reserved))
+        self._memory.see(tip)
+        return tip

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from apiece._identifiers import find_flaw, find_flawed, find_period
-from apiece._types import Ids, Integers, Json, Mask
-from apiece.errors import InputError, StateError
-from apiece.ledger import accounts, codec, schema
-from apiece.ledger.accounts import PERSONS, Stored, padded
-from apiece.ledger.chain import Head, Trail, state_root
-from apiece.ledger.codec import BLOCK, TERMS, entry_digest, payload_root
+from apiece._types import Ids, Integers, Mask
+from apiece.errors import StateError
+from apiece.ledger import accounts, codec, fold, schema
+from apiece.ledger.accounts import PEOPLE_ROWS, BlockRows
+from apiece.ledger.chain import Head, Trail, digest_state
+from apiece.ledger.codec import BLOCK, digest_entry, digest_payloads
 from apiece.ledger.database import transaction
+from apiece.ledger.entries import LedgerEntry, read_entry
+from apiece.ledger.fold import Fold, FoldedBlock
 from apiece.ledger.schema import BALANCE, ENTRY, HEAD, PAYLOAD, PEOPLE, SCOPE, VERSION
-from apiece.ledger.scopes import ACCOUNT, NO_POLICY, Ceiling, Permits, Policy, pools, takings
 
-SPAN: Final = 256  # blocks folded at a time: a million people
+# What each entry says, by its number; those that cannot be read are missing.
+Contents = dict[int, LedgerEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,361 +57,251 @@ class LedgerVerification:
         return not self.problems
 
 
-@dataclass(slots=True, repr=False)
-class _FoldedBlock:
-    """Ids, terms and spending of a block of people, as the history alone tells them."""
-
-    ids: Ids
-    terms: codec.Terms
-    spent: dict[str, Integers]  # by scope; "" is the whole account
-    limits: Integers = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.limits = codec.limits(self.terms)
-
-
-@dataclass(slots=True, repr=False)
-class _Fold:
-    """The entries' content and, some blocks at a time, the sums of their arrays."""
-
-    bodies: dict[int, Json] = field(default_factory=dict)
-    policy: Policy = NO_POLICY
-    policies: dict[int, Policy] = field(default_factory=dict)
-    waiting: list[int] = field(default_factory=list)  # entries with policies, to be applied
-    ceilings: dict[int, list[Ceiling]] = field(default_factory=dict)
-    withdrawn: dict[int, Mask] = field(default_factory=dict)
-    consented: float = math.inf  # the first entry with consents
-    permits: dict[int, Permits] = field(default_factory=dict)  # by block
-    reserved: set[str] = field(default_factory=set)
-    committed: set[str] = field(default_factory=set)
-    blocks: dict[int, _FoldedBlock] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    older: dict[str, int] = field(default_factory=dict)  # odd identifiers by what they are of
-
-    def _note_odd(self, what: str, many: int) -> None:
-        if many:
-            self.older[what] = self.older.get(what, 0) + many
-
-    def _note_odd_scope(self, scope: Json) -> None:
-        every = self.policy.every
-        for kind, names in scope.items():
-            for each in [names] if isinstance(names, str) else names:
-                odd = find_flaw(each) is not None
-                if kind == "period" and every is not None:
-                    odd = find_period(each, every) is None
-                self._note_odd(f"names of a {kind} in charges", odd)
-
-    @property
-    def notes(self) -> list[str]:
-        """Return a line for each kind of identifier that older ledgers took."""
-        return [
-            f"{many} {what} could be written in another way, and a new one would be refused; they "
-            "are read as they are"
-            for what, many in self.older.items()
-        ]
-
-    def meet(self, number: int, body: Json) -> None:
-        """Note what an entry is; its arrays come later."""
-        kind = body["kind"]
-        match kind:
-            case "enroll" | "amend" | "init" | "withdraw":
-                pass
-            case "consent":
-                self.consented = min(self.consented, number)
-            case "policy":
-                after, before = Policy.from_history(body["policy"]), self.policy
-                if after.version <= before.version or (after.unit != before.unit and self.reserved):
-                    self.problems.append(f"entry {number}: a policy that cannot follow the last")
-                self.policy = self.policies[number] = after
-            case "reserve":
-                if body["analysis"] in self.reserved:
-                    self.problems.append(
-                        f"entry {number}: analysis {body['analysis']!r} is reserved twice"
-                    )
-                self.reserved.add(body["analysis"])
-                self._note_odd("ids of analyses", find_flaw(body["analysis"]) is not None)
-                self._note_odd_scope(body.get("scope", {}))
-                try:
-                    self.ceilings[number] = self.policy.ceilings_in_history(
-                        body.get("scope"), body["at"]
-                    )
-                except InputError as error:
-                    self.problems.append(f"entry {number}: {error}")
-                    self.ceilings[number] = list(ACCOUNT)
-            case "commit":
-                if body["analysis"] not in self.reserved or body["analysis"] in self.committed:
-                    self.problems.append(f"entry {number}: commits what is not reserved")
-                self.committed.add(body["analysis"])
-            case _:
-                self.problems.append(f"entry {number}: unknown kind {kind!r}")
-        self.bodies[number] = body
-
-    def apply(self, number: int, block: int, data: bytes) -> None:
-        """Add an entry's array of one block to what the earlier ones made of it."""
-        match self.bodies.get(number, {}).get("kind"):
-            case "enroll":
-                ids, terms = codec.unpack_enrolled(data)
-                flawed = find_flawed(ids)
-                self._note_odd("ids of persons", 0 if flawed is None else flawed[1])
-                spent = {"": codec.nothing(ids.size)}
-                if block in self.blocks:
-                    old = self.blocks[block]
-                    ids, terms = np.concatenate([old.ids, ids]), np.concatenate([old.terms, terms])
-                    spent = {**old.spent, "": padded(old.spent[""], ids.size)}
-                self.blocks[block] = _FoldedBlock(ids, terms, spent)
-            case "amend":
-                mask, rest = codec.unpack_mask(data)
-                terms = self.blocks[block].terms.copy()
-                terms[mask] = np.frombuffer(rest, TERMS)
-                own = self.blocks[block] = replace(self.blocks[block], terms=terms)
-                if self.bodies[number].get("pools"):
-                    own.spent |= pools(self._policy_at(number), own.limits, own.spent)
-                if (own.spent[""] > own.limits).any():
-                    self.problems.append(f"entry {number}: someone in block {block} is over budget")
-            case "withdraw":
-                mask = codec.unpack_mask(data)[0]
-                self.withdrawn.setdefault(block, np.zeros(BLOCK, bool))[: mask.size] |= mask
-            case "consent":
-                self.permits[block] = Permits.read(self.bodies[number], {0: data}, BLOCK)
-            case "reserve":
-                self._charge(number, block, data)
-
-    def _policy_at(self, number: int) -> Policy:
-        """Return the policy that held when an entry was written."""
-        earlier = [each for each in self.policies if each < number]
-        return self.policies[max(earlier)] if earlier else NO_POLICY
-
-    def share_out(self, before: int) -> None:
-        """Let the policies of the entries before this one begin to hold."""
-        for number in [each for each in self.waiting if each < before]:
-            self.waiting.remove(number)
-            for own in self.blocks.values():
-                own.spent |= pools(self.policies[number], own.limits, own.spent)
-
-    def _charge(self, number: int, block: int, data: bytes) -> None:
-        """Add what an entry charged to all that it counts in; note what it may not have charged."""
-        (mask, charges), own = codec.unpack_charges(data), self.blocks[block]
-        if charges.size and not (charges.min() >= 0 and charges.max() <= codec.CAP):
-            self.problems.append(f"entry {number}: charges of block {block} out of range")
-        gone = self.withdrawn.get(block)
-        if gone is not None and (gone[: mask.size] & mask).any():
-            self.problems.append(f"entry {number}: someone in block {block} had withdrawn")
-        if self.consented < number:
-            said, body = self.permits.get(block), self.bodies[number]
-            scope, at = body.get("scope", {}), body["at"]
-            if (mask if said is None else mask & ~said.hold(scope, at, mask.size)).any():
-                self.problems.append(f"entry {number}: someone in block {block} did not permit it")
-        people = len(own.limits)
-        who = np.zeros(people, dtype=bool)
-        who[: mask.size] = mask
-        full = charges
-        if not who.all():  # nothing of the others
-            full = codec.nothing(people)
-            full[who] = charges
-        ceilings = self.ceilings[number]
-        own.spent |= {key: padded(own.spent.get(key), people) for key, *_ in ceilings}
-        for key, taken, over in takings(ceilings, own.limits, own.spent, full):
-            if (over & who).any():
-                limit = f"scope {key!r}" if key else "budget"
-                self.problems.append(f"entry {number}: someone in block {block} is over {limit}")
-            own.spent[key] += taken
-
-
 def verify(
-    engine: sa.Engine, salt: bytes, kept: Mapping[int, str], gone: str | None = None
+    engine: sa.Engine, salt: bytes, kept: Mapping[int, str], lost_file: str | None = None
 ) -> LedgerVerification:
     """Return what `Ledger.verify` promises; damage becomes a problem, not an exception.
 
     The entries are read once for their digests and once more, a million people at a time, for what
-    they add up to. kept: digests kept outside, by entry. gone: a head file that is missing.
+    they add up to.
+
+    kept: digests kept outside, by entry. lost_file: a head file that is missing.
     """
-    fold = _Fold()
-    last, people = Head(-1, ""), 0
+    sums = Fold()
+    contents: Contents = {}
+    head = Head(-1, "")
+    people = 0
     try:
         with transaction(engine, writes=False) as connection:
-            _check_file(connection, fold.problems)
-            last = _walk(connection, salt, kept, fold)
-            if gone is not None and fold.reserved:
-                fold.problems.append(f"{gone}: missing or empty")
-            people = _compare(connection, salt, fold)
-            _compare_head(connection, salt, last, people, fold.problems)
+            _check_file(connection, sums.problems)
+            head = _check_digests(connection, salt, kept, sums, contents)
+            if lost_file is not None and sums.reserved:
+                sums.problems.append(f"{lost_file}: missing or empty")
+            people = _compare_tables(connection, salt, sums, contents)
+            _compare_head(connection, salt, head, people, sums.problems)
     except (StateError, DBAPIError, *codec.DAMAGE) as error:
-        said = str(error).splitlines() or [type(error).__name__]
-        fold.problems.append(f"stopped: {said[0]}")
-    problems, notes = tuple(dict.fromkeys(fold.problems)), tuple(fold.notes)
-    return LedgerVerification(last.number + 1, people, last, problems, notes)
+        lines = str(error).splitlines() or [type(error).__name__]
+        sums.problems.append(f"stopped: {lines[0]}")
+    problems = tuple(dict.fromkeys(sums.problems))
+    return LedgerVerification(head.number + 1, people, head, problems, tuple(sums.notes))
 
 
 def _check_file(connection: sa.Connection, problems: list[str]) -> None:
-    for result in schema.strangers(connection):
-        problems += [f"database: {each} is not of this ledger" for each in result]
+    """Note what in the database is not of the ledger, and what SQLite finds wrong with its file."""
+    acting, idle = schema.list_strangers(connection)
+    problems += [f"database: {stranger} is not of this ledger" for stranger in (*acting, *idle)]
     if connection.dialect.name == "sqlite":
-        result = [str(r[0]) for r in connection.exec_driver_sql("PRAGMA integrity_check(20)")]
-        problems += [f"database file: {line}" for line in result if line != "ok"]
+        rows = connection.exec_driver_sql("PRAGMA integrity_check(20)")
+        lines = [str(line) for (line,) in rows]
+        problems += [f"database file: {line}" for line in lines if line != "ok"]
 
 
-def _walk(connection: sa.Connection, salt: bytes, kept: Mapping[int, str], fold: _Fold) -> Head:
-    """Recompute the chain of digests, noting each entry; return the last one's."""
-    previous, expected = b"", 0
+def _check_digests(
+    connection: sa.Connection, salt: bytes, kept: Mapping[int, str], sums: Fold, contents: Contents
+) -> Head:
+    """Recompute the chain of digests, and check each entry's content; return the last one's head.
+
+    What can be read is added to `contents`.
+    """
+    previous = b""
+    expected = 0
     wanted = dict(kept)
-    for number, body, digest, stored, root in _entries(connection, salt):
+    for number, body, digest, stored_arrays, arrays in _read_entries(connection, salt):
         if number != expected:
-            fold.problems.append(f"entry {expected}: missing")
-        if root != stored or digest != entry_digest(salt, previous, body, root):
-            fold.problems.append(f"entry {number}: its digest is not that of its content")
+            sums.report(expected, "missing")
+        if arrays != stored_arrays or digest != digest_entry(salt, previous, body, arrays):
+            sums.report(number, "its digest is not that of its content")
         try:
             content = json.loads(body)
             if content["number"] != number:
-                fold.problems.append(f"entry {number}: says it is entry {content['number']}")
-            fold.meet(number, content)
+                sums.report(number, f"says it is entry {content['number']}")
+            entry = read_entry(content)
+            entry.check(sums, number)
+            contents[number] = entry
         except codec.DAMAGE as error:
-            fold.problems.append(f"entry {number}: cannot be read ({type(error).__name__})")
-        previous, expected = digest, number + 1
+            sums.report(number, f"cannot be read ({type(error).__name__})")
+        previous = digest
+        expected = number + 1
         if wanted.get(number) == digest.hex():
             del wanted[number]
-    fold.problems += [f"entry {n}: not the one whose digest was kept" for n in sorted(wanted)]
+    for number in sorted(wanted):
+        sums.report(number, "not the one whose digest was kept")
     return Head(expected - 1, previous.hex())
 
 
-def _entries(
+def _read_entries(
     connection: sa.Connection, salt: bytes
 ) -> Iterator[tuple[int, str, bytes, bytes, bytes]]:
     """Yield number, body, digest, and the digest of the arrays as stored and as recomputed."""
-    numbers = {_whole(n) for (n,) in connection.execute(sa.select(PAYLOAD.c.number).distinct())}
+    with_arrays = connection.execute(sa.select(PAYLOAD.c.number).distinct())
+    numbers = {_require_whole(number) for (number,) in with_arrays}
     for row in connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all():
-        number = _whole(row.number)
-        root = payload_root(salt, schema.payloads(connection, number) if number in numbers else ())
+        number = _require_whole(row.number)
+        payloads = schema.read_payloads(connection, number) if number in numbers else ()
+        arrays = digest_payloads(salt, payloads)
         numbers.discard(number)
-        yield number, str(row.body), bytes(row.digest), bytes(row.payload_root), root
+        yield number, str(row.body), bytes(row.digest), bytes(row.payload_root), arrays
     if numbers:
         raise StateError(f"entry {min(numbers)}: has charges but is missing")
 
 
-def _whole(number: object) -> int:
+def _require_whole(number: object) -> int:
     """Return a number that is stored as a whole one: SQLite keeps a fraction as it is given."""
     if type(number) is not int:
         raise StateError(f"number {number!r}: is not a whole one")
     return number
 
 
-def _compare(connection: sa.Connection, salt: bytes, fold: _Fold) -> int:
+def _compare_tables(connection: sa.Connection, salt: bytes, sums: Fold, contents: Contents) -> int:
     """Compare people and balances with what the history adds up to; return how many people."""
-    there = [
-        {_whole(n) for (n,) in connection.execute(sa.select(table.c.block).distinct())}
-        for table in (PAYLOAD, PEOPLE, BALANCE, SCOPE)
-    ]
-    numbers = sorted(set().union(*there))
+    payload_blocks = _list_blocks(connection, PAYLOAD)
+    people_blocks = _list_blocks(connection, PEOPLE)
+    balance_blocks = _list_blocks(connection, BALANCE)
+    scope_blocks = _list_blocks(connection, SCOPE)
+    blocks = sorted(payload_blocks | people_blocks | balance_blocks | scope_blocks)
     sizes: list[int] = []
-    for start in range(0, len(numbers), SPAN):
-        part = numbers[start : start + SPAN]
-        _apply(connection, part, fold)
-        fold.share_out(len(fold.bodies))
-        _compare_blocks(connection, salt, part, fold)
-        sizes += [fold.blocks[b].ids.size if b in fold.blocks else 0 for b in part]
+    for start in range(0, len(blocks), fold.SPAN):
+        part = blocks[start : start + fold.SPAN]
+        _fold_blocks(connection, part, sums, contents)
+        sums.start_policies(len(contents))
+        _compare_blocks(connection, salt, part, sums)
+        sizes += [sums.blocks[block].ids.size if block in sums.blocks else 0 for block in part]
     filled = len(sizes) - sizes.count(0)
-    if numbers[:filled] != list(range(filled)) or any(n != BLOCK for n in sizes[: filled - 1]):
-        fold.problems.append("people: the history leaves places free between them")
-    for name, result in zip(("people", "balances"), there[1:3], strict=True):
-        if len(result) != filled:
-            fold.problems.append(f"{name}: {len(result)} blocks, {filled} in the history")
+    has_gaps = blocks[:filled] != list(range(filled))
+    if has_gaps or any(size != BLOCK for size in sizes[: filled - 1]):
+        sums.problems.append("people: the history leaves places free between them")
+    for name, stored in (("people", people_blocks), ("balances", balance_blocks)):
+        if len(stored) != filled:
+            sums.problems.append(f"{name}: {len(stored)} blocks, {filled} in the history")
     return sum(sizes)
 
 
-def accounts_after(
+def _list_blocks(connection: sa.Connection, table: sa.Table) -> set[int]:
+    rows = connection.execute(sa.select(table.c.block).distinct())
+    return {_require_whole(block) for (block,) in rows}
+
+
+def read_accounts_after(
     trail: Trail, connection: sa.Connection, size: int
 ) -> Iterator[tuple[Ids, codec.Terms, dict[str, Integers], Mask]]:
     """Yield ids, terms, spending and who had withdrawn after so many entries, block by block."""
-    if size == len(trail.digests):  # as it is now, by the checked tables
-        every, whole = range(-(-trail.people // BLOCK)), accounts.whole_accounts(connection)
-        for block, packed, terms, spent in accounts.read_accounts(
-            connection, trail.salt, every, whole
-        ):
-            gone = codec.among(block * BLOCK + np.arange(terms.size), trail.withdrawn)
-            yield codec.unpack_ids(packed, terms.size), terms, spent, gone
+    if size == len(trail.digests):
+        # As it is now: the tables say it, and are checked.
+        blocks = range(-(-trail.people // BLOCK))
+        scopes = accounts.list_account_scopes(connection)
+        rows = accounts.read_accounts(connection, trail.salt, blocks, scopes)
+        for block, packed, terms, spent in rows:
+            places = block * BLOCK + np.arange(terms.size)
+            withdrawn = codec.mark_members(places, trail.withdrawn)
+            yield codec.unpack_ids(packed, terms.size), terms, spent, withdrawn
         return
-    fold, last = _Fold(), 0
-    for body, _ in trail.bodies(connection):
-        if body["number"] < size:
-            trail.array_digests(connection, body["number"])
-            fold.meet(body["number"], body)
-            last = body["people"]
-    blocks = range(-(-last // BLOCK))
-    for start in range(0, len(blocks), SPAN):
-        _apply(connection, blocks[start : start + SPAN], fold, size)
-        for block, own in fold.blocks.items():
-            gone = fold.withdrawn.get(block, np.zeros(BLOCK, bool))[: own.ids.size]
-            yield own.ids, own.terms, own.spent, gone
-    if fold.problems:
-        raise StateError(f"ledger: {fold.problems[0]}; run `apiece ledger verify`")
+    sums = Fold()
+    contents: Contents = {}
+    people = 0
+    for entry, _ in trail.read_entries(connection):
+        if entry.number < size:
+            trail.digest_arrays(connection, entry.number)
+            entry.content.check(sums, entry.number)
+            contents[entry.number] = entry.content
+            people = entry.people
+    blocks = range(-(-people // BLOCK))
+    for start in range(0, len(blocks), fold.SPAN):
+        _fold_blocks(connection, blocks[start : start + fold.SPAN], sums, contents, size)
+        for block, folded in sums.blocks.items():
+            mask = sums.withdrawn.get(block, np.zeros(BLOCK, bool))
+            yield folded.ids, folded.terms, folded.spent, mask[: folded.ids.size]
+    if sums.problems:
+        raise StateError(f"ledger: {sums.problems[0]}; run `apiece ledger verify`")
 
 
-def _apply(
-    connection: sa.Connection, part: Sequence[int], fold: _Fold, before: int | None = None
+def _fold_blocks(
+    connection: sa.Connection,
+    part: Sequence[int],
+    sums: Fold,
+    contents: Contents,
+    end: int | None = None,
 ) -> None:
-    """Fold what entries say about these blocks alone, oldest first; those before one, or all."""
-    fold.blocks, fold.waiting = {}, list(fold.policies)
-    for row in _between(connection, PAYLOAD, part, PAYLOAD.c.number):
-        if before is not None and row.number >= before:
+    """Sum what entries say about these blocks alone, oldest first; those before `end`, or all."""
+    sums.blocks = {}
+    sums.waiting = list(sums.policies)
+    for row in _read_rows(connection, PAYLOAD, part, PAYLOAD.c.number):
+        if end is not None and row.number >= end:
             break
         try:
-            fold.share_out(row.number)
-            fold.apply(row.number, row.block, bytes(row.data))
+            sums.start_policies(row.number)
+            entry = contents.get(row.number)
+            if entry is not None:
+                entry.fold_block(sums, row.number, row.block, bytes(row.data))
         except codec.DAMAGE as error:
-            said = f"entry {row.number}: cannot be read ({type(error).__name__})"
-            fold.problems.append(said)
+            sums.report(row.number, f"cannot be read ({type(error).__name__})")
 
 
-def _between(
-    connection: sa.Connection, table: sa.Table, part: Sequence[int], *first: sa.Column[Any]
+def _read_rows(
+    connection: sa.Connection, table: sa.Table, part: Sequence[int], *keys: sa.Column[Any]
 ) -> Iterator[Any]:
-    """Yield the rows of some blocks, by block, or first by another column."""
+    """Yield the rows of some blocks, by other keys first if there are any, and by block."""
     block = table.c.block
     rows = sa.select(table).where(block.between(part[0], part[-1]))
-    return schema.pages(connection, rows, *first, block)
+    return schema.read_pages(connection, rows, *keys, block)
+
+
+def _is_as_folded(salt: bytes, row: Any, rows: BlockRows, size: int, expected: list[bytes]) -> bool:
+    """Return whether a stored row is what was folded, and its digest is that of its content."""
+    stored = [bytes(getattr(row, column)) for column in rows.columns]
+    digest = rows.digest(salt, row.block, row.size, stored)
+    return row.size == size and stored == expected and bytes(row.digest) == digest
 
 
 def _compare_blocks(
-    connection: sa.Connection, salt: bytes, part: Sequence[int], fold: _Fold
+    connection: sa.Connection, salt: bytes, part: Sequence[int], sums: Fold
 ) -> None:
     """Compare stored blocks of people and balances with what was folded of them."""
-
-    def same(row: Any, rows: Stored, size: int, packed: list[bytes]) -> bool:
-        stored = [bytes(getattr(row, column)) for column in rows.columns]
-        digest = rows.digest(salt, row.block, row.size, stored)
-        return row.size == size and stored == packed and bytes(row.digest) == digest
-
-    for row in _between(connection, PEOPLE, part):
-        own = fold.blocks.get(row.block)
-        packed = [] if own is None else [codec.pack_ids(own.ids), own.terms.tobytes()]
-        if own is None or not same(row, PERSONS, own.ids.size, packed):
-            fold.problems.append(f"people: block {row.block} is not as in the history")
-    left = {(key, block) for block, own in fold.blocks.items() for key in own.spent if key}
-    scopes = _between(connection, SCOPE, part, SCOPE.c.scope)
-    for row in chain(_between(connection, BALANCE, part), scopes):
+    for row in _read_rows(connection, PEOPLE, part):
+        people = sums.blocks.get(row.block)
+        if people is None or not _has_people(salt, row, people):
+            sums.problems.append(f"people: block {row.block} is not as in the history")
+    missing = {(key, block) for block, people in sums.blocks.items() for key in people.spent if key}
+    balances = _read_rows(connection, BALANCE, part)
+    scopes = _read_rows(connection, SCOPE, part, SCOPE.c.scope)
+    for row in chain(balances, scopes):
         key = getattr(row, "scope", "")
-        spent = fold.blocks[row.block].spent.get(key) if row.block in fold.blocks else None
-        left.discard((key, row.block))
-        rows = accounts.balances_of(key)
-        if spent is None or not same(row, rows, len(spent), [codec.pack_pairs(spent)]):
-            of = f"scope {key!r}, " if key else ""
-            fold.problems.append(
-                f"balances: {of}block {row.block} (people {row.block * BLOCK} to "
-                f"{row.block * BLOCK + BLOCK - 1}) is not what the history adds up to"
+        missing.discard((key, row.block))
+        people = sums.blocks.get(row.block)
+        spent = None if people is None else people.spent.get(key)
+        if spent is None or not _has_spent(salt, row, key, spent):
+            of_scope = f"scope {key!r}, " if key else ""
+            first = row.block * BLOCK
+            sums.problems.append(
+                f"balances: {of_scope}block {row.block} (people {first} to {first + BLOCK - 1}) "
+                "is not what the history adds up to"
             )
-    for key, block in sorted(left):
-        fold.problems.append(f"balances: scope {key!r}, block {block} is missing")
+    for key, block in sorted(missing):
+        sums.problems.append(f"balances: scope {key!r}, block {block} is missing")
+
+
+def _has_people(salt: bytes, row: Any, people: FoldedBlock) -> bool:
+    expected = [codec.pack_ids(people.ids), people.terms.tobytes()]
+    return _is_as_folded(salt, row, PEOPLE_ROWS, people.ids.size, expected)
+
+
+def _has_spent(salt: bytes, row: Any, key: str, spent: Integers) -> bool:
+    rows = accounts.select_balances(key)
+    return _is_as_folded(salt, row, rows, len(spent), [codec.pack_pairs(spent)])
 
 
 def _compare_head(
-    connection: sa.Connection, salt: bytes, last: Head, people: int, problems: list[str]
+    connection: sa.Connection, salt: bytes, head: Head, people: int, problems: list[str]
 ) -> None:
     """Compare the head, the settings and the digest of all balances with the last entry."""
-    head = connection.execute(sa.select(HEAD)).all()
-    stored = [(_whole(r.number), bytes(r.digest).hex(), _whole(r.people)) for r in head]
-    if stored != [(last.number, last.digest, people)]:
+    stored = []
+    for row in connection.execute(sa.select(HEAD)).all():
+        number = _require_whole(row.number)
+        stored.append((number, bytes(row.digest).hex(), _require_whole(row.people)))
+    if stored != [(head.number, head.digest, people)]:
         problems.append("head: not the last entry of the history")
-    body = connection.execute(sa.select(ENTRY.c.body).where(ENTRY.c.number == last.number)).scalar()
-    if json.loads(str(body))["state"] != state_root(connection, salt):
+    last_body = sa.select(ENTRY.c.body).where(ENTRY.c.number == head.number)
+    body = json.loads(str(connection.execute(last_body).scalar()))
+    if body["state"] != digest_state(connection, salt):
         problems.append("balances: their digests are not those of the last entry")
-    if schema.meta(connection) != {"schema": str(VERSION), "salt": salt.hex()}:
+    if schema.read_settings(connection) != {"schema": str(VERSION), "salt": salt.hex()}:
         problems.append("settings: not those with which the ledger was opened")

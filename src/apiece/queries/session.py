@@ -21,9 +21,8 @@ from apiece.filters import Costs
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.ledger.chain import check_new_id
-from apiece.ledger.codec import read_id, to_units
-from apiece.ledger.codec import terms as account_terms
-from apiece.ledger.reports import SHARES, binned, cumulated
+from apiece.ledger.codec import make_terms, read_id, to_units
+from apiece.ledger.reports import SHARES, count_bins, cumulate_bins
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
 from apiece.queries.mistakes import find_mistakes
@@ -136,7 +135,7 @@ class QueryCost:
         Raises:
             BudgetError: For what no account can be.
         """
-        account = account_terms(np.zeros(1, dtype=np.int64), epsilon, delta)
+        account = make_terms(np.zeros(1, dtype=np.int64), epsilon, delta)
         charge = _charge_of(np.array(self.mu))
         return int(account["limit"][0] // to_units(charge))
 
@@ -610,7 +609,7 @@ def release_standing(
         ledger.reserve_everyone(analysis_id, NORM, stddev, terms=terms)
         bins: Integers = np.zeros((2, len(SHARES) + 1), dtype=np.int64)
         for ids in ledger.admitted(analysis_id):
-            bins += binned(*ledger.balances(ids))
+            bins += count_bins(*ledger.balances(ids))
         grid = math.ldexp(stddev, -BITS)
         # A person adds a whole number of grid steps, and at most 1 in all.
         steps_per_person = math.floor(1 / grid)
@@ -619,7 +618,7 @@ def release_standing(
         values = [(count + deviate) * grid for count, deviate in zip(steps, noise, strict=True)]
         noisy = np.array(values).reshape(bins.shape)
         answer: Json = {"shares": list(SHARES), "noise_stddev": stddev}
-        for kind, counts in cumulated(noisy).items():
+        for kind, counts in cumulate_bins(noisy).items():
             answer[kind] = [round(count) for count in counts]
         return answer
 
