@@ -103,7 +103,7 @@ def test_many_kinds_in_several_plans_are_added_up(monkeypatch: pytest.MonkeyPatc
     plan, other = make(Sample(), 100), make(Scale(), 100)
     other = other.public().bind(Budgets([1.0, 3.0, 1.0, 3.0], 1e-5, ids=IDS))
     together = training_costs(plan, other).epsilon(1e-5)
-    monkeypatch.setattr(plans, "MOST", 3)  # of two groups in each there are four kinds
+    monkeypatch.setattr(plans, "GROUP_LIMIT", 3)  # of two groups in each there are four kinds
     added = training_costs(plan, other).epsilon(1e-5)
     assert (together <= added).all()
     assert (added <= 1.2 * together).all()
@@ -119,7 +119,7 @@ def test_of_many_groups_neighbours_pay_what_is_enough_for_each(
     budgets = Budgets(np.linspace(1.0, 1.5, 16), 1e-5, ids=list(range(16)))
     plan = assign(budgets, strategy, steps=20, expected_batch_size=4, clip_norm=1.0)
     each = plan_costs(plan).rows()
-    monkeypatch.setattr(plans, "MOST", 5)
+    monkeypatch.setattr(plans, "GROUP_LIMIT", 5)
     costs = plan_costs(plan)
     assert costs.loss.shape[0] <= 5
     assert (costs.rows()[0] >= each[0] * (1 - 1e-3)).all()

@@ -50,7 +50,7 @@ def test_runs_merged_in_any_order_find_what_a_dictionary_finds(few: int) -> None
         kept = [SortedRun.of(part(keys[some], some, second[some])) for some in split]
         while len(kept) > 1:
             one, two = (kept.pop(int(rng.integers(len(kept)))) for _ in range(2))
-            kept.append(one.merged(two))
+            kept.append(one.merge(two))
         (run,) = kept
         assert run.size == 200
         assert found(run, keys, second) == [*range(200), *[-1] * 100]
@@ -60,7 +60,7 @@ def test_runs_merged_in_any_order_find_what_a_dictionary_finds(few: int) -> None
 def test_places_may_need_wider_numbers() -> None:
     low = SortedRun.of(part(np.arange(0, 40, 2), np.arange(20, dtype=np.uint32)))
     high = SortedRun.of(part(np.arange(1, 40, 2), np.arange(2**40, 2**40 + 20, dtype=np.uint64)))
-    for run in (low.merged(high), high.merged(low)):
+    for run in (low.merge(high), high.merge(low)):
         assert found(run, [0, 1, 38, 39, 40]) == [0, 2**40, 19, 2**40 + 19, -1]
 
 
@@ -75,7 +75,7 @@ def test_the_file_has_no_name_and_ends_with_the_run(
     monkeypatch.setattr(directory.tempfile, "tempdir", str(tmp_path))
     gc.collect()  # what other tests left open
     before = open_files()
-    run = SortedRun.of(part(np.arange(20), np.arange(20))).merged(SortedRun.of(part([30], [20])))
+    run = SortedRun.of(part(np.arange(20), np.arange(20))).merge(SortedRun.of(part([30], [20])))
     assert list(tmp_path.iterdir()) == []
     assert open_files() == before + 1
     del run
@@ -85,9 +85,7 @@ def test_the_file_has_no_name_and_ends_with_the_run(
 
 @pytest.mark.usefixtures("on_disk")
 def test_processes_that_share_the_file_do_not_move_each_other() -> None:
-    run = SortedRun.of(part(np.arange(200), np.arange(200))).merged(
-        SortedRun.of(part([300], [200]))
-    )
+    run = SortedRun.of(part(np.arange(200), np.arange(200))).merge(SortedRun.of(part([300], [200])))
     children = []
     for _ in range(4):
         child = os.fork()
@@ -119,13 +117,13 @@ def test_no_room_is_said_and_what_is_there_stays(
     opened = full if at == "open" else lambda **_: Full()
     monkeypatch.setattr(directory.tempfile, "TemporaryFile", opened)
     with pytest.raises(StateError, match=f"no room .* in {tmp_path} .No space left.*TMPDIR"):
-        one.merged(two)
+        one.merge(two)
     assert found(one, [3]) == found(two, [53]) == [3]
 
 
 def test_a_file_that_was_cut_short_finds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "HELD", 10)
-    run = SortedRun.of(part(np.arange(20), np.arange(20))).merged(SortedRun.of(part([30], [20])))
+    run = SortedRun.of(part(np.arange(20), np.arange(20))).merge(SortedRun.of(part([30], [20])))
     run._parts._file.truncate(100)  # type: ignore[attr-defined]
     with pytest.raises(StateError, match="cut short"):
         found(run, [3])
@@ -146,7 +144,7 @@ def test_memory_does_not_follow_the_people(ordered: bool, monkeypatch: pytest.Mo
             kept.append(SortedRun.of(part(keys[some], some)))
             while len(kept) > 1 and kept[-2].size < 2 * kept[-1].size:
                 last = kept.pop()
-                kept[-1] = kept[-1].merged(last)
+                kept[-1] = kept[-1].merge(last)
         assert max(found(run, keys[-5:])[0] for run in kept) == size - 5
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

@@ -23,10 +23,14 @@ from apiece.errors import DataError, StateError
 from apiece.ledger.chain import Head, Tip
 from apiece.ledger.database import head_file, is_there
 
+# The environment variable that names an anchor.
 VARIABLE: Final = "APIECE_LEDGER_ANCHOR"
-TAIL: Final = 4096  # bytes of a file that are read at each call: some fifty entries
+# Bytes at the end of a file that are read at each call: some fifty entries.
+TAIL: Final = 4096
 _LINE: Final = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
-_TORN: Final = re.compile(r"[0-9]{0,18}(:[0-9a-f]{0,64})?")  # what a power cut leaves of a line
+# What a power cut leaves of a line.
+_TORN: Final = re.compile(r"[0-9]{0,18}(:[0-9a-f]{0,64})?")
+# Why a file that is there cannot be written to by this process.
 _NOT_OURS: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -73,19 +77,16 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """Digests of entries in a file, one `number:digest` a line; lines are added, never changed.
-
-    store: the SQLite file beside it, whose permissions it gets; None of an anchor, which must
-    exist.
-    """
+    """Digests of entries in a file, one `number:digest` a line; lines are added, never changed."""
 
     path: Path
+    # The SQLite file beside it, whose permissions it gets; None of an anchor, which must exist.
     store: Path | None = None
 
     def read(self, *, whole: bool = False) -> dict[int, str]:
         """Return the last digests, or all, by number; none where a head file is not there."""
         try:
-            data, begins = self._read_end(whole)
+            data, is_whole = self._read_end(whole)
         except OSError as error:
             if self.store is not None and isinstance(error, FileNotFoundError):
                 return {}
@@ -97,7 +98,8 @@ class HeadFile:
             raise StateError(f"{self.role} {error}") from None
         digests: dict[int, str] = {}
         lines = data.replace(b"\0", b"").split(b"\n")
-        for line in lines if begins else lines[1:]:
+        # Unless the file is read from its start, the first line may be cut.
+        for line in lines if is_whole else lines[1:]:
             text = line.decode("ascii", "replace")
             head = read_head(text)
             if head is None and _TORN.fullmatch(text):
@@ -116,10 +118,10 @@ class HeadFile:
 
         A power cut can leave zeros of any number at a file's end, where a line was to be.
         """
-        about = _files.look_at(self.path)
-        if about is None:
+        status = _files.look_at(self.path)
+        if status is None:
             raise FileNotFoundError(errno.ENOENT, "no such file")
-        _files.require_regular(self.path, about)
+        _files.require_regular(self.path, status)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(self.path, flags), "rb") as file:
             end = file.seek(0, os.SEEK_END)
@@ -166,7 +168,8 @@ class HeadFile:
         try:
             size = os.fstat(file).st_size
             if size and os.pread(file, 1, size - 1) != b"\n":
-                line = b"\n" + line  # after what a power cut left of a line
+                # After what a power cut left of a line.
+                line = b"\n" + line
             if new and self.store is not None and is_there(self.store):
                 os.fchmod(file, self.store.stat().st_mode & 0o666)
             while line:
@@ -217,9 +220,10 @@ class Anchor:
     @classmethod
     def of(cls, path: str | os.PathLike[str] | None, store: Path | None) -> Anchor:
         """Return the head file of an SQLite file, if any, and the anchor named or in VARIABLE."""
-        named = os.environ.get(VARIABLE) if path is None else path
+        anchor = os.environ.get(VARIABLE) if path is None else path
         beside = None if store is None else HeadFile(head_file(store), store)
-        return cls(beside, HeadFile(Path(named)) if named else None)
+        elsewhere = HeadFile(Path(anchor)) if anchor else None
+        return cls(beside, elsewhere)
 
     @property
     def files(self) -> list[HeadFile]:
@@ -228,17 +232,15 @@ class Anchor:
 
     def read(self, *, whole: bool = False) -> Heads:
         """Return the digests kept. Read them before the database is looked at, or in its lock."""
-        kept = Heads(
-            {} if self.beside is None else self.beside.read(whole=whole),
-            {} if self.elsewhere is None else self.elsewhere.read(whole=whole),
-        )
-        differ = [n for n, digest in kept.beside.items() if kept.elsewhere.get(n, digest) != digest]
-        if differ:
-            raise StateError(
-                f"ledger: entry {differ[0]} is not the same in its head file and its anchor; put "
-                "back the one that was edited"
-            )
-        return kept
+        beside = {} if self.beside is None else self.beside.read(whole=whole)
+        elsewhere = {} if self.elsewhere is None else self.elsewhere.read(whole=whole)
+        for number, digest in beside.items():
+            if elsewhere.get(number, digest) != digest:
+                raise StateError(
+                    f"ledger: entry {number} is not the same in its head file and its anchor; put "
+                    "back the one that was edited"
+                )
+        return Heads(beside, elsewhere)
 
     def keep(self, tip: Tip, kept: Heads = NO_HEADS, *, must: bool = True) -> None:
         """Add the last entry where it is not kept, on the disk before this returns."""

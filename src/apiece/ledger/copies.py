@@ -72,8 +72,8 @@ def back_up_ledger(ledger: Ledger, path: str | Path) -> Head:
         with _nameless_database(target.parent) as (copy, content):
             source.backup(copy)
             content.seek(0)
-            first = content.read(len(SQLITE))
-            if first != SQLITE:
+            mark = content.read(len(SQLITE))
+            if mark != SQLITE:
                 raise StateError(
                     f"ledger {show_address(ledger.engine)}: could not be copied; try again"
                 )
@@ -85,8 +85,8 @@ def back_up_ledger(ledger: Ledger, path: str | Path) -> Head:
 @contextmanager
 def _nameless_database(folder: Path) -> Iterator[tuple[sqlite3.Connection, IO[bytes]]]:
     """Yield an empty database in a file that no name leads to, and the file."""
-    descriptor, named = tempfile.mkstemp(dir=folder, prefix=".apiece-")
-    path = Path(named)
+    descriptor, file = tempfile.mkstemp(dir=folder, prefix=".apiece-")
+    path = Path(file)
     try:
         with os.fdopen(descriptor, "rb") as content:
             copy = sqlite3.connect(path, isolation_level=None)
@@ -150,9 +150,9 @@ def restore_ledger(
     if path is None:
         raise UnsupportedError(f"ledger {show_address(engine)}: {POSTGRES}")
     _require_free(path)
-    kept = Anchor.of(anchor, path)
-    kept.check_writable()
-    digests = kept.read(whole=True).digests
+    heads = Anchor.of(anchor, path)
+    heads.check_writable()
+    digests = heads.read(whole=True).digests
     if head is not None and digests.setdefault(head.number, head.digest) != head.digest:
         raise StateError(f"head {head.number}: another digest of that entry is kept")
     if not digests:
@@ -161,10 +161,10 @@ def restore_ledger(
             "backup is the newest; give the last head that you know, as head (--head "
             "NUMBER:DIGEST): `apiece ledger backup` printed it"
         )
-    with _staged(Path(backup), path) as staged:
-        last = _checked(Path(backup), staged, kept, digests)
+    with _stage_backup(Path(backup), path) as staged:
+        tip = _check_backup(Path(backup), staged, heads, digests)
         # The head first: without its ledger it is refused, and the backup is put back again.
-        kept.keep(last, kept.read(whole=True))
+        heads.keep(tip, heads.read(whole=True))
         _require_free(path)
         staged.rename(path)
         folder = os.open(path.parent, os.O_RDONLY)
@@ -172,8 +172,8 @@ def restore_ledger(
             os.fsync(folder)
         finally:
             os.close(folder)
-    memory_of(store.read_salt(engine)).see(last)
-    return last.head
+    memory_of(store.read_salt(engine)).see(tip)
+    return tip.head
 
 
 def _require_free(path: Path) -> None:
@@ -184,22 +184,23 @@ def _require_free(path: Path) -> None:
             f"ledger {path}: is there; put it away first (mv {path} {path}.old), with nobody "
             "charging it, and leave its head file where it is"
         )
-    for end in database.SIDECARS:
-        if is_there(path.with_name(path.name + end)):
+    for suffix in database.SIDECARS:
+        if is_there(path.with_name(path.name + suffix)):
             raise DataError(
-                f"ledger {path}: {path.name}{end} of another state is there, and SQLite would "
+                f"ledger {path}: {path.name}{suffix} of another state is there, and SQLite would "
                 "play it back into the backup; put it away with the file that it belongs to"
             )
 
 
 @contextmanager
-def _staged(backup: Path, path: Path) -> Iterator[Path]:
+def _stage_backup(backup: Path, path: Path) -> Iterator[Path]:
     """Yield a copy of the backup as a database, in a private folder beside where it will be."""
     folder = path.with_name(f".{path.name}.restore")
     _files.require_own_folder(folder)
     staged = folder / "ledger.db"
     try:
-        shutil.rmtree(folder, ignore_errors=True)  # what a kill left
+        # What a kill left.
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         with backup.open("rb") as source:
             if source.read(len(MARK)) != MARK:
@@ -219,7 +220,7 @@ def _staged(backup: Path, path: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _checked(backup: Path, staged: Path, kept: Anchor, digests: dict[int, str]) -> Tip:
+def _check_backup(backup: Path, staged: Path, heads: Anchor, digests: dict[int, str]) -> Tip:
     """Return the last entry of a backup in which all is that is known; recompute all of it."""
     engine = make_engine(str(staged))
     if not store.is_there(engine):
@@ -229,19 +230,20 @@ def _checked(backup: Path, staged: Path, kept: Anchor, digests: dict[int, str]) 
     seen = memory_of(salt).tip
     if seen is not None:
         known.setdefault(seen.number, seen.digest.hex())
-    found = verify(engine, salt, {})
-    if not found.ok:
-        raise StateError(f"{backup}: is damaged ({found.problems[0]}); give another backup")
+    verification = verify(engine, salt, {})
+    if not verification.ok:
+        raise StateError(f"{backup}: is damaged ({verification.problems[0]}); give another backup")
+    head = verification.head
     newest = max(known)
-    if newest > found.head.number:
-        files = " and ".join(file.label for file in kept.files)
+    if newest > head.number:
+        files = " and ".join(file.label for file in heads.files)
         raise StateError(
-            f"{backup}: ends with entry {found.head.number}, and entry {newest} of this ledger is "
+            f"{backup}: ends with entry {head.number}, and entry {newest} of this ledger is "
             "known: what the entries between charged could be spent again; give a later copy. If "
             "there is none, their charges are lost: to go on without them, let "
-            f"{files} hold the one line {found.head.number}:{found.head.digest}, and restore again"
+            f"{files} hold the one line {head.number}:{head.digest}, and restore again"
         )
-    foreign = verify(engine, salt, known)
-    if not foreign.ok:
-        raise StateError(f"{backup}: is of another ledger ({foreign.problems[0]})")
-    return Tip(found.head.number, bytes.fromhex(found.head.digest), found.people)
+    comparison = verify(engine, salt, known)
+    if not comparison.ok:
+        raise StateError(f"{backup}: is of another ledger ({comparison.problems[0]})")
+    return Tip(head.number, bytes.fromhex(head.digest), verification.people)

@@ -30,7 +30,7 @@ _DRIVERS: Final = {
     "postgresql": "postgresql+psycopg",
     "postgresql+psycopg": "postgresql+psycopg",
 }
-# Of the server's library, those that hold no secret and weaken nothing that is relied on.
+# Parameters of the server's library that hold no secret and weaken nothing that is relied on.
 _PARAMETERS: Final = (
     "application_name", "channel_binding", "connect_timeout", "gssencmode", "host", "hostaddr",
     "keepalives", "krbsrvname", "passfile", "port", "require_auth", "requirepeer", "service",
@@ -47,20 +47,24 @@ def parse_address(address: str) -> URL:
     """
     if not str(address).isprintable():
         raise InputError(f"ledger: not an address; give {FORMS}")
-    scheme, separator, rest = address.partition("://")
-    if re.search(r":[^/]*@", rest if separator else address):
+    scheme, separator, location = address.partition("://")
+    if re.search(r":[^/]*@", location if separator else address):
         raise InputError(f"ledger: the address holds a password; leave it out: {PASSWORDS}")
     try:
         url = make_url(address if separator else f"sqlite:///{address}")
     except (ArgumentError, ValueError):
         raise InputError(f"ledger: the address cannot be read; give {FORMS}") from None
     if url.drivername not in _DRIVERS:
-        named = repr(scheme) if re.fullmatch(r"[a-z0-9+]{1,30}", scheme) else "that scheme"
-        raise InputError(f"ledger: {named} is not supported; give {FORMS}")
-    if url.password is not None or {"password", "sslpassword"} & {k.lower() for k in url.query}:
+        shown = repr(scheme) if re.fullmatch(r"[a-z0-9+]{1,30}", scheme) else "that scheme"
+        raise InputError(f"ledger: {shown} is not supported; give {FORMS}")
+    parameters = {name.lower() for name in url.query}
+    if url.password is not None or parameters & {"password", "sslpassword"}:
         raise InputError(f"ledger: the address holds a password; leave it out: {PASSWORDS}")
     url = url.set(drivername=_DRIVERS[url.drivername])
-    _check_sqlite(url) if url.drivername == "sqlite" else _check_parameters(url)
+    if url.drivername == "sqlite":
+        _check_sqlite(url)
+    else:
+        _check_parameters(url)
     return url
 
 
@@ -88,24 +92,26 @@ def head_file(store: Path) -> Path:
 
 
 def _check_sqlite(url: URL) -> None:
-    if url.query or url.host or "?" in (url.database or "") or "#" in (url.database or ""):
+    database = url.database or ""
+    if url.query or url.host or "?" in database or "#" in database:
         raise InputError(
             "ledger: parameters after an SQLite file's name could switch off its locks "
             "(nolock, immutable, vfs); give sqlite:///file.db and nothing after it"
         )
-    if url.database in (None, "", ":memory:") or str(url.database).startswith("file:"):
+    if database in ("", ":memory:") or database.startswith("file:"):
         raise InputError("ledger: an account in memory would be lost; give sqlite:///file.db")
 
 
 def _check_parameters(url: URL) -> None:
-    odd = [k for k in url.query if k not in _PARAMETERS]
-    if odd:
+    unknown = [name for name in url.query if name not in _PARAMETERS]
+    if unknown:
         raise InputError(
             f"ledger: the address has a parameter that is not allowed in one "
-            f"({len(odd)} of {len(url.query)}); allowed: {', '.join(_PARAMETERS)}"
+            f"({len(unknown)} of {len(url.query)}); allowed: {', '.join(_PARAMETERS)}"
         )
 
 
+# How long a connection to SQLite waits for another's lock.
 BUSY_SECONDS = 120
 
 
@@ -117,11 +123,11 @@ def make_engine(address: str) -> sa.Engine:
     except (NoSuchModuleError, ImportError):
         raise lacking("psycopg", "ledger") from None
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "do_connect", _sqlite_look)
-        event.listen(engine, "connect", _sqlite_connect)
-        event.listen(engine, "begin", _sqlite_begin)
+        event.listen(engine, "do_connect", _look_before_connect)
+        event.listen(engine, "connect", _set_pragmas)
+        event.listen(engine, "begin", _begin_sqlite)
     else:
-        event.listen(engine, "begin", _postgres_begin)
+        event.listen(engine, "begin", _begin_postgres)
     return engine
 
 
@@ -135,21 +141,22 @@ def check_files(path: Path, *, writes: bool) -> bool:
     Looks, and opens nothing. Raises `DataError` for a path where something else lies than a
     regular file under one name; writes: and for one of another user.
     """
-    own = True
-    for each in (path, *(path.with_name(path.name + end) for end in SIDECARS)):
+    is_own = True
+    sidecars = [path.with_name(path.name + suffix) for suffix in SIDECARS]
+    for file in (path, *sidecars):
         try:
-            about = _files.look_at(each)
-            _files.require_regular(each, about)
+            status = _files.look_at(file)
+            _files.require_regular(file, status)
             if writes:
-                _files.require_own(each, about)
-            elif about is not None:
-                own &= about.st_uid == os.geteuid() and about.st_nlink == 1
+                _files.require_own(file, status)
+            elif status is not None:
+                is_own &= status.st_uid == os.geteuid() and status.st_nlink == 1
         except DataError as error:
             raise DataError(f"ledger {error}") from None
-    return own
+    return is_own
 
 
-def _sqlite_look(_dialect: Any, _record: Any, arguments: list[Any], options: Any) -> None:
+def _look_before_connect(_dialect: Any, _record: Any, arguments: list[Any], options: Any) -> None:
     """Look at the file before SQLite opens it; open what must not be written to to be read."""
     path = Path(arguments[0])
     if not check_files(path, writes=False):
@@ -157,34 +164,37 @@ def _sqlite_look(_dialect: Any, _record: Any, arguments: list[Any], options: Any
         options["uri"] = True
 
 
-def _sqlite_connect(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions are begun below, not by the driver
+def _set_pragmas(connection: Any, _record: Any) -> None:
+    # Transactions are begun below, not by the driver.
+    connection.isolation_level = None
     for pragma in (
         f"busy_timeout = {BUSY_SECONDS * 1000}",
-        "synchronous = EXTRA",  # a charge survives a power cut, the journal's removal too
+        # A charge survives a power cut, the journal's removal too.
+        "synchronous = EXTRA",
         "cell_size_check = ON",
+        # KiB, as it is negative.
         "cache_size = -65536",
     ):
         connection.execute(f"PRAGMA {pragma}")
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
-    if journal != "delete" and not _holds_others(connection):
+    if journal != "delete" and not _is_foreign(connection):
         connection.execute("PRAGMA journal_mode = DELETE")
 
 
-def _holds_others(connection: Any) -> bool:
+def _is_foreign(connection: Any) -> bool:
     """Return whether an SQLite file has tables and no ledger; its settings stay as they are."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    own = "SELECT count(*) FROM sqlite_master WHERE name = 'apiece_meta'"
-    (ledgers,) = connection.execute(own).fetchone()
+    query = "SELECT count(*) FROM sqlite_master WHERE name = 'apiece_meta'"
+    (ledgers,) = connection.execute(query).fetchone()
     return bool(tables and not ledgers)
 
 
-def _sqlite_begin(connection: sa.Connection) -> None:
+def _begin_sqlite(connection: sa.Connection) -> None:
     writes = connection.get_execution_options().get("apiece_writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _postgres_begin(connection: sa.Connection) -> None:
+def _begin_postgres(connection: sa.Connection) -> None:
     if connection.get_execution_options().get("apiece_writes"):
         # Whatever the server's defaults: a charge is on disk before it is acknowledged, and
         # writers queue on the head's row and read after it, so each sees all before it.
@@ -232,24 +242,24 @@ def create_private(engine: sa.Engine) -> Iterator[None]:
         yield
         return
     check_files(path, writes=True)
-    made = False
+    is_new = False
     try:
-        descriptor, made = _files.open_own(path, os.O_RDONLY | os.O_CREAT, 0o600)
-        about = os.fstat(descriptor)
+        descriptor, is_new = _files.open_own(path, os.O_RDONLY | os.O_CREAT, 0o600)
+        status = os.fstat(descriptor)
         os.close(descriptor)
     except DataError as error:
         raise DataError(f"ledger {error}") from None
     except OSError as error:
         raise StateError(f"ledger {path}: unable to open it ({error.strerror})") from None
-    if about.st_size == 0 and about.st_mode & 0o077:
+    if status.st_size == 0 and status.st_mode & 0o077:
         raise DataError(
             f"ledger {path}: an empty file is there, which others may use (mode "
-            f"{stat.S_IMODE(about.st_mode):04o}); remove it, or chmod 600 it"
+            f"{stat.S_IMODE(status.st_mode):04o}); remove it, or chmod 600 it"
         )
     try:
         yield
     except BaseException:
-        if made and path.stat().st_size == 0:
+        if is_new and path.stat().st_size == 0:
             path.unlink()
         raise
 
@@ -279,12 +289,13 @@ def transaction(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
         ):
             yield connection
     except DBAPIError as error:
-        reason = str(error.orig).strip().splitlines()
-        retry = (
-            "if the failure came while committing, the charge may have been recorded: call again "
-            "with the same analysis id, which charges at most once"
-        )
-        raise StateError(
-            f"ledger {show_address(engine)}: {reason[0] if reason else type(error.orig).__name__}; "
-            + (retry if writes else "the ledger cannot be read")
-        ) from error
+        lines = str(error.orig).strip().splitlines()
+        reason = lines[0] if lines else type(error.orig).__name__
+        if writes:
+            consequence = (
+                "if the failure came while committing, the charge may have been recorded: call "
+                "again with the same analysis id, which charges at most once"
+            )
+        else:
+            consequence = "the ledger cannot be read"
+        raise StateError(f"ledger {show_address(engine)}: {reason}; {consequence}") from error

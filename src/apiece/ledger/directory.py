@@ -4,6 +4,10 @@ It keeps sorted keys and places: 12 bytes a person for whole numbers, 20 for tex
 they are few, else in temporary files (`runs`). Of text, two keyed hashes of 64 bits stand for each
 id: that two people of a ledger share both is less likely than 10⁻²⁰ for 10⁹ people, and nobody
 without the ledger's salt can look for such a pair.
+
+Runs are merged as in a log-structured tree: a run is merged with the one before it unless that is
+at least twice as large, so there are about log₂ of the number of people of them, and each person
+is moved about as often.
 """
 
 from __future__ import annotations
@@ -26,10 +30,20 @@ from apiece.errors import DataError, StateError
 from apiece.ledger.accounts import read_ids
 from apiece.ledger.codec import BLOCK, REMEDY, compute_digest, find_kind
 
-Keys = tuple[npt.NDArray[Any], ...]  # by which ids are ordered, and for text what tells them apart
+# One column, or two for text: ids are ordered by the first, and told apart by both.
+Keys = tuple[npt.NDArray[Any], ...]
 
-HELD: Final = 2**20  # people whose keys are held in memory: 12 to 20 MB
-PIECE: Final = 2**18  # people in one part of a file, but for those of one key, who stay together
+# People whose keys are held in memory: 12 to 20 MB.
+HELD: Final = 2**20
+# People in one part of a file, but for those of one key, who stay together.
+PIECE: Final = 2**18
+# Blocks that are sorted at a time: a million people.
+SPAN: Final = 256
+
+
+def _select(keys: Keys, part: slice | npt.NDArray[Any]) -> Keys:
+    """Return some rows of the columns of keys."""
+    return tuple(column[part] for column in keys)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,139 +58,175 @@ class SortedPart:
         """Return the number of people."""
         return int(self.places.size)
 
-    def split(self, at: int) -> tuple[SortedPart, SortedPart]:
-        """Return the first `at` people, and the others."""
-        low, high = (tuple(k[s] for k in self.keys) for s in (slice(at), slice(at, None)))
-        return SortedPart(low, self.places[:at]), SortedPart(high, self.places[at:])
+    def split(self, count: int) -> tuple[SortedPart, SortedPart]:
+        """Return the first `count` people, and the others."""
+        low = SortedPart(_select(self.keys, slice(count)), self.places[:count])
+        high = SortedPart(_select(self.keys, slice(count, None)), self.places[count:])
+        return low, high
 
-    def merged(self, other: SortedPart) -> SortedPart:
+    def merge(self, other: SortedPart) -> SortedPart:
         """Return the people of both."""
-        at = np.searchsorted(self.keys[0], other.keys[0])
-        keys = tuple(np.insert(a, at, b) for a, b in zip(self.keys, other.keys, strict=True))
-        # later places may need wider numbers
-        wide = np.result_type(self.places, other.places)
-        return SortedPart(keys, np.insert(self.places.astype(wide), at, other.places))
+        positions = np.searchsorted(self.keys[0], other.keys[0])
+        keys = tuple(
+            np.insert(column, positions, other_column)
+            for column, other_column in zip(self.keys, other.keys, strict=True)
+        )
+        # Later places may need wider numbers.
+        dtype = np.result_type(self.places, other.places)
+        places = np.insert(self.places.astype(dtype), positions, other.places)
+        return SortedPart(keys, places)
 
     def find(self, keys: Keys) -> Integers:
         """Return the place of each key, or −1."""
-        result = np.full(keys[0].size, -1, dtype=np.int64)
-        at, left = np.searchsorted(self.keys[0], keys[0]), np.arange(keys[0].size)
-        while left.size:  # once, but for texts whose first hash several people share
-            left = left[at[left] < self.places.size]
-            left = left[self.keys[0][at[left]] == keys[0][left]]
-            same = np.ones(left.size, dtype=bool)
-            for own, wanted in zip(self.keys[1:], keys[1:], strict=True):
-                same &= own[at[left]] == wanted[left]
-            result[left[same]] = self.places[at[left[same]]]
-            left = left[~same]
-            at[left] += 1
-        return result
+        ordering_key = self.keys[0]
+        wanted_key = keys[0]
+        found = np.full(wanted_key.size, -1, dtype=np.int64)
+        # Where each key is looked for, and the keys that are still looked for.
+        positions = np.searchsorted(ordering_key, wanted_key)
+        open_rows = np.arange(wanted_key.size)
+        # One round, but for texts whose first hash several people share: these stand side by side.
+        while open_rows.size:
+            open_rows = open_rows[positions[open_rows] < self.places.size]
+            open_rows = open_rows[ordering_key[positions[open_rows]] == wanted_key[open_rows]]
+            matches = np.ones(open_rows.size, dtype=bool)
+            for column, wanted in zip(self.keys[1:], keys[1:], strict=True):
+                matches &= column[positions[open_rows]] == wanted[open_rows]
+            found_rows = open_rows[matches]
+            found[found_rows] = self.places[positions[found_rows]]
+            open_rows = open_rows[~matches]
+            positions[open_rows] += 1
+        return found
 
 
 class SortedRun:
     """Parts whose keys lie one after another's; nobody's key is in two."""
 
-    def __init__(self, parts: Sequence[SortedPart], firsts: npt.NDArray[Any], size: int) -> None:
-        self._parts, self._firsts, self.size = parts, firsts, size
+    def __init__(
+        self, parts: Sequence[SortedPart], first_keys: npt.NDArray[Any], size: int
+    ) -> None:
+        self._parts = parts
+        # The lowest key of each part.
+        self._first_keys = first_keys
+        self.size = size
 
     @classmethod
     def of(cls, part: SortedPart) -> SortedRun:
         """Hold one part, which is not empty, in memory."""
         return cls([part], part.keys[0][:1], part.size)
 
-    def merged(self, other: SortedRun) -> SortedRun:
+    def merge(self, other: SortedRun) -> SortedRun:
         """Return the people of both; in memory while they are few."""
-        if self.size + other.size <= HELD:  # then either is one part
-            return SortedRun.of(self._parts[0].merged(other._parts[0]))
-        parts, firsts = _Filed(), list[npt.NDArray[Any]]()
-        for part in _zipped(iter(self._parts), iter(other._parts)):
-            for piece in _pieces(part):
+        size = self.size + other.size
+        if size <= HELD:
+            # Runs of so few people are one part each.
+            return SortedRun.of(self._parts[0].merge(other._parts[0]))
+        parts = _FileParts()
+        first_keys: list[npt.NDArray[Any]] = []
+        for part in _merge_parts(iter(self._parts), iter(other._parts)):
+            for piece in _split_pieces(part):
                 parts.add(piece)
-                firsts.append(piece.keys[0][:1].copy())  # a view would hold the piece
-        return SortedRun(parts, np.concatenate(firsts), self.size + other.size)
+                # A copy: a view would hold the piece.
+                first_keys.append(piece.keys[0][:1].copy())
+        return SortedRun(parts, np.concatenate(first_keys), size)
 
     def find(self, keys: Keys) -> Integers:
         """Return the place of each key, or −1; `keys` are sorted by the first of them."""
-        result = np.full(keys[0].size, -1, dtype=np.int64)
-        ends = [*np.searchsorted(keys[0], self._firsts[1:]).tolist(), keys[0].size]
-        for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        size = keys[0].size
+        found = np.full(size, -1, dtype=np.int64)
+        bounds = [0, *np.searchsorted(keys[0], self._first_keys[1:]).tolist(), size]
+        for number, start in enumerate(bounds[:-1]):
+            end = bounds[number + 1]
             if start < end:
-                asked = tuple(each[start:end] for each in keys)
-                result[start:end] = self._parts[number].find(asked)
-        return result
+                wanted = _select(keys, slice(start, end))
+                found[start:end] = self._parts[number].find(wanted)
+        return found
 
 
-def _zipped(left: Iterator[SortedPart], right: Iterator[SortedPart]) -> Iterator[SortedPart]:
+def _merge_parts(left: Iterator[SortedPart], right: Iterator[SortedPart]) -> Iterator[SortedPart]:
     """Yield the people of both in the order of their keys; a part of each is in memory."""
-    one, two = next(left, None), next(right, None)
-    while one is not None and two is not None:
-        upto = min(one.keys[0][-1], two.keys[0][-1])
-        begins = [np.searchsorted(each.keys[0], upto, side="right") for each in (one, two)]
-        (low, one), (high, two) = one.split(int(begins[0])), two.split(int(begins[1]))
-        yield low.merged(high)
-        one, two = one if one.size else next(left, None), two if two.size else next(right, None)
-    for part, rest in ((one, left), (two, right)):
-        if part is not None:
-            yield part
-            yield from rest
+    left_part = next(left, None)
+    right_part = next(right, None)
+    while left_part is not None and right_part is not None:
+        # Up to the lower of the two ends both parts are complete: what follows comes later.
+        end = min(left_part.keys[0][-1], right_part.keys[0][-1])
+        left_count = int(np.searchsorted(left_part.keys[0], end, side="right"))
+        right_count = int(np.searchsorted(right_part.keys[0], end, side="right"))
+        left_low, left_high = left_part.split(left_count)
+        right_low, right_high = right_part.split(right_count)
+        yield left_low.merge(right_low)
+        left_part = left_high if left_high.size else next(left, None)
+        right_part = right_high if right_high.size else next(right, None)
+    if left_part is not None:
+        yield left_part
+        yield from left
+    if right_part is not None:
+        yield right_part
+        yield from right
 
 
-def _pieces(part: SortedPart) -> Iterator[SortedPart]:
+def _split_pieces(part: SortedPart) -> Iterator[SortedPart]:
     """Cut a part where its key changes."""
     while part.size > PIECE:
-        key = part.keys[0][PIECE]
-        at = int(np.searchsorted(part.keys[0], key)) or int(
-            np.searchsorted(part.keys[0], key, side="right")
-        )
-        piece, part = part.split(at)
+        keys = part.keys[0]
+        key = keys[PIECE]
+        # Before the key that the cut would divide, or behind it where nothing is before it.
+        count = int(np.searchsorted(keys, key))
+        if count == 0:
+            count = int(np.searchsorted(keys, key, side="right"))
+        piece, part = part.split(count)
         yield piece
     if part.size:
         yield part
 
 
-class _Filed(Sequence[SortedPart]):
+class _FileParts(Sequence[SortedPart]):
     """Parts in a nameless file, read by place, so that threads and forks do not move each other."""
 
     def __init__(self) -> None:
         with _naming_room():
             file = tempfile.TemporaryFile(prefix="apiece-")  # noqa: SIM115
-        self._file, self._at = file, list[tuple[int, list[tuple[np.dtype[Any], int]]]]()
+        self._file = file
+        # Where each part starts, and the type and the bytes of its columns.
+        self._layout: list[tuple[int, list[tuple[np.dtype[Any], int]]]] = []
         self._end = 0
         weakref.finalize(self, file.close)
 
     def add(self, part: SortedPart) -> None:
+        """Write a part behind the others."""
         columns = [*part.keys, part.places]
-        self._at.append((self._end, [(each.dtype, each.nbytes) for each in columns]))
+        self._layout.append((self._end, [(column.dtype, column.nbytes) for column in columns]))
         with _naming_room():
-            for each in columns:
-                self._file.write(each.tobytes())
-                self._end += each.nbytes
+            for column in columns:
+                self._file.write(column.tobytes())
+                self._end += column.nbytes
             self._file.flush()
 
     def __len__(self) -> int:
-        return len(self._at)
+        return len(self._layout)
 
     def __getitem__(self, number: Any) -> Any:
-        start, columns = self._at[number]
-        result = []
+        start, columns = self._layout[number]
+        arrays = []
         for dtype, size in columns:
-            result.append(np.frombuffer(_read(self._file.fileno(), start, size), dtype))
+            arrays.append(np.frombuffer(_read_bytes(self._file.fileno(), start, size), dtype))
             start += size
-        return SortedPart(tuple(result[:-1]), result[-1])
+        *keys, places = arrays
+        return SortedPart(tuple(keys), places)
 
 
-def _read(file: int, start: int, size: int) -> bytes:
-    result = os.pread(file, size, start)
-    while len(result) < size:
-        more = os.pread(file, size - len(result), start + len(result))
-        if not more:
+def _read_bytes(file: int, start: int, size: int) -> bytes:
+    content = os.pread(file, size, start)
+    while len(content) < size:
+        chunk = os.pread(file, size - len(content), start + len(content))
+        if not chunk:
             raise StateError("ledger: its people's temporary file was cut short; open it anew")
-        result += more
-    return result
+        content += chunk
+    return content
 
 
 @contextmanager
 def _naming_room() -> Iterator[None]:
+    """Turn a failure to write a temporary file into a `StateError` that says where and how much."""
     try:
         yield
     except OSError as error:
@@ -186,79 +236,96 @@ def _naming_room() -> Iterator[None]:
         ) from None
 
 
-SPAN: Final = 256  # blocks that are sorted at a time: a million people
-
-
 class Directory:
     """The places of all people, in the order of enrolment."""
 
     def __init__(self, salt: bytes) -> None:
         self.people = 0
-        self.kind: str | None = None  # of the ids: "integer" or "text"
-        self._salt, self._runs = salt, list[SortedRun]()
+        # Of the ids: "integer" or "text"; None while there are none.
+        self.kind: str | None = None
+        self._salt = salt
+        # The older a run, the larger it is.
+        self._runs: list[SortedRun] = []
 
     def refresh(self, connection: sa.Connection, people: int) -> None:
         """Read the people enrolled since the last refresh."""
         if people == self.people:
             return
-        runs, place, result = list(self._runs), self.people, self.kind
+        runs = list(self._runs)
+        kind = self.kind
+        place = self.people
         blocks = read_ids(connection, self._salt, self.people // BLOCK)
+        # People of the first block who are in the directory already.
         known = self.people % BLOCK
-        while some := list(islice(blocks, SPAN)):
-            parts = [self._keys(ids[known if n == 0 else 0 :]) for n, ids in enumerate(some)]
-            keys = tuple(np.concatenate(each) for each in zip(*parts, strict=True))
-            known, result = 0, find_kind(some[-1])
-            if keys[0].size:
-                order = np.argsort(keys[0], kind="stable")
-                least = np.min_scalar_type(place + order.size)
-                places = (place + order).astype(np.result_type(np.uint32, least))
-                runs.append(SortedRun.of(SortedPart(tuple(each[order] for each in keys), places)))
-                place += order.size
+        while span := list(islice(blocks, SPAN)):
+            span[0] = span[0][known:]
+            known = 0
+            kind = find_kind(span[-1])
+            part = self._sort(span, place)
+            if part.size:
+                runs.append(SortedRun.of(part))
+                place += part.size
             while len(runs) > 1 and runs[-2].size < 2 * runs[-1].size:
-                last = runs.pop()
-                runs[-1] = runs[-1].merged(last)
+                newest = runs.pop()
+                runs[-1] = runs[-1].merge(newest)
         if place != people:
             raise StateError(f"ledger: {place} people where its history has {people}; {REMEDY}")
-        self.people, self.kind, self._runs = people, result, runs
+        self.people = people
+        self.kind = kind
+        self._runs = runs
+
+    def _sort(self, blocks: Sequence[Ids], first_place: int) -> SortedPart:
+        """Return the people of some blocks, of whom the first has `first_place`."""
+        columns = zip(*(self._keys(ids) for ids in blocks), strict=True)
+        keys = tuple(np.concatenate(column) for column in columns)
+        order = np.argsort(keys[0], kind="stable")
+        # Four bytes a place, or more where there are too many people for that.
+        widest = np.min_scalar_type(first_place + order.size)
+        places = (first_place + order).astype(np.result_type(np.uint32, widest))
+        return SortedPart(_select(keys, order), places)
 
     def find(self, ids: Ids) -> Integers:
         """Return each id's place, or −1. Raises `DataError` for the wrong kind or an id twice."""
         if not ids.size:
             return np.zeros(0, dtype=np.int64)
-        if self.kind is not None and self.kind != find_kind(ids):
-            raise DataError(
-                f"ids: {find_kind(ids)} ids, but this ledger's are {self.kind}; convert them"
-            )
+        kind = find_kind(ids)
+        if self.kind is not None and self.kind != kind:
+            raise DataError(f"ids: {kind} ids, but this ledger's are {self.kind}; convert them")
         keys = self._keys(ids)
-        order = np.lexsort(keys[::-1])  # neighbours are found faster
-        keys = tuple(each[order] for each in keys)
-        twice = np.logical_and.reduce([each[1:] == each[:-1] for each in keys])
-        if twice.any():
-            person = ids[order[int(np.argmax(twice))]].item()
+        # Sorted: neighbours are found faster.
+        order = np.lexsort(keys[::-1])
+        keys = _select(keys, order)
+        repeats = np.logical_and.reduce([column[1:] == column[:-1] for column in keys])
+        if repeats.any():
+            person = ids[order[int(np.argmax(repeats))]].item()
             raise DataError(f"ids: {person!r} occurs more than once; give each person one entry")
-        result = np.full(ids.size, -1, dtype=np.int64)
+        places = np.full(ids.size, -1, dtype=np.int64)
         for run in self._runs:
-            result[order] = np.maximum(result[order], run.find(keys))
-        return result
+            # Nobody is in two runs.
+            places[order] = np.maximum(places[order], run.find(keys))
+        return places
 
     def require_places(self, ids: Ids) -> Integers:
         """Return each id's place. Raises `DataError` for an unknown person."""
-        result = self.find(ids)
-        if (result < 0).any():
-            unknown = ids[np.flatnonzero(result < 0)[0]]
+        places = self.find(ids)
+        unknown = np.flatnonzero(places < 0)
+        if unknown.size:
+            person = ids[unknown[0]].item()
             raise DataError(
-                f"ids: person {unknown.item()!r} has no account ({int((result < 0).sum())} such of "
+                f"ids: person {person!r} has no account ({unknown.size} such of "
                 f"{ids.size}); enroll them first"
             )
-        return result
+        return places
 
     def _keys(self, ids: Ids) -> Keys:
+        """Return the keys of ids: whole numbers themselves, or two keyed hashes of 64 bits."""
         if ids.dtype.kind == "i":
             return (ids,)
         from pandas.util import hash_array
 
-        texts, secret = ids.astype(object), compute_digest(self._salt, b"directory").hex()
-        return tuple(
-            hash_array(texts, hash_key=secret[16 * k : 16 * k + 16], categorize=False)
-            for k in range(2)
-        )
+        texts = ids.astype(object)
+        secret = compute_digest(self._salt, b"directory").hex()
+        # pandas' hash takes a key of 16 characters.
+        first = hash_array(texts, hash_key=secret[:16], categorize=False)
+        second = hash_array(texts, hash_key=secret[16:32], categorize=False)
+        return first, second

@@ -19,9 +19,14 @@ from apiece.ledger import codec
 from apiece.ledger.ledger import Ledger
 from apiece.mechanisms import Composed, Mechanism
 from apiece.plan import BoundPlan, Plan
+from apiece.plan.parts import Stage
 
-_ALL: Final = 1 - 2.0**-20  # of slack: no account has it
-MOST: Final = 256  # groups that are looked at one by one; of more, neighbours are taken together
+# A slack that no account has.
+_WHOLE_SLACK: Final = 1 - 2.0**-20
+# More than a sum of costs in doubles is rounded down by, as a share.
+_ROUNDING_SHARE: Final = 2.0**-40
+# Groups that are looked at one by one; of more, neighbours are taken together.
+GROUP_LIMIT: Final = 256
 
 
 def plan_costs(plan: Plan) -> Costs:
@@ -45,34 +50,43 @@ def plan_costs(plan: Plan) -> Costs:
         >>> plan_costs(plan).epsilon(1e-5).round(2).tolist()
         [1.0, 3.0]
     """
-    groups, delta = len(plan.budget_groups), plan.budget_groups.delta
-    if groups <= MOST or plan.worst_paths is not None or plan.selection is not None:
-        return _costs([plan.mechanism_for(g) for g in range(groups)], delta)
+    delta = plan.budget_groups.delta
+    groups = len(plan.budget_groups)
+    if groups <= GROUP_LIMIT or plan.worst_paths is not None or plan.selection is not None:
+        return _find_costs([plan.mechanism_for(group) for group in range(groups)], delta)
+    # Neighbours in ε pay alike: by the largest rates and bounds among them, as a mechanism with a
+    # larger rate or bound dominates one with a smaller.
     order = np.argsort(plan.budget_groups.epsilon, kind="stable")
-    parts = np.array_split(order, MOST)
+    parts = np.array_split(order, GROUP_LIMIT)
+    stages = [_join_groups(stage, parts) for stage in plan.stages]
+    mechanisms = [_compose(stages, part) for part in range(GROUP_LIMIT)]
+    row = np.empty(groups, dtype=np.int64)
+    for number, part in enumerate(parts):
+        row[part] = number
+    least_delta = np.array([delta[part].min() for part in parts])
+    return _find_costs(mechanisms, least_delta).of(row)
 
-    def most(values: AnyArray | None) -> Any:  # a larger rate or bound is dominated by no less
+
+def _join_groups(stage: Stage, parts: Sequence[AnyArray]) -> Stage:
+    """Return a stage of which each part of the groups is one group: with its largest values."""
+
+    def find_largest(values: AnyArray | None) -> Any:
         return None if values is None else np.array([values[part].max() for part in parts])
 
-    stages = [
-        replace(
-            stage,
-            expected_batch_size=1.0,
-            sampling_probability=most(stage.sampling_probability),
-            clip_norm=most(stage.clip_norm),
-            participation=most(stage.participation),
-            times=most(stage.times),
-        )
-        for stage in plan.stages
-    ]
-    each = [
-        Composed(*(m for stage in stages if (m := stage.mechanism(k)) is not None))
-        for k in range(MOST)
-    ]
-    row = np.empty(groups, dtype=np.int64)
-    for k, part in enumerate(parts):
-        row[part] = k
-    return _costs(each, np.array([delta[part].min() for part in parts])).of(row)
+    return replace(
+        stage,
+        expected_batch_size=1.0,
+        sampling_probability=find_largest(stage.sampling_probability),
+        clip_norm=find_largest(stage.clip_norm),
+        participation=find_largest(stage.participation),
+        times=find_largest(stage.times),
+    )
+
+
+def _compose(stages: Sequence[Stage], group: int) -> Mechanism:
+    """Return what all stages together do to a record of a group."""
+    mechanisms = [stage.mechanism(group) for stage in stages]
+    return Composed(*(mechanism for mechanism in mechanisms if mechanism is not None))
 
 
 def account_shares(plan: Plan, epsilon: npt.ArrayLike, *, times: int = 1) -> Floats:
@@ -99,19 +113,22 @@ def account_shares(plan: Plan, epsilon: npt.ArrayLike, *, times: int = 1) -> Flo
         [0.8, 0.5]
     """
     groups = plan.budget_groups
-    result = plan_costs(plan).shares(groups.delta, times=_check.count("times", times))
-    asked = _check.positive_array("epsilon", epsilon)
-    each, place = np.unique(asked, return_inverse=True)
-    nearest = np.abs(np.log(each[:, None] / groups.epsilon)).argmin(axis=1)
-    return np.asarray(result[nearest][place].reshape(np.shape(epsilon)))
+    shares = plan_costs(plan).shares(groups.delta, times=_check.count("times", times))
+    epsilons = _check.positive_array("epsilon", epsilon)
+    levels, level_of_account = np.unique(epsilons, return_inverse=True)
+    distance = np.abs(np.log(levels[:, None] / groups.epsilon))
+    nearest = distance.argmin(axis=1)
+    return np.asarray(shares[nearest][level_of_account].reshape(np.shape(epsilon)))
 
 
-def _costs(mechanisms: Sequence[Mechanism], delta: Floats) -> Costs:
+def _find_costs(mechanisms: Sequence[Mechanism], delta: Floats) -> Costs:
     """Return the costs of mechanisms, of which equal ones are looked at once."""
-    place: dict[tuple[Mechanism, float], int] = {}
+    rows: dict[tuple[Mechanism, float], int] = {}
     keys = zip(mechanisms, delta.tolist(), strict=True)
-    row = np.array([place.setdefault(key, len(place)) for key in keys])
-    return costs_of([mechanism for mechanism, _ in place], [d for _, d in place]).of(row)
+    row = np.array([rows.setdefault(key, len(rows)) for key in keys])
+    distinct_mechanisms = [mechanism for mechanism, _ in rows]
+    deltas = [own_delta for _, own_delta in rows]
+    return costs_of(distinct_mechanisms, deltas).of(row)
 
 
 def training_costs(*plans: BoundPlan) -> Costs:
@@ -132,21 +149,29 @@ def training_costs(*plans: BoundPlan) -> Costs:
         >>> float(training_costs(plan, plan).epsilon(1e-5)[0].round(2))
         1.43
     """
-    first, *more = plans
-    if not more:
-        return plan_costs(first).of(first.group_index)
-    index = np.stack([each.group_index for each in plans], axis=-1)
+    if len(plans) == 1:
+        (plan,) = plans
+        return plan_costs(plan).of(plan.group_index)
+    # (records, plans): the groups of a record in all plans, and the distinct ones.
+    index = np.stack([plan.group_index for plan in plans], axis=-1)
     kinds, row = np.unique(index, axis=0, return_inverse=True)
-    if len(kinds) > MOST:  # added up, pair by pair: more than they cost together
-        each = [plan_costs(plan).of(plan.group_index).rows() for plan in plans]
-        loss, slack = (np.sum(column, axis=0) for column in zip(*each, strict=True))
-        return Costs(loss * (1 + 2.0**-40), np.minimum(slack * (1 + 2.0**-40), _ALL))
-    mechanisms = [
-        Composed(*(plan.mechanism_for(int(g)) for plan, g in zip(plans, kind, strict=True)))
-        for kind in kinds
-    ]
-    delta = np.min([p.budget_groups.delta[kinds[:, k]] for k, p in enumerate(plans)], axis=0)
-    return _costs(mechanisms, delta).of(row.reshape(-1))
+    if len(kinds) > GROUP_LIMIT:
+        return _add_costs(plans)
+    mechanisms = []
+    for kind in kinds:
+        groups = zip(plans, kind, strict=True)
+        mechanisms.append(Composed(*(plan.mechanism_for(int(group)) for plan, group in groups)))
+    deltas = [plan.budget_groups.delta[kinds[:, k]] for k, plan in enumerate(plans)]
+    return _find_costs(mechanisms, np.min(deltas, axis=0)).of(row.reshape(-1))
+
+
+def _add_costs(plans: Sequence[BoundPlan]) -> Costs:
+    """Return the sums of the plans' costs, pair by pair: more than they cost together."""
+    costs = [plan_costs(plan).of(plan.group_index).rows() for plan in plans]
+    losses, slacks = zip(*costs, strict=True)
+    loss = np.sum(losses, axis=0) * (1 + _ROUNDING_SHARE)
+    slack = np.sum(slacks, axis=0) * (1 + _ROUNDING_SHARE)
+    return Costs(loss, np.minimum(slack, _WHOLE_SLACK))
 
 
 def reserve_plan(
@@ -181,21 +206,21 @@ def reserve_plan(
         ...     reserve_plan(ledger, "model 1", plan).tolist()
         ['ann', 'bob']
     """
-    bound = [BoundPlan.of(each) for each in (plan, *others)]
-    first, *more = bound
-    if not all(np.array_equal(each.ids, first.ids) for each in more):
+    plans = [BoundPlan.of(item) for item in (plan, *others)]
+    ids = plans[0].ids
+    if not all(np.array_equal(other.ids, ids) for other in plans[1:]):
         raise InputError("plans: bound to different ids; charge them as separate analyses")
     training = training_terms(plan, *others, terms=terms)
-    return ledger.reserve_costs(analysis_id, first.ids, training_costs(*bound), terms=training)
+    return ledger.reserve_costs(analysis_id, ids, training_costs(*plans), terms=training)
 
 
 def training_terms(plan: Plan, *others: Plan, terms: Any = None) -> Json:
     """Return the terms under which `reserve_plan` charges a training, for `Ledger.status`."""
-    plans = [BoundPlan.of(each) for each in (plan, *others)]
-    who = json.dumps([[each.ids.tolist(), each.group_index.tolist()] for each in plans])
+    plans = [BoundPlan.of(item) for item in (plan, *others)]
+    people = json.dumps([[bound.ids.tolist(), bound.group_index.tolist()] for bound in plans])
     return {
-        "plans": [each.hash() for each in plans],
-        "people": hashlib.sha256(who.encode()).hexdigest(),
+        "plans": [bound.hash() for bound in plans],
+        "people": hashlib.sha256(people.encode()).hexdigest(),
         "terms": terms,
     }
 
@@ -233,7 +258,8 @@ def reserve_alike(
     if len(costs) != 1:
         raise InputError(f"costs: of {len(costs)} mechanisms; give those of one")
     if ids is None:
-        known = [each for each, _, _ in ledger.account_blocks()]
-        ids = np.concatenate(known) if known else np.zeros(0, dtype=np.int64)
-    who = codec.normalize_ids(ids, least=0)
-    return ledger.reserve_costs(analysis_id, who, costs.of(np.zeros(who.size, int)), terms=terms)
+        blocks = [block for block, _, _ in ledger.account_blocks()]
+        ids = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.int64)
+    people = codec.normalize_ids(ids, least=0)
+    costs_of_people = costs.of(np.zeros(people.size, int))
+    return ledger.reserve_costs(analysis_id, people, costs_of_people, terms=terms)
