@@ -67,14 +67,15 @@ class BlockRows(NamedTuple):
     ) -> Iterator[BlockRow]:
         """Yield number, size and content of blocks, checked."""
         for part in split_chunks(blocks):
-            rows = connection.execute(sa.select(self.table).where(self.select(part)))
-            for row in rows:
+            query = sa.select(self.table).where(self.select(part))
+            for row in connection.execute(query):
                 yield row.block, row.size, self.check(salt, row)
 
     def write(self, connection: sa.Connection, salt: bytes, rows: Sequence[BlockRow]) -> None:
         """Insert or replace number, size and content of blocks."""
         for part in split_chunks([block for block, *_ in rows]):
-            connection.execute(sa.delete(self.table).where(self.select(part)))
+            stale = sa.delete(self.table).where(self.select(part))
+            connection.execute(stale)
         values: list[dict[str, Any]] = []
         for block, size, content in rows:
             value: dict[str, Any] = {"scope": self.scope} if self.scope else {}
@@ -99,8 +100,9 @@ def select_balances(scope: str) -> BlockRows:
 
 def list_scopes(connection: sa.Connection) -> list[str]:
     """Return the scopes in which anybody was charged, and "" of whole accounts."""
-    scopes = connection.execute(sa.select(SCOPE.c.scope).distinct()).scalars()
-    return ["", *sorted(map(str, scopes))]
+    query = sa.select(SCOPE.c.scope).distinct()
+    scopes = [str(scope) for scope in connection.execute(query).scalars()]
+    return ["", *sorted(scopes)]
 
 
 def list_account_scopes(connection: sa.Connection) -> list[str]:
@@ -225,15 +227,16 @@ def amend_accounts(
         mask = np.zeros(old_terms.size, dtype=bool)
         mask[in_block] = True
         rows.append((block, packed, new_terms))
-        payloads.append((block, codec.pack_mask(mask, new_terms[mask].tobytes())))
-        taken_of_pools = compute_pools(policy, codec.read_limits(new_terms), balances)
-        for scope, taken in taken_of_pools.items():
-            pools.setdefault(scope, []).append((block, taken))
+        changes = new_terms[mask].tobytes()
+        payloads.append((block, codec.pack_mask(mask, changes)))
+        spent_of_pools = compute_pools(policy, codec.read_limits(new_terms), balances)
+        for scope, pool_spent in spent_of_pools.items():
+            pools.setdefault(scope, []).append((block, pool_spent))
     if not rows:
         return tip
     write_people(connection, salt, rows)
-    for scope, taken_by_block in pools.items():
-        write_spent(connection, salt, taken_by_block, scope)
+    for scope, spent_by_block in pools.items():
+        write_spent(connection, salt, spent_by_block, scope)
     entry = AmendEntry(pools=bool(policy.sure))
     return chain.append(connection, salt, tip, entry.to_body(), payloads)
 
@@ -298,21 +301,21 @@ def _refuse_lower(ids: Ids, terms: Terms, spent: Integers) -> None:
         return
     row, is_slack = lower[0]
     person = ids[row].item()
+    epsilon = terms["epsilon"][row]
     delta = float(terms["delta"][row])
     slack = terms["slack"][row] * SLACK_UNIT
     if is_slack:
-        problem = (
-            f"the new slack, {slack:.6g}, is below what is spent, {spent[row, 1] * SLACK_UNIT:.6g}"
-        )
+        spent_slack = spent[row, 1] * SLACK_UNIT
+        problem = f"the new slack, {slack:.6g}, is below what is spent, {spent_slack:.6g}"
         remedy = "keep delta, or give a larger one"
     else:
         # s + (1 − s)·G(ε) ≤ δ: the Gaussians may have (δ − s)/(1 − s).
         gaussian_delta = np.array([(delta - slack) / (1 - slack)])
         mu = np.sqrt(spent[row, :1] * UNIT)
-        least = gaussian_epsilon_above(mu, gaussian_delta)[0]
+        spent_epsilon = gaussian_epsilon_above(mu, gaussian_delta)[0]
         problem = (
-            f"epsilon = {terms['epsilon'][row]:g} at delta = {delta:g} is below what is spent, "
-            f"epsilon = {rounded_up(least, 6)}"
+            f"epsilon = {epsilon:g} at delta = {delta:g} is below what is spent, "
+            f"epsilon = {rounded_up(spent_epsilon, 6)}"
         )
         remedy = "give at least that"
     raise BudgetError(

@@ -99,12 +99,16 @@ def digest_state(connection: sa.Connection, salt: bytes) -> str:
     """Return the digest of all terms and balances."""
     roots = []
     for table in (PEOPLE, BALANCE):
-        rows = connection.execute(sa.select(table.c.block, table.c.digest).order_by(table.c.block))
+        by_block = sa.select(table.c.block, table.c.digest).order_by(table.c.block)
+        rows = connection.execute(by_block)
         digests = ((int(block), bytes(digest)) for block, digest in rows)
         roots.append(combine_digests(salt, digests))
-    rows_of_scopes = connection.execute(sa.select(SCOPE.c.scope, SCOPE.c.block, SCOPE.c.digest))
+    of_scopes = sa.select(SCOPE.c.scope, SCOPE.c.block, SCOPE.c.digest)
     # Sorted here: databases sort texts in several ways.
-    scopes = sorted((str(key), int(block), bytes(digest)) for key, block, digest in rows_of_scopes)
+    scopes = sorted(
+        (str(key), int(block), bytes(digest))
+        for key, block, digest in connection.execute(of_scopes)
+    )
     if scopes:
         parts = []
         for key, block, digest in scopes:
@@ -190,7 +194,17 @@ def lock_head(connection: sa.Connection) -> None:
     connection.execute(sa.select(HEAD.c.number).with_for_update()).all()
 
 
+def _select_entry(number: int) -> sa.Select[Any]:
+    return sa.select(ENTRY).where(ENTRY.c.number == number)
+
+
+def _select_entries(first: int = 0) -> sa.Select[Any]:
+    """Return SQL for the entries from number `first` on, oldest first."""
+    return sa.select(ENTRY).where(ENTRY.c.number >= first).order_by(ENTRY.c.number)
+
+
 def _read_clock() -> str:
+    """Return the time in UTC, ISO 8601, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -225,9 +239,7 @@ class Trail(HistoryState):
         schema.refuse_strangers(connection)
         met = len(self.digests)
         # From the last entry that was met, which has to be there still.
-        rows = connection.execute(
-            sa.select(ENTRY).where(ENTRY.c.number >= met - 1).order_by(ENTRY.c.number)
-        )
+        rows = connection.execute(_select_entries(met - 1))
         is_same_history = met == 0
         for row in rows:
             if is_same_history:
@@ -243,7 +255,10 @@ class Trail(HistoryState):
 
     def require_seen(self, seen: Tip | None) -> None:
         """Raise `StateError` where the entry that this process remembers is not in the history."""
-        if seen is not None and self.digests[seen.number : seen.number + 1] != [seen.digest]:
+        if seen is None:
+            return
+        followed = seen.number < len(self.digests)
+        if not followed or self.digests[seen.number] != seen.digest:
             raise report_put_back(seen.number, "that this process wrote or read")
 
     def require(self, analysis_id: str) -> None:
@@ -281,7 +296,8 @@ class Trail(HistoryState):
     def list_leaves(self, connection: sa.Connection) -> Iterator[bytes]:
         """Yield what a published head binds of each entry, oldest first, checked again."""
         for _, row in self._read_rows(connection):
-            yield f"{row.body}\n{bytes(row.payload_root).hex()}".encode()
+            arrays = bytes(row.payload_root).hex()
+            yield f"{row.body}\n{arrays}".encode()
 
     def _read_rows(
         self, connection: sa.Connection
@@ -317,13 +333,13 @@ class Trail(HistoryState):
         in_blocks = PAYLOAD.c.block.in_(list(digests))
         rows = connection.execute(sa.select(PAYLOAD).where(sa.and_(in_entry, in_blocks)))
         arrays = {row.block: bytes(row.data) for row in rows}
-        found = {block: compute_digest(self.salt, data) for block, data in arrays.items()}
-        if found != digests:
+        computed = {block: compute_digest(self.salt, data) for block, data in arrays.items()}
+        if computed != digests:
             raise report_damage(number)
         return arrays
 
     def _read_row(self, connection: sa.Connection, number: int) -> Any:
-        row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == number)).first()
+        row = connection.execute(_select_entry(number)).first()
         if row is None:
             raise report_damage(number)
         return row
@@ -331,7 +347,8 @@ class Trail(HistoryState):
     def _check(self, row: Any, number: int) -> StoredEntry:
         """Return the entry in a row, if it is number `number` and as it was written."""
         previous = self.digests[number - 1] if number else b""
-        digest = self.digests[number] if number < len(self.digests) else bytes(row.digest)
+        is_met = number < len(self.digests)
+        digest = self.digests[number] if is_met else bytes(row.digest)
         text = str(row.body)
         expected = codec.digest_entry(self.salt, previous, text, bytes(row.payload_root))
         if row.number != number or digest != expected:
@@ -362,9 +379,10 @@ class Trail(HistoryState):
         self.digests.append(bytes(row.digest))
 
     def _check_kept(self, kept: Mapping[int, str]) -> None:
+        newest = len(self.digests) - 1
         for number, digest in kept.items():
-            if number >= len(self.digests) or self.digests[number].hex() != digest:
-                tip = f"{len(self.digests) - 1}:{self.digests[-1].hex()}"
+            if number > newest or self.digests[number].hex() != digest:
+                tip = f"{newest}:{self.digests[-1].hex()}"
                 raise StateError(
                     f"ledger: entry {number} is not the one whose digest was kept outside the "
                     f"database, so its history was cut short or rewritten; {_NEWEST}. If no newer "
@@ -374,7 +392,7 @@ class Trail(HistoryState):
 
     def _find_tip(self, connection: sa.Connection) -> Tip:
         """Return the last entry, if the head is it and everyone's balances are those after it."""
-        rows = connection.execute(sa.select(HEAD.c.number, HEAD.c.digest, HEAD.c.people)).all()
+        rows = connection.execute(sa.select(HEAD)).all()
         stored = [(row.number, bytes(row.digest), row.people) for row in rows]
         if not self.digests:
             raise StateError("ledger: its history is missing; restore a backup")
@@ -388,7 +406,7 @@ class Trail(HistoryState):
 
 def check_first_entry(connection: sa.Connection, salt: bytes) -> None:
     """Raise `StateError` where the first entry is not that of a ledger in today's units."""
-    row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == 0)).first()
+    row = connection.execute(_select_entry(0)).first()
     if row is None:
         raise StateError("ledger: its first entry is missing; restore a backup")
     entry = Trail(salt)._check(row, 0).content
@@ -418,7 +436,7 @@ def check_new_id(value: str) -> None:
 
 def check_id(value: Any) -> str:
     """Return the id of an analysis, new or old. Raises `InputError` for what cannot be one."""
-    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= 200:
         raise InputError(f"analysis_id = {value!r}: give 1 to 200 printable characters")
     return value
 

@@ -50,7 +50,8 @@ class Demand:
         """Return costs in units, rounded up."""
         losses = codec.to_units(costs.loss)
         slacks = codec.to_units(costs.slack, codec.SLACK_UNIT)
-        return cls(np.moveaxis(np.array([losses, slacks]), 0, -1), costs.group)
+        pairs = np.moveaxis(np.array([losses, slacks]), 0, -1)
+        return cls(pairs, costs.group)
 
     def __len__(self) -> int:
         return len(self.pairs if self.row is None else self.row)
@@ -73,14 +74,18 @@ class Demand:
         # People of one row and one account pay alike, and are looked at once.
         (row, *limit), kind = distinct(rows, *limits.T)
         pairs = self.pairs[row]
-        chosen = cheapest(pairs[..., 0], pairs[..., 1], *limit)
-        return np.asarray(pairs[np.arange(len(pairs)), chosen][kind])
+        cheapest_pair = cheapest(pairs[..., 0], pairs[..., 1], *limit)
+        chosen_pairs = pairs[np.arange(len(pairs)), cheapest_pair]
+        return np.asarray(chosen_pairs[kind])
 
     def encode(self) -> Iterator[bytes]:
         """Yield bytes that tell this from all that others could be asked."""
-        is_one_loss = self.pairs.shape[1] == 1 and not self.pairs[..., 1].any()
-        if is_one_loss:
-            yield np.ascontiguousarray(self.list_pairs()[:, 0, 0]).tobytes()
+        is_single = self.pairs.shape[1] == 1
+        has_slack = self.pairs[..., 1].any()
+        if is_single and not has_slack:
+            # The same bytes whether people share rows or not: one loss a person.
+            losses = self.list_pairs()[:, 0, 0]
+            yield np.ascontiguousarray(losses).tobytes()
         else:
             yield json.dumps(self.pairs.shape).encode()
             yield self.pairs.tobytes()
@@ -128,7 +133,9 @@ def charge(
             can_pay &= ~over
         admitted[part] = can_pay
         for scope, amount, _ in takings:
-            paid = amount if can_pay.all() else np.where(can_pay[:, None], amount, 0)
+            paid = amount
+            if not can_pay.all():
+                paid = np.where(can_pay[:, None], amount, 0)
             spent[scope][rows] += paid
             balances[scope].append((block, spent[scope]))
         payloads.append((block, _pack_record(terms.size, rows, can_pay, charges)))
@@ -153,8 +160,8 @@ def update_pools(connection: sa.Connection, salt: bytes, policy: Policy, people:
         balances: dict[str, list[tuple[int, Integers]]] = {}
         for block, _, terms, spent in accounts.read_accounts(connection, salt, blocks, scopes):
             pools = compute_pools(policy, codec.read_limits(terms), spent)
-            for scope, taken in pools.items():
-                balances.setdefault(scope, []).append((block, taken))
+            for scope, pool_spent in pools.items():
+                balances.setdefault(scope, []).append((block, pool_spent))
         for scope, rows in balances.items():
             accounts.write_spent(connection, salt, rows, scope)
 
@@ -189,7 +196,8 @@ def replay(
         paid_of_part = paid[places[part] % BLOCK][:, None]
         is_paid = np.all(demand[part].list_pairs() <= paid_of_part, axis=2)
         admitted[part] = np.any(is_paid, axis=1)
-    return admitted & ~codec.mark_members(places, trail.find_barred(entry.subject.scope))
+    barred = trail.find_barred(entry.subject.scope)
+    return admitted & ~codec.mark_members(places, barred)
 
 
 def find_reservation(
@@ -224,7 +232,8 @@ def reserve_listed(
 ) -> tuple[Mask, Tip]:
     """Charge these people, or find whom an earlier reservation charged; return the last entry."""
     salt = trail.salt
-    request = codec.compute_digest(salt, places.tobytes(), *demand.encode()).hex()
+    digest = codec.compute_digest(salt, places.tobytes(), *demand.encode())
+    request = digest.hex()
     if analysis_id in trail.reserved:
         stored, entry = find_reservation(connection, trail, analysis_id, subject)
         if subject.terms is None:

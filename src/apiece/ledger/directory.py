@@ -80,7 +80,7 @@ class SortedPart:
         """Return the place of each key, or −1."""
         ordering_key = self.keys[0]
         wanted_key = keys[0]
-        found = np.full(wanted_key.size, -1, dtype=np.int64)
+        places = np.full(wanted_key.size, -1, dtype=np.int64)
         # Where each key is looked for, and the keys that are still looked for.
         positions = np.searchsorted(ordering_key, wanted_key)
         open_rows = np.arange(wanted_key.size)
@@ -92,10 +92,10 @@ class SortedPart:
             for column, wanted in zip(self.keys[1:], keys[1:], strict=True):
                 matches &= column[positions[open_rows]] == wanted[open_rows]
             found_rows = open_rows[matches]
-            found[found_rows] = self.places[positions[found_rows]]
+            places[found_rows] = self.places[positions[found_rows]]
             open_rows = open_rows[~matches]
             positions[open_rows] += 1
-        return found
+        return places
 
 
 class SortedRun:
@@ -132,14 +132,16 @@ class SortedRun:
     def find(self, keys: Keys) -> Integers:
         """Return the place of each key, or −1; `keys` are sorted by the first of them."""
         size = keys[0].size
-        found = np.full(size, -1, dtype=np.int64)
-        bounds = [0, *np.searchsorted(keys[0], self._first_keys[1:]).tolist(), size]
-        for number, start in enumerate(bounds[:-1]):
-            end = bounds[number + 1]
+        places = np.full(size, -1, dtype=np.int64)
+        # The keys from starts[i] to ends[i] can be in part i alone.
+        cuts = np.searchsorted(keys[0], self._first_keys[1:]).tolist()
+        starts = [0, *cuts]
+        ends = [*cuts, size]
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
             if start < end:
                 wanted = _select(keys, slice(start, end))
-                found[start:end] = self._parts[number].find(wanted)
-        return found
+                places[start:end] = self._parts[number].find(wanted)
+        return places
 
 
 def _merge_parts(left: Iterator[SortedPart], right: Iterator[SortedPart]) -> Iterator[SortedPart]:
@@ -148,9 +150,11 @@ def _merge_parts(left: Iterator[SortedPart], right: Iterator[SortedPart]) -> Ite
     right_part = next(right, None)
     while left_part is not None and right_part is not None:
         # Up to the lower of the two ends both parts are complete: what follows comes later.
-        end = min(left_part.keys[0][-1], right_part.keys[0][-1])
-        left_count = int(np.searchsorted(left_part.keys[0], end, side="right"))
-        right_count = int(np.searchsorted(right_part.keys[0], end, side="right"))
+        left_keys = left_part.keys[0]
+        right_keys = right_part.keys[0]
+        end = min(left_keys[-1], right_keys[-1])
+        left_count = int(np.searchsorted(left_keys, end, side="right"))
+        right_count = int(np.searchsorted(right_keys, end, side="right"))
         left_low, left_high = left_part.split(left_count)
         right_low, right_high = right_part.split(right_count)
         yield left_low.merge(right_low)
@@ -194,7 +198,8 @@ class _FileParts(Sequence[SortedPart]):
     def add(self, part: SortedPart) -> None:
         """Write a part behind the others."""
         columns = [*part.keys, part.places]
-        self._layout.append((self._end, [(column.dtype, column.nbytes) for column in columns]))
+        sizes = [(column.dtype, column.nbytes) for column in columns]
+        self._layout.append((self._end, sizes))
         with _naming_room():
             for column in columns:
                 self._file.write(column.tobytes())
@@ -208,7 +213,8 @@ class _FileParts(Sequence[SortedPart]):
         start, columns = self._layout[number]
         arrays = []
         for dtype, size in columns:
-            arrays.append(np.frombuffer(_read_bytes(self._file.fileno(), start, size), dtype))
+            content = _read_bytes(self._file.fileno(), start, size)
+            arrays.append(np.frombuffer(content, dtype))
             start += size
         *keys, places = arrays
         return SortedPart(tuple(keys), places)
@@ -253,7 +259,7 @@ class Directory:
             return
         runs = list(self._runs)
         kind = self.kind
-        place = self.people
+        people_read = self.people
         blocks = read_ids(connection, self._salt, self.people // BLOCK)
         # People of the first block who are in the directory already.
         known = self.people % BLOCK
@@ -261,15 +267,17 @@ class Directory:
             span[0] = span[0][known:]
             known = 0
             kind = find_kind(span[-1])
-            part = self._sort(span, place)
+            part = self._sort(span, people_read)
             if part.size:
                 runs.append(SortedRun.of(part))
-                place += part.size
+                people_read += part.size
             while len(runs) > 1 and runs[-2].size < 2 * runs[-1].size:
                 newest = runs.pop()
                 runs[-1] = runs[-1].merge(newest)
-        if place != people:
-            raise StateError(f"ledger: {place} people where its history has {people}; {REMEDY}")
+        if people_read != people:
+            raise StateError(
+                f"ledger: {people_read} people where its history has {people}; {REMEDY}"
+            )
         self.people = people
         self.kind = kind
         self._runs = runs

@@ -158,7 +158,8 @@ class Fold:
         """Add what an entry charged to all that it counts in; note what it may not have charged."""
         mask, charges = codec.unpack_charges(data)
         people = self.blocks[block]
-        if charges.size and not (charges.min() >= 0 and charges.max() <= codec.CAP):
+        is_in_range = (charges >= 0) & (charges <= codec.CAP)
+        if not is_in_range.all():
             self.report(number, f"charges of block {block} out of range")
         self._check_participation(number, scope, at, block, mask)
         count = len(people.limits)
@@ -169,14 +170,14 @@ class Fold:
             charges = codec.make_zero_pairs(count)
             charges[charged] = listed
         ceilings = self.ceilings[number]
-        for ceiling in ceilings:
-            people.spent[ceiling.scope] = codec.pad_pairs(people.spent.get(ceiling.scope), count)
+        for scope_key, *_ in ceilings:
+            people.spent[scope_key] = codec.pad_pairs(people.spent.get(scope_key), count)
         takings = compute_takings(ceilings, people.limits, people.spent, charges)
-        for key, taken, over in takings:
+        for key, taking, over in takings:
             if (over & charged).any():
                 limit = f"scope {key!r}" if key else "budget"
                 self.report(number, f"someone in block {block} is over {limit}")
-            people.spent[key] += taken
+            people.spent[key] += taking
 
     def _check_participation(
         self, number: int, scope: Scope, at: str, block: int, charged: Mask
@@ -204,11 +205,11 @@ class Fold:
             self.flaws[owner] = self.flaws.get(owner, 0) + count
 
     def _count_flaws_of_scope(self, scope: Json) -> None:
-        every = self.policy.every
+        period_length = self.policy.every
         for dimension, value in scope.items():
             for name in [value] if isinstance(value, str) else value:
-                if dimension == "period" and every is not None:
-                    is_flawed = find_period(name, every) is None
+                if dimension == "period" and period_length is not None:
+                    is_flawed = find_period(name, period_length) is None
                 else:
                     is_flawed = find_flaw(name) is not None
                 self._count_flaws(f"names of a {dimension} in charges", is_flawed)

@@ -116,17 +116,20 @@ class LedgerReader:
 
         Raises `DataError` for a person without an account.
         """
-        return np.asarray(self.balances(ids)[1][:, 0] * codec.UNIT)
+        _, spent = self.balances(ids)
+        return np.asarray(spent[:, 0] * codec.UNIT)
 
     def remaining(self, ids: Any) -> Floats:
         """Return the μ² that is left of each person's budget, as `spent`; 0 after a withdrawal."""
-        limit, spent = self.balances(ids)
-        return np.asarray((limit - spent)[:, 0] * codec.UNIT)
+        limits, spent = self.balances(ids)
+        remaining = limits - spent
+        return np.asarray(remaining[:, 0] * codec.UNIT)
 
     def remaining_slack(self, ids: Any) -> Floats:
         """Return what is left of each person's slack. Data about people."""
-        limit, spent = self.balances(ids)
-        return np.asarray((limit - spent)[:, 1] * codec.SLACK_UNIT)
+        limits, spent = self.balances(ids)
+        remaining = limits - spent
+        return np.asarray(remaining[:, 1] * codec.SLACK_UNIT)
 
     def balances(self, ids: Any) -> tuple[Integers, Integers]:
         """Return limits and spending, each (people, 2) units of μ² and slack. Data about people."""

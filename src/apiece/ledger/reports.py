@@ -277,7 +277,7 @@ def _make_receipt(
         # The last pair is not free, so one of its parts is above 0.
         remaining = (limits - spent).tolist()
         parts = zip(pairs[-1].tolist(), remaining, strict=True)
-        repeats = min(left // price for price, left in parts if price)
+        repeats = min(amount // price for price, amount in parts if price)
     spent_share, slack_spent_share = _find_shares(spent, limits)
     return Receipt(
         person=person,
@@ -363,10 +363,11 @@ def count_bins(limits: Integers, spent: Integers) -> Integers:
 
     Each account is in one bin of each row.
     """
-    left = 1 - spent / np.maximum(limits, 1)
+    remaining = 1 - spent / np.maximum(limits, 1)
     rows = []
-    for shares_left in (left[:, 0], left.min(1)):
-        bins = (shares_left[:, None] < np.array(SHARES)).sum(axis=1)
+    for shares in (remaining[:, 0], remaining.min(1)):
+        is_below = shares[:, None] < np.array(SHARES)
+        bins = is_below.sum(axis=1)
         rows.append(np.bincount(bins, minlength=len(SHARES) + 1))
     return np.array(rows)
 

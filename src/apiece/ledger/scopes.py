@@ -73,8 +73,11 @@ def is_account(key: str) -> bool:
 
 def take_share(limits: Integers, share: int) -> Integers:
     """Return shares of accounts in whole units, rounded down."""
-    # limits · share may need 91 bits; its two halves need 61 each.
-    return np.asarray((limits >> 30) * share + ((limits & (WHOLE - 1)) * share >> 30))
+    # limits · share may need 91 bits, and so is computed in two parts: that of the high digits in
+    # base 2³⁰, which is exact, and that of the last digit, which alone is rounded.
+    high = (limits >> 30) * share
+    low = (limits & (WHOLE - 1)) * share >> 30
+    return np.asarray(high + low)
 
 
 def compute_takings(
@@ -86,21 +89,22 @@ def compute_takings(
     charges.
     """
     takings = []
-    for scope, share, own in ceilings:
-        taken = charges
-        if own is not None:
+    for ceiling in ceilings:
+        taking = charges
+        if ceiling.own is not None:
             # Of what the asker has charged, only what is beyond their own share counts here.
-            own_scope, own_share = own
-            own_spent = spent[own_scope]
-            sure = take_share(limits, own_share)
-            excess = np.maximum(own_spent - sure, 0)
-            taken = np.maximum(own_spent + charges - sure, 0) - excess
-        highest = limits if share == WHOLE else take_share(limits, share)
-        over = spent[scope] + taken > highest
+            asker, sure_share = ceiling.own
+            asker_spent = spent[asker]
+            sure = take_share(limits, sure_share)
+            excess_before = np.maximum(asker_spent - sure, 0)
+            taking = np.maximum(asker_spent + charges - sure, 0) - excess_before
+        is_whole = ceiling.share == WHOLE
+        highest = limits if is_whole else take_share(limits, ceiling.share)
+        over = spent[ceiling.scope] + taking > highest
         # A pool may be over its ceiling after a budget was lowered; who takes nothing of it may
         # still charge.
-        over &= taken > 0
-        takings.append((scope, taken, over[:, 0] | over[:, 1]))
+        over &= taking > 0
+        takings.append((ceiling.scope, taking, over[:, 0] | over[:, 1]))
     return takings
 
 
@@ -265,8 +269,8 @@ class Policy:
             if renews and quota.most < WHOLE:
                 ceilings.append(Ceiling(f"{scope}@{present}", quota.most))
             if dimension == "querier" and self.sure:
-                own = (scope + account, quota.sure) if quota.sure else None
-                ceilings.append(Ceiling(POOL + account, self.pool, own))
+                sure_share = (scope + account, quota.sure) if quota.sure else None
+                ceilings.append(Ceiling(POOL + account, self.pool, sure_share))
         return ceilings
 
 
@@ -288,12 +292,13 @@ def compute_pools(
     for key, account in spent.items():
         if key[:1] != account_mark:
             continue
-        taken = account.copy()
+        pool = account.copy()
         for name, share in policy.sure.items():
-            querier = spent.get(f"querier={name}{key}", taken[:0])
-            people = len(querier)
-            taken[:people] -= np.minimum(querier, take_share(limits[:people], share))
-        pools[POOL + key] = taken
+            querier_spent = spent.get(f"querier={name}{key}", pool[:0])
+            people = len(querier_spent)
+            sure = take_share(limits[:people], share)
+            pool[:people] -= np.minimum(querier_spent, sure)
+        pools[POOL + key] = pool
     return pools
 
 
@@ -386,7 +391,10 @@ def _list_older_periods(policy: Policy, scope: Scope, present: str) -> list[str]
     """Return the periods of a charge in the history, as they once could be written."""
     periods = _read_periods(scope)
     form = re.compile(_OLDER_PERIODS[str(policy.every)])
-    if not periods or not all(form.fullmatch(period) and period <= present for period in periods):
+    for period in periods:
+        if not form.fullmatch(period) or not period <= present:
+            raise _report_periods(policy, scope, present)
+    if not periods:
         raise _report_periods(policy, scope, present)
     return periods
 
@@ -479,5 +487,8 @@ def require_canonical_scope(scope: Scope) -> None:
 
 def find_period_at(at: str, every: str | None) -> str:
     """Return the period of a moment, so that later ones sort after it; "" where there are none."""
-    day = datetime.fromisoformat(at).astimezone(UTC).date() if "T" in at else date.fromisoformat(at)
+    if "T" in at:
+        day = datetime.fromisoformat(at).astimezone(UTC).date()
+    else:
+        day = date.fromisoformat(at)
     return "" if every is None else name_period(day, every)

@@ -186,11 +186,11 @@ class LedgerStore:
         with self._mutex:
             # Whatever is remembered before the database is looked at is in what is seen of it.
             seen = self._memory.tip
-            kept = self._anchor.read()
+            heads = self._anchor.read()
             with open_transaction(self.engine, writes=False) as connection, chain.naming_damage():
-                tip = self._follow(connection, seen, kept)
+                tip = self._follow(connection, seen, heads)
                 # Kept before anything of it goes out.
-                self._anchor.keep(tip, kept, must=False)
+                self._anchor.keep(tip, heads, must=False)
                 yield Reading(connection, tip)
 
     @contextmanager
@@ -206,18 +206,18 @@ class LedgerStore:
                 lock_head(connection)
                 # Nobody writes from here on, and so these are no older than the store.
                 seen = self._memory.tip
-                kept = self._anchor.read()
-                writing = Reading(connection, self._follow(connection, seen, kept))
+                heads = self._anchor.read()
+                writing = Reading(connection, self._follow(connection, seen, heads))
                 yield writing
             self._memory.see(writing.tip)
-            self._anchor.keep(writing.tip, kept)
+            self._anchor.keep(writing.tip, heads)
             with open_transaction(self.engine, writes=False) as connection:
                 chain.require_entry(connection, writing.tip)
 
-    def _follow(self, connection: sa.Connection, seen: Tip | None, kept: Heads) -> Tip:
+    def _follow(self, connection: sa.Connection, seen: Tip | None, heads: Heads) -> Tip:
         """Return the last entry of a history that has all that is remembered of it."""
-        tip = self.trail.follow(connection, kept.digests)
+        tip = self.trail.follow(connection, heads.digests)
         self.trail.require_seen(seen)
-        self._anchor.require_any(tip, kept, charged=bool(self.trail.reserved))
+        self._anchor.require_any(tip, heads, charged=bool(self.trail.reserved))
         self._memory.see(tip)
         return tip
