@@ -175,7 +175,7 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "each Sybil its own": lambda m: m.setattr(
         Policy, "ceilings", lambda self, scope, at: [Ceiling("", WHOLE)]),
     "the share of the pool": lambda m: m.setattr(
-        scopes_module, "part", lambda limits, share: limits),
+        scopes_module, "take_share", lambda limits, share: limits),
 }  # fmt: skip
 
 
