@@ -57,7 +57,7 @@ class Demand:
         return len(self.pairs if self.row is None else self.row)
 
     def __getitem__(self, part: Any) -> Demand:
-        """Return what some of them are asked."""
+        """Return the demand on some of these people."""
         if self.row is None:
             return Demand(self.pairs[part])
         return Demand(self.pairs, self.row[part])
@@ -67,7 +67,7 @@ class Demand:
         return self.pairs if self.row is None else self.pairs[self.row]
 
     def choose_pairs(self, limits: Integers) -> Integers:
-        """Return what each person pays, (people, 2), chosen by their account's limits alone."""
+        """Return the pair that each person pays, (people, 2), by their account's limits alone."""
         if self.pairs.shape[1] == 1:
             return self.list_pairs()[:, 0]
         rows = np.arange(len(self.pairs)) if self.row is None else self.row
@@ -102,7 +102,7 @@ class Ceilings:
 
 
 def find_ceilings(trail: Trail, scope: Scope, at: str) -> Ceilings:
-    """Return what a charge in a scope has to stay under at a time."""
+    """Return the ceilings of a charge in a scope at a time, and who takes no part."""
     return Ceilings(trail.policy.ceilings(scope, at), trail.find_barred(scope, at))
 
 

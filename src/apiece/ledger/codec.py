@@ -128,7 +128,7 @@ def unpack_enrolled(data: bytes) -> tuple[Ids, Terms]:
 
 
 def pack_mask(mask: Mask, values: bytes = b"") -> bytes:
-    """Return which people of a block are meant, and what is stored of them."""
+    """Return a mask of a block's people, and bytes that belong to those in it, compressed."""
     head = struct.pack("<I", mask.size) + np.packbits(mask).tobytes()
     return zlib.compress(head + values, 1)
 
@@ -146,7 +146,7 @@ def unpack_mask(data: bytes) -> tuple[Mask, bytes]:
 
 
 def read_limits(terms: Terms) -> Integers:
-    """Return what each account may spend, in units: (people, 2) of μ² and slack."""
+    """Return the limits of accounts in units, (people, 2): of μ² and slack."""
     return np.asarray(np.array([terms["limit"], terms["slack"]]).T)
 
 
@@ -255,9 +255,9 @@ def digest_payloads(salt: bytes, payloads: Iterable[tuple[int, bytes]]) -> bytes
     return combine_digests(salt, ((block, compute_digest(salt, data)) for block, data in payloads))
 
 
-# Of μ², by which charges are rounded up and budgets down.
+# The unit of μ²: charges are rounded up to whole ones, and budgets down.
 UNIT: Final = 2.0**-50
-# Of slack, likewise.
+# The unit of slack.
 SLACK_UNIT: Final = 2.0**-70
 # The largest charge in units: two of them add up within 64 bits.
 CAP: Final = 2**61

@@ -25,11 +25,11 @@ def enroll_consents(
     """Open or change accounts as people permit, and hold all charges to it from now on.
 
     Args:
-        ledger: Of these people.
+        ledger: The ledger of these people.
         standing: All consents that there are: whoever has an account and is not in it permits
             nothing.
         delta: δ of every account.
-        slack: As of `Ledger.enroll`.
+        slack: The share of delta kept for what is no Gaussian; see `Ledger.enroll`.
 
     Returns:
         How many accounts are new.
@@ -73,6 +73,7 @@ def enroll_consents(
     if ids.size:
         terms = codec.make_terms(ids, standing.epsilon, delta, slack)
     store = ledger.store
+    # Whoever is not among the ids keeps `until` 0, and so permits nothing from now on.
     with store.writing() as writing:
         people_before = writing.tip.people
         # Places of people who have spent more than their new level, a block at a time.

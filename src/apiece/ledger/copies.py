@@ -115,10 +115,10 @@ def restore_ledger(
     on; without both, `head` is needed.
 
     Args:
-        backup: As `back_up_ledger` wrote it.
+        backup: A file that `back_up_ledger` wrote.
         url: The address of an SQLite file, which is not there.
         head: The last entry that is known of the ledger, as `back_up_ledger` and `status` say it.
-        anchor: As of `Ledger.open`.
+        anchor: A file with digests of the entries; see `Ledger.open`.
 
     Returns:
         The last entry of the ledger.

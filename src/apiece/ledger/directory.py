@@ -5,9 +5,9 @@ they are few, else in temporary files (`runs`). Of text, two keyed hashes of 64 
 id: that two people of a ledger share both is less likely than 10⁻²⁰ for 10⁹ people, and nobody
 without the ledger's salt can look for such a pair.
 
-Runs are merged as in a log-structured tree: a run is merged with the one before it unless that is
-at least twice as large, so there are about log₂ of the number of people of them, and each person
-is moved about as often.
+People are kept in sorted runs, the oldest first. A new run is merged with the one before it unless
+that is at least twice as large: so there are at most log₂(people) runs, and a person is moved about
+as often.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Directory:
 
     def __init__(self, salt: bytes) -> None:
         self.people = 0
-        # Of the ids: "integer" or "text"; None while there are none.
+        # The kind of all ids, "integer" or "text"; None while there are none.
         self.kind: str | None = None
         self._salt = salt
         # The older a run, the larger it is.

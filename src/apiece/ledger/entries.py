@@ -57,7 +57,7 @@ class LedgerEntry:
         return cls()
 
     def to_body(self) -> Json:
-        """Return what is stored of the entry, besides its number, time, people and state."""
+        """Return the entry as JSON, without its number, time, people and state."""
         return {"kind": self.kind}
 
     def find_analysis(self) -> str | None:
@@ -141,7 +141,7 @@ class Subject:
     scope: Json = field(default_factory=dict)
     # The keyed digest of what is asked, in hexadecimal digits; None where nothing was said.
     terms: str | None = None
-    # Of the noise on a Gaussian sum; None of other analyses.
+    # Standard deviation of the noise on a Gaussian sum; None of other analyses.
     noise_stddev: float | None = None
 
 
@@ -235,7 +235,7 @@ class PolicyEntry(LedgerEntry):
     """A policy of scopes holds from here on."""
 
     kind: ClassVar[str] = "policy"
-    # TOML, as of `Policy.from_toml`.
+    # TOML; see `Policy.from_toml`.
     text: str
 
     @classmethod
@@ -344,7 +344,7 @@ _CLASSES: tuple[type[LedgerEntry], ...] = (
 
 
 def read_entry(body: Json) -> LedgerEntry:
-    """Return what a stored body says; raises one of `DAMAGE` where it cannot be read."""
+    """Return the entry of a stored body; raises one of `DAMAGE` where it cannot be read."""
     kind = body["kind"]
     for entry_class in _CLASSES:
         if entry_class.kind == kind:

@@ -121,18 +121,20 @@ class Ledger(LedgerReader):
         """Return a new ledger with these people's accounts: both, or no ledger is left behind.
 
         Args:
-            url: As of `open`.
-            ids: As of `enroll`, like all that follow.
-            epsilon: One entry a person, or a scalar.
-            delta: The same.
-            slack: The same, or None.
-            levels: What epsilon's words stand for.
-            anchor: As of `open`.
+            url: The address of the new ledger; see `open`.
+            ids: Whole numbers or text; see `enroll`, also for what follows.
+            epsilon: ε of each budget: one entry a person, or a scalar.
+            delta: δ of each budget: one entry a person, or a scalar.
+            slack: The share of delta kept for what is no Gaussian: one entry a person, a scalar, or
+                None for a tenth.
+            levels: The ε that epsilon's words stand for.
+            anchor: A file with the digests of the entries, besides the head file; see `open`.
 
         Raises:
-            DataError: As `enroll`.
-            StateError: Where there is a ledger already, and as `open`.
-            InputError: As `open` and `enroll`.
+            DataError: For ids that repeat, and for a Series of others.
+            StateError: Where there is a ledger already, and for a database or an anchor that cannot
+                be read.
+            InputError: For an address that is not allowed.
         """
         engine = make_engine(url)
         heads = Anchor.of(anchor, sqlite_file(engine))
@@ -154,7 +156,7 @@ class Ledger(LedgerReader):
         """Let a policy of scopes hold from now on; the one that holds already changes nothing.
 
         Args:
-            text: TOML, as of `Policy.from_toml`. It is kept in the history: name no person.
+            text: TOML; see `Policy.from_toml`. It is kept in the history: name no person.
 
         Returns:
             The policy.
@@ -200,9 +202,10 @@ class Ledger(LedgerReader):
 
         Args:
             ids: Whole numbers or text, of one kind in a ledger.
-            epsilon: One entry a person, or a scalar. A Series has the ids as its index, or that of
-                ids, where these are a Series; a list or an array is taken by position.
-            delta: The same.
+            epsilon: ε of each budget: one entry a person, or a scalar. A Series has the ids as its
+                index, or that of ids, where these are a Series; a list or an array is taken by
+                position.
+            delta: δ of each budget, in the same forms.
             slack: The share of delta kept for what is no Gaussian, such as trainings with sampled
                 batches; one, or one a person. `account_shares` says what suits a training. By
                 default a tenth, and an account of this ε and δ stays as it is.
@@ -233,7 +236,7 @@ class Ledger(LedgerReader):
         next step. It is final in this ledger, and again it changes nothing.
 
         Args:
-            ids: Of persons with accounts.
+            ids: Persons with accounts.
 
         Returns:
             In which releases they were, and what these can tell. Data about people.
@@ -290,10 +293,10 @@ class Ledger(LedgerReader):
 
         Args:
             analysis_id: A name that no other analysis has.
-            ids: Of the persons in question.
+            ids: The persons who are asked to pay.
             norms: Bound on each person's contribution to the sum (ℓ2), or one for all. A Series is
                 joined to ids as in `enroll`.
-            noise_stddev: Of the noise on the sum.
+            noise_stddev: Standard deviation of the noise on the sum.
             terms: What is asked, as a JSON value made of public facts: question, schema, ε, δ,
                 source. It is compared before any id or norm is. Where it is the same, who was not
                 charged, or was charged less than they now contribute, is left out without an error.
@@ -334,20 +337,23 @@ class Ledger(LedgerReader):
         terms: Any = None,
         scope: Scope | None = None,
     ) -> Ids:
-        """Return who paid these costs, for what is not one Gaussian sum; otherwise as `reserve`.
+        """Charge costs of any kind to everyone who can pay, and return those who paid.
+
+        For what is not one Gaussian sum; all else is said at `reserve`.
 
         Each account pays the pair whose larger share of that account's budget, not of what is left
         of it, is the least.
 
         Args:
             analysis_id: A name that no other analysis has.
-            ids: Of the persons in question.
+            ids: The persons who are asked to pay.
             costs: One row a person, in the same order; `costs_of` makes them.
-            terms: As of `reserve`.
-            scope: The same.
+            terms: What is asked, as a JSON value made of public facts; see `reserve`.
+            scope: Who asks, what for, of which source and period; see `reserve`.
 
         Raises:
-            AnalysisError: As `reserve`, and so `DataError`.
+            AnalysisError: For an id that stands for other terms, or for a committed analysis.
+            DataError: For an unknown person, and ids that repeat.
             InputError: For costs of another number of people.
         """
         ids = codec.normalize_ids(ids, least=0)
@@ -364,7 +370,9 @@ class Ledger(LedgerReader):
         terms: Any = None,
         scope: Scope | None = None,
     ) -> int:
-        """Return how many paid a Gaussian sum over all accounts, as `reserve`. Data about people.
+        """Charge a Gaussian sum to all accounts that can pay, and return how many paid.
+
+        The number is data about people; all else is said at `reserve`.
 
         `admitted` yields who paid. Repeated, it charges those who had accounts at first: nobody
         again.
@@ -374,13 +382,16 @@ class Ledger(LedgerReader):
             norms: Bound on each person's contribution (ℓ2): one for all, or a function from some
                 ids to a norm for each, called with the ledger locked; repeated, it has to return
                 the same.
-            noise_stddev: Of the noise on the sum.
-            terms: As of `reserve`; other norms under the same terms are an error.
-            scope: As of `reserve`.
+            noise_stddev: Standard deviation of the noise on the sum.
+            terms: What is asked, as a JSON value made of public facts; see `reserve`. Other norms
+                under the same terms are an error.
+            scope: Who asks, what for, of which source and period; see `reserve`.
 
         Raises:
-            AnalysisError: As `reserve`.
-            InputError: As `reserve`, and where the function returns another number of norms.
+            AnalysisError: For an id that stands for other terms or norms, or for a committed
+                analysis.
+            InputError: For norms, noise, terms or a scope that `reserve` refuses, and where the
+                function returns another number of norms.
         """
         check_id(analysis_id)
         common_norm = 0.0 if callable(norms) else norms
@@ -413,7 +424,7 @@ class Ledger(LedgerReader):
         One charge never pays for two noisy answers: all commits of an analysis return the first's.
 
         Args:
-            analysis_id: Of a reserved analysis.
+            analysis_id: The name of a reserved analysis.
             result: Any JSON value.
 
         Returns:
@@ -491,7 +502,7 @@ class LedgerFilter:
 
         Args:
             norms: Bound on each person's contribution, or one for all.
-            noise_stddev: Of the noise on the sum.
+            noise_stddev: Standard deviation of the noise on the sum.
 
         Raises:
             AnalysisError: Where the run's name was used before.
@@ -511,7 +522,7 @@ class LedgerFilter:
         """Return the largest norm each person can still pay for. Data about people.
 
         Args:
-            noise_stddev: Of the noise on the sum.
+            noise_stddev: Standard deviation of the noise on the sum.
 
         Raises:
             InputError: For noise that is not positive.

@@ -30,7 +30,7 @@ GROUP_LIMIT: Final = 256
 
 
 def plan_costs(plan: Plan) -> Costs:
-    """Return what a training by this plan costs a record of each group: pairs (μ², slack).
+    """Return the costs of a training by this plan for a record of each group: pairs (μ², slack).
 
     Sampling and coins are included. Where a plan has more than 256 groups, groups that ask for
     nearly the same pay alike: what is enough for each of them.
@@ -96,8 +96,8 @@ def account_shares(plan: Plan, epsilon: npt.ArrayLike, *, times: int = 1) -> Flo
     on each person's own ε alone. Give them to `Ledger.enroll(slack=…)`.
 
     Args:
-        plan: Of the kind that is to be trained.
-        epsilon: Of the accounts; each takes the share of the group whose ε is the nearest.
+        plan: A plan of the kind that is to be trained.
+        epsilon: ε of the accounts; each takes the share of the group whose ε is the nearest.
         times: How many such trainings an account is to pay for.
 
     Raises:
@@ -132,13 +132,13 @@ def _find_costs(mechanisms: Sequence[Mechanism], delta: Floats) -> Costs:
 
 
 def training_costs(*plans: BoundPlan) -> Costs:
-    """Return what training a model by each of these plans costs each record: composed, not added.
+    """Return each record's costs of training a model by each of these plans: composed, not added.
 
     Args:
-        *plans: Bound to the same ids; a plan as often as a model is trained by it.
+        *plans: Plans bound to the same ids; a plan as often as a model is trained by it.
 
     Guarantee:
-        As `plan_costs`.
+        Each pair holds by itself, rounded up.
 
     Example:
         >>> from apiece.assignment import Sample, assign
@@ -177,7 +177,9 @@ def _add_costs(plans: Sequence[BoundPlan]) -> Costs:
 def reserve_plan(
     ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan, terms: Any = None
 ) -> Ids:
-    """Return who paid for all of a plan, or of several, in advance. Data about people.
+    """Charge a whole plan, or several, in advance; return the ids of those who paid.
+
+    The ids are data about people.
 
     Whoever is not returned must be left out of every training; the plans' sizes and noise stay as
     they are. Repeated before the commit, it charges nothing and returns the same ids.
@@ -228,7 +230,9 @@ def training_terms(plan: Plan, *others: Plan, terms: Any = None) -> Json:
 def reserve_alike(
     ledger: Ledger, analysis_id: str, costs: Costs, ids: Any = None, *, terms: Any = None
 ) -> Ids:
-    """Return who paid the same costs, of all who have accounts or of a list. Data about people.
+    """Charge the same costs to all who have accounts, or to a list; return the ids of who paid.
+
+    The ids are data about people.
 
     For an analysis made elsewhere, with noise for the largest contribution; only those who are
     returned may enter it.
@@ -236,9 +240,9 @@ def reserve_alike(
     Args:
         ledger: With their accounts.
         analysis_id: A name that no other analysis has.
-        costs: Of one mechanism, as `costs_of` and `Costs.fixed` make them.
-        ids: Of the persons in question; None is everyone who has an account.
-        terms: As of `Ledger.reserve`.
+        costs: The costs of one mechanism, from `costs_of` or `Costs.fixed`.
+        ids: The persons who are asked to pay; None is everyone who has an account.
+        terms: What is asked, as a JSON value made of public facts; see `Ledger.reserve`.
 
     Raises:
         InputError: For costs of several; and as `Ledger.reserve`.

@@ -287,11 +287,11 @@ def _check_continuation(head: Json, earlier: Json) -> list[str]:
 
 
 def check_receipt(receipt: Json, head: Json) -> list[str]:
-    """Return what is wrong with a receipt against a published head; nothing where all holds.
+    """Return the faults of a receipt against a published head; none where all holds.
 
     Args:
-        receipt: As `Ledger.prove` made it.
-        head: As `Ledger.publish` made it: the receipt's, or a later one made since the receipt's.
+        receipt: A receipt from `Ledger.prove`.
+        head: A head from `Ledger.publish`: the receipt's, or a later one made since the receipt's.
 
     Guarantee:
         Where nothing is returned, the entries that are listed are in the history that the head

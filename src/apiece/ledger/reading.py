@@ -36,7 +36,7 @@ class LedgerReader:
         self.scope: Json = {}
 
     def within(self, scope: Scope) -> Self:
-        """Return this ledger for one asker: what it charges is in a scope, as of `reserve`.
+        """Return this ledger for one asker: what it charges is in a scope; see `reserve`.
 
         Give it to a `Session`, a training or a `LedgerFilter`. Raises `InputError` for what is not
         a scope.
@@ -87,8 +87,8 @@ class LedgerReader:
     def status(self, analysis_id: str, terms: Any = None, scope: Scope | None = None) -> str:
         """Return "unknown", "reserved" or "committed".
 
-        Terms and scope, as of `reserve`, are compared before anything private is read, if terms are
-        given. Raises `AnalysisError` where it was reserved under other terms, or under none.
+        Terms and scope, which `reserve` explains, are compared before anything private is read, if
+        terms are given. Raises `AnalysisError` where it was reserved under other terms, or under none.
         """
         check_id(analysis_id)
         subject = self._describe(terms, scope)
@@ -126,7 +126,7 @@ class LedgerReader:
         return np.asarray(remaining[:, 0] * codec.UNIT)
 
     def remaining_slack(self, ids: Any) -> Floats:
-        """Return what is left of each person's slack. Data about people."""
+        """Return each person's slack that is left. Data about people."""
         limits, spent = self.balances(ids)
         remaining = limits - spent
         return np.asarray(remaining[:, 1] * codec.SLACK_UNIT)
@@ -282,6 +282,6 @@ class LedgerReader:
     def _describe(
         self, terms: Any, scope: Scope | None, noise_stddev: float | None = None
     ) -> Subject:
-        """Return what a reservation's entry holds of its terms, its scope and its noise."""
+        """Return the subject of a reservation; scope: by default that of `within`."""
         chosen = self.scope if scope is None else normalize_scope(scope)
         return Subject(chosen, digest_terms(self.store.salt, terms), noise_stddev)

@@ -48,7 +48,7 @@ class PaidCharge:
     committed: bool
     # "model", "answer", or "" where nothing was released.
     released: str = ""
-    # Of the model or the answer.
+    # The digest of the model or the answer.
     digest: str = field(default="", repr=False)
     # Who asked, and what for.
     scope: Json = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Receipt:
         delta: δ of their budget.
         charges: The charges that they paid, in order.
         spent: The share of the budget that is spent; with periods, in the one with the most spent.
-        slack: The share of the slack that is spent, likewise.
+        slack: The share of the slack that is spent; with periods, in the one with the most spent.
         repeats: How many more analyses like the last one it pays for; None where there was none.
         head: The last entry of the history, whose digest covers each charge. If the steward
             publishes heads, a person can see that theirs is one of them.
@@ -158,7 +158,9 @@ class Lineage:
 
 
 def receipt(ledger: LedgerReader, person: int | str) -> Receipt:
-    """Return what one person's account was charged, by which analyses. Data about a person.
+    """Return one person's receipt: what their account was charged, by which analyses.
+
+    Data about a person.
 
     Args:
         ledger: With an account of this person.
@@ -215,7 +217,7 @@ class _PersonalHistory:
 
 
 def make_receipts(store: LedgerStore, reading: Reading, ids: Ids) -> list[Receipt]:
-    """Return what some people's accounts were charged, in the order of their ids."""
+    """Return the receipts of some people, in the order of their ids."""
     connection = reading.connection
     trail = store.trail
     places = store.directory(reading).require_places(ids)
@@ -315,7 +317,7 @@ def _describe_charge(
 
 
 def _describe_result(result: object) -> tuple[str, str]:
-    """Return what a committed result is, "model" or "answer", and its digest."""
+    """Return the kind of a committed result, "model" or "answer", and its digest."""
     if isinstance(result, dict) and isinstance(result.get("model"), str):
         return "model", result["model"]
     text = json.dumps(result, sort_keys=True, ensure_ascii=False)

@@ -158,7 +158,7 @@ class Policy:
         """Return a policy that a ledger holds: its names may be as they once were allowed.
 
         Args:
-            text: As of `from_toml`.
+            text: TOML; see `from_toml`.
 
         Raises:
             InputError: For what is no policy.
@@ -226,10 +226,10 @@ class Policy:
         return self.ceilings_in_history(scope, at)
 
     def ceilings_in_history(self, scope: Scope | None, at: str) -> list[Ceiling]:
-        """Return what a charge had to stay under: its names may be as they once were allowed.
+        """Return the ceilings of a charge in the history: its names may be as once allowed.
 
         Args:
-            scope: As of `ceilings`.
+            scope: A name for each dimension that the policy declares; see `ceilings`.
             at: When it was charged.
 
         Raises:
@@ -343,7 +343,7 @@ class Permits:
         blocks: Mapping[int, bytes],
         people: int,
     ) -> Permits:
-        """Return what an entry's arrays say of so many people."""
+        """Return the permits of so many people in an entry's arrays."""
         cells = len(queriers) * len(purposes)
         until = np.zeros(people, np.int64)
         allowed = np.zeros((people, cells), dtype=bool)
@@ -359,7 +359,7 @@ class Permits:
         return cls(queriers, purposes, until, allowed.reshape(shape))
 
     def pack(self, block: int) -> bytes:
-        """Return what is stored of one block; `unpack` is the inverse."""
+        """Return the permits of one block as bytes; `unpack` is the inverse."""
         part = slice(block * BLOCK, (block + 1) * BLOCK)
         mask = self.until[part] > 0
         days = self.until[part][mask].astype("<u4")

@@ -138,7 +138,7 @@ class LedgerStore:
     ) -> Integers:
         """Change the terms of who has an account and did not withdraw, add the others; all places.
 
-        keep, lower: as of `amend_accounts`.
+        keep, lower: see `amend_accounts`.
         """
         connection = writing.connection
         places = self.directory(writing).find(ids)

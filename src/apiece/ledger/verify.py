@@ -60,7 +60,7 @@ class LedgerVerification:
 def verify(
     engine: sa.Engine, salt: bytes, kept: Mapping[int, str], lost_file: str | None = None
 ) -> LedgerVerification:
-    """Return what `Ledger.verify` promises; damage becomes a problem, not an exception.
+    """Recompute a ledger from its history; damage becomes a problem, not an exception.
 
     The entries are read once for their digests and once more, a million people at a time, for what
     they add up to.
