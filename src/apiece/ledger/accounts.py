@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from apiece._files import EXPORT, writing
 from apiece._text import rounded_up
-from apiece._types import Ids, Integers
+from apiece._types import Ids, Integers, Mask
 from apiece.errors import BudgetError, DataError, StateError
 from apiece.ledger import chain, codec
 from apiece.ledger.chain import Entry, Tip
@@ -210,7 +210,8 @@ def amend_accounts(
     scopes = list_scopes(connection)
     for block, packed, old_terms, balances in read_accounts(connection, salt, list(parts), scopes):
         part = parts[block]
-        changed = part[_find_changes(old_terms[places[part] % BLOCK], terms[part], keep=keep)]
+        old_terms_of_part = old_terms[places[part] % BLOCK]
+        changed = part[_find_changes(old_terms_of_part, terms[part], keep=keep)]
         if not changed.size:
             continue
         in_block = places[changed] % BLOCK
@@ -241,7 +242,7 @@ def amend_accounts(
     return chain.append(connection, salt, tip, entry.to_body(), payloads)
 
 
-def _find_changes(old: Terms, new: Terms, *, keep: bool) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _find_changes(old: Terms, new: Terms, *, keep: bool) -> Mask:
     """Return whose terms change; keep: not those of the same ε and δ."""
     changes = old != new
     if keep:

@@ -88,7 +88,8 @@ class LedgerReader:
         """Return "unknown", "reserved" or "committed".
 
         Terms and scope, which `reserve` explains, are compared before anything private is read, if
-        terms are given. Raises `AnalysisError` where it was reserved under other terms, or under none.
+        terms are given. Raises `AnalysisError` where it was reserved under other terms, or under
+        none.
         """
         check_id(analysis_id)
         subject = self._describe(terms, scope)
