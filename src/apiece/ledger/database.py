@@ -171,11 +171,14 @@ def _set_pragmas(connection: Any, _record: Any) -> None:
         f"busy_timeout = {BUSY_SECONDS * 1000}",
         # A charge survives a power cut, the journal's removal too.
         "synchronous = EXTRA",
+        # A damaged page is noticed when it is read.
         "cell_size_check = ON",
         # KiB, as it is negative.
         "cache_size = -65536",
     ):
         connection.execute(f"PRAGMA {pragma}")
+    # With a rollback journal all that was committed is in the one file that is copied and put back;
+    # a write-ahead log would hold a part of it.
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     if journal != "delete" and not _is_foreign(connection):
         connection.execute("PRAGMA journal_mode = DELETE")
@@ -190,6 +193,7 @@ def _is_foreign(connection: Any) -> bool:
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
+    # A writer takes its lock at once: one that reads first could find that another wrote meanwhile.
     writes = connection.get_execution_options().get("apiece_writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
