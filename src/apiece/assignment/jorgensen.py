@@ -25,7 +25,7 @@ PASSES = 4
 MORE_RECORDS = 1.25
 # The share of ε that is aimed at: a lattice of losses may add to the amplification formula.
 AIM = 1 - 3e-4
-# A share of the smallest δ, at whose ε a curve's δ counts as no more than that share beyond.
+# The share of the smallest δ that is negligible: a curve is not read where its δ is smaller.
 NEGLIGIBLE_DELTA = 1e-3
 # The smallest log of a chance to join.
 MIN_LOG_CHANCE = -60.0

@@ -93,7 +93,7 @@ class Command(click.Command):
 
 
 class CommandGroup(click.Group):
-    """A group of such commands."""
+    """A group of commands of class `Command`; without an argument it prints its help."""
 
     command_class = Command
 

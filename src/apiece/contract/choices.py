@@ -61,7 +61,7 @@ class Outcome:
 
     @property
     def more(self) -> int:
-        """Of 1,000 people, about how many more an attacker is right than in the reference."""
+        """About how many more of 1,000 people an attacker judges rightly than in the reference."""
         return count_up(self.excess, PEOPLE)
 
     @property
@@ -135,7 +135,7 @@ class Choices:
 
     @property
     def most(self) -> int:
-        """Of 1,000 people, about how many more the bound Δ̄ lets an attacker be right."""
+        """About how many more of 1,000 people the bound Δ̄ lets an attacker judge rightly."""
         return count_up(self.bound, PEOPLE)
 
     def guaranteed(self, budget: int, strategy: str) -> int:
