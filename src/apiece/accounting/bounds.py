@@ -61,7 +61,7 @@ _TRIVIAL: dict[Question, float] = {"epsilon": math.inf, "delta": 1.0}
 
 
 def mark_none(bounds: Bounds) -> Mask:
-    """Return that bounds are close enough nowhere, so that every evaluator is asked."""
+    """Return a mask that marks no bounds as close, so that every evaluator is asked."""
     return np.zeros(bounds.upper.shape, dtype=bool)
 
 

@@ -180,7 +180,7 @@ class PrivacyCurve:
         return Evaluations((Evaluated(type(self.profile).__name__, why, self.profile),))
 
     def _ask(self, ask: Callable[[Floats], Bounds], values: Floats) -> Bounds:
-        """Return what a profile answers; raise `RangeError` where its arithmetic fails."""
+        """Return a profile's bounds; raise `RangeError` where its arithmetic fails."""
         with within_range(self._name):
             return ask(values) if values.size else Bounds(values, values)
 
@@ -318,7 +318,7 @@ one, whose profile has a closed form
         return self.reconstruction_success(baseline)
 
     def statement(self, *, people: int = 1000, prior: float = 0.5) -> str:
-        """Return what a person is promised, as a frequency.
+        """Return a person's guarantee in words, as a frequency.
 
         Args:
             people: Among how many, a whole number from 1 on.

@@ -137,7 +137,7 @@ class _Pair:
         self._theirs = Bounds(none, none)
 
     def learn(self, added: Floats, ours: Bounds, theirs: Bounds) -> None:
-        """Take in what both are at some more ε."""
+        """Add both curves' bounds at some more ε."""
         index = np.searchsorted(self._nodes, added)
         self._nodes = np.insert(self._nodes, index, added)
         self._ours = _insert_bounds(self._ours, index, ours)
@@ -171,7 +171,7 @@ class _Pair:
         return np.unique(left[:, None] + (right - left)[:, None] * shares)
 
     def excess(self) -> Excess:
-        """Return what is known."""
+        """Return the bounds on Δ that the evaluated nodes give."""
         if self.alike:
             forward = Bounds(0.0, self._forward_limit)
             backward = Bounds(0.0, self._backward_limit)

@@ -267,7 +267,7 @@ def _find_safe_mu(slacks: Floats, looks: _Looks) -> Floats:
 
 
 def _holds_between(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
-    """Return in which intervals δ is surely at most s + (1−s)·G: (slacks, intervals)."""
+    """Return a mask (slacks, intervals): where δ is surely at most s + (1−s)·G."""
     # In t = e^ε the chord of δ and the line s + (1−s)·(Φ(μ−c) − t·Φ(−c)) are both straight, so the
     # line is above the chord between two nodes if it is at both.
     left = looks.epsilon[:-1]

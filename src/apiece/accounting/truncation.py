@@ -96,7 +96,7 @@ def bound_remainder(
     outside: Number = 0.0,
     below: Sequence[Jumps] | None = None,
 ) -> Remainder:
-    """Return what the jumps of all kinds of steps add to δ.
+    """Bound the part of δ that the jumps of all kinds of steps make.
 
     `rate` is the θ of the bound; any positive number gives one. `slack` is the relative error of
     all chances. `inside` is, for both worlds, the probability at least of what is not told apart

@@ -204,7 +204,7 @@ def cheapest(
 
 
 def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -> Costs:
-    """Return what mechanisms cost: the least μ² for some slacks from .9·δ down, and for none.
+    """Return the costs of mechanisms: the least μ² for slacks from .9·δ down, and for none.
 
     Args:
         curves: Of what is done to a record of each group; a mechanism stands for its curve.

@@ -164,7 +164,7 @@ class GaussianFilter(Filter):
     Args:
         epsilon: In (0, ∞); one entry a person, or a scalar for a single account. Series have one
             index.
-        delta: The same, in (0, 1).
+        delta: In (0, 1); one entry a person, or a scalar.
         slack: The share of δ that is kept for charges with a slack (`admit_costs`), in [0, 1); B is
             made from the rest.
 
@@ -244,7 +244,7 @@ class RenyiFilter(Filter):
 
     Args:
         epsilon: One entry a person, or a scalar.
-        delta: The same, in (0, 1).
+        delta: In (0, 1); one entry a person, or a scalar.
         order: The Rényi order α, one or one a person, fixed before any data are seen; None takes
             `best_order(epsilon, delta)`.
 

@@ -23,7 +23,7 @@ class Atoms(NamedTuple):
         only_p: Mass of P where Q has none.
         only_q: Mass of Q where P has none.
         outside_p: Bound on the mass under P of points that are left out.
-        outside_q: The same under Q.
+        outside_q: Bound on the mass under Q of points that are left out.
         error: Bound on the relative error of every mass above, under P and Q, and on the absolute
             one of every log-ratio.
 
@@ -87,7 +87,8 @@ class Finite:
     Args:
         with_record: The chance of each outcome with the record, summing to 1 within 1e-9; what they
             miss is made up in proportion.
-        without_record: The same without the record, of the same outcomes in the same order.
+        without_record: The chance of each outcome without the record, in the order of
+            `with_record`.
 
     Raises:
         InputError: For chances that are negative or not finite, that do not sum to 1, or that are

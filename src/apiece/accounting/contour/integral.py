@@ -159,7 +159,7 @@ class Contour:
         return Bounds(lower, upper * (1 + 4 * UNIT))
 
     def _turn_error(self, size: Floats) -> Floats:
-        """Return what e^{−iyε} may be off by, over y, in units: each power by so many as it is."""
+        """Return the error of e^{−iyε} over y, in units: that of the k-th power grows with k."""
         step = self.y[:, 1:2] if self.y.shape[1] > 1 else 1.0
         return np.asarray(16 * (size + 1 / step))
 

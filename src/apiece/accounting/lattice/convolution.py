@@ -378,7 +378,7 @@ def bound_rare_losses(
     rate: float,
     below: Sequence[tuple[Lattice, int]] | None = None,
 ) -> Remainder | None:
-    """Return what the jumps of dominating lattice pairs, so many times each, add to δ.
+    """Bound the part of δ that the jumps of dominating lattice pairs make, so many times each.
 
     None where no loss is cut. `rate` is the θ of the bound; `below` are the dominated lattice
     pairs, where their jumps are others.

@@ -109,7 +109,7 @@ def lowest_mean(pair: Pair, window: Window, end: float) -> float:
 
 
 def measure_jump(pair: Pair, window: Window) -> Jump:
-    """Return what of a pair lies above the window, atoms included."""
+    """Return the masses of a pair above the window, atoms included."""
     if window.top == window.high:
         return Jump(0.0, 0.0, math.inf)
     # `masses` takes the first of these intervals as closed: the window's own end is not in it.

@@ -118,14 +118,14 @@ class GaussianPair:
         return Window(low, high, 2.1 * tail, 2.1 * tail, high)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
-        """Difference of normal distribution functions, or quadrature where cells are narrow."""
+        """Return differences of normal distribution functions, or quadrature in narrow cells."""
         z = self.noise_multiplier
         # x/z at the edges: standard normal under Q, shifted by 1/z under P₁.
         u = edges * z + 0.5 / z
         return normal_masses(u - 1 / z), normal_masses(u)
 
     def rounding(self, window: Window) -> float:
-        """A few hundred units, and the square of the argument of the exponential."""
+        """Return a few hundred units, and the square of the argument of the exponential."""
         z = self.noise_multiplier
         reach = max(abs(window.low), abs(window.top)) * z + 0.5 / z
         return UNIT * (400 + 4 * reach**2)
@@ -142,13 +142,13 @@ class LaplacePair:
 
     @property
     def atoms(self) -> tuple[Atom, ...]:
-        """Outside [0, 1] the ratio of the densities is constant."""
+        """The two ends: outside [0, 1] the ratio of the densities is constant."""
         end = 1 / self.scale
         rare = math.exp(-end) / 2
         return Atom(-end, rare, 0.5), Atom(end, 0.5, rare)
 
     def window(self, tail: float) -> Window:
-        """The loss is bounded: nothing lies outside."""
+        """Return the whole range of losses: nothing lies outside."""
         subject = f"noise_multiplier = {self.scale!r} of Laplace"
         end = 1 / self.scale
         if not self.scale <= _MOST_NOISE:
@@ -157,7 +157,7 @@ class LaplacePair:
         return Window(-end, end, 0.0, 0.0, end)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
-        """An exponential density between the atoms."""
+        """Return masses of the exponential density between the atoms."""
         end = 1 / self.scale
         x = np.clip((edges / end + 1) / 2, 0.0, 1.0)
         # ∫ e^{−x/b}/(2b) dx over a cell, but for its value at the cell's likelier end.
@@ -167,7 +167,7 @@ class LaplacePair:
         return p1, q
 
     def rounding(self, window: Window) -> float:
-        """A few hundred units, and what the ends of the window may be off."""
+        """Return a few hundred units, and the error of the ends of the window."""
         return UNIT * (400 + 64 * window.top)
 
 
@@ -187,7 +187,7 @@ class AtomsPair:
     atoms: ClassVar[tuple[Atom, ...]] = ()
 
     def window(self, tail: float) -> Window:
-        """All atoms but the outermost, of which P and Q have at most `tail` on either side."""
+        """Leave out the outermost atoms, of which P and Q have at most `tail` on either side."""
         p = self.mass * np.exp(self.log_ratio)
         larger = np.maximum(p, self.mass)
         first = int(np.searchsorted(np.cumsum(larger), tail))
@@ -223,7 +223,7 @@ class AtomsPair:
         return p_mass, q_mass
 
     def rounding(self, window: Window) -> float:
-        """The inner computation's error and the sums."""
+        """Return the atoms' own error, and that of the sums."""
         return self.error + UNIT * (400 + self.mass.size)
 
 
@@ -390,7 +390,7 @@ class MixturePair:
         return Window(low, high, 2.1 * tail, 2.1 * tail, high)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
-        """Normal masses between the x at which the log-ratio is at the edges."""
+        """Return normal masses between the x at which the log-ratio is at the edges."""
         # In narrow cells by quadrature of the mixture's density, in wide ones shift by shift.
         x = self._invert_ratio(edges)
         narrow = np.diff(x) < _NARROW
@@ -410,7 +410,7 @@ class MixturePair:
         return p1, normal_masses(x)
 
     def rounding(self, window: Window) -> float:
-        """A few hundred units, the square of the exponential's argument, and what ρ may be off."""
+        """Return a few hundred units, the square of the exponent's argument, and the error of ρ."""
         reach = float(self.shifts[-1]) + _END
         return UNIT * (400 + 4 * reach**2) + 12 * self._slack(reach)
 
