@@ -64,10 +64,12 @@ def safe_ends(
     narrow: npt.ArrayLike = 1e-6,
     stride: npt.ArrayLike = np.inf,
 ) -> Floats:
-    """Return, for many searches in step, the x nearest to `unsafe` that was seen to have room."""
-    # A search ends where room is at most `tolerance`, or where the bracket around the crossing is
-    # narrow enough; at `unsafe` itself where there is room even there. NaN is returned where `safe`
-    # has no room. All arrays have one shape, (K,).
+    """Return, for many searches in step, the x nearest to `unsafe` that was seen to have room.
+
+    A search ends where room is at most `tolerance`, or where the bracket around the crossing is
+    narrow enough; at `unsafe` itself where there is room even there. NaN is returned where `safe`
+    has no room. All arrays have one shape, (K,).
+    """
     best = np.full(guess.shape, np.nan)
     start = np.where(np.isnan(guess), (safe + unsafe) / 2, guess)
     none = np.full(guess.shape, np.nan)
@@ -92,13 +94,14 @@ def safe_ends(
             break
         number = searches.number
         x = searches.x
-        left = np.asarray(room(x, number))
-        left = np.where(np.isnan(left), -np.inf, left)
-        good = left >= 0
+        # What is not a number is no room.
+        found_room = np.asarray(room(x, number))
+        found_room = np.where(np.isnan(found_room), -np.inf, found_room)
+        good = found_room >= 0
         best[number[good]] = x[good]
-        used_up = (left <= tolerances[number]) | (x == searches.unsafe)
+        used_up = (found_room <= tolerances[number]) | (x == searches.unsafe)
         done = np.where(good, used_up, x == searches.safe)
-        searches.learn(left, good)
+        searches.learn(found_room, good)
         unseen = np.isnan(best[number])
         goes_on = searches.move(turn, _AIM * tolerances[number], widths[number], unseen)
         searches = searches.select(goes_on & ~done)

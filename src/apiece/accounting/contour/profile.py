@@ -57,7 +57,7 @@ Spans: TypeAlias = tuple[Places, Places]
 
 
 class SharedIntegrals(NamedTuple):
-    """Integrals that are made together for several mechanisms; rows from `first` on are one's."""
+    """Integrals that are made together for several mechanisms, and the rows of one of them."""
 
     sides: Sides
     first: int
