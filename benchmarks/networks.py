@@ -33,7 +33,7 @@ from network_contenders import CONTENDERS, Step, run, trained
 from network_models import NETWORKS, WIDE, torchvision
 from torch import nn
 
-from apiece.training.clipping.engine import proof_of
+from apiece.training.clipping.cache import proof_of
 
 WARM = 2  # the first one captures the model
 STEPS = 50  # in a total

@@ -15,7 +15,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from apiece.training import ChaCha20Stream, add_noise, clip_and_sum
-from apiece.training.clipping.engine import engine_for
+from apiece.training.clipping.cache import ENGINES
 from apiece.training.clipping.guards import trainable
 from apiece.training.clipping.records import Batch
 
@@ -109,7 +109,7 @@ def floor(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> St
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     size = sum(p.numel() for p in model.parameters())
     bounds = torch.ones(len(x), dtype=torch.float64)
-    width = engine_for(Batch(model, trainable(model), LOSS, x, y, bounds)).most
+    width = ENGINES.find(Batch(model, trainable(model), LOSS, x, y, bounds)).capacity
 
     def step() -> None:
         for start in range(0, len(x), width):

@@ -33,7 +33,7 @@ from network_contenders import Step
 from network_models import torchvision
 from networks import losses, peak, ratio, versions
 
-from apiece.training.clipping.engine import proof_of
+from apiece.training.clipping.cache import proof_of
 
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16}
 WARM = 6  # looks at whether records keep apart come in the first steps

@@ -195,3 +195,73 @@ def test_a_name_that_moved_is_missed(tmp_path: Path) -> None:
     (tmp_path / "out" / "uses.py").write_text(text)
     missing = missing_names(tmp_path / "out", trees)
     assert missing == {"uses.py > one.a.gone", "uses.py > one.b.x", "uses.py > two.None"}
+
+
+# ---------------------------------------------------------------- private names of torch
+
+# The one module that may use them, and says what each is for.
+INTERNALS = "training.clipping.torch_internals"
+# Attributes of torch's objects that begin with an underscore.
+PRIVATE_ATTRIBUTES = {
+    "_parameters", "_buffers", "_modules", "_schema", "_overloadname", "_qualified_op_name", "_op",
+    "_version", "_backward_hooks", "_post_accumulate_grad_hooks", "_c", "_concrete_type",
+}  # fmt: skip
+# Modules of torch's own, though their names do not begin with one.
+PRIVATE_MODULES = ("torch.fx.experimental", "torch.fx.traceback", "torch.nn.utils.stateless")
+
+
+def is_private(name: str) -> bool:
+    """Return whether a dotted name of torch's is one that another version may have changed."""
+    parts = name.split(".")
+    hidden = any(part.startswith("_") and not part.endswith("__") for part in parts)
+    return parts[0] == "torch" and (hidden or name.startswith(PRIVATE_MODULES))
+
+
+def private_names_of_torch(tree: ast.Module) -> set[str]:
+    """Return the private names of torch that a module imports or reads as an attribute."""
+    roots: dict[str, str] = {}
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                names.add(alias.name)
+                roots[alias.asname or alias.name.partition(".")[0]] = alias.name
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                names.add(f"{node.module}.{alias.name}")
+                roots[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    found = {name for name in names if is_private(name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            root, _, rest = ast.unparse(node).partition(".")
+            name = f"{roots.get(root, '')}.{rest}"
+            own = root == "self" and "." not in rest
+            if is_private(name) or (node.attr in PRIVATE_ATTRIBUTES and not own):
+                found.add(name if is_private(name) else node.attr)
+    return found
+
+
+def test_private_names_of_torch_stand_in_one_module() -> None:
+    found = {name: private_names_of_torch(tree) for name, tree in TREES.items()}
+    assert found.pop(INTERNALS), "it has them"
+    assert {name: names for name, names in found.items() if names} == {}, f"{INTERNALS} has such"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("import torch\ntorch.__version__", set()),
+        ("from torch import nn\nnn.Linear(2, 1)", set()),
+        ("class A:\n    def f(self): self._buffers = 1", set()),
+        ("import torch\ntorch._C.f()", {"torch._C", "torch._C.f"}),
+        ("import torch._dynamo", {"torch._dynamo"}),
+        ("from torch.utils import _pytree as t", {"torch.utils._pytree"}),
+        ("def f():\n    from torch.fx.experimental.proxy_tensor import make_fx",
+         {"torch.fx.experimental.proxy_tensor.make_fx"}),
+        ("from torch import nn\nnn.modules.x._Y", {"torch.nn.modules.x._Y"}),
+        ("def f(module): return module._parameters", {"_parameters"}),
+        ("class A:\n    def f(self): self.model._buffers", {"_buffers"}),
+    ],
+)  # fmt: skip
+def test_a_private_name_of_torch_is_found(text: str, names: set[str]) -> None:
+    assert private_names_of_torch(ast.parse(text)) == names

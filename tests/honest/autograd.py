@@ -15,7 +15,7 @@ from torch import nn
 from apiece.errors import ApieceError, IdleParameterWarning
 from apiece.training import clip_and_sum
 from apiece.training.clipping import records
-from apiece.training.clipping.engine import proof_of
+from apiece.training.clipping.cache import proof_of
 
 # Relative to the size of what the records give one by one; plus a share of the largest gradient.
 _RELATIVE = 1e-3

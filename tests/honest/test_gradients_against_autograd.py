@@ -122,12 +122,12 @@ def unguarded(monkeypatch):
 
 
 BREAKS = {
-    "keepdim is dropped": (rewrite._sum, "given[0].reshape(size, *shape)", "given[0]"),
-    "a broadcast sum is left out": (rewrite._sum, "rows.sum([1, *others])", "rows.sum(1)"),
+    "keepdim is dropped": (rewrite._sum, "operands[0].reshape(size, *shape)", "operands[0]"),
+    "a broadcast sum is left out": (rewrite._sum, "rows.sum([1, *summed])", "rows.sum(1)"),
     "a gradient is transposed": (
-        rewrite.Program.finished, "total = step.applied(total)", "total = step.applied(total).mT"
+        rewrite.Program.finish_gradient, "total = step.apply(total)", "total = step.apply(total).mT"
     ),
-    "a step is left out": (rewrite.Program.finished, "total = step.applied(total)", "pass"),
+    "a step is left out": (rewrite.Program.finish_gradient, "total = step.apply(total)", "pass"),
     "the next record's gradient": (
         rewrite._sum, "return Rows(total.reshape", "return Rows(total.roll(1, 0).reshape"
     ),

@@ -172,7 +172,7 @@ def careless(model, loss, x, y, clip):
 @contextlib.contextmanager
 def believing():
     """Let every operator be proved that has a shape with the records along one axis."""
-    strict, ends = proof.layout_of, proof._check_ends
+    strict, ends = proof.layout_of, proof._check_results
 
     def lenient(call):
         try:
@@ -183,11 +183,11 @@ def believing():
                 return _by_shape(call, value)
             return tuple(_by_shape(call, one) for one in value)
 
-    proof.layout_of, proof._check_ends = lenient, lambda *_: None
+    proof.layout_of, proof._check_results = lenient, lambda *_: None
     try:
         yield
     finally:
-        proof.layout_of, proof._check_ends = strict, ends
+        proof.layout_of, proof._check_results = strict, ends
 
 
 def _by_shape(call, value):

@@ -333,8 +333,8 @@ def test_they_see_a_recurrent_layer_that_is_written_out_wrongly(monkeypatch):
     def late(mode, given, of_state, states):
         return right(mode, given, 0.9 * of_state, states)
 
-    right = sequences._cell
-    monkeypatch.setattr(sequences, "_cell", late)
+    right = sequences._run_cell
+    monkeypatch.setattr(sequences, "_run_cell", late)
     monkeypatch.setattr(sequences, "_FUSED", (DEVICE,))
     make = HONEST["gru at 0"]
     proved, alone = sums(there(make), "float64", "proved"), sums(make, "float64", "alone")

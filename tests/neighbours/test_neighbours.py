@@ -100,8 +100,8 @@ def test_trainers(run):
 def test_it_sees_copies_that_are_not_made(monkeypatch):
     fresh = lambda batch: (batch.model, batch.loss_fn, batch.parameters)  # noqa: E731
     monkeypatch.setattr(alone, "why_not_isolated", lambda _batch: "a test says so")
-    monkeypatch.setattr(alone, "_fresh", fresh)
-    monkeypatch.setattr(alone, "written", lambda *_, **__: [])
+    monkeypatch.setattr(alone, "_copy_all", fresh)
+    monkeypatch.setattr(alone, "readable_state", lambda *_, **__: [])
     assert movement(MIXING["keeps: buffer by data"], method="alone") > 1.1
 
 

@@ -126,7 +126,7 @@ def test_it_sees_rows_clipped_instead_of_persons(method, rows):
 def test_it_sees_rows_joined_without_the_products_between_them(monkeypatch):
     def apart(self, of_rows=None):
         own = self.part.per_record().flatten(1).square().sum(1)
-        return self.persons.add(own)
+        return self.persons.add_rows(own)
 
     monkeypatch.setattr(Joined, "squares", apart)
     assert movement(world(case(), rows="alike"), summed(clip_and_sum)) > 2

@@ -14,7 +14,7 @@ from apiece.jobs.people import read_people
 from apiece.pate.teaching import ask
 from apiece.queries.scan import ClampedColumn, contributions_sql
 from apiece.queries.session import Session
-from apiece.training.clipping.engine import _summed
+from apiece.training.clipping.engine import _sum_clipped
 from apiece.training.clipping.records import clip_factors
 from apiece.training.loop import Loop
 from planted import plant
@@ -83,7 +83,10 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
         "sample",
     ),
     "Opacus: NaN is not clipped": (
-        _source(_summed, "held = finite(held, norms)", "held = dict(held)"), "sample",
+        _source(
+            _sum_clipped, "contributions = drop(contributions, norms)",
+            "contributions = dict(contributions)",
+        ), "sample",
     ),
     "Diffprivlib: classes are those that occur": (
         _source(

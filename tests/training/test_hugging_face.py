@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from apiece import Budgets, assign
 from apiece.training import Trainer, clip_and_sum
-from apiece.training.clipping.engine import proof_of
+from apiece.training.clipping.cache import proof_of
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytestmark = [

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from apiece.training import clip_and_sum
-from apiece.training.clipping.engine import proof_of
+from apiece.training.clipping.cache import proof_of
 
 CLASSES = 4
 pytest.importorskip("torchvision", reason="torchvision is not installed")

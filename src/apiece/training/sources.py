@@ -30,7 +30,7 @@ from torch.utils.data import (
 from apiece._types import AnyArray, Integers
 from apiece.errors import DataError, StewardWarning
 from apiece.training.clipping import records
-from apiece.training.clipping.ambient import model_randomness, streams_kept
+from apiece.training.clipping.ambient import keep_streams, model_randomness
 from apiece.training.clipping.guards import read_tree
 from apiece.training.identity import bytes_of
 
@@ -223,7 +223,7 @@ def look_at_items(source: Source) -> None:
 
 def _read_first_record(source: Source, index: list[int]) -> list[torch.Tensor]:
     """Return the tensors of the first record of `index`, read with all streams set anew."""
-    with streams_kept():
+    with keep_streams():
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
         torch.default_generator.manual_seed(0)

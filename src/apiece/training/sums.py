@@ -23,7 +23,7 @@ from apiece.budgets import Units
 from apiece.errors import InputError, StateError, unknown
 from apiece.training.clipping import ClippedSum, Proof, clip_and_sum, guards
 from apiece.training.clipping.ambient import model_randomness
-from apiece.training.clipping.engine import proof_of
+from apiece.training.clipping.cache import proof_of
 from apiece.training.clipping.front import METHODS, check_values, empty_sum
 from apiece.training.clipping.records import LossFunction
 from apiece.training.sources import Source, Tensors

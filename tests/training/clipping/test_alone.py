@@ -19,7 +19,7 @@ from torch import nn
 from apiece.errors import UnsupportedError
 from apiece.training import clip_and_sum
 from apiece.training.clipping import alone
-from apiece.training.clipping.alone import written
+from apiece.training.clipping.alone import readable_state
 
 SIZE = 6
 
@@ -295,7 +295,7 @@ def test_what_a_record_writes_is_new_for_each(reason, monkeypatch):
 
 def test_tensors_count_by_their_values():
     model = nn.Linear(300, 300)
-    seen = functools.partial(written, model, squares, modules={})
+    seen = functools.partial(readable_state, model, squares, modules={})
     before = seen()
     with torch.no_grad():
         model.weight.data.view(-1)[7] += 1

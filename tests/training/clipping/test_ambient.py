@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from apiece.training import clip_and_sum
-from apiece.training.clipping.ambient import model_randomness, put_back, states, trial
-from apiece.training.clipping.engine import proof_of
+from apiece.training.clipping.ambient import model_randomness, read_states, restore_states, trial
+from apiece.training.clipping.cache import proof_of
 
 CPU = [torch.device("cpu")]
 
@@ -26,9 +26,9 @@ def test_a_trial_draws_nothing_of_the_run_s():
 
 
 def test_states_are_put_back():
-    before = states(CPU)
+    before = read_states(CPU)
     first = torch.rand(4)
-    put_back(before)
+    restore_states(before)
     assert torch.equal(torch.rand(4), first)
 
 

@@ -7,9 +7,9 @@ from torch import nn
 from apiece.errors import SlowPathWarning, UnsupportedError
 from apiece.training import clip_and_sum
 from apiece.training.clipping import contributions, reconcile, rewrite
+from apiece.training.clipping.cache import proof_of
 from apiece.training.clipping.contributions import Lookups, Outer, Products, Rows
 from apiece.training.clipping.convolution import Convolution, Kernel
-from apiece.training.clipping.engine import proof_of
 from planted import plant
 
 from .test_front import assert_same
@@ -125,22 +125,23 @@ def test_a_parameter_in_another_arrangement_of_memory_is_captured_again():
 
 BREAKS = {
     "an axis of keepdim is lost": (
-        rewrite._sum, "given[0].reshape(size, *shape)", "given[0]", "transposed"
+        rewrite._sum, "operands[0].reshape(size, *shape)", "operands[0]", "transposed"
     ),
     "a sum over a broadcast axis is left out": (
-        rewrite._sum, "rows.sum([1, *others])", "rows.sum(1)", "one number"
+        rewrite._sum, "rows.sum([1, *summed])", "rows.sum(1)", "one number"
     ),
     "a gradient is transposed": (
-        rewrite._mm, "return products(a, b)", "return products(b, a)", "windows, two heads"
+        rewrite._mm, "products(left_rows, right_rows)", "products(right_rows, left_rows)",
+        "windows, two heads",
     ),
     "a square gradient is transposed": (
-        rewrite._mm, "return products(a, b)", "return products(b, a)", "square"
+        rewrite._mm, "products(left_rows, right_rows)", "products(right_rows, left_rows)", "square"
     ),
     "a factor is lost": (
         rewrite._sum, "Rows(total.reshape", "Rows(2 * total.reshape", "one number"
     ),
     "a step is left out": (
-        rewrite.Program.finished, "total = step.applied(total)", "pass", "squeezed"
+        rewrite.Program.finish_gradient, "total = step.apply(total)", "pass", "squeezed"
     ),
 }  # fmt: skip
 SQUARE = (lambda: Used(lambda x, w: x @ w, 4, 4), (3, 4))
@@ -165,7 +166,7 @@ def test_a_rule_that_is_wrong_is_found_before_the_first_batch(name, monkeypatch)
 def test_without_the_trial_a_shape_that_is_wrong_is_refused(monkeypatch):
     """A model too large to be tried is held to shapes all the same."""
     monkeypatch.setattr(rewrite, "LARGEST_MODEL", 0)
-    plant(monkeypatch, rewrite._sum, "given[0].reshape(size, *shape)", "given[0]")
+    plant(monkeypatch, rewrite._sum, "operands[0].reshape(size, *shape)", "operands[0]")
     monkeypatch.setitem(rewrite.LEAVES, "sum", rewrite._sum)
     make, shape = ARRANGED["transposed"]
     with pytest.raises(UnsupportedError, match=r"loss_fn: sum: each record's gradient has shape"):

@@ -57,7 +57,7 @@ def moved(name):
 
 def in_a_copy(work, read=lambda value: value):
     """Return what work gives in a copy of this process, whose changes are lost."""
-    with alone._memory_wiped():  # which imports something at first, in each copy else
+    with alone._wipe_memory():  # which imports something at first, in each copy else
         pass
     reads, writes = os.pipe()
     pid = os.fork()

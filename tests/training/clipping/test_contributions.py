@@ -52,7 +52,7 @@ def test_stands_for_its_gradients(name):
     assert bool((part.squares().double() >= squares * (1 - 2.0**-18)).all())
     weights = torch.rand(B)
     total = torch.einsum("b,b...->...", weights.double(), exact)
-    torch.testing.assert_close(part.weighted(weights).double(), total, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(part.weighted_sum(weights).double(), total, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", forms())
@@ -63,7 +63,7 @@ def test_without_records_that_are_not_finite(name):
         if hasattr(part, field):
             getattr(part, field)[broken] = torch.nan
     kept = part.without(broken)
-    assert bool(torch.isfinite(kept.weighted(torch.ones(B))).all())
+    assert bool(torch.isfinite(kept.weighted_sum(torch.ones(B))).all())
     assert not kept.per_record()[1].any()
 
 
@@ -102,7 +102,7 @@ def test_a_small_table_looked_up_often_is_made_for_each_record(size, places, kin
     torch.testing.assert_close(found.per_record(), form.per_record())
     torch.testing.assert_close(found.squares(), form.squares(), rtol=1e-4, atol=1e-5)
     weights = torch.rand(B)
-    torch.testing.assert_close(found.weighted(weights), form.weighted(weights))
+    torch.testing.assert_close(found.weighted_sum(weights), form.weighted_sum(weights))
 
 
 ROWS = {

@@ -30,9 +30,9 @@ CASES = {
     "many channels": (nn.Conv2d(8, 8, 3, padding=1), "grouped"),
 }
 WAYS = {
-    "by channel": "_by_channel",
-    "grouped": "_grouped",
-    "patches": "_gradients",
+    "by channel": "_gradients_by_channel",
+    "grouped": "_gradients_by_group",
+    "patches": "_gradients_by_product",
 }
 
 
@@ -74,7 +74,7 @@ def test_is_autograd_s(name, monkeypatch):
     torch.testing.assert_close(found.squares().double(), squares, rtol=1e-5, atol=1e-5)
     weights = torch.rand(5)
     total = (weights.view(-1, *[1] * (wanted.dim() - 1)) * wanted).sum(0)
-    torch.testing.assert_close(found.weighted(weights), total, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.weighted_sum(weights), total, rtol=1e-4, atol=1e-4)
     assert taken == [(0, 5)]
 
 
@@ -102,7 +102,7 @@ def hold(layer, inputs):
     assert bool((found.squares().double() >= squares * (1 - 2.0**-17)).all())
     weights = torch.rand(len(inputs))
     total = torch.einsum("b,b...->...", weights.double(), exact)
-    torch.testing.assert_close(found.weighted(weights).double(), total, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(found.weighted_sum(weights).double(), total, rtol=1e-4, atol=1e-3)
     bad = torch.arange(len(inputs)) == 1
     without = found.without(bad).per_record()
     assert not without[1].any()

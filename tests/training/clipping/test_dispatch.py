@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from apiece.training.clipping import engine, guards
+from apiece.training.clipping import cache, engine, guards
 from apiece.training.clipping.records import Batch
 
 
@@ -24,7 +24,7 @@ def _program(model: nn.Module, x: torch.Tensor) -> tuple[engine.Engine, Batch]:
     y, bounds = torch.zeros(len(x), dtype=torch.long), torch.ones(len(x), dtype=torch.float64)
     loss = nn.CrossEntropyLoss(reduction="none")
     batch = Batch(model, guards.trainable(model), loss, x, y, bounds)
-    return engine.engine_for(batch), batch
+    return cache.ENGINES.find(batch), batch
 
 
 def test_a_program_runs_the_operators_of_its_graph_in_order() -> None:
@@ -34,7 +34,7 @@ def test_a_program_runs_the_operators_of_its_graph_in_order() -> None:
 
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
     made, batch = _program(nn.Sequential(layer, Mean()), torch.randn(5, 3, 8))
-    assert made.program is not None
+    assert isinstance(made, engine.ProvedEngine)
     targets = [n.target for n in made.program.module.graph.nodes if n.op == "call_function"]
     given = engine.arguments_of(made, batch)
     with torch.no_grad(), Dispatched() as mode:

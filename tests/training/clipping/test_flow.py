@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from apiece.training.clipping import proof, table
-from apiece.training.clipping.graphs import OTHERWISE, Uncaptured, agree
+from apiece.training.clipping.graphs import FEW_RECORDS, Uncaptured, check_agreement
 from apiece.training.clipping.table import SHARED, Records, Unproved
 
 from .test_table import HINT, check, laid_out, rows, traced
@@ -21,8 +21,8 @@ def lay(function):
     Both captures that an engine makes must agree before.
     """
     graph, sizes = traced(function, [rows(6)], [W])
-    other, _ = traced(function, [rows(6)], [W], OTHERWISE)
-    agree(graph, other, HINT)
+    other, _ = traced(function, [rows(6)], [W], FEW_RECORDS)
+    check_agreement(graph, other, HINT)
     return laid_out(graph, sizes, 1)
 
 
@@ -160,5 +160,11 @@ def test_a_rule_that_is_wrong_is_caught(name, monkeypatch):
 
 
 def test_the_laws_name_operators_that_have_rules():
-    named = {*proof._PLACES, *proof._PICK, *proof._LENGTHS, *proof._SLICES, *proof._BESIDE}
+    named = {
+        *proof._PLACES,
+        *proof._PICKING,
+        *proof._LENGTHS,
+        *proof._SLICES,
+        *proof._WITH_SHARED_OUTPUT,
+    }
     assert named <= table.RULES.keys()

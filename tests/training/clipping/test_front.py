@@ -10,7 +10,7 @@ from torch import nn
 from apiece.errors import InputError, UnsupportedError
 from apiece.training import clip_and_sum
 from apiece.training.clipping import contributions, convolution, engine, records, rewrite
-from apiece.training.clipping.engine import proof_of
+from apiece.training.clipping.cache import proof_of
 
 
 def one_at_a_time(model, loss_fn, inputs, targets, clip_norms):
@@ -315,7 +315,7 @@ def test_common_layers_need_no_gradient_per_record_by_vmap(name, monkeypatch):
     def refuse(*_):
         raise AssertionError("made per-record gradients")
 
-    monkeypatch.setattr(rewrite, "_by_vmap", refuse)
+    monkeypatch.setattr(rewrite, "_rule_by_vmap", refuse)
     model, inputs, targets, clip_norms = case(*BOOKED[name])
     clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method="proved")
     assert_same(clipped, model, loss_fn, inputs, targets, tolerance=2e-4)
@@ -408,7 +408,7 @@ def test_parts_add_up():
 def test_parts_that_stay_in_the_cache_add_up(name, monkeypatch):
     model, inputs, targets, clip_norms = case(*BOOKED[name])
     whole = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
-    for size in ("_CACHE", "_WORTH", "_EACH"):
+    for size in ("_VALUES_OF_PART", "_VALUES_PER_PARAMETER", "_VALUES_PER_OPERATOR"):
         monkeypatch.setattr(engine, size, 1)
     parts = clip_and_sum(copy.deepcopy(model), loss_fn, inputs, targets, clip_norms)
     for name, value in whole.gradients.items():

@@ -36,7 +36,7 @@ def test_squares_sums_and_what_is_left_out(name: str, part) -> None:
     assert (joined.squares() >= squares * (1 - 1e-6)).all()
     weights = torch.linspace(0, 2, len(COUNTS))
     asked = (weights.view(-1, *[1] * (total.dim() - 1)) * total).sum(0)
-    assert torch.allclose(joined.weighted(weights), asked, atol=1e-4)
+    assert torch.allclose(joined.weighted_sum(weights), asked, atol=1e-4)
     bad = torch.arange(len(COUNTS)) % 3 == 1
     less = joined.without(bad).squares()
     assert (less[bad] < 1e-12).all()
@@ -59,7 +59,7 @@ def test_rows_that_cancel_leave_room_for_the_sum(name: str, part) -> None:
     norms = joined.squares().sqrt()
     for person in range(len(COUNTS)):
         alone = (torch.arange(len(COUNTS)) == person).float() / 3
-        assert joined.weighted(alone).norm() * 3 <= norms[person] * (1 + 1e-6)
+        assert joined.weighted_sum(alone).norm() * 3 <= norms[person] * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(("name", "part"), list(parts()))
@@ -80,7 +80,7 @@ def test_round_off_of_rows_that_nearly_cancel_is_not_scaled_up(name: str, part) 
         joined = Joined(type(part)(**(values | {first: rows})), Persons(owner))
         factors = clip_factors(joined.squares().sqrt(), torch.full((len(OWNER),), 1e-6))
         alone = torch.eye(len(OWNER)) * factors
-        return torch.stack([joined.weighted(weights).flatten() for weights in alone])
+        return torch.stack([joined.weighted_sum(weights).flatten() for weights in alone])
 
     torch.manual_seed(1)
     other = 2.0**-22 * torch.randint(-1, 2, (len(both),))
@@ -106,11 +106,12 @@ def test_what_is_not_finite_stays_with_its_person() -> None:
 def test_persons_alike_have_at_most_half_filled_up() -> None:
     owner = torch.repeat_interleave(torch.arange(40), torch.arange(1, 41))
     persons = Persons(owner)
-    for groups, least in [(persons.groups, 1), (persons.far, 17)]:
+    for groups, least in [(persons.groups, 1), (persons.groups_of_long, 17)]:
         seen = []
-        for who, index, there in groups:
-            assert there.sum() > there.numel() / 2
-            for person, rows, shown in zip(who.tolist(), index, there, strict=True):
+        for group in groups:
+            assert group.is_row.sum() > group.is_row.numel() / 2
+            people = zip(group.persons.tolist(), group.rows, group.is_row, strict=True)
+            for person, rows, shown in people:
                 assert (owner[rows] == person).all()
                 assert rows[shown].tolist() == (owner == person).nonzero().squeeze(1).tolist()
                 seen.append(person)

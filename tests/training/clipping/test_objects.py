@@ -19,7 +19,7 @@ from torch.optim import lr_scheduler
 
 from apiece.errors import UnsupportedError
 from apiece.training import clip_and_sum
-from apiece.training.clipping import engine
+from apiece.training.clipping import cache
 
 from .test_front import loss_fn
 
@@ -297,8 +297,8 @@ class Trains(nn.Module):
 def test_an_optimizer_that_no_forward_names_makes_no_captures(monkeypatch):
     model, x, y = Trains(), torch.randn(SIZE, 4), torch.ones(SIZE)
     captures = []
-    proved = engine._proved
-    monkeypatch.setattr(engine, "_proved", lambda *given: captures.append(1) or proved(*given))
+    proved = cache.build_engine
+    monkeypatch.setattr(cache, "build_engine", lambda *given: captures.append(1) or proved(*given))
     for _ in range(3):
         total = clip_and_sum(model, loss_fn, x, y, 1.0, method="proved")
         for p, g in zip(model.parameters(), total.gradients.values(), strict=True):

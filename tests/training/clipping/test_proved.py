@@ -13,7 +13,7 @@ from torch import nn
 from apiece.errors import IdleParameterWarning, InputError, SlowPathWarning, UnsupportedError
 from apiece.training import clip_and_sum
 from apiece.training.clipping import alone
-from apiece.training.clipping.engine import proof_of
+from apiece.training.clipping.cache import proof_of
 from neighbours.harness import movement
 from neighbours.zoo import HONEST
 

@@ -81,7 +81,7 @@ def test_the_same_as_each_record_alone(name):
 
 def test_a_mask_that_is_wrong_by_one_is_seen(monkeypatch):
     later = lambda self, step: (self.lengths >= step).unsqueeze(1)  # noqa: E731
-    monkeypatch.setattr(sequences.Padded, "alive", later)
+    monkeypatch.setattr(sequences.Padded, "has_entry", later)
     assert apart("gru") > 1e-4
 
 
@@ -116,7 +116,7 @@ INSIDE = {
 
 @pytest.mark.parametrize("name", INSIDE)
 def test_nobody_reads_inside(name):
-    packed = sequences.packed(torch.ones(2, 3, 1), torch.tensor([3, 1]), True, False)
+    packed = sequences.pack(torch.ones(2, 3, 1), torch.tensor([3, 1]), True, False)
     with pytest.raises(sequences.Unwritten, match="reads inside a packed sequence"):
         INSIDE[name](packed)
 

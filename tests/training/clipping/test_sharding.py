@@ -19,7 +19,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from apiece.training.clipping import proof, table
-from apiece.training.clipping.graphs import for_any_size
+from apiece.training.clipping.graphs import free_batch_size
 from apiece.training.clipping.table import Records, Shared, Summed
 
 from .test_table import CASES, SKIPPED, laid_out, overloads, traced, values
@@ -98,7 +98,7 @@ def compared(mesh, function, given, shared=()):
     """Yield each operator's name with what the table claims and what DTensor says."""
     graph, sizes = traced(function, given, shared)
     layouts = laid_out(graph, sizes, len(given))
-    for_any_size(graph, sizes, next(iter(graph.graph.nodes)))
+    free_batch_size(graph, sizes, next(iter(graph.graph.nodes)))
     found = values(graph, [*given, *shared])
     for node in graph.graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem:
@@ -196,7 +196,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_rule_that_is_wrong_is_seen(name, mesh, monkeypatch):
     function, rule = WRONG[name]
-    monkeypatch.setattr(proof, "_flows", lambda *_args, **_kwargs: None)
+    monkeypatch.setattr(proof, "_check_flow", lambda *_args, **_kwargs: None)
     monkeypatch.setitem(table.RULES, name, rule)
     wrong = disputed(compared(mesh, function, [torch.randn(4, 6)]))
     assert name in [op for op, *_ in wrong]

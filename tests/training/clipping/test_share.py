@@ -226,7 +226,7 @@ PLANTED = {
     ),
     "products": (
         [engine],
-        "single",
+        "single_precision",
         as_set,
         "linear over twenty places",
         "medium products",

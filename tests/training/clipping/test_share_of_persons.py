@@ -89,7 +89,7 @@ def test_nor_where_rows_are_made_again(name, monkeypatch):
 
 # What is broken, by what, and where the search finds it.
 PLANTED = {
-    "sums in another order": (joined, "_with_room", lambda squares, *_: squares, "conv2d"),
+    "sums in another order": (joined, "_add_room", lambda squares, *_: squares, "conv2d"),
     "cancellation": (joined, "cancellation_of", lambda *_: 0.0, "linear beside another"),
     "cancellation, places": (
         contributions,

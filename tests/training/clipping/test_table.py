@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from apiece.training.clipping import layers, table
 from apiece.training.clipping.capture import decompositions
-from apiece.training.clipping.graphs import for_any_size
+from apiece.training.clipping.graphs import free_batch_size
 from apiece.training.clipping.proof import _layout
 from apiece.training.clipping.table import Places, Records, Shared, Sizes, Summed, Unproved
 
@@ -69,7 +69,7 @@ def check(function, given, shared=(), *, exact=None):
     """Assert that every node of a function's graph is what the table says; return the operators."""
     graph, sizes = traced(function, given, shared)
     layouts = laid_out(graph, sizes, len(given))
-    for_any_size(graph, sizes, next(iter(graph.graph.nodes)))
+    free_batch_size(graph, sizes, next(iter(graph.graph.nodes)))
     whole = values(graph, [*given, *shared])
     alone = [values(graph, [*(t[i : i + 1] for t in given), *shared]) for i in range(len(given[0]))]
     size, seen = len(given[0]), set()

@@ -9,7 +9,7 @@ from torch import nn
 from apiece import Budgets, Scale, Trainer, assign
 from apiece.errors import StateError, UnsupportedError
 from apiece.training import clip_and_sum
-from apiece.training.clipping import engine
+from apiece.training.clipping import cache
 
 by_a_compiler = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"
@@ -45,8 +45,8 @@ def batch(size):
     "make", [mlp, pytest.param(Sequence, marks=pytest.mark.slow)], ids=["mlp", "transformer"]
 )
 def test_a_form_that_comes_often_is_written_out_to_the_bit(monkeypatch, make):
-    monkeypatch.setattr(engine, "_AGAIN", 3)
-    monkeypatch.setattr(engine, "_SMALL_GRAPH", 10_000)
+    monkeypatch.setattr(cache, "_BATCHES_TO_JOIN", 3)
+    monkeypatch.setattr(cache, "_SMALL_GRAPH", 10_000)
     model, found = make(), []  # which drops values
     for _ in range(3):
         for size, bad in [(3, 0), (6, 0), (60, 0), (60, torch.nan)]:
@@ -59,7 +59,7 @@ def test_a_form_that_comes_often_is_written_out_to_the_bit(monkeypatch, make):
             joined = clip_and_sum(model, LOSS, x, y, bounds[1:], people=people)
             sums = [*total.gradients.values(), *joined.gradients.values()]
             found.append([*sums, total.losses, total.norms, joined.norms])
-    assert any(seen.engine.whole for seen in engine._known[model].values())
+    assert any(form.engine.whole for form in cache.ENGINES._forms[model].values())
     for k, some in enumerate(found[4:], 4):
         same = zip(some, found[k % 4], strict=True)
         assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in same)

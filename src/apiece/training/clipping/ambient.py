@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from apiece.errors import UnsupportedError
+from apiece.training.clipping import torch_internals
 
 States = list[tuple[torch.Generator, torch.Tensor]]
 
@@ -27,33 +28,34 @@ def model_randomness(seed: int, devices: Iterable[torch.device]) -> Iterator[Non
 @contextlib.contextmanager
 def trial(devices: Iterable[torch.device]) -> Iterator[None]:
     """Put torch's generators back afterwards: what is only tried draws nothing of the run's."""
-    before = states(devices)
+    states = read_states(devices)
     try:
         yield
     finally:
-        put_back(before)
+        restore_states(states)
 
 
 @contextlib.contextmanager
-def streams_kept() -> Iterator[None]:
+def keep_streams() -> Iterator[None]:
     """Leave Python's and NumPy's streams, and torch's of the CPU, as they were."""
-    before, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    state_of_python = random.getstate()
+    state_of_numpy = np.random.get_state()  # noqa: NPY002
     try:
         with trial([]):
             yield
     finally:
-        random.setstate(before)
-        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(state_of_python)
+        np.random.set_state(state_of_numpy)  # noqa: NPY002
 
 
-def states(devices: Iterable[torch.device]) -> States:
-    """Return the generators and their states, for `put_back`."""
+def read_states(devices: Iterable[torch.device]) -> States:
+    """Return the generators and their states, for `restore_states`."""
     return [(generator, generator.get_state()) for generator in _generators(devices)]
 
 
-def put_back(before: States) -> None:
-    """Set the generators back, so that another way starts as if alone."""
-    for generator, state in before:
+def restore_states(states: States) -> None:
+    """Set generators back, so that another way to make a step starts as if it were the only one."""
+    for generator, state in states:
         generator.set_state(state)
 
 
@@ -64,9 +66,10 @@ def _generators(devices: Iterable[torch.device]) -> list[torch.Generator]:
         generator = torch.default_generator
         if device.type == "cuda":
             torch.cuda.init()  # type: ignore[no-untyped-call]
-            generator = torch.cuda.default_generators[device.index]  # parameters' have an index
+            # a parameter's device has an index, also where its user named none
+            generator = torch.cuda.default_generators[device.index]
         elif device.type == "mps":
-            generator = torch.mps._get_default_mps_generator()
+            generator = torch_internals.mps_generator()
         if generator not in result:
             result.append(generator)
     return result
@@ -75,12 +78,12 @@ def _generators(devices: Iterable[torch.device]) -> list[torch.Generator]:
 # ---------------------------------------------------------------- precision
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
+def widen(dtype: torch.dtype) -> torch.dtype:
     """Return `dtype`, or single precision where it has less: what sums are made in."""
     return torch.promote_types(dtype, torch.float32)
 
 
-def is_highest() -> bool:
+def computes_in_single() -> bool:
     """Return whether torch multiplies matrices of single precision in single precision."""
     try:
         return torch.get_float32_matmul_precision() == "highest"
@@ -89,31 +92,49 @@ def is_highest() -> bool:
 
 
 @contextlib.contextmanager
-def single(device: torch.device) -> Iterator[None]:
-    """Let products of single precision be made in it: without autocast, bf16 or TF32."""
-    needed = _settings(device)
-    if not needed and not torch.is_autocast_enabled(device.type):
+def single_precision(device: torch.device) -> Iterator[None]:
+    """Let products of single precision be made in it: without autocast, bf16 or TF32.
+
+    A norm from less precise products may lie below the true one, and a share above its bound.
+    """
+    settings = _settings_of_single(device)
+    if not settings and not torch.is_autocast_enabled(device.type):
         yield
         return
-    with torch.autocast(device.type, enabled=False), contextlib.ExitStack() as settings:
-        for place, name, value in needed:
-            settings.callback(setattr, place, name, getattr(place, name))
-            setattr(place, name, value)
+    with torch.autocast(device.type, enabled=False), contextlib.ExitStack() as undo:
+        for holder, name, value in settings:
+            undo.callback(setattr, holder, name, getattr(holder, name))
+            setattr(holder, name, value)
         yield
 
 
-def _settings(device: torch.device) -> list[tuple[Any, str, object]]:
-    """Return what must be set, to which value, for products in single precision."""
+class _Setting(NamedTuple):
+    """An attribute of one of torch's backends, and the value that it must have."""
+
+    holder: Any
+    name: str
+    value: object
+
+
+def _settings_of_single(device: torch.device) -> list[_Setting]:
+    """Return what must be set for products in single precision; nothing where it is so already."""
     on_gpu = device.type == "cuda"
     backends: Any = torch.backends
-    if is_highest() and not on_gpu:
+    # On a processor that one setting covers convolutions as well, on a GPU it does not.
+    if computes_in_single() and not on_gpu:
         return []
     if hasattr(backends, "fp32_precision"):
-        of = backends.cuda if on_gpu else backends.mkldnn
-        conv = backends.cudnn.conv if on_gpu else backends.mkldnn.conv
-        return [(place, "fp32_precision", "ieee") for place in (of.matmul, conv)]
+        products = backends.cuda.matmul if on_gpu else backends.mkldnn.matmul
+        convolutions = backends.cudnn.conv if on_gpu else backends.mkldnn.conv
+        return [
+            _Setting(products, "fp32_precision", "ieee"),
+            _Setting(convolutions, "fp32_precision", "ieee"),
+        ]
     if on_gpu:  # torch before 2.9
-        return [(place, "allow_tf32", False) for place in (backends.cuda.matmul, backends.cudnn)]
+        return [
+            _Setting(backends.cuda.matmul, "allow_tf32", False),
+            _Setting(backends.cudnn, "allow_tf32", False),
+        ]
     raise UnsupportedError(
         f"torch.get_float32_matmul_precision() = {torch.get_float32_matmul_precision()!r}: "
         'clipping needs "highest" with this version of torch; set it, or use autocast'

@@ -22,37 +22,31 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo as dynamo
 from torch import fx, nn
-from torch._decomp import _core_aten_decompositions_post_autograd
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
-from torch.fx import traceback as fx_traceback
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
-from torch.nn.utils.stateless import _reparametrize_module
 from torch.overrides import TorchFunctionMode
 
 from apiece.errors import ApieceError
-from apiece.training.clipping import records
-from apiece.training.clipping.ambient import streams_kept
+from apiece.training.clipping import records, torch_internals
+from apiece.training.clipping.ambient import keep_streams
 from apiece.training.clipping.graphs import (
-    OTHERWISE,
+    FEW_RECORDS,
     Coincidence,
     Uncaptured,
-    agree,
+    check_agreement,
     is_mutation,
     moved_by_records,
     place_of,
     tidy,
 )
 from apiece.training.clipping.records import LossFunction
-from apiece.training.clipping.sequences import Unwritten, written_out
+from apiece.training.clipping.sequences import Unwritten, write_out
 from apiece.training.clipping.table import RULES, Sizes, name_of, operator_name
 from apiece.training.clipping.watch import Binding, Watch
 
-# Numbers of records in the capture that is kept: the first of which nothing else is a multiple.
+# Numbers of records in the capture that is run: the first of which nothing else is a multiple.
 PRIMES = (1009, 1013, 1019, 1021)
-aten = torch.ops.aten
+aten = torch.ops.aten  # what the nodes of a graph call
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,8 +71,9 @@ class Captured:
     @property
     def results(self) -> tuple[fx.Node, list[fx.Node | None]]:
         """The losses, and each trained parameter's gradient, None where it has none."""
-        (result,) = next(node for node in self.module.graph.nodes if node.op == "output").args
-        losses, *gradients = result
+        output = next(node for node in self.module.graph.nodes if node.op == "output")
+        (results,) = output.args
+        losses, *gradients = results
         return losses, gradients
 
 
@@ -96,63 +91,78 @@ def capture(
     only shapes and types are looked at; the model is left as it was. Raises `Uncaptured` with
     the line of whose code, and `InputError` for a loss that was reduced.
     """
+    # Nothing could be put back of it, nor a change be seen.
     if watch.moving:
         raise Uncaptured(f"model, loss_fn: {watch.moving}; hold a list")
     task = _Task(model, parameters, loss_fn, inputs, targets)
+    # A layer of 1009 units would be taken for the records: then another prime decides.
     for prime in PRIMES:
         try:
-            graph = _captured(task, watch, prime)
+            graph = _capture_twice(task, watch, prime)
             break
         except Coincidence:
             continue
     else:
         raise Uncaptured(f"model: has sizes that are multiples of each of {PRIMES}; change one")
+    # Tidied only now: the two captures are compared as they are.
     tidy(graph)
-    _only_parameters(graph, parameters)
+    _check_constants(graph, parameters)
     return Captured(graph, tuple(task.tensors), tuple(parameters), Sizes(prime))
 
 
-def _captured(task: _Task, watch: Watch, prime: int) -> fx.GraphModule:
+def _capture_twice(task: _Task, watch: Watch, prime: int) -> fx.GraphModule:
     """Return the graph with `prime` records, which is one with the graph of other records."""
-    with watch.restored(), _quiet():
-        before = _states()
-        graph = task.plain(prime)
-        if _states() != before:
+    with watch.undo_changes(), _quiet():
+        states = _stream_states()
+        graph = task.trace(prime)
+        # Torch's coins are operators of the graph; those of others would be constants in it.
+        if _stream_states() != states:
             raise Uncaptured(
                 "model, loss_fn: a coin of Python's or NumPy's, which may differ from one capture "
                 "to the next: draw with torch, for each record"
             )
-    changed, places = watch.changed, watch.places
-    if len(changed) > len(places):
-        raise _written(next((c for c in changed if c not in places), changed[0]))
-    settling = _Settling(list(places.values())) if places else None
+    changed = watch.changed
+    bindings = watch.bindings
+    if len(changed) > len(bindings):  # what has no name cannot be settled
+        raise _writing(next((name for name in changed if name not in bindings), changed[0]))
+    # What the first capture has written is put back, and the second one is to say whether that is
+    # a counter or a table on which nothing depends.
+    settling = _Settling(list(bindings.values())) if bindings else None
     try:
-        with watch.restored(), _quiet():
+        with watch.undo_changes(), _quiet():
+            # other seeds than the first capture's: a coin that the state does not show moves here
             random.seed(20)
             np.random.seed(20)  # noqa: NPY002
-            again = task.plain(OTHERWISE, settling)
-        agree(graph, again, prime)
+            graph_of_few = task.trace(FEW_RECORDS, settling)
+        check_agreement(graph, graph_of_few, prime)
     except (Uncaptured, Unsettled):
-        if changed:
-            raise _written(changed[0]) from None
+        if changed:  # the cause is what was written, not what came of it
+            raise _writing(changed[0]) from None
         raise
-    if new := [place for place in watch.changed if place not in changed]:
-        raise _written(new[0])
-    for one in (graph, again):
-        _write_elsewhere(one.graph)
-    if any(node.op == "call_function" and is_mutation(node) for node in graph.graph.nodes):
-        graph, again = task.without_writes(graph, prime), task.without_writes(again, OTHERWISE)
-        agree(graph, again, prime)
+    # written only from the state that forwards leave: that was not settled
+    for name in watch.changed:
+        if name not in changed:
+            raise _writing(name)
+    _write_elsewhere(graph.graph)
+    _write_elsewhere(graph_of_few.graph)
+    # What writes into views or into what several nodes take is left to `functionalize`.
+    calls = [node for node in graph.graph.nodes if node.op == "call_function"]
+    if any(map(is_mutation, calls)):
+        graph = task.remove_writes(graph, prime)
+        graph_of_few = task.remove_writes(graph_of_few, FEW_RECORDS)
+        check_agreement(graph, graph_of_few, prime)
     return graph
 
 
-def _states() -> tuple[object, str]:
+def _stream_states() -> tuple[object, str]:
+    """Return what tells the states of Python's and NumPy's streams from others."""
     return random.getstate(), repr(np.random.get_state())  # noqa: NPY002
 
 
-def _written(place: str) -> Uncaptured:
+def _writing(name: str) -> Uncaptured:
+    """Return the refusal of a forward that writes where this name says."""
     return Uncaptured(
-        f"{place}: changes in a forward; what a forward writes would be one record's word to the "
+        f"{name}: changes in a forward; what a forward writes would be one record's word to the "
         "next: give it as an input, or compute it before"
     )
 
@@ -160,13 +170,15 @@ def _written(place: str) -> Uncaptured:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Leave the streams of random numbers as they were; run what is compiled as it was written."""
-    as_written = dynamo.config.patch(error_on_nested_fx_trace=False)
-    with streams_kept(), as_written, warnings.catch_warnings():
+    as_written = torch_internals.run_compiled_as_written()
+    with keep_streams(), as_written, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
         yield
 
 
-_VALUES = {
+# Functions that make a value of Python's of a tensor. Of a tensor without values torch raises; of
+# one that has them (a plain attribute of a module) the capture would freeze what they are now.
+_READING_VALUES = {
     *(getattr(torch.Tensor, name) for name in (
         "item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__complex__",
         "__array__", "__contains__", "is_nonzero", "equal", "allclose", "unique",
@@ -189,37 +201,43 @@ class _Restated(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        kwargs, whole = kwargs or {}, (1, (1, 1), [1, 1])
-        if func in _VALUES and args and type(args[0]) in (torch.Tensor, nn.Parameter):
+        kwargs = kwargs or {}
+        has_values = bool(args) and type(args[0]) in (torch.Tensor, nn.Parameter)
+        if has_values and func in _READING_VALUES:
             raise Uncaptured(
                 "a tensor that is no buffer becomes a number, which would stay as it is; hold the "
                 "number, or compute with the tensor"
             )
-        if func is nn.functional.adaptive_avg_pool2d and not kwargs and args[1] in whole:
-            return args[0].mean((-2, -1), keepdim=True)
+        if func is nn.functional.adaptive_avg_pool2d and not kwargs:
+            picture, output_size = args
+            if output_size in (1, (1, 1), [1, 1]):
+                return picture.mean((-2, -1), keepdim=True)
         if func is nn.functional.one_hot:
             return _one_hot(*args, **kwargs)  # type: ignore[arg-type]
         return func(*args, **kwargs)
 
 
 def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:  # noqa: A002
-    if num_classes < 0:
+    """Return `one_hot` by a scatter, which refuses a label beyond the classes when it runs."""
+    if num_classes < 0:  # the largest label among the records, and one more
         raise Uncaptured("one_hot: the records' labels decide how many classes there are; say it")
     zeros = input.new_zeros((*input.shape, num_classes))
     return zeros.scatter(-1, input.unsqueeze(-1), 1)
 
 
-def fakes(
+def make_fakes(
     tensors: Sequence[torch.Tensor], along: Sequence[bool], size: int
 ) -> Iterator[torch.Tensor]:
     """Yield tensors without values, with `size` records where they are along the records."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = torch_internals.fake_mode()
     for tensor, follows in zip(tensors, along, strict=True):
-        given = tensor.detach()
-        if follows:
-            given = torch.empty((size, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
-            given = torch.empty_like(given, device=tensor.device)
-        yield mode.from_tensor(given)
+        if not follows:
+            yield mode.from_tensor(tensor.detach())
+            continue
+        # contiguous, as `arguments_of` gives them
+        shape = (size, *tensor.shape[1:])
+        empty = torch.empty(shape, dtype=tensor.dtype, device="meta")
+        yield mode.from_tensor(torch.empty_like(empty, device=tensor.device))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -233,7 +251,7 @@ class _Task:
     targets: object
 
     @functools.cached_property
-    def places(self) -> list[tuple[str, torch.Tensor]]:
+    def names(self) -> list[tuple[str, torch.Tensor]]:
         """Every name under which the model holds a tensor."""
         return [
             *self.model.named_parameters(remove_duplicate=False),
@@ -244,85 +262,92 @@ class _Task:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by name, each once, the trained ones first."""
         result: dict[str, torch.Tensor] = dict(self.parameters)
-        seen = {id(t) for t in result.values()}
-        for name, tensor in self.places:
+        seen = {id(tensor) for tensor in result.values()}
+        for name, tensor in self.names:
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 result[name] = tensor
         return result
 
     def _fakes(self, size: int) -> list[torch.Tensor]:
-        shared, given = list(self.tensors.values()), records.leaves([self.inputs, self.targets])
-        return list(fakes([*shared, *given], [*[False] * len(shared), *[True] * len(given)], size))
+        """Return what the graph takes, without values: the model's tensors, then the records'."""
+        shared = list(self.tensors.values())
+        of_records = records.leaves([self.inputs, self.targets])
+        along = [False] * len(shared) + [True] * len(of_records)
+        return list(make_fakes([*shared, *of_records], along, size))
 
-    def plain(self, size: int, settling: _Settling | None = None) -> fx.GraphModule:
+    def trace(self, size: int, settling: _Settling | None = None) -> fx.GraphModule:
         """Return the graph for one number of records, from the state that forwards leave."""
         paths: dict[int, str] = {}
         try:
             with (
                 torch.enable_grad(),
-                _modules_noted(self.model, paths) as note,
-                written_out(self.model),
+                _note_modules(self.model, paths) as note,
+                write_out(self.model),
                 _Restated(),
             ):
-                make = make_fx(
-                    functools.partial(self._joint, settling, note),
-                    tracing_mode="fake",
-                    decomposition_table=decompositions(),
-                    _allow_non_fake_inputs=True,
+                trace = torch_internals.trace(
+                    functools.partial(self._losses_and_gradients, settling, note),
+                    decompositions=decompositions(),
+                    takes_constants=True,
                 )
-                result: fx.GraphModule = make(*self._fakes(size))
+                result = trace(*self._fakes(size))
         except (ApieceError, Uncaptured, Unsettled, KeyboardInterrupt, MemoryError):
-            raise
+            raise  # they say themselves what they mean
         except Exception as error:
-            raise Uncaptured(_where(error)) from None
-        at = ""
-        for k, node in enumerate(result.graph.nodes):
-            at = paths.get(k, at)
-            node.meta["custom"] = {"module": at}
+            raise Uncaptured(_locate(error)) from None
+        # An operator belongs to the module that was entered last before it.
+        path = ""
+        for position, node in enumerate(result.graph.nodes):
+            path = paths.get(position, path)
+            node.meta["custom"] = {"module": path}
         if settling is not None:
             settling.check(result.graph)
         return result
 
-    def _joint(
+    def _losses_and_gradients(
         self, settling: _Settling | None, note: Callable[[str], None], *tensors: torch.Tensor
     ) -> list[torch.Tensor | None]:
         """Return losses and gradients: what is captured."""
-        held = dict(zip(self.tensors, tensors, strict=False))
+        shared = dict(zip(self.tensors, tensors, strict=False))
+        # Detached, so that gradients are those of the graph's own inputs.
         for name in self.parameters:
-            held[name] = held[name].detach().requires_grad_()
-        inputs, targets = records.fill([self.inputs, self.targets], list(tensors[len(held) :]))
-        own = {id(tensor): held[name] for name, tensor in self.tensors.items()}
-        everywhere = {place: own[id(tensor)] for place, tensor in self.places}
-        wanted = [held[name] for name in self.parameters]
-        size = tensors[-1].shape[0]
+            shared[name] = shared[name].detach().requires_grad_()
+        of_records = list(tensors[len(shared) :])
+        inputs, targets = records.fill([self.inputs, self.targets], of_records)
+        # A tensor with several names is one: all of them stand for the same placeholder.
+        replacements = {id(tensor): shared[name] for name, tensor in self.tensors.items()}
+        by_name = {name: replacements[id(tensor)] for name, tensor in self.names}
+        wanted = [shared[name] for name in self.parameters]
+        size = tensors[-1].shape[0]  # of a record's tensor: there is one at least
         # what is checkpointed runs again in the backward, and must find the same parameters
-        with _reparametrize_module(self.model, everywhere):
+        with torch_internals.swap_parameters(self.model, by_name):
             if settling is not None:
-                settling.before(lambda: self.loss_fn(records.call(self.model, inputs), targets))
+                settling.run_twice(lambda: self.loss_fn(records.call(self.model, inputs), targets))
             outputs = records.call(self.model, inputs)
-            note("loss_fn")
+            note("loss_fn")  # from here on, operators are the loss's
             losses = records.check_losses(self.loss_fn(outputs, targets), size, self.loss_fn)
-            note("")
+            note("")  # and from here on the backward's, of no module
             if settling is not None:
-                settling.after()
+                settling.check_state()
             gradients = records.gradients_of(losses, wanted)
-            for place, tensor in everywhere.items():
-                module, _, name = place.rpartition(".")
-                if getattr(self.model.get_submodule(module), name, None) is not tensor:
-                    raise _written(place)
+            # a forward that gives a module another tensor has left the graph's behind
+            for name, tensor in by_name.items():
+                module, _, attribute = name.rpartition(".")
+                if getattr(self.model.get_submodule(module), attribute, None) is not tensor:
+                    raise _writing(name)
         return [losses.detach(), *gradients]
 
-    def without_writes(self, graph: fx.GraphModule, size: int) -> fx.GraphModule:
+    def remove_writes(self, graph: fx.GraphModule, size: int) -> fx.GraphModule:
         """Return a graph that does the same, and writes into no tensor."""
+        # `functionalize` follows views of what is written and computes them anew.
         try:
-            with fx_traceback.preserve_node_meta():
-                make = make_fx(
+            with torch_internals.keeping_node_notes():
+                trace = torch_internals.trace(
                     functionalize(fx.Interpreter(graph).run, remove="mutations"),
-                    tracing_mode="fake",
-                    _allow_non_fake_inputs=True,
+                    takes_constants=True,
                 )
-                result: fx.GraphModule = make(*self._fakes(size))
+                result = trace(*self._fakes(size))
         except Exception as error:
             raise Uncaptured(
                 f"model: cannot be written without writing into tensors ({_short(error)})"
@@ -341,48 +366,72 @@ def _write_elsewhere(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.op != "call_function" or not is_mutation(node) or not node.args:
             continue
-        target, overload = node.args[0], node.target._overloadname
-        alone = isinstance(target, fx.Node) and len(target.users) == 1 and _is_fresh(target)
-        if not (alone and _keeps_form(node)):
+        target = node.args[0]
+        # used by this operator alone: what it holds afterwards is what the operator gives
+        is_alone = isinstance(target, fx.Node) and len(target.users) == 1 and _is_fresh(target)
+        if not is_alone or not _keeps_form(node):
             continue
-        packet = getattr(aten, node.target.overloadpacket.__name__.removesuffix("_"), None)
-        overload = "p" if name_of(node) == "bernoulli_" and overload == "float" else overload
-        other = getattr(packet, overload, None)
-        if other is not None and not other._schema.is_mutable:
-            rest = node.target._schema.arguments[len(node.args) :]
-            node.args += tuple(one.default_value for one in rest if not one.kwarg_only)
-            node.target = other
+        twin = _twin_without_writes(node)
+        if twin is not None:
+            schema = torch_internals.schema_of(node.target)
+            # the two may have other defaults: those of the one that writes stay
+            missing = schema.arguments[len(node.args) :]
+            node.args += tuple(arg.default_value for arg in missing if not arg.kwarg_only)
+            node.target = twin
+
+
+def _twin_without_writes(node: fx.Node) -> Any:
+    """Return the overload that gives a new tensor where a node's writes; None where none does."""
+    packet = getattr(aten, node.target.overloadpacket.__name__.removesuffix("_"), None)  # type: ignore[union-attr]
+    overload = torch_internals.overload_name(node.target)  # type: ignore[arg-type]
+    if name_of(node) == "bernoulli_" and overload == "float":  # by a number: "p" elsewhere
+        overload = "p"
+    twin = getattr(packet, overload, None)
+    if twin is None or torch_internals.schema_of(twin).is_mutable:
+        return None
+    return twin
 
 
 def _keeps_form(node: fx.Node) -> bool:
     """Return whether a new tensor would have the type and strides of the one that is written."""
-    own = node.meta["val"]
-    others = [n.meta["val"] for n in node.all_input_nodes]
-    return all(
-        one.dtype == own.dtype and (one.shape != own.shape or one.stride() == own.stride())
-        for one in others
-        if isinstance(one, torch.Tensor)
-    )
+    written = node.meta["val"]
+    for source in node.all_input_nodes:
+        value = source.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            continue
+        if value.dtype != written.dtype:
+            return False
+        # of another shape it is broadcast, and has no say in the strides
+        same_shape = value.shape == written.shape
+        if same_shape and value.stride() != written.stride():
+            return False
+    return True
 
 
 def _is_fresh(node: fx.Node) -> bool:
     """Return whether an operator gives memory of its own: no view, nothing that it was given."""
+    # The schema says of each result whether it is an argument's memory.
     source = node.args[0] if node.target is operator.getitem else node
-    schema = getattr(getattr(source, "target", None), "_schema", None)
-    return schema is not None and all(one.alias_info is None for one in schema.returns)
+    schema = torch_internals.schema_of(getattr(source, "target", None))
+    return schema is not None and all(result.alias_info is None for result in schema.returns)
 
 
-def _only_parameters(graph: fx.GraphModule, parameters: dict[str, nn.Parameter]) -> None:
-    """Raise `Uncaptured` where the graph holds a trained parameter that it was not given."""
-    own = {id(p): name for name, p in parameters.items()}
-    pointers = {p.data_ptr(): name for name, p in parameters.items() if p.numel()}
+def _check_constants(graph: fx.GraphModule, parameters: dict[str, nn.Parameter]) -> None:
+    """Raise `Uncaptured` where the graph holds a trained parameter that it was not given.
+
+    As a constant it would have no gradient, and values of the first batch for ever.
+    """
+    by_id = {id(p): name for name, p in parameters.items()}
+    # by its memory, too: a detached tensor is another object with the same values
+    with_memory = ((name, p) for name, p in parameters.items() if p.numel())
+    by_memory = {p.data_ptr(): name for name, p in with_memory}
     for node in graph.graph.nodes:
         if node.op != "get_attr":
             continue
         tensor = operator.attrgetter(node.target)(graph)
-        name = own.get(id(tensor))
+        name = by_id.get(id(tensor))
         with contextlib.suppress(AttributeError, RuntimeError):  # no tensor, or one without memory
-            name = name or pointers.get(tensor.data_ptr())
+            name = name or by_memory.get(tensor.data_ptr())
         if name is not None:
             raise Uncaptured(
                 f"{name}: is used past the model (in the loss, or in a function that holds it); "
@@ -393,8 +442,11 @@ def _only_parameters(graph: fx.GraphModule, parameters: dict[str, nn.Parameter])
 @functools.cache
 def decompositions() -> dict[Any, Any]:
     """Return how operators without a rule are written in others, where torch knows how."""
-    table: Any = _core_aten_decompositions_post_autograd()
-    result = {op: how for op, how in table.items() if operator_name(op) not in RULES}
+    table = torch_internals.core_decompositions()
+    # what has a rule stays whole: it is faster, and its rule is of it
+    without_rule = [overload for overload in table if operator_name(overload) not in RULES]
+    result: dict[Any, Any] = {overload: table[overload] for overload in without_rule}
+    # torch's own decompositions of these three are none that the table can prove
     result[aten._weight_norm_interface_backward.default] = _weight_norm_backward
     result[aten._trilinear.default] = _trilinear
     result[aten._reshape_alias.default] = _reshape_alias
@@ -405,6 +457,7 @@ def _reshape_alias(
     tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int]
 ) -> torch.Tensor:
     """Return a view, which torch's own way to write it takes for one whatever its strides."""
+    # With strides as a view has them it is one; with others, entries would be read elsewhere.
     result = tensor.view(size)
     if result.stride() != tuple(stride):
         raise Uncaptured("_reshape_alias: the strides of a view put entries in other places")
@@ -415,27 +468,33 @@ def _weight_norm_backward(
     grad_w: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradients of w = g·v/‖v‖ in products and sums, which are linear in `grad_w`."""
-    others = [k for k in range(v.dim()) if k != dim]
-    along = (grad_w * v).sum(others, keepdim=True)
+    other_axes = [axis for axis in range(v.dim()) if axis != dim]
+    # grad·v, whose share along v is the gradient of the scale, and none of the direction's
+    along = (grad_w * v).sum(other_axes, keepdim=True)
     norms = norms.reshape(along.shape)
-    return (grad_w - along * (v / norms.square())) * (g / norms), along / norms
+    of_direction = (grad_w - along * (v / norms.square())) * (g / norms)
+    of_scale = along / norms
+    return of_direction, of_scale
 
 
 def _trilinear(
     i1: torch.Tensor, i2: torch.Tensor, i3: torch.Tensor, *axes: Sequence[int]
 ) -> torch.Tensor:
     """Return a product of three tensors, each with new axes, summed over the last of `axes`."""
-    given = [i1, i2, i3]
-    for k, new in enumerate(axes[:3]):
+    *new_axes, summed_axes = axes[:4]
+    factors: list[torch.Tensor] = []
+    for factor, new in zip((i1, i2, i3), new_axes, strict=True):
         for axis in sorted(new):
-            given[k] = given[k].unsqueeze(axis)
-    total = given[0] * given[1] * given[2]
-    return total.sum(list(axes[3])) if axes[3] else total
+            factor = factor.unsqueeze(axis)
+        factors.append(factor)
+    product = factors[0] * factors[1] * factors[2]
+    return product.sum(list(summed_axes)) if summed_axes else product
 
 
 # ---------------------------------------------------------------- what a forward leaves behind
 
-_SETTLED = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+# Values that are compared as such; of a tensor the graph tells what it follows from.
+_COMPARED = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
 class Unsettled(Exception):  # noqa: N818
@@ -447,18 +506,18 @@ class _Number:
 
     __slots__ = ()
 
-    def _counted(self, other: object) -> _Number:
+    def _count_on(self, other: object) -> _Number:
         if isinstance(other, int | float | _Number):
             return self
         raise Unsettled("a tensor depends on it")
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _counted
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _count_on
 
-    def _decided(self, *_others: object) -> Any:
+    def _refuse_decision(self, *_others: object) -> Any:
         raise Unsettled("something is decided by it")
 
-    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _decided
-    __int__ = __float__ = __index__ = __str__ = __repr__ = __format__ = _decided
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse_decision
+    __int__ = __float__ = __index__ = __str__ = __repr__ = __format__ = _refuse_decision
 
 
 class _Settling:
@@ -470,105 +529,119 @@ class _Settling:
     leave, and with any number in a counter's place. So nothing freezes that would have moved.
     """
 
-    def __init__(self, places: Sequence[Binding]) -> None:
-        self._places = places
-        self._left: list[object] = []
-        self._tensors: set[fx.Node] = set()
-        self._begins = 0  # the place in the graph of the forward that counts
+    def __init__(self, bindings: Sequence[Binding]) -> None:
+        self._bindings = bindings
+        self._state_before: list[object] = []  # the forward that counts
+        self._tensors: set[fx.Node] = set()  # of that state, by what makes them in the graph
+        self._begin = 0  # the position in the graph where the forward that counts begins
 
-    def before(self, run: Callable[[], object]) -> None:
+    def run_twice(self, run: Callable[[], object]) -> None:
         """Run twice; what still moves then must be a number, and becomes any number."""
+        # Twice: what the first call makes (a table for later) the second one finds.
         run()
-        once = self._state()
+        once = self._read_state()
         run()
-        twice = self._state()
-        for place, one, two in zip(self._places, once, twice, strict=True):
-            if not _left_alike(one, two):
-                if type(one) not in (int, float) or type(two) not in (int, float):
+        twice = self._read_state()
+        for binding, value, next_value in zip(self._bindings, once, twice, strict=True):
+            if not _is_same_state(value, next_value):
+                # a tensor or a text that still moves may be anybody's word
+                if type(value) not in (int, float) or type(next_value) not in (int, float):
                     raise Unsettled("differs from call to call")
-                place.put(_Number())
-        self._left = self._state()
-        mode = get_proxy_mode()
-        assert mode is not None
+                binding.put(_Number())
+        self._state_before = self._read_state()
+        tracer = torch_internals.tracer()
+        assert tracer is not None
         self._tensors = {
-            get_proxy_slot(value, mode.tracer).proxy.node
-            for value in self._left
+            torch_internals.node_of(value, tracer)
+            for value in self._state_before
             if isinstance(value, torch.Tensor)
         }
-        self._begins = len(mode.tracer.graph.nodes)
+        self._begin = len(tracer.graph.nodes)  # what comes before is of these two calls
 
-    def after(self) -> None:
+    def check_state(self) -> None:
         """Raise `Unsettled` unless the forward that counts has left everything as it was."""
-        if not all(map(_left_alike, self._state(), self._left)):
+        # Counted on, a counter that stands for any number is the same still.
+        if not all(map(_is_same_state, self._read_state(), self._state_before)):
             raise Unsettled("differs from call to call")
 
-    def _state(self) -> list[object]:
-        result = [place.get() for place in self._places]
-        if not all(isinstance(value, (*_SETTLED, torch.Tensor, _Number)) for value in result):
+    def _read_state(self) -> list[object]:
+        """Return what the bindings hold."""
+        result = [binding.get() for binding in self._bindings]
+        if not all(isinstance(value, (*_COMPARED, torch.Tensor, _Number)) for value in result):
             raise Unsettled("is neither a number nor a tensor")
         return result
 
     def check(self, graph: fx.Graph) -> None:
         """Take out the forwards before; raise `Unsettled` where a tensor follows from inputs."""
+        # What a forward has left must be made of constants, or the next one would read records.
         if self._tensors & moved_by_records(graph):
             raise Unsettled("follows from what it was given")
-        for node in reversed(list(graph.nodes)[: self._begins]):
+        # backwards, so that what only an erased operator took is erased as well
+        for node in reversed(list(graph.nodes)[: self._begin]):
             if not node.users and node.op != "placeholder":
                 graph.erase_node(node)
 
 
-def _left_alike(one: object, other: object) -> bool:
-    if one is other:
+def _is_same_state(value: object, other: object) -> bool:
+    """Return whether a forward has left one and the same: an object, or an equal plain value."""
+    if value is other:
         return True
-    return type(one) is type(other) and isinstance(one, _SETTLED) and bool(one == other)
+    return type(value) is type(other) and isinstance(value, _COMPARED) and bool(value == other)
 
 
 # ---------------------------------------------------------------- where
 
 
 @contextlib.contextmanager
-def _modules_noted(model: nn.Module, paths: dict[int, str]) -> Iterator[Callable[[str], None]]:
-    """Note from which operator on which module's forward runs; yield what notes another place."""
+def _note_modules(model: nn.Module, paths: dict[int, str]) -> Iterator[Callable[[str], None]]:
+    """Note from which operator on which module's forward runs; yield what notes another path.
+
+    paths: by the number of an operator in the graph, from where on a path holds.
+    """
     names = {id(module): name for name, module in model.named_modules()}
     stack: list[str] = []
 
-    def at(path: str) -> None:
-        mode = get_proxy_mode()
-        if mode is not None:
-            paths[len(mode.tracer.graph.nodes)] = path
+    def note(path: str) -> None:
+        tracer = torch_internals.tracer()
+        if tracer is not None:
+            paths[len(tracer.graph.nodes)] = path
 
     def enter(module: nn.Module, _args: object) -> None:
         if id(module) in names:
             stack.append(names[id(module)])
-            at(stack[-1])
+            note(stack[-1])
 
+    # also where a forward raises, so that the stack is right for who catches it
     def leave(module: nn.Module, _args: object, _out: object) -> None:
         if id(module) in names and stack:
             stack.pop()
-            at(stack[-1] if stack else "")
+            note(stack[-1] if stack else "")
 
-    before = nn.modules.module.register_module_forward_pre_hook(enter)
-    after = nn.modules.module.register_module_forward_hook(leave, always_call=True)
+    on_entry = nn.modules.module.register_module_forward_pre_hook(enter)
+    on_exit = nn.modules.module.register_module_forward_hook(leave, always_call=True)
     try:
-        yield at
+        yield note
     finally:
-        before.remove()
-        after.remove()
+        on_entry.remove()
+        on_exit.remove()
 
 
-_OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+# Folders whose lines are nobody's mistake: torch's and this one.
+_FOLDERS = tuple(str(Path(path).parent) for path in (torch.__file__, __file__))
 
 
-def _where(error: BaseException) -> str:
+def _locate(error: BaseException) -> str:
     """Return what went wrong, and the last line of somebody's code before it did."""
     frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        if not frame.filename.startswith(_OWN) and not frame.filename.startswith("<"):
-            return f"{Path(frame.filename).name}:{frame.lineno} ({frame.line}): {_short(error)}"
+    for frame in reversed(frames):  # the innermost first
+        if not frame.filename.startswith((*_FOLDERS, "<")):  # "<": code made from text
+            file = Path(frame.filename).name
+            return f"{file}:{frame.lineno} ({frame.line}): {_short(error)}"
     return _short(error)
 
 
-_MEANT = {
+# By the name of torch's error, what it means here.
+_MEANINGS = {
     "DataDependentOutputException": "a value of a record decides what is computed",
     "GuardOnDataDependentSymNode": "a value of a record decides what is computed",
     "DynamicOutputShapeException": "the shape of a tensor depends on the records' values",
@@ -576,10 +649,11 @@ _MEANT = {
 
 
 def _short(error: BaseException) -> str:
+    """Return an error in one line."""
     name = type(error).__name__
-    if isinstance(error, Unwritten):
+    if isinstance(error, Unwritten):  # which is in our own words
         return str(error)
-    if name in _MEANT:
-        return _MEANT[name]
+    if name in _MEANINGS:
+        return _MEANINGS[name]
     text = str(error).strip().splitlines()
     return f"{name}: {text[0][:160]}" if text else name

@@ -16,16 +16,25 @@ from apiece.training.clipping.contributions import (
     Products,
     Rows,
     Squares,
-    at_a_time,
+    cells_at_a_time,
     may_keep,
     row_squares,
 )
 
-_CELLS = 1 << 18  # entries of patches at a time: they stay in a processor's second-level cache
-_GRADIENTS = 1 << 19  # entries of per-record gradients at a time from a grouped convolution
-_CONVOLVE: list[Any] = [nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d]
-_GRAM_SHARE = 0.5  # of the gradients' multiplications, below which Gram matrices are quicker
-_LANES = 8  # channels a group below which oneDNN's blocked layouts are mostly padding
+# Entries of patches at a time: they stay in a processor's second-level cache.
+_CELLS = 1 << 18
+# Entries of per-record gradients at a time from a grouped convolution.
+_CELLS_OF_GRADIENTS = 1 << 19
+# Share of the gradients' multiplications below which Gram matrices are quicker.
+_GRAM_SHARE = 0.5
+# Channels of a group below which oneDNN's blocked layouts are mostly padding.
+_LANES = 8
+# By the number of axes of an image, less one.
+_CONVOLVE: list[Any] = [
+    nn.functional.conv1d,
+    nn.functional.conv2d,
+    nn.functional.conv3d,
+]
 
 
 class Kernel(NamedTuple):
@@ -46,11 +55,13 @@ def convolution(kernel: Kernel, inputs: torch.Tensor, outputs: torch.Tensor) -> 
     never held together: norms come in slices, the sum from one convolution; nor are those of many
     channels at few places, which are far larger than all that they are made of.
     """
-    use = Convolution(kernel, inputs.contiguous(), outputs.contiguous())
-    if use.gram_share <= _GRAM_SHARE:
-        return use
-    fits = may_keep(outputs.shape[0] * math.prod(kernel.shape), KEEP)
-    return Rows(use.per_record()) if fits else use
+    result = Convolution(kernel, inputs.contiguous(), outputs.contiguous())
+    if result.gram_share <= _GRAM_SHARE:
+        return result
+    cells = outputs.shape[0] * math.prod(kernel.shape)
+    if may_keep(cells, KEEP):
+        return Rows(result.per_record())
+    return result
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -69,38 +80,57 @@ class Convolution(Contribution):
     @property
     def gram_share(self) -> float:
         """What Gram matrices over places cost, of what the gradients themselves do."""
-        places, into = self.outputs[0, 0].numel(), math.prod(self.kernel.shape[1:])
+        # L²·(I + O) multiplications beside L·I·O, in each group
+        places = self.outputs[0, 0].numel()
+        into = self._patch
         out = self.kernel.shape[0] // self.kernel.groups
         return float(places * (into + out) / (into * out))
 
+    @property
+    def _patch(self) -> int:
+        """How many values of the input one output value is made of: C/G·K."""
+        return math.prod(self.kernel.shape[1:])
+
     def _products(self, start: int, end: int) -> Products:
         """Return some records as gradients (b·G, L, O/G) times patches (b·G, L, C/G·K)."""
-        outputs, conv = self.outputs[start:end], self.kernel
-        left = outputs.reshape(outputs.shape[0] * conv.groups, outputs.shape[1] // conv.groups, -1)
-        ends = [n for n in reversed(conv.padding) for _ in range(2)]
+        outputs = self.outputs[start:end]
+        groups = self.kernel.groups
+        batch, channels_out, *places = outputs.shape
+        gradients = outputs.reshape(batch * groups, channels_out // groups, -1)
+        # The view is copied here: its entries overlap, and no product takes such strides.
+        patches = self._patches(start, end, places)
+        patches = patches.reshape(batch * groups, gradients.shape[2], -1)
+        return Products(gradients.mT, patches)
+
+    def _patches(self, start: int, end: int, places: list[int]) -> torch.Tensor:
+        """Return a view (B, G, *places, C/G, *kernel): what each weight meets at each place."""
+        kernel = self.kernel
+        # `pad` takes the last axis first, and both of its ends
+        ends = [n for n in reversed(kernel.padding) for _ in range(2)]
         padded = nn.functional.pad(self.inputs[start:end], ends)
         batch, channels, *_ = padded.shape
-        first, second, *steps = padded.stride()
-        each = channels // conv.groups
-        # a view (B, G, *places, C/G, *kernel): what each weight meets at each place
-        size = (batch, conv.groups, *outputs.shape[2:], each, *conv.shape[2:])
-        taps = [s * d for s, d in zip(steps, conv.dilation, strict=True)]
-        moves = [s * d for s, d in zip(steps, conv.stride, strict=True)]
-        stride = (first, second * each, *moves, second, *taps)
-        view = padded.as_strided(size, stride, padded.storage_offset())
-        return Products(left.mT, view.reshape(left.shape[0], left.shape[2], -1))
+        of_record, of_channel, *of_axes = padded.stride()
+        channels_of_group = channels // kernel.groups
+        size = (batch, kernel.groups, *places, channels_of_group, *kernel.shape[2:])
+        # from one entry of the kernel to the next, and from one place to the next
+        taps = [step * d for step, d in zip(of_axes, kernel.dilation, strict=True)]
+        moves = [step * s for step, s in zip(of_axes, kernel.stride, strict=True)]
+        stride = (of_record, of_channel * channels_of_group, *moves, of_channel, *taps)
+        return padded.as_strided(size, stride, padded.storage_offset())
 
     def _over(
         self, function: Callable[[int, int], torch.Tensor], width: int
     ) -> Iterator[torch.Tensor]:
-        total, width = self.outputs.shape[0], max(1, width)
-        return (function(s, min(s + width, total)) for s in range(0, total, width))
+        """Yield `function(start, end)` over slices of `width` records."""
+        total = self.outputs.shape[0]
+        width = max(1, width)
+        return (function(start, min(start + width, total)) for start in range(0, total, width))
 
     @property
     def _records(self) -> int:
         """How many records' patches are made at a time."""
-        cells = self.outputs[0, 0].numel() * math.prod(self.kernel.shape[1:])
-        return at_a_time(self.inputs, _CELLS) // (cells * self.kernel.groups)
+        cells = self.outputs[0, 0].numel() * self._patch
+        return cells_at_a_time(self.inputs, _CELLS) // (cells * self.kernel.groups)
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return squared norms by the cheaper of Gram matrices and gradients, in slices."""
@@ -113,80 +143,106 @@ class Convolution(Contribution):
     def _of_groups(self, function: Callable[[Products], torch.Tensor]) -> torch.Tensor:
         """Return what a function of products comes to over each record's groups, (B,)."""
 
-        def some(start: int, end: int) -> torch.Tensor:
-            return function(self._products(start, end)).view(end - start, -1).sum(1)
+        def of_slice(start: int, end: int) -> torch.Tensor:
+            by_group = function(self._products(start, end))
+            return by_group.view(end - start, -1).sum(1)
 
-        return torch.cat(tuple(self._over(some, self._records)))
+        return torch.cat(tuple(self._over(of_slice, self._records)))
 
     def per_record(self) -> torch.Tensor:
         """Return (B, O, C/G, *kernel)."""
-        result, start = self.outputs.new_empty(len(self.outputs), *self.kernel.shape), 0
+        # filled piece by piece, so that no more than one piece is there twice
+        result = self.outputs.new_empty(self.shape)
+        start = 0
         for piece in self.pieces():
             result[start : start + len(piece)] = piece
             start += len(piece)
         return result
 
     def pieces(self) -> Iterator[torch.Tensor]:
-        """Yield the same, some records at a time, by the quickest of three ways."""
-        conv, outputs = self.kernel, self.outputs
-        width, on_cpu = _GRADIENTS // math.prod(conv.shape), outputs.device.type == "cpu"
-        if on_cpu and conv.groups > 1 and conv.shape[1] == 1:  # a channel is an image of its own
-            return self._over(self._by_channel, width)
-        by_onednn = on_cpu and outputs.dtype == torch.float32
-        by_onednn = by_onednn and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        if by_onednn and min(conv.shape[1], outputs.shape[1] // conv.groups) >= _LANES:
-            return self._over(self._grouped, width)
-        return self._over(self._gradients, self._records)
+        """Yield the gradients of some records at a time, by the quickest of three ways."""
+        kernel = self.kernel
+        width = _CELLS_OF_GRADIENTS // math.prod(kernel.shape)
+        # All three give the same but for round-off.
+        if self.outputs.device.type == "cpu":
+            if kernel.groups > 1 and kernel.shape[1] == 1:  # a channel is an image of its own
+                return self._over(self._gradients_by_channel, width)
+            if self._suits_onednn():
+                return self._over(self._gradients_by_group, width)
+        return self._over(self._gradients_by_product, self._records)
 
-    def _gradients(self, start: int, end: int) -> torch.Tensor:
+    def _suits_onednn(self) -> bool:
+        """Return whether oneDNN is there, and its blocks of channels are not mostly padding."""
+        if self.outputs.dtype != torch.float32:
+            return False
+        if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+            return False
+        channels_in = self.kernel.shape[1]
+        channels_out = self.outputs.shape[1] // self.kernel.groups
+        return min(channels_in, channels_out) >= _LANES
+
+    def _gradients_by_product(self, start: int, end: int) -> torch.Tensor:
+        """Return the gradients of some records as products with the input's patches."""
         rows = self._products(start, end).per_record()
         return rows.view(end - start, *self.kernel.shape)
 
-    def _grouped(self, start: int, end: int) -> torch.Tensor:
+    def _gradients_by_group(self, start: int, end: int) -> torch.Tensor:
         """Return the gradients of some records as those of one image with a group a record."""
-        inputs, outputs, conv = self.inputs[start:end], self.outputs[start:end], self.kernel
+        inputs = self.inputs[start:end]
+        outputs = self.outputs[start:end]
+        kernel = self.kernel
         count = end - start
-        all_records = conv._replace(
-            shape=(count * outputs.shape[1], *conv.shape[1:]), groups=count * conv.groups
+        # The records stand side by side as channels, each in groups of its own, which never meet.
+        channels_out = count * outputs.shape[1]
+        all_records = kernel._replace(
+            shape=(channels_out, *kernel.shape[1:]), groups=count * kernel.groups
         )
         result = _weight_gradient(
             all_records,
             outputs.reshape(1, -1, *outputs.shape[2:]),
             inputs.reshape(1, -1, *inputs.shape[2:]),
         )
-        return result.view(count, *conv.shape)
+        return result.view(count, *kernel.shape)
 
-    def _by_channel(self, start: int, end: int) -> torch.Tensor:
-        """Return the same where a group has one channel: the output's gradient as a long kernel.
+    def _gradients_by_channel(self, start: int, end: int) -> torch.Tensor:
+        """Return the gradients of some records where a group has one channel.
 
-        The step between its entries is the layer's stride, and it moves by the layer's dilation.
+        The output's gradient is then a long kernel for the input: the step between its entries is
+        the layer's stride, and it moves by the layer's dilation.
         """
-        inputs, outputs, conv = self.inputs[start:end], self.outputs[start:end], self.kernel
+        inputs = self.inputs[start:end]
+        outputs = self.outputs[start:end]
+        kernel = self.kernel
         result: torch.Tensor = _CONVOLVE[outputs.dim() - 3](
             inputs.reshape(1, -1, *inputs.shape[2:]),
             outputs.reshape(-1, 1, *outputs.shape[2:]),
             None,
-            conv.dilation,
-            conv.padding,
-            conv.stride,
+            kernel.dilation,
+            kernel.padding,
+            kernel.stride,
             inputs.shape[0] * inputs.shape[1],
         )
-        for axis, size in enumerate(conv.shape[2:]):  # what a stride leaves over at the end
+        # A stride that does not divide the input leaves places over at its end: no weight's.
+        for axis, size in enumerate(kernel.shape[2:]):
             result = result.narrow(axis + 2, 0, size)
-        return result.reshape(end - start, *conv.shape)
+        return result.reshape(end - start, *kernel.shape)
 
-    def weighted(self, weights: torch.Tensor) -> torch.Tensor:
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the weight gradient of the scaled output gradients: one convolution."""
-        scaled = self.outputs * weights.view(-1, *([1] * (self.outputs.dim() - 1)))
+        ones = [1] * (self.outputs.dim() - 1)
+        scaled = self.outputs * weights.view(-1, *ones)
         return _weight_gradient(self.kernel, scaled, self.inputs)
 
 
-def _weight_gradient(conv: Kernel, outputs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+def _weight_gradient(kernel: Kernel, outputs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """Return what autograd gives a convolution's weight."""
-    steps = (conv.stride, conv.padding, conv.dilation, False, (0,) * len(conv.padding), conv.groups)
-    weight = outputs.new_empty(conv.shape)  # of which only the shape counts
+    is_transposed = False
+    output_padding = (0,) * len(kernel.padding)
+    moves = (kernel.stride, kernel.padding, kernel.dilation, is_transposed, output_padding)
+    weight = outputs.new_empty(kernel.shape)  # of which only the shape counts
+    # of the gradients of input, weight and bias only the weight's is made
     _, gradient, _ = torch.ops.aten.convolution_backward(
-        outputs, inputs, weight, None, *steps, [False, True, False]
+        outputs, inputs, weight, None, *moves, kernel.groups, [False, True, False]
     )
     assert isinstance(gradient, torch.Tensor)
     return gradient

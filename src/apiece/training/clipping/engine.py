@@ -1,4 +1,4 @@
-"""The engine: a batch by a proved graph; and what was proved of it, or why it could not be."""
+"""The engine: what clips batches of one form, by a proved graph or, without a proof, alone."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ import contextlib
 import math
 import sys
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import fx, nn
 
 from apiece.errors import IdleParameterWarning, UnsupportedError
-from apiece.training.clipping import records
-from apiece.training.clipping.ambient import is_highest, put_back, single, states, wide
+from apiece.training.clipping import records, torch_internals
+from apiece.training.clipping.ambient import (
+    computes_in_single,
+    read_states,
+    restore_states,
+    single_precision,
+    widen,
+)
 from apiece.training.clipping.contributions import (
     Contribution,
     Outer,
-    keeping,
+    limit_kept_gradients,
     outer_squares,
-    remembering,
+    remember_results,
     row_squares,
 )
 from apiece.training.clipping.joined import Joined, Persons
@@ -30,18 +35,22 @@ from apiece.training.clipping.records import Batch, ClippedSum, add_up, clip_fac
 from apiece.training.clipping.watch import Watch
 
 if TYPE_CHECKING:
+    from apiece.training.clipping.capture import Captured
+    from apiece.training.clipping.proof import Proved
     from apiece.training.clipping.ranges import IndexRange
     from apiece.training.clipping.rewrite import Program
     from apiece.training.clipping.whole import Whole
 
-_CACHE = 1 << 23  # values that a part of a batch may leave behind on a processor
-_WORTH = 16  # a part must leave this many values for each parameter, which it has to pass over
-_EACH = 1 << 16  # and as many for each operator, whose call costs the same for any number
-_GRAPHS = 16  # of one model that are kept
-_AGAIN = 128  # batches of one form, after which a small graph pays for being written out whole
-_SMALL_GRAPH = 200  # operators of a small graph: calls between them cost as much as they do
+# Values that a part of a batch may leave behind on a processor, so that they stay in its caches.
+_VALUES_OF_PART = 1 << 23
+# A part leaves at least this many values for each parameter: each part passes over all of them.
+_VALUES_PER_PARAMETER = 16
+# It leaves at least as many for each operator, whose call costs the same for any number of values.
+_VALUES_PER_OPERATOR = 1 << 16
+# Single-precision values in just under 32 MiB, the largest threshold that glibc moves to by itself.
+_GLIBC_VALUES = 31 << 18
 Named = dict[str, torch.Tensor]
-Held = dict[str, Contribution | Joined]
+Contributions = dict[str, Contribution | Joined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,220 +77,228 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Engine:
-    """How batches of one form are clipped: by a program where one was proved.
+class ProvedEngine:
+    """Clips batches of one form by a program of which it is proved that records stay apart.
 
-    names: of the model's tensors that the program takes. most: how many records it takes at a time
-    on a processor. whole: the program and all that follows it as one graph, where there is one.
-    ranges: of the labels and indices among the records' tensors.
+    names: of the model's tensors that the program takes. capacity: how many records it takes at a
+    time on a processor. whole: the program and all that follows it as one graph, where there is
+    one. ranges: of the labels and indices among the records' tensors.
     """
 
     proof: Proof
-    program: Program | None
-    names: tuple[str, ...] = ()
-    most: int = sys.maxsize
+    program: Program
+    names: tuple[str, ...]
+    capacity: int = sys.maxsize
     whole: Whole | None = None
     ranges: tuple[IndexRange, ...] = ()
 
 
-@dataclass(slots=True, eq=False)
-class _Seen:
-    """A form of batches, and what of Python's it was captured with."""
+@dataclass(frozen=True, slots=True, eq=False)
+class AloneEngine:
+    """Stands for batches of a form that could not be proved: their records run alone.
 
-    form: object
-    loss_fn: object
-    watch: Watch
-    engine: Engine
-    batches: int = 0
+    proof: whose `why` says what stood in the way.
+    """
 
+    proof: Proof
 
-_known: weakref.WeakKeyDictionary[nn.Module, dict[object, _Seen]] = weakref.WeakKeyDictionary()
-
-
-def engine_for(batch: Batch, *, compiled: bool = False) -> Engine:
-    """Return how batches like this one are clipped; captured and proved once for each form."""
-    given = [batch.inputs, batch.targets]
-    tensors = tuple((t.shape[1:], t.dtype, t.device) for t in records.leaves(given))
-    parameters = tuple((n, p.shape, p.stride(), p.dtype) for n, p in batch.parameters.items())
-    form = tensors, parameters, records.outline(given), compiled
-    known = _known.setdefault(batch.model, {})
-    for seen in known.values():
-        if seen.loss_fn is batch.loss_fn and seen.form == form and seen.watch.unchanged():
-            seen.batches += batch.owner is None
-            if seen.batches == _AGAIN and _is_small(seen.engine):
-                with contextlib.suppress(UnsupportedError):
-                    seen.engine = replace(seen.engine, whole=_whole(seen.engine, batch, compiled))
-            return seen.engine
-    classes = records.named_tuples(given)
-    watch = Watch(batch.model, batch.loss_fn, *classes)
-    key = form, watch.key
-    if key in known:
-        engine = known[key].engine
-    else:
-        engine = _proved(batch, watch)
-        if not watch.unchanged():  # a library has noted something
-            watch = Watch(batch.model, batch.loss_fn, *classes)
-    if compiled and engine.program is not None and engine.whole is None:
-        engine = replace(engine, whole=_whole(engine, batch, compiled))
-    known.pop(key, None)
-    if len(known) >= _GRAPHS:
-        del known[next(iter(known))]
-    known[key] = _Seen(form, batch.loss_fn, watch, engine)
-    return engine
+    def refusal(self) -> UnsupportedError:
+        """Return the error to raise where nothing but a proof will do."""
+        return UnsupportedError(
+            f"method: records are not proved to stay apart ({self.proof.why}); use "
+            "method='alone', or change the model"
+        )
 
 
-def refused(proof: Proof) -> UnsupportedError:
-    """Return what is raised where nothing but a proof will do."""
-    return UnsupportedError(
-        f"method: records are not proved to stay apart ({proof.why}); use method='alone', or "
-        "change the model"
-    )
+Engine: TypeAlias = ProvedEngine | AloneEngine
 
 
-def proof_of(model: nn.Module) -> Proof | None:
-    """Return what was proved last of a model; None before its first batch, and by "alone"."""
-    known = _known.get(model)
-    return None if not known else list(known.values())[-1].engine.proof
+# ---------------------------------------------------------------- built of a batch's form
 
 
 @torch.inference_mode(False)  # in which nothing has a gradient
-def _proved(batch: Batch, watch: Watch) -> Engine:
+def build_engine(batch: Batch, watch: Watch) -> Engine:
+    """Capture, prove and rewrite what clips batches of this form."""
     # tracing takes half a second to import, and is of no use to who only plans
-    from apiece.training.clipping import capture
+    from apiece.training.clipping.capture import capture
     from apiece.training.clipping.graphs import Uncaptured
     from apiece.training.clipping.proof import prove
-    from apiece.training.clipping.ranges import ranges
+    from apiece.training.clipping.ranges import find_ranges
     from apiece.training.clipping.rewrite import rewrite
     from apiece.training.clipping.table import Unproved
 
     try:
-        result = capture.capture(
+        captured = capture(
             batch.model, batch.parameters, batch.loss_fn, batch.inputs, batch.targets, watch
         )
-        losses, gradients = result.results
-        proved = prove(result.module.graph, result.records, result.sizes, losses, gradients)
-        nodes = sum(node.op == "call_function" for node in result.module.graph.nodes)
-        taken = ranges(result)
-        program = rewrite(result, proved, model_tensors(result.names, batch), taken)
+        graph = captured.module.graph
+        losses, gradients = captured.results
+        proved = prove(graph, captured.records, captured.sizes, losses, gradients)
+        # counted here, since the rewriting changes the graph
+        operators = sum(node.op == "call_function" for node in graph.nodes)
+        ranges = find_ranges(captured)
+        program = rewrite(captured, proved, model_tensors(captured.names, batch), ranges)
     except (Uncaptured, Unproved) as error:
-        return Engine(Proof(False, {}, str(error)), None)
-
-    def cells(node: fx.Node) -> int:
-        """Return how many values a tensor holds for each record."""
-        if getattr(proved.layouts[node], "axis", None) is None:
-            return 0
-        sizes = (int(size) for size in node.meta["val"].shape)
-        follows = result.sizes
-        return math.prod(follows.factor(s) if follows.depends(s) else s for s in sizes)
-
-    parameters = sum(p.numel() for p in batch.model.parameters())  # frozen ones are read as well
-    room = max(_CACHE, _WORTH * parameters, _EACH * nodes)
-    on_cpu = all(p.device.type == "cpu" for p in batch.parameters.values())
-    each = max(1, sum(map(cells, program.places)))
-    if on_cpu:  # glibc, once it has freed as much, keeps memory from step to step: no page faults
-        torch.empty(31 << 18)
+        return AloneEngine(Proof(False, {}, str(error)))
+    # said once, when the graph is built, and not at each step
     idle = tuple(name for name in batch.parameters if name not in program.parts)
     if idle:
-        named = ", ".join(idle[:3]) + (", …" if len(idle) > 3 else "")
-        warnings.warn(
-            f"model: no record's loss depends on {named} ({len(idle)} of {len(batch.parameters)} "
-            "trained): noise alone would move them; freeze them, or use them in the forward",
-            IdleParameterWarning,
-            stacklevel=5,
-        )
+        _warn_of_idle(idle, len(batch.parameters))
     proof = Proof(True, dict(sorted(proved.operators.items())), idle=idle)
-    most = max(2, room // each) if on_cpu else sys.maxsize
-    return Engine(proof, program, result.names, most, ranges=taken)
+    capacity = _capacity(batch, captured, proved, program, operators)
+    return ProvedEngine(proof, program, captured.names, capacity, ranges=ranges)
+
+
+def _warn_of_idle(idle: Sequence[str], trained: int) -> None:
+    """Warn of parameters that no record's loss depends on, of so many that are trained."""
+    names = ", ".join(idle[:3])
+    if len(idle) > 3:
+        names += ", …"
+    warnings.warn(
+        f"model: no record's loss depends on {names} ({len(idle)} of {trained} trained): noise "
+        "alone would move them; freeze them, or use them in the forward",
+        IdleParameterWarning,
+        stacklevel=7,
+    )
+
+
+def _capacity(
+    batch: Batch, captured: Captured, proved: Proved, program: Program, operators: int
+) -> int:
+    """Return how many records the program takes at a time where the parameters are.
+
+    On a processor the operands of a part are read back from its caches by norms and sums, if they
+    fit. Elsewhere calls are dear and memory is fast: everything is taken at once.
+    """
+    devices = {parameter.device.type for parameter in batch.parameters.values()}
+    if devices != {"cpu"}:
+        return sys.maxsize
+    # glibc, once it has freed as much, keeps memory from step to step: no page faults
+    torch.empty(_GLIBC_VALUES)
+    parameters = sum(p.numel() for p in batch.model.parameters())  # frozen ones are read as well
+    room = max(
+        _VALUES_OF_PART, _VALUES_PER_PARAMETER * parameters, _VALUES_PER_OPERATOR * operators
+    )
+    values = sum(_values_per_record(node, captured, proved) for node in program.places)
+    return max(2, room // max(1, values))  # a graph is for two records and more
+
+
+def _values_per_record(node: fx.Node, captured: Captured, proved: Proved) -> int:
+    """Return how many values of a tensor each record has; 0 for one that is not along them."""
+    if getattr(proved.layouts[node], "axis", None) is None:
+        return 0
+    sizes = captured.sizes
+    values = 1
+    for size in map(int, node.meta["val"].shape):
+        values *= sizes.factor(size) if sizes.depends(size) else size
+    return values
 
 
 # ---------------------------------------------------------------- a batch
 
 
-def clip_proved(engine: Engine, batch: Batch, width: int) -> ClippedSum:
+def clip_proved(engine: ProvedEngine, batch: Batch, width: int) -> ClippedSum:
     """Return the clipped sum of a batch, at most `width` records at a time."""
     size = len(batch)
-    width = min(width, engine.most)
-    if size > width:  # parts of about the same size
-        width = max(2, math.ceil(size / math.ceil(size / width)))
+    width = min(width, engine.capacity)
+    if size > width:
+        # Parts of about the same size: a short last one would cost as many calls as a full one.
+        count = math.ceil(size / width)
+        width = max(2, math.ceil(size / count))
     parts = [batch] if size <= width else batch.parts(width)
+    # A part is longer than `width` only where one person has more rows than that.
     return add_up(
-        _clip(engine, part) if len(part) <= width else _clip_large(engine, part, width)
+        _clip_part(engine, part) if len(part) <= width else _clip_long_person(engine, part, width)
         for part in parts
     )
 
 
-def _clip(engine: Engine, batch: Batch) -> ClippedSum:
-    rows, batch = len(batch), at_least_two(batch)
-    made = _at_once(engine, batch)
-    if made is None:
-        losses, named = _contributions(engine, arguments_of(engine, batch), len(batch))
-        with torch.no_grad(), single(losses.device):
-            made = losses, *_summed(engine, named, batch)
-    losses, norms, sums = made
-    persons = norms.numel() - (len(batch) - rows)
-    sums = _every(sums, batch)
-    return ClippedSum(sums, norms[:persons], losses[:rows], batch.clip_norms[:persons])
+def _clip_part(engine: ProvedEngine, batch: Batch) -> ClippedSum:
+    """Return the clipped sum of as many records as are taken at a time."""
+    rows = len(batch)
+    batch = pad_to_two(batch)
+    padding = len(batch) - rows
+    result = _clip_by_one_graph(engine, batch)  # None where that does not apply
+    if result is None:
+        losses, contributions = _contribute(engine, arguments_of(engine, batch), len(batch))
+        with torch.no_grad(), single_precision(losses.device):
+            norms, sums = _sum_clipped(engine, contributions, batch)
+    else:
+        losses, norms, sums = result
+    persons = norms.numel() - padding
+    clip_norms = batch.clip_norms[:persons]
+    return ClippedSum(_complete(sums, batch), norms[:persons], losses[:rows], clip_norms)
 
 
-def _every(sums: Named, batch: Batch) -> Named:
-    """Return the sums with zeros for what no record's loss depends on, in the parameters' order."""
+def _complete(sums: Named, batch: Batch) -> Named:
+    """Return the sums in the parameters' order, zeros for those that no loss depends on."""
     return {
-        name: sums[name] if name in sums else torch.zeros_like(p, dtype=wide(p.dtype))
+        name: sums[name] if name in sums else torch.zeros_like(p, dtype=widen(p.dtype))
         for name, p in batch.parameters.items()
     }
 
 
-def _contributions(
-    engine: Engine, given: list[torch.Tensor], size: int
+def _contribute(
+    engine: ProvedEngine, arguments: list[torch.Tensor], size: int
 ) -> tuple[torch.Tensor, dict[str, Contribution]]:
-    """Return losses and each parameter's contribution, of at least two records."""
-    assert engine.program is not None
-    device = given[0].device
+    """Return losses and each parameter's contribution, of at least two records.
+
+    It empties `arguments`, so that what nothing else holds is freed before norms are made.
+    """
+    device = arguments[0].device
     with torch.no_grad():
-        cast = torch.is_autocast_enabled(device.type)
-        with torch.autocast(device.type, enabled=False) if cast else contextlib.nullcontext():
-            losses, operands = engine.program.run(given)
-        given.clear()
-        with single(device), keeping():
+        # The casts of autocast are operators of the graph already: it must not cast once more.
+        is_cast = torch.is_autocast_enabled(device.type)
+        with torch.autocast(device.type, enabled=False) if is_cast else contextlib.nullcontext():
+            losses, operands = engine.program.run(arguments)
+        arguments.clear()
+        with single_precision(device), limit_kept_gradients():
             return losses, engine.program.contributions(operands, size)
 
 
-def arguments_of(engine: Engine, batch: Batch) -> list[torch.Tensor]:
+def arguments_of(engine: ProvedEngine, batch: Batch) -> list[torch.Tensor]:
     """Return what the program takes: the model's tensors, and the records', in their order.
 
     A graph is of records that lie in memory as their axes say; others (channels last, permuted,
     expanded) are copied, so that a view in the graph is one of what is given, too.
     """
-    given = records.leaves([batch.inputs, batch.targets])
+    # in the order of `Captured`: the model's tensors by name, then inputs and targets
+    tensors = records.leaves([batch.inputs, batch.targets])
     shared = [tensor.detach() for tensor in model_tensors(engine.names, batch)]
-    return [*shared, *(tensor.contiguous() for tensor in given)]
+    return [*shared, *(tensor.contiguous() for tensor in tensors)]
 
 
 def model_tensors(names: Sequence[str], batch: Batch) -> list[torch.Tensor]:
     """Return a batch's parameters, and other tensors of its model, by their names."""
-
-    def held(name: str) -> torch.Tensor:
-        if name in batch.parameters:
-            return batch.parameters[name]
-        path, _, own = name.rpartition(".")
-        module = batch.model.get_submodule(path)
-        tensor = (module._buffers if own in module._buffers else module._parameters)[own]
-        assert tensor is not None
-        return tensor
-
-    return list(map(held, names))
+    return [_model_tensor(name, batch) for name in names]
 
 
-def at_least_two(batch: Batch) -> Batch:
-    """Return a batch of one record with a second, a copy whose bound is zero."""
+def _model_tensor(name: str, batch: Batch) -> torch.Tensor:
+    if name in batch.parameters:
+        return batch.parameters[name]
+    path, _, attribute = name.rpartition(".")
+    module: nn.Module = batch.model.get_submodule(path)
+    buffers = torch_internals.buffers_of(module)
+    tensors = buffers if attribute in buffers else torch_internals.parameters_of(module)
+    tensor = tensors[attribute]
+    assert tensor is not None
+    return tensor
+
+
+def pad_to_two(batch: Batch) -> Batch:
+    """Return a batch of one record with a second, a copy whose bound is zero.
+
+    A captured graph holds for two records and more: along an axis of length one, operators
+    (squeeze, broadcasting) may do something else.
+    """
     if len(batch) > 1:
         return batch
     device = batch.clip_norms.device
-    twice = torch.zeros(2, dtype=torch.long, device=device)
+    first_twice = torch.zeros(2, dtype=torch.long, device=device)
     return replace(
         batch,
-        inputs=records.select(batch.inputs, twice),
-        targets=records.select(batch.targets, twice),
+        inputs=records.select(batch.inputs, first_twice),
+        targets=records.select(batch.targets, first_twice),
         clip_norms=torch.cat([batch.clip_norms, batch.clip_norms.new_zeros(1)]),
         owner=None if batch.owner is None else torch.arange(2, device=device),
     )
@@ -290,76 +307,99 @@ def at_least_two(batch: Batch) -> Batch:
 # ---------------------------------------------------------------- norms and sums
 
 
-def _finite_alone(held: Held, norms: torch.Tensor) -> Held:
-    """Return what is held without the records, or persons, whose norms are not finite."""
+def _drop_not_finite(contributions: Contributions, norms: torch.Tensor) -> Contributions:
+    """Return contributions without the records, or persons, whose norms are not finite."""
+    # The sum of norms, none of them negative, is finite where all of them are: one number to wait
+    # for. Where it overflows, the mask finds nobody.
     if math.isfinite(float(norms.sum())):
-        return held
+        return contributions
     bad = ~torch.isfinite(norms)
-    return {name: part.without(bad) for name, part in held.items()}
+    return {name: part.without(bad) for name, part in contributions.items()}
 
 
-def _summed(
-    engine: Engine,
-    named: dict[str, Contribution],
+def _keep_all(contributions: Contributions, _norms: torch.Tensor) -> Contributions:
+    """Return contributions as they are: a traced graph cannot branch on norms."""
+    return contributions
+
+
+def _sum_clipped(
+    engine: ProvedEngine,
+    by_row: dict[str, Contribution],
     batch: Batch,
-    finite: Callable[[Held, torch.Tensor], Held] = _finite_alone,
+    drop: Callable[[Contributions, torch.Tensor], Contributions] = _drop_not_finite,
 ) -> tuple[torch.Tensor, Named]:
-    """Return norms and the clipped sums, by parameter."""
-    assert engine.program is not None
+    """Return norms and the clipped sums, by parameter; it empties `by_row`."""
     bounds = batch.clip_norms
-    held: Held = dict(named)
+    contributions: Contributions = dict(by_row)
     if batch.owner is not None:
         persons = Persons(batch.owner)
-        held = {name: Joined(part, persons) for name, part in named.items()}
-    named.clear()
-    norms = _norms(list(held.values()), bounds)
+        contributions = {name: Joined(part, persons) for name, part in by_row.items()}
+    by_row.clear()
+    norms = _norms(list(contributions.values()), bounds)
+    # From here on a record is its factor; one that is not finite is dropped, since 0·NaN is NaN.
     factors = clip_factors(norms, bounds)
-    held = finite(held, norms)
-    sums = {name: held.pop(name).weighted(factors) for name in list(held)}
-    finished = engine.program.finished
-    return norms, {name: finished(name, total) for name, total in sums.items()}
+    contributions = drop(contributions, norms)
+    sums: Named = {}
+    for name in list(contributions):
+        # popped, so that a parameter's contribution is freed before the next one's sum is made
+        sums[name] = contributions.pop(name).weighted_sum(factors)
+    # The rest of the way is linear: it is gone once, by the sum, and not by each record.
+    finish = engine.program.finish_gradient
+    return norms, {name: finish(name, total) for name, total in sums.items()}
 
 
-def _norms(held: Sequence[Contribution | Joined], bounds: torch.Tensor) -> torch.Tensor:
-    if not held:
+def _norms(parts: Sequence[Contribution | Joined], bounds: torch.Tensor) -> torch.Tensor:
+    """Return each record's or person's ℓ2 norm over all parameters together."""
+    if not parts:
         return torch.zeros_like(bounds, dtype=torch.float32)
-    of_rows = remembering(row_squares)
-    outer = [part for part in held if isinstance(part, Outer)]
-    squares = [part.squares(of_rows) for part in held if not isinstance(part, Outer)]
+    # Layers share tensors (a weight and its bias the output's gradient): each is read once.
+    squares_of_rows = remember_results(row_squares)
+    # Outer products, most of a network's layers, are squared all at once in few operators.
+    outer = [part for part in parts if isinstance(part, Outer)]
+    squares = [part.squares(squares_of_rows) for part in parts if not isinstance(part, Outer)]
     if outer:
-        squares.append(outer_squares(outer, of_rows))
-    total = squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
-    return total.sqrt()
+        squares.append(outer_squares(outer, squares_of_rows))
+    if len(squares) == 1:
+        return squares[0].sqrt()
+    return torch.stack(squares).sum(0).sqrt()
 
 
-def _clip_large(engine: Engine, batch: Batch, width: int) -> ClippedSum:
-    """Return the clipped share of one person with more rows than are taken at a time."""
-    assert engine.program is not None
+def _clip_long_person(engine: ProvedEngine, batch: Batch, width: int) -> ClippedSum:
+    """Return the clipped share of one person with more rows than are taken at a time.
+
+    Products between rows of different parts are never made, so that the norm cannot come from
+    them: the gradients are added up, part by part, and clipped in the end.
+    """
     total: Named = {}
     losses: list[torch.Tensor] = []
     for rows in batch.of_rows().parts(width):
-        part = at_least_two(rows)
-        some, named = _contributions(engine, arguments_of(engine, part), len(part))
-        losses.append(some[: len(rows)])
-        weights = torch.ones(len(part), device=some.device, dtype=wide(some.dtype))
-        weights[len(rows) :] = 0
-        with torch.no_grad(), single(some.device):
-            for name, one in named.items():
-                made = engine.program.finished(name, one.weighted(weights))
-                total[name] = total[name] + made if name in total else made
-    return clip_one(_every(total, batch), torch.cat(losses), batch.clip_norms)
+        part = pad_to_two(rows)
+        losses_of_part, contributions = _contribute(engine, arguments_of(engine, part), len(part))
+        losses.append(losses_of_part[: len(rows)])
+        weights = torch.ones(
+            len(part), device=losses_of_part.device, dtype=widen(losses_of_part.dtype)
+        )
+        weights[len(rows) :] = 0  # of the copy that a single row is padded with
+        with torch.no_grad(), single_precision(losses_of_part.device):
+            for name, contribution in contributions.items():
+                summed = contribution.weighted_sum(weights)
+                gradient = engine.program.finish_gradient(name, summed)
+                total[name] = total[name] + gradient if name in total else gradient
+    return clip_gradient(_complete(total, batch), torch.cat(losses), batch.clip_norms)
 
 
-def clip_one(gradients: Named, losses: torch.Tensor, clip_norms: torch.Tensor) -> ClippedSum:
+def clip_gradient(gradients: Named, losses: torch.Tensor, clip_norms: torch.Tensor) -> ClippedSum:
     """Return one record's or person's gradient, clipped at its bound (1,)."""
     with torch.no_grad():
-        squares = [row_squares(g.reshape(1, -1)) for g in gradients.values()]
-        norms = torch.stack([s.to(torch.float64) for s in squares]).sum(0).sqrt()
+        # in double precision: parameters may have several types, and none loses another's digits
+        squares = [row_squares(g.reshape(1, -1)).to(torch.float64) for g in gradients.values()]
+        norms = torch.stack(squares).sum(0).sqrt()
         norms = norms.to(next(iter(gradients.values())).dtype)
         factor = clip_factors(norms, clip_norms)
-        good = bool(torch.isfinite(norms).all())
+        is_finite = bool(torch.isfinite(norms).all())
+        # by selection: a factor of zero would leave 0·NaN
         sums = {
-            name: g * factor.to(g.dtype) if good else torch.zeros_like(g)
+            name: g * factor.to(g.dtype) if is_finite else torch.zeros_like(g)
             for name, g in gradients.items()
         }
     return ClippedSum(sums, norms, losses.detach(), clip_norms)
@@ -368,49 +408,56 @@ def clip_one(gradients: Named, losses: torch.Tensor, clip_norms: torch.Tensor) -
 # ---------------------------------------------------------------- as one graph
 
 
-def _at_once(engine: Engine, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, Named] | None:
+def _clip_by_one_graph(
+    engine: ProvedEngine, batch: Batch
+) -> tuple[torch.Tensor, torch.Tensor, Named] | None:
     """Return losses, norms and sums by one graph; None where none is, or applies.
 
     That is where a record is not finite, where rows are clipped by person, and for few records, or
     more than a part of a batch has.
     """
-    whole, program = engine.whole, engine.program
-    if whole is None or program is None or not whole.takes(len(batch)) or batch.owner is not None:
+    whole = engine.whole
+    if whole is None or batch.owner is not None:
+        return None
+    if not whole.takes(len(batch)):
         return None
     device = batch.clip_norms.device
-    before = states([device]) if program.draws else []
-    with torch.no_grad(), single(device):
+    states = read_states([device]) if engine.program.draws else []
+    with torch.no_grad(), single_precision(device):
         losses, norms, *sums = whole.run(batch.clip_norms, *arguments_of(engine, batch))
+    # The graph drops nobody, so that a norm that is not finite has spoilt the sums.
     if math.isfinite(float(norms.sum())):
-        return losses, norms, dict(zip(program.parts, sums, strict=True))
-    put_back(before)  # the others' draws are the same without the record that is not finite
+        return losses, norms, dict(zip(engine.program.parts, sums, strict=True))
+    restore_states(states)  # the others' draws are the same without the record that is not finite
     return None
 
 
-def _is_small(engine: Engine) -> bool:
-    return (
-        engine.whole is None and engine.program is not None and engine.program.calls <= _SMALL_GRAPH
-    )
+def join_graphs(engine: ProvedEngine, batch: Batch, compiled: bool) -> ProvedEngine:
+    """Return the engine with its program, norms and sums as one graph.
 
-
-def _whole(engine: Engine, batch: Batch, compiled: bool) -> Whole:
-    """Return the sum of batches like this one as one graph; without a compiler to the bit."""
+    Uncompiled it gives the same to the bit. Raises `UnsupportedError` where that cannot be.
+    """
     from apiece.training.clipping.whole import as_whole
 
     program = engine.program
-    assert program is not None
     if batch.owner is not None:
         raise UnsupportedError("compiled: rows of one person are added up uncompiled; leave it out")
-    if not is_highest():
+    if not computes_in_single():
         raise UnsupportedError(
             'compiled: needs torch.set_float32_matmul_precision("highest"), in which norms are made'
         )
 
-    def clipped(bounds: torch.Tensor, *given: torch.Tensor) -> list[torch.Tensor]:
-        losses, named = _contributions(engine, list(given), len(bounds))
-        norms, sums = _summed(engine, named, replace(batch, clip_norms=bounds), lambda h, _: h)
+    def clip(bounds: torch.Tensor, *arguments: torch.Tensor) -> list[torch.Tensor]:
+        losses, contributions = _contribute(engine, list(arguments), len(bounds))
+        # bounds are an input of the graph, as they may differ from batch to batch
+        bounded = replace(batch, clip_norms=bounds)
+        norms, sums = _sum_clipped(engine, contributions, bounded, _keep_all)
         return [losses, norms, *(sums[name] for name in program.parts)]
 
-    given = arguments_of(engine, batch)
-    along = [True, *(False for _ in engine.names), *(True for _ in given[len(engine.names) :])]
-    return as_whole(clipped, [batch.clip_norms, *given], along, engine.most, compiled)
+    arguments = arguments_of(engine, batch)
+    shared = len(engine.names)
+    # The bounds, and what follows the model's tensors, are along the records.
+    of_records = len(arguments) - shared
+    along = [True] + [False] * shared + [True] * of_records
+    whole = as_whole(clip, [batch.clip_norms, *arguments], along, engine.capacity, compiled)
+    return replace(engine, whole=whole)

@@ -18,18 +18,19 @@ from apiece.budgets import Units
 from apiece.errors import InputError, SlowPathWarning, UnsupportedError, unknown
 from apiece.training.clipping import guards, records
 from apiece.training.clipping.alone import clip_alone
-from apiece.training.clipping.ambient import wide
-from apiece.training.clipping.contributions import Contribution, Outer, Products, flattened
+from apiece.training.clipping.ambient import widen
+from apiece.training.clipping.cache import ENGINES
+from apiece.training.clipping.contributions import Contribution, Outer, Products, flatten_rows
 from apiece.training.clipping.engine import (
+    AloneEngine,
+    ProvedEngine,
     arguments_of,
-    at_least_two,
     clip_proved,
-    engine_for,
-    refused,
+    pad_to_two,
 )
 from apiece.training.clipping.records import Batch, ClippedSum, LossFunction, Tree
+from apiece.training.clipping.torch_internals import WRAPPED_MODULE
 
-_WRAPPED = "_orig_mod."  # how torch.compile's wrapper names what is in it
 METHODS = ("auto", "proved", "alone")
 
 
@@ -104,36 +105,40 @@ def clip_and_sum(
     """
     if method not in METHODS:
         raise unknown("method", method, METHODS)
+    # What is captured is the module itself: torch.compile's wrapper would hide it.
     inner = guards.inner(model)
     parameters = guards.fit_parameters(inner)
     inputs = guards.read_tree("inputs", inputs)
     targets = guards.read_tree("targets", targets)
+    # Checked before anything runs: later, errors would name lines of the model or of torch.
     size = records.count(inputs, targets)
     device = next(iter(parameters.values())).device
     require_rows("inputs", None, people=people, clip_norms=clip_norms)
     units = None if people is None else units_of(people, size)
     clip_norms = guards.bounds(clip_norms, size if units is None else len(units), device)
-    order = owner = None
+    owner = None
+    order = None  # in which each person's rows lie side by side, where they do not already
     if units is not None:
         owner = torch.from_numpy(units.owner[units.rows]).to(device)
         order = None if units.gathered else torch.from_numpy(units.rows).to(device)
     if order is not None:
-        inputs, targets = records.select(inputs, order), records.select(targets, order)
+        inputs = records.select(inputs, order)
+        targets = records.select(targets, order)
     batch = Batch(inner, parameters, loss_fn, inputs, targets, clip_norms, owner)
     width = size if physical_batch_size is None else physical_batch_size
-    with guards.told(), _missing_targets_named(targets):
-        total = empty_sum(parameters) if size == 0 else _by(method, batch, width, compiled)
-    if order is not None:
-        total = replace(
-            total, losses=torch.empty_like(total.losses).scatter_(0, order, total.losses)
-        )
+    with guards.translate_errors(), _explain_missing_targets(targets):
+        total = empty_sum(parameters) if size == 0 else _clip(method, batch, width, compiled)
+    if order is not None:  # losses go back to the rows' own order; norms are the persons'
+        losses = torch.empty_like(total.losses).scatter_(0, order, total.losses)
+        total = replace(total, losses=losses)
     if inner is not model:  # names are those that `model` has for what it wraps
-        total = replace(total, gradients={_WRAPPED + n: g for n, g in total.gradients.items()})
+        gradients = {f"{WRAPPED_MODULE}.{name}": g for name, g in total.gradients.items()}
+        total = replace(total, gradients=gradients)
     return total
 
 
 @contextlib.contextmanager
-def _missing_targets_named(targets: Tree) -> Iterator[None]:
+def _explain_missing_targets(targets: Tree) -> Iterator[None]:
     """Raise `InputError` in place of what a loss raises of targets that are None."""
     try:
         yield
@@ -147,22 +152,28 @@ def _missing_targets_named(targets: Tree) -> Iterator[None]:
 
 
 def check_values(
-    model: nn.Module, loss_fn: LossFunction, some: tuple[Tree, Tree], every: tuple[Tree, Tree]
+    model: nn.Module, loss_fn: LossFunction, batch: tuple[Tree, Tree], data: tuple[Tree, Tree]
 ) -> None:
-    """Raise `DataError` for labels or indices of `every` that the graph does not take.
+    """Raise `DataError` for labels or indices of `data` that the graph does not take.
 
-    some: a batch, by which the graph is captured. Of what is not proved nothing is known.
+    batch: inputs and targets by which the graph is captured. data: those of all records. Of what
+    is not proved nothing is known.
     """
-    with guards.told():
-        taken = engine_for(_unbounded(guards.inner(model), loss_fn, *some)).ranges
-    if taken:
-        from apiece.training.clipping.ranges import check  # slow to import, and there by now
+    with guards.translate_errors():
+        engine = ENGINES.find(_batch_without_bounds(guards.inner(model), loss_fn, *batch))
+    if isinstance(engine, ProvedEngine) and engine.ranges:
+        # slow to import, and there by now
+        from apiece.training.clipping.ranges import check_ranges
 
-        check(taken, records.leaves(list(every)), len(records.leaves(every[0])))
+        inputs, _ = data
+        of_inputs = len(records.leaves(inputs))
+        check_ranges(engine.ranges, records.leaves(list(data)), of_inputs)
 
 
-def _unbounded(model: nn.Module, loss_fn: LossFunction, inputs: Tree, targets: Tree) -> Batch:
-    """Return a batch that nothing is clipped of."""
+def _batch_without_bounds(
+    model: nn.Module, loss_fn: LossFunction, inputs: Tree, targets: Tree
+) -> Batch:
+    """Return a batch whose bounds count for nothing."""
     parameters = guards.fit_parameters(model)
     inputs = guards.read_tree("inputs", inputs)
     targets = guards.read_tree("targets", targets)
@@ -176,8 +187,9 @@ def units_of(people: ArrayLike | torch.Tensor, size: int) -> Units | None:
 
     Raises `InputError` for another number of ids, or ids that are neither integers nor text.
     """
-    given = people.cpu().numpy() if isinstance(people, torch.Tensor) else people
-    units = Units.in_turn(given)
+    # a tensor of ids may lie on a GPU, beside the rows
+    ids = people.cpu().numpy() if isinstance(people, torch.Tensor) else people
+    units = Units.in_turn(ids)
     if units.owner.size != size:
         raise InputError(
             f"people: {units.owner.size} ids for {size} rows; give the id of each row's person"
@@ -185,41 +197,44 @@ def units_of(people: ArrayLike | torch.Tensor, size: int) -> Units | None:
     return None if len(units) == size else units
 
 
-def _by(method: str, batch: Batch, width: int, compiled: bool) -> ClippedSum:
+def _clip(method: str, batch: Batch, width: int, compiled: bool) -> ClippedSum:
+    """Return the clipped sum of at least one record, by one of `METHODS`."""
     width = _check.count("physical_batch_size", width)
+    # Asked for, it is no slow path: no warning.
     if method == "alone":
         if compiled:
             raise UnsupportedError("compiled: method='alone' has no graph to compile; leave it out")
         return clip_alone(batch, width)
-    engine = engine_for(batch, compiled=compiled)
-    if engine.program is not None:
-        return clip_proved(engine, batch, width)
-    if method == "proved" or compiled:
-        raise refused(engine.proof)
-    warnings.warn(
-        f"model: records of {type(batch.model).__name__} run one after the other, many times "
-        f"slower, since they are not proved to stay apart ({engine.proof.why}); change that, or "
-        "say method='alone' to take this unwarned",
-        SlowPathWarning,
-        stacklevel=4,
-    )
-    return clip_alone(batch, width)
+    match ENGINES.find(batch, compiled=compiled):
+        case ProvedEngine() as engine:
+            return clip_proved(engine, batch, width)
+        case AloneEngine() as engine if method == "proved" or compiled:
+            raise engine.refusal()
+        case engine:
+            warnings.warn(
+                f"model: records of {type(batch.model).__name__} run one after the other, many "
+                "times slower, since they are not proved to stay apart "
+                f"({engine.proof.why}); change that, or say method='alone' to take this unwarned",
+                SlowPathWarning,
+                stacklevel=4,
+            )
+            return clip_alone(batch, width)
 
 
 def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
     """Return the sum over no records, for the trainable parameters by name; at least one."""
-    none = torch.zeros(0, device=next(iter(parameters.values())).device)
+    empty = torch.zeros(0, device=next(iter(parameters.values())).device)
     # Not zeros_like: of a sharded parameter that is sharded too, and each process sums whole ones.
     zeros = {
-        name: torch.zeros(p.shape, dtype=wide(p.dtype), device=p.device)
+        name: torch.zeros(p.shape, dtype=widen(p.dtype), device=p.device)
         for name, p in parameters.items()
     }
-    return ClippedSum(zeros, none, none, none.to(torch.float64))
+    return ClippedSum(zeros, empty, empty, empty.to(torch.float64))
 
 
 # ---------------------------------------------------------------- norms to be differentiated
 
-# Whose outputs, and those of their backward, autograd differentiates as what they are.
+# Operators whose outputs, and those of their backward, autograd differentiates as what they are.
 _SMOOTH = {
     "sym_size", "t", "transpose", "permute", "view", "_unsafe_view", "reshape", "expand",
     "unsqueeze", "squeeze", "clone", "select", "slice", "mm", "bmm", "addmm", "baddbmm", "mul",
@@ -260,20 +275,22 @@ def smooth_squares(
         >>> smooth_squares(model, summed, torch.ones(3, 2), torch.ones(3)).tolist()
         [2.0, 2.0, 2.0]
     """
-    rows = _unbounded(model, loss_fn, inputs, targets)
-    engine = engine_for(rows)
-    if engine.program is None or not _is_smooth(engine.program.module):
+    rows = _batch_without_bounds(model, loss_fn, inputs, targets)
+    engine = ENGINES.find(rows)
+    if isinstance(engine, AloneEngine) or not _is_smooth(engine.program.module):
         return None
-    batch = at_least_two(rows)
+    batch = pad_to_two(rows)
     _, operands = engine.program.run(arguments_of(engine, batch))
     first = next(iter(batch.parameters.values()))
-    squares = torch.zeros(len(batch), dtype=wide(first.dtype), device=first.device)
+    squares = torch.zeros(len(batch), dtype=widen(first.dtype), device=first.device)
+    # One after the other, and no operator in place: autograd takes them back to the inputs.
     for part in engine.program.contributions(operands, len(batch)).values():
         squares = squares + _squares(part)
     return squares[: len(rows)]
 
 
 def _is_smooth(module: fx.GraphModule) -> bool:
+    """Return whether a graph has no operators but those of `_SMOOTH`."""
     from apiece.training.clipping.table import name_of  # slow to import, and there by now
 
     calls = (node for node in module.graph.nodes if node.op == "call_function")
@@ -281,9 +298,13 @@ def _is_smooth(module: fx.GraphModule) -> bool:
 
 
 def _squares(part: Contribution) -> torch.Tensor:
+    """Return squared norms (B,) without room for round-off, whose gradient would be of no use."""
+    # As `Contribution.squares`, without what is added against round-off.
     match part:
         case Outer(left, right):
-            return left.square().sum(1) * right.square().sum(1)
+            left_squares = left.square().sum(1)
+            return left_squares * right.square().sum(1)
         case Products(left, right) if part.ghost_is_cheaper:
-            return (left @ left.mT * (right @ right.mT)).sum((1, 2))
-    return flattened(part.per_record()).square().sum(1)
+            left_gram = left @ left.mT
+            return (left_gram * (right @ right.mT)).sum((1, 2))
+    return flatten_rows(part.per_record()).square().sum(1)

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from apiece.training.clipping import torch_internals
 from apiece.training.clipping.table import RANDOM, UNFILLED, Sizes, is_filled, name_of
 
 aten = torch.ops.aten
-OTHERWISE = 4  # in the one that it is compared with: even, and small
+# Records in the graph that another one is compared with: even, and small.
+FEW_RECORDS = 4
 
 
 class Uncaptured(Exception):  # noqa: N818
@@ -31,80 +33,112 @@ def place_of(node: fx.Node) -> str:
 
 def is_mutation(node: fx.Node) -> bool:
     """Return whether a node writes into a tensor, or is an end of the graph."""
-    schema = getattr(node.target, "_schema", None)
+    schema = torch_internals.schema_of(node.target)
     return node.op in ("placeholder", "output") or (schema is not None and schema.is_mutable)
 
 
-def for_any_size(graph: fx.GraphModule, sizes: Sizes, along: fx.Node) -> None:
+def free_batch_size(graph: fx.GraphModule, sizes: Sizes, along: fx.Node) -> None:
     """Let a graph take any number of records, with which all its sizes that follow it change.
 
     along: a placeholder with the records along its first axis.
     """
-    *_, last = (node for node in graph.graph.nodes if node.op == "placeholder")
+    *_, last_placeholder = (node for node in graph.graph.nodes if node.op == "placeholder")
+    # listed before the sizes come among them
     calls = [node for node in graph.graph.nodes if node.op in ("call_function", "output")]
-    with graph.graph.inserting_after(last):
+    with graph.graph.inserting_after(last_placeholder):
         batch = graph.graph.call_function(aten.sym_size.int, (along, 0))
-    known = {1: batch}
+    # by the factor: the node that gives so many times the number of records
+    multiples = {1: batch}
 
-    def sized(value: Any) -> Any:
+    def replace_size(value: Any) -> Any:
         if not sizes.depends(value):
             return value
-        times = value // sizes.batch
-        if times not in known:
+        factor = value // sizes.batch
+        if factor not in multiples:
             with graph.graph.inserting_after(batch):
-                known[times] = graph.graph.call_function(operator.mul, (batch, times))
-        return known[times]
+                multiples[factor] = graph.graph.call_function(operator.mul, (batch, factor))
+        return multiples[factor]
 
+    # In arguments alone: what a tensor's shape says follows the tensor by itself.
     for node in calls:
-        node.args = fx.node.map_aggregate(node.args, sized)
-        node.kwargs = fx.node.map_aggregate(node.kwargs, sized)
-    if not batch.users:
+        node.args = fx.node.map_aggregate(node.args, replace_size)
+        node.kwargs = fx.node.map_aggregate(node.kwargs, replace_size)
+    if not batch.users:  # no size follows the batch
         graph.graph.erase_node(batch)
 
 
 def tidy(graph: fx.GraphModule) -> None:
     """Take out what nothing depends on, and copies that are none."""
-    for node in list(graph.graph.nodes):
+    for node in list(graph.graph.nodes):  # listed, since nodes are taken out
         if node.op != "call_function":
             continue
-        before, same = node, node.target in (aten.detach.default, aten.alias.default)
-        if same or (node.target is aten.t.default and node.args[0].target is aten.t.default):
-            before = node.args[0] if same else node.args[0].args[0]
-            node.replace_all_uses_with(before)
+        source = _source_of_copy(node)
+        if source is not None:
+            node.replace_all_uses_with(source)
             graph.graph.erase_node(node)
             continue
+        # Memory that somebody may read before it is written would hold what another batch left.
         if name_of(node) in UNFILLED and not is_filled(node):
             node.target = _ZEROS[name_of(node)]
-        node.meta["module"] = node.meta.get("custom", {}).get("module", "")
+        notes = node.meta.get("custom", {})
+        node.meta["module"] = notes.get("module", "")
     _pool_by_channels(graph.graph)
     graph.graph.eliminate_dead_code(is_impure_node=is_mutation)
     graph.recompile()
 
 
+def _source_of_copy(node: fx.Node) -> fx.Node | None:
+    """Return the tensor that an operator gives once more; None for one that does something.
+
+    That is a `detach` or an `alias`, which mean something to autograd alone, and the second of two
+    transposes.
+    """
+    if node.target in (aten.detach.default, aten.alias.default):
+        return node.args[0]  # type: ignore[return-value]
+    if node.target is aten.t.default:
+        transposed: Any = node.args[0]
+        if transposed.target is aten.t.default:
+            source: fx.Node = transposed.args[0]
+            return source
+    return None
+
+
 def _pool_by_channels(graph: fx.Graph) -> None:
     """Let max pooling on a processor have channels last: with both copies a third of the time."""
-    target, last = aten.max_pool2d_with_indices.default, torch.channels_last
+    target = aten.max_pool2d_with_indices.default
     for node in graph.find_nodes(op="call_function", target=target):
-        given, (value, _) = node.args[0].meta["val"], node.meta["val"]
-        if value.device.type != "cpu" or value.dim() != 4:
+        if not _gains_by_channels_last(node):
             continue
-        if not given.is_contiguous() or given.is_contiguous(memory_format=last):
-            continue
+        source = node.args[0]
         with graph.inserting_before(node):
-            turned = graph.call_function(aten.clone.default, node.args[:1], {"memory_format": last})
-        turned.meta = dict(node.args[0].meta)
+            turned = graph.call_function(
+                aten.clone.default, (source,), {"memory_format": torch.channels_last}
+            )
+        turned.meta = dict(source.meta)
         node.args = (turned, *node.args[1:])
-        for part in list(node.users):
-            with graph.inserting_after(part):
-                back = graph.call_function(
-                    aten.clone.default, (part,), {"memory_format": torch.contiguous_format}
+        for output in list(node.users):
+            with graph.inserting_after(output):
+                turned_back = graph.call_function(
+                    aten.clone.default, (output,), {"memory_format": torch.contiguous_format}
                 )
-            back.meta = dict(part.meta)
-            part.replace_all_uses_with(
-                back, delete_user_cb=functools.partial(operator.is_not, back)
+            turned_back.meta = dict(output.meta)
+            # all uses but the copy's own
+            output.replace_all_uses_with(
+                turned_back, delete_user_cb=functools.partial(operator.is_not, turned_back)
             )
 
 
+def _gains_by_channels_last(pooling: fx.Node) -> bool:
+    """Return whether pictures are on a processor, as a batch, and have their channels first."""
+    source = pooling.args[0].meta["val"]  # type: ignore[union-attr]
+    values, _ = pooling.meta["val"]
+    if values.device.type != "cpu" or values.dim() != 4:
+        return False
+    is_channels_last = source.is_contiguous(memory_format=torch.channels_last)
+    return bool(source.is_contiguous() and not is_channels_last)
+
+
+# By operator that leaves memory as it was found, the one that fills it with zeros.
 _ZEROS: dict[str, Any] = {
     "empty": aten.zeros.default,
     "new_empty": aten.new_zeros.default,
@@ -120,94 +154,128 @@ _MOVES = (
 )
 
 
-def agree(graph: fx.GraphModule, other: fx.GraphModule, batch: int) -> None:
-    """Raise `Uncaptured` where a graph with `batch` records and one with `OTHERWISE` differ more.
+def check_agreement(graph: fx.GraphModule, other: fx.GraphModule, batch: int) -> None:
+    """Raise `Uncaptured` where a graph with `batch` records differs from one with `FEW_RECORDS`.
 
-    Raises `Coincidence` where a size is a multiple of `batch`, a prime, and the same in both.
+    Sizes may differ that are the same multiple of the numbers of records. Raises `Coincidence`
+    where a size is a multiple of `batch`, a prime, and the same in both.
     """
     pairs = _Pairs({}, batch)
-    ours, theirs = _moving(graph.graph), _moving(other.graph)
-    for one, two in zip(ours, theirs, strict=False):
-        pairs.named[one] = two
-        if not pairs.alike(one, two):
+    # What is made of inputs or of chance comes in the order of the code, the same in both.
+    nodes = _ordered_nodes(graph.graph)
+    other_nodes = _ordered_nodes(other.graph)
+    # of several lengths the first difference is said, if there is one before the end
+    for node, other_node in zip(nodes, other_nodes, strict=False):
+        pairs.partner[node] = other_node
+        if not pairs.nodes_agree(node, other_node):
             raise Uncaptured(
-                f"{place_of(one)}: {name_of(one)} differs from one capture to the next; {_MOVES}"
+                f"{place_of(node)}: {name_of(node)} differs from one capture to the next; {_MOVES}"
             )
-    if len(ours) != len(theirs):
+    if len(nodes) != len(other_nodes):
         raise Uncaptured(f"model: other operators from one capture to the next; {_MOVES}")
 
 
-def _moving(graph: fx.Graph) -> list[fx.Node]:
+def _ordered_nodes(graph: fx.Graph) -> list[fx.Node]:
     """Return the nodes that are made of inputs or of chance: of others the order does not count."""
-    still: set[fx.Node] = set()
+    constants: set[fx.Node] = set()
+    # Made of constants alone, by no chance, writing nowhere: they may come in any order.
     for node in graph.nodes:
-        made = node.op == "call_function" and name_of(node) not in RANDOM
-        made = made and not is_mutation(node)
-        if (made or node.op == "get_attr") and still.issuperset(node.all_input_nodes):
-            still.add(node)
-    return [node for node in graph.nodes if node not in still]
+        is_pure = node.op == "call_function" and name_of(node) not in RANDOM
+        is_pure = is_pure and not is_mutation(node)
+        if (is_pure or node.op == "get_attr") and constants.issuperset(node.all_input_nodes):
+            constants.add(node)
+    return [node for node in graph.nodes if node not in constants]
 
 
 def moved_by_records(graph: fx.Graph) -> set[fx.Node]:
     """Return what is made of inputs or of chance, and what such values are written into."""
-    result = {n for n in graph.nodes if n.op == "placeholder" or name_of(n) in RANDOM}
-    known = 0
-    while len(result) > known:
-        known = len(result)
+    # Of inputs, model's tensors among them: what a forward leaves must follow from none.
+    moved = {n for n in graph.nodes if n.op == "placeholder" or name_of(n) in RANDOM}
+    size = 0
+    # Until nothing is added: a write moves what was read from the same memory before it.
+    while len(moved) > size:
+        size = len(moved)
         for node in graph.nodes:
-            if node not in result and result.isdisjoint(node.all_input_nodes):
+            if node not in moved and moved.isdisjoint(node.all_input_nodes):
                 continue
-            result.add(node)
-            schema, into = getattr(node.target, "_schema", None), node
-            while schema is not None and schema.is_mutable and into.args:
-                if not isinstance(into.args[0], fx.Node):
-                    break
-                into = into.args[0]
-                result.add(into)
-    return result
+            moved.add(node)
+            moved.update(_written_by(node))
+    return moved
+
+
+def _written_by(node: fx.Node) -> list[fx.Node]:
+    """Return the tensor that an operator writes into, and all those that this one is a view of.
+
+    They are followed by the first argument: of a view, what it is of.
+    """
+    schema = torch_internals.schema_of(node.target)
+    written: list[fx.Node] = []
+    if schema is None or not schema.is_mutable:
+        return written
+    target = node
+    while target.args and isinstance(target.args[0], fx.Node):
+        target = target.args[0]
+        written.append(target)
+    return written
 
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Nodes of two captures that do the same, the first with `batch` records."""
+    """Nodes of two captures that do the same, the first with `batch` records.
 
-    named: dict[fx.Node, fx.Node]
+    partner: by node of the first capture, the node of the second.
+    """
+
+    partner: dict[fx.Node, fx.Node]
     batch: int
 
-    def alike(self, one: fx.Node, two: fx.Node) -> bool:
+    def nodes_agree(self, node: fx.Node, other: fx.Node) -> bool:
         """Return whether two nodes do the same with what are the same nodes before them."""
-        if one.op != two.op:
+        if node.op != other.op:
             return False
-        if one.op == "get_attr":
-            a, b = (operator.attrgetter(str(n.target))(n.graph.owning_module) for n in (one, two))
-            return a is b or (isinstance(a, torch.Tensor) and _equal(a, b))
-        if not self.same(_shapes(one.meta.get("val")), _shapes(two.meta.get("val"))):
+        if node.op == "get_attr":
+            return _is_same_constant(_constant(node), _constant(other))
+        shapes = _shapes(node.meta.get("val"))
+        if not self.arguments_agree(shapes, _shapes(other.meta.get("val"))):
             raise Uncaptured(
-                f"{place_of(one)}: {name_of(one)}: a size is not a multiple of the batch's"
+                f"{place_of(node)}: {name_of(node)}: a size is not a multiple of the batch's"
             )
-        if one.op == "placeholder":
+        if node.op == "placeholder":
             return True
-        return (
-            one.target == two.target
-            and one.kwargs.keys() == two.kwargs.keys()
-            and self.same(
-                [*one.args, *one.kwargs.values()], [*two.args, *(two.kwargs[k] for k in one.kwargs)]
-            )
-        )
+        if node.target != other.target:
+            return False
+        if node.kwargs.keys() != other.kwargs.keys():
+            return False
+        # by the order of the first one's, since the second one's may be another
+        keyword_arguments = [other.kwargs[key] for key in node.kwargs]
+        arguments = [*node.args, *node.kwargs.values()]
+        other_arguments = [*other.args, *keyword_arguments]
+        return self.arguments_agree(arguments, other_arguments)
 
-    def same(self, a: object, b: object) -> bool:
+    def arguments_agree(self, value: object, other: object) -> bool:
         """Return whether two arguments are the same, or one multiple of the numbers of records."""
-        if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-            return len(a) == len(b) and all(map(self.same, a, b))
-        if isinstance(a, fx.Node) and isinstance(b, fx.Node):
-            if a not in self.named and b not in self.named.values() and self.alike(a, b):
-                self.named[a] = b
-            return self.named.get(a) is b
-        if type(a) is int and type(b) is int:
-            if a == b and a and a % self.batch == 0:
+        if isinstance(value, list | tuple) and isinstance(other, list | tuple):
+            return len(value) == len(other) and all(map(self.arguments_agree, value, other))
+        if isinstance(value, fx.Node) and isinstance(other, fx.Node):
+            # Constants have no order in which to be paired: they are when something takes them.
+            is_new = value not in self.partner and other not in self.partner.values()
+            if is_new and self.nodes_agree(value, other):
+                self.partner[value] = other
+            return self.partner.get(value) is other
+        if type(value) is int and type(other) is int:
+            # By chance, as it seems, a fixed size is a multiple: with another prime it is none.
+            if value == other and value and value % self.batch == 0:
                 raise Coincidence
-            return a == b or a * OTHERWISE == b * self.batch
-        return bool(a == b) or (isinstance(a, float) and isinstance(b, float) and a != a and b != b)
+            # value/batch = other/few, without a division
+            return value == other or value * FEW_RECORDS == other * self.batch
+        if isinstance(value, float) and isinstance(other, float) and value != value:
+            return other != other  # NaN is NaN
+        return bool(value == other)
+
+
+def _constant(node: fx.Node) -> object:
+    """Return what a node reads from its module."""
+    return operator.attrgetter(str(node.target))(node.graph.owning_module)
 
 
 def _shapes(value: object) -> object:
@@ -217,7 +285,14 @@ def _shapes(value: object) -> object:
     return list(value.shape) if isinstance(value, torch.Tensor) else None
 
 
-def _equal(a: torch.Tensor, b: object) -> bool:
-    if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
+def _is_same_constant(value: object, other: object) -> bool:
+    """Return whether two constants are one, or tensors of the same values, NaN among them."""
+    if value is other:
+        return True
+    if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
-    return bool(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))) if a.numel() else True
+    if value.shape != other.shape or value.dtype != other.dtype:
+        return False
+    if not value.numel():
+        return True
+    return bool(torch.equal(torch.nan_to_num(value), torch.nan_to_num(other)))

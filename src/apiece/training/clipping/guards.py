@@ -13,18 +13,24 @@ import torch
 from torch import nn
 
 from apiece.errors import DataError, InputError, UnsupportedError
+from apiece.training.clipping import torch_internals
 from apiece.training.clipping.records import LEAF_TYPES, Tree, leaves
 
-LEAST_BOUND = 1e-12  # far above where squares in single precision underflow, and norms with them
+# The least bound that can be kept: far above where squares in single precision underflow, and norms
+# with them.
+LEAST_BOUND = 1e-12
+# Types of parameters whose gradients can be clipped.
 _REAL = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-# Of a value that counts places; not of an axis, or of Python's own sequences.
-_OUTSIDE = re.compile(
+# What torch says of a label or an index that is out of bounds; not of an axis, or of Python's own
+# sequences.
+_OUT_OF_BOUNDS = re.compile(
     r"(?<!Dimension )(?<!(?:list|uple|ring) index )out of (bounds|range)"
     r"|not in the valid range|Class values must be"
 )
+# Layers that `check_modules` looks at, so that all others cost one test.
 _SUSPECTS = (
-    nn.modules.batchnorm._BatchNorm,
-    nn.modules.instancenorm._InstanceNorm,
+    torch_internals.BatchNormBase,
+    torch_internals.InstanceNormBase,
     nn.Embedding,
     nn.EmbeddingBag,
 )
@@ -46,6 +52,7 @@ def fit_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def is_sharded(tensor: object) -> bool:
     """Return whether a tensor is spread over processes: a DTensor, which is slow to import."""
+    # `placements` say on which process which part is; no other tensor has them
     return getattr(tensor, "placements", None) is not None
 
 
@@ -56,7 +63,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     `UnsupportedError` for one that is complex or of a type of its own, and for hooks on any.
     """
     result = {name: p for name, p in model.named_parameters() if _is_trained(name, p)}
-    if not result:
+    if not result:  # there would be no gradient to clip, and no device to clip on
         raise InputError(
             f"model: {type(model).__name__} has no trainable parameter; set requires_grad on some"
         )
@@ -64,7 +71,9 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _is_trained(name: str, parameter: nn.Parameter) -> bool:
-    if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+    """Return whether a parameter takes gradients; raise where they could not be clipped."""
+    # Also where it is frozen: it may be trained later, and the hook be forgotten.
+    if torch_internals.has_gradient_hooks(parameter):
         raise UnsupportedError(
             f"model.{name}: a hook on this parameter would see, or expects to change, a "
             "gradient before clipping and noise; remove it, and change the noisy gradient in "
@@ -78,6 +87,7 @@ def _is_trained(name: str, parameter: nn.Parameter) -> bool:
             "gradients are clipped in real numbers of 16 to 64 bits: hold a complex one as two "
             "real parts (torch.view_as_complex in the forward), or freeze it"
         )
+    # a lazy module makes its parameters from the first batch that it sees
     if nn.parameter.is_lazy(parameter):
         raise InputError(
             f"model.{name}: has no shape yet; run the model once on a made-up record first"
@@ -98,19 +108,20 @@ def check_modules(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if not isinstance(module, _SUSPECTS):
             continue
+        # The table's rows are written in the forward, by who is looked up.
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise UnsupportedError(
                 f"model.{path}: {type(module).__name__}(max_norm={module.max_norm}) rescales the "
                 "rows that the records look up, without noise; use max_norm=None"
             )
-        if not module.training:
+        if not module.training:  # then norms take statistics as they are
             continue
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, torch_internals.BatchNormBase):
             raise UnsupportedError(
                 f"model.{path}: {type(module).__name__} in training mode mixes the records of a "
                 "batch; use GroupNorm (or LayerNorm), or put this module in eval() mode"
             )
-        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+        if isinstance(module, torch_internals.InstanceNormBase) and module.track_running_stats:
             raise UnsupportedError(
                 f"model.{path}: {type(module).__name__} keeps running statistics of the records "
                 "without noise; construct it with track_running_stats=False"
@@ -121,24 +132,25 @@ def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) ->
     """Return `clip_norms` as (size,) doubles, each checked to be positive and finite."""
     # A column of a table is an array to numpy, and nothing to torch.
     values = clip_norms if isinstance(clip_norms, torch.Tensor) else np.array(clip_norms)
-    given = torch.as_tensor(values, dtype=torch.float64, device=device)
-    if given.dim() == 0:
-        given = given.expand(size)
-    if given.shape != (size,):
+    result = torch.as_tensor(values, dtype=torch.float64, device=device)
+    if result.dim() == 0:  # one number for all
+        result = result.expand(size)
+    if result.shape != (size,):
         raise InputError(
-            f"clip_norms: shape {tuple(given.shape)} for {size} records; give one bound a record"
+            f"clip_norms: shape {tuple(result.shape)} for {size} records; give one bound a record"
         )
     if size == 0:
-        return given
-    low, high = torch.aminmax(given)
-    if not (low.item() >= LEAST_BOUND and high.item() < torch.inf):  # NaN fails both
-        good = (given >= LEAST_BOUND) & (given < torch.inf)
-        where = int((~good).nonzero()[0])
+        return result
+    lowest, highest = torch.aminmax(result)
+    is_within = lowest.item() >= LEAST_BOUND and highest.item() < torch.inf
+    if not is_within:  # as it is for NaN, which compares with nothing
+        is_valid = (result >= LEAST_BOUND) & (result < torch.inf)
+        position = int((~is_valid).nonzero()[0])
         raise InputError(
-            f"clip_norms[{where}] = {float(given[where])!r}: must be in [{LEAST_BOUND:g}, "
+            f"clip_norms[{position}] = {float(result[position])!r}: must be in [{LEAST_BOUND:g}, "
             "inf); give every record such a bound, scaling the loss if gradients are as small"
         )
-    return given
+    return result
 
 
 # ---------------------------------------------------------------- what a call receives
@@ -167,32 +179,40 @@ def read_tree(name: str, tree: Tree) -> Tree:
     return _read_tree(name, tree, 0)
 
 
-def _read_tree(place: str, tree: Tree, depth: int) -> Tree:
+def _read_tree(path: str, tree: Tree, depth: int) -> Tree:
     kind = type(tree)
+    # by the exact type: a subclass may hold, or do, anything
     if kind in _PLAIN_TENSORS or kind in LEAF_TYPES:
         return tree
     if depth >= MAX_DEPTH:
         raise UnsupportedError(
-            f"{place}: {depth} containers within each other, at most {MAX_DEPTH}; flatten them"
+            f"{path}: {depth} containers within each other, at most {MAX_DEPTH}; flatten them"
         )
+    # a named tuple of tensors, whose rows are steps and not records
     if isinstance(tree, nn.utils.rnn.PackedSequence):
         raise UnsupportedError(
-            f"{place}: a PackedSequence has no row for each record; give padded tensors, records "
+            f"{path}: a PackedSequence has no row for each record; give padded tensors, records "
             "first, with their lengths, and pack them in the model's forward"
         )
     if kind is dict or isinstance(tree, Mapping):
-        if odd := [key for key in tree if type(key) not in LEAF_TYPES]:
-            raise _unknown_leaf(f"{place}: a key", odd[0])
-        return {key: _read_tree(f"{place}[{key!r}]", part, depth + 1) for key, part in tree.items()}
+        for key in tree:
+            if type(key) not in LEAF_TYPES:
+                raise _unknown_leaf(f"{path}: a key", key)
+        parts_by_key: dict[object, Tree] = {}
+        for key, part in tree.items():
+            parts_by_key[key] = _read_tree(f"{path}[{key!r}]", part, depth + 1)
+        return parts_by_key
+    # A named tuple that has a dict has room for attributes of its own.
     is_named = (
         isinstance(tree, tuple) and hasattr(tree, "_fields") and not hasattr(tree, "__dict__")
     )
     if kind not in (tuple, list) and not is_named:
-        raise _unknown_leaf(place, tree)
-    parts = [_read_tree(f"{place}[{k}]", part, depth + 1) for k, part in enumerate(tree)]
+        raise _unknown_leaf(path, tree)
+    parts = [_read_tree(f"{path}[{k}]", part, depth + 1) for k, part in enumerate(tree)]
+    # [3, 1, 2] would be taken for the same three numbers of every record
     if any(part is not None for part in parts) and not leaves(parts):
         raise UnsupportedError(
-            f"{place}: a {kind.__name__} of {len(parts)} values without a tensor would show each "
+            f"{path}: a {kind.__name__} of {len(parts)} values without a tensor would show each "
             "record the values of all; where they are the records', give a tensor with one row a "
             "record (torch.tensor); where they are the same for all, hold them in the model or "
             "give each by its name in a dict"
@@ -200,12 +220,12 @@ def _read_tree(place: str, tree: Tree, depth: int) -> Tree:
     return kind(*parts) if is_named else kind(parts)
 
 
-def _unknown_leaf(place: str, value: object) -> UnsupportedError:
+def _unknown_leaf(path: str, value: object) -> UnsupportedError:
     """Return the refusal of a value that somebody could change, or that holds others unseen."""
-    kind = type(value)
-    name = kind.__qualname__
-    if kind.__module__ != "builtins":
-        name = f"{kind.__module__}.{name}"
+    name = type(value).__qualname__
+    module = type(value).__module__
+    if module != "builtins":
+        name = f"{module}.{name}"
     if isinstance(value, torch.Tensor):
         remedy = "give a plain tensor (.as_subclass(torch.Tensor), or to_local and the like)"
     elif isinstance(value, np.ndarray):
@@ -215,20 +235,20 @@ def _unknown_leaf(place: str, value: object) -> UnsupportedError:
     elif isinstance(value, np.generic):
         remedy = "give a number of Python's (.item())"
     elif isinstance(value, (bool, int, float, str)):
-        base = next(one for one in (int, float, str) if isinstance(value, one))
+        base = next(kind for kind in (int, float, str) if isinstance(value, kind))
         remedy = f"give a plain {base.__name__} ({base.__name__}(...))"
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         remedy = "give its tensors in a dict ({f.name: getattr(x, f.name) for f in fields(x)})"
     else:
         remedy = "give its tensors in a tuple or a dict, and build it in the model's forward"
     return UnsupportedError(
-        f"{place}: {name} is neither a tensor nor None, bool, int, float or str: what can be "
+        f"{path}: {name} is neither a tensor nor None, bool, int, float or str: what can be "
         f"changed would go from one record to the next; {remedy}"
     )
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise in our words what torch raises of a batch: `DataError` for an index out of bounds.
 
     `UnsupportedError` where a forward pass is kept by a backward of its own. Torch's messages name
@@ -237,7 +257,8 @@ def told() -> Iterator[None]:
     try:
         yield
     except (IndexError, RuntimeError) as error:
-        if _OUTSIDE.search(str(error)):
+        # `from None`: torch's own words would be printed beneath
+        if _OUT_OF_BOUNDS.search(str(error)):
             raise DataError(
                 "inputs, targets: a label or an index is beyond the classes or the rows of a "
                 "table; correct the data, or give the model as many"
@@ -253,15 +274,16 @@ def told() -> Iterator[None]:
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the module inside DistributedDataParallel and torch.compile's wrapper."""
     while True:
+        # one may be wrapped in the other, in either order
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module
-        elif (result := inner(model)) is not model:
-            model = result
-        else:
+            continue
+        inside = inner(model)
+        if inside is model:
             return model
+        model = inside
 
 
 def inner(model: nn.Module) -> nn.Module:
     """Return the module inside torch.compile's wrapper, which is what is run."""
-    result = model._modules.get("_orig_mod")
-    return model if result is None else result
+    return torch_internals.unwrap_compiled(model)

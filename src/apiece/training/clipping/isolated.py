@@ -37,7 +37,7 @@ import torch
 
 import apiece.errors
 from apiece.errors import ApieceError, StateError, UnsupportedError
-from apiece.training.clipping.ambient import wide
+from apiece.training.clipping.ambient import widen
 
 Gradients = dict[str, torch.Tensor]
 # Loss and gradients of one row; a gradient is None where the loss does not depend on a parameter.
@@ -47,16 +47,18 @@ Row = tuple[torch.Tensor, Mapping[str, torch.Tensor | None]]
 PATIENCE = 120.0
 # Bytes that a pipe holds, where the system allows it.
 _PIPE = 1 << 20
+# Types of a loss, which goes through the pipe as its number here.
 _LOSS_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Whether it failed, the type of the loss, the loss.
+# How an answer begins: whether the row failed, the type of the loss, the loss.
 _HEADER = struct.Struct("<BBd")
+# The length of an error's text, in bytes.
 _LENGTH = struct.Struct("<Q")
 # Of prctl: the signal that a process gets when its parent ends.
 _PARENT_DEATH_SIGNAL = 1
 # Of mprotect: to be read, and not written.
 _READABLE = 1
-# How a lane ends that could not be cut off from others: no signal's number.
-_UNSETTLED = 250
+# The status with which a lane ends that could not be cut off from others: no signal's number.
+_NOT_CUT_OFF = 250
 
 
 def run_rows(
@@ -81,9 +83,11 @@ def run_rows(
     running: list[_Lane] = []
     try:
         for first in range(min(lanes, count)):
-            running.append(_Lane(work, range(first, count, lanes), types, running))
-        for k in range(count):
-            yield running[k % lanes].read(types)
+            # Every `lanes`-th row, so that answers are read from the lanes in turn. Each is in the
+            # list before the next one is begun, so that it is ended whatever happens.
+            running.append(_Lane(work, range(first, count, lanes), types))  # noqa: PERF401
+        for row in range(count):
+            yield running[row % lanes].read(types)
     finally:
         for lane in running:
             lane.end()
@@ -97,17 +101,16 @@ class _Lane:
         work: Callable[[int], Row],
         rows: range,
         types: Mapping[str, torch.Tensor],
-        others: Sequence[_Lane],
     ) -> None:
         self._reads, writes = os.pipe()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # as large as the system's own, where that is the limit
             fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, _PIPE)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads that a copy lacks
             self._pid = os.fork()
-        if self._pid == 0:
+        if self._pid == 0:  # the copy, which ends within
             _serve(work, rows, list(types), writes)
-        os.close(writes)
+        os.close(writes)  # so that the pipe ends when the copy does
 
     def read(self, types: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Gradients]:
         """Return the answer of the next row."""
@@ -115,13 +118,14 @@ class _Lane:
         if failed:
             (length,) = _LENGTH.unpack(self._take(_LENGTH.size))
             raise _error_of(json.loads(bytes(self._take(length))))
+        # one byte a parameter: whether its gradient follows
         flags = self._take(len(types))
-        gradients = {}
+        gradients: Gradients = {}
         for flag, (name, parameter) in zip(flags, types.items(), strict=True):
-            made = torch.zeros(parameter.shape, dtype=wide(parameter.dtype))
-            if flag and made.numel():
-                self._fill(_bytes_of(made))
-            gradients[name] = made
+            gradient = torch.zeros(parameter.shape, dtype=widen(parameter.dtype))
+            if flag and gradient.numel():
+                self._fill(_bytes_of(gradient))
+            gradients[name] = gradient
         return torch.tensor([value], dtype=_LOSS_TYPES[kind]), gradients
 
     def _take(self, size: int) -> bytearray:
@@ -131,22 +135,23 @@ class _Lane:
 
     def _fill(self, view: memoryview) -> None:
         """Read as many bytes as there is room for."""
-        have = 0
-        while have < len(view):
+        filled = 0
+        while filled < len(view):
             self._wait()
-            got = os.readv(self._reads, [view[have:]])
-            if not got:
-                raise self._broken()
-            have += got
+            count = os.readv(self._reads, [view[filled:]])
+            if not count:  # the pipe's other end is closed, since its process has ended
+                raise self._describe_end()
+            filled += count
 
     def _wait(self) -> None:
         """Return once there is something to be read."""
-        used: object = None
+        latest_use: object = None
         since = time.monotonic()
-        while not select.select([self._reads], [], [], 1.0)[0]:
-            now = _processor_time(self._pid)
-            if now != used:
-                used, since = now, time.monotonic()
+        while not self._is_readable():
+            use = _processor_use(self._pid)
+            if use != latest_use:
+                latest_use = use
+                since = time.monotonic()
             elif time.monotonic() - since > PATIENCE:
                 raise StateError(
                     f"model, loss_fn: a record's process has done nothing for {PATIENCE:g} s; it "
@@ -154,11 +159,19 @@ class _Lane:
                     "let no thread work beside a run, or change the model so that it is proved"
                 )
 
-    def _broken(self) -> ApieceError:
+    def _is_readable(self) -> bool:
+        """Return whether there is something to be read within a second."""
+        readable, _, _ = select.select([self._reads], [], [], 1.0)
+        return bool(readable)
+
+    def _describe_end(self) -> ApieceError:
+        """Wait for the lane, which has ended, and return the error that says how."""
         _, status = os.waitpid(self._pid, 0)
         self._pid = 0
         code = os.waitstatus_to_exitcode(status)
-        ended_by = signal.Signals(code).name if code in set(signal.Signals) else f"status {code}"
+        ended_by = f"status {code}"
+        if code in set(signal.Signals):  # a lane ends with the number of its row's signal
+            ended_by = signal.Signals(code).name
         return UnsupportedError(
             f"model, loss_fn: a record's process was ended ({ended_by}); SIGSEGV and SIGBUS: it "
             "writes into memory that is shared with other processes (share_memory_(), a memory "
@@ -176,20 +189,24 @@ class _Lane:
             self._pid = 0
 
 
-def _processor_time(pid: int) -> object:
+def _processor_use(pid: int) -> object:
     """Return what a lane and its row's process have used of the processor, in ticks."""
-    used: list[object] = []
+    use: list[object] = []
     with contextlib.suppress(OSError, ValueError):
-        own = [str(pid), *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        for one in own:
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-            used.append((one, fields[11], fields[12]))
-    return used
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        for process in [str(pid), *children.split()]:
+            # after the name, in brackets, which may have spaces in it
+            _, _, after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")
+            fields = after_name.split()
+            ticks_of_user = fields[11]
+            ticks_of_system = fields[12]
+            use.append((process, ticks_of_user, ticks_of_system))
+    return use
 
 
-def _error_of(told: Sequence[str]) -> BaseException:
+def _error_of(answer: Sequence[str]) -> BaseException:
     """Return an error of a row's process, of its type where that is Python's or apiece's."""
-    name, text, trace = told
+    name, text, trace = answer
     kind = getattr(apiece.errors, name, getattr(builtins, name, None))
     error: BaseException = RuntimeError(f"{name}: {text}")
     if isinstance(kind, type) and issubclass(kind, Exception):
@@ -205,32 +222,34 @@ def _error_of(told: Sequence[str]) -> BaseException:
 
 def _serve(work: Callable[[int], Row], rows: range, names: list[str], writes: int) -> NoReturn:
     """Copy this process for each row, one after the other; never return."""
-    code = _UNSETTLED
+    code = _NOT_CUT_OFF
     try:
         _settle()
-        for k in rows:
+        for row in rows:
+            # The lane has run nothing, so that each of its copies is as the first one.
             pid = os.fork()
             if pid == 0:
-                _answer(work, k, names, writes)
+                _answer(work, row, names, writes)
             _, status = os.waitpid(pid, 0)
+            # negative where a signal has ended it; a lane's own status cannot be
             code = abs(os.waitstatus_to_exitcode(status))
             if code:
                 break
     finally:
-        os._exit(code)
+        os._exit(code)  # without what Python does at its end: that is the first process's
 
 
-def _answer(work: Callable[[int], Row], k: int, names: list[str], writes: int) -> NoReturn:
+def _answer(work: Callable[[int], Row], row: int, names: list[str], writes: int) -> NoReturn:
     """Run one row and write its loss and gradients; never return."""
-    code = 1
+    code = 1  # where not even the error could be written
     try:
         _end_with_parent()
         _part_from_files(writes)  # not in the lane, whose copies would share their positions
-        if k:  # each copy would tell the same again
-            warnings.showwarning = lambda *_given, **_named: None
-        _write(writes, _pack(*work(k), names))
+        if row:  # each copy would warn of the same again
+            warnings.showwarning = lambda *_args, **_kwargs: None
+        _write(writes, _pack(*work(row), names))
         code = 0
-    except BaseException as error:
+    except BaseException as error:  # whatever it is, the first process raises it
         _write(writes, [_pack_error(error)])
         code = 0
     finally:
@@ -243,10 +262,15 @@ def _answer(work: Callable[[int], Row], k: int, names: list[str], writes: int) -
 def _pack(
     loss: torch.Tensor, gradients: Mapping[str, torch.Tensor | None], names: Sequence[str]
 ) -> list[bytes | memoryview]:
-    made = [gradients[name] for name in names]
+    """Return an answer: the header, a flag for each parameter, and the gradients there are."""
     header = _HEADER.pack(0, _LOSS_TYPES.index(loss.dtype), float(loss))
-    flags = bytes(one is not None for one in made)
-    return [header, flags, *(_bytes_of(one) for one in made if one is not None and one.numel())]
+    flags = bytes(gradients[name] is not None for name in names)
+    parts: list[bytes | memoryview] = [header, flags]
+    for name in names:
+        gradient = gradients[name]
+        if gradient is not None and gradient.numel():
+            parts.append(_bytes_of(gradient))
+    return parts
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -256,14 +280,17 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def _pack_error(error: BaseException) -> bytes:
+    """Return an answer that says what a row's process raised."""
     import traceback
 
     trace = "".join(traceback.format_exception(error))
-    told = json.dumps([type(error).__name__, str(error), trace]).encode()
-    return _HEADER.pack(1, 0, 0.0) + _LENGTH.pack(len(told)) + told
+    answer = [type(error).__name__, str(error), trace]
+    text = json.dumps(answer).encode()
+    return _HEADER.pack(1, 0, 0.0) + _LENGTH.pack(len(text)) + text
 
 
 def _write(descriptor: int, parts: Sequence[bytes | memoryview]) -> None:
+    """Write all of these bytes, of which the system takes some at a time."""
     for part in parts:
         view = memoryview(part)
         while view:
@@ -275,14 +302,17 @@ def _settle() -> None:
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    faulthandler.disable()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    faulthandler.disable()  # which would print of each end by a signal
+    # a process that is ended leaves no file with records' values behind
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard_limit))
     torch.set_num_threads(1)  # the threads of the first process are not in its copy
     _protect_shared_memory()
-    gc.freeze()
+    gc.freeze()  # a collection would write to every page, and so copy it
 
 
 def _end_with_parent() -> None:
+    """Let the system kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
@@ -297,22 +327,24 @@ def _part_from_files(writes: int) -> None:
             kind = os.fstat(descriptor).st_mode
         except OSError:  # that of the listing
             continue
+        # Devices and folders hold nothing of a record's; what is typed is for the first process.
         if stat.S_ISREG(kind):
             _reopen(descriptor, nowhere)
-        elif not (stat.S_ISCHR(kind) or stat.S_ISDIR(kind)) or descriptor == 0:
+        elif descriptor == 0 or not (stat.S_ISCHR(kind) or stat.S_ISDIR(kind)):
             os.dup2(nowhere, descriptor)
 
 
 def _reopen(descriptor: int, nowhere: int) -> None:
+    """Open a file anew under its number, at its position; lead it nowhere where that fails."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
     try:
-        again = os.open(f"/proc/self/fd/{descriptor}", flags)
+        reopened = os.open(f"/proc/self/fd/{descriptor}", flags)
     except OSError:
         os.dup2(nowhere, descriptor)
         return
-    os.lseek(again, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-    os.dup2(again, descriptor)
-    os.close(again)
+    os.lseek(reopened, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+    os.dup2(reopened, descriptor)
+    os.close(reopened)
 
 
 def _protect_shared_memory() -> None:
@@ -321,7 +353,8 @@ def _protect_shared_memory() -> None:
     protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, rights, *_ = line.split()
+        # rights are such as "rw-s": to be read and written, not run, shared
         if rights[1] == "w" and rights[3] == "s":
-            start, end = (int(one, 16) for one in span.split("-"))
+            start, end = (int(address, 16) for address in span.split("-"))
             if protect(start, end - start, _READABLE):
                 raise OSError(ctypes.get_errno(), f"mprotect of {span}")

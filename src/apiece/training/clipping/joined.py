@@ -7,10 +7,9 @@ persons is one over rows, each with its person's weight, so that it needs nothin
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -27,8 +26,23 @@ from apiece.training.clipping.contributions import (
 )
 from apiece.training.clipping.convolution import Convolution
 
-Groups: TypeAlias = list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
-_NEAR = 16  # rows of a person up to which products are made between neighbours, as they lie
+# Rows of a person up to which products are made between neighbours, as they lie in the batch.
+_NEAR = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Group:
+    """Persons with about as many rows, up to R, which are taken together.
+
+    R is a power of two, so that less than half of `rows` is filled up, with a person's first row.
+
+    persons: (p,) their numbers. rows: (p, R) where their rows are in the batch. is_row: (p, R)
+    which of these are rows of theirs, and not filled up.
+    """
+
+    persons: torch.Tensor
+    rows: torch.Tensor
+    is_row: torch.Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,79 +60,93 @@ class Persons:
         return torch.bincount(self.owner)
 
     @functools.cached_property
-    def groups(self) -> Groups:
+    def groups(self) -> list[Group]:
         """All persons, by how many rows they have."""
-        return self._alike(0)
+        return self._groups_above(0)
 
     @functools.cached_property
-    def far(self) -> Groups:
-        """Those with more rows than `_NEAR`, likewise."""
-        return self._alike(_NEAR)
+    def groups_of_long(self) -> list[Group]:
+        """Persons with more rows than `_NEAR`, by how many they have."""
+        return self._groups_above(_NEAR)
 
     @functools.cached_property
-    def near(self) -> torch.Tensor:
+    def is_pair(self) -> torch.Tensor:
         """Where rows of a block meet those of it and the next one that are the same person's.
 
         (n, W, 2·W); nowhere for a person with more rows than `_NEAR`.
         """
-        owner = torch.where(self.count[self.owner] <= _NEAR, self.owner, -1)
-        whose = _blocks(owner.unsqueeze(1), -1)
-        return (whose[:, :_NEAR] == whose.mT) & (whose[:, :_NEAR] >= 0)
+        # -1 stands for who is met otherwise, and for what a block is filled up with.
+        is_near = self.count[self.owner] <= _NEAR
+        owner = torch.where(is_near, self.owner, -1)
+        owners = _blocks(owner.unsqueeze(1), -1)
+        owners_of_block = owners[:, :_NEAR]
+        return (owners_of_block == owners.mT) & (owners_of_block >= 0)
 
-    def add(self, rows: torch.Tensor) -> torch.Tensor:
+    def add_rows(self, rows: torch.Tensor) -> torch.Tensor:
         """Return (…, P) what rows (…, B) come to, by person."""
-        total = rows.new_zeros(*rows.shape[:-1], len(self.count))
+        persons = len(self.count)
+        total = rows.new_zeros(*rows.shape[:-1], persons)
         return total.index_add_(-1, self.owner, rows)
 
-    def _alike(self, above: int) -> Groups:
-        """Return persons of about as many rows: who, their rows (p, R), and which of these are.
-
-        R is a power of two, so that at most half is filled up, with a person's first row.
-        """
+    def _groups_above(self, limit: int) -> list[Group]:
+        """Return the persons with more than `limit` rows, by the power of two that takes them."""
         count = self.count
         start = count.cumsum(0) - count
-        sizes = torch.where(count > above, torch.ceil(torch.log2(count.double())).long(), -1)
-        result: Groups = []
-        for exponent in sorted(set(sizes.tolist()) - {-1}):
-            persons = (sizes == exponent).nonzero().squeeze(1)
-            turn = torch.arange(2**exponent, device=count.device)
-            there = turn < count[persons].unsqueeze(1)
-            result.append((persons, start[persons].unsqueeze(1) + turn * there, there))
+        # in double precision a power of two has a logarithm without round-off
+        exponents = torch.log2(count.double()).ceil().long()
+        exponents = torch.where(count > limit, exponents, -1)
+        result: list[Group] = []
+        for exponent in sorted(set(exponents.tolist()) - {-1}):
+            persons = (exponents == exponent).nonzero().squeeze(1)
+            # beyond a person's last row, their first one stands again
+            step = torch.arange(2**exponent, device=count.device)
+            is_row = step < count[persons].unsqueeze(1)
+            rows = start[persons].unsqueeze(1) + step * is_row
+            result.append(Group(persons, rows, is_row))
         return result
 
 
 def outer_squares(left: torch.Tensor, right: torch.Tensor, persons: Persons) -> torch.Tensor:
     """Return (P,) ‖Σ_rows left ⊗ right‖², round-off aside; left: (B, O), right: (B, I)."""
-
-    def gram(pick: Callable[[torch.Tensor], torch.Tensor], some: slice) -> torch.Tensor:
-        """Return (left_s·left_t)(right_s·right_t), s among `some` of what is picked."""
-        one, other = pick(left), pick(right)
-        return (one[:, some] @ one.mT).mul_(other[:, some] @ other.mT)
-
     # ‖Σ_s l_s ⊗ r_s‖² = Σ_{s,t} (l_s·l_t)(r_s·r_t). A person's rows lie side by side, so that pairs
     # of near rows are met in blocks of the batch, and only long persons one by one.
-    met = gram(functools.partial(_blocks, fill=0.0), slice(_NEAR))
-    met.masked_fill_(~persons.near, 0.0)  # what is not finite stays with its person
-    met[:, :, _NEAR:] *= 2  # a block does not look back
-    squares = persons.add(met.sum(2).flatten()[: len(persons.owner)])
-    for who, index, there in persons.far:
-        met = gram(operator.itemgetter(index), slice(None))
-        met.masked_fill_(~(there.unsqueeze(1) & there.unsqueeze(2)), 0.0)
-        squares[who] = met.flatten(1).sum(1)
+    lefts = _blocks(left, 0.0)
+    rights = _blocks(right, 0.0)
+    products = lefts[:, :_NEAR] @ lefts.mT
+    products.mul_(rights[:, :_NEAR] @ rights.mT)
+    products.masked_fill_(~persons.is_pair, 0.0)  # what is not finite stays with its person
+    # A block looks at the next one and not back: a pair across both is met once, and counts twice.
+    products[:, :, _NEAR:] *= 2
+    by_row = products.sum(2).flatten()
+    squares = persons.add_rows(by_row[: len(persons.owner)])
+    for group in persons.groups_of_long:
+        lefts = left[group.rows]
+        rights = right[group.rows]
+        products = lefts @ lefts.mT
+        products.mul_(rights @ rights.mT)
+        is_pair = group.is_row.unsqueeze(1) & group.is_row.unsqueeze(2)
+        products.masked_fill_(~is_pair, 0.0)
+        squares[group.persons] = products.flatten(1).sum(1)
     return squares
 
 
 def _blocks(rows: torch.Tensor, fill: float) -> torch.Tensor:
     """Return (n, 2·W, D): the rows (B, D) of each block of W and of the next one."""
     size, width = rows.shape
-    count = -(-size // _NEAR)
-    padded = nn.functional.pad(rows, (0, 0, 0, (count + 1) * _NEAR - size), value=fill)
+    count = math.ceil(size / _NEAR)
+    missing = (count + 1) * _NEAR - size
+    padded = nn.functional.pad(rows, (0, 0, 0, missing), value=fill)
+    # a view in which each row but those at the ends stands twice
     return padded.as_strided((count, 2 * _NEAR, width), (_NEAR * width, width, 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Joined:
-    """A contribution by person, of one by row."""
+    """A contribution by person, of one by row.
+
+    Each form of contribution has its way to persons' squares, made of its own tensors; the
+    weighted sum is that by row.
+    """
 
     part: Contribution
     persons: Persons
@@ -127,70 +155,89 @@ class Joined:
         """Return (P,) squared norms, never below the true ones but for ordinary round-off."""
         match self.part:
             case Outer(left, right) as part:
-                room = cancellation_of(self.persons.add(part.sizes()), left.dtype)
+                sizes = self.persons.add_rows(part.sizes())
+                room = cancellation_of(sizes, left.dtype)
                 return outer_squares(left, right, self.persons).add_(room)
             case Products() as part if part.ghost_is_cheaper:
-                return self._by_products(part)
+                return self._squares_by_products(part)
             case Lookups() as part:
-                return self._by_places(part)
+                return self._squares_by_table_rows(part)
             case part:
-                squares = torch.cat(tuple(self._sums(part)))
-                return _with_room(squares, self.persons.add(_sizes(part)), self.persons.count)
+                squares = torch.cat(tuple(self._squares_by_sums(part)))
+                sizes = self.persons.add_rows(_sizes(part))
+                return _add_room(squares, sizes, self.persons.count)
 
-    def weighted(self, weights: torch.Tensor) -> torch.Tensor:
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """Return Σ_p weights[p]·gradient_p, of the parameter's shape."""
-        return self.part.weighted(weights[self.persons.owner])
+        return self.part.weighted_sum(weights[self.persons.owner])
 
     def without(self, bad: torch.Tensor) -> Joined:
         """Return this with the persons at `bad` (P,) set to zero."""
-        return Joined(self.part.without(bad[self.persons.owner]), self.persons)
+        bad_rows = bad[self.persons.owner]
+        return Joined(self.part.without(bad_rows), self.persons)
 
-    def _by_products(self, part: Products) -> torch.Tensor:
+    def _squares_by_products(self, part: Products) -> torch.Tensor:
         """Return the squares with a person's rows as positions of one record."""
         squares = part.left.new_zeros(self.persons.count.shape)
-        # Rows and positions are summed alike: all of a person's are positions of one record.
-        for who, index, there in self.persons.groups:
-            left = part.left[index] * there.view(*there.shape, 1, 1)
-            result = Products(left.flatten(1, 2), part.right[index].flatten(1, 2))
-            squares[who] = result.squares()
+        # Rows and positions are summed alike: all of a person's are positions of one record. What
+        # is filled up must count for nothing, for which one factor of zero is enough.
+        for group in self.persons.groups:
+            is_row = group.is_row.view(*group.is_row.shape, 1, 1)
+            left = part.left[group.rows] * is_row
+            right = part.right[group.rows]
+            products = Products(left.flatten(1, 2), right.flatten(1, 2))
+            squares[group.persons] = products.squares()
         return squares
 
-    def _by_places(self, part: Lookups) -> torch.Tensor:
+    def _squares_by_table_rows(self, part: Lookups) -> torch.Tensor:
         """Return the squares of what each person adds to each row of a table."""
-        rows, persons = part.left.flatten(0, 1), self.persons.count.numel()
-        place = (self.persons.owner.unsqueeze(1) * part.size + part.index).flatten()
-        places = torch.arange(persons * part.size, device=place.device)
-        if places.numel() > 8 * place.numel():  # most of the tables would stay empty
-            places, place = torch.unique(place, return_inverse=True)
-        total = rows.new_zeros(places.numel(), rows.shape[1]).index_add_(0, place, rows)
-        sizes = row_squares(rows).sqrt_()
-        sizes = sizes.new_zeros(places.numel()).index_add_(0, place, sizes)
-        count = torch.bincount(place, minlength=places.numel())
-        squares = _with_room(row_squares(total), sizes, count)
-        whose = places.div(part.size, rounding_mode="floor")
-        return squares.new_zeros(persons).index_add_(0, whose, squares)
+        terms = part.left.flatten(0, 1)
+        persons = self.persons.count.numel()
+        # One table for each person, one after the other: the cell that each term is added to.
+        table_start = self.persons.owner.unsqueeze(1) * part.size
+        cell = (table_start + part.index).flatten()
+        cells = torch.arange(persons * part.size, device=cell.device)
+        if cells.numel() > 8 * cell.numel():  # most of the tables would stay empty
+            cells, cell = torch.unique(cell, return_inverse=True)
+        total = terms.new_zeros(cells.numel(), terms.shape[1])
+        total.index_add_(0, cell, terms)
+        # norms of the terms added up, cell by cell: of that round-off is a share
+        sizes = row_squares(terms).sqrt_()
+        sizes = sizes.new_zeros(cells.numel()).index_add_(0, cell, sizes)
+        count = torch.bincount(cell, minlength=cells.numel())
+        squares = _add_room(row_squares(total), sizes, count)
+        person = cells.div(part.size, rounding_mode="floor")
+        return squares.new_zeros(persons).index_add_(0, person, squares)
 
-    def _sums(self, part: Contribution) -> Iterator[torch.Tensor]:
-        """Yield the persons' squared norms, piece by piece; what is left of the last goes on."""
+    def _squares_by_sums(self, part: Contribution) -> Iterator[torch.Tensor]:
+        """Yield the persons' squared norms in order, from gradients that are made in pieces.
+
+        A piece may end within a person, whose sum then waits for the rest in the next one.
+        """
         owner = self.persons.owner
-        begin, last, rest = 0, -1, owner.new_empty(0)
+        begin = 0
+        waiting_person = -1
+        waiting_sum = owner.new_empty(0)
         for rows in _pieces(part):
-            mine = owner[begin : begin + len(rows)]
+            owners = owner[begin : begin + len(rows)]
             begin += len(rows)
-            # A piece may end within a person: their part waits until the next piece has the rest.
-            first, many = int(mine[0]), int(mine[-1]) - int(mine[0]) + 1
-            total = rows.new_zeros(many, *rows.shape[1:]).index_add_(0, mine - first, rows)
-            if first == last:
-                total[0] += rest
-            elif last >= 0:
-                yield row_squares(rest.unsqueeze(0))
-            if many > 1:
+            first_person = int(owners[0])
+            last_person = int(owners[-1])
+            persons = last_person - first_person + 1
+            total = rows.new_zeros(persons, *rows.shape[1:])
+            total.index_add_(0, owners - first_person, rows)
+            if first_person == waiting_person:
+                total[0] += waiting_sum
+            elif waiting_person >= 0:
+                yield row_squares(waiting_sum.unsqueeze(0))
+            if persons > 1:  # all but the last one, who may have rows in the next piece
                 yield row_squares(total[:-1])
-            last, rest = int(mine[-1]), total[-1]
-        yield row_squares(rest.unsqueeze(0))
+            waiting_person = last_person
+            waiting_sum = total[-1]
+        yield row_squares(waiting_sum.unsqueeze(0))
 
 
-def _with_room(squares: torch.Tensor, sizes: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+def _add_room(squares: torch.Tensor, sizes: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
     """Return the squared norms of sums of `count` rows, with room for round-off.
 
     sizes: a bound on the norms of all terms added up, which it overwrites. A sum in another order
@@ -198,8 +245,11 @@ def _with_room(squares: torch.Tensor, sizes: torch.Tensor, count: torch.Tensor) 
     leave the more of their own round-off, which changes with who else is in the batch: room for
     that keeps it from being scaled up to the bound.
     """
-    unit = torch.finfo(squares.dtype).eps / 2 * (8 + count)
-    result = (squares.sqrt() + sizes * unit).square().to(squares.dtype)
+    half_unit = torch.finfo(squares.dtype).eps / 2
+    # one for each row that is added, and eight for a row that is made again
+    round_off = half_unit * (8 + count)
+    norms = squares.sqrt() + sizes * round_off
+    result = norms.square().to(squares.dtype)
     return result.add_(cancellation_of(sizes, squares.dtype))
 
 
@@ -216,8 +266,10 @@ def _pieces(part: Contribution) -> Iterator[torch.Tensor]:
         case Convolution():
             yield from part.pieces()
         case Products(left, right):
-            width = max(1, KEEP // (left.shape[2] * right.shape[2]))
+            cells = left.shape[2] * right.shape[2]
+            width = max(1, KEEP // cells)
             for start in range(0, len(left), width):
-                yield left[start : start + width].mT @ right[start : start + width]
+                rows = slice(start, start + width)
+                yield left[rows].mT @ right[rows]
         case _:
             yield part.per_record()

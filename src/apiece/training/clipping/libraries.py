@@ -28,12 +28,15 @@ _KNOWN = {
     "scipy", "pandas", "sklearn", "einops", "sympy", "pytest", "_pytest", "hypothesis",
     "lightning", "lightning_fabric", "pytorch_lightning", "torchmetrics", "datasets",
 }  # fmt: skip
-_MADE_BY_IMPORT = (importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter)
+# Loaders of modules without a file.
+_LOADERS_WITHOUT_FILES = (importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter)
+# Types of functions and methods in C.
 _BUILTINS = (
     types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.MethodWrapperType, types.ClassMethodDescriptorType,
 )  # fmt: skip
-_HEAP_TYPE = 1 << 9  # of a class's flags: made while the program runs, as every class in Python
+# The flag (`__flags__`) of classes made while the program runs, as every class in Python is.
+_HEAP_TYPE = 1 << 9
 
 
 def _real(paths: list[str | None]) -> tuple[Path, ...]:
@@ -50,9 +53,10 @@ def _site_packages() -> tuple[Path, ...]:
 
 
 _SITES = _site_packages()
+# Of the interpreter that runs; of a virtual environment it is the base's.
 _STANDARD = _real([sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")])
 # Where these three lie is known from what this process runs, however they were installed.
-_OWN = {
+_FOLDERS = {
     Path(folder).resolve(): name
     for name, folders in (
         ("torch", torch.__path__),
@@ -73,17 +77,20 @@ def library_of(path: str) -> str | None:
     Returns:
         `PYTHON`, or the name of the package in site-packages.
     """
+    # A link leads to where its code is: to a user's folder, perhaps.
     real = Path(path).resolve()
-    for folder, name in _OWN.items():
+    for folder, name in _FOLDERS.items():
         if real.is_relative_to(folder):
             return name
+    # before the standard library, in whose folder site-packages mostly lies
     for folder in _SITES:
         if real.is_relative_to(folder):
             return real.relative_to(folder).parts[0].partition(".")[0]
     for folder in _STANDARD:
         if real.is_relative_to(folder):
-            inside = {*real.relative_to(folder).parts}
-            return None if inside & {"site-packages", "dist-packages"} else PYTHON
+            parts = {*real.relative_to(folder).parts}
+            # what is installed beside another interpreter of the same standard library
+            return None if parts & {"site-packages", "dist-packages"} else PYTHON
     return None
 
 
@@ -94,17 +101,18 @@ def library_named(value: object) -> str | None:
     globals it reads; a class by the module that has it under its name, or by its functions.
     """
     if isinstance(value, types.ModuleType):
-        return _of_module(value)
+        return _library_of_module(value)
     if isinstance(value, types.FunctionType):
-        return _of_function(value)
+        return _library_of_function(value)
     if isinstance(value, functools._lru_cache_wrapper):
         return library_named(value.__wrapped__)
     if isinstance(value, type):
-        return _of_class(value)
+        return _library_of_class(value)
     if isinstance(value, _BUILTINS) or type(value).__module__.startswith("_cython_"):
+        # a method goes by its class, a function in C by its module
         home = getattr(value, "__objclass__", None) or _home_of(value)
         return None if home is None else library_named(home)
-    return _of_class(type(value))
+    return _library_of_class(type(value))
 
 
 def is_of_a_library(value: object) -> bool:
@@ -114,77 +122,105 @@ def is_of_a_library(value: object) -> bool:
 
 
 def _home_of(value: object) -> types.ModuleType | None:
+    """Return the module that a function in C says it belongs to."""
     name = getattr(value, "__module__", None)
     return sys.modules.get(name if isinstance(name, str) else "builtins")
 
 
-def _of_module(module: types.ModuleType) -> str | None:
-    held = vars(module)
+def _library_of_module(module: types.ModuleType) -> str | None:
+    """Return the library of a module that `import` has put where it stands; None for others.
+
+    What a module says of itself (`__name__`, `__file__`, `__spec__`) can be written by anybody: it
+    counts only where all of it, and `sys.modules`, say the same.
+    """
+    attributes = vars(module)
     if type(module) is not types.ModuleType:  # a library's namespace or lazy module
-        return _of_class(type(module))
-    name, spec = held.get("__name__"), held.get("__spec__")
+        return _library_of_class(type(module))
+    name = attributes.get("__name__")
     if not isinstance(name, str) or sys.modules.get(name) is not module:
         return None
-    file, origin = held.get("__file__"), getattr(spec, "origin", None)
-    if file is None and getattr(spec, "loader", None) in _MADE_BY_IMPORT:
-        return PYTHON if name in sys.builtin_module_names or origin == "frozen" else None
-    if file is None:  # a part of a module in C
-        parent, _, own = name.rpartition(".")
-        outer = sys.modules.get(parent)
-        is_part = outer is not None and vars(outer).get(own) is module
-        return _of_module(outer) if is_part and spec is None and outer is not None else None
+    spec = attributes.get("__spec__")
+    file = attributes.get("__file__")
+    origin = getattr(spec, "origin", None)
+    if file is None:
+        if getattr(spec, "loader", None) in _LOADERS_WITHOUT_FILES:
+            is_built_in = name in sys.builtin_module_names or origin == "frozen"
+            return PYTHON if is_built_in else None
+        return _library_of_part(module, name) if spec is None else None
     if spec is None or not isinstance(file, str):
         return None
-    if origin != "frozen" and origin != file:
+    if origin != "frozen" and origin != file:  # one of the two was written afterwards
         return None
-    library, top = library_of(file), name.partition(".")[0]
+    library = library_of(file)
+    package = name.partition(".")[0]
     # A file of one package does not make a module of another name this package.
-    is_its_own = top in sys.stdlib_module_names if library == PYTHON else library == top
+    is_its_own = package in sys.stdlib_module_names if library == PYTHON else library == package
     return library if is_its_own else None
 
 
-def _of_function(function: types.FunctionType) -> str | None:
+def _library_of_part(module: types.ModuleType, name: str) -> str | None:
+    """Return the library of a part of a module in C, which has neither file nor spec."""
+    outer_name, _, attribute = name.rpartition(".")
+    outer = sys.modules.get(outer_name)
+    if outer is None or vars(outer).get(attribute) is not module:
+        return None
+    return _library_of_module(outer)
+
+
+def _library_of_function(function: types.FunctionType) -> str | None:
+    """Return the library that both a function's file and the module of its globals belong to."""
+    # A function made by hand may have a library's code and a user's globals, or the reverse.
     module = sys.modules.get(function.__globals__.get("__name__", ""))
     if module is None or vars(module) is not function.__globals__:
         return None
     path = function.__code__.co_filename
     if path.startswith("<"):  # frozen, or made from text by its own module
-        return _of_module(module)
+        return _library_of_module(module)
     library = library_of(path)
-    return library if library is not None and _of_module(module) == library else None
+    if library is None or _library_of_module(module) != library:
+        return None
+    return library
 
 
-_classes: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+# By class, its library, or "" for a user's: a class is looked at once.
+_library_by_class: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 
 
-def _of_class(owner: type) -> str | None:
-    known = _classes.get(owner)
-    if known is None:
-        known = _classes[owner] = _look_at_class(owner) or ""
-    return known or None
+def _library_of_class(kind: type) -> str | None:
+    """Return the library of a class, from memory where it was looked at before."""
+    library = _library_by_class.get(kind)
+    if library is None:
+        library = _look_at_class(kind) or ""
+        _library_by_class[kind] = library
+    return library or None
 
 
-def _look_at_class(owner: type) -> str | None:
-    home = owner.__module__
+def _look_at_class(kind: type) -> str | None:
+    """Return the library of the module that has a class under its name, or of its functions."""
+    home = kind.__module__
     module = sys.modules.get(str(home))
-    if not owner.__flags__ & _HEAP_TYPE:  # in C, for as long as the process runs
-        return None if module is None else _of_module(module) or PYTHON
-    library = None if module is None else _of_module(module)
+    if not kind.__flags__ & _HEAP_TYPE:  # in C, for as long as the process runs
+        return None if module is None else _library_of_module(module) or PYTHON
+    library = None if module is None else _library_of_module(module)
     if module is None or library is None:
         return None
-    found: object = module
-    for name in owner.__qualname__.split("."):
-        found = getattr(found, "__dict__", {}).get(name)
-    if found is owner and not _holds_other_code(module, library):
+    named: object = module  # step by step through the classes that hold it
+    for name in kind.__qualname__.split("."):
+        named = getattr(named, "__dict__", {}).get(name)
+    if named is kind and not _has_foreign_functions(module, library):
         return library
-    functions = [held for held in vars(owner).values() if isinstance(held, types.FunctionType)]
-    of_library = functions and all(_of_function(held) == library for held in functions)
+    # a class within a function, or one that its module has given away
+    functions = [value for value in vars(kind).values() if isinstance(value, types.FunctionType)]
+    of_library = functions and all(_library_of_function(f) == library for f in functions)
     return library if of_library else None
 
 
-def _holds_other_code(module: types.ModuleType, library: str) -> bool:
+def _has_foreign_functions(module: types.ModuleType, library: str) -> bool:
     """Return whether functions were put into a module that come from no file of its library."""
-    held = vars(module)
-    own = (one for one in held.values() if isinstance(one, types.FunctionType))
-    paths = {one.__code__.co_filename for one in own if one.__globals__ is held}
+    attributes = vars(module)
+    paths = {
+        value.__code__.co_filename
+        for value in attributes.values()
+        if isinstance(value, types.FunctionType) and value.__globals__ is attributes
+    }
     return any(library_of(path) != library for path in paths if not path.startswith("<"))

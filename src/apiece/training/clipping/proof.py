@@ -23,7 +23,11 @@ from types import UnionType
 import torch
 from torch import fx
 
-from apiece.training.clipping import layers, shapes  # noqa: F401 - put their rules in the table
+from apiece.training.clipping import (
+    layers,
+    shapes,  # noqa: F401 - puts its rules into the table
+    torch_internals,
+)
 from apiece.training.clipping.table import (
     AGAIN,
     LIKE,
@@ -35,15 +39,15 @@ from apiece.training.clipping.table import (
     SUMMED,
     UNFILLED,
     Call,
-    Given,
     Layout,
+    Layouts,
     Places,
     Records,
     Shared,
     Sizes,
     Summed,
     Unproved,
-    flat,
+    flatten,
     name_of,
     words,
 )
@@ -57,7 +61,7 @@ class Proved:
     how often each operator occurs that meets records.
     """
 
-    layouts: dict[fx.Node, Given]
+    layouts: dict[fx.Node, Layouts]
     leaves: tuple[fx.Node, ...]
     operators: Counter[str] = field(default_factory=Counter)
 
@@ -74,90 +78,109 @@ def prove(
     `records` are the placeholders that hold records along their first axis; others are shared.
     Raises `Unproved` with the module, the operator and what it does.
     """
-    layouts: dict[fx.Node, Given] = {}
+    layouts: dict[fx.Node, Layouts] = {}
     leaves: list[fx.Node] = []
     operators: Counter[str] = Counter()
-    along = set(records)
+    # In the graph's order: what an operator takes has its layout already.
+    along_records = set(records)
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr"):
-            layouts[node] = Records(0) if node in along else SHARED
+            layouts[node] = Records(0) if node in along_records else SHARED
         elif node.op == "call_function":
             try:
                 layouts[node] = _layout(node, layouts, sizes)
             except Unproved as error:
-                where = module_of(node) or "model"
-                raise Unproved(f"{where}: {name_of(node)}: {error}") from None
-            if node.target is operator.getitem:
+                module = module_of(node) or "model"
+                raise Unproved(f"{module}: {name_of(node)}: {error}") from None
+            if node.target is operator.getitem:  # the operator that it takes from is counted
                 continue
-            operators[name_of(node)] += any(_is(layouts[node], Records | Summed))
-            of_records = (any(_is(layouts.get(n, SHARED), Records)) for n in node.all_input_nodes)
-            if any(_is(layouts[node], Summed)) and any(of_records):
+            if _has(layouts[node], Records | Summed):
+                operators[name_of(node)] += 1
+            takes_records = any(_has(layouts.get(n, SHARED), Records) for n in node.all_input_nodes)
+            # here the theorem's g_i are: what each record gives the sum
+            if takes_records and _has(layouts[node], Summed):
                 leaves.append(node)
-    _check_ends(layouts, losses, gradients)
-    return Proved(layouts, tuple(leaves), +operators)
+    _check_results(layouts, losses, gradients)
+    return Proved(layouts, tuple(leaves), operators)
 
 
-def _check_ends(
-    layouts: dict[fx.Node, Given], losses: fx.Node, gradients: Sequence[fx.Node | None]
+def _check_results(
+    layouts: dict[fx.Node, Layouts], losses: fx.Node, gradients: Sequence[fx.Node | None]
 ) -> None:
+    """Raise `Unproved` unless losses are the records' and gradients sums over them: the theorem."""
     if layouts.get(losses, SHARED) != Records(0):
         raise Unproved("loss_fn: the losses do not follow the records, one for each")
     for gradient in gradients:
+        # a shared one depends on no record: it is zero, or made of the parameters alone
         if gradient is not None and not isinstance(layouts[gradient], Summed | Shared):
             raise Unproved("a parameter's gradient is no sum over the records")
 
 
-def _is(result: Given, kinds: type | UnionType) -> list[bool]:
-    return [isinstance(one, kinds) for one in (result if isinstance(result, tuple) else (result,))]
+def _has(layouts: Layouts, kinds: type | UnionType) -> bool:
+    """Return whether one of the layouts that an operator gives is of these kinds."""
+    outputs = layouts if isinstance(layouts, tuple) else (layouts,)
+    return any(isinstance(layout, kinds) for layout in outputs)
 
 
-def module_of(node: fx.Node, depth: int = 40) -> str:
-    """Return the path of the module in whose forward an operator ran, or its backward's forward."""
-    waiting, seen = [node], {node}
-    while waiting and depth:
-        depth -= 1
-        one = waiting.pop(0)
-        if one.meta.get("module"):
-            return str(one.meta["module"])
-        new = [before for before in one.all_input_nodes if before not in seen]
-        seen.update(new)
-        waiting += new
+def module_of(node: fx.Node, limit: int = 40) -> str:
+    """Return the path of the module in whose forward an operator ran, or its backward's forward.
+
+    An operator of the backward has no note of its own. Among the nodes that it is made of, nearest
+    first and at most `limit`, is a tensor that the forward has left for it.
+    """
+    waiting = [node]
+    seen = {node}
+    while waiting and limit:
+        limit -= 1
+        candidate = waiting.pop(0)
+        if candidate.meta.get("module"):
+            return str(candidate.meta["module"])
+        unseen = [source for source in candidate.all_input_nodes if source not in seen]
+        seen.update(unseen)
+        waiting += unseen
     return ""
 
 
-def _layout(node: fx.Node, layouts: dict[fx.Node, Given], sizes: Sizes) -> Given:
+def _layout(node: fx.Node, layouts: dict[fx.Node, Layouts], sizes: Sizes) -> Layouts:
+    """Return the layouts of what a node gives; raise `Unproved` where they are not known."""
     if node.target is operator.getitem:
         source, index = node.args
-        result = layouts[source]  # type: ignore[index]
-        return result[index] if isinstance(result, tuple) else result  # type: ignore[index]
-    if not any(isinstance(one, torch.Tensor) for one in flat(node.meta.get("val"))):
+        of_source = layouts[source]  # type: ignore[index]
+        return of_source[index] if isinstance(of_source, tuple) else of_source  # type: ignore[index]
+    values = flatten(node.meta.get("val"))
+    if not any(isinstance(value, torch.Tensor) for value in values):
         return SHARED  # a size; rules look where it goes
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, torch_internals.Overload):
         raise Unproved(f"{node.target} is no operator of ATen")
     return layout_of(Call(node, layouts, sizes))
 
 
-def layout_of(call: Call) -> Given:
+def layout_of(call: Call) -> Layouts:
     """Return what an operator gives, by its rule, held against the laws and the shapes it has.
 
     Raises `Unproved` where no rule holds for these arguments.
     """
     if call.name not in RULES:
-        shared = all(isinstance(call.of(t), Shared) for t in call.tensors())
-        raise Unproved(f"no rule {'for this operator' if shared else 'says how it treats records'}")
-    _numbers_are_shapes(call)
-    _arguments_fit(call)
-    result, value = RULES[call.name](call), call.node.meta["val"]
+        if all(isinstance(call.of(tensor), Shared) for tensor in call.tensors()):
+            raise Unproved("no rule for this operator")
+        raise Unproved("no rule says how it treats records")
+    # Rules are asked when the laws hold of the arguments, and need not say them again.
+    _check_numbers(call)
+    _check_arguments(call)
+    result = RULES[call.name](call)
+    value = call.node.meta["val"]
     values = value if isinstance(value, list | tuple) else [value]
-    given = result if isinstance(result, tuple) else (result,) * len(values)
-    for k, (one, tensor) in enumerate(zip(given, values, strict=True)):
+    layouts = result if isinstance(result, tuple) else (result,) * len(values)
+    # Whatever the rule says, each output must have a shape of such a layout, and lose nothing.
+    for position, (layout, tensor) in enumerate(zip(layouts, values, strict=True)):
         if isinstance(tensor, torch.Tensor):
-            call.sizes.check(one, tuple(tensor.shape))
-            _flows(call, one, beside=k > 0)
-    return given if isinstance(value, list | tuple) else given[0]
+            call.sizes.check(layout, tuple(tensor.shape))
+            _check_flow(call, layout, is_first=position == 0)
+    return layouts if isinstance(value, list | tuple) else layouts[0]
 
 
-# The arguments in which the number of records may stand: the shape of what is given follows them.
+# By operator, the arguments in which the number of records may stand: the shape of what it gives
+# follows them, and no value.
 _LENGTHS: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         [
@@ -175,27 +198,33 @@ _LENGTHS: dict[str, frozenset[str]] = {
     ),
     **dict.fromkeys(layers.RESIZED_BACKWARD, words("input_size")),
 }
+# Operators whose ends may be the number of records where they work along the records' axis.
 _SLICES = words("slice slice_copy narrow slice_scatter slice_backward arange")
 
 
-def _numbers_are_shapes(call: Call) -> None:
+def _check_numbers(call: Call) -> None:
     """Raise `Unproved` where the number of records may become a value."""
+    # In every other argument it would be a factor, an exponent, a threshold: a value.
     allowed = _LENGTHS.get(call.name, frozenset())
     if call.name in _SLICES:
-        allowed, out = words("input_sizes"), call.out()
-        if call.sizes.depends(out[int(call.argument("dim", 0)) % len(out)]):  # over the records
+        allowed = words("input_sizes")
+        out = call.out_shape()
+        axis = int(call.argument("dim", 0)) % len(out)
+        if call.sizes.depends(out[axis]):
             allowed |= words("start end")
-    schema = call.node.target._schema.arguments  # type: ignore[union-attr]
-    for argument in schema:
+    for argument in torch_internals.schema_of(call.node.target).arguments:
         if argument.name in allowed:
             continue
-        for number in flat(call.argument(argument.name)):
+        # a number that the graph works out is one, too: a product of sizes, say
+        for number in flatten(call.argument(argument.name)):
             value = number.meta["val"] if isinstance(number, fx.Node) else number
             if call.sizes.depends(value):
                 raise Unproved("the number of records in the batch becomes a value")
 
 
-_PICK = words("index _unsafe_index index_put _unsafe_index_put _embedding_bag")
+# Operators that pick by the numbers of the records' places; their rules look what is picked.
+_PICKING = words("index _unsafe_index index_put _unsafe_index_put _embedding_bag")
+# Operators that hand such numbers on as they are.
 _PLACES = words(
     """
     permute permute_copy t mT adjoint t_copy transpose transpose_copy unsqueeze unsqueeze_copy
@@ -203,8 +232,9 @@ _PLACES = words(
     _embedding_bag_forward_only _embedding_bag_backward
     """
 )
-# Where an output beside the first one does not depend on the records, though it is given with them.
-_BESIDE = layers.ATTENTION | words(
+# Operators with an output beside the first one that does not depend on the records, though it is
+# given with them.
+_WITH_SHARED_OUTPUT = layers.ATTENTION | words(
     """
     nll_loss_forward nll_loss2d_forward native_batch_norm _native_batch_norm_legit
     _native_batch_norm_legit_functional _native_batch_norm_legit_no_training cudnn_batch_norm
@@ -213,27 +243,41 @@ _BESIDE = layers.ATTENTION | words(
 )
 
 
-def _arguments_fit(call: Call) -> None:
+def _check_arguments(call: Call) -> None:
     """Raise `Unproved` where a sum meets records, or their places are no operator's to take."""
-    given = _layouts(call)
-    if any(isinstance(one, Places) for one in given) and call.name not in _PLACES | _PICK:
+    layouts = _argument_layouts(call)
+    has_places = any(isinstance(layout, Places) for layout in layouts)
+    if has_places and call.name not in _PLACES | _PICKING:
         raise Unproved(PLACE)
-    if SUMMED in given and any(isinstance(one, Records | Places) for one in given):
+    # Record j would meet, in the sum, what record i gave: the theorem's end.
+    if SUMMED in layouts and _follows_records(layouts):
         raise Unproved(AGAIN)
 
 
-def _layouts(call: Call) -> set[Layout]:
+def _argument_layouts(call: Call) -> set[Layout]:
     """Return the layouts of the tensors whose values an operator takes."""
-    return set() if call.name in LIKE else {call.of(tensor) for tensor in call.tensors()}
+    if call.name in LIKE:  # it takes their shapes
+        return set()
+    return {call.of(tensor) for tensor in call.tensors()}
 
 
-def _flows(call: Call, result: Layout, *, beside: bool) -> None:
-    """Raise `Unproved` where a rule overlooked a tensor: whatever it says, nothing is lost."""
-    given = _layouts(call)
-    if isinstance(result, Places) and call.name not in _PLACES | _PICK:
+def _follows_records(layouts: set[Layout]) -> bool:
+    """Return whether one of these layouts is along the records."""
+    return any(isinstance(layout, Records | Places) for layout in layouts)
+
+
+def _check_flow(call: Call, result: Layout, *, is_first: bool) -> None:
+    """Raise `Unproved` where a rule overlooked a tensor: whatever it says, nothing is lost.
+
+    is_first: whether `result` is of the first of the operator's outputs.
+    """
+    layouts = _argument_layouts(call)
+    if isinstance(result, Places) and call.name not in _PLACES | _PICKING:
         raise Unproved(PLACE)
-    if SUMMED in given and not isinstance(result, Summed):
+    # what a sum has entered is one, or else nobody knows what
+    if SUMMED in layouts and not isinstance(result, Summed):
         raise Unproved(AGAIN)
-    records = any(isinstance(one, Records | Places) for one in given)
-    if records and isinstance(result, Shared) and not (beside and call.name in _BESIDE):
-        raise Unproved("what follows from records is taken for shared")
+    if isinstance(result, Shared) and _follows_records(layouts):
+        may_be_shared = not is_first and call.name in _WITH_SHARED_OUTPUT
+        if not may_be_shared:
+            raise Unproved("what follows from records is taken for shared")

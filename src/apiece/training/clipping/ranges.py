@@ -12,14 +12,33 @@ from apiece.errors import DataError
 from apiece.training.clipping.capture import Captured
 from apiece.training.clipping.table import Call, name_of
 
-# By operator: the tensor whose values count places, and of what along which axis.
-_COUNTED = {
-    "nll_loss_forward": ("target", "self", 1), "nll_loss2d_forward": ("target", "self", 1),
-    "embedding": ("indices", "weight", 0), "_embedding_bag": ("indices", "weight", 0),
-    "_embedding_bag_forward_only": ("indices", "weight", 0), "gather": ("index", "self", None),
-    "scatter": ("index", "self", None),
+
+@dataclass(frozen=True, slots=True)
+class _Counting:
+    """How an operator counts places: by which argument, in which other one, along which axis.
+
+    axis: None for the one that its argument `dim` names.
+    """
+
+    index: str
+    table: str
+    axis: int | None
+
+
+# By operator. Labels count the classes, on the second axis of the scores or on the only one.
+_COUNTING = {
+    "nll_loss_forward": _Counting("target", "self", 1),
+    "nll_loss2d_forward": _Counting("target", "self", 1),
+    "embedding": _Counting("indices", "weight", 0),
+    "_embedding_bag": _Counting("indices", "weight", 0),
+    "_embedding_bag_forward_only": _Counting("indices", "weight", 0),
+    "gather": _Counting("index", "self", None),
+    "scatter": _Counting("index", "self", None),
+}
+# Operators that give all the values they take, in another shape or type.
+_SAME_VALUES = {
+    "view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "clone", "_to_copy", "expand",
 }  # fmt: skip
-_SAME = {"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "clone", "_to_copy", "expand"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +54,20 @@ class IndexRange:
     operator: str
 
 
-def ranges(captured: Captured) -> tuple[IndexRange, ...]:
+def find_ranges(captured: Captured) -> tuple[IndexRange, ...]:
     """Return what the graph's operators take of integers that they are given as they came."""
-    places = {node: k for k, node in enumerate(captured.records)}
+    places = {node: place for place, node in enumerate(captured.records)}
     result: list[IndexRange] = []
     for node in captured.module.graph.nodes:
-        if node.op != "call_function" or name_of(node) not in _COUNTED:
+        counting = _COUNTING.get(name_of(node)) if node.op == "call_function" else None
+        if counting is None:
             continue
-        index, of, axis = _COUNTED[name_of(node)]
         call = Call(node, {}, captured.sizes)
-        source = _source(call.argument(index))
-        counted = call.shape(call.argument(of))
-        if axis is None:
-            axis = int(call.argument("dim"))
-        size = counted[min(axis, len(counted) - 1)]
+        source = _source(call.argument(counting.index))
+        shape = call.shape(call.argument(counting.table))
+        axis = int(call.argument("dim")) if counting.axis is None else counting.axis
+        size = shape[min(axis, len(shape) - 1)]
+        # a size that follows the batch is no fixed number of places
         if source in places and not captured.sizes.depends(size):
             also = call.argument("ignore_index")
             result.append(IndexRange(places[source], size, also, call.name))
@@ -57,22 +76,23 @@ def ranges(captured: Captured) -> tuple[IndexRange, ...]:
 
 def _source(node: fx.Node) -> fx.Node:
     """Return the node whose values, all of them, a node has in another shape."""
-    while node.op == "call_function" and name_of(node) in _SAME:
+    while node.op == "call_function" and name_of(node) in _SAME_VALUES:
         node = node.args[0]  # type: ignore[assignment]
     return node
 
 
-def check(wanted: Iterable[IndexRange], tensors: list[torch.Tensor], inputs: int) -> None:
+def check_ranges(ranges: Iterable[IndexRange], tensors: list[torch.Tensor], inputs: int) -> None:
     """Raise `DataError` where a value is outside; the first `inputs` tensors are the inputs'."""
-    for one in wanted:
-        values = tensors[one.place]
-        good = (values >= 0) & (values < one.size)
-        if one.also is not None:
-            good |= values == one.also
-        if not bool(good.all()):
-            also = "" if one.also is None else f", or {one.also}"
+    for wanted in ranges:
+        values = tensors[wanted.place]
+        is_valid = (values >= 0) & (values < wanted.size)
+        if wanted.also is not None:
+            is_valid |= values == wanted.also
+        if not bool(is_valid.all()):
+            argument = "inputs" if wanted.place < inputs else "targets"
+            also = "" if wanted.also is None else f", or {wanted.also}"
             raise DataError(
-                f"{'inputs' if one.place < inputs else 'targets'}: values outside 0 to "
-                f"{one.size - 1}{also}, which is what {one.operator} takes; correct the data, or "
-                "give the model as many classes or rows of its table"
+                f"{argument}: values outside 0 to {wanted.size - 1}{also}, which is what "
+                f"{wanted.operator} takes; correct the data, or give the model as many classes or "
+                "rows of its table"
             )

@@ -14,22 +14,24 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from apiece.errors import UnsupportedError
+from apiece.training.clipping import torch_internals
 from apiece.training.clipping.ambient import trial
-from apiece.training.clipping.contributions import Contribution, keeping
+from apiece.training.clipping.contributions import Contribution, limit_kept_gradients
 from apiece.training.clipping.table import Unproved, name_of
 
 # Made-up records in the trial; more than one, so that a sum over them is one.
 RECORDS = 3
 # Values of the model's tensors up to which it is tried: 128 MiB in double precision.
 LARGEST_MODEL = 1 << 24
-# Bounds on the round-off between both sums: of what the records give a parameter one by one, of
-# what they give any parameter, and of products of two values that the sums are made of.
-_OF_ITS_OWN = 1e-6
-_OF_THE_LARGEST = 1e-9
-_OF_PRODUCTS = 1e-12
+# Bounds on the round-off between both sums. Of the norms that the records give a parameter, added
+# up:
+_ROUND_OFF_OF_PARAMETER = 1e-6
+# of the largest such sum over all parameters:
+_ROUND_OFF_OF_LARGEST = 1e-9
+# of products of two of the values that the sums are made of:
+_ROUND_OFF_OF_PRODUCTS = 1e-12
 _NARROW = (torch.float16, torch.bfloat16, torch.float32)
 _CPU = torch.device("cpu")
 
@@ -39,15 +41,16 @@ class _Widened(fx.Interpreter):
 
     def fetch_attr(self, target: str) -> Any:
         """Return a constant of the graph, widened."""
-        return _widened(super().fetch_attr(target))
+        return _widen(super().fetch_attr(target))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Return what an operator gives; types and devices among its arguments are exchanged."""
-        args, kwargs = pytree.tree_map(_exchanged, (args, kwargs))
+        args, kwargs = torch_internals.map_leaves(_exchange, (args, kwargs))
         return super().call_function(target, args, kwargs)
 
 
-def _exchanged(argument: object) -> object:
+def _exchange(argument: object) -> object:
+    """Return an operator's argument, with the processor for devices and double for narrow types."""
     if isinstance(argument, torch.device):
         return _CPU
     if isinstance(argument, torch.dtype) and argument in _NARROW:
@@ -55,7 +58,8 @@ def _exchanged(argument: object) -> object:
     return argument
 
 
-def _widened(value: object) -> object:
+def _widen(value: object) -> object:
+    """Return a tensor on the processor and in double precision; other values as they are."""
     if not isinstance(value, torch.Tensor):
         return value
     value = value.detach().to(_CPU)
@@ -74,22 +78,14 @@ def made_up_arguments(
         graph: Its placeholders are the model's tensors, then those along the records.
         held: The model's tensors; trained and frozen numbers are moved by up to half their size,
             and away from zero, since nothing could be said of a gradient that a zero takes away.
-        labels: By the place of a tensor among the records': how many values it can have, from 0.
+        labels: By the position of a tensor among the records': how many values it can have, from 0.
     """
-    generator = torch.Generator().manual_seed(20)
+    generator = torch.Generator().manual_seed(20)  # the same for every model, and nobody's stream
     placeholders = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
-    shared: list[torch.Tensor] = []
-    for tensor in held:
-        value = _widened(tensor)
-        assert isinstance(value, torch.Tensor)
-        if isinstance(tensor, torch.nn.Parameter) and value.is_floating_point():
-            size = float(value.square().mean().sqrt()) if value.numel() else 1.0
-            away = torch.rand(value.shape, generator=generator, dtype=value.dtype) - 0.5
-            value = value + away * (size or 0.1)
-        shared.append(value)
+    shared = [_move_parameter(tensor, generator) for tensor in held]
     signed: list[torch.Tensor] = []
     positive: list[torch.Tensor] = []
-    for place, like in enumerate(placeholders[len(held) :]):
+    for position, like in enumerate(placeholders[len(held) :]):
         shape = (RECORDS, *like.shape[1:])
         if like.is_floating_point() or like.is_complex():
             kind = torch.complex128 if like.is_complex() else torch.float64
@@ -97,10 +93,23 @@ def made_up_arguments(
             positive.append(torch.rand(shape, generator=generator, dtype=torch.float64).to(kind))
             continue
         # An integer that nothing is known of is 0, the one index that every table has.
-        values = torch.randint(labels.get(place, 1), shape, generator=generator).to(like.dtype)
+        values = torch.randint(labels.get(position, 1), shape, generator=generator).to(like.dtype)
         signed.append(values)
         positive.append(values)
     return [*shared, *signed], [*shared, *positive]
+
+
+def _move_parameter(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a parameter widened, moved by up to half its size; another tensor only widened."""
+    value = _widen(tensor)
+    assert isinstance(value, torch.Tensor)
+    # Buffers stay: of a variance or a mask, what is moved may be none.
+    if isinstance(tensor, torch.nn.Parameter) and value.is_floating_point():
+        # the root of the mean square; a parameter of zeros is moved by up to 0.05
+        size = float(value.square().mean().sqrt()) if value.numel() else 1.0
+        direction = torch.rand(value.shape, generator=generator, dtype=value.dtype) - 0.5
+        value = value + direction * (size or 0.1)
+    return value
 
 
 def reconcile(program: Any, gradients: Sequence[str], trials: Iterable[list[torch.Tensor]]) -> None:
@@ -115,18 +124,26 @@ def reconcile(program: Any, gradients: Sequence[str], trials: Iterable[list[torc
         gradients: Names of parameters.
         trials: What the graph is run on, until it gives finite gradients.
     """
+    # An operator of a library's own may not know double precision, or write outside of the graph.
     graph = program.module.graph
     if any("::" in name_of(node) for node in graph.nodes if node.op == "call_function"):
         return
     for arguments in trials:
-        with trial([]), torch.no_grad(), torch.autocast("cpu", enabled=False), keeping():
+        with (
+            trial([]),
+            torch.no_grad(),
+            torch.autocast("cpu", enabled=False),
+            limit_kept_gradients(),
+        ):
             try:
                 _, *results = _Widened(program.module).run(*arguments)
             except Exception:  # whatever an operator raises of what it cannot do
                 continue
             count = len(results) - len(gradients)
-            operands, wanted = results[:count], dict(zip(gradients, results[count:], strict=True))
-            if all(bool(g.isfinite().all()) for g in wanted.values()):
+            operands = results[:count]
+            wanted = dict(zip(gradients, results[count:], strict=True))
+            are_finite = [bool(gradient.isfinite().all()) for gradient in wanted.values()]
+            if all(are_finite):
                 _compare(program, operands, wanted)
                 return
 
@@ -135,32 +152,55 @@ def _compare(
     program: Any, operands: list[torch.Tensor], wanted: Mapping[str, torch.Tensor]
 ) -> None:
     """Raise `Unproved` where contributions made of these operands do not add up to gradients."""
-    given: dict[str, tuple[torch.Tensor, float]] = {}
-    for name, part in program.parts.items():
-        source = ", ".join(dict.fromkeys(leaf.name for leaf in part.leaves))
-        try:
-            contribution: Contribution = program.contribution(part, list(operands), RECORDS)
-            size = float(contribution.squares().sqrt().sum())
-            total = program.finished(name, contribution.weighted(torch.ones(RECORDS).double()))
-        except (Unproved, UnsupportedError) as error:
-            raise Unproved(str(error).partition("; use ")[0]) from None
-        except Exception as error:
-            said = str(error).strip().splitlines()[:1]
-            raise Unproved(
-                f"{source}: gives no record its own gradient of {name} "
-                f"({type(error).__name__}: {' '.join(said)[:120]})"
-            ) from None
-        given[name] = total, size
-    largest = max((size for _, size in given.values()), default=0.0)
-    values = max(
-        (float(t.abs().max()) for t in operands if t.is_floating_point() and t.numel()), default=0.0
-    )
-    for name, (total, size) in given.items():
+    totals: dict[str, torch.Tensor] = {}
+    # by parameter, the records' gradient norms added up: what round-off is a share of
+    sizes: dict[str, float] = {}
+    for name in program.parts:
+        totals[name], sizes[name] = _add_contributions(program, name, operands)
+    largest_size = max(sizes.values(), default=0.0)
+    numbers = [t for t in operands if t.is_floating_point() and t.numel()]
+    largest_value = max((float(tensor.abs().max()) for tensor in numbers), default=0.0)
+    for name, total in totals.items():
         difference = float((total - wanted[name]).norm())
-        room = _OF_ITS_OWN * size + _OF_THE_LARGEST * largest + _OF_PRODUCTS * (1 + values**2)
-        if not difference <= room:
-            source = ", ".join(dict.fromkeys(leaf.name for leaf in program.parts[name].leaves))
+        room = (
+            _ROUND_OFF_OF_PARAMETER * sizes[name]
+            + _ROUND_OFF_OF_LARGEST * largest_size
+            + _ROUND_OFF_OF_PRODUCTS * (1 + largest_value**2)
+        )
+        if not difference <= room:  # so that NaN is no agreement
             raise Unproved(
-                f"{source}: what it gives the records one by one does not add up to the gradient "
-                f"of {name}"
+                f"{_source(program, name)}: what it gives the records one by one does not add up "
+                f"to the gradient of {name}"
             )
+
+
+def _add_contributions(
+    program: Any, name: str, operands: list[torch.Tensor]
+) -> tuple[torch.Tensor, float]:
+    """Return what the records give a parameter, added up, and their norms, added up.
+
+    Raises `Unproved` where that cannot be made of these operands.
+    """
+    try:
+        contribution: Contribution = program.contribution(
+            program.parts[name], list(operands), RECORDS
+        )
+        size = float(contribution.squares().sqrt().sum())
+        ones = torch.ones(RECORDS).double()
+        total = program.finish_gradient(name, contribution.weighted_sum(ones))
+    except (Unproved, UnsupportedError) as error:
+        raise Unproved(str(error).partition("; use ")[0]) from None
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        first_line = lines[0] if lines else ""
+        raise Unproved(
+            f"{_source(program, name)}: gives no record its own gradient of {name} "
+            f"({type(error).__name__}: {first_line[:120]})"
+        ) from None
+    return total, size
+
+
+def _source(program: Any, name: str) -> str:
+    """Return the operators that a parameter's gradient comes from, each once."""
+    leaves = program.parts[name].leaves
+    return ", ".join(dict.fromkeys(leaf.name for leaf in leaves))

@@ -21,7 +21,7 @@ Tree: TypeAlias = Any
 LossFunction = Callable[[Tree, Tree], torch.Tensor]
 # Leaves beside tensors: values of Python's that nothing can change, of exactly these types.
 LEAF_TYPES = (type(None), bool, int, float, str)
-_SEQUENCES = (tuple, list)
+_SEQUENCES = (tuple, list)  # asked for before mappings, which takes longer
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -41,7 +41,8 @@ class Batch:
     owner: torch.Tensor | None = None
 
     def __len__(self) -> int:
-        return int((self.clip_norms if self.owner is None else self.owner).numel())
+        by_row = self.clip_norms if self.owner is None else self.owner
+        return int(by_row.numel())
 
     def of_rows(self) -> Batch:
         """Return the rows as records, each with its person's bound."""
@@ -51,24 +52,33 @@ class Batch:
 
     def parts(self, width: int) -> Iterator[Batch]:
         """Yield the batch in parts of at most `width` records; a person with more is one."""
-        ends = None
-        if self.owner is not None:
-            ends = torch.bincount(self.owner, minlength=self.clip_norms.numel()).cumsum(0)
-        first = start = 0
+        if self.owner is None:  # each row is one of its own
+            for start in range(0, len(self), width):
+                rows = slice(start, min(start + width, len(self)))
+                yield self._part(rows, rows)
+            return
+        # where each person's rows end
+        counts = torch.bincount(self.owner, minlength=self.clip_norms.numel())
+        ends = counts.cumsum(0)
+        start = 0
+        person = 0
         while start < len(self):
-            last = end = min(start + width, len(self))
-            if ends is not None:
-                last = int(torch.searchsorted(ends, start + width, right=True))
-                last = max(last, first + 1)
-                end = int(ends[last - 1])
-            yield replace(
-                self,
-                inputs=select(self.inputs, slice(start, end)),
-                targets=select(self.targets, slice(start, end)),
-                clip_norms=self.clip_norms[first:last],
-                owner=None if self.owner is None else self.owner[start:end] - first,
-            )
-            first, start = last, end
+            next_person = int(torch.searchsorted(ends, start + width, right=True))
+            next_person = max(next_person, person + 1)  # a person whose rows are too many
+            end = int(ends[next_person - 1])
+            yield self._part(slice(start, end), slice(person, next_person))
+            start = end
+            person = next_person
+
+    def _part(self, rows: slice, persons: slice) -> Batch:
+        """Return the batch of these rows, which are those of these persons."""
+        return replace(
+            self,
+            inputs=select(self.inputs, rows),
+            targets=select(self.targets, rows),
+            clip_norms=self.clip_norms[persons],
+            owner=None if self.owner is None else self.owner[rows] - persons.start,
+        )
 
 
 # ---------------------------------------------------------------- trees of tensors
@@ -78,7 +88,7 @@ def tree_map(function: Callable[[torch.Tensor], Tree], tree: Tree) -> Tree:
     """Return `tree` with every tensor replaced by `function` of it; other leaves stay."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a named one takes its fields apart
         return type(tree)(*(tree_map(function, part) for part in tree))
     if isinstance(tree, _SEQUENCES):
         return type(tree)(tree_map(function, part) for part in tree)
@@ -109,8 +119,9 @@ def outline(tree: Tree) -> object:
     if isinstance(tree, _SEQUENCES):
         return (type(tree), *map(outline, tree))
     if isinstance(tree, Mapping):
-        return (dict, *((outline(name), outline(part)) for name, part in tree.items()))
-    if type(tree) not in LEAF_TYPES:
+        items = ((outline(name), outline(part)) for name, part in tree.items())
+        return (dict, *items)
+    if type(tree) not in LEAF_TYPES:  # whose values the key could not hold
         raise TypeError(f"a leaf of type {type(tree).__name__}; read_tree refuses it")
     return type(tree), repr(tree) if isinstance(tree, float) else tree
 
@@ -121,14 +132,16 @@ def named_tuples(tree: Tree) -> list[type]:
         return [kind for part in tree.values() for kind in named_tuples(part)]
     if not isinstance(tree, _SEQUENCES):
         return []
-    own: list[type] = [type(tree)] if hasattr(tree, "_fields") else []
-    return own + [kind for part in tree for kind in named_tuples(part)]
+    kinds: list[type] = [type(tree)] if hasattr(tree, "_fields") else []
+    for part in tree:
+        kinds += named_tuples(part)
+    return kinds
 
 
 def fill(tree: Tree, tensors: list[torch.Tensor]) -> Tree:
     """Return `tree` with its tensors replaced by `tensors`, in order."""
-    rest = iter(tensors)
-    return tree_map(lambda _: next(rest), tree)
+    replacements = iter(tensors)
+    return tree_map(lambda _: next(replacements), tree)
 
 
 def select(tree: Tree, index: slice | torch.Tensor) -> Tree:
@@ -138,11 +151,12 @@ def select(tree: Tree, index: slice | torch.Tensor) -> Tree:
 
 def count(inputs: Tree, targets: Tree) -> int:
     """Return the number of records, which every tensor must have as its first dimension."""
-    given = _plain(inputs)
-    tensors = given + _plain(targets)
-    if not given:
+    of_inputs = _dense_tensors(inputs)
+    tensors = of_inputs + _dense_tensors(targets)
+    # of targets alone a model has nothing to run on
+    if not of_inputs:
         raise InputError("inputs: no tensor in them; give a tensor, or a tuple or dict of tensors")
-    sizes = {t.shape[0] if t.dim() else None for t in tensors}
+    sizes = {t.shape[0] if t.dim() else None for t in tensors}  # None: a number without axes
     if len(sizes) != 1 or None in sizes:
         shapes = [tuple(t.shape) for t in tensors]
         raise InputError(
@@ -152,7 +166,7 @@ def count(inputs: Tree, targets: Tree) -> int:
     return int(tensors[0].shape[0])
 
 
-def _plain(tree: Tree) -> list[torch.Tensor]:
+def _dense_tensors(tree: Tree) -> list[torch.Tensor]:
     """Return the tensors of `tree`; raise `UnsupportedError` where records are not dense rows."""
     if isinstance(tree, torch.Tensor):
         if tree.is_meta:
@@ -171,7 +185,7 @@ def _plain(tree: Tree) -> list[torch.Tensor]:
         tree = tree.values()
     elif not isinstance(tree, _SEQUENCES):
         return []
-    return [tensor for part in tree for tensor in _plain(part)]
+    return [tensor for part in tree for tensor in _dense_tensors(part)]
 
 
 def call(model: nn.Module, inputs: Tree) -> Tree:
@@ -183,6 +197,7 @@ def call(model: nn.Module, inputs: Tree) -> Tree:
 
 def check_losses(losses: object, size: int, loss_fn: LossFunction) -> torch.Tensor:
     """Return `losses` if they are one number a record; refuse a loss that has been reduced."""
+    # What is wrong is named by what mostly causes it; in the end, by its shape.
     if isinstance(losses, torch.Tensor) and losses.shape == (size,):
         if losses.is_floating_point():
             return losses
@@ -192,7 +207,8 @@ def check_losses(losses: object, size: int, loss_fn: LossFunction) -> torch.Tens
         )
     got = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
     reduction = getattr(loss_fn, "reduction", None)
-    if reduction in (None, "none") and size == 1 and got == ():
+    is_reduced = reduction not in (None, "none")
+    if not is_reduced and size == 1 and got == ():
         raise InputError(
             "loss_fn: returned one number without an axis for one record; a squeeze() without an "
             "axis drops the records' axis too where a record stands alone: name the axis, as "
@@ -203,9 +219,9 @@ def check_losses(losses: object, size: int, loss_fn: LossFunction) -> torch.Tens
             f"loss_fn: returned {got} for {size} records; outputs of shape (B, 1) and targets of "
             "shape (B,) broadcast to every pair of records: use outputs.squeeze(-1)"
         )
-    said = f" (its reduction is {reduction!r})" if reduction not in (None, "none") else ""
+    remark = f" (its reduction is {reduction!r})" if is_reduced else ""
     raise InputError(
-        f"loss_fn: returned {got} for {size} records{said}; it must return one loss a record, "
+        f"loss_fn: returned {got} for {size} records{remark}; it must return one loss a record, "
         f"shape ({size},): use reduction='none', and average over positions within a record only"
     )
 
@@ -214,8 +230,10 @@ def gradients_of(
     losses: torch.Tensor, wanted: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor | None]:
     """Return the gradients of the losses' sum, not under autocast; None where it has none."""
-    if not losses.requires_grad:
+    if not losses.requires_grad:  # `grad` would raise
         return [None] * len(wanted)
+    # Of the sum: the losses are the records' own, so that record i's share of it is ∇ℓ_i. The casts
+    # of the forward are undone by their own backward.
     with torch.autocast(losses.device.type, enabled=False):
         return torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
 
@@ -260,16 +278,21 @@ class ClippedSum:
     @property
     def rejected(self) -> int:
         """How many records were not finite and so contributed zero; a private count."""
-        return 0 if self.norms.sum().isfinite() else int((~torch.isfinite(self.norms)).sum())
+        # mostly nobody, which one sum shows; it may overflow, and then all are counted
+        if self.norms.sum().isfinite():
+            return 0
+        is_rejected = ~torch.isfinite(self.norms)
+        return int(is_rejected.sum())
 
     def __add__(self, other: ClippedSum) -> ClippedSum:
         """Return the sum over the records of both, which must be different records."""
         if not isinstance(other, ClippedSum):
             return NotImplemented
+        # a missing one would count as zero, though its records were clipped with it
         if self.gradients.keys() != other.gradients.keys():
             raise InputError("clipped sums: of different parameters; add those of one model")
         sums = {name: value + other.gradients[name] for name, value in self.gradients.items()}
-        return _one_after_another(sums, [self, other])
+        return _concatenate(sums, [self, other])
 
     def ordered(self, places: Integers) -> ClippedSum:
         """Return the same sum with its k-th record put at places[k].
@@ -285,27 +308,37 @@ class ClippedSum:
             >>> total.ordered(np.array([1, 0])).norms
             tensor([1., 0.])
         """
-        if bool((places == np.arange(places.size)).all()):
+        if bool((places == np.arange(places.size)).all()):  # in order already
             return self
-        order = torch.from_numpy(np.argsort(places)).to(self.norms.device)
-        each = (values[order] for values in (self.norms, self.losses, self.clip_norms))
-        return ClippedSum(self.gradients, *each)
+        # of a permutation `argsort` is the inverse: by new place, the old one
+        inverse = np.argsort(places)
+        order = torch.from_numpy(inverse).to(self.norms.device)
+        return ClippedSum(
+            self.gradients, self.norms[order], self.losses[order], self.clip_norms[order]
+        )
 
 
-def _one_after_another(sums: Mapping[str, torch.Tensor], parts: Iterable[ClippedSum]) -> ClippedSum:
-    each = ((part.norms, part.losses, part.clip_norms) for part in parts)
-    return ClippedSum(sums, *map(torch.cat, zip(*each, strict=True)))
+def _concatenate(sums: Mapping[str, torch.Tensor], parts: Sequence[ClippedSum]) -> ClippedSum:
+    """Return sums over all parts, with the norms, losses and bounds of one after the other."""
+    return ClippedSum(
+        sums,
+        torch.cat([part.norms for part in parts]),
+        torch.cat([part.losses for part in parts]),
+        torch.cat([part.clip_norms for part in parts]),
+    )
 
 
 def add_up(parts: Iterable[ClippedSum]) -> ClippedSum:
     """Return the sum over the records of all parts, at least one, which are given up to it."""
-    first, *rest = list(parts)
-    if not rest:
-        return first
-    for part in rest:
+    parts = list(parts)
+    if len(parts) == 1:
+        return parts[0]
+    # in place: the first part's tensors become the sum's
+    sums = parts[0].gradients
+    for part in parts[1:]:
         for name, value in part.gradients.items():
-            first.gradients[name].add_(value)
-    return _one_after_another(first.gradients, [first, *rest])
+            sums[name].add_(value)
+    return _concatenate(sums, parts)
 
 
 def slack(dtype: torch.dtype) -> float:
@@ -336,6 +369,6 @@ def clip_factors(norms: torch.Tensor, clip_norms: torch.Tensor) -> torch.Tensor:
         tensor([True, True, True])
     """
     # In double precision: a quotient rounded up in single would take some of the room.
-    room = 1 - slack(norms.dtype)
-    factors = (clip_norms.to(torch.float64) * room).div_(norms).clamp_(max=1.0)
+    lowered = clip_norms.to(torch.float64) * (1 - slack(norms.dtype))
+    factors = lowered.div_(norms).clamp_(max=1.0)
     return factors.nan_to_num_(nan=0.0).to(norms.dtype)  # bound/inf is 0 already

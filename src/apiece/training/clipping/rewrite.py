@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from apiece.errors import UnsupportedError
+from apiece.training.clipping import torch_internals
 from apiece.training.clipping.capture import Captured
 from apiece.training.clipping.contributions import (
     Contribution,
@@ -30,7 +31,7 @@ from apiece.training.clipping.contributions import (
     products,
 )
 from apiece.training.clipping.convolution import Kernel, convolution
-from apiece.training.clipping.graphs import for_any_size
+from apiece.training.clipping.graphs import free_batch_size
 from apiece.training.clipping.proof import Proved, module_of
 from apiece.training.clipping.ranges import IndexRange
 from apiece.training.clipping.reconcile import LARGEST_MODEL, made_up_arguments, reconcile
@@ -48,6 +49,7 @@ from apiece.training.clipping.table import (
 )
 
 Tensors = list[torch.Tensor]
+# Operators that give the entries in their order, in another shape.
 _VIEWS = {"view", "_unsafe_view", "reshape"}
 # Maps of a gradient that keep its norm, entry for entry.
 _ISOMETRIES = {
@@ -84,12 +86,13 @@ class Leaf:
         """The tensors that it takes."""
         return self.rule.operands
 
-    def contribution(self, given: Tensors, size: int) -> Contribution:
+    def contribution(self, operands: Tensors, size: int) -> Contribution:
         """Return what `size` records give, each in the shape of the sum.
 
         Raises `UnsupportedError` for any other.
         """
-        result = self.rule.make(given, size)
+        result = self.rule.make(operands, size)
+        # A rule that lost an axis would broadcast in the sum, and nobody would see it.
         check_shape(result, (size, *self.shape), self.name)
         return result
 
@@ -98,12 +101,12 @@ class Leaf:
 class Step:
     """An operator between leaves and a parameter's gradient, as it was before the rewriting.
 
-    before: the shape of what it takes first. shape: of what it gives.
+    shape_before: of what it takes first. shape: of what it gives.
     """
 
     node: fx.Node
     name: str
-    before: tuple[int, ...]
+    shape_before: tuple[int, ...]
     shape: tuple[int, ...]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -112,30 +115,35 @@ class Step:
     def of(cls, node: fx.Node) -> Step:
         """Return the step that a node is."""
         source = node.args[0]
-        before = source.meta["val"].shape if isinstance(source, fx.Node) else ()
-        return cls(node, name_of(node), tuple(before), _shape(node), node.args, dict(node.kwargs))
+        shape_before = _shape(source) if isinstance(source, fx.Node) else ()
+        return cls(node, name_of(node), shape_before, _shape(node), node.args, dict(node.kwargs))
 
     @property
     def kind(self) -> tuple[object, ...]:
         """What makes two steps the same."""
-        given = () if self.name in _VIEWS else tuple(map(str, self.args[1:]))
-        return self.name, self.shape, given
+        # A view's arguments say its shape once more, with sizes that may be nodes.
+        if self.name in _VIEWS:
+            return self.name, self.shape, ()
+        arguments = tuple(str(argument) for argument in self.args[1:])
+        return self.name, self.shape, arguments
 
-    def applied(self, value: torch.Tensor) -> torch.Tensor:
+    def apply(self, value: torch.Tensor) -> torch.Tensor:
         """Return the step of a weighted sum of leaves, which stays wide.
 
         Raises `UnsupportedError` where the sum has another shape than the step's own input had.
         """
-        if tuple(value.shape) != self.before:
+        if tuple(value.shape) != self.shape_before:
             raise UnsupportedError(
-                f"{self.name}: takes a sum of shape {tuple(value.shape)} for one of {self.before}; "
-                "use method='alone'"
+                f"{self.name}: takes a sum of shape {tuple(value.shape)} for one of "
+                f"{self.shape_before}; use method='alone'"
             )
+        # as the entries lie now: the sum is contiguous where the graph's own may not have been
         if self.name in _VIEWS:
             return value.reshape(self.shape)
-        if self.name in ("clone", "_to_copy"):
+        if self.name in ("clone", "_to_copy"):  # the sum is made in a wider type than the graph's
             return value
-        result: torch.Tensor = self.node.target(value, *self.args[1:], **self.kwargs)  # type: ignore[operator]
+        operator_: Any = self.node.target
+        result: torch.Tensor = operator_(value, *self.args[1:], **self.kwargs)
         return result
 
 
@@ -194,55 +202,62 @@ class Program:
     def contribution(self, part: Part, operands: Tensors, size: int) -> Contribution:
         """Return what `size` records give one parameter, in the layout of its leaves."""
 
-        def given(nodes: Sequence[fx.Node]) -> Tensors:
-            return [_widened(operands[self.places[node]]) for node in nodes]
+        def pick(nodes: Sequence[fx.Node]) -> Tensors:
+            return [_widen(operands[self.places[node]]) for node in nodes]
 
-        made = [leaf.contribution(given(leaf.operands), size) for leaf in part.leaves]
+        # Leaves of one part may be of several forms; `join` finds the one that they have in common.
+        of_leaves = [leaf.contribution(pick(leaf.operands), size) for leaf in part.leaves]
         if part.through is None:
-            return join(made)
-        shared = given(part.shared)
-        dims = (*(0 for _ in made), *(None for _ in shared))
+            return join(of_leaves)
+        shared = pick(part.shared)
+        dims = (*[0] * len(of_leaves), *[None] * len(shared))
         # A gradient is linear in its leaves: the map of a record's leaves gives its gradient.
-        rows = [one.per_record() for one in made]
-        result = Rows(_widened(torch.vmap(part.through, in_dims=dims)(*rows, *shared)))
+        rows = [contribution.per_record() for contribution in of_leaves]
+        map_records = torch.vmap(part.through, in_dims=dims)
+        result = Rows(_widen(map_records(*rows, *shared)))
         check_shape(result, (size, *part.shape), part.name)
         return result
 
-    def finished(self, name: str, total: torch.Tensor) -> torch.Tensor:
+    def finish_gradient(self, name: str, total: torch.Tensor) -> torch.Tensor:
         """Return a weighted sum of leaves as the parameter's gradient.
 
         Raises `UnsupportedError` where it has another shape than the parameter.
         """
         part = self.parts[name]
+        # isometries, which are linear: of the weighted sum as of each record's gradient
         for step in part.chain:
-            total = step.applied(total)
+            total = step.apply(total)
         if tuple(total.shape) != part.shape:
             raise UnsupportedError(
                 f"{name}: its gradient comes to shape {tuple(total.shape)} for {part.shape}; use "
                 "method='alone'"
             )
-        return total.contiguous()
+        return total.contiguous()  # for who adds to it in place, or sends it
 
 
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    narrow = tensor.dtype in (torch.float16, torch.bfloat16)
-    return tensor.float() if narrow else tensor
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in single precision, if it has less: norms and sums are made in it."""
+    is_narrow = tensor.dtype in (torch.float16, torch.bfloat16)
+    return tensor.float() if is_narrow else tensor
 
 
 def as_function(graph: fx.Graph) -> Callable[..., Tensors]:
     """Return a graph as a function of its module and tensors, with each operator at hand."""
+    # The graph's own code, in which each call looks an operator up: torch.ops, library, overload.
     code = graph.python_code("self")
     names: dict[str, Any] = dict(code.globals)
 
-    def bound(call: re.Match[str]) -> str:
+    def bind(call: re.Match[str]) -> str:
+        """Return a call of an operator by a name of its own, under which its binding is put."""
         library, name, overload = call.groups()
         packet = getattr(getattr(torch.ops, library), name)
-        # The overload's own binding spares torch's look-up, a microsecond an operator.
         key = f"{library}_{name}_{overload}"
-        names[key] = getattr(packet, overload)._op
+        names[key] = torch_internals.binding_of(getattr(packet, overload))
         return f"{key}("
 
-    exec(re.sub(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)\(", bound, code.src), names)
+    # such as torch.ops.aten.add.Tensor(
+    operator_call = r"torch\.ops\.(\w+)\.(\w+)\.(\w+)\("
+    exec(re.sub(operator_call, bind, code.src), names)
     result: Callable[..., Tensors] = names["forward"]
     return result
 
@@ -267,57 +282,81 @@ def rewrite(
             give does not add up to the graph's own gradients.
     """
     losses, gradients = captured.results
-    writer, graph = _Writer(proved, captured.sizes), captured.module.graph
-    of_parameters = {
+    graph = captured.module.graph
+    # The others are None, or shared: what no record's loss depends on is zero.
+    summed = {
         name: gradient
         for name, gradient in zip(captured.trained, gradients, strict=True)
         if gradient is not None and isinstance(proved.layouts[gradient], Summed)
     }
-    parts = {name: writer.part(name, gradient) for name, gradient in of_parameters.items()}
-    places: dict[fx.Node, int] = {}
-    for part in parts.values():
-        for node in (*(n for leaf in part.leaves for n in leaf.operands), *part.shared):
-            places.setdefault(node, len(places))
-    end = next(node for node in graph.nodes if node.op == "output")
-    end.args = ([losses, *places, *(of_parameters[name] for name in parts)],)
-    graph.set_codegen(fx.graph.CodeGen())
-    for_any_size(captured.module, captured.sizes, captured.records[0])
+    writer = _Writer(proved, captured.sizes)
+    parts = {name: writer.part(name, gradient) for name, gradient in summed.items()}
+    places = _number_operands(parts)
+    # The graph gives operands in place of gradients; for the trial it gives both.
+    output = next(node for node in graph.nodes if node.op == "output")
+    output.args = ([losses, *places, *summed.values()],)
+    torch_internals.use_plain_code(graph)
+    free_batch_size(captured.module, captured.sizes, captured.records[0])
     program = Program(captured.module, parts, places)
+    # Of a model that is too large the contributions are held against shapes alone, at each batch.
     if held and sum(tensor.numel() for tensor in held) <= LARGEST_MODEL:
-        labels = {one.place: one.size for one in ranges}
+        labels = {limits.place: limits.size for limits in ranges}
         reconcile(program, list(parts), made_up_arguments(graph, held, labels))
-    end.args = ([*end.args[0][: 1 + len(places)]],)
+    (results,) = output.args
+    output.args = (list(results[: 1 + len(places)]),)  # without the gradients
+    # Without the gradients the sums over records are dead, and with them most of the backward's
+    # products. What is dead says which outputs of an operator are; spared, they leave more dead.
     _eliminate_dead_code(graph)
     for node in graph.nodes:
-        _spare(node)
+        _spare_gradients(node)
     _eliminate_dead_code(graph)
     graph.lint()
     captured.module.recompile()
     return program
 
 
+def _number_operands(parts: dict[str, Part]) -> dict[fx.Node, int]:
+    """Return the tensors that contributions are made of, each once, with their numbers."""
+    places: dict[fx.Node, int] = {}
+    for part in parts.values():
+        for leaf in part.leaves:
+            for node in leaf.operands:
+                places.setdefault(node, len(places))
+        for node in part.shared:
+            places.setdefault(node, len(places))
+    return places
+
+
+# Operators whose last argument is a mask of the gradients that are wanted.
 _MASKED = ("convolution_backward", "native_layer_norm_backward", "native_group_norm_backward",
            "native_batch_norm_backward", "_fused_rms_norm_backward")  # fmt: skip
 
 
 def _eliminate_dead_code(graph: fx.Graph) -> None:
+    """Take out what nothing depends on, draws of random numbers among it."""
     graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
 
 
-def _spare(node: fx.Node) -> None:
+def _spare_gradients(node: fx.Node) -> None:
     """Let an operator that gives several gradients make only those that something takes."""
     if node.op == "call_function" and name_of(node) in _MASKED:
-        *others, mask = node.args
+        *arguments, mask = node.args
         assert isinstance(mask, list | tuple)
         used = {user.args[1] for user in node.users}
-        node.args = (*others, [bool(wanted) and k in used for k, wanted in enumerate(mask)])
+        new_mask = [bool(wanted) and position in used for position, wanted in enumerate(mask)]
+        node.args = (*arguments, new_mask)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Writer:
+    """Finds what each parameter's gradient is made of.
+
+    leaves: those found so far, which several parameters may have.
+    """
+
     proved: Proved
     sizes: Sizes
-    known: dict[fx.Node, Leaf] = field(default_factory=dict)
+    leaves: dict[fx.Node, Leaf] = field(default_factory=dict)
 
     def part(self, name: str, gradient: fx.Node) -> Part:
         """Return what a parameter's gradient is made of."""
@@ -325,39 +364,49 @@ class _Writer:
         # from one shape, and the way keeps norms.
         terms = self._terms(gradient)
         if terms is None:
-            return self._mapped(name, gradient)
-        ways = {(_shape(node), *(step.kind for step in chain)) for node, chain in terms}
+            return self._part_by_map(name, gradient)
+        ways = {term.way for term in terms}
         if len(ways) > 1:
-            return self._mapped(name, gradient)
-        leaves = tuple(self.leaf(node) for node, _ in terms)
-        return Part(name, _shape(gradient), leaves, _shortened(terms[0][1]))
+            return self._part_by_map(name, gradient)
+        leaves = tuple(self.leaf(term.leaf) for term in terms)
+        return Part(name, _shape(gradient), leaves, _shorten(terms[0].chain))
 
-    def _terms(self, node: object) -> list[tuple[fx.Node, tuple[Step, ...]]] | None:
-        """Return the leaves that a gradient is the sum of, each with the isometries on its way.
+    def _terms(self, node: object) -> list[_Term] | None:
+        """Return the terms that a gradient is the sum of; None where a map lies on the way.
 
-        None where another map lies on the way.
+        That is one that is no isometry.
         """
         if not isinstance(node, fx.Node) or node.op != "call_function":
             return None
         if self.is_leaf(node):
-            return [(node, ())]
+            return [_Term(node)]
+        # the way goes on from the leaf: each isometry comes after those before it
         if name_of(node) in _ISOMETRIES:
-            inner = self._terms(node.args[0])
+            terms = self._terms(node.args[0])
+            if terms is None:
+                return None
             step = Step.of(node)
-            return None if inner is None else [(leaf, (*chain, step)) for leaf, chain in inner]
-        if name_of(node) == "add" and node.kwargs.get("alpha", 1) == 1 and len(node.args) == 2:
-            one, other = map(self._terms, node.args)
-            return None if one is None or other is None else one + other
+            return [_Term(term.leaf, (*term.chain, step)) for term in terms]
+        is_scaled = node.kwargs.get("alpha", 1) != 1
+        if name_of(node) == "add" and len(node.args) == 2 and not is_scaled:
+            left_terms, right_terms = map(self._terms, node.args)
+            if left_terms is None or right_terms is None:
+                return None
+            return left_terms + right_terms
         return None
 
     def is_leaf(self, node: fx.Node) -> bool:
         """Return whether a node gives a sum over records of what it takes of each."""
+        # of an operator with several outputs the node is the one that picks an output
         source = node.args[0] if node.target is operator.getitem else node
         return source in self.proved.leaves
 
-    def _mapped(self, name: str, gradient: fx.Node) -> Part:
+    def _part_by_map(self, name: str, gradient: fx.Node) -> Part:
         """Return a gradient by the map that takes each record's leaves to it."""
-        order, leaves, shared = list[fx.Node](), list[fx.Node](), list[fx.Node]()
+        # Nodes from the gradient back to its leaves, each after those that it takes.
+        order: list[fx.Node] = []
+        leaves: list[fx.Node] = []
+        shared: list[fx.Node] = []
 
         def visit(node: fx.Node) -> None:
             if node in order or node in leaves or node in shared:
@@ -365,56 +414,79 @@ class _Writer:
             if self.is_leaf(node):
                 leaves.append(node)
             elif not isinstance(self.proved.layouts.get(node, SHARED), Summed):
-                shared.append(node)
+                shared.append(node)  # a factor, the same for all records
             else:
-                for before in node.all_input_nodes:
-                    visit(before)
+                for source in node.all_input_nodes:
+                    visit(source)
                 order.append(node)
 
         visit(gradient)
         steps = [Step.of(node) for node in order]
 
         def through(*tensors: torch.Tensor) -> torch.Tensor:
-            held: dict[fx.Node, Any] = dict(zip([*leaves, *shared], tensors, strict=True))
+            sources = [*leaves, *shared]
+            values: dict[fx.Node, Any] = dict(zip(sources, tensors, strict=True))
             for step in steps:
-                args, kwargs = fx.map_arg((step.args, step.kwargs), held.__getitem__)
+                args, kwargs = fx.map_arg((step.args, step.kwargs), values.__getitem__)
                 if step.name in _VIEWS:  # of what may lie in memory otherwise than in the graph
-                    held[step.node] = args[0].reshape(step.shape)
+                    values[step.node] = args[0].reshape(step.shape)
                 else:
-                    held[step.node] = step.node.target(*args, **kwargs)  # type: ignore[operator]
-            result: torch.Tensor = held[gradient]
+                    values[step.node] = step.node.target(*args, **kwargs)  # type: ignore[operator]
+            result: torch.Tensor = values[gradient]
             return result
 
-        made = tuple(map(self.leaf, leaves))
-        return Part(name, _shape(gradient), made, through=through, shared=tuple(shared))
+        return Part(
+            name,
+            _shape(gradient),
+            tuple(map(self.leaf, leaves)),
+            through=through,
+            shared=tuple(shared),
+        )
 
     def leaf(self, node: fx.Node) -> Leaf:
-        """Return a leaf's rule."""
-        if node not in self.known:
-            source, index = node, 0
+        """Return a leaf, with the rule for what each record gives it."""
+        if node not in self.leaves:
+            source = node
+            output = 0
             if node.target is operator.getitem:
-                source, index = node.args  # type: ignore[assignment]
+                source, output = node.args  # type: ignore[assignment]
             call = Call(source, self.proved.layouts, self.sizes)
-            rule = LEAVES.get(call.name)
-            made = (rule and rule(call, index)) or _by_vmap(call, index)
-            where = f"{module_of(source) or 'model'}: {call.name}"
-            self.known[node] = Leaf(where, _shape(node), made)
-        return self.known[node]
+            # without a rule of its own the operator itself runs on each record
+            make_rule = LEAVES.get(call.name)
+            rule = (make_rule and make_rule(call, output)) or _rule_by_vmap(call, output)
+            name = f"{module_of(source) or 'model'}: {call.name}"
+            self.leaves[node] = Leaf(name, _shape(node), rule)
+        return self.leaves[node]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Term:
+    """A leaf that a gradient is a sum of, and the isometries on its way to it."""
+
+    leaf: fx.Node
+    chain: tuple[Step, ...] = ()
+
+    @property
+    def way(self) -> tuple[object, ...]:
+        """What two terms have in common that come from one shape in the same steps."""
+        return (_shape(self.leaf), *(step.kind for step in self.chain))
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
+    """Return the shape of what a node gives."""
     return tuple(node.meta["val"].shape)
 
 
-def _shortened(chain: tuple[Step, ...]) -> tuple[Step, ...]:
+def _shorten(chain: tuple[Step, ...]) -> tuple[Step, ...]:
     """Return a chain without transposes that undo one another, and views before a view."""
     result: list[Step] = []
     for step in chain:
-        if result and step.name == result[-1].name == "t":
+        if result and step.name == result[-1].name == "t":  # (Aᵀ)ᵀ = A
             result.pop()
         elif step.name not in ("clone", "_to_copy"):
+            # the last of several views alone says the shape
             if result and step.name in _VIEWS and result[-1].name in _VIEWS:
-                step = replace(step, before=result.pop().before)
+                step = replace(step, shape_before=result.pop().shape_before)
             result.append(step)
     return tuple(result)
 
@@ -424,175 +496,229 @@ def _shortened(chain: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def by_record(tensor: torch.Tensor, layout: Records, size: int) -> torch.Tensor:
     """Return (B, rows, *rest): each record's places on its axis, then the other axes in order."""
-    shape, axis = list(tensor.shape), layout.axis
-    rows = shape[axis] // size
-    # The axis is outer × records × inner; the records come to the front, the rest stays in order.
-    outer = rows if layout.inner == 1 else (1 if layout.outer == 1 else int(layout.outer))
-    split = tensor.reshape(*shape[:axis], outer, size, rows // outer, *shape[axis + 1 :])
+    axis = layout.axis
+    axes_before = tensor.shape[:axis]
+    axes_after = tensor.shape[axis + 1 :]
+    rows = tensor.shape[axis] // size
+    # The axis is outer × records × inner. Where one of the two is 1, the other has all the rows:
+    # their number may be another one than in the capture, and follows the tensor.
+    if layout.inner == 1:
+        outer = rows
+    elif layout.outer == 1:
+        outer = 1
+    else:
+        outer = int(layout.outer)
+    split = tensor.reshape(*axes_before, outer, size, rows // outer, *axes_after)
+    # the records come to the front, then their rows; the other axes stay in order
     moved = split.movedim((axis + 1, axis, axis + 2), (0, 1, 2))
-    return moved.reshape(size, rows, *shape[:axis], *shape[axis + 1 :])
+    return moved.reshape(size, rows, *axes_before, *axes_after)
 
 
 def _along(call: Call, name: str) -> tuple[fx.Node, Records]:
+    """Return a tensor among the arguments that is along the records, and its layout."""
     node, layout = layout_and_tensor(call, name)
     assert isinstance(layout, Records)
     return node, layout
 
 
-def _mm(call: Call, _index: int) -> Rule | None:
-    (left, one), (right, other) = _along(call, "self"), _along(call, "mat2")
+def _mm(call: Call, _output: int) -> Rule | None:
+    # Σ over places of left·right: of a linear layer the output's gradient and its input.
+    left, left_layout = _along(call, "self")
+    right, right_layout = _along(call, "mat2")
     # With one row a record leftᵀ·right is a sum of outer products, whose norms are ‖left‖·‖right‖.
-    if (one, other) == (Records(1), Records(0)):
+    if (left_layout, right_layout) == (Records(1), Records(0)):
         if name_of(left) == "t":  # of what a bias is given, whose norms are then found once
-            return Rule((left.args[0], right), lambda given, _: Outer(given[0], given[1]))  # type: ignore[arg-type]
-        return Rule((left, right), lambda given, _: Outer(given[0].t(), given[1]))
+            source: Any = left.args[0]
+            return Rule((source, right), lambda operands, _: Outer(operands[0], operands[1]))
 
-    def make(given: Tensors, size: int) -> Contribution:
-        a, b = by_record(given[0], one, size), by_record(given[1], other, size)
-        if a.shape[1] == 1:
-            return Outer(a.squeeze(1), b.squeeze(1))
-        return products(a, b)
+        def make_outer(operands: Tensors, _size: int) -> Contribution:
+            return Outer(operands[0].t(), operands[1])
+
+        return Rule((left, right), make_outer)
+
+    def make(operands: Tensors, size: int) -> Contribution:
+        left_rows = by_record(operands[0], left_layout, size)
+        right_rows = by_record(operands[1], right_layout, size)
+        # one row is one position: its product is the outer one
+        if left_rows.shape[1] == 1:
+            return Outer(left_rows.squeeze(1), right_rows.squeeze(1))
+        return products(left_rows, right_rows)
 
     return Rule((left, right), make)
 
 
-def _sum(call: Call, _index: int) -> Rule | None:
+def _sum(call: Call, _output: int) -> Rule | None:
     node, layout = _along(call, "self")
     dims = call.axes(call.argument("dim"), node)
-    shape = call.out()
-    others = [2 + k - (k > layout.axis) for k in dims if k != layout.axis]
-    if layout == Records(0) and not others:
+    shape = call.out_shape()
+    # The gradient of what was broadcast: a bias, say, or one number for all. In the order of
+    # `by_record` (records, rows, the other axes), the axes that are summed.
+    summed = [2 + dim - (dim > layout.axis) for dim in dims if dim != layout.axis]
+    if layout == Records(0) and not summed:
         if not call.argument("keepdim", False):  # the very tensor, whose norms are found once
-            return Rule((node,), lambda given, _: Rows(given[0]))
-        return Rule((node,), lambda given, size: Rows(given[0].reshape(size, *shape)))
+            return Rule((node,), lambda operands, _: Rows(operands[0]))
 
-    def make(given: Tensors, size: int) -> Contribution:
-        rows = by_record(given[0], layout, size)
-        alone = rows.shape[1] == 1 and not others
-        total = rows.squeeze(1) if alone else rows.sum([1, *others])
+        def keep_axes(operands: Tensors, size: int) -> Contribution:
+            return Rows(operands[0].reshape(size, *shape))
+
+        return Rule((node,), keep_axes)
+
+    def make(operands: Tensors, size: int) -> Contribution:
+        rows = by_record(operands[0], layout, size)
+        has_one_row = rows.shape[1] == 1 and not summed
+        total = rows.squeeze(1) if has_one_row else rows.sum([1, *summed])
         # what is left are the axes of the sum in their order: with `keepdim`, ones among them
         return Rows(total.reshape(size, *shape))
 
     return Rule((node,), make)
 
 
-def _convolution(call: Call, index: int) -> Rule | None:
+def _convolution(call: Call, output: int) -> Rule | None:
     node, layout = _along(call, "grad_output")
     if layout != Records(0):
         return None
     # A bias is added at every place: its gradient is the output's, added up over them.
-    if index == 2:
-        return Rule((node,), lambda given, _: Rows(given[0].flatten(2).sum(2)))
-    given_in = call.argument("input")
-    shape = tuple(int(s) for s in call.shape(call.argument("weight")))
-    stride, padding, dilation = (
-        tuple(int(s) for s in call.argument(n)) for n in ("stride", "padding", "dilation")
+    if output == 2:
+
+        def sum_places(operands: Tensors, _size: int) -> Contribution:
+            return Rows(operands[0].flatten(2).sum(2))
+
+        return Rule((node,), sum_places)
+    inputs = call.argument("input")
+    kernel = Kernel(
+        shape=_integers(call.shape(call.argument("weight"))),
+        stride=_integers(call.argument("stride")),
+        padding=_integers(call.argument("padding")),
+        dilation=_integers(call.argument("dilation")),
+        groups=int(call.argument("groups")),
     )
-    kernel = Kernel(shape, stride, padding, dilation, int(call.argument("groups")))
     if call.argument("transposed"):  # the weight's gradient with input and output exchanged
-        return Rule((given_in, node), lambda t, _: convolution(kernel, t[1], t[0]))
-    return Rule((given_in, node), lambda t, _: convolution(kernel, t[0], t[1]))
+        return Rule((inputs, node), lambda operands, _: convolution(kernel, *reversed(operands)))
+    return Rule((inputs, node), lambda operands, _: convolution(kernel, *operands))
 
 
-def _embedding(call: Call, _index: int) -> Rule | None:
-    (node, layout), indices = _along(call, "grad_output"), call.argument("indices")
-    count, padding = int(call.argument("num_weights")), int(call.argument("padding_idx"))
+def _integers(values: Iterable[Any]) -> tuple[int, ...]:
+    """Return numbers of a graph as Python's own."""
+    return tuple(int(value) for value in values)
 
-    def make(given: Tensors, size: int) -> Contribution:
-        index = by_record(given[1], layout, size).flatten(1)
-        left = by_record(given[0], layout, size)
-        left = left.reshape(*index.shape, left.shape[-1])
-        if padding >= 0:
-            left = left * (index != padding).unsqueeze(2)
-        return lookups(index, left, count)
+
+def _embedding(call: Call, _output: int) -> Rule | None:
+    # Row r of the table gets the gradients of all places that looked r up.
+    node, layout = _along(call, "grad_output")
+    indices = call.argument("indices")
+    count = int(call.argument("num_weights"))
+    padding = int(call.argument("padding_idx"))
+
+    def make(operands: Tensors, size: int) -> Contribution:
+        index = by_record(operands[1], layout, size).flatten(1)
+        gradient = by_record(operands[0], layout, size)
+        gradient = gradient.reshape(*index.shape, gradient.shape[-1])
+        if padding >= 0:  # whose row of the table is never moved
+            gradient = gradient * (index != padding).unsqueeze(2)
+        return lookups(index, gradient, count)
 
     return Rule((node, indices), make)
 
 
-def _bags(call: Call, _index: int) -> Rule | None:
-    gradient, indices = call.argument("grad"), call.argument("indices")
-    count, padding = int(call.argument("num_weights")), int(call.argument("padding_idx"))
-    mean, weights = call.argument("mode") == 1, call.argument("per_sample_weights")
-    nodes = (gradient, indices, *((weights,) if isinstance(weights, fx.Node) else ()))
+def _bags(call: Call, _output: int) -> Rule | None:
+    count = int(call.argument("num_weights"))
+    padding = int(call.argument("padding_idx"))
+    is_mean = call.argument("mode") == 1
+    weights = call.argument("per_sample_weights")
+    nodes = [call.argument("grad"), call.argument("indices")]
+    if isinstance(weights, fx.Node):
+        nodes.append(weights)
 
-    def make(given: Tensors, size: int) -> Contribution:
+    def make(operands: Tensors, size: int) -> Contribution:
         # A bag is a weighted sum of rows: each row's gradient is the bag's, times its weight.
-        index = given[1].reshape(size, -1)
-        counted = torch.ones_like(index, dtype=given[0].dtype)
-        if len(given) > 2:
-            counted = given[2].reshape(size, -1)
+        gradient = operands[0]
+        index = operands[1].reshape(size, -1)
+        weight = torch.ones_like(index, dtype=gradient.dtype)
+        if len(operands) > 2:
+            weight = operands[2].reshape(size, -1)
         if padding >= 0:
-            counted = counted * (index != padding)
-        if mean:
-            counted = counted / counted.sum(1, keepdim=True).clamp(min=1)
-        return lookups(index, given[0].unsqueeze(1) * counted.unsqueeze(2), count)
+            weight = weight * (index != padding)
+        if is_mean:  # over the places that count; a bag of padding alone gives nothing
+            weight = weight / weight.sum(1, keepdim=True).clamp(min=1)
+        return lookups(index, gradient.unsqueeze(1) * weight.unsqueeze(2), count)
 
-    return Rule(nodes, make)
+    return Rule(tuple(nodes), make)
 
 
-def _normalised(
+def _normaliser(
     call: Call,
-    index: int,
+    output: int,
     names: str,
-    normal: Callable[..., torch.Tensor],
-    last: int | None = None,
+    normalise: Callable[..., torch.Tensor],
+    parameter_axes: int | None = None,
 ) -> Rule:
     """Scale and shift of values that are normalised within a record.
 
-    last: how many axes a parameter has; None for one along the channels, the second axis.
+    names: of the operands, the output's gradient first. normalise: from the other operands to the
+    normalised values. parameter_axes: how many axes a parameter has, the last ones; None for one
+    along the channels, the second axis.
     """
     nodes = tuple(call.argument(name) for name in names.split())
     _, layout = _along(call, names.split()[0])
 
-    def make(given: Tensors, size: int) -> Contribution:
+    def make(operands: Tensors, size: int) -> Contribution:
+        gradient = operands[0]
         # The shift's gradient is the output's; the scale's is that times the normalised values.
-        values = given[0] if index == 2 else given[0] * normal(*given[1:])
+        values = gradient if output == 2 else gradient * normalise(*operands[1:])
         rows = by_record(values, layout, size)
-        if last is not None:
-            return Rows(rows.reshape(size, -1, *rows.shape[rows.dim() - last :]).sum(1))
-        return Rows(rows.flatten(3).sum((1, 3)) if rows.dim() > 3 else rows.sum(1))
+        if parameter_axes is None:
+            # (B, rows, channels, *places); without places, (B, rows, channels)
+            if rows.dim() > 3:
+                return Rows(rows.flatten(3).sum((1, 3)))
+            return Rows(rows.sum(1))
+        shape = rows.shape[rows.dim() - parameter_axes :]
+        return Rows(rows.reshape(size, -1, *shape).sum(1))
 
     return Rule(nodes, make)
 
 
-def _layer_norm(call: Call, index: int) -> Rule | None:
-    def normal(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def _layer_norm(call: Call, output: int) -> Rule | None:
+    def normalise(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return (x - mean).mul_(scale)
 
-    last = len(call.argument("normalized_shape"))
-    return _normalised(call, index, "grad_out input mean rstd", normal, last)
+    axes = len(call.argument("normalized_shape"))
+    return _normaliser(call, output, "grad_out input mean rstd", normalise, axes)
 
 
-def _rms_norm(call: Call, index: int) -> Rule | None:
-    last = len(call.argument("normalized_shape"))
-    return _normalised(call, index, "grad_out input rstd", torch.mul, last)
+def _rms_norm(call: Call, output: int) -> Rule | None:
+    axes = len(call.argument("normalized_shape"))
+    return _normaliser(call, output, "grad_out input rstd", torch.mul, axes)
 
 
-def _group_norm(call: Call, index: int) -> Rule | None:
+def _group_norm(call: Call, output: int) -> Rule | None:
     groups = int(call.argument("group"))
 
-    def normal(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    def normalise(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        # mean and scale are those of a record's group of channels
         grouped = x.reshape(*mean.shape[:1], groups, -1)
-        result = (grouped - mean.view(-1, groups, 1)).mul_(scale.view(-1, groups, 1))
-        return result.view(x.shape)
+        centred = grouped - mean.view(-1, groups, 1)
+        scaled = centred.mul_(scale.view(-1, groups, 1))
+        return scaled.view(x.shape)
 
-    return _normalised(call, index, "grad_out input mean rstd", normal)
+    return _normaliser(call, output, "grad_out input mean rstd", normalise)
 
 
-def _batch_norm(call: Call, index: int) -> Rule | None:
+def _batch_norm(call: Call, output: int) -> Rule | None:
     _, layout = _along(call, "grad_out")
+    # With the batch's own statistics (instance norms) it is left to `vmap`.
     if call.argument("train") or layout.axis != 0:
         return None
-    small = float(call.argument("eps"))
+    eps = float(call.argument("eps"))
 
-    def normal(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
-        shape = (1, -1, *(1 for _ in x.shape[2:]))
-        return (x - mean.view(shape)).mul_((variance + small).rsqrt().view(shape))
+    def normalise(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+        by_channel = (1, -1, *(1 for _ in x.shape[2:]))
+        scale = (variance + eps).rsqrt()
+        return (x - mean.view(by_channel)).mul_(scale.view(by_channel))
 
-    return _normalised(call, index, "grad_out input running_mean running_var", normal)
+    return _normaliser(call, output, "grad_out input running_mean running_var", normalise)
 
 
-# By name, what a leaf gives in one of its places; None where its arguments ask for `vmap`.
+# By operator, the rule for one of its outputs; None where its arguments ask for `vmap`.
 LEAVES: dict[str, Callable[[Call, int], Rule | None]] = {
     "mm": _mm,
     "sum": _sum,
@@ -607,31 +733,36 @@ LEAVES: dict[str, Callable[[Call, int], Rule | None]] = {
 }
 
 
-def _by_vmap(call: Call, index: int) -> Rule:
+def _rule_by_vmap(call: Call, output: int) -> Rule:
     """Return each record's gradient by the operator itself, on that record alone."""
     node = call.node
     nodes = call.tensors()
-    layouts = [call.of(n) for n in nodes]
+    layouts = [call.of(tensor) for tensor in nodes]
     if any(isinstance(layout, Places) for layout in layouts):
         raise Unproved(f"{call.name}: no rule gives each record's gradient")
-    several = isinstance(node.meta["val"], list | tuple)
-    given_args, given_kwargs = node.args, dict(node.kwargs)
+    has_several_outputs = isinstance(node.meta["val"], list | tuple)
+    # as they are now: the rewriting changes the node's
+    node_args = node.args
+    node_kwargs = dict(node.kwargs)
 
-    def one(*tensors: torch.Tensor) -> torch.Tensor:
-        held = dict(zip(nodes, tensors, strict=True))
-        args, kwargs = fx.map_arg((given_args, given_kwargs), held.__getitem__)
+    def run_on_record(*tensors: torch.Tensor) -> torch.Tensor:
+        values = dict(zip(nodes, tensors, strict=True))
+        args, kwargs = fx.map_arg((node_args, node_kwargs), values.__getitem__)
         result = node.target(*args, **kwargs)  # type: ignore[operator]
-        chosen: torch.Tensor = result[index] if several else result
-        return chosen
+        gradient: torch.Tensor = result[output] if has_several_outputs else result
+        return gradient
 
-    def make(given: Tensors, size: int) -> Contribution:
-        rows = [
-            by_record(t, layout, size).movedim(1, 1 + layout.axis)
-            if isinstance(layout, Records)
-            else t
-            for t, layout in zip(given, layouts, strict=True)
-        ]
-        dims = tuple(0 if isinstance(layout, Records) else None for layout in layouts)
-        return Rows(torch.vmap(one, in_dims=dims)(*rows))
+    def make(operands: Tensors, size: int) -> Contribution:
+        rows: Tensors = []
+        dims: list[int | None] = []
+        for tensor, layout in zip(operands, layouts, strict=True):
+            if isinstance(layout, Records):
+                # a record's rows go back to where the batch had all of them
+                rows.append(by_record(tensor, layout, size).movedim(1, 1 + layout.axis))
+                dims.append(0)
+            else:
+                rows.append(tensor)
+                dims.append(None)
+        return Rows(torch.vmap(run_on_record, in_dims=tuple(dims))(*rows))
 
     return Rule(tuple(nodes), make)

@@ -21,16 +21,20 @@ from torch.nn.utils import rnn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 Tensor = torch.Tensor
+# What a recurrent layer carries from step to step, each (B, H): one tensor, two for an LSTM.
 States = tuple[Tensor, ...]
-_OPEN = threading.local()
-_FUSED = ("cuda", "mps")  # where a recurrent layer is one operator for all steps
+# `is_capturing`: whether the thread is within `write_out`. Code is exchanged for all threads, and
+# others must find what they know.
+_THREAD = threading.local()
+# Devices on which a recurrent layer is one operator for all steps.
+_FUSED = ("cuda", "mps")
 
 
 class Unwritten(Exception):  # noqa: N818
     """A packed sequence is used in a way that has no meaning for each record alone."""
 
 
-def _hidden(_sequence: object, *_args: object, **_kwargs: object) -> NoReturn:
+def _refuse_reading(_sequence: object, *_args: object, **_kwargs: object) -> NoReturn:
     raise Unwritten(
         "reads inside a packed sequence, where the records of a batch are mixed by length; pad it "
         "again (pad_packed_sequence), or give it to a recurrent layer of torch's"
@@ -48,82 +52,96 @@ class Padded(rnn.PackedSequence):
 
     def __new__(cls, padded: Tensor, lengths: Tensor | None) -> Padded:
         """Return one; its fields as a tuple are empty."""
+        # Torch takes it for a packed sequence by its type; whoever reads a field is refused.
         result = tuple.__new__(cls, (None, None, None, None))
-        result.padded, result.lengths = padded, lengths
+        result.padded = padded
+        result.lengths = lengths
         return result
 
-    data = batch_sizes = sorted_indices = unsorted_indices = property(_hidden)
-    _replace = __iter__ = __getitem__ = _hidden
+    data = batch_sizes = sorted_indices = unsorted_indices = property(_refuse_reading)
+    _replace = __iter__ = __getitem__ = _refuse_reading
 
-    def alive(self, step: int) -> Tensor | None:
+    def has_entry(self, step: int) -> Tensor | None:
         """Return whether each record has an entry at a step, (B, 1); None where all have."""
         return None if self.lengths is None else (self.lengths > step).unsqueeze(1)
 
 
-def packed(
+def pack(
     input: Tensor,  # noqa: A002
     lengths: object,
     batch_first: bool = False,
     enforce_sorted: bool = True,
 ) -> Padded:
-    """Return what stands for `pack_padded_sequence`; the records keep their own order."""
+    """Return what stands for `pack_padded_sequence`; the records stay in their order."""
+    # numbers of Python's would be frozen, those of the first batch for all
     if not isinstance(lengths, Tensor):
         raise Unwritten("lengths are given as numbers, one for each record; give a tensor of them")
     of_records = input if batch_first else input.transpose(0, 1)
     return Padded(of_records, lengths.to(input.device, torch.int64))
 
 
-def padded(
+def pad(
     sequence: Padded,
     batch_first: bool = False,
     padding_value: float = 0.0,
     total_length: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return what stands for `pad_packed_sequence`: as long as what was packed, or as asked."""
-    given, lengths = sequence.padded, sequence.lengths
+    values = sequence.padded
+    lengths = sequence.lengths
     assert lengths is not None
-    more = 0 if total_length is None else total_length - given.shape[1]
-    if more < 0:
-        raise Unwritten(f"total_length={total_length} is less than the {given.shape[1]} packed")
-    there = torch.arange(given.shape[1], device=given.device) < lengths.unsqueeze(1)
-    there = there.reshape(*there.shape, *(1 for _ in given.shape[2:]))
-    result = torch.where(there, given, padding_value)
-    if more:
-        sides = [0, 0] * (result.dim() - 2) + [0, more]
-        result = nn.functional.pad(result, sides, value=padding_value)
+    length = values.shape[1]
+    missing = 0 if total_length is None else total_length - length
+    if missing < 0:
+        raise Unwritten(f"total_length={total_length} is less than the {length} packed")
+    is_entry = torch.arange(length, device=values.device) < lengths.unsqueeze(1)
+    ones = [1] * (values.dim() - 2)
+    is_entry = is_entry.reshape(*is_entry.shape, *ones)
+    result = torch.where(is_entry, values, padding_value)
+    if missing:
+        # from the last axis to the second, both ends of each
+        ends = [0, 0] * (result.dim() - 2) + [0, missing]
+        result = nn.functional.pad(result, ends, value=padding_value)
     return (result if batch_first else result.transpose(0, 1)), lengths
 
 
 # ---------------------------------------------------------------- recurrent layers
 
 
-def recurrent(
-    layer: nn.RNNBase, given: Padded, start: Tensor | States | None = None
+def run_recurrent(
+    layer: nn.RNNBase, sequence: Padded, start: Tensor | States | None = None
 ) -> tuple[Padded, Tensor | States]:
     """Return what a recurrent layer gives for a packed sequence: outputs, and the last states."""
-    is_lstm, sides = layer.mode == "LSTM", 2 if layer.bidirectional else 1
-    starts = None if start is None else (start,) if isinstance(start, Tensor) else start
-    like, sizes = given.padded, [layer.proj_size or layer.hidden_size, layer.hidden_size]
-    zeros = tuple(like.new_zeros(like.shape[0], size) for size in sizes[: 2 if is_lstm else 1])
-    out, last = given, list[States]()
+    is_lstm = layer.mode == "LSTM"
+    directions = 2 if layer.bidirectional else 1
+    starts = (start,) if isinstance(start, Tensor) else start
+    batch = sequence.padded.shape[0]
+    # A projection makes an LSTM's output, and not its cell, smaller.
+    sizes = [layer.proj_size or layer.hidden_size]
+    if is_lstm:
+        sizes.append(layer.hidden_size)
+    zeros = tuple(sequence.padded.new_zeros(batch, size) for size in sizes)
+    # by layer and direction, as torch numbers them
+    final_states: list[States] = []
     for depth in range(layer.num_layers):
-        given = out
         if depth and layer.dropout:
-            dropped = nn.functional.dropout(given.padded, layer.dropout, layer.training)
-            given = Padded(dropped, given.lengths)
-        made = list[Tensor]()
-        for side in range(sides):
-            first = zeros if starts is None else tuple(s[len(last)] for s in starts)
-            end = f"_l{depth}" + ("_reverse" if side else "")
-            steps, states = _run(layer, given, end, first, reverse=side == 1)
-            made.append(steps)
-            last.append(states)
-        out = Padded(torch.cat(made, 2), given.lengths)
-    stacked = tuple(torch.stack(each) for each in zip(*last, strict=True))
-    return out, stacked if is_lstm else stacked[0]
+            dropped = nn.functional.dropout(sequence.padded, layer.dropout, layer.training)
+            sequence = Padded(dropped, sequence.lengths)
+        outputs: list[Tensor] = []
+        for direction in range(directions):
+            states = zeros
+            if starts is not None:
+                states = tuple(start_of[len(final_states)] for start_of in starts)
+            suffix = f"_l{depth}_reverse" if direction else f"_l{depth}"
+            steps, states = _run_direction(layer, sequence, suffix, states, reverse=direction == 1)
+            outputs.append(steps)
+            final_states.append(states)
+        sequence = Padded(torch.cat(outputs, 2), sequence.lengths)
+    stacked = tuple(torch.stack(states) for states in zip(*final_states, strict=True))
+    return sequence, stacked if is_lstm else stacked[0]
 
 
-def unfused(
+def run_unfused(
     layer: nn.RNNBase,
     input: Tensor,  # noqa: A002
     start: Tensor | States | None = None,
@@ -131,50 +149,69 @@ def unfused(
     """Return what a recurrent layer gives, step by step: cuDNN's has no operators in a graph."""
     if input.dim() == 2:
         raise Unwritten("a recurrent layer is given a sequence without records; batch it")
-    given = input if layer.batch_first else input.transpose(0, 1)
-    out, last = recurrent(layer, Padded(given, None), start)
-    return out.padded if layer.batch_first else out.padded.transpose(0, 1), last
+    values = input if layer.batch_first else input.transpose(0, 1)
+    outputs, states = run_recurrent(layer, Padded(values, None), start)
+    return outputs.padded if layer.batch_first else outputs.padded.transpose(0, 1), states
 
 
-def _run(
-    layer: nn.RNNBase, given: Padded, end: str, states: States, *, reverse: bool
+def _run_direction(
+    layer: nn.RNNBase, sequence: Padded, suffix: str, states: States, *, reverse: bool
 ) -> tuple[Tensor, States]:
-    """Return one direction of one layer: (B, T, H), and its states when each record has ended."""
+    """Return one direction of one layer: (B, T, H), and its states when each record has ended.
 
-    def linear(of: Tensor, kind: str) -> Tensor:
-        weight, bias = (getattr(layer, f"{n}_{kind}{end}", None) for n in ("weight", "bias"))
+    suffix: of the names of its weights.
+    """
+
+    def apply_linear(values: Tensor, kind: str) -> Tensor:
+        weight = getattr(layer, f"weight_{kind}{suffix}", None)
+        bias = getattr(layer, f"bias_{kind}{suffix}", None)
         assert weight is not None
-        return nn.functional.linear(of, weight, bias)
+        return nn.functional.linear(values, weight, bias)
 
-    gates, length = linear(given.padded, "ih"), given.padded.shape[1]
-    made: list[Tensor] = [states[0]] * length
+    # of all steps at once: what the input gives does not depend on the state
+    gates = apply_linear(sequence.padded, "ih")
+    length = sequence.padded.shape[1]
+    outputs: list[Tensor] = [states[0]] * length
     for step in reversed(range(length)) if reverse else range(length):
-        new = _cell(layer.mode, gates[:, step], linear(states[0], "hh"), states)
+        proposed = _run_cell(layer.mode, gates[:, step], apply_linear(states[0], "hh"), states)
         if layer.proj_size:
-            new = (linear(new[0], "hr"), *new[1:])
-        if (there := given.alive(step)) is not None:
-            new = tuple(torch.where(there, n, s) for n, s in zip(new, states, strict=True))
-        states = new
-        made[step] = states[0]
-    return torch.stack(made, 1), states
+            proposed = (apply_linear(proposed[0], "hr"), *proposed[1:])
+        has_entry = sequence.has_entry(step)
+        if has_entry is not None:  # a record that has ended, or not begun, keeps its state
+            proposed = tuple(
+                torch.where(has_entry, new, old) for new, old in zip(proposed, states, strict=True)
+            )
+        states = proposed
+        outputs[step] = states[0]
+    return torch.stack(outputs, 1), states
 
 
-def _cell(mode: str, given: Tensor, of_state: Tensor, states: States) -> States:
-    """Return the states after one step, as the documents of torch's layers have it."""
+def _run_cell(mode: str, of_input: Tensor, of_state: Tensor, states: States) -> States:
+    """Return the states after one step, as the documents of torch's layers have it.
+
+    of_input, of_state: (B, gates·H) what the weights make of the step's entry and of the state.
+    """
     if mode == "GRU":
-        (reset, update, new), (r, z, n) = given.chunk(3, 1), of_state.chunk(3, 1)
-        keep = torch.sigmoid(update + z)
-        proposed = torch.tanh(new + torch.sigmoid(reset + r) * n)
+        reset, update, new = of_input.chunk(3, 1)
+        reset_by_state, update_by_state, new_by_state = of_state.chunk(3, 1)
+        keep = torch.sigmoid(update + update_by_state)
+        proposed = torch.tanh(new + torch.sigmoid(reset + reset_by_state) * new_by_state)
+        # which is (1 − keep)·proposed + keep·state
         return ((states[0] - proposed) * keep + proposed,)
     if mode == "LSTM":
-        enter, forget, new, leave = (given + of_state).chunk(4, 1)
-        cell = torch.sigmoid(forget) * states[1] + torch.sigmoid(enter) * torch.tanh(new)
+        enter, forget, new, leave = (of_input + of_state).chunk(4, 1)
+        remembered = torch.sigmoid(forget) * states[1]
+        cell = remembered + torch.sigmoid(enter) * torch.tanh(new)
         return torch.sigmoid(leave) * torch.tanh(cell), cell
-    act = torch.relu if mode == "RNN_RELU" else torch.tanh
-    return (act(given + of_state),)
+    activation = torch.relu if mode == "RNN_RELU" else torch.tanh
+    return (activation(of_input + of_state),)
 
 
 # ---------------------------------------------------------------- in place of torch's
+
+
+# A function's code can be exchanged only for code that needs no closure. These two run with the
+# globals of torch's file and find what they call there, as an attribute of torch's function.
 
 
 def _pack(*args: Any, **kwargs: Any) -> object:
@@ -185,35 +222,39 @@ def _pad(*args: Any, **kwargs: Any) -> object:
     return vars(pad_packed_sequence)["instead"](*args, **kwargs)
 
 
-def _instead(function: Any, stand_in: Callable[..., Any]) -> Callable[..., Any]:
+def _dispatch(function: Any, stand_in: Callable[..., Any]) -> Callable[..., Any]:
     """Return what a call of torch's own function comes to: in other threads, the same as ever."""
-    kept = types.FunctionType(
+    # with the code of now: the function itself will have another one
+    original = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__
     )
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (stand_in if getattr(_OPEN, "yes", False) else kept)(*args, **kwargs)
+        is_capturing = getattr(_THREAD, "is_capturing", False)
+        return (stand_in if is_capturing else original)(*args, **kwargs)
 
     return call
 
 
-pack_padded_sequence.instead = _instead(pack_padded_sequence, packed)  # type: ignore[attr-defined]
-pad_packed_sequence.instead = _instead(pad_packed_sequence, padded)  # type: ignore[attr-defined]
+pack_padded_sequence.instead = _dispatch(pack_padded_sequence, pack)  # type: ignore[attr-defined]
+pad_packed_sequence.instead = _dispatch(pad_packed_sequence, pad)  # type: ignore[attr-defined]
 
 
-def _forward(original: Callable[..., Any]) -> Callable[..., Any]:
+def _replace_forward(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a recurrent layer's forward that runs step by step what torch's would not show."""
+
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002
         if isinstance(input, Padded):
-            return recurrent(self, input, hx)
+            return run_recurrent(self, input, hx)
         if isinstance(input, Tensor) and input.device.type in _FUSED:
-            return unfused(self, input, hx)
+            return run_unfused(self, input, hx)
         return original(self, input, hx)
 
     return forward
 
 
 @contextlib.contextmanager
-def written_out(model: nn.Module) -> Iterator[None]:
+def write_out(model: nn.Module) -> Iterator[None]:
     """Let packed sequences be padded ones under a mask, where a model has recurrent layers.
 
     The code of torch's two functions is exchanged meanwhile, and not their names: a model's file
@@ -223,24 +264,25 @@ def written_out(model: nn.Module) -> Iterator[None]:
         yield
         return
     functions: list[Any] = [pack_padded_sequence, pad_packed_sequence]
-    kinds: list[Any] = [nn.RNN, nn.LSTM, nn.GRU]
-    codes, forwards = [f.__code__ for f in functions], [kind.forward for kind in kinds]
-    _OPEN.yes = True
+    layers: list[Any] = [nn.RNN, nn.LSTM, nn.GRU]
+    codes = [function.__code__ for function in functions]
+    forwards = [layer.forward for layer in layers]
+    _THREAD.is_capturing = True
     settings = contextlib.ExitStack()
     try:
         # step by step also where nothing is packed, in place of one fused operator
         settings.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="TF32 acceleration")
         settings.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        for function, new in zip(functions, (_pack, _pad), strict=True):
-            function.__code__ = new.__code__
-        for kind, original in zip(kinds, forwards, strict=True):
-            kind.forward = _forward(original)
+        for function, replacement in zip(functions, (_pack, _pad), strict=True):
+            function.__code__ = replacement.__code__
+        for layer, original in zip(layers, forwards, strict=True):
+            layer.forward = _replace_forward(original)
         yield
     finally:
         settings.close()
-        _OPEN.yes = False
+        _THREAD.is_capturing = False
         for function, code in zip(functions, codes, strict=True):
             function.__code__ = code
-        for kind, original in zip(kinds, forwards, strict=True):
-            kind.forward = original
+        for layer, original in zip(layers, forwards, strict=True):
+            layer.forward = original

@@ -21,8 +21,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from apiece.training.clipping import torch_internals
+
 Shape: TypeAlias = tuple[int, ...]
-# Why a rule does not hold.
+# Why a rule does not hold, in the words that a user reads after the module and the operator.
 MEET = "records and what is not along them meet"
 AXES = "records meet along different axes"
 AGAIN = "a sum over the records meets the records again"
@@ -69,8 +71,10 @@ class Places:
 
 
 Layout: TypeAlias = Shared | Summed | Records | Places
-Given: TypeAlias = Layout | tuple[Layout, ...]
-SHARED, SUMMED = Shared(), Summed()
+# What a rule gives: one layout for all that the operator gives, or one for each of it.
+Layouts: TypeAlias = Layout | tuple[Layout, ...]
+SHARED = Shared()
+SUMMED = Summed()
 
 
 def axis_of(layout: Layout) -> int | None:
@@ -78,15 +82,18 @@ def axis_of(layout: Layout) -> int | None:
     return layout.axis if isinstance(layout, Records | Places) else None
 
 
-def moved(layout: Layout, axis: int) -> Layout:
+def move_records(layout: Layout, axis: int) -> Layout:
     """Return a layout with the records along another axis."""
     return replace(layout, axis=axis) if isinstance(layout, Records | Places) else layout
 
 
-def dropped(layout: Layout, dims: Iterable[int]) -> Layout:
+def drop_axes(layout: Layout, dims: Iterable[int]) -> Layout:
     """Return a layout without these axes, none of them the records'."""
     axis = axis_of(layout)
-    return layout if axis is None else moved(layout, axis - sum(d < axis for d in dims))
+    if axis is None:
+        return layout
+    dropped_before = sum(dim < axis for dim in dims)
+    return move_records(layout, axis - dropped_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,44 +108,50 @@ class Sizes:
 
     def depends(self, size: object) -> bool:
         """Return whether a size (or a number) is another one for another number of records."""
+        # Of the batch's number, a large prime, nothing else in the graph is a multiple: two
+        # captures with other numbers have shown that.
         return type(size) is int and size != 0 and size % self.batch == 0
 
     def factor(self, size: int) -> int:
         """Return size/B; raise `Unproved` where the size is no multiple of the batch's alone."""
         result = size // self.batch
+        # twice a multiple: a product of two axes along the records
         if not self.depends(size) or self.depends(result):
             raise Unproved("a size is not a multiple of the number of records")
         return result
 
-    def long(self, shape: Shape) -> list[int]:
+    def batch_axes(self, shape: Shape) -> list[int]:
         """Return the axes that are as long as the batch, or a multiple."""
         return [axis for axis, size in enumerate(shape) if self.depends(size)]
 
     def check(self, layout: Layout, shape: Shape) -> None:
         """Raise `Unproved` unless a tensor of this shape can have this layout."""
         axis = axis_of(layout)
-        if self.long(shape) != ([] if axis is None else [axis]):
+        expected_axes = [] if axis is None else [axis]
+        if self.batch_axes(shape) != expected_axes:
             raise Unproved(f"shape {shape} of what is {layout}: it changes with the records")
         rows = layout.rows if isinstance(layout, Records) else 1
         if axis is not None and self.factor(shape[axis]) != rows:
             raise Unproved(f"shape {shape} of what has {rows} places a record along axis {axis}")
 
 
-def viewed(layout: Records, old: Shape, new: Shape, sizes: Sizes) -> Records:
+def view_records(layout: Records, old: Shape, new: Shape, sizes: Sizes) -> Records:
     """Return where the records are after the entries, in their order, take another shape.
 
     As many entries come before the first step from one record to the next, and as many within it,
     as before; a new axis must hold the whole of that step.
     """
-    # `before` counts the runs through all records: entries are in row-major order before and after.
-    before, at = math.prod(old[: layout.axis]) * layout.outer, 1
+    # A run goes once through all records. Entries are in row-major order before and after, so that
+    # the number of runs stays: it is the product of all axes before the records' and of `outer`.
+    runs = math.prod(old[: layout.axis]) * layout.outer
+    entries_before = 1  # the product of the new axes before the records'
     for axis, size in enumerate(new):
         if sizes.depends(size):
-            outer, left = divmod(before, at) if at else (0, 1)
-            if left or not outer or sizes.factor(size) % outer:
+            outer, remainder = divmod(runs, entries_before) if entries_before else (0, 1)
+            if remainder or not outer or sizes.factor(size) % outer:
                 break
             return Records(axis, outer, sizes.factor(size) // outer)
-        at *= size
+        entries_before *= size
     raise Unproved(f"a view of shape {tuple(old)} as {tuple(new)} tears records apart")
 
 
@@ -151,12 +164,12 @@ def name_of(node: fx.Node) -> str:
 
 
 def operator_name(target: object) -> str:
-    """Return the same of what a node calls, or of the place that it reads."""
+    """Return the name of what a node calls, without the overload, or of what it reads."""
     packet = getattr(target, "overloadpacket", target)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
+    if not isinstance(packet, torch_internals.OverloadPacket):
         return str(target)
     name = str(packet.__name__)
-    library = packet._qualified_op_name.partition("::")[0]
+    library = torch_internals.library_of_operator(packet)
     return name if library == "aten" else f"{library}::{name}"
 
 
@@ -168,7 +181,7 @@ class Call:
     """
 
     node: fx.Node
-    layouts: dict[fx.Node, Given]
+    layouts: dict[fx.Node, Layouts]
     sizes: Sizes
 
     @property
@@ -178,11 +191,11 @@ class Call:
 
     def argument(self, name: str, default: object = None) -> Any:
         """Return an argument by the name that the schema has, or the schema's default."""
-        schema = self.node.target._schema.arguments  # type: ignore[union-attr]
-        for k, argument in enumerate(schema):
+        schema = torch_internals.schema_of(self.node.target)
+        for position, argument in enumerate(schema.arguments):
             if argument.name == name:
-                if not argument.kwarg_only and k < len(self.node.args):
-                    return self.node.args[k]
+                if not argument.kwarg_only and position < len(self.node.args):
+                    return self.node.args[position]
                 result = self.node.kwargs.get(name, argument.default_value)
                 return default if result is None else result
         return default
@@ -203,20 +216,23 @@ class Call:
     def tensors(self, *names: str) -> list[fx.Node]:
         """Return the tensors among the arguments, of all or of these names."""
         if names:
-            return [t for name in names if isinstance(t := self.argument(name), fx.Node)]
+            arguments = map(self.argument, names)
+            return [argument for argument in arguments if isinstance(argument, fx.Node)]
         nodes = self.node.all_input_nodes
-        return [n for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+        return [node for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)]
 
-    def taken(self) -> list[fx.Node]:
+    def tensors_repeated(self) -> list[fx.Node]:
         """Return the tensors among the arguments, one that stands in two places twice."""
-        given = flat([*self.node.args, *self.node.kwargs.values()])
-        tensors = [one for one in given if isinstance(one, fx.Node)]
-        return [one for one in tensors if isinstance(one.meta.get("val"), torch.Tensor)]
+        keyword_arguments = self.node.kwargs.values()
+        arguments = flatten([*self.node.args, *keyword_arguments])
+        nodes = [argument for argument in arguments if isinstance(argument, fx.Node)]
+        return [node for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)]
 
-    def out(self) -> Shape:
+    def out_shape(self) -> Shape:
         """Return the shape of what the operator gives, or of the first of several tensors."""
         value = self.node.meta["val"]
-        return tuple((value[0] if isinstance(value, list | tuple) else value).shape)
+        tensor = value[0] if isinstance(value, list | tuple) else value
+        return tuple(tensor.shape)
 
     def axis(self, dim: Any, tensor: fx.Node) -> int:
         """Return an axis from 0 on."""
@@ -226,23 +242,26 @@ class Call:
         """Return axes from 0 on; all where none is named."""
         if dims is None or (isinstance(dims, Sequence) and not dims):
             return list(range(len(self.shape(tensor))))
-        return [self.axis(d, tensor) for d in (dims if isinstance(dims, Sequence) else [dims])]
+        named = dims if isinstance(dims, Sequence) else [dims]
+        return [self.axis(dim, tensor) for dim in named]
 
-    def only_shared(self, *names: str) -> None:
+    def require_shared(self, *names: str) -> None:
         """Raise `Unproved` unless these arguments are the same for every record."""
         for name in names:
-            if any(not isinstance(self.of(t), Shared) for t in flat(self.argument(name))):
-                raise Unproved(f"{name} is not the same for every record")
+            for argument in flatten(self.argument(name)):
+                if not isinstance(self.of(argument), Shared):
+                    raise Unproved(f"{name} is not the same for every record")
 
 
-Rule: TypeAlias = Callable[[Call], Given]
+Rule: TypeAlias = Callable[[Call], Layouts]
+# By operator, without its overload.
 RULES: dict[str, Rule] = {}
 
 
-def flat(arguments: object) -> list[Any]:
+def flatten(arguments: object) -> list[Any]:
     """Return the leaves of nested lists."""
     if isinstance(arguments, list | tuple):
-        return [leaf for part in arguments for leaf in flat(part)]
+        return [leaf for part in arguments for leaf in flatten(part)]
     return [arguments]
 
 
@@ -272,17 +291,19 @@ def layout_and_tensor(call: Call, name: str = "self") -> tuple[fx.Node, Layout]:
     return tensor, call.of(tensor)
 
 
-def aligned(call: Call, *names: str) -> Layout:
+def aligned_layout(call: Call, *names: str) -> Layout:
     """Return the layout that these tensors of one shape have in common."""
-    layouts = {call.of(t) for t in call.tensors(*names)}
+    # of entries that are sums over the records, only a linear map makes a sum again
+    layouts = {call.of(tensor) for tensor in call.tensors(*names)}
     if len(layouts) != 1 or layouts == {SUMMED}:
         raise Unproved(MEET)
     return layouts.pop()
 
 
-def written(call: Call, tensors: Sequence[object]) -> Given:
-    """Return the layout of tensors of one layout, one of them written into another."""
-    layouts = {call.of(t) for t in tensors}
+def common_layout(call: Call, tensors: Sequence[object]) -> Layout:
+    """Return the one layout of tensors that are joined, or written into one another."""
+    layouts = {call.of(tensor) for tensor in tensors}
+    # of one kind, what is joined is of that kind: entries are moved, and none is made of two
     if len(layouts) == 1:
         return layouts.pop()
     if SUMMED in layouts:
@@ -290,14 +311,15 @@ def written(call: Call, tensors: Sequence[object]) -> Given:
     raise Unproved("records and what is not along them are joined")
 
 
-def within(dims: list[int], layout: Layout, what: str) -> None:
+def require_within_records(dims: list[int], layout: Layout, action: str) -> None:
     """Raise `Unproved` where the records are along one of these axes."""
     if axis_of(layout) in dims:
-        raise Unproved(f"{what} over the records")
+        raise Unproved(f"{action} over the records")
 
 
-def not_reduced(call: Call) -> None:
+def require_unreduced(call: Call) -> None:
     """Raise `Unproved` for a loss that is added up, or averaged, over its entries."""
+    # 0 stands for "none", 1 for the mean, 2 for the sum
     if call.argument("reduction", 0) != 0:
         raise Unproved("a loss is reduced over the batch; use reduction='none'")
 
@@ -306,7 +328,7 @@ def along(call: Call, name: str = "self", dim: str = "dim") -> tuple[fx.Node, La
     """Return the tensor, its layout and the axis worked along, which must not be the records'."""
     tensor, layout = layout_and_tensor(call, name)
     axis = call.axis(call.argument(dim, 0), tensor)
-    within([axis], layout, call.name.strip("_"))
+    require_within_records([axis], layout, call.name.strip("_"))
     return tensor, layout, axis
 
 
@@ -337,8 +359,9 @@ POINTWISE = words(
     geometric log_normal cauchy random hardshrink hardshrink_backward softshrink softshrink_backward
     """
 )
-# Of these the value is linear in one tensor, so that a sum over records stays one.
+# Operators that are linear in their one tensor, so that a sum over records stays one.
 _LINEAR_IN_ONE = {"neg", "clone", "detach", "alias", "_to_copy", "lift_fresh_copy", "real"}
+# Operators that draw random numbers, one for each entry.
 RANDOM = words(
     """
     bernoulli uniform normal_functional exponential native_dropout geometric log_normal cauchy
@@ -348,69 +371,79 @@ RANDOM = words(
 
 
 @rule(" ".join(POINTWISE))
-def _pointwise(call: Call) -> Given:
+def _pointwise(call: Call) -> Layouts:
     """Every entry of the output is made of the entries at its place."""
-    not_reduced(call)
-    # what a copy writes over counts for its shape alone
-    tensors = [call.argument("src")] if call.name == "copy" else call.tensors()
-    layouts = [call.of(t) for t in tensors]
+    require_unreduced(call)
+    tensors = call.tensors()
+    if call.name == "copy":  # what it writes over counts for its shape alone
+        tensors = [call.argument("src")]
+    layouts = [call.of(tensor) for tensor in tensors]
     if SUMMED in layouts:
-        return _of_sums(call)
+        if not _is_linear(call):
+            raise Unproved(USED)
+        return SUMMED
     if call.name in RANDOM:
-        drawn(call, layouts)
-    return matched(call, tensors, layouts)
+        require_own_draws(call, layouts)
+    return broadcast_layout(call, tensors, layouts)
 
 
-def matched(call: Call, tensors: list[fx.Node], layouts: list[Layout]) -> Layout:
+def broadcast_layout(call: Call, tensors: list[fx.Node], layouts: list[Layout]) -> Layout:
     """Return the layout of what is made entry by entry of tensors that are broadcast."""
-    rank, result = len(call.out()), set[Layout]()
+    rank = len(call.out_shape())
+    results: set[Layout] = set()
     for tensor, layout in zip(tensors, layouts, strict=True):
         if isinstance(layout, Records):
-            result.add(moved(layout, layout.axis + rank - len(call.shape(tensor))))
-    if len(result) > 1:
-        said = ", ".join(str(axis_of(one)) for one in sorted(result, key=str))
-        raise Unproved(f"{AXES} ({said})")
-    return result.pop() if result else SHARED
+            # axes are aligned from the last one on
+            shift = rank - len(call.shape(tensor))
+            results.add(move_records(layout, layout.axis + shift))
+    if len(results) > 1:
+        axes = ", ".join(str(axis_of(result)) for result in sorted(results, key=str))
+        raise Unproved(f"{AXES} ({axes})")
+    return results.pop() if results else SHARED
 
 
-def drawn(call: Call, layouts: list[Layout]) -> None:
+def require_own_draws(call: Call, layouts: list[Layout]) -> None:
     """Raise `Unproved` where not each record has a random number of its own."""
+    # The streams of torch are put back around a step; of another's state nobody knows.
     if call.argument("generator") is not None:
         raise Unproved("random numbers come from a generator of the model's own")
-    if not any(isinstance(one, Records) for one in layouts):
+    if not any(isinstance(layout, Records) for layout in layouts):
         raise Unproved(DRAWN)
 
 
-def _of_sums(call: Call) -> Given:
-    """A linear map of sums over records is one: with shared factors, and sums added up.
+def _is_linear(call: Call) -> bool:
+    """Return whether an operator maps its sums over records linearly, so that one comes of it.
 
-    A sum that stands in two places counts twice: times itself it is a square, which is not linear.
+    That is with shared factors, and sums added up. A sum that stands in two places counts twice:
+    times itself it is a square, which is not linear.
     """
-    layouts = [call.of(tensor) for tensor in call.taken()]
-    name, several, linear = call.name, layouts.count(SUMMED), False
+    layouts = [call.of(tensor) for tensor in call.tensors_repeated()]
+    sums = layouts.count(SUMMED)
+    name = call.name
     if name in _LINEAR_IN_ONE:
-        linear = name != "_to_copy" or call.node.meta["val"].is_floating_point()
-    elif name in ("add", "sub"):
-        linear = several == len(layouts) == 2
-    elif name == "mul":
-        linear = several == 1
-    elif name == "div":
-        numerator = isinstance(call.of(call.argument("self")), Summed)
-        linear = numerator and several == 1 and call.argument("rounding_mode") is None
-    elif name.endswith("_backward"):  # a product of the gradient and a matrix of all the rest
+        # rounding to whole numbers is not linear
+        result = call.node.meta["val"]
+        return name != "_to_copy" or bool(result.is_floating_point())
+    if name in ("add", "sub"):  # what is no sum has no share for each record
+        return sums == len(layouts) == 2
+    if name == "mul":  # by what is shared: records may not meet a sum
+        return sums == 1
+    if name == "div":
+        is_numerator = isinstance(call.of(call.argument("self")), Summed)
+        return is_numerator and sums == 1 and call.argument("rounding_mode") is None
+    if name.endswith("_backward"):  # a product of the gradient and a matrix of all the rest
         gradient = call.argument("grad_output", call.argument("grad_out"))
-        linear = isinstance(call.of(gradient), Summed) and several == 1
-    elif name == "masked_fill":
-        linear = isinstance(call.of(call.argument("mask")), Shared) and several == 1
-        linear = linear and is_zero_number(call.argument("value"))
-    elif name == "where":
-        both = [call.argument("self"), call.argument("other")]
-        linear = isinstance(call.of(call.argument("condition")), Shared) and all(
-            isinstance(call.of(one), Summed) or is_zero(one) for one in both
+        return isinstance(call.of(gradient), Summed) and sums == 1
+    if name == "masked_fill":  # times a shared matrix of zeros and ones
+        is_shared = isinstance(call.of(call.argument("mask")), Shared)
+        return is_shared and sums == 1 and is_zero_number(call.argument("value"))
+    if name == "where":  # entries of sums, or zeros, chosen by what is shared
+        is_shared = isinstance(call.of(call.argument("condition")), Shared)
+        choices = [call.argument("self"), call.argument("other")]
+        return is_shared and all(
+            isinstance(call.of(choice), Summed) or is_zero(choice) for choice in choices
         )
-    if not linear:
-        raise Unproved(USED)
-    return SUMMED
+    return False
 
 
 def is_zero_number(value: object) -> bool:
@@ -425,17 +458,22 @@ def is_zero(tensor: object) -> bool:
     name = name_of(tensor)
     if name in ("zeros", "new_zeros", "zeros_like"):
         return True
-    return name in ("full", "new_full", "scalar_tensor") and bool(tensor.args[-1] == 0)
+    if name in ("full", "new_full", "scalar_tensor"):
+        value = tensor.args[-1]
+        return bool(value == 0)
+    return False
 
 
 # ---------------------------------------------------------------- made anew
 
+# Operators that give a tensor of one value everywhere.
 SHAPES = words(
     """
     full zeros ones new_full new_zeros new_ones scalar_tensor full_like zeros_like ones_like
     _efficientzerotensor
     """
 )
+# Operators that give memory as it was found.
 UNFILLED = words(
     """
     empty empty_like new_empty empty_strided new_empty_strided empty_permuted
@@ -458,7 +496,12 @@ def is_filled(node: fx.Node) -> bool:
     """Return whether all that is done to an unfilled tensor is to fill it, or to take its shape."""
     for user in node.users:
         name = name_of(user)
-        elsewhere = node in (*user.args[1:], *user.kwargs.values())
-        if name not in _FILLS or elsewhere or (name == "bernoulli" and len(user.args) < 2):
+        if name not in _FILLS:
+            return False
+        # in any place but the first its values are read
+        if node in user.args[1:] or node in user.kwargs.values():
+            return False
+        # without a probability of its own it takes its tensor's values for them
+        if name == "bernoulli" and len(user.args) < 2:
             return False
     return True

@@ -26,15 +26,19 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import nn
 
-from apiece.training.clipping.ambient import is_highest
+from apiece.training.clipping import torch_internals
+from apiece.training.clipping.ambient import computes_in_single
 from apiece.training.clipping.libraries import PYTHON, is_of_a_library, library_named
 
+# From a stream, a hash or a lock to its state, in a form that can be compared.
+ReadState: TypeAlias = Callable[[Any], object]
+# Types whose values nothing can change: they are compared as such, and nothing is within them.
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice, torch.dtype)
 
 
@@ -43,20 +47,20 @@ def walk(
     within: Callable[[Any], Iterable[object]],
     further: Callable[[], Iterable[object]] = tuple,
 ) -> Iterator[tuple[Any, int | None]]:
-    """Yield what `within` leads to, outer values first; with its place, what came before.
+    """Yield what `within` leads to, outer values first; with its number, what came before.
 
     further: asked for more, as long as there is some, where nothing is left.
     """
-    places: dict[int, int] = {}
+    numbers: dict[int, int] = {}  # by id, in the order in which values come
     alive: list[object] = []  # an id stands for its value only while that lives
     waiting = [*reversed(roots)]
     while waiting:
         value = waiting.pop()
-        plain = isinstance(value, PLAIN)
-        place = None if plain else places.get(id(value))
-        yield value, place
-        if place is None and not plain:
-            places[id(value)] = len(alive)
+        is_plain = isinstance(value, PLAIN)
+        number = None if is_plain else numbers.get(id(value))
+        yield value, number
+        if number is None and not is_plain:
+            numbers[id(value)] = len(alive)
             alive.append(value)
             waiting += reversed(list(within(value)))
         waiting = waiting or [*reversed(list(further()))]
@@ -78,23 +82,32 @@ _BY_NAME = {"torch", "numpy"}
 _CLOSED = {"logging", "_io", "re"}
 # Libraries whose objects move as a run goes on: the Trainer, its loops, its loggers.
 _OF_RUNS = {"lightning", "lightning_fabric", "pytorch_lightning"}
-# What a LightningModule tells of its Trainer.
-_TOLD_BY_RUNS = {"trainer", "fabric", "current_epoch", "global_step", "global_rank"}
+# Attributes of a LightningModule that say something of its Trainer.
+_ATTRIBUTES_OF_RUNS = {"trainer", "fabric", "current_epoch", "global_step", "global_rank"}
+# What a class holds that is code, and is looked at when something names it.
 _CODE = (types.FunctionType, property, classmethod, staticmethod, functools.cached_property)
+# Names by which code reaches attributes that it does not name: from there on every name counts.
 _DYNAMIC = {"getattr", "vars", "eval", "exec", "globals", "__dict__", "attrgetter", "methodcaller"}
+# Stands after what an object holds, and for what is not there: no value of anybody's.
 _END = object()
 
 
 class Binding:
-    """A name in a module's attributes, a class or the globals of a file; and how it is told."""
+    """A name in a module's attributes, a class or the globals of a file.
 
-    def __init__(self, holder: Any, name: str, said: str) -> None:
-        self._holder, self._name, self.said = holder, name, said
+    label: how messages name it.
+    """
+
+    def __init__(self, holder: Any, name: str, label: str) -> None:
+        self._holder = holder
+        self._name = name
+        self.label = label
 
     def get(self) -> Any:
         """Return what is there, None where there is nothing."""
         holder = self._holder
-        return (vars(holder) if isinstance(holder, type) else holder).get(self._name)
+        names = vars(holder) if isinstance(holder, type) else holder
+        return names.get(self._name)
 
     def put(self, value: object) -> None:
         """Let another value be there."""
@@ -112,76 +125,134 @@ class Watch:
     code nothing is followed. It is asked at every call, and so must cost less than a small step.
 
     classes: of named tuples among inputs and targets, whose methods a forward may call. key: what a
-    graph of model and loss depends on besides tensors' values. moving: what could not
-    be watched, if anything.
+    graph of model and loss depends on besides tensors' values. moving: what could not be watched,
+    if anything. changed: after `undo_changes`, what has changed, as messages name it; bindings:
+    those of it that are names.
     """
 
     def __init__(self, model: nn.Module, loss_fn: object, *classes: type) -> None:
-        self._paths = {id(m): name for name, m in model.named_modules()}
-        self._alive: list[Any] = []  # an id stands for its value only while that lives
-        self._mappings: list[Any] = []  # dicts, and what classes hold
+        self.moving = ""
+        self.changed: list[str] = []
+        self.bindings: dict[str, Binding] = {}
+        self._paths = {id(module): name for name, module in model.named_modules()}
+        self._model_buffers = set(map(id, model.buffers()))
+        # An id stands for its value only while that lives.
+        self._alive: list[Any] = []
+
+        # What the walk has found, by how a change of it is seen.
+        # Dicts, and what classes hold.
+        self._mappings: list[Any] = []
+        # Lists, sets and deques.
         self._lists: list[Any] = []
+        # Values in slots, in C or in cells of closures, by what the collector sees of them.
         self._objects: list[object] = []
         self._functions: list[types.FunctionType] = []
-        self._calls: list[Callable[[], object]] = []  # of weak references and context variables
-        self._buffers: list[Any] = []  # memory that holds no Python values
-        self._spaces: dict[int, tuple[Any, set[str]]] = {}  # globals, and those that code names
-        self._owners: dict[int, tuple[Any, str]] = {}  # of a mapping: whose it is, as it is told
-        self._open: list[tuple[Any, bool]] = []  # classes and modules, whose names are yet to come
-        self._told: set[tuple[int, str]] = set()  # of these, the names that have come
-        self._closed: list[tuple[str, object]] = []  # libraries' objects, by what holds them
-        self._makers: set[type] = set()  # classes that code can reach, and so make instances of
-        self._attributes = {"forward", "backward", "setup_context", "jvp", "vmap"}  # torch calls
-        self._makes_any = False  # whether code may make another instance of any class
-        self.moving = ""
-        self._own = set(map(id, model.buffers()))
-        self._streams: list[tuple[Any, Callable[[Any], object]]] = []
-        self.changed: list[str] = []
-        self.places: dict[str, Binding] = {}
-        marks = tuple(self._marks([model, loss_fn, *classes, *hooks()]))
-        spaces = ((h, sorted(n)) for h, n in self._spaces.values())
-        self._bytes = list(map(memory_of, self._buffers))
-        named = (_mark(here.get(name)) for here, names in spaces for name in names)
-        self._states = self._states_of_streams()
-        self.key = (marks, *named, *self._bytes, *map(repr, self._states), *ambient())
-        self._globals = [functools.partial(map, h.get, sorted(n)) for h, n in self._spaces.values()]
-        self._empty = [m for m in self._mappings if not m]  # most of a module's, at no cost
-        self._full = [m for m in self._mappings if m]
-        self._values = [m.values() for m in self._full]
-        self._odd = [m for m in self._full if not all(isinstance(k, PLAIN) for k in m)]
-        odd = set(map(id, self._odd))
-        self._even = [m for m in self._full if id(m) not in odd]
-        self._keys = [*itertools.chain.from_iterable(self._even)]
-        self._ambient = ambient()
-        self._lengths, self._before = self._sizes(), list(self._contents())
+        # Of weak references, context variables and loggers: what they give now.
+        self._calls: list[Callable[[], object]] = []
+        # Memory that holds no Python values.
+        self._memories: list[Any] = []
+        # Globals of a file, by their id, and those of their names that code has.
+        self._globals: dict[int, tuple[Any, set[str]]] = {}
+        # Generators, hashes and locks, and how their state is read.
+        self._streams: list[tuple[Any, ReadState]] = []
+        # By the id of a mapping: whose it is, and how messages name it.
+        self._owners: dict[int, tuple[Any, str]] = {}
 
-    def unchanged(self) -> bool:
+        # What the walk knows of code, on its way.
+        # Classes and modules, whose names are yet to come, and whether a module is a library's.
+        self._open: list[tuple[Any, bool]] = []
+        # Of these, by id: the names that have come.
+        self._walked: set[tuple[int, str]] = set()
+        # Libraries' objects that are looked into once code names the attribute that holds them.
+        self._put_off: list[tuple[str, object]] = []
+        # Classes that code can reach, and so make instances of.
+        self._makers: set[type] = set()
+        # Whether code may make another instance of any class.
+        self._makes_any = False
+        # Attributes that code names; the first ones torch calls.
+        self._attributes = {"forward", "backward", "setup_context", "jvp", "vmap"}
+
+        roots = [model, loss_fn, *classes, *torch_internals.global_hooks()]
+        marks = tuple(self._marks(roots))
+        self._contents_of_memory = list(map(memory_of, self._memories))
+        self._states = self._states_of_streams()
+        marks_of_globals = [
+            _mark(space.get(name))
+            for space, names in self._globals.values()
+            for name in sorted(names)
+        ]
+        self.key = (
+            marks,
+            *marks_of_globals,
+            *self._contents_of_memory,
+            *map(repr, self._states),
+            *ambient(),
+        )
+        self._prepare_comparison()
+
+    def _prepare_comparison(self) -> None:
+        """Note all contents as they are, in the form in which they are compared fastest."""
+        self._read_globals = [
+            functools.partial(map, space.get, sorted(names))
+            for space, names in self._globals.values()
+        ]
+        # most of a module's dicts are empty, and compared at no cost
+        self._empty = [mapping for mapping in self._mappings if not mapping]
+        self._full = [mapping for mapping in self._mappings if mapping]
+        self._values = [mapping.values() for mapping in self._full]
+        # Keys that are plain are compared by value, in one list; others by identity.
+        self._with_objects_for_keys: list[Any] = []
+        self._with_plain_keys: list[Any] = []
+        for mapping in self._full:
+            if all(isinstance(key, PLAIN) for key in mapping):
+                self._with_plain_keys.append(mapping)
+            else:
+                self._with_objects_for_keys.append(mapping)
+        self._keys = self._read_keys()
+        self._ambient = ambient()
+        self._lengths = self._read_lengths()
+        self._contents = list(self._read_contents())
+
+    def is_unchanged(self) -> bool:
         """Return whether everything is the very same object as it was."""
+        # `map` ends with the shorter of both: lengths are compared before, and `_END` stands where
+        # an object's contents end.
+        # The order is by cost: what is cheap, and changes most, comes first.
         return (
-            self._sizes() == self._lengths
+            self._read_lengths() == self._lengths
             and not any(self._empty)
-            and [*itertools.chain.from_iterable(self._even)] == self._keys
-            and all(map(operator.is_, self._contents(), self._before))
+            and self._read_keys() == self._keys
+            and all(map(operator.is_, self._read_contents(), self._contents))
             and self._ambient == ambient()
-            and (not self._buffers or list(map(memory_of, self._buffers)) == self._bytes)
+            and (
+                not self._memories
+                or list(map(memory_of, self._memories)) == self._contents_of_memory
+            )
             and (not self._streams or self._states_of_streams() == self._states)
         )
 
     def _states_of_streams(self) -> list[object]:
-        return [read(one) for one, read in self._streams]
+        """Return the states of generators, hashes and locks."""
+        return [read(stream) for stream, read in self._streams]
 
-    def _sizes(self) -> list[int]:
+    def _read_keys(self) -> list[object]:
+        """Return the keys of dicts whose keys are all plain."""
+        return [*itertools.chain.from_iterable(self._with_plain_keys)]
+
+    def _read_lengths(self) -> list[int]:
+        """Return the lengths of what holds others."""
         return [*map(len, self._full), *map(len, self._lists)]
 
-    def _contents(self) -> Iterator[object]:
+    def _read_contents(self) -> Iterator[object]:
         """Return all contents, one after the other."""
-        some, functions = itertools.chain.from_iterable, self._functions
+        chain = itertools.chain.from_iterable
+        functions = self._functions
         return itertools.chain(
-            some(self._odd),
-            some(self._values),
-            some(self._lists),
-            some((*gc.get_referents(one), _END) for one in self._objects),
-            some(read() for read in self._globals),
+            chain(self._with_objects_for_keys),
+            chain(self._values),
+            chain(self._lists),
+            chain((*gc.get_referents(value), _END) for value in self._objects),
+            chain(read() for read in self._read_globals),
             map(operator.attrgetter("__code__"), functions),
             map(operator.attrgetter("__defaults__"), functions),
             map(operator.attrgetter("__kwdefaults__"), functions),
@@ -193,10 +264,10 @@ class Watch:
 
     def _marks(self, roots: list[object]) -> Iterator[Hashable]:
         """Yield what tells each value from others, outer ones first."""
-        for value, place in walk(roots, self._within, self._named):
-            if place is not None:
-                yield place
-            elif id(value) in self._own:
+        for value, number in walk(roots, self._within, self._named):
+            if number is not None:
+                yield number
+            elif id(value) in self._model_buffers:
                 yield value.shape, value.dtype, value.device  # one of another value is taken
             else:
                 yield _mark(value)
@@ -206,16 +277,11 @@ class Watch:
         self._alive.append(value)
         kind = type(value)
         if isinstance(value, torch.Tensor):
-            return [value.__dict__] if kind in (torch.Tensor, nn.Parameter) else []
+            # values of tensors are the graph's inputs, or its constants, and no part of the key
+            is_plain = kind in (torch.Tensor, nn.Parameter)
+            return [value.__dict__] if is_plain else []
         if isinstance(value, nn.Module):
-            if (read := state_reader(value)) is not None:
-                self._streams.append((value, read))
-            path = self._paths.get(id(value), "loss_fn") or kind.__name__
-            self._owners[id(value.__dict__)] = value, path
-            for key, inner in value.__dict__.items():
-                if not (key.startswith("_") and _is_a_layer_of_torch(value)):
-                    self._owners.setdefault(id(inner), (None, f"{path}.{key.removeprefix('_')}"))
-            return [value.__dict__, kind]
+            return self._within_module(value)
         if isinstance(value, types.FunctionType):
             return self._within_function(value)
         if isinstance(value, type):
@@ -224,29 +290,54 @@ class Watch:
             self._open.append((value, is_of_a_library(value)))
             return []
         if isinstance(value, dict | types.MappingProxyType):
-            self._mappings.append(value)
-            self._note_classes(value.values())
-            own = [] if type(value) in (dict, collections.OrderedDict) else _attributes(value)
-            held = list(value.values())
-            owner, _ = self._owners.get(id(value), (None, ""))
-            if isinstance(owner, nn.Module) and not is_of_a_library(type(owner)):
-                held = [inner for key, inner in value.items() if not self._is_put_off(key, inner)]
-            return [*held, *(k for k in value if not isinstance(k, PLAIN)), *own]
+            return self._within_mapping(value)
         if isinstance(value, list | set | collections.deque):
             self._lists.append(value)
             self._note_classes(value)
             return [*value, *_attributes(value)]
-        if isinstance(value, weakref.ref):
+        if isinstance(value, weakref.ref):  # which may come to nothing
             self._calls.append(value)
             return [value()]
         if isinstance(value, contextvars.ContextVar):
             self._calls.append(functools.partial(value.get, None))
             return [value.get(None)]
         if isinstance(value, functools._lru_cache_wrapper):
-            return [value.__wrapped__]
+            return [value.__wrapped__]  # what it remembers follows from that
         if has_memory(value):
-            self._buffers.append(value)
+            self._memories.append(value)
             return []
+        return self._within_object(value)
+
+    def _within_module(self, module: nn.Module) -> list[object]:
+        """Note whose a module's attributes are, and its state outside of Python if it has one."""
+        if (read := state_reader(module)) is not None:
+            self._streams.append((module, read))
+        path = self._paths.get(id(module), "loss_fn") or type(module).__name__
+        self._owners[id(module.__dict__)] = module, path
+        # dicts and lists among the attributes, such as `_buffers`, are named by the attribute
+        for key, value in module.__dict__.items():
+            if not (key.startswith("_") and _is_layer_of_torch(module)):
+                label = f"{path}.{key.removeprefix('_')}"
+                self._owners.setdefault(id(value), (None, label))
+        return [module.__dict__, type(module)]
+
+    def _within_mapping(self, mapping: Any) -> list[object]:
+        """Note a dict; return its values, and those of its keys that are objects."""
+        self._mappings.append(mapping)
+        self._note_classes(mapping.values())
+        is_plain = type(mapping) in (dict, collections.OrderedDict)
+        attributes = [] if is_plain else _attributes(mapping)
+        # Of a user's module, libraries' objects wait until code names the attribute.
+        values = list(mapping.values())
+        owner, _ = self._owners.get(id(mapping), (None, ""))
+        if isinstance(owner, nn.Module) and not is_of_a_library(type(owner)):
+            values = [value for key, value in mapping.items() if not self._is_put_off(key, value)]
+        keys = [key for key in mapping if not isinstance(key, PLAIN)]
+        return [*values, *keys, *attributes]
+
+    def _within_object(self, value: Any) -> list[object]:
+        """Note an object of no container's type, by what shows its state."""
+        kind = type(value)
         if isinstance(value, Iterator) and kind.__module__ in ("builtins", "itertools"):
             self.moving = self.moving or f"a {kind.__name__} is held, which moves as it is read"
         if has_hidden_state(value):
@@ -255,23 +346,23 @@ class Watch:
             self._streams.append((value, read))
             return []
         if isinstance(value, logging.Logger):
-            self._calls += [
-                value.getEffectiveLevel,
-                lambda: (value.disabled, value.manager.disable),
-            ]
-        if _closed_by(kind) in _CLOSED | _OF_RUNS or isinstance(value, OPAQUE):
+            # whether it writes is a branch in the code that calls it
+            self._calls.append(value.getEffectiveLevel)
+            self._calls.append(lambda: (value.disabled, value.manager.disable))
+        package = _package_of(kind)
+        if package in _CLOSED | _OF_RUNS or isinstance(value, OPAQUE):
             return []
+        # A cell, an instance with slots, an object in C: by what the collector sees of it.
         self._objects.append(value)
-        if _closed_by(kind) == "torch" and hasattr(
-            value, "__dict__"
-        ):  # it may keep what it works out
+        if package == "torch" and hasattr(value, "__dict__"):  # it may keep what it works out
             self._owners.setdefault(id(value.__dict__), (value, kind.__name__))
         referents = gc.get_referents(value)
         if not isinstance(value, types.CellType):
-            self._note_classes(one for one in referents if one is not kind)
+            self._note_classes(referent for referent in referents if referent is not kind)
         return [*_attributes(value), *referents]
 
     def _note_classes(self, values: Iterable[object]) -> None:
+        """Note the classes among values that code can reach."""
         self._makers.update(value for value in values if isinstance(value, type))
 
     def _is_put_off(self, key: str, value: object) -> bool:
@@ -282,89 +373,117 @@ class Watch:
         """
         if isinstance(value, (torch.Tensor, nn.Module, np.ndarray, *OPAQUE, *PLAIN)):
             return False
-        if _closed_by(type(value)) not in _BY_NAME | _OF_RUNS:
+        if _package_of(type(value)) not in _BY_NAME | _OF_RUNS:
             return False
-        self._closed.append((key.lstrip("_"), value))
+        self._put_off.append((key.lstrip("_"), value))
         return True
 
-    def _opened(self) -> Iterator[object]:
+    def _named_since(self) -> Iterator[object]:
         """Yield libraries' objects whose keys code has named since; note a run's that is read."""
-        known = self._attributes
-        every = known >= _DYNAMIC
-        waiting, self._closed = self._closed, []
+        attributes = self._attributes
+        waiting = self._put_off
+        self._put_off = []
         for key, value in waiting:
-            of_a_run = _closed_by(type(value)) in _OF_RUNS
-            if of_a_run and (key in known or (key == "trainer" and known & _TOLD_BY_RUNS)):
-                kind = type(value).__name__
-                self.moving = self.moving or f"a {kind} of Lightning is read, which moves"
-            elif not of_a_run and (every or key in known):
+            is_named = key in attributes
+            if _package_of(type(value)) in _OF_RUNS:
+                if is_named or (key == "trainer" and attributes & _ATTRIBUTES_OF_RUNS):
+                    kind = type(value).__name__
+                    self.moving = self.moving or f"a {kind} of Lightning is read, which moves"
+                    continue
+            elif is_named or attributes >= _DYNAMIC:
                 yield value
-            else:
-                self._closed.append((key, value))
+                continue
+            self._put_off.append((key, value))
 
     def _within_function(self, function: types.FunctionType) -> list[object]:
+        """Note a user's function and what its code names; a library's has but what it was given."""
+        cells = function.__closure__ or ()
         if is_of_a_library(function):
-            return [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__]
+            return [*cells, function.__defaults__, function.__kwdefaults__]
         self._functions.append(function)
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        self._note_classes(content_of(cell) for name, cell in cells if name != "__class__")
-        here, (names, attributes, imports) = function.__globals__, _named_by(function.__code__)
+        # `__class__` is the class that a method stands in, of which it makes no instance.
+        for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+            if name != "__class__":
+                self._note_classes([content_of(cell)])
+        space = function.__globals__
+        names, attributes, imports = _names_of(function.__code__)
         self._attributes |= attributes
-        if _DYNAMIC & (names | attributes):
+        if _DYNAMIC & (names | attributes):  # that all of them are there says so to all code
             self._attributes |= _DYNAMIC
-        known = names & here.keys()
-        if "globals" in names:
-            known |= {n for n, v in here.items() if isinstance(v, PLAIN) or n in attributes}
-        self._spaces.setdefault(id(here), (here, set()))[1].update(known)
-        self._note_classes(here[name] for name in known)
+        read = names & space.keys()
+        if "globals" in names:  # plain values, and what is named anywhere in the function
+            read |= {n for n, v in space.items() if isinstance(v, PLAIN) or n in attributes}
+        _, names_of_space = self._globals.setdefault(id(space), (space, set()))
+        names_of_space.update(read)
+        self._note_classes(space[name] for name in read)
         if "type" in names or "__class__" in attributes:
             self._makes_any = True
-        imported = (sys.modules.get(name) for name in imports)
-        environ = [os.environ] if "getenv" in names | attributes else []
         return [
-            *(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__,
-            function.__dict__, *(here[n] for n in sorted(known)), *imported, *environ,
-        ]  # fmt: skip
+            *cells,
+            function.__defaults__,
+            function.__kwdefaults__,
+            function.__dict__,
+            *(space[name] for name in sorted(read)),
+            *(sys.modules.get(name) for name in imports),
+            *([os.environ] if "getenv" in names | attributes else []),
+        ]
 
     def _within_class(self, owner: type) -> list[object]:
+        """Note what a user's class holds; its code is looked at when something names it."""
         if is_of_a_library(owner):
-            return [one for one in owner.__mro__[1:] if not is_of_a_library(one)]
-        self._mappings.append(vars(owner))
-        self._owners[id(self._mappings[-1])] = owner, owner.__qualname__
+            return [base for base in owner.__mro__[1:] if not is_of_a_library(base)]
+        mapping = vars(owner)
+        self._mappings.append(mapping)  # and so alive: `vars` makes a new view at each call
+        self._owners[id(mapping)] = owner, owner.__qualname__
         self._open.append((owner, False))
-        held = [v for k, v in vars(owner).items() if k not in NOTED and not isinstance(v, _CODE)]
-        return [*held, *owner.__mro__[1:], type(owner)]
+        values = [
+            value
+            for key, value in mapping.items()
+            if key not in NOTED and not isinstance(value, _CODE)
+        ]
+        return [*values, *owner.__mro__[1:], type(owner)]
 
     def _named(self) -> Iterator[object]:
         """Yield what code names of classes and modules that were met, and was not yet walked."""
-        yield from self._opened()
-        known = self._attributes
-        every = known >= _DYNAMIC
+        yield from self._named_since()
         for owner, of_library in list(self._open):
             held = vars(owner)
-            if isinstance(owner, type):
-                code = [k for k, v in held.items() if isinstance(v, _CODE)]
-                names = [k for k in code if every or k.startswith("__") or k in known]
-                if self._is_never_made(owner):
-                    names = [name for name in names if name != "__init__"]
-            else:
-                own = every and not of_library
-                names = sorted(k for k in held if k in known or (own and not k.startswith("__")))
-            for name in names:
+            for name in self._names_of_owner(owner, of_library):
                 value = held[name]
                 if value is sys.modules:
                     continue
                 if of_library and callable(value) and is_of_a_library(value):
                     continue
                 if not isinstance(owner, type) and not of_library:
-                    self._spaces.setdefault(id(held), (held, set()))[1].add(name)
-                if not isinstance(value, PLAIN) and (id(owner), name) not in self._told:
-                    self._told.add((id(owner), name))
+                    _, names_of_space = self._globals.setdefault(id(held), (held, set()))
+                    names_of_space.add(name)
+                if not isinstance(value, PLAIN) and (id(owner), name) not in self._walked:
+                    self._walked.add((id(owner), name))
                     self._note_classes([value])
                     yield value
 
+    def _names_of_owner(self, owner: Any, of_library: bool) -> list[str]:
+        """Return the names of a class, or a module, that code may use."""
+        attributes = self._attributes
+        uses_any = attributes >= _DYNAMIC
+        held = vars(owner)
+        if not isinstance(owner, type):
+            uses_any = uses_any and not of_library
+            return sorted(
+                name
+                for name in held
+                if name in attributes or (uses_any and not name.startswith("__"))
+            )
+        names = [name for name, value in held.items() if isinstance(value, _CODE)]
+        # What begins with two underscores is called by Python itself, whoever names it.
+        names = [n for n in names if uses_any or n.startswith("__") or n in attributes]
+        if self._is_never_made(owner):
+            names = [name for name in names if name != "__init__"]
+        return names
+
     def _is_never_made(self, owner: type) -> bool:
         """Return whether no code that is walked makes modules of a class: they are only held."""
+        # A module's `__init__` is long, and what it names would be watched for nothing.
         if self._makes_any or not issubclass(owner, nn.Module):
             return False
         return not any(issubclass(maker, owner) for maker in self._makers)
@@ -372,45 +491,65 @@ class Watch:
     # ------------------------------------------------------------ what a forward writes
 
     @contextlib.contextmanager
-    def restored(self) -> Iterator[None]:
+    def undo_changes(self) -> Iterator[None]:
         """Put everything back that changes meanwhile; note what did."""
-        cells = [one for one in self._objects if isinstance(one, types.CellType)]
         streams = self._states_of_streams()
-        mappings = [(m, dict(m)) for m in self._mappings]
-        lists = [(one, [*one]) for one in self._lists]
-        spaces = [(here, {n: here[n] for n in names}) for here, names in self._spaces.values()]
-        contents = [(cell, content_of(cell)) for cell in cells]
-        self.changed, self.places = [], {}
+        mappings = [(mapping, dict(mapping)) for mapping in self._mappings]
+        lists = [(values, [*values]) for values in self._lists]
+        spaces = [
+            (space, {name: space[name] for name in names})
+            for space, names in self._globals.values()
+        ]
+        cells = [
+            (value, content_of(value))
+            for value in self._objects
+            if isinstance(value, types.CellType)
+        ]
+        self.changed = []
+        self.bindings = {}
         try:
             yield
         finally:
+            # What has a name comes first: of it `bindings` can be made.
             for mapping, content in mappings:
-                self._put_back(mapping, content)
-            for here, content in spaces:
-                for name in [n for n in content if here.get(n) is not content[n]]:
-                    here[name] = content[name]
-                    self._note(Binding(here, name, name))
-            for one, items in lists:
-                if len(one) != len(items) or any(map(operator.is_not, one, items)):
-                    one.clear()
-                    (one.update if isinstance(one, set) else one.extend)(items)
-                    self._tell(one)
-            for cell, held in contents:
-                if content_of(cell) is not held:
-                    cell.cell_contents = held
-                    self._tell(cell)
+                self._restore_mapping(mapping, content)
+            for space, content in spaces:
+                for name in [n for n in content if space.get(n) is not content[n]]:
+                    space[name] = content[name]
+                    self._note_binding(Binding(space, name, name))
+            for values, items in lists:
+                self._restore_list(values, items)
+            for cell, item in cells:
+                if content_of(cell) is not item:
+                    cell.cell_contents = item
+                    self._note_change(cell)
             if streams != self._states_of_streams():
                 self.changed.append("a generator that the model or the loss holds, or a stream")
-            if not self.unchanged():
-                self._tell(None)
+            if not self.is_unchanged():  # what cannot be put back
+                self._note_change(None)
 
-    def _put_back(self, mapping: Any, content: dict[Any, Any]) -> None:
+    def _restore_list(self, values: Any, items: list[object]) -> None:
+        """Let a list, a set or a deque hold what it held."""
+        differs = any(map(operator.is_not, values, items))
+        if len(values) == len(items) and not differs:
+            return
+        values.clear()
+        fill = values.update if isinstance(values, set) else values.extend
+        fill(items)
+        self._note_change(values)
+
+    def _restore_mapping(self, mapping: Any, content: dict[Any, Any]) -> None:
+        """Let a dict or a class hold what it held, in the same order."""
         moved = [
-            k for k in {**content, **mapping} if mapping.get(k, _END) is not content.get(k, _END)
+            key
+            for key in {**content, **mapping}
+            if mapping.get(key, _END) is not content.get(key, _END)
         ]
-        owner, _ = self._owners.get(id(mapping), (None, ""))
+        owner, path = self._owners.get(id(mapping), (None, ""))
         if isinstance(owner, type):
-            moved = [k for k in moved if not k.startswith(("__", "_abc_", "_torchdynamo"))]
+            # Python's notes on a class, and a compiler's
+            notes = ("__", "_abc_", torch_internals.COMPILER_NOTES)
+            moved = [key for key in moved if not key.startswith(notes)]
             for key in moved:
                 if key in content:
                     setattr(owner, key, content[key])
@@ -419,36 +558,44 @@ class Watch:
         elif moved or list(mapping) != list(content):
             mapping.clear()
             mapping.update(content)
-        if owner is None and moved:
-            self._tell(mapping)
-        for key in () if owner is None or _is_a_layer_of_torch(owner) else moved:
-            held = owner if isinstance(owner, type) else mapping
-            self._note(Binding(held, key, f"{self._owners[id(mapping)][1]}.{key}"))
+        if owner is None:
+            if moved:
+                self._note_change(mapping)
+        elif not _is_layer_of_torch(owner):
+            holder = owner if isinstance(owner, type) else mapping
+            for key in moved:
+                self._note_binding(Binding(holder, key, f"{path}.{key}"))
 
-    def _note(self, place: Binding) -> None:
-        self.changed.append(place.said)
-        self.places[place.said] = place
+    def _note_binding(self, binding: Binding) -> None:
+        """Note that a name was given another value."""
+        self.changed.append(binding.label)
+        self.bindings[binding.label] = binding
 
-    def _tell(self, holder: object) -> None:
-        said = self._owners.get(id(holder), (None, "something that the model or the loss holds"))[1]
-        self.changed += [said] if said else []
+    def _note_change(self, holder: object) -> None:
+        """Note that what holds other values has changed, where it has no name of its own."""
+        unknown = None, "something that the model or the loss holds"
+        _, label = self._owners.get(id(holder), unknown)
+        if label:
+            self.changed.append(label)
 
 
-def _is_a_layer_of_torch(module: object) -> bool:
+def _is_layer_of_torch(module: object) -> bool:
     """Return whether changes are torch's own: recurrent layers note which weights they hold."""
     return isinstance(module, nn.Module) and type(module).__module__.startswith("torch.nn.modules.")
 
 
-def _closed_by(kind: type) -> str | None:
-    """Return which library's class this is, by what decides how its objects are looked into."""
-    name = library_named(kind)
-    return str(kind.__module__).partition(".")[0] if name == PYTHON else name
+def _package_of(kind: type) -> str | None:
+    """Return the library of a class, of Python's own the package: `logging`, `re`."""
+    library = library_named(kind)
+    if library == PYTHON:
+        return str(kind.__module__).partition(".")[0]
+    return library
 
 
 def _attributes(value: object) -> list[Any]:
     """Return the attributes of an object, as one dict, where it has any."""
-    held = getattr(value, "__dict__", None)
-    return [held] if isinstance(held, dict) else []
+    attributes = getattr(value, "__dict__", None)
+    return [attributes] if isinstance(attributes, dict) else []
 
 
 def has_memory(value: object) -> bool:
@@ -460,25 +607,17 @@ def has_memory(value: object) -> bool:
     return True
 
 
-def memory_of(value: Any, most: int = sys.maxsize) -> Hashable:
-    """Return what tells the contents of memory from others; of more than `most` bytes, its form."""
+def memory_of(value: Any) -> Hashable:
+    """Return what tells the contents of memory from others: shape, type and bytes."""
     memory = value if isinstance(value, np.ndarray) else memoryview(value)
     if isinstance(memory, np.ndarray) and memory.dtype.hasobject:
-        return repr(memory.tolist())
-    form = memory.shape, getattr(memory, "dtype", None)
-    return (*form, digest(memory.tobytes())) if memory.nbytes <= most else form
+        return repr(memory.tolist())  # whose bytes are addresses
+    return memory.shape, getattr(memory, "dtype", None), digest(memory.tobytes())
 
 
 def digest(data: bytes) -> bytes:
     """Return a hash, the same for no other bytes."""
     return hashlib.blake2b(data, digest_size=16).digest()
-
-
-def hooks() -> list[object]:
-    """Return the hooks that torch runs for every module."""
-    of: Any = nn.modules.module
-    return [of._global_forward_hooks, of._global_forward_pre_hooks,
-            of._global_backward_hooks, of._global_backward_pre_hooks]  # fmt: skip
 
 
 def ambient() -> tuple[Hashable, ...]:
@@ -491,14 +630,14 @@ def ambient() -> tuple[Hashable, ...]:
         torch.get_autocast_dtype("cpu"),
         torch.get_autocast_dtype("cuda"),
         torch.get_num_threads(),
-        is_highest(),
-        torch._C._len_torch_function_stack(),
-        *_decimals(),
+        computes_in_single(),
+        torch_internals.function_mode_depth(),
+        *_decimal_rounding(),
         *np.geterr().values(),
     )
 
 
-def _decimals() -> tuple[Hashable, ...]:
+def _decimal_rounding() -> tuple[Hashable, ...]:
     """Return what decides how decimals are rounded."""
     context = decimal.getcontext()
     return context.prec, context.rounding, context.Emin, context.Emax, context.clamp
@@ -506,19 +645,29 @@ def _decimals() -> tuple[Hashable, ...]:
 
 def names_in(code: types.CodeType, *operations: str) -> set[str]:
     """Return the names that operations of code have, those of functions within it too."""
-    own = {at.argval for at in dis.get_instructions(code) if at.opname in operations}
-    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
-    return own.union(*(names_in(one, *operations) for one in inner))
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in operations}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= names_in(constant, *operations)
+    return names
+
+
+class _Names(NamedTuple):
+    """What code names: globals, attributes (or texts that may be such), and modules to import."""
+
+    names: frozenset[str]
+    attributes: frozenset[str]
+    imports: frozenset[str]
 
 
 @functools.lru_cache(4096)
-def _named_by(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Return the globals that code names, attributes or texts that may be such, and imports."""
+def _names_of(code: types.CodeType) -> _Names:
+    """Return what code names, functions within it too."""
     attributes = names_in(code, "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM")
-    names = names_in(code, "LOAD_GLOBAL", "LOAD_NAME")
-    return (
-        frozenset(names),
-        frozenset(attributes | (names_within(code) - set(code.co_names))),
+    texts = names_within(code) - set(code.co_names)
+    return _Names(
+        frozenset(names_in(code, "LOAD_GLOBAL", "LOAD_NAME")),
+        frozenset(attributes | texts),
         frozenset(names_in(code, "IMPORT_NAME")),
     )
 
@@ -526,36 +675,42 @@ def _named_by(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], fro
 def _mark(value: Any) -> Hashable:
     """Return what tells a value from others; functions and methods are made anew at each look."""
     if isinstance(value, PLAIN):
-        return type(value), value if isinstance(value, int | str | bytes) else repr(value)
+        # by text a float is told from its negative zero, and NaN is itself
+        is_comparable = isinstance(value, int | str | bytes)
+        return type(value), value if is_comparable else repr(value)
     if isinstance(value, types.FunctionType):
         return id(value.__code__)
     if isinstance(value, types.MethodType | types.CellType | types.MappingProxyType):
         return type(value).__name__
     if isinstance(value, torch.Tensor):
         return id(value), value.requires_grad
+    # Empty containers are made anew at each look, too; what comes into one is seen by its length.
     if isinstance(value, dict | list | tuple | set | frozenset) and not value:
         return type(value)
     if isinstance(value, dict):
-        return id(value), tuple(k if isinstance(k, PLAIN) else id(k) for k in value)
+        return id(value), tuple(key if isinstance(key, PLAIN) else id(key) for key in value)
     return id(value)
 
 
 # ---------------------------------------------------------------- what is not followed
 
-NOTED = {  # in classes, by Python itself
+# Names in classes under which Python itself notes things.
+NOTED = {
     "__weakref__", "__dict__", "_abc_impl", "__doc__", "__slotnames__", "__annotations__",
 }  # fmt: skip
+# Types whose values hold nothing that code could change.
 OPAQUE = (
     types.BuiltinFunctionType, types.CodeType, types.FrameType, types.GetSetDescriptorType,
     types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.MethodWrapperType, types.ClassMethodDescriptorType, types.ModuleType, weakref.ref,
-    torch.device, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+    torch.device, torch_internals.Overload, torch_internals.OverloadPacket,
 )  # fmt: skip
+# The types of hashes under way, by OpenSSL and by Python itself.
 _HASHES = tuple({
     type(hashlib.new(name)) for name in ("sha256", "sha3_256", "blake2b", "blake2s", "shake_128")
 } | {type(hashlib.sha3_256()), type(hashlib.blake2b()), type(hashlib.blake2s())})  # fmt: skip
 # Objects with a state that no attribute shows, and how it is read.
-STREAMS: dict[Any, Callable[[Any], object]] = {
+STREAMS: dict[Any, ReadState] = {
     torch.Generator: lambda stream: stream.get_state().numpy().tobytes(),
     random.SystemRandom: lambda _stream: None,  # holds nothing
     random.Random: lambda stream: stream.getstate(),
@@ -566,7 +721,7 @@ STREAMS: dict[Any, Callable[[Any], object]] = {
     itertools.count: lambda stream: stream,
     io.BytesIO: lambda stream: stream.closed or stream.__getstate__(),
     io.StringIO: lambda stream: stream.closed or stream.__getstate__(),
-    _HASHES: lambda stream: stream.copy().digest(*[16] * (stream.digest_size == 0)),
+    _HASHES: lambda stream: _digest_of_copy(stream),
     hmac.HMAC: lambda stream: stream.copy().digest(),
     torch.jit.ScriptModule: lambda module: _attributes_of_script(module),
     type(threading.Lock()): lambda lock: lock.locked(),
@@ -579,32 +734,43 @@ _HIDDEN = {
 }  # fmt: skip
 
 
-def state_reader(value: object) -> Callable[[Any], object] | None:
+def state_reader(value: object) -> ReadState | None:
     """Return how the state of a stream, a hash or a lock is read; None for other values."""
-    return next((read for kind, read in STREAMS.items() if isinstance(value, kind)), None)
+    for kind, read in STREAMS.items():
+        if isinstance(value, kind):
+            return read
+    return None
+
+
+def _digest_of_copy(stream: Any) -> bytes:
+    """Return what a hash comes to so far; one of any length is asked for 16 bytes."""
+    copied = stream.copy()
+    digest_so_far: bytes = copied.digest(16) if stream.digest_size == 0 else copied.digest()
+    return digest_so_far
 
 
 def _attributes_of_script(module: Any) -> tuple[str, ...]:
-    """Return the values that a module of TorchScript holds outside of Python."""
-    held = module._c
-    names = sorted(module._concrete_type.get_attributes())
-    values = ((name, held.getattr(name)) for name in names)
-    return tuple(f"{name} {v!r}" for name, v in values if not isinstance(v, torch.Tensor))
+    """Return the values, but for tensors, that a module of TorchScript holds outside of Python."""
+    values: list[str] = []
+    for name, value in torch_internals.script_attributes(module):
+        if not isinstance(value, torch.Tensor):
+            values.append(f"{name} {value!r}")
+    return tuple(values)
 
 
 def has_hidden_state(value: object) -> bool:
     """Return whether an object has a state that cannot be read: a connection, a queue, a codec."""
-    kinds = type(value).__mro__
-    return any(one.__module__ in _HIDDEN and not is_written_in_python(one) for one in kinds)
+    classes = type(value).__mro__
+    return any(c.__module__ in _HIDDEN and not is_written_in_python(c) for c in classes)
 
 
 def is_written_in_python(kind: type) -> bool:
     """Return whether a class has functions of Python's, and so a dict or slots that show it all."""
-    return any(isinstance(held, types.FunctionType) for held in vars(kind).values())
+    return any(isinstance(member, types.FunctionType) for member in vars(kind).values())
 
 
 def names_within(code: types.CodeType) -> set[str]:
-    """Return the names in a function's code and in that of the functions within it."""
+    """Return the names, and texts, in a function's code and that of the functions within it."""
     result = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

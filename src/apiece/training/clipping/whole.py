@@ -8,43 +8,45 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from apiece.errors import UnsupportedError
+from apiece.training.clipping import torch_internals
 from apiece.training.clipping.ambient import trial
-from apiece.training.clipping.capture import fakes
+from apiece.training.clipping.capture import make_fakes
 from apiece.training.clipping.graphs import (
-    OTHERWISE,
+    FEW_RECORDS,
     Coincidence,
     Uncaptured,
-    agree,
-    for_any_size,
+    check_agreement,
+    free_batch_size,
     tidy,
 )
 from apiece.training.clipping.rewrite import Tensors, as_function
 from apiece.training.clipping.table import Sizes
 
+# Numbers of records that a graph is traced with: the least of them that no part of a batch exceeds.
 _PRIMES = (37, 67, 131, 257, 521, 1031, 2053, 4099)
-Clipped = Callable[..., list[torch.Tensor]]
+# From bounds and a program's arguments to losses, norms and sums.
+ClipBatch = Callable[..., list[torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """One graph for batches of `OTHERWISE` to `most` records.
+    """One graph for batches of `FEW_RECORDS` to `capacity` records.
 
     run: takes what the traced function takes, and gives what it gives.
     """
 
-    run: Clipped
-    most: int
+    run: ClipBatch
+    capacity: int
 
     def takes(self, size: int) -> bool:
         """Return whether the graph is for so many records."""
-        return OTHERWISE <= size <= self.most
+        return FEW_RECORDS <= size <= self.capacity
 
 
 def as_whole(
-    clipped: Clipped, given: Tensors, along: Sequence[bool], most: int, compiled: bool
+    clip: ClipBatch, arguments: Tensors, along: Sequence[bool], capacity: int, compiled: bool
 ) -> Whole:
     """Return a function of a batch as one graph, perhaps compiled by inductor.
 
@@ -54,25 +56,25 @@ def as_whole(
     Raises `UnsupportedError` where it is another one for another number of records, or there is no
     C++ compiler.
     """
-    if compiled:
-        _find_compiler()
+    if compiled and not torch_internals.has_compiler():
+        raise UnsupportedError(
+            "compiled: no C++ compiler is found; install g++ or set CXX, or leave it out"
+        )
     # A prime: a size that it divides is most likely the batch's, and the second trace decides.
-    size = next((prime for prime in _PRIMES if prime >= most), _PRIMES[-1])
+    size = next((prime for prime in _PRIMES if prime >= capacity), _PRIMES[-1])
     try:
         with torch.no_grad():
-            graph, other = (
-                make_fx(clipped, tracing_mode="fake")(*fakes(given, along, number))
-                for number in (size, OTHERWISE)
-            )
+            graph = torch_internals.trace(clip)(*make_fakes(arguments, along, size))
+            graph_of_few = torch_internals.trace(clip)(*make_fakes(arguments, along, FEW_RECORDS))
         # Two traces that differ only where `size` stands are one graph for any number of records.
-        agree(graph, other, size)
+        check_agreement(graph, graph_of_few, size)
     except (Coincidence, Uncaptured):
         raise UnsupportedError(
             "compiled: this model's sums are made in another way for another number of records "
             "(convolutions, long sequences), and would be compiled at every step; leave it out"
         ) from None
     tidy(graph)
-    for_any_size(graph, Sizes(size), next(iter(graph.graph.nodes)))
+    free_batch_size(graph, Sizes(size), next(iter(graph.graph.nodes)))
     if not compiled:
         return Whole(functools.partial(as_function(graph.graph), graph), size)
     graph.recompile()
@@ -85,22 +87,12 @@ def as_whole(
         return result
 
     # compiled for as many records in every run: a resumed one begins with another batch
-    first = [
-        t[:1].expand(_PRIMES[0], *t.shape[1:]).clone() if follows else t
-        for t, follows in zip(given, along, strict=True)
-    ]
-    with trial([given[0].device]), torch.no_grad():
-        run(*first)
+    first_record_repeated: Tensors = []
+    for tensor, follows in zip(arguments, along, strict=True):
+        if follows:
+            repeated = tensor[:1].expand(_PRIMES[0], *tensor.shape[1:])
+            tensor = repeated.clone()  # with the strides that records have
+        first_record_repeated.append(tensor)
+    with trial([arguments[0].device]), torch.no_grad():
+        run(*first_record_repeated)
     return Whole(run, size)
-
-
-def _find_compiler() -> None:
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
-        raise UnsupportedError(
-            "compiled: no C++ compiler is found; install g++ or set CXX, or leave it out"
-        ) from None

@@ -1,0 +1,140 @@
+"""The cache of engines: each form of a model's batches is captured and proved once."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import nn
+
+from apiece.errors import UnsupportedError
+from apiece.training.clipping import records
+from apiece.training.clipping.engine import (
+    Engine,
+    Proof,
+    ProvedEngine,
+    build_engine,
+    join_graphs,
+)
+from apiece.training.clipping.records import Batch, LossFunction
+from apiece.training.clipping.watch import Watch
+
+# Forms of one model's batches whose engines are held.
+_FORMS_OF_MODEL = 16
+# Batches of one form after which it pays to write a small graph out whole, with norms and sums.
+_BATCHES_TO_JOIN = 128
+# Operators of a small graph: calls between them cost as much as they do.
+_SMALL_GRAPH = 200
+
+# What batches of one form have in common: shapes, types and devices, and Python's values in trees.
+Signature: TypeAlias = tuple[object, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Form:
+    """A form of batches with its engine, and what of Python's that was captured with.
+
+    batches: how many of this form have been clipped by row since.
+    """
+
+    signature: Signature
+    loss_fn: LossFunction
+    watch: Watch
+    engine: Engine
+    batches: int = 0
+
+    def holds(self, signature: Signature, loss_fn: LossFunction) -> bool:
+        """Return whether the engine is right for batches of this form and loss, as things are."""
+        # what costs most is asked last
+        is_same_form = self.loss_fn is loss_fn and self.signature == signature
+        return is_same_form and self.watch.is_unchanged()
+
+
+class EngineCache:
+    """Engines by model and form of batch.
+
+    It owns them: at most `_FORMS_OF_MODEL` for a model, of which the oldest goes first, and none
+    for longer than its model lives. An engine is right as long as nothing has changed that model
+    and loss hold; after a change the form is captured anew, unless it is one that was met before.
+    """
+
+    def __init__(self) -> None:
+        # By the form and what model and loss held (`Watch.key`); in the order of their captures.
+        self._forms: weakref.WeakKeyDictionary[nn.Module, dict[object, _Form]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def find(self, batch: Batch, *, compiled: bool = False) -> Engine:
+        """Return how batches like this one are clipped; captured and proved once for each form.
+
+        Raises `UnsupportedError` where the graph is to be compiled and cannot be.
+        """
+        signature = _signature_of(batch, compiled)
+        forms = self._forms.setdefault(batch.model, {})
+        # Few forms: to look at each costs less than a key of all that model and loss hold.
+        for form in forms.values():
+            if form.holds(signature, batch.loss_fn):
+                self._count(form, batch, compiled)
+                return form.engine
+        return self._add(forms, signature, batch, compiled)
+
+    def latest_proof(self, model: nn.Module) -> Proof | None:
+        """Return what was proved last of a model; None before its first batch, and by "alone"."""
+        forms = self._forms.get(model)
+        if not forms:
+            return None
+        return list(forms.values())[-1].engine.proof
+
+    def _count(self, form: _Form, batch: Batch, compiled: bool) -> None:
+        """Count a batch; after `_BATCHES_TO_JOIN` of them write a small graph out whole."""
+        # Persons' sums are not written out whole, and do not count for it.
+        if batch.owner is None:
+            form.batches += 1
+        if form.batches != _BATCHES_TO_JOIN:
+            return
+        match form.engine:
+            case ProvedEngine(whole=None) as engine if engine.program.calls <= _SMALL_GRAPH:
+                with contextlib.suppress(UnsupportedError):
+                    form.engine = join_graphs(engine, batch, compiled)
+
+    def _add(
+        self, forms: dict[object, _Form], signature: Signature, batch: Batch, compiled: bool
+    ) -> Engine:
+        """Hold the engine of a form that is new, or whose model or loss has changed."""
+        classes = records.named_tuples([batch.inputs, batch.targets])
+        watch = Watch(batch.model, batch.loss_fn, *classes)
+        state = signature, watch.key
+        if state in forms:  # as it was once: what was captured then holds again
+            engine = forms[state].engine
+        else:
+            engine = build_engine(batch, watch)
+            if not watch.is_unchanged():  # a library has noted something
+                watch = Watch(batch.model, batch.loss_fn, *classes)
+        if compiled and isinstance(engine, ProvedEngine) and engine.whole is None:
+            engine = join_graphs(engine, batch, compiled)
+        forms.pop(state, None)  # so that it comes last in the order of captures
+        if len(forms) >= _FORMS_OF_MODEL:
+            del forms[next(iter(forms))]
+        forms[state] = _Form(signature, batch.loss_fn, watch, engine)
+        return engine
+
+
+# Of this process: what was proved of a model holds wherever it is clipped.
+ENGINES = EngineCache()
+
+
+def proof_of(model: nn.Module) -> Proof | None:
+    """Return what was proved last of a model; None before its first batch, and by "alone"."""
+    return ENGINES.latest_proof(model)
+
+
+def _signature_of(batch: Batch, compiled: bool) -> Signature:
+    """Return the form of a batch: all that a graph depends on besides values, model and loss."""
+    trees = [batch.inputs, batch.targets]
+    # The number of records is no part of it: a graph is one for any number.
+    tensors = [(t.shape[1:], t.dtype, t.device) for t in records.leaves(trees)]
+    # A graph writes the strides of parameters into its views.
+    parameters = [(name, p.shape, p.stride(), p.dtype) for name, p in batch.parameters.items()]
+    return tuple(tensors), tuple(parameters), records.outline(trees), compiled
