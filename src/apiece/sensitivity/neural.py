@@ -29,6 +29,7 @@ from apiece.errors import (
 from apiece.sensitivity.partial import PartialSensitivity
 from apiece.training.clipping.front import smooth_squares
 from apiece.training.clipping.records import LossFunction
+from apiece.training.clipping.torch_internals import BatchNormBase, DropoutBase
 from apiece.training.modes import call_with, restoring
 
 Derivatives: TypeAlias = tuple[Tensor, Tensor]  # norms (n,), and their gradients (n, ...)
@@ -139,10 +140,10 @@ def _check_model(model: nn.Module) -> nn.Parameter:
         raise InputError("model: no trainable parameter; nothing is released about a record")
     for name, module in model.named_modules():
         is_random = False
-        if isinstance(module, nn.modules.dropout._DropoutNd):
+        if isinstance(module, DropoutBase):
             is_random = module.p > 0 and module.training
         is_coupled = False
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, BatchNormBase):
             is_coupled = module.training or module.running_mean is None
         if is_coupled or is_random:
             raise UnsupportedError(

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from apiece.training.clipping import torch_internals
 from apiece.training.clipping.libraries import library_named
 from apiece.training.clipping.watch import names_in
 
@@ -235,7 +236,9 @@ def _yield_module(value: nn.Module, seen: Seen) -> Iterator[bytes]:
     """Yield a module's type, mode, settings, hooks, tensors and parts."""
     yield from _yield_parts(type(value), seen)
     yield f"training {value.training}".encode()
-    for name, tensor in itertools.chain(value._parameters.items(), value._buffers.items()):
+    parameters = torch_internals.parameters_of(value)
+    buffers = torch_internals.buffers_of(value)
+    for name, tensor in itertools.chain(parameters.items(), buffers.items()):
         yield name.encode()
         if tensor is not None:
             shape = tuple(tensor.shape)
@@ -249,6 +252,6 @@ def _yield_module(value: nn.Module, seen: Seen) -> Iterator[bytes]:
             yield from _yield_parts([name, *attribute.values()], seen)
         elif name not in _MODULE_ATTRIBUTES | _MARKS and not is_private:
             yield from _yield_parts([name, attribute], seen)
-    for name, part in value._modules.items():
+    for name, part in torch_internals.submodules_of(value).items():
         yield name.encode()
         yield from _yield_parts(part, seen)

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from apiece.training.clipping import torch_internals
+
 Tensors = Mapping[str, torch.Tensor | None]  # of a module's `_parameters` or `_buffers`, by name
 BufferCopy = tuple[torch.Tensor, torch.Tensor]  # a buffer, and a copy of its values
 
@@ -40,7 +42,7 @@ def restoring(model: nn.Module) -> Iterator[list[str]]:
     snapshots = [
         (path, tensors, dict(tensors))
         for path, part in model.named_modules()
-        for tensors in (part._parameters, part._buffers)
+        for tensors in torch_internals.tensor_dicts_of(part)
     ]
     copies = {id(b): (b, b.detach().clone()) for b in model.buffers()}
     changed: list[str] = []
@@ -91,7 +93,7 @@ def call_with(
     by_path = {
         f"{path}.{name}".lstrip("."): values[names[id(p)]]
         for path, module in model.named_modules()
-        for name, p in module._parameters.items()
+        for name, p in torch_internals.parameters_of(module).items()
         if id(p) in names
     }
     return functional_call(model, by_path, args, kwargs, tie_weights=False)

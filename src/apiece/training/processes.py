@@ -23,7 +23,7 @@ from torch import nn
 
 from apiece._types import State
 from apiece.errors import UnsupportedError
-from apiece.training.clipping import ClippedSum, guards
+from apiece.training.clipping import ClippedSum, guards, torch_internals
 from apiece.training.identity import bytes_of
 from apiece.training.randomness import shard_tensor
 
@@ -199,13 +199,14 @@ class FullySharded:
         copies: dict[int, nn.Parameter] = {}
         with contextlib.ExitStack() as undo, torch.no_grad():
             for module in self._model.modules():
-                for name, p in module._parameters.items():
+                parameters = torch_internals.parameters_of(module)
+                for name, p in parameters.items():
                     if p is None or not guards.is_sharded(p):
                         continue
                     if id(p) not in copies:
                         copies[id(p)] = nn.Parameter(gather_tensors(p), p.requires_grad)
-                    undo.callback(module._parameters.__setitem__, name, p)
-                    module._parameters[name] = copies[id(p)]
+                    undo.callback(parameters.__setitem__, name, p)
+                    parameters[name] = copies[id(p)]
             for module in self._fsdp_modules:
                 _unwrap(module, undo)
             with torch.enable_grad():

@@ -223,6 +223,11 @@ def buffers_of(module: nn.Module) -> dict[str, torch.Tensor | None]:
     return module._buffers
 
 
+def tensor_dicts_of(module: nn.Module) -> list[dict[str, Any]]:
+    """Return the dicts of a module's own parameters and buffers, which may be written to."""
+    return [module._parameters, module._buffers]
+
+
 def submodules_of(module: nn.Module) -> dict[str, nn.Module | None]:
     """Return the dict of a module's own parts.
 
