@@ -342,7 +342,7 @@ class _Task:
         """Return a graph that does the same, and writes into no tensor."""
         # `functionalize` follows views of what is written and computes them anew.
         try:
-            with torch_internals.keeping_node_notes():
+            with torch_internals.keep_node_notes():
                 trace = torch_internals.trace(
                     functionalize(fx.Interpreter(graph).run, remove="mutations"),
                     takes_constants=True,

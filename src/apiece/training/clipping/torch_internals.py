@@ -96,13 +96,13 @@ def trace(
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    made: Callable[..., fx.GraphModule] = make_fx(
+    traced: Callable[..., fx.GraphModule] = make_fx(
         function,
         tracing_mode="fake",
         decomposition_table=decompositions,
         _allow_non_fake_inputs=takes_constants,
     )
-    return made
+    return traced
 
 
 def fake_mode() -> FakeTensorMode:
@@ -166,7 +166,7 @@ def run_compiled_as_written() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def keeping_node_notes() -> Iterator[None]:
+def keep_node_notes() -> Iterator[None]:
     """Let a trace of a graph give its nodes the notes (`meta`) of the nodes that it runs.
 
     `torch.fx.traceback.preserve_node_meta`: since 2.0.
