@@ -337,7 +337,7 @@ class Ledger(LedgerReader):
         terms: Any = None,
         scope: Scope | None = None,
     ) -> Ids:
-        """Charge costs of any kind to everyone who can pay, and return those who paid.
+        """Charge costs of any kind to everyone who can pay; only they may take part.
 
         For what is not one Gaussian sum; all else is said at `reserve`.
 
@@ -350,6 +350,9 @@ class Ledger(LedgerReader):
             costs: One row a person, in the same order; `costs_of` makes them.
             terms: What is asked, as a JSON value made of public facts; see `reserve`.
             scope: Who asks, what for, of which source and period; see `reserve`.
+
+        Returns:
+            The ids of those who paid, in the order given. Data about people.
 
         Raises:
             AnalysisError: For an id that stands for other terms, or for a committed analysis.
@@ -370,9 +373,9 @@ class Ledger(LedgerReader):
         terms: Any = None,
         scope: Scope | None = None,
     ) -> int:
-        """Charge a Gaussian sum to all accounts that can pay, and return how many paid.
+        """Charge a Gaussian sum to all accounts that can pay; only they may enter the sum.
 
-        The number is data about people; all else is said at `reserve`.
+        What is not said here is said at `reserve`.
 
         `admitted` yields who paid. Repeated, it charges those who had accounts at first: nobody
         again.
@@ -386,6 +389,9 @@ class Ledger(LedgerReader):
             terms: What is asked, as a JSON value made of public facts; see `reserve`. Other norms
                 under the same terms are an error.
             scope: Who asks, what for, of which source and period; see `reserve`.
+
+        Returns:
+            How many paid. Data about people.
 
         Raises:
             AnalysisError: For an id that stands for other terms or norms, or for a committed

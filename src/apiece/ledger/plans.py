@@ -177,9 +177,7 @@ def _add_costs(plans: Sequence[BoundPlan]) -> Costs:
 def reserve_plan(
     ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan, terms: Any = None
 ) -> Ids:
-    """Charge a whole plan, or several, in advance; return the ids of those who paid.
-
-    The ids are data about people.
+    """Charge a whole plan, or several, in advance.
 
     Whoever is not returned must be left out of every training; the plans' sizes and noise stay as
     they are. Repeated before the commit, it charges nothing and returns the same ids.
@@ -191,6 +189,9 @@ def reserve_plan(
         *others: Plans bound to the same ids; give a plan as often as a model is trained by it.
         terms: What else is fixed in public: settings, source; together with the plans and who is
             bound to them, the terms of `Ledger.reserve`.
+
+    Returns:
+        The ids of those who paid. Data about people.
 
     Raises:
         InputError: For a plan without ids, or plans of different ids; and as `Ledger.reserve`.
@@ -230,9 +231,7 @@ def training_terms(plan: Plan, *others: Plan, terms: Any = None) -> Json:
 def reserve_alike(
     ledger: Ledger, analysis_id: str, costs: Costs, ids: Any = None, *, terms: Any = None
 ) -> Ids:
-    """Charge the same costs to all who have accounts, or to a list; return the ids of who paid.
-
-    The ids are data about people.
+    """Charge the same costs to all who have accounts, or to a list.
 
     For an analysis made elsewhere, with noise for the largest contribution; only those who are
     returned may enter it.
@@ -243,6 +242,9 @@ def reserve_alike(
         costs: The costs of one mechanism, from `costs_of` or `Costs.fixed`.
         ids: The persons who are asked to pay; None is everyone who has an account.
         terms: What is asked, as a JSON value made of public facts; see `Ledger.reserve`.
+
+    Returns:
+        The ids of those who paid. Data about people.
 
     Raises:
         InputError: For costs of several; and as `Ledger.reserve`.
