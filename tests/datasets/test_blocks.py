@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from apiece.datasets import blocks
-from apiece.datasets.blocks import UnclearLineError, cell_text, line_cells, read_batches
+from apiece.datasets.blocks import UnclearLineError, read_batches, read_cell, split_line
 
 NAMES = ["a", "b", "c"]
 ATOMS = [
@@ -27,12 +27,12 @@ def one_by_one(data: bytes, wanted: list[str]) -> Found:
     columns: dict[str, list[str | None]] = {name: [] for name in wanted}
     for number, line in enumerate(io.BytesIO(data), start=2):
         try:
-            cells = line_cells(line)
+            cells = split_line(line)
         except UnclearLineError:
             return f"line {number}", log
         if len(cells) == len(NAMES):
             for name in wanted:
-                columns[name].append(cell_text(cells[NAMES.index(name)]))
+                columns[name].append(read_cell(cells[NAMES.index(name)]))
         elif cells:
             log.append(f"line {number}: {len(cells)} fields, not {len(NAMES)}; left out")
     return columns, log
@@ -102,8 +102,8 @@ def test_blocks_read_what_lines_do_more_often() -> None:
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
-        ("_readable", lambda cells: cells.cast("large_string")),  # what no text has
-        ("_cells_of", lambda line, *_: line.split(b",")),  # a quote hides no comma
+        ("_read_cells", lambda cells: cells.cast("large_string")),  # what no text has
+        ("_split_single_line", lambda line, *_: line.split(b",")),  # a quote hides no comma
         ("_UNREADABLE", "~"),  # control characters beyond ASCII
     ],
 )

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from apiece.datasets.blocks import UnclearLineError, header_cells, read_batches
+from apiece.datasets.blocks import UnclearLineError, read_batches, split_header
 from apiece.errors import DataError
 
 NAMES = ["id", "age"]
@@ -52,7 +52,7 @@ def test_an_empty_line_is_nothing() -> None:
 
 
 def test_headers() -> None:
-    assert header_cells(b"\xef\xbb\xbfid,age\n") == NAMES
+    assert split_header(b"\xef\xbb\xbfid,age\n") == NAMES
     for line in (b"", b"\n", b'"id,age\n'):
         with pytest.raises(DataError, match="not a header"):
-            header_cells(line)
+            split_header(line)

@@ -225,9 +225,13 @@ def test_a_block_is_read_as_its_lines_one_by_one(
     path = write(tmp_path_factory.mktemp("t") / "t.csv", "\n".join([f"a{separator}b", *lines]))
     with pytest.MonkeyPatch.context() as patch:
         found = []
-        for block, cut in ((1 << 20, tables._cut), (1, tables._cut), (1 << 20, lambda *_: None)):
+        for block, cut in (
+            (1 << 20, tables._split_plain),
+            (1, tables._split_plain),
+            (1 << 20, lambda *_: None),
+        ):
             patch.setattr(tables, "BLOCK", block)
-            patch.setattr(tables, "_cut", cut)
+            patch.setattr(tables, "_split_plain", cut)
             try:
                 found.append(cells(path, separator=separator))
             except DataError as error:

@@ -97,7 +97,7 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     ),
     "Diffprivlib: bounds are those that occur": (
         _source(
-            encode, "scale(values, number)",
+            encode, "scale(values, limits)",
             "scale(values, Numeric(float(np.nanmin(values)), float(np.nanmax(values))))",
         ),
         "estimator",

@@ -13,7 +13,7 @@ contributes nothing; a cell that is empty or not UTF-8 is missing. What one row 
 in whether the others are answered; a steward's own table is read by `tables`, which names the row.
 
 Arrow cuts the lines without a quote or a stray carriage return, a block of them at a time.
-`line_cells` cuts every other line by itself, and gives the same cells for all.
+`split_line` cuts every other line by itself, and would give the same cells for all.
 """
 
 from __future__ import annotations
@@ -35,6 +35,18 @@ if TYPE_CHECKING:
 
 # Control characters and halves of surrogate pairs: not in ids, not in texts, not in groups.
 UNREADABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# What `UNREADABLE` finds in cells that are UTF-8, as a pattern of RE2.
+_UNREADABLE: Final = r"[\x00-\x1f\x7f-\x{9f}]"
+# Bytes that are read at a time.
+BLOCK: Final = 1 << 22
+# Bytes of a line that Arrow cuts, at most; it takes blocks of less than twice as many.
+_LONG: Final = 1 << 30
+# The byte-order mark of UTF-8.
+_BOM: Final = b"\xef\xbb\xbf"
+# A byte that stands for a separator beyond ASCII, which Arrow does not take.
+_SUBSTITUTE: Final = b"\x1f"
+# Takes a message that is for the steward's eyes only.
+Log = Callable[[str], None]
 
 
 class UnclearLineError(Exception):
@@ -42,32 +54,35 @@ class UnclearLineError(Exception):
 
 
 @cache
-def _patterns(separator: bytes) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """Return what a whole line matches, and what finds its fields, with some separator."""
+def _compile_patterns(separator: bytes) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """Return the pattern of a line and the pattern that finds its fields, for a separator."""
     cut = re.escape(separator)
     # Blanks before a quote are passed over, as where people write "a", "b", but not where blanks
     # are what separates.
     blanks = rb"" if separator in (b"\t", b" ") else rb"[ ]*"
+    # Quantifiers are possessive: a line that does not match is refused in linear time.
     field = rb"(?:" + blanks + rb'"(?:[^"]|"")*+"|(?:(?!' + cut + rb')[^"])*+)'
-    line = re.compile(field + rb"(?:" + cut + field + rb")*+")
-    return line, re.compile(rb"(?:^|" + cut + rb")(" + field + rb")")
+    line_pattern = re.compile(field + rb"(?:" + cut + field + rb")*+")
+    field_pattern = re.compile(rb"(?:^|" + cut + rb")(" + field + rb")")
+    return line_pattern, field_pattern
 
 
-def header_cells(line: bytes, separator: bytes = b",") -> list[str]:
+def split_header(line: bytes, separator: bytes = b",") -> list[str]:
     r"""Return the names of the columns, without blanks around them."""
     try:
-        cells = line_cells(line.removeprefix(b"\xef\xbb\xbf"), separator)
+        cells = split_line(line.removeprefix(_BOM), separator)
     except UnclearLineError:
         cells = []
-    names = [decoded(cell) for cell in cells]
-    if not names or None in names:  # to pass over one would give its cells to the next name
+    names = [decode_cell(cell) for cell in cells]
+    # To pass over a name that is not UTF-8 would give its cells to the next name.
+    if not names or None in names:
         raise DataError(
             "its first line is not a header; give names in UTF-8, or declare separator and encoding"
         )
     return [str(name).strip() for name in names]
 
 
-def line_cells(line: bytes, separator: bytes = b",") -> list[bytes]:
+def split_line(line: bytes, separator: bytes = b",") -> list[bytes]:
     """Return the cells of one line, none of an empty one. Raises `UnclearLineError`."""
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     if not line:
@@ -76,18 +91,20 @@ def line_cells(line: bytes, separator: bytes = b",") -> list[bytes]:
         raise UnclearLineError
     if b'"' not in line:
         return line.split(separator)
-    whole, fields = _patterns(separator)
-    if not whole.fullmatch(line):
+    line_pattern, field_pattern = _compile_patterns(separator)
+    if not line_pattern.fullmatch(line):
         raise UnclearLineError
-    return [_unquoted(match[1]) for match in fields.finditer(line)]
+    return [_unquote_field(match[1]) for match in field_pattern.finditer(line)]
 
 
-def _unquoted(field: bytes) -> bytes:
-    quoted = field.lstrip(b" ")
-    return quoted[1:-1].replace(b'""', b'"') if quoted.startswith(b'"') else field
+def _unquote_field(field: bytes) -> bytes:
+    stripped = field.lstrip(b" ")
+    if not stripped.startswith(b'"'):
+        return field
+    return stripped[1:-1].replace(b'""', b'"')
 
 
-def decoded(cell: bytes) -> str | None:
+def decode_cell(cell: bytes) -> str | None:
     """Return bytes as text, or None where they are not UTF-8."""
     try:
         return cell.decode()
@@ -95,17 +112,17 @@ def decoded(cell: bytes) -> str | None:
         return None
 
 
-def cell_text(cell: bytes) -> str | None:
+def read_cell(cell: bytes) -> str | None:
     r"""Return a cell as text: None where it is empty, not UTF-8, or beyond ASCII and not plain."""
-    # What is not plain within ASCII is left to whoever says what kind of cell it should be.
-    text = decoded(cell) or None
+    # Control characters within ASCII are left to the caller, who knows the kind of the cell.
+    text = decode_cell(cell) or None
     if text is not None and not text.isascii() and UNREADABLE.search(text):
         return None
     return text
 
 
 class Lines(Protocol):
-    """Bytes that are read in blocks or lines, as of a file."""
+    """A file's bytes, read in blocks or lines."""
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes, none at the end."""
@@ -120,8 +137,8 @@ class Recoded:
     """The lines of a file in another encoding, as UTF-8; what cannot be decoded is not UTF-8."""
 
     def __init__(self, file: BinaryIO, encoding: str) -> None:
-        wide = codecs.lookup(encoding).name.startswith("utf-")
-        errors = "replace" if wide else "surrogateescape"
+        is_unicode = codecs.lookup(encoding).name.startswith("utf-")
+        errors = "replace" if is_unicode else "surrogateescape"
         # A line ends at LF alone, as the grammar says, and what stands before it is not changed.
         self._text = io.TextIOWrapper(file, encoding=encoding, errors=errors, newline="\n")
 
@@ -138,13 +155,6 @@ class Recoded:
         return self._text.readline().encode("utf-8", "surrogateescape")
 
 
-BLOCK: Final = 1 << 22  # bytes
-_LONG: Final = 1 << 30  # bytes of a line; Arrow takes blocks of less than twice as many
-Log = Callable[[str], None]
-# In RE2, for cells that are UTF-8: what `UNREADABLE` finds in them.
-_UNREADABLE: Final = r"[\x00-\x1f\x7f-\x{9f}]"
-
-
 def read_batches(
     file: Lines,
     names: Sequence[str],
@@ -157,56 +167,73 @@ def read_batches(
     r"""Yield the wanted columns of the lines after the header, a block at a time, as Arrow text."""
     import pyarrow as pa
 
-    places, number = [names.index(name) for name in wanted], 2  # of the next line
+    positions = [names.index(name) for name in wanted]
+    # The number of the next line, after the header.
+    number = 2
     while data := file.read(block):
-        data += b"" if data.endswith(b"\n") else file.readline()
+        if not data.endswith(b"\n"):
+            data += file.readline()
         columns = None
-        long = len(data) > _LONG
-        if not long and b'"' not in data and data.count(b"\r") == data.count(b"\r\n"):
-            with suppress(pa.ArrowInvalid):  # for a line with more or fewer cells
-                columns = _cut(data, len(names), places, separator)
+        if _is_plain(data):
+            # A line with more or fewer cells is an error of Arrow's.
+            with suppress(pa.ArrowInvalid):
+                columns = _split_plain(data, len(names), positions, separator)
         if columns is None:
-            columns = _cut_by_line(data, len(names), places, number, log, separator)
+            columns = _split_by_line(data, len(names), positions, number, log, separator)
         yield pa.record_batch(columns, names=list(wanted))
         number += data.count(b"\n")
 
 
-def _cut_by_line(
-    data: bytes, width: int, places: Sequence[int], number: int, log: Log, separator: bytes
+def _is_plain(data: bytes) -> bool:
+    """Whether Arrow may cut a block: without a quote, a stray carriage return or a long line."""
+    if len(data) > _LONG or b'"' in data:
+        return False
+    return data.count(b"\r") == data.count(b"\r\n")
+
+
+def _split_by_line(
+    data: bytes, width: int, positions: Sequence[int], number: int, log: Log, separator: bytes
 ) -> list[pa.Array]:
-    """Return the columns at these places of lines of any kind, the first with this number."""
+    """Return the columns at some positions of lines of any kind, the first with this number."""
     import pyarrow as pa
 
-    plain: list[bytes] = []  # the lines that are cut at their commas
-    quoted: list[list[bytes]] = []  # the cells of the others
-    is_quoted: list[bool] = []  # of each line that is kept
-    for at, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=number):
-        own = line.removesuffix(b"\r")
-        alone = b'"' in own or b"\r" in own or len(own) > _LONG
-        cells = _cells_of(line, at, separator) if alone else None
-        count = own.count(separator) + bool(own) if cells is None else len(cells)
+    # The lines that are cut at their separators, and the cells of the other ones.
+    plain: list[bytes] = []
+    quoted: list[list[bytes]] = []
+    # For each line that is not left out, in the order of the file.
+    is_quoted: list[bool] = []
+    for line_number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=number):
+        content = line.removesuffix(b"\r")
+        cells = None
+        if b'"' in content or b"\r" in content or len(content) > _LONG:
+            cells = _split_single_line(line, line_number, separator)
+            count = len(cells)
+        else:
+            count = content.count(separator) + 1 if content else 0
         if count != width:
             if count:
-                log(f"line {at}: {count} fields, not {width}; left out")
+                log(f"line {line_number}: {count} fields, not {width}; left out")
             continue
         is_quoted.append(cells is not None)
         if cells is None:
-            plain.append(own)
+            plain.append(content)
         else:
             quoted.append(cells)
-    columns = _cut(b"\n".join(plain), width, places, separator)
-    rest = [[cell_text(cells[place]) for cells in quoted] for place in places]
+    plain_columns = _split_plain(b"\n".join(plain), width, positions, separator)
     # The columns have the plain lines first: they are put in the order of the file.
     order = pa.array(np.argsort(np.argsort(is_quoted, kind="stable")))
-    return [
-        pa.concat_arrays([column, pa.array(texts, pa.large_string())]).take(order)
-        for column, texts in zip(columns, rest, strict=True)
-    ]
+    columns = []
+    for position, plain_column in zip(positions, plain_columns, strict=True):
+        texts = [read_cell(cells[position]) for cells in quoted]
+        column = pa.concat_arrays([plain_column, pa.array(texts, pa.large_string())])
+        columns.append(column.take(order))
+    return columns
 
 
-def _cells_of(line: bytes, number: int, separator: bytes) -> list[bytes]:
+def _split_single_line(line: bytes, number: int, separator: bytes) -> list[bytes]:
+    """Return the cells of a line that Arrow cannot cut; an error names it by its number."""
     try:
-        return line_cells(line + b"\n", separator)
+        return split_line(line + b"\n", separator)
     except UnclearLineError:
         raise UnclearLineError(
             f"line {number}: a quote that opens and does not close on its line, or stands beside "
@@ -214,21 +241,26 @@ def _cells_of(line: bytes, number: int, separator: bytes) -> list[bytes]:
         ) from None
 
 
-def _cut(data: bytes, width: int, places: Sequence[int], separator: bytes) -> list[pa.Array]:
-    """Return the columns at these places of lines of so many cells, none of them quoted."""
+def _split_plain(
+    data: bytes, width: int, positions: Sequence[int], separator: bytes
+) -> list[pa.Array]:
+    """Return the columns at some positions of lines of `width` cells, none of them quoted."""
     import pyarrow as pa
     from pyarrow import csv
 
     if not data:
-        return [pa.array([], pa.large_string()) for _ in places]
-    if len(separator) > 1:  # beyond ASCII, which Arrow does not take: no cell holds this instead
-        data, separator = data.replace(b"\x1f", b" ").replace(separator, b"\x1f"), b"\x1f"
-    data = b"\n" + data  # a byte-order mark at the very start would be dropped
-    wanted = [str(place) for place in places]
+        return [pa.array([], pa.large_string()) for _ in positions]
+    # A separator beyond ASCII is replaced by a byte that no cell holds.
+    if len(separator) > 1:
+        data = data.replace(_SUBSTITUTE, b" ").replace(separator, _SUBSTITUTE)
+        separator = _SUBSTITUTE
+    # A byte-order mark at the very start would be dropped.
+    data = b"\n" + data
+    wanted = [str(position) for position in positions]
     table = csv.read_csv(
         pa.py_buffer(data),
         csv.ReadOptions(
-            column_names=[str(place) for place in range(width)],
+            column_names=[str(position) for position in range(width)],
             use_threads=False,
             block_size=len(data),
         ),
@@ -240,21 +272,23 @@ def _cut(data: bytes, width: int, places: Sequence[int], separator: bytes) -> li
             strings_can_be_null=True,
         ),
     )
-    return [_readable(table.column(name).combine_chunks()) for name in wanted]
+    return [_read_cells(table.column(name).combine_chunks()) for name in wanted]
 
 
-def _readable(cells: pa.Array) -> pa.Array:
-    """Return cells as text, as `cell_text` does."""
+def _read_cells(cells: pa.Array) -> pa.Array:
+    """Return cells as text, each as `read_cell` does."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     try:
         column = cells.cast(pa.large_string())
-    except pa.ArrowInvalid:  # some are not UTF-8
-        texts = [None if cell is None else cell_text(cell) for cell in cells.to_pylist()]
+    except pa.ArrowInvalid:
+        # Some are not UTF-8.
+        texts = [None if cell is None else read_cell(cell) for cell in cells.to_pylist()]
         return pa.array(texts, pa.large_string())
-    plain = pc.string_is_ascii(column)
-    if pc.all(plain).as_py():
+    is_ascii = pc.string_is_ascii(column)
+    if pc.all(is_ascii).as_py():
         return column
-    kept = pc.or_(plain, pc.invert(pc.match_substring_regex(column, _UNREADABLE)))
-    return pc.if_else(kept, column, pa.scalar(None, pa.large_string()))
+    is_unreadable = pc.match_substring_regex(column, _UNREADABLE)
+    is_plain = pc.or_(is_ascii, pc.invert(is_unreadable))
+    return pc.if_else(is_plain, column, pa.scalar(None, pa.large_string()))

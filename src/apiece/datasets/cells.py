@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
     Cells: TypeAlias = pd.Series[Any]
 
+# Texts, one a cell; "" where there is no value.
 Texts = npt.NDArray[np.object_]
+# Markers of missing values; True is the empty cell.
 Missing: TypeAlias = bool | Sequence[str]
+# A name that may be a person's number, in a file without a header.
 _NUMBER: Final = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?%?")
 
 
 def select_column(frame: pd.DataFrame, name: str, role: str) -> Cells:
-    """Return the column `name` of a table."""
-    require_column(name, [str(c) for c in frame.columns], role)
+    """Return the column `name` of a table; `role` says in messages what it is for."""
+    require_column(name, [str(column) for column in frame.columns], role)
     series: Cells = frame[name]
     if series.ndim != 1:
         raise DataError(f"{role} column {name!r}: occurs twice in the table; rename one of them")
@@ -37,26 +40,34 @@ def select_column(frame: pd.DataFrame, name: str, role: str) -> Cells:
 
 
 def require_column(name: str, names: Sequence[str], role: str) -> None:
-    """Raise where `name` is not among `names`."""
+    """Raise `DataError` where `name` is not among the names of a table's columns."""
     if name in names:
         return
-    # Where a file has no header, the names are the first person's row: none but a near one is told,
-    # and none where one is empty or a number.
-    named = not any(n.strip() == "" or _NUMBER.fullmatch(n.strip()) for n in names)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5) if named else []
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    # Where a file has no header, the names are the first person's row: the message holds none but a
+    # near one, and not even that where one of them is empty or a number.
+    hint = ""
+    if not any(_is_cell_like(column) for column in names):
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        if near:
+            hint = f"did you mean {near[0]!r}? "
     raise DataError(
         f"{role} column {name!r}: not in the table; {hint}it has {len(names)} columns, named by "
         "the first line of a CSV file"
     )
 
 
+def _is_cell_like(name: str) -> bool:
+    """Whether a column's name may be the cell of a row: empty, or a number."""
+    stripped = name.strip()
+    return stripped == "" or _NUMBER.fullmatch(stripped) is not None
+
+
 def read_texts(cells: Cells) -> Texts:
-    """Return cells as texts, as `text_of` writes them; what is no value is the empty text."""
-    return np.array([_text(cell) for cell in read_values(cells)], dtype=object)
+    """Return cells as texts, as `text_of` writes them; a cell without a value is the empty text."""
+    return np.array([_read_text(cell) for cell in read_values(cells)], dtype=object)
 
 
-def _text(cell: object) -> str:
+def _read_text(cell: object) -> str:
     if cell is None:
         return ""
     text = text_of(cell)
@@ -65,54 +76,55 @@ def _text(cell: object) -> str:
 
 
 def read_values(cells: Cells) -> list[object]:
-    """Return cells as Python's values, None for null, a number of few bits by its shortest text."""
+    """Return cells as Python's values, None for null, a narrow float by its shortest text."""
     from pandas.api.types import is_float_dtype
 
-    null = cells.isna().to_numpy(dtype=bool).tolist()
+    is_null = cells.isna().to_numpy(dtype=bool).tolist()
     if is_float_dtype(cells):
-        stored = _doubles(cells).tolist()
+        stored = _widen_floats(cells).tolist()
     else:
         stored = cells.to_numpy(dtype=object).tolist()
-    return [None if none else cell for cell, none in zip(stored, null, strict=True)]
+    return [None if null else cell for cell, null in zip(stored, is_null, strict=True)]
 
 
-def _doubles(cells: Cells) -> Floats:
-    """Return stored floats as doubles, those of few bits by their shortest text: .1 stays .1."""
-    width = getattr(cells.dtype, "numpy_dtype", cells.dtype)
-    if not isinstance(width, np.dtype) or width.itemsize >= 8:
+def _widen_floats(cells: Cells) -> Floats:
+    """Return stored floats as doubles, narrow ones by their shortest text: .1 stays .1."""
+    dtype = getattr(cells.dtype, "numpy_dtype", cells.dtype)
+    if not isinstance(dtype, np.dtype) or dtype.itemsize >= 8:
         return cells.to_numpy(dtype=np.float64, na_value=np.nan)
-    narrow = cells.to_numpy(dtype=width, na_value=np.nan)
+    narrow = cells.to_numpy(dtype=dtype, na_value=np.nan)
     return narrow.astype(str).astype(np.float64)
 
 
 def read_numbers(cells: Cells, decimal: str = ".") -> Floats:
-    """Return cells as floats, NaN for what is no number; a boolean is 1 or 0."""
+    """Return cells as floats, NaN for a cell without a number; a boolean is 1 or 0."""
     from pandas.api.types import is_bool_dtype, is_float_dtype, is_integer_dtype
 
     if is_float_dtype(cells):
-        return _doubles(cells)
+        return _widen_floats(cells)
     if is_bool_dtype(cells) or is_integer_dtype(cells):
         return cells.to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.array([_number(cell, decimal) for cell in read_values(cells)], dtype=np.float64)
+    return np.array([_read_number(cell, decimal) for cell in read_values(cells)], dtype=np.float64)
 
 
-def _number(cell: object, decimal: str) -> float:
+def _read_number(cell: object, decimal: str) -> float:
+    """Return the number in a cell, NaN where there is none."""
     if isinstance(cell, str):
         truth = boolean_of(cell) if cell.strip().isalpha() else None
         return parse_number(cell, decimal) if truth is None else float(truth)
     if isinstance(cell, bool | np.bool_):
         return float(cell)
     number = number_of(cell)
-    return parse_number(_text(cell)) if number is None else float(number)
+    return parse_number(_read_text(cell)) if number is None else float(number)
 
 
 def parse_numbers(cells: Texts, decimal: str = ".") -> Floats:
-    """Return texts as floats, NaN for what is no number; "inf" is one."""
+    """Return texts as floats, NaN for a text that is no number; "inf" is one."""
     return np.array([parse_number(cell, decimal) for cell in cells.tolist()], dtype=np.float64)
 
 
 def parse_number(cell: str, decimal: str = ".") -> float:
-    """Return a text as a float, NaN for what is no number."""
+    """Return a text as a float, NaN where it is no number."""
     if decimal == ",":
         # A point may stand for thousands here, so what has one is not read at all.
         cell = "x" if "." in cell else cell.replace(",", ".")
@@ -126,26 +138,30 @@ def parse_number(cell: str, decimal: str = ".") -> float:
 def locate_values(
     cells: Cells, declared: Sequence[object], missing: Sequence[str] = (), decimal: str = "."
 ) -> tuple[Integers, Mask]:
-    """Return the place of each cell's value among declared ones, −1 where none, and which lack one.
+    """Return each cell's position among declared values, −1 where none, and which lack a value.
 
     A cell lacks a value where it is one of the markers `missing`. Where there are markers, so does
     an empty one: a reader that knows the marker, as pandas knows NA, leaves nothing else of it.
     """
-    markers = [each for each in dict.fromkeys(("", *missing)) if missing and each not in declared]
+    markers: list[str] = []
+    if missing:
+        markers = [marker for marker in dict.fromkeys(("", *missing)) if marker not in declared]
     known = Declared([*declared, *markers], decimal=decimal)
-    places = known.positions(read_values(cells))
-    absent = places >= len(declared)
-    places[absent] = -1
-    return places, absent
+    positions = known.positions(read_values(cells))
+    absent = positions >= len(declared)
+    positions[absent] = -1
+    return positions, absent
 
 
 def list_markers(missing: Missing) -> tuple[str, ...]:
     """Return the texts that stand for no value; True is the empty cell, as a null is read too."""
-    return ("",) * missing if isinstance(missing, bool) else normalize_texts("missing", missing)
+    if isinstance(missing, bool):
+        return ("",) if missing else ()
+    return normalize_texts("missing", missing)
 
 
 def normalize_texts(name: str, values: object) -> tuple[str, ...]:
-    """Return declared values as texts, each once."""
+    """Return declared values as texts without blanks around them; `name` is for messages."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise DataError(f"{name} = {values!r}: must be a list")
     texts = tuple(str(value).strip() for value in values)
@@ -156,8 +172,9 @@ def normalize_texts(name: str, values: object) -> tuple[str, ...]:
 
 # Microseconds of a day.
 _DAY: Final = 86_400_000_000
-# What reads alike everywhere and at any time: no names of months, no years of two digits.
-_DIRECTIVES = "YmdjHMSfz"
+# Directives of `strptime` that read alike everywhere and at any time: no names of months, no years
+# of two digits.
+_DIRECTIVES: Final = "YmdjHMSfz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +186,8 @@ class Date:
         upper: What later dates are clipped to.
         format: How texts are written, as for `strptime`: %Y, %m, %d, %j, %H, %M, %S, %f, %z. Cells
             that a Parquet file declares as dates or times need none.
-        missing: As of `Numeric`.
+        missing: True for empty cells, or the texts that stand for no value, of which "" is the
+            empty cell. They become an indicator.
 
     Raises:
         DataError: For ends that are no dates or not in order, and a format without a year of four
@@ -193,37 +211,37 @@ class Date:
         format: str = ISO,  # noqa: A002
         missing: Missing = (),
     ) -> None:
-        put = object.__setattr__
-        put(self, "lower", _date("lower", lower))
-        put(self, "upper", _date("upper", upper))
-        put(self, "format", _format(format))
-        put(self, "missing", list_markers(missing))
+        set_field = object.__setattr__
+        set_field(self, "lower", _check_date("lower", lower))
+        set_field(self, "upper", _check_date("upper", upper))
+        set_field(self, "format", _check_format(format))
+        set_field(self, "missing", list_markers(missing))
         if not self.lower < self.upper:
             raise DataError(f"lower = {self.lower} must be before upper = {self.upper}")
 
     @property
     def days(self) -> tuple[float, float]:
         """The ends, in days since 1970."""
-        return _days(self.lower), _days(self.upper)
+        return _count_days(self.lower), _count_days(self.upper)
 
 
 def read_days(cells: Cells, kind: Date) -> Floats:
-    """Return cells in days since 1970, NaN for what is no date in the declared format."""
+    """Return cells in days since 1970, NaN for a cell that is no date in the declared format."""
     stored = read_values(cells)
-    known = {cell: _days(cell, kind.format) for cell in stored if isinstance(cell, str)}
-    return np.array(
-        [known[cell] if isinstance(cell, str) else _days(cell) for cell in stored],
-        dtype=np.float64,
-    )
+    # Each text is read once.
+    known = {cell: _count_days(cell, kind.format) for cell in stored if isinstance(cell, str)}
+    days = [known[cell] if isinstance(cell, str) else _count_days(cell) for cell in stored]
+    return np.array(days, dtype=np.float64)
 
 
-def _days(cell: object, form: str = ISO) -> float:
-    """Return a date, a time or a text in days since 1970."""
+def _count_days(cell: object, form: str = ISO) -> float:
+    """Return a date, a time or a text in days since 1970, NaN where it is none of them."""
     moment = moment_of(cell, form)
     return math.nan if moment is None else moment / _DAY
 
 
-def _date(end: str, value: object) -> datetime.date:
+def _check_date(end: str, value: object) -> datetime.date:
+    """Return an end of a range as a date, or raise `DataError`."""
     if isinstance(value, str):
         try:
             return datetime.date.fromisoformat(value)
@@ -234,7 +252,8 @@ def _date(end: str, value: object) -> datetime.date:
     raise DataError(f"{end} = {value!r}: is no date; give one as in {end} = 1900-01-31")
 
 
-def _format(value: object) -> str:
+def _check_format(value: object) -> str:
+    """Return a format of `strptime` that has a full year and no locale, or raise `DataError`."""
     if not isinstance(value, str) or "%Y" not in value.replace("%%", ""):
         raise DataError(
             f'format = {value!r}: must have a year of four digits, %Y, as in format = "%d.%m.%Y"'

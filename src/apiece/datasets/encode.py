@@ -1,4 +1,4 @@
-"""From a table and its public schema to arrays: one record at a time, nothing learned from rows.
+"""Arrays from a table and its public schema: one record at a time, nothing learned from rows.
 
 Every row's features depend on that row and the schema alone, so encoding costs no privacy and a
 record changes nobody else's features.
@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,10 @@ from apiece.tables import number_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from apiece.datasets.cells import Cells
+
+# Declared classes that a message names, at most.
+_SHOWN: Final = 8
 Features = npt.NDArray[np.float32]
 
 
@@ -42,8 +46,9 @@ class Encoded:
     features: Features
     names: tuple[str, ...]
     faulty: Mask
-    # of each column, cells neither readable nor a declared marker, and numbers that are clipped
+    # Column → how many of its cells are neither readable nor a declared marker.
     unread: Mapping[str, int]
+    # Column → how many of its numbers lie outside the declared range, and are clipped.
     outside: Mapping[str, int]
 
 
@@ -61,53 +66,64 @@ def name_features(columns: Mapping[str, Feature]) -> tuple[str, ...]:
 
 
 def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str = ".") -> Encoded:
-    """Return the features of every row of `frame` by the declared `columns`."""
-    # A numeric column becomes one feature, clipped to its range and scaled to [-1, 1], and so does
-    # one of dates; a categorical one an indicator a value. Where a value may be missing there is
-    # one more indicator, and the middle of the scale, 0, stands for the number. A cell that should
-    # be a number or a date and is none, or is infinite, makes its row faulty.
+    """Return the features of every row of `frame` by the declared `columns`.
+
+    A numeric column becomes one feature, clipped to its range and scaled to [-1, 1], and so does
+    one of dates; a categorical one an indicator a value. Where a value may be missing there is one
+    more indicator, and the middle of the scale, 0, stands for the number. A cell that should be a
+    number or a date and is none, or is infinite, makes its row faulty.
+    """
     names = name_features(columns)
     features = np.empty((len(frame), len(names)), dtype=np.float32)
     faulty = np.zeros(len(frame), dtype=np.bool_)
     unread: dict[str, int] = {}
     outside: dict[str, int] = {}
-    at = 0
+    # Index of the next feature.
+    index = 0
     for name, kind in columns.items():
-        given, missing = select_column(frame, name, "feature"), list_markers(kind.missing)
+        cells = select_column(frame, name, "feature")
         if isinstance(kind, Categorical):
-            codes, absent = locate_values(given, kind.values, missing, decimal)
-            bad = (codes < 0) & ~absent
-            for place in range(len(kind.values)):
-                features[:, at + place] = codes == place
-            at += len(kind.values)
+            markers = list_markers(kind.missing)
+            codes, absent = locate_values(cells, kind.values, markers, decimal)
+            is_unread = (codes < 0) & ~absent
+            for code in range(len(kind.values)):
+                features[:, index + code] = codes == code
+            index += len(kind.values)
         else:
-            if isinstance(kind, Date):
-                values, number = read_days(given, kind), Numeric(*kind.days)
-                _, absent = locate_values(given, (), missing, decimal)
-            else:
-                values, number = read_numbers(given, decimal), kind
-                # A marker is no number, or the number that the marker is: others are not compared.
-                marks = [float(number_of(mark, decimal) or math.nan) for mark in missing]
-                doubtful = np.flatnonzero(np.isnan(values) | np.isin(values, marks))
-                absent = np.zeros(len(frame), dtype=np.bool_)
-                absent[doubtful] = locate_values(given.iloc[doubtful], (), missing, decimal)[1]
-            bad = ~(np.isfinite(values) | absent)
-            faulty |= bad
-            beyond = (values < number.lower) | (values > number.upper)
-            outside[name] = int((beyond & ~absent).sum())
+            values, limits, absent = _read_column(cells, kind, decimal)
+            is_unread = ~(np.isfinite(values) | absent)
+            faulty |= is_unread
+            is_outside = (values < limits.lower) | (values > limits.upper)
+            outside[name] = int((is_outside & ~absent).sum())
             # 0 is public: a mean of the rows would tell of them.
-            features[:, at] = np.where(absent, 0.0, scale(values, number))
-            at += 1
-        unread[name] = int(bad.sum())
+            features[:, index] = np.where(absent, 0.0, scale(values, limits))
+            index += 1
+        unread[name] = int(is_unread.sum())
         if kind.missing:
-            features[:, at] = absent
-            at += 1
+            features[:, index] = absent
+            index += 1
     features[faulty] = np.nan
     return Encoded(features, names, faulty, unread, outside)
 
 
+def _read_column(cells: Cells, kind: Numeric | Date, decimal: str) -> tuple[Floats, Numeric, Mask]:
+    """Return the numbers of a column, or its days, their range, and which cells are absent."""
+    markers = list_markers(kind.missing)
+    if isinstance(kind, Date):
+        _, absent = locate_values(cells, (), markers, decimal)
+        return read_days(cells, kind), Numeric(*kind.days), absent
+    values = read_numbers(cells, decimal)
+    # A cell that is a marker reads as no number, or as the number that the marker is: only such
+    # cells are compared with the markers, one by one.
+    numbers = [float(number_of(marker, decimal) or math.nan) for marker in markers]
+    doubtful = np.flatnonzero(np.isnan(values) | np.isin(values, numbers))
+    absent = np.zeros(len(cells), dtype=np.bool_)
+    _, absent[doubtful] = locate_values(cells.iloc[doubtful], (), markers, decimal)
+    return values, kind, absent
+
+
 def describe_unread(encoded: Encoded, columns: Mapping[str, Feature], *kinds: type) -> str:
-    """Return how many cells of which columns of some kinds, numbers and dates, were not read."""
+    """Return as text how many cells were not read, by column; by default of numbers and dates."""
     kinds = kinds or (Numeric, Date)
     return ", ".join(
         f"{count} in {name!r}"
@@ -119,16 +135,19 @@ def describe_unread(encoded: Encoded, columns: Mapping[str, Feature], *kinds: ty
 def warn_unread(
     encoded: Encoded, columns: Mapping[str, Feature], *, what: str, do: str, stacklevel: int
 ) -> None:
-    """Warn whoever holds the rows of cells that are not as declared."""
-    # what: the rows' name in the message. do: what rows without a number do.
+    """Warn the steward of cells that are not as declared.
+
+    In the message `what` names the rows, and `do` says what happens to rows without a number.
+    """
     doubts = []
     if encoded.faulty.any():
         doubts.append(
             f"{int(encoded.faulty.sum())} of {encoded.faulty.size} rows {do}, for a number or "
             f"date that is NaN, infinite or unreadable ({describe_unread(encoded, columns)})"
         )
-    if cells := describe_unread(encoded, columns, Categorical):
-        doubts.append(f"cells of no declared value count as none of them ({cells})")
+    categorical = describe_unread(encoded, columns, Categorical)
+    if categorical:
+        doubts.append(f"cells of no declared value count as none of them ({categorical})")
     if doubts:
         warnings.warn(
             f"{what}: {'; '.join(doubts)}; mend them, or declare missing=True in columns where "
@@ -141,34 +160,37 @@ def warn_unread(
 
 def scale(values: Floats, kind: Numeric) -> Floats:
     """Return `values` clipped to the declared range and scaled to [-1, 1]."""
-    clipped = np.clip(values, kind.lower, kind.upper) - kind.lower
+    distance = np.clip(values, kind.lower, kind.upper) - kind.lower
     width = kind.upper - kind.lower
-    share = np.log1p(clipped) / np.log1p(width) if kind.scale == "log" else clipped / width
+    share = np.log1p(distance) / np.log1p(width) if kind.scale == "log" else distance / width
     return np.asarray(2 * share - 1)
 
 
 def unscale(scaled: Floats, kind: Numeric) -> Floats:
-    """Return the values in the declared range that `scale` gives `scaled` for."""
-    share, width = (np.clip(scaled, -1, 1) + 1) / 2, kind.upper - kind.lower
-    above = np.expm1(share * np.log1p(width)) if kind.scale == "log" else share * width
-    return np.asarray(kind.lower + above)
+    """Return the values in the declared range whose scaled values these are."""
+    share = (np.clip(scaled, -1, 1) + 1) / 2
+    width = kind.upper - kind.lower
+    distance = np.expm1(share * np.log1p(width)) if kind.scale == "log" else share * width
+    return np.asarray(kind.lower + distance)
 
 
 def encode_labels(frame: pd.DataFrame, label: str, classes: tuple[str, ...]) -> Integers:
     """Return each row's position in the declared `classes`."""
-    given = select_column(frame, label, "label")
-    codes, _ = locate_values(given, classes)
+    cells = select_column(frame, label, "label")
+    codes, _ = locate_values(cells, classes)
     bad = np.flatnonzero(codes < 0)
-    if bad.size:
-        cells = read_texts(given)
-        shown = ", ".join(repr(c) for c in classes[:8])
-        cased = str(cells[bad[0]]).casefold() in {name.casefold() for name in classes}
-        remedy = ("case matters: " if cased else "") + "mend the row or the schema"
-        raise DataError(
-            f"label column {label!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a declared "
-            f"class ({bad.size} such rows; declared: {shown}); {remedy}"
-        )
-    return codes
+    if not bad.size:
+        return codes
+    row = int(bad[0])
+    text = read_texts(cells)[row]
+    remedy = "mend the row or the schema"
+    if str(text).casefold() in {name.casefold() for name in classes}:
+        remedy = f"case matters: {remedy}"
+    shown = ", ".join(map(repr, classes[:_SHOWN]))
+    raise DataError(
+        f"label column {label!r}, row {row + 1} = {text!r}: not a declared "
+        f"class ({bad.size} such rows; declared: {shown}); {remedy}"
+    )
 
 
 def encode_numbers(frame: pd.DataFrame, label: str, *, decimal: str = ".") -> Floats:
@@ -177,9 +199,10 @@ def encode_numbers(frame: pd.DataFrame, label: str, *, decimal: str = ".") -> Fl
     values = read_numbers(cells, decimal)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        first = read_texts(cells.iloc[bad[:1]])[0]
+        row = int(bad[0])
+        text = read_texts(cells.iloc[[row]])[0]
         raise DataError(
-            f"label column {label!r}, row {int(bad[0]) + 1} = {first!r}: no finite number "
+            f"label column {label!r}, row {row + 1} = {text!r}: no finite number "
             f"({bad.size} such rows); mend the rows, or leave them out"
         )
     return values

@@ -6,12 +6,14 @@ import re
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from apiece.datasets.schema import Schema
 from apiece.errors import unknown
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     import pandas as pd
 
 
@@ -24,7 +26,8 @@ class Packaged:
     split: str | None
 
 
-PACKAGED = {
+# Name → packaged table.
+PACKAGED: Final = {
     "adult": Packaged("Adult (census income), original split", "income", "split"),
     "german": Packaged("Statlog German Credit", "risk", None),
     "credit_default": Packaged("Default of Credit Card Clients", "default", None),
@@ -49,16 +52,15 @@ def load(name: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    describe(name)
-    with resources.as_file(resources.files(__package__) / "data" / f"{name}.parquet") as path:
+    with resources.as_file(_locate_file(name, "parquet")) as path:
         return pd.read_parquet(path)
 
 
-def describe(name: str) -> Packaged:
-    """Return the packaged table's label and split, or raise `OptionError`."""
+def _locate_file(name: str, suffix: str) -> Traversable:
+    """Return a file of a packaged table; raise `OptionError` for another name."""
     if name not in PACKAGED:
         raise unknown("packaged data", name, PACKAGED)
-    return PACKAGED[name]
+    return resources.files(__package__) / "data" / f"{name}.{suffix}"
 
 
 def packaged_schema(name: str) -> Schema:
@@ -80,22 +82,25 @@ def packaged_schema(name: str) -> Schema:
 
 def read_schema_text(name: str) -> str:
     """Return the TOML text of a packaged schema, comments included."""
-    describe(name)
-    return (resources.files(__package__) / "data" / f"{name}.toml").read_text(encoding="utf-8")
+    return _locate_file(name, "toml").read_text(encoding="utf-8")
 
 
 def match_packaged(columns: list[str], label: str) -> tuple[Schema, dict[str, str]] | None:
-    """Return the packaged schema whose columns are all in `columns`, and how to rename them."""
-    # Names agree up to case and punctuation ("Hours-per-week" is hours_per_week). The label must be
-    # the packaged one. None where no schema fits.
-    given = {_plain(name): name for name in columns}
-    for name, packaged in PACKAGED.items():
-        schema = packaged_schema(name)
-        wanted = {_plain(c): c for c in schema.features(but=set())}
-        if _plain(label) == _plain(packaged.label) and set(wanted) <= set(given):
-            return schema, {given[key]: own for key, own in wanted.items()}
+    """Return the packaged schema whose columns are all in `columns`, and how to rename them.
+
+    Names agree up to case and punctuation ("Hours-per-week" is hours_per_week). The label must be
+    the packaged one. None where no schema fits.
+    """
+    names = {_simplify_name(column): column for column in columns}
+    for packaged_name, packaged in PACKAGED.items():
+        schema = packaged_schema(packaged_name)
+        features = {_simplify_name(feature): feature for feature in schema.features(but=set())}
+        is_label = _simplify_name(label) == _simplify_name(packaged.label)
+        if is_label and set(features) <= set(names):
+            return schema, {names[key]: feature for key, feature in features.items()}
     return None
 
 
-def _plain(name: str) -> str:
+def _simplify_name(name: str) -> str:
+    """Return a name in lower case, with underscores in place of all but letters and digits."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")

@@ -1,4 +1,4 @@
-"""A public schema: what is known about a table's columns without looking at anybody's values.
+"""Public schemas: what is known about a table's columns without looking at anybody's values.
 
 Feature encoding that learns ranges or categories from private rows leaks them, and no ε accounts
 for it. So every range, category and missing-value marker is declared, in a TOML file of tables
@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import tomli_w
 
@@ -71,7 +71,8 @@ class Categorical:
 
     Args:
         values: What a cell may be; anything else is none of them.
-        missing: As of `Numeric`; they become an indicator.
+        missing: True for empty cells, NaN and None, or the texts that stand for no value, of which
+            "" is the empty cell. They become an indicator.
 
     Raises:
         DataError: For no value, one given twice, or one that is a missing marker.
@@ -86,10 +87,10 @@ class Categorical:
     missing: Missing = ()
 
     def __post_init__(self) -> None:
-        empty = list_markers(self.missing)
+        markers = list_markers(self.missing)
         object.__setattr__(self, "values", normalize_texts("values", self.values))
-        object.__setattr__(self, "missing", empty)
-        if not self.values or set(self.values) & set(empty):
+        object.__setattr__(self, "missing", markers)
+        if not self.values or set(self.values) & set(markers):
             raise DataError("give at least one value, none of them a missing marker")
 
 
@@ -139,10 +140,10 @@ class Schema:
         columns = data.get("columns")
         if not isinstance(columns, dict) or not columns or set(data) != {"columns"}:
             raise DataError(f"schema {name}: it must hold tables [columns.NAME] and nothing else")
-        return cls(name, {key: _column(key, value, name) for key, value in columns.items()})
+        return cls(name, {key: _read_column(key, value, name) for key, value in columns.items()})
 
     def features(self, *, but: set[str]) -> dict[str, Feature]:
-        """Return the columns that make features: all declared but skipped ones and those in `but`.
+        """Return the declared columns that make features: all but skipped ones and those in `but`.
 
         Args:
             but: Names of columns with another use.
@@ -150,14 +151,14 @@ class Schema:
         Raises:
             DataError: Where none is left.
         """
-        kept = {
+        features = {
             name: column
             for name, column in self.columns.items()
             if name not in but and not isinstance(column, Skip)
         }
-        if not kept:
+        if not features:
             raise DataError(f"schema {self.name}: it declares no feature column; declare one")
-        return kept
+        return features
 
     def target(self, label: str) -> Categorical | Numeric:
         """Return the declaration of the label column: its classes, or the range of a number.
@@ -208,7 +209,7 @@ class Schema:
 
     def to_dict(self) -> Json:
         """Return the schema as `from_dict` reads it."""
-        return {"columns": {name: _column_dict(c) for name, c in self.columns.items()}}
+        return {"columns": {name: _write_column(c) for name, c in self.columns.items()}}
 
 
 def read_schema(path: str | Path) -> Schema:
@@ -234,7 +235,8 @@ def read_schema(path: str | Path) -> Schema:
     return Schema.from_dict(read_toml(path, "schema"), path.name)
 
 
-_KINDS: dict[str, type[Column]] = {
+# The word of a schema's file → the kind of a column.
+_KINDS: Final[dict[str, type[Column]]] = {
     "numeric": Numeric,
     "categorical": Categorical,
     "date": Date,
@@ -242,41 +244,50 @@ _KINDS: dict[str, type[Column]] = {
 }
 
 
-def _column(key: str, value: object, schema: str) -> Column:
-    where = f"schema {schema}, column {key!r}"
+def _read_column(key: str, value: object, schema: str) -> Column:
+    """Return the declaration of a column in a schema's file, or raise `DataError`."""
+    location = f"schema {schema}, column {key!r}"
     if not isinstance(value, dict) or "kind" not in value:
-        raise DataError(f"{where}: kind is missing; give one of {', '.join(map(repr, _KINDS))}")
+        raise DataError(f"{location}: kind is missing; give one of {', '.join(map(repr, _KINDS))}")
     kind = value["kind"]
     if kind not in _KINDS:
-        raise DataError(f"{where}: {unknown('kind', kind, _KINDS)}")
+        raise DataError(f"{location}: {unknown('kind', kind, _KINDS)}")
     known = {"missing", *(field.name for field in fields(_KINDS[kind]))}
-    given = {name: each for name, each in value.items() if name != "kind"}
-    for name in given.keys() - known:
-        raise DataError(f"{where}: {unknown(f'key of a {kind} column', name, known)}")
+    settings = {name: setting for name, setting in value.items() if name != "kind"}
+    for name in settings.keys() - known:
+        raise DataError(f"{location}: {unknown(f'key of a {kind} column', name, known)}")
     if kind == "skip":
         return Skip()
+    if kind == "categorical":
+        settings.setdefault("values", [])
+    else:
+        for end in ("lower", "upper"):
+            if end not in settings:
+                raise DataError(
+                    f"{location}: {end} is missing; give the public range of the column"
+                )
     try:
-        if kind == "categorical":
-            given.setdefault("values", [])
-        elif lacking := [end for end in ("lower", "upper") if end not in given]:
-            raise DataError(f"{lacking[0]} is missing; give the public range of the column")
-        column: Column = _KINDS[kind](**given)
-        return column
+        column: Column = _KINDS[kind](**settings)
     except DataError as error:
-        raise DataError(f"{where}: {error}") from None
+        raise DataError(f"{location}: {error}") from None
+    return column
 
 
-def _column_dict(column: Column) -> Json:
-    values: Json = {"kind": next(k for k, kind in _KINDS.items() if isinstance(column, kind))}
+def _write_column(column: Column) -> Json:
+    """Return the declaration of a column as JSON values."""
+    settings: Json = {"kind": next(k for k, kind in _KINDS.items() if isinstance(column, kind))}
     for field in fields(column):
         value = getattr(column, field.name)
         if isinstance(value, tuple):
             value = list(value)
-        values[field.name] = value.isoformat() if isinstance(value, datetime.date) else value
-    return values
+        elif isinstance(value, datetime.date):
+            value = value.isoformat()
+        settings[field.name] = value
+    return settings
 
 
-_INTRO = """\
+# Comments at the top of a template.
+_INTRO: Final = """\
 # Public schema of {name}: fill in every line marked '?', then pass it with --schema.
 # Written from the names in the file's header{types}; no row was read.
 # Give only what you know without looking at the people in this table: a questionnaire's codes, an
@@ -292,7 +303,8 @@ _INTRO = """\
 """
 
 
-_BY_STORAGE = (  # the types that a Parquet file declares, by how they begin
+# Beginnings of the types that a Parquet file declares, and the lines of a template for such columns.
+_BY_STORAGE: Final = (
     (
         ("int", "uint", "float", "double", "half", "decimal"),
         'kind = "numeric"\nlower = "?"\nupper = "?"',
@@ -307,17 +319,21 @@ def write_template(
     name: str, header: dict[str, str | None], *, label: str, but: Collection[str]
 ) -> str:
     """Return a TOML schema with one entry for each column of `header`, blanks marked '?'."""
-    typed = any(header.values())
-    parts = [_INTRO.format(name=name, types=" and its storage types" if typed else "")]
+    has_types = any(header.values())
+    parts = [_INTRO.format(name=name, types=" and its storage types" if has_types else "")]
     for column, stored in header.items():
         if column in but:
             continue
-        head, missing = tomli_w.dumps({"columns": {column: {}}}).rstrip(), "missing = true\n"
+        # The name of a table of TOML, quoted where it has to be.
+        head = tomli_w.dumps({"columns": {column: {}}}).rstrip()
+        missing = "missing = true\n"
         if column == label:
             note = "  # the label: two classes or more, or numeric with a range"
-            lines, missing = 'kind = "categorical"\nvalues = ["?", "?"]', ""
+            lines = 'kind = "categorical"\nvalues = ["?", "?"]'
+            missing = ""
         elif stored is None:
-            note, lines = "", 'kind = "?"'
+            note = ""
+            lines = 'kind = "?"'
         else:
             note = f"  # stored as {stored}"
             lines = next(lines for begins, lines in _BY_STORAGE if stored.startswith(begins))
@@ -325,26 +341,34 @@ def write_template(
     return "\n".join(parts)
 
 
-MANY_VALUES = 1000
-_SHOWN = 8
-_LIKE_IDS = re.compile(r"(^|[_ ])(ids?|uu?id|guid|ssn|e-?mail)$|^(person|patient|user|name)$", re.I)
-_LIKE_BUDGETS = re.compile(r"epsilon|budget|consent|privacy", re.I)
-_MARKERS = {"", "?", "na", "n/a", "nan", "null", "missing"}
+# Declared values of a column, at most, that pass without a remark; fewer where records are fewer.
+MANY_VALUES: Final = 1000
+# Unused columns that a message names, at most.
+_SHOWN: Final = 8
+# Names of columns that look like ids, and like budgets.
+_LIKE_IDS: Final = re.compile(
+    r"(^|[_ ])(ids?|uu?id|guid|ssn|e-?mail)$|^(person|patient|user|name)$", re.I
+)
+_LIKE_BUDGETS: Final = re.compile(r"epsilon|budget|consent|privacy", re.I)
+# Values that look like markers of missing values, in lower case.
+_MARKERS: Final = {"", "?", "na", "n/a", "nan", "null", "missing"}
 
 
 def lint(
     schema: Schema, names: Sequence[str], *, taken: Mapping[str, str], records: int | None = None
 ) -> list[str]:
-    """Return what looks like a mistake, one line each."""
-    notes = [*_of_names(schema, names, taken)]
-    notes += [
-        f"column {name!r} looks like an id, and each row is protected by itself; pass --person "
-        f"{name} where a person has several rows, or --ids {name}"
-        for name in names
-        if _LIKE_IDS.search(name)
-        and name not in taken
-        and isinstance(schema.columns.get(name, Skip()), Skip)
-    ]
+    """Return the likely mistakes of a schema, one line each.
+
+    `taken` maps the columns that have another use to that use, as "label".
+    """
+    notes = [*_lint_names(schema, names, taken)]
+    for name in names:
+        is_skipped = isinstance(schema.columns.get(name, Skip()), Skip)
+        if is_skipped and name not in taken and _LIKE_IDS.search(name):
+            notes.append(
+                f"column {name!r} looks like an id, and each row is protected by itself; pass "
+                f"--person {name} where a person has several rows, or --ids {name}"
+            )
     for name, kind in schema.columns.items():
         if isinstance(kind, Skip) or taken.get(name) == "label":
             continue
@@ -365,31 +389,37 @@ def lint(
                 '--epsilon or --delta, or declare it kind = "skip"'
             )
         if isinstance(kind, Categorical):
-            notes += _of_values(name, kind, records)
+            notes += _lint_values(name, kind, records)
     return notes
 
 
-def _of_names(schema: Schema, names: Sequence[str], taken: Mapping[str, str]) -> Iterator[str]:
+def _lint_names(schema: Schema, names: Sequence[str], taken: Mapping[str, str]) -> Iterator[str]:
+    """Yield where a schema's names of columns and a table's do not fit."""
     declared = schema.columns
-    absent = [n for n, kind in declared.items() if n not in names and not isinstance(kind, Skip)]
+    # Name in one case → undeclared column of the table that has no other use.
     free = {name.casefold(): name for name in names if name not in declared and name not in taken}
-    for name in absent:
+    for name, kind in declared.items():
+        if name in names or isinstance(kind, Skip):
+            continue
         near = free.pop(name.casefold(), None)
         hint = "" if near is None else f"; it has {near!r}: case matters"
         yield f"schema {schema.name} declares {name!r}, which is not in the table{hint}"
     unused = [name for name in names if name in free.values()]
     if unused:
+        listed = ", ".join(map(repr, unused[:_SHOWN]))
+        if len(unused) > _SHOWN:
+            listed += ", …"
         yield (
-            f"not in schema {schema.name} and so not used: "
-            f"{', '.join(map(repr, unused[:_SHOWN]))}{', …' * (len(unused) > _SHOWN)}; declare "
+            f"not in schema {schema.name} and so not used: {listed}; declare "
             'them, kind = "skip" where that is meant'
         )
-    for first, second in _alike(declared):
+    for first, second in _find_cased_pairs(declared):
         yield f"schema {schema.name}: the columns {first!r} and {second!r} differ in case alone"
 
 
-def _of_values(name: str, kind: Categorical, records: int | None) -> Iterator[str]:
-    for first, second in _alike(kind.values):
+def _lint_values(name: str, kind: Categorical, records: int | None) -> Iterator[str]:
+    """Yield the likely mistakes of a categorical column's declared values."""
+    for first, second in _find_cased_pairs(kind.values):
         yield (
             f"feature {name!r}: the values {first!r} and {second!r} differ in case alone; list "
             "one, or mend the cells"
@@ -407,10 +437,10 @@ def _of_values(name: str, kind: Categorical, records: int | None) -> Iterator[st
         )
 
 
-def _alike(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs that differ in case alone, each with the first of its kind."""
-    first: dict[str, str] = {}
+def _find_cased_pairs(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each text that differs from an earlier one in case alone, after the earliest such."""
+    earliest: dict[str, str] = {}
     for text in texts:
-        known = first.setdefault(text.casefold(), text)
+        known = earliest.setdefault(text.casefold(), text)
         if known != text:
             yield known, text

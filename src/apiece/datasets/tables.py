@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from apiece.errors import DataError, as_given
 
@@ -27,9 +27,45 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " ", "bar": "|"}
-# Separators that are blanks: of these two together stand around an empty cell.
-BLANKS = ("\t", " ")
+# Name of a separator → the separator.
+_NAMED: Final = {
+    "tab": "\t",
+    "\\t": "\t",
+    "comma": ",",
+    "semicolon": ";",
+    "space": " ",
+    "bar": "|",
+}
+# Separators that are blanks: two of these together stand around an empty cell.
+BLANKS: Final = ("\t", " ")
+# Endings of the names of Parquet files.
+_PARQUET: Final = (".parquet", ".pq")
+# Ending of a packed file's name → how it is opened.
+PACKED: Final[dict[str, Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+# Errors of files that cannot be opened or are not packed as they are called.
+UNPACKING: Final = (OSError, EOFError, lzma.LZMAError, zlib.error)
+# Letters that are read at a time.
+BLOCK: Final = 1 << 22
+# Bytes at the beginning of a file that show what it is instead.
+_HEAD: Final = 1000
+# Characters of a library's error that a message repeats, at most.
+_REASON_LENGTH: Final = 160
+# The byte-order marks of UTF-16.
+_WIDE: Final = (b"\xff\xfe", b"\xfe\xff")
+# Beginnings of archives and of older spreadsheets.
+_ARCHIVES: Final = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+_SHEET: Final = 'save the sheet as "CSV UTF-8" and pass that file'
+_JSON: Final = (
+    "convert it in Python: import pandas; pandas.read_json({path!r}, lines={lines}, dtype=False)"
+    ".to_csv({csv!r}, index=False)"
+)
+_ZIP: Final = "unpack it and pass the file in it"
+# Ending of the name of a file that is not read → what to do with it.
+_REMEDIES: Final = {
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"), _SHEET),
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), _JSON),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar", ".zst"), _ZIP),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +97,17 @@ class Dialect:
     def __post_init__(self) -> None:
         for name in ("separator", "decimal", "encoding"):
             value = getattr(self, name)
-            if not isinstance(value, str) and not (name == "separator" and value is None):
+            is_default = name == "separator" and value is None
+            if not (isinstance(value, str) or is_default):
                 raise DataError(f"{name} = {value!r}: must be a text; put it in quotes")
         if self.separator is not None:
-            plain = _NAMED.get(self.separator, self.separator)
-            if len(plain) != 1 or plain.isalnum() or plain in "\"'\r\n.+-":
+            character = _NAMED.get(self.separator, self.separator)
+            if len(character) != 1 or character.isalnum() or character in "\"'\r\n.+-":
                 raise DataError(
                     f"separator = {self.separator!r}: must be one character such as ',', ';' "
                     "or 'tab'"
                 )
-            object.__setattr__(self, "separator", plain)
+            object.__setattr__(self, "separator", character)
         if self.decimal not in (".", ","):
             raise DataError(f"decimal = {self.decimal!r}: must be '.' or ','")
         try:
@@ -81,7 +118,7 @@ class Dialect:
             ) from None
 
     def separator_of(self, path: Path) -> str:
-        """Return what separates the cells of a file: what is declared, or what its name says.
+        """Return the character that separates the cells of a file, declared or by its name.
 
         Args:
             path: Of the file.
@@ -89,32 +126,15 @@ class Dialect:
         return self.separator or ("\t" if ".tsv" in path.suffixes else ",")
 
 
-PLAIN = Dialect()
-
-
-_PARQUET = (".parquet", ".pq")
-PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-UNPACKING = (OSError, EOFError, lzma.LZMAError, zlib.error)
-BLOCK = 1 << 22  # letters that are read at a time
-_SHEET = 'save the sheet as "CSV UTF-8" and pass that file'
-_WIDE = (b"\xff\xfe", b"\xfe\xff")  # the byte-order marks of UTF-16
-_JSON = (
-    "convert it in Python: import pandas; pandas.read_json({path!r}, lines={lines}, dtype=False)"
-    ".to_csv({csv!r}, index=False)"
-)
-_ZIP = "unpack it and pass the file in it"
-_OTHERS = {
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"), _SHEET),
-    **dict.fromkeys((".json", ".jsonl", ".ndjson"), _JSON),
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar", ".zst"), _ZIP),
-}
+# How a text table is written where nothing is declared.
+PLAIN: Final = Dialect()
 
 
 def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
     r"""Return the rows of a CSV (.csv, .tsv, also .gz, .bz2, .xz) or Parquet file.
 
-    CSV cells stay texts, stripped of the blanks after a separator: what is missing is for the
-    schema to say. Parquet has its own types. Blank lines are skipped.
+    CSV cells stay texts, stripped of the blanks after a separator: the schema says which of them
+    are missing. Parquet has its own types. Blank lines are skipped.
 
     Args:
         path: Of the file.
@@ -140,32 +160,33 @@ def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
     frame: pd.DataFrame
     path = Path(path)
     if is_parquet(path):
-        # Of one file alone: folders named a=1 add no columns, stored indexes hide none, and a
+        # One file alone is read: folders named a=1 add no columns, stored indexes hide none, and a
         # null turns no other person's whole number into a float.
-        table = _parquet(path, dialect).read()
+        table = _open_parquet(path, dialect).read()
         _check_names(path, table.column_names)
         frame = table.to_pandas(ignore_metadata=True, integer_object_nulls=True)
     else:
         import pyarrow as pa
 
-        whole = pa.concat_tables(_read(path, dialect))
-        frame = whole.to_pandas(
-            types_mapper={pa.large_string(): pd.ArrowDtype(pa.large_string())}.get
-        )
+        table = pa.concat_tables(_read_blocks(path, dialect))
+        types = {pa.large_string(): pd.ArrowDtype(pa.large_string())}
+        frame = table.to_pandas(types_mapper=types.get)
     if frame.empty:
         raise DataError(f"{path}: it has no rows; give a table with one row a record")
     return frame
 
 
 def read_header(path: str | Path, dialect: Dialect = PLAIN) -> dict[str, str | None]:
-    r"""Return the names of the columns, with the storage type where the file's header has one."""
-    # A CSV's first line and a Parquet file's schema are looked at, and no row.
+    r"""Return the names of the columns, with the storage type where the file's header has one.
+
+    A CSV's first line and a Parquet file's schema are looked at, and no row.
+    """
     path = Path(path)
     if is_parquet(path):
-        schema = _parquet(path, dialect).schema_arrow
+        schema = _open_parquet(path, dialect).schema_arrow
         _check_names(path, schema.names)
         return {field.name: str(field.type) for field in schema}
-    return dict.fromkeys(next(_read(path, dialect)).column_names)
+    return dict.fromkeys(next(_read_blocks(path, dialect)).column_names)
 
 
 def is_parquet(path: str | Path) -> bool:
@@ -176,67 +197,81 @@ def is_parquet(path: str | Path) -> bool:
 def refuse_text_settings(path: Path, dialect: Dialect) -> None:
     """Raise `DataError` for a separator or an encoding of a Parquet file, which has none."""
     for name in ("separator", "encoding"):
-        if getattr(dialect, name) != getattr(PLAIN, name):
+        value = getattr(dialect, name)
+        if value != getattr(PLAIN, name):
             raise DataError(
-                f"{path}: {name} = {getattr(dialect, name)!r} is of a CSV file, and a Parquet file "
+                f"{path}: {name} = {value!r} is of a CSV file, and a Parquet file "
                 "has none; leave it out"
             )
 
 
-def _parquet(path: Path, dialect: Dialect) -> pq.ParquetFile:
+def _open_parquet(path: Path, dialect: Dialect) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     refuse_text_settings(path, dialect)
     try:
         return pq.ParquetFile(path)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise DataError(f"{path}: cannot be read ({reason}); give a CSV or Parquet file") from None
+        raise _make_unreadable_error(path, str(error)) from None
 
 
-def _read(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
+def _read_blocks(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
     """Yield a table without rows that has the header's names, then the rows, a block at a time."""
     import pyarrow as pa
 
     separator = dialect.separator_of(path)
-    names: list[str] = []
-    number = 0  # of the last line that was read
-    with _opened(path, dialect) as file:
+    with _open_text(path, dialect) as file:
         try:
-            while not names and (line := file.readline()):
-                for cells in _cells(path, [line], number, separator):
-                    names = [name.strip() for name in cells]
-                number += 1
-            if not names:
-                raise DataError(f"{path}: cannot be read (it is empty); give a CSV or Parquet file")
+            names, number = _read_names(path, file, separator)
             _check_names(path, names)
             check_separated(path, names, separator)
             schema = pa.schema([(name, pa.large_string()) for name in names])
             yield schema.empty_table()
             while lines := file.readlines(BLOCK):
                 block = None
+                # A cell that is longer than Python's reader takes is an error of that reader.
                 if max(map(len, lines)) < csv.field_size_limit():
-                    block = _cut("".join(lines), schema, separator)
+                    block = _split_plain("".join(lines), schema, separator)
                 if block is None:
-                    rows = _cells(path, lines, number, separator, len(names))
-                    texts = [
-                        pa.array(cells, pa.large_string()) for cells in zip(*rows, strict=True)
-                    ]
-                    block = pa.table(texts, schema=schema) if rows else schema.empty_table()
+                    rows = _split_lines(path, lines, number, separator, len(names))
+                    block = _make_table(rows, schema)
                 yield block
                 number += len(lines)
         except UnicodeError:
-            raise DataError(_undecoded(path, dialect.encoding)) from None
+            raise DataError(_explain_encoding(path, dialect.encoding)) from None
         except UNPACKING as error:
-            raise _unreadable(path, error) from None
+            reason = getattr(error, "strerror", None) or str(error)
+            raise _make_unreadable_error(path, reason) from None
 
 
-def _cut(block: str, schema: pa.Schema, separator: str) -> pa.Table | None:
-    """Return lines cut at every separator; None where that may not be what `_cells` gives."""
+def _read_names(path: Path, file: io.TextIOWrapper, separator: str) -> tuple[list[str], int]:
+    """Return the names in the first line that is not blank, and that line's number from 1."""
+    number = 0
+    while line := file.readline():
+        number += 1
+        for cells in _split_lines(path, [line], number - 1, separator):
+            return [name.strip() for name in cells], number
+    raise DataError(f"{path}: cannot be read (it is empty); give a CSV or Parquet file")
+
+
+def _make_table(rows: list[list[str]], schema: pa.Schema) -> pa.Table:
+    """Return rows of texts as an Arrow table."""
+    import pyarrow as pa
+
+    if not rows:
+        return schema.empty_table()
+    columns = [pa.array(cells, pa.large_string()) for cells in zip(*rows, strict=True)]
+    return pa.table(columns, schema=schema)
+
+
+def _split_plain(block: str, schema: pa.Schema, separator: str) -> pa.Table | None:
+    """Return lines cut at every separator; None where `_split_lines` might cut otherwise."""
     import pyarrow as pa
     from pyarrow import csv as arrow
 
-    if any(each in block for each in ('"', "\r", "\0", f"{separator} ", "\n ")):
+    # Quotes, line breaks and blanks that Python's reader treats in its own way.
+    special = ('"', "\r", "\0", f"{separator} ", "\n ")
+    if any(text in block for text in special):
         return None
     if block[0] in " \ufeff" or ord(separator) > 127:
         return None
@@ -252,106 +287,118 @@ def _cut(block: str, schema: pa.Schema, separator: str) -> pa.Table | None:
         return None
 
 
-def _cells(
-    path: Path, lines: list[str], number: int, separator: str, width: int | None = None
+def _split_lines(
+    path: Path, lines: list[str], previous: int, separator: str, width: int | None = None
 ) -> list[list[str]]:
-    """Return the cells of the lines that are not blank, `width` each: a line is a record."""
-    # number: of the line before them.
+    """Return the cells of the lines that are not blank, `width` each: a line is a record.
+
+    `previous` is the number of the line before them.
+    """
     reader = csv.reader(
         lines, delimiter=separator, strict=True, skipinitialspace=separator not in BLANKS
     )
     rows = []
-    at = 0
+    # Records that were read; as a line is a record, the number of the last line.
+    count = 0
     try:
-        for at, cells in enumerate(reader, start=1):
-            if reader.line_num > at:
-                what = "a quoted cell goes on over the end of the line"
-                raise _broken(path, number + at, what)
+        for cells in reader:
+            count += 1
+            if reader.line_num > count:
+                fault = "a quoted cell goes on over the end of the line"
+                raise _make_line_error(path, previous + count, fault)
             if cells and len(cells) != (width or len(cells)):
-                what = f"{len(cells)} cells where the header has {width}"
-                raise _broken(path, number + at, what)
+                fault = f"{len(cells)} cells where the header has {width}"
+                raise _make_line_error(path, previous + count, fault)
             if cells:
                 rows.append(cells)
     except csv.Error as error:
-        what = f"quotes do not match ({error})"
-        raise _broken(path, number + at + 1, what) from None
+        fault = f"quotes do not match ({error})"
+        raise _make_line_error(path, previous + count + 1, fault) from None
     return rows
 
 
-def _broken(path: Path, line: int, what: str) -> DataError:
+def _make_line_error(path: Path, line: int, fault: str) -> DataError:
     return DataError(
-        f"{path}, line {line}: {what}; a line is one record: put a cell with separators in double "
+        f"{path}, line {line}: {fault}; a line is one record: put a cell with separators in double "
         'quotes, a quote in it twice (""), and no line break, or give a Parquet file'
     )
 
 
-def _opened(path: Path, dialect: Dialect) -> io.TextIOWrapper:
-    """Return the decoded lines; what the file is instead is told by its first bytes alone."""
+def _open_text(path: Path, dialect: Dialect) -> io.TextIOWrapper:
+    """Return the decoded lines of a file; raise `DataError` where it is no text table."""
     suffix = path.suffix.lower()
-    if suffix in _OTHERS:
+    if suffix in _REMEDIES:
         csv_path = str(path.with_suffix(".csv"))
-        remedy = _OTHERS[suffix].format(path=str(path), lines=suffix != ".json", csv=csv_path)
+        remedy = _REMEDIES[suffix].format(path=str(path), lines=suffix != ".json", csv=csv_path)
         raise DataError(f"{path}: a {suffix} file is not read; {remedy}")
+    open_file = PACKED.get(suffix, io.FileIO)
     try:
-        file = io.BufferedReader(PACKED.get(suffix, io.FileIO)(str(path)))
-        head = file.peek(1000)[:1000]
+        file = io.BufferedReader(open_file(str(path)))
+        head = file.peek(_HEAD)[:_HEAD]
     except UNPACKING as error:
-        raise _unreadable(path, error) from None
-    plain = dialect.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-    refused = None
-    if head.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
-        refused = f"{path}: holds a spreadsheet or an archive, whatever its name; {_SHEET}"
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _make_unreadable_error(path, reason) from None
+    is_utf8 = dialect.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    # The first bytes alone show what the file is instead.
+    fault = None
+    if head.startswith(_ARCHIVES):
+        fault = f"{path}: holds a spreadsheet or an archive, whatever its name; {_SHEET}"
     elif head.startswith(b"PAR1"):
-        refused = f"{path}: holds Parquet; rename it so that it ends in .parquet"
-    elif plain and (head.startswith(_WIDE) or b"\0" in head):
-        refused = _undecoded(path, dialect.encoding, wide=True)
-    if refused is not None:
+        fault = f"{path}: holds Parquet; rename it so that it ends in .parquet"
+    elif is_utf8 and (head.startswith(_WIDE) or b"\0" in head):
+        fault = _explain_encoding(path, dialect.encoding, wide=True)
+    if fault is not None:
         file.close()
-        raise DataError(refused)
-    return io.TextIOWrapper(file, encoding="utf-8-sig" if plain else dialect.encoding)
+        raise DataError(fault)
+    return io.TextIOWrapper(file, encoding="utf-8-sig" if is_utf8 else dialect.encoding)
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
-    reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
-    return DataError(f"{path}: cannot be read ({reason}); give a CSV or Parquet file")
+def _make_unreadable_error(path: Path, reason: str) -> DataError:
+    """Return the error of a file that cannot be read; the reason is shortened to one line."""
+    shortened = " ".join(reason.split())[:_REASON_LENGTH]
+    return DataError(f"{path}: cannot be read ({shortened}); give a CSV or Parquet file")
 
 
-def _undecoded(path: Path, encoding: str, *, wide: bool = False) -> str:
-    where = str(path)
+def _explain_encoding(path: Path, encoding: str, *, wide: bool = False) -> str:
+    """Return the message for a file in another encoding; `wide` if it is known to be UTF-16."""
+    location = str(path)
     if path.is_file() and not wide:
-        with PACKED.get(path.suffix.lower(), io.FileIO)(str(path)) as file:
+        open_file = PACKED.get(path.suffix.lower(), io.FileIO)
+        with open_file(str(path)) as file:
             data = file.read()
         wide = data.startswith(_WIDE)
         try:
             data.decode(encoding)
         except UnicodeDecodeError as error:
             line = data[: error.start].count(b"\n") + 1
-            where = f"{path}, line {line}"
-    other = "utf-16" if wide else "latin-1"
-    if other == encoding:
-        other = "utf-8"
+            location = f"{path}, line {line}"
+    proposal = "utf-16" if wide else "latin-1"
+    if proposal == encoding:
+        proposal = "utf-8"
     return (
-        f"{where}: is not {encoding}; declare what it is, as in "
-        f"{as_given('encoding', other)} "
-        f'(in a config: encoding = "{other}" under [data]), or save it as UTF-8'
+        f"{location}: is not {encoding}; declare what it is, as in "
+        f"{as_given('encoding', proposal)} "
+        f'(in a config: encoding = "{proposal}" under [data]), or save it as UTF-8'
     )
 
 
 def _check_names(path: Path, names: list[str]) -> None:
+    """Raise `DataError` where two columns have one name."""
     # A file without a header has a person's row there: no message repeats it.
-    again = next((k for k, name in enumerate(names) if name in names[:k]), None)
-    if again is not None:
-        raise DataError(
-            f"{path}: columns {names.index(names[again]) + 1} and {again + 1} have one name in the "
-            "header; rename one of them"
-        )
+    for index, name in enumerate(names):
+        earlier = names.index(name)
+        if earlier < index:
+            raise DataError(
+                f"{path}: columns {earlier + 1} and {index + 1} have one name in the "
+                "header; rename one of them"
+            )
 
 
 def check_separated(path: Path, names: list[str], separator: str) -> None:
     """Refuse a header of one name in which another separator stands: it was not declared."""
-    others = [s for s in (";", "\t", ",", "|") if s in names[0] and s != separator]
-    if len(names) == 1 and others:
-        name = "tab" if others[0] == "\t" else others[0]
+    candidates = [s for s in (";", "\t", ",", "|") if s in names[0] and s != separator]
+    if len(names) == 1 and candidates:
+        name = "tab" if candidates[0] == "\t" else candidates[0]
         raise DataError(
             f"{path}: its header is one column, in which {name!r} stands; if that separates the "
             f"columns, pass {as_given('separator', name)} (in a config: separator = {name!r} under "

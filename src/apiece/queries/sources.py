@@ -22,9 +22,9 @@ from apiece.datasets.blocks import (
     UNREADABLE,
     Lines,
     Recoded,
-    cell_text,
-    header_cells,
     read_batches,
+    read_cell,
+    split_header,
 )
 from apiece.datasets.tables import (
     PACKED,
@@ -299,7 +299,7 @@ def _remove_undecodable(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
     except pa.ArrowInvalid:
         cells = column.cast(pa.large_binary()).to_pylist()
-        return write_texts([None if cell is None else cell_text(cell) for cell in cells])
+        return write_texts([None if cell is None else read_cell(cell) for cell in cells])
 
 
 # Endings of the names of files of text, before the ending of a packed one.
@@ -440,7 +440,7 @@ def _read_csv(
         header = lines.readline()
         while header and not header.strip():
             header = lines.readline()
-        names = header_cells(header, separator.encode())
+        names = split_header(header, separator.encode())
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     except UNPACKING:
