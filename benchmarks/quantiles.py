@@ -81,8 +81,8 @@ def apiece(
     target = quantiles.quantize_level(level) * part.rows
     law = quantiles.Law.from_segment(grid, part, target, quantiles.compute_rate(level, eta, 1))
     first, last = (
-        grid.first + np.array([getattr(place, end) for place in law.stretches])
-        for end in ("first", "last")
+        grid.origin + np.array([getattr(place, end) for place in law.stretches])
+        for end in ("low", "high")
     )
     fall, truth = np.array([float(each) for each in law.decays]), quantile(values, level) / unit
     mass = error = 0.0

@@ -130,7 +130,7 @@ def _edges_closed_on_the_right(patch: Patch) -> None:
 
 def _bins_by_division(patch: Patch) -> None:
     def planted(column: ClampedColumn, bins: Bins, _dialect: Any) -> str:
-        places = f"floor((({column.scaled} + 1) / 2) * {len(bins)})"
+        places = f"floor((({column.scaled_sql} + 1) / 2) * {len(bins)})"
         return f"least(CAST({places} AS BIGINT), {len(bins) - 1})"
 
     patch.setattr(ClampedColumn, "bin_sql", planted)
@@ -183,7 +183,7 @@ def _clamped_at_one_end(patch: Patch) -> None:
     def clamped(column: ClampedColumn) -> str:
         return f"least({column.stored}, {scan.number_sql(column.measure.high)})"
 
-    patch.setattr(ClampedColumn, "clamped", property(clamped))
+    patch.setattr(ClampedColumn, "clamped_sql", property(clamped))
 
 
 def _labels_in_another_order(patch: Patch) -> None:

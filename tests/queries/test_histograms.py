@@ -149,7 +149,7 @@ def test_printed_edges_read_back_as_the_edges(
 
 def _by_width(column: ClampedColumn, bins: Bins, _dialect: SqlDialect) -> str:
     """By division alone, as the bins were found before."""
-    unit = f"(({column.scaled} + 1) / 2)"
+    unit = f"(({column.scaled_sql} + 1) / 2)"
     return f"least(CAST(floor({unit} * {len(bins)}) AS BIGINT), {len(bins) - 1})"
 
 
@@ -159,7 +159,7 @@ def _closed_on_the_right(column: ClampedColumn, bins: Bins, dialect: SqlDialect)
 
 def _open_at_the_end(column: ClampedColumn, bins: Bins, dialect: SqlDialect) -> str:
     high = scan.number_sql(bins.measure.high)
-    return f"CASE WHEN {column.clamped} < {high} THEN {REAL(column, bins, dialect)} ELSE 0 END"
+    return f"CASE WHEN {column.clamped_sql} < {high} THEN {REAL(column, bins, dialect)} ELSE 0 END"
 
 
 def _of_other_edges(column: ClampedColumn, bins: Bins, dialect: SqlDialect) -> str:

@@ -29,7 +29,7 @@ Ask = Callable[[Segment], object]
 
 
 def part_of(grid: Grid, values: list[int]) -> Segment:
-    points, counts = np.unique(np.array(values, np.int64) - grid.first, return_counts=True)
+    points, counts = np.unique(np.array(values, np.int64) - grid.origin, return_counts=True)
     return Segment(points, counts, 0, grid.size - 1)
 
 
@@ -52,7 +52,7 @@ def places_of(law: Law) -> Iterator[tuple[tuple[int, int], float]]:
     """Yield each point and slice with the logarithm of its chance."""
     whole = math.log(sum(law.weights))
     for place, fall in zip(law.stretches, law.decays, strict=True):
-        for point in range(place.first, place.last + 1):
+        for point in range(place.low, place.high + 1):
             for part in range(place.slice_start, place.slice_start + place.slice_count):
                 yield (point, part), math.log(law.grid.prior(point, point) * fall) - whole
 
@@ -248,7 +248,7 @@ def test_a_score_that_counts_the_rows_is_caught(monkeypatch: pytest.MonkeyPatch)
 def test_the_point_that_holds_the_quantile_misses_nothing() -> None:
     def missed(values: list[int]) -> dict[tuple[int, int], float]:
         return {
-            (each.first - 3, each.last - 3): each.missed * 2.0**-quantiles.LEVEL_BITS
+            (each.low - 3, each.high - 3): each.missed * 2.0**-quantiles.LEVEL_BITS
             for each in law_of(SMALL, values, 0.5, 1.0, 1).stretches
         }
 
@@ -261,7 +261,7 @@ def test_the_point_that_holds_the_quantile_misses_nothing() -> None:
 def test_what_is_far_is_one_stretch_on_each_side_and_weighs_the_least() -> None:
     values = [*range(-3, 13)] * 1000
     law = law_of(SMALL, values, 0.5, 2.0, 1)
-    assert [(place.first, place.last) for place in law.stretches[:2]] == [(0, 6), (7, 7)]
+    assert [(place.low, place.high) for place in law.stretches[:2]] == [(0, 6), (7, 7)]
     assert law.decays[0] == law.decays[-1] == min(law.decays) > 0
 
 
@@ -274,8 +274,7 @@ def test_slices_cover_the_ranks_of_a_point_and_divide_its_rows(
     rate = quantiles.compute_rate(0.5, 1e3, 1)
     law = Law.from_segment(SMALL, part, 15 << quantiles.LEVEL_BITS, rate, slices)
     assert (
-        sum(place.slice_count for place in law.stretches if place.first == place.last == 7)
-        == slices
+        sum(place.slice_count for place in law.stretches if place.low == place.high == 7) == slices
     )
     point, at = law.draw(random.Random(1).getrandbits)
     left, right = part.divide(point, at)

@@ -201,7 +201,7 @@ def losses(before: Segment, after: Segment, level: float, rows: int) -> np.ndarr
             fall
             for point in PROBES
             for place, fall in zip(law.stretches, law.decays, strict=True)
-            if place.first <= point <= place.last
+            if place.low <= point <= place.high
         ]
         logs.append(np.log(np.array(falls, float)) - math.log(sum(law.weights)))
     return np.asarray(logs[0] - logs[1])

@@ -69,9 +69,9 @@ def _source(target: Any, old: str, new: str) -> Callable[[pytest.MonkeyPatch], N
 
 
 def _unclamped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClampedColumn, "clamped", property(lambda self: self.stored))
+    monkeypatch.setattr(ClampedColumn, "clamped_sql", property(lambda self: self.stored))
     monkeypatch.setattr(
-        ClampedColumn, "scaled",
+        ClampedColumn, "scaled_sql",
         property(lambda self: f"(({self.stored} - {self.measure.middle}) / {self.measure.half})"),
     )  # fmt: skip
 

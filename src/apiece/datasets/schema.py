@@ -303,7 +303,7 @@ _INTRO: Final = """\
 """
 
 
-# Beginnings of the types that a Parquet file declares, and the lines of a template for such columns.
+# Beginnings of the types that a Parquet file declares, and a template's lines for such columns.
 _BY_STORAGE: Final = (
     (
         ("int", "uint", "float", "double", "half", "decimal"),

@@ -127,7 +127,8 @@ def _solve_regression(question: Question, sums: Floats, stddev: float) -> Floats
     regressors = [0, *range(2, len(names))]
     # Eigenvalues are raised to the noise's size: a direction that the noise hides gets a slope
     # near 0 instead of one that the noise has made.
-    values, vectors = np.linalg.eigh(moments[:, regressors][:, :, regressors])
+    gram = moments[:, regressors][:, :, regressors]
+    values, vectors = np.linalg.eigh(gram)
     values = np.maximum(values, max(stddev, 1.0))
     rotated = np.einsum("nij,ni->nj", vectors, moments[:, regressors, 1]) / values
     slopes = np.einsum("nij,nj->ni", vectors, rotated)

@@ -187,7 +187,9 @@ class _Parser:
 
     def parse_column(self) -> str:
         name = self.require("name")
-        return name[1:-1].replace('""', '"') if name.startswith('"') else name
+        if not name.startswith('"'):
+            return name
+        return name[1:-1].replace('""', '"')
 
     def parse_query(self) -> ParsedQuery:
         aggregate = self.require("name").lower()
@@ -208,8 +210,9 @@ class _Parser:
         if self.tokens[self.index].kind != "end":
             raise self.make_error("'by', 'where' or the end")
         _check_arguments(aggregate, columns, numbers)
-        if len(set(columns)) != len(columns) or len(set(by)) != len(by):
-            raise OptionError("query: a column is named twice")
+        for names in (columns, by):
+            if len(set(names)) != len(names):
+                raise OptionError("query: a column is named twice")
         if aggregate == "median":
             aggregate = "quantile"
             numbers = [0.5]
@@ -328,9 +331,10 @@ def _split_tokens(text: str) -> list[_Token]:
     while start < len(text.rstrip()):
         match = _TOKEN.match(text, start)
         if match is None:
+            unreadable = text[start : start + 10].strip()
             raise InputError(
-                f"query: cannot read {text[start : start + 10].strip()!r} at character "
-                f"{start + 1} of {text!r}; {_EXAMPLE}"
+                f"query: cannot read {unreadable!r} at character {start + 1} of {text!r}; "
+                f"{_EXAMPLE}"
             )
         kind = str(match.lastgroup)
         tokens.append(_Token(kind, match.group(kind), match.start(kind)))
@@ -340,18 +344,18 @@ def _split_tokens(text: str) -> list[_Token]:
 
 def _check_arguments(aggregate: str, columns: list[str], numbers: list[float]) -> None:
     """Refuse an aggregate with too few or too many arguments, or with numbers out of range."""
-    limits = _AGGREGATES[aggregate]
+    fewest_columns, most_columns, fewest_numbers, most_numbers = _AGGREGATES[aggregate]
     has_levels = aggregate in _LEVELLED
     if has_levels and not (numbers and all(0 < level < 1 for level in numbers)):
         raise InputError(
             f"query: {aggregate} needs its level, in (0, 1); as in {aggregate}(income, 0.5)"
         )
-    columns_fit = limits.fewest_columns <= len(columns) <= limits.most_columns
-    numbers_fit = limits.fewest_numbers <= len(numbers) <= limits.most_numbers
+    columns_fit = fewest_columns <= len(columns) <= most_columns
+    numbers_fit = fewest_numbers <= len(numbers) <= most_numbers
     if not (columns_fit and numbers_fit):
         raise InputError(
-            f"query: {aggregate} takes {limits.fewest_columns} to {limits.most_columns} columns "
-            f"and up to {limits.most_numbers} numbers, not {len(columns)} and {len(numbers)}"
+            f"query: {aggregate} takes {fewest_columns} to {most_columns} columns and up to "
+            f"{most_numbers} numbers, not {len(columns)} and {len(numbers)}"
         )
     if has_levels and len(set(numbers)) != len(numbers):
         raise InputError("query: a level is given twice; give each once")

@@ -173,21 +173,21 @@ def _join_gaps(gaps: _Gaps, schema: Schema) -> DataError:
     if gaps.bounds:
         lacking.append(f"bounds of {_join_names(gaps.bounds)}")
         low, high = _BOUNDS
-        flags = [f"--bounds {shlex.quote(f'{name}={low}:{high}')}" for name in gaps.bounds]
+        flags = _join_flags("--bounds", [f"{name}={low}:{high}" for name in gaps.bounds])
         bounds = {**schema.bounds, **dict.fromkeys(gaps.bounds, _BOUNDS)}
-        examples.append(as_given("bounds", bounds, flag=" ".join(flags)))
+        examples.append(as_given("bounds", bounds, flag=flags))
     if gaps.groups:
         lacking.append(f"values of {_join_names(gaps.groups)}")
         values = ",".join(_VALUES)
-        flags = [f"--values {shlex.quote(f'{name}={values}')}" for name in gaps.groups]
+        flags = _join_flags("--values", [f"{name}={values}" for name in gaps.groups])
         groups = {name: list(declared) for name, declared in schema.groups.items()}
         groups |= {name: list(_VALUES) for name in gaps.groups}
-        examples.append(as_given("groups", groups, flag=" ".join(flags)))
+        examples.append(as_given("groups", groups, flag=flags))
     if gaps.kinds:
         lacking.append(f"kind of {_join_names(list(gaps.kinds))}")
-        flags = [f"--kind {shlex.quote(f'{name}={kind}')}" for name, kind in gaps.kinds.items()]
+        flags = _join_flags("--kind", [f"{name}={kind}" for name, kind in gaps.kinds.items()])
         kinds = {**schema.kinds, **gaps.kinds}
-        examples.append(as_given("kinds", kinds, flag=" ".join(flags)))
+        examples.append(as_given("kinds", kinds, flag=flags))
     if gaps.rows:
         lacking.append("how many rows a person brings at most")
         examples.append(as_given("rows_per_person", _ROWS))
@@ -196,6 +196,11 @@ def _join_gaps(gaps: _Gaps, schema: Schema) -> DataError:
         f"not declared: {'; '.join(lacking)}; declare them from what is known without looking "
         f"at the data, as in {example}"
     )
+
+
+def _join_flags(flag: str, values: list[str]) -> str:
+    """Return an option of the command line, once for each value."""
+    return " ".join(f"{flag} {shlex.quote(value)}" for value in values)
 
 
 def _guess_kind(leaf: Compare | Missing) -> str:

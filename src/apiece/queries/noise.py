@@ -122,7 +122,9 @@ def _draw_normal(next_word: Words) -> tuple[bool, int, _Uniform]:
         k = 0
         while _flip_exp_minus_half(next_word):
             k += 1
-        if k > 1 and not all(_flip_exp_minus_half(next_word) for _ in range(k * (k - 1))):
+        # k is accepted with probability exp(−k(k − 1)/2): none of k(k − 1) coins shows tails.
+        coins = k * (k - 1)
+        if not all(_flip_exp_minus_half(next_word) for _ in range(coins)):
             continue
         x = _Uniform(next_word)
         if all(_accept_fraction(k, x, next_word) for _ in range(k + 1)):

@@ -70,18 +70,18 @@ class Piece(NamedTuple):
     high: int
     share: int
 
-    def overlap(self, first: int, last: int) -> tuple[int, int]:
-        """Return the first multiple from `first` to `last`, in steps, and how many there are."""
-        start = -(-max(first, self.low) // self.step)
-        count = max(min(last, self.high) // self.step - start + 1, 0)
+    def overlap(self, low: int, high: int) -> tuple[int, int]:
+        """Return the lowest multiple from `low` to `high`, in steps, and how many there are."""
+        start = -(-max(low, self.low) // self.step)
+        count = max(min(high, self.high) // self.step - start + 1, 0)
         return start, count
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`size` multiples of 10^exponent, with prior weights; the multiple `first` is the point 0."""
+    """`size` multiples of 10^exponent, with prior weights; the multiple `origin` is the point 0."""
 
-    first: int
+    origin: int
     size: int
     exponent: int
     pieces: tuple[Piece, ...]
@@ -95,35 +95,36 @@ class Grid:
         exponent = math.floor(math.log10((high - low) / limit))
         while True:
             step = decimal.Decimal(1).scaleb(exponent)
-            first = math.ceil(lower / step)
-            last = math.floor(upper / step)
-            if last - first < limit:
-                return cls.from_points(first, last - first + 1, exponent, log=log)
+            low_multiple = math.ceil(lower / step)
+            high_multiple = math.floor(upper / step)
+            width = high_multiple - low_multiple
+            if width < limit:
+                return cls.from_points(low_multiple, width + 1, exponent, log=log)
             exponent += 1
 
     @classmethod
-    def from_points(cls, first: int, size: int, exponent: int, *, log: bool = False) -> Grid:
-        """Return the grid of `size` multiples of 10^exponent from `first` on, with its prior."""
-        last = first + size - 1
+    def from_points(cls, origin: int, size: int, exponent: int, *, log: bool = False) -> Grid:
+        """Return the grid of `size` multiples of 10^exponent from `origin` on, with its prior."""
+        end = origin + size - 1
         digits = len(str(_COARSEST)) - 1
         steps = [10**k for k in range(max(len(str(size)) - digits, 1))]
         # The finest grid has three times what all coarser ones have together.
         finest = 3 * max(len(steps) - 1, 1)
-        windows = [(step, first, last, finest if step == 1 else 1) for step in steps]
+        windows = [(step, origin, end, finest if step == 1 else 1) for step in steps]
         if log:
             for step in steps:
                 reach = step * DIGITS
-                windows.append((step, max(first, -reach), min(last, reach), len(steps)))
+                windows.append((step, max(origin, -reach), min(end, reach), len(steps)))
         pieces = []
         for step, low, high, weight in windows:
             _, count = Piece(step, low, high, 0).overlap(low, high)
             if count:
                 pieces.append(Piece(step, low, high, (weight << _PRIOR_BITS) // count))
-        return cls(first, size, exponent, tuple(pieces))
+        return cls(origin, size, exponent, tuple(pieces))
 
     def value(self, point: int) -> float:
         """Return the number that a point is: the float nearest to its decimals."""
-        return float(decimal.Decimal(self.first + point).scaleb(self.exponent))
+        return float(decimal.Decimal(self.origin + point).scaleb(self.exponent))
 
     @property
     def step(self) -> float:
@@ -131,18 +132,20 @@ class Grid:
         # Not the difference of two points' floats, which far from zero is 0 or a multiple of it.
         return float(decimal.Decimal(1).scaleb(self.exponent))
 
-    def prior(self, first: int, last: int) -> int:
-        """Return the prior weight of the points from `first` to `last`, both of them in."""
-        low = first + self.first
-        high = last + self.first
-        return sum(piece.share * piece.overlap(low, high)[1] for piece in self.pieces)
-
-    def pick(self, first: int, last: int, weight: int) -> int:
-        """Return the point of those from `first` to `last` in which a cumulative weight falls."""
+    def prior(self, low: int, high: int) -> int:
+        """Return the prior weight of the points from `low` to `high`, both of them in."""
+        total = 0
         for piece in self.pieces:
-            start, count = piece.overlap(first + self.first, last + self.first)
+            _, count = piece.overlap(low + self.origin, high + self.origin)
+            total += piece.share * count
+        return total
+
+    def pick(self, low: int, high: int, weight: int) -> int:
+        """Return the point of those from `low` to `high` in which a cumulative weight falls."""
+        for piece in self.pieces:
+            start, count = piece.overlap(low + self.origin, high + self.origin)
             if weight < piece.share * count:
-                return (start + weight // piece.share) * piece.step - self.first
+                return (start + weight // piece.share) * piece.step - self.origin
             weight -= piece.share * count
         raise AssertionError("the weight lies in the range")
 
@@ -155,12 +158,12 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Segment:
-    """Some of a table's rows: `counts` on `points`, in order, of those from `first` to `last`."""
+    """Some of a table's rows: `counts` on `points`, in order, of those from `low` to `high`."""
 
     points: Ints
     counts: Ints
-    first: int
-    last: int
+    low: int
+    high: int
 
     @property
     def rows(self) -> int:
@@ -172,7 +175,7 @@ class Segment:
         points, positions = np.unique(np.append(self.points, point), return_inverse=True)
         counts = np.zeros(points.size, np.int64)
         np.add.at(counts, positions, np.append(self.counts, count))
-        return Segment(points, counts, self.first, self.last)
+        return Segment(points, counts, self.low, self.high)
 
     def divide(self, point: int, slice_number: int) -> tuple[Segment, Segment]:
         """Return the rows up to and with a slice of a point, and those beyond it."""
@@ -185,21 +188,21 @@ class Segment:
         left = left_counts > 0
         right = right_counts > 0
         return (
-            Segment(self.points[left], left_counts[left], self.first, point),
-            Segment(self.points[right], right_counts[right], point, self.last),
+            Segment(self.points[left], left_counts[left], self.low, point),
+            Segment(self.points[right], right_counts[right], point, self.high),
         )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stretch:
-    """Outcomes that score alike: the points from `first` to `last`, or slices of one point.
+    """Outcomes that score alike: the points from `low` to `high`, or slices of one point.
 
     Each point has the slices from `slice_start` on, `slice_count` of them; `missed` is by how much
     an outcome misses the quantile's rank, in 2^−30 rows.
     """
 
-    first: int
-    last: int
+    low: int
+    high: int
     slice_start: int
     slice_count: int
     missed: int
@@ -211,36 +214,36 @@ def yield_stretches(segment: Segment, target: int, limit: int, slices: int) -> I
     `target` is the quantile's rank, and `limit` the largest miss that is told from a larger one,
     both in 2^−30 rows. Outcomes that miss by `limit` or more are one stretch on each side.
     """
-    # Runs of points that cover the same ranks, from `low` to `high`: points that hold rows have the
-    # odd indices, the gaps before, between and after them the even ones.
+    # Runs of points that cover the same ranks, from `rank_low` to `rank_high`: points with rows
+    # have the odd indices, the gaps before, between and after them the even ones.
     ranks = np.concatenate([[0], np.cumsum(segment.counts, dtype=np.int64)]) << LEVEL_BITS
-    first = np.empty(2 * segment.points.size + 1, np.int64)
-    last = np.empty_like(first)
-    low = np.empty_like(first)
-    high = np.empty_like(first)
-    first[0::2] = np.append(segment.first, segment.points + 1)
-    last[0::2] = np.append(segment.points - 1, segment.last)
-    low[0::2] = ranks
-    high[0::2] = ranks
-    first[1::2] = segment.points
-    last[1::2] = segment.points
-    low[1::2] = ranks[:-1]
-    high[1::2] = ranks[1:]
-    missed = np.maximum(np.maximum(low - target, target - high), 0)
+    low = np.empty(2 * segment.points.size + 1, np.int64)
+    high = np.empty_like(low)
+    rank_low = np.empty_like(low)
+    rank_high = np.empty_like(low)
+    low[0::2] = np.append(segment.low, segment.points + 1)
+    high[0::2] = np.append(segment.points - 1, segment.high)
+    rank_low[0::2] = ranks
+    rank_high[0::2] = ranks
+    low[1::2] = segment.points
+    high[1::2] = segment.points
+    rank_low[1::2] = ranks[:-1]
+    rank_high[1::2] = ranks[1:]
+    missed = np.maximum(np.maximum(rank_low - target, target - rank_high), 0)
     near = np.flatnonzero(missed < limit)
     begin = int(near[0])
     end = int(near[-1])
-    if segment.first < first[begin]:
-        yield Stretch(segment.first, int(first[begin]) - 1, 0, slices, limit)
+    if segment.low < low[begin]:
+        yield Stretch(segment.low, int(low[begin]) - 1, 0, slices, limit)
     for run in range(begin, end + 1):
-        ends = int(first[run]), int(last[run])
-        rows = int(high[run] - low[run]) >> LEVEL_BITS
+        ends = int(low[run]), int(high[run])
+        rows = int(rank_high[run] - rank_low[run]) >> LEVEL_BITS
         if slices > 1 and rows:
-            yield from _yield_slices(ends, rows, target - int(low[run]), limit, slices)
+            yield from _yield_slices(ends, rows, target - int(rank_low[run]), limit, slices)
         elif ends[0] <= ends[1]:
             yield Stretch(*ends, 0, slices, int(missed[run]))
-    if last[end] < segment.last:
-        yield Stretch(int(last[end]) + 1, segment.last, 0, slices, limit)
+    if high[end] < segment.high:
+        yield Stretch(int(high[end]) + 1, segment.high, 0, slices, limit)
 
 
 def _yield_slices(
@@ -250,10 +253,10 @@ def _yield_slices(
     # Slices that cover the same rows are of one kind and score alike. The kinds that miss by less
     # than `limit` lie between `begin` and `end`, with a few more.
     count = min(rows, slices)
-    first_row = (target - limit) >> LEVEL_BITS
-    last_row = ((target + limit) >> LEVEL_BITS) + 1
-    begin = min(max(first_row * count // rows - 1, 0), count)
-    end = max(min(last_row * count // rows + 2, count), begin)
+    low_row = (target - limit) >> LEVEL_BITS
+    high_row = ((target + limit) >> LEVEL_BITS) + 1
+    begin = min(max(low_row * count // rows - 1, 0), count)
+    end = max(min(high_row * count // rows + 2, count), begin)
 
     def start_of(kind: int) -> int:
         """Return the first slice of a kind."""
@@ -292,7 +295,7 @@ class Law:
         stretches = list(yield_stretches(segment, target, limit, slices))
         decays = compute_decays([stretch.missed for stretch in stretches], rate)
         weights = [
-            grid.prior(stretch.first, stretch.last) * stretch.slice_count * decay
+            grid.prior(stretch.low, stretch.high) * stretch.slice_count * decay
             for stretch, decay in zip(stretches, decays, strict=True)
         ]
         return cls(grid, stretches, decays, weights)
@@ -309,7 +312,7 @@ class Law:
         # Within a stretch the weight counts decays: of each point its prior, of that each slice.
         outcome = (weight - before_stretch) // self.decays[index]
         prior, slice_number = divmod(outcome, stretch.slice_count)
-        point = self.grid.pick(stretch.first, stretch.last, prior)
+        point = self.grid.pick(stretch.low, stretch.high, prior)
         return point, stretch.slice_start + slice_number
 
 
@@ -320,8 +323,8 @@ def compute_decays(misses: Sequence[int], rate: decimal.Decimal) -> list[int]:
     bits = 2 * WEIGHT_BITS
     one = 1 << bits
     # A plain "-rate" would be rounded to the 28 digits of whoever calls.
-    first = _EXACT.multiply(_EXACT.exp(_EXACT.minus(rate)), decimal.Decimal(one))
-    factors = [int(first)]
+    decay_of_one = _EXACT.exp(_EXACT.minus(rate))
+    factors = [int(_EXACT.multiply(decay_of_one, decimal.Decimal(one)))]
     for _ in range(max(misses).bit_length()):
         factors.append(factors[-1] ** 2 >> bits)
     decays = []
@@ -402,8 +405,8 @@ def draw_interval(
     # many rows that are nobody's lie on the last point there, so that there is such a rank.
     margin = rank_margin(grid, level, share, rows, (1 + CONFIDENCE) / 2)
     extra = math.ceil(margin) + 1
-    below = segment.with_rows(segment.first, extra)
-    above = segment.with_rows(segment.last, extra)
+    below = segment.with_rows(segment.low, extra)
+    above = segment.with_rows(segment.high, extra)
     # With the extra rows below, the rank `target` lies `extra` rows further down.
     lower, _ = Law.from_segment(grid, below, target, rate).draw(bits)
     middle, _ = Law.from_segment(grid, segment, target, rate).draw(bits)

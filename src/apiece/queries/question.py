@@ -161,7 +161,7 @@ class Question:
         return len(self.groups), self.cell_count, self.feature_count
 
     @property
-    def counted(self) -> str:
+    def unit(self) -> str:
         """The unit of the answer: "persons" where each counts once, or "rows"."""
         return "persons" if self.persons or self.rows == 1 else "rows"
 
@@ -199,10 +199,13 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
     rows = count_rows(query, schema)
     grid = None
     if query.aggregate in ("quantile", "interval"):
-        grid = Grid.from_bounds(measures[0].low, measures[0].high, len(groups), log=query.log)
+        (measure,) = measures
+        grid = Grid.from_bounds(measure.low, measure.high, len(groups), log=query.log)
     bins = None
     if query.aggregate == "histogram":
-        bins = Bins.from_bounds(measures[0], int(query.numbers[0]) if query.numbers else BINS)
+        (measure,) = measures
+        count = int(query.numbers[0]) if query.numbers else BINS
+        bins = Bins.from_bounds(measure, count)
     return Question(
         query=query,
         measures=measures,
@@ -248,7 +251,8 @@ def _has_moments(query: ParsedQuery) -> bool:
 def list_moments(query: ParsedQuery) -> list[tuple[str, ...]]:
     """Return which products of columns the sums of an aggregate of moments are: 1 first."""
     columns = query.columns
-    singles: list[tuple[str, ...]] = [(), *((column,) for column in columns)]
+    singles: list[tuple[str, ...]] = [()]
+    singles += [(column,) for column in columns]
     match query.aggregate:
         case "mean":
             return singles

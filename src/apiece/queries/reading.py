@@ -207,8 +207,9 @@ def count_faults(
         "THEN 1 END)"
         for column, (low, high) in schema.bounds.items()
     ]
-    counts = ", ".join([*(f"count({name})" for name in names), *beyond])
-    (totals,) = database.execute(f"SELECT {counts} FROM cells").fetchall()
+    counts = [f"count({name})" for name in names]
+    query = f"SELECT {', '.join(counts + beyond)} FROM cells"
+    (totals,) = database.execute(query).fetchall()
     faults = Counter[Fault]()
     for (name, (column, kind)), count in zip(names.items(), totals, strict=False):
         reason = "no declared value" if kind == "group" else f"not {kind}"
@@ -236,7 +237,9 @@ def list_types(schema: Schema) -> dict[str, str]:
 def order_sql(schema: Schema) -> str:
     """Return SQL for an order of one person's rows by their content alone, in every dialect."""
     # Rows that tie are equal in all that is declared, so which of them comes first is nobody's.
-    return ", ".join(["tie", *(f"{name} NULLS FIRST" for name in list_cells(schema))])
+    keys = ["tie"]
+    keys += [f"{name} NULLS FIRST" for name in list_cells(schema)]
+    return ", ".join(keys)
 
 
 def read_cells(

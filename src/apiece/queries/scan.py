@@ -90,33 +90,34 @@ class ClampedColumn:
     stored: str
 
     @property
-    def clamped(self) -> str:
+    def clamped_sql(self) -> str:
         """SQL for the clamped value."""
         low = number_sql(self.measure.low)
         high = number_sql(self.measure.high)
         return f"least(greatest({self.stored}, {low}), {high})"
 
     @property
-    def scaled(self) -> str:
+    def scaled_sql(self) -> str:
         """SQL for the clamped value, scaled to [−1, 1]."""
         middle = number_sql(self.measure.middle)
         half = number_sql(self.measure.half)
-        return f"least(greatest(({self.clamped} - {middle}) / {half}, -1.0), 1.0)"
+        return f"least(greatest(({self.clamped_sql} - {middle}) / {half}, -1.0), 1.0)"
 
     def point_sql(self, grid: Grid) -> str:
         """Return SQL for the point of a grid within these bounds that is nearest to the value."""
         lowest = number_sql(grid.value(0))
         scale = number_sql(10.0**-grid.exponent)
-        steps = f"({self.clamped} - {lowest}) * {scale}"
+        steps = f"({self.clamped_sql} - {lowest}) * {scale}"
         return f"least(greatest(CAST(round({steps}) AS BIGINT), 0), {grid.size - 1})"
 
     def bin_sql(self, bins: Bins, dialect: SqlDialect) -> str:
         """Return SQL for the number of the bin that a row's clamped value lies in."""
         # A first guess by division, moved to the neighbour if the edges say so: the answer's edges
         # decide, and `Bins` has made sure that no guess is off by more than one.
-        value = self.clamped
+        value = self.clamped_sql
         highest = len(bins) - 1
-        quotient = f"({value} - {number_sql(self.measure.low)}) / {number_sql(bins.width)}"
+        low_bound = number_sql(self.measure.low)
+        quotient = f"({value} - {low_bound}) / {number_sql(bins.width)}"
         guess = f"least(CAST(floor({quotient}) AS BIGINT), {highest})"
         edges = [number_sql(edge) for edge in bins.edges]
         low = dialect.element(edges, f"{guess} + 0")
@@ -173,10 +174,11 @@ class Scan:
 
 def _group_sql(by: Sequence[str], schema: Schema) -> str | None:
     """Return SQL for the number of a combination of groups, in the order of `Question.groups`."""
-    group = None
+    group: str | None = None
     for column in by:
         number = schema.stored_group(column)
-        group = f"({group} * {len(schema.groups_of(column))} + {number})" if group else number
+        count = len(schema.groups_of(column))
+        group = f"({group} * {count} + {number})" if group else number
     return group
 
 
@@ -186,9 +188,10 @@ def _features_sql(question: Question, columns: Sequence[ClampedColumn]) -> tuple
         case "count" | "histogram" | "quantile" | "interval":
             return ("1.0",)
         case "sum":
-            column = columns[0]
-            return (f"{column.clamped} / {number_sql(column.measure.largest)}",)
-    scaled = {column.measure.name: f"({column.scaled})" for column in columns}
+            (column,) = columns
+            largest = number_sql(column.measure.largest)
+            return (f"{column.clamped_sql} / {largest}",)
+    scaled = {column.measure.name: f"({column.scaled_sql})" for column in columns}
     moments = list_moments(question.query)
     return tuple(" * ".join(scaled[name] for name in names) or "1.0" for names in moments)
 
@@ -208,8 +211,8 @@ def condition_sql(condition: Condition, dialect: SqlDialect = DUCKDB) -> str:
     """Return SQL for a condition over stored columns; it cannot fail on any row."""
     match condition:
         case Combined(word, parts):
-            inner = f" {word.upper()} ".join(condition_sql(part, dialect) for part in parts)
-            return f"({inner})"
+            conditions = [condition_sql(part, dialect) for part in parts]
+            return f"({f' {word.upper()} '.join(conditions)})"
         case Negated(part):
             return f"(NOT {condition_sql(part, dialect)})"
         case Missing(column):

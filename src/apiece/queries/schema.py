@@ -268,7 +268,8 @@ class Schema:
     @property
     def columns(self) -> tuple[str, ...]:
         """The declared columns, the person's first: what is read from a table, and no more."""
-        return tuple(dict.fromkeys((self.person, *self.bounds, *self.groups, *self.kinds)))
+        names = [self.person, *self.bounds, *self.groups, *self.kinds]
+        return tuple(dict.fromkeys(names))
 
     @property
     def readings(self) -> tuple[tuple[str, str], ...]:

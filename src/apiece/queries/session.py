@@ -291,10 +291,10 @@ class Session:
         draw_noise = draw_rounded_laplaces if request.pure else draw_rounded_gaussians
         noise = iter(draw_noise(math.prod(shape), self.bits))
         zeros = [0] * features
-        noisy = [
-            [float(value + next(noise)) * request.grid for value in sums.get(cell, zeros)]
-            for cell in range(groups * cells)
-        ]
+        noisy = []
+        for cell in range(groups * cells):
+            steps = [value + next(noise) for value in sums.get(cell, zeros)]
+            noisy.append([float(step) * request.grid for step in steps])
         return [
             estimate(request.question, values, request.scale, request.pure)
             for values in np.array(noisy).reshape(shape)
@@ -340,8 +340,9 @@ class Session:
         ids, paid = find_accounts(people, ledger)
         analysis = f"analysis {request.analysis_id!r}"
         size = len(people)
-        if not paid.all():
-            self.log(f"{analysis}: {int((~paid).sum())} of {size} people have no account; left out")
+        strangers = int((~paid).sum())
+        if strangers:
+            self.log(f"{analysis}: {strangers} of {size} people have no account; left out")
         norms = norms[paid]
         if request.pure:
             costs = Costs.fixed(_charge_of(request.mu(norms)))
@@ -407,7 +408,7 @@ class _Request:
     @property
     def counts(self) -> Json:
         """The unit of the answer, and how many of them a person may bring."""
-        return {"counted": self.question.counted, "rows_per_person": self.question.rows}
+        return {"counted": self.question.unit, "rows_per_person": self.question.rows}
 
     @property
     def pure(self) -> bool:
@@ -451,8 +452,10 @@ class _Request:
             scope = "and each person's own budget over everything this ledger has charged"
             if ledger.policy.version:
                 scope += f". {ledger.policy.protects}"
+        epsilon = shown(self.epsilon)
+        delta = shown(self.delta)
         return (
-            f"({shown(self.epsilon)}, {shown(self.delta)})-DP under adding or removing "
+            f"({epsilon}, {delta})-DP under adding or removing "
             f"all rows of a person ({mechanism}); {scope}"
         )
 
@@ -546,7 +549,8 @@ def _read_integers(ids: Texts) -> tuple[Integers, Mask]:
 
     is_short = np.asarray(pc.match_substring_regex(ids, _SHORT)).astype(bool)
     integers = np.zeros(len(ids), dtype=np.int64)
-    integers[is_short] = pc.cast(pc.filter(ids, pa.array(is_short)), pa.int64())
+    short = pc.filter(ids, pa.array(is_short))
+    integers[is_short] = pc.cast(short, pa.int64())
     is_integer = is_short.copy()
     for index in np.flatnonzero(~is_short).tolist():
         integer = read_id(ids[index].as_py(), "integer")

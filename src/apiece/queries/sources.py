@@ -94,7 +94,8 @@ def unpack_column(column: pa.ChunkedArray | pa.Array, *, exact: bool = False) ->
         cells = _remove_undecodable(column.cast(pa.large_string()))
         if not exact:
             cells = pc.utf8_normalize(pc.utf8_trim(cells, _BLANKS), form="NFC")
-        return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.large_string()), cells)
+        null = pa.scalar(None, pa.large_string())
+        return pc.if_else(pc.equal(cells, ""), null, cells)
     if _is_value(kind):
         return column
     raise UnsupportedError(f"stored as {kind}, which is neither text, a number nor a date")
@@ -118,8 +119,10 @@ def convert_to_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
     kind = column.type
     if pa.types.is_floating(kind) and kind.bit_width < 64:
-        return pa.chunked_array([pa.array(list_cells(column), pa.float64())])
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        doubles = pa.array(list_cells(column), pa.float64())
+        return pa.chunked_array([doubles])
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if is_number or pa.types.is_boolean(kind):
         return column.cast(pa.float64(), safe=False)
     return convert_to_texts(column)
 
@@ -265,7 +268,8 @@ def _map_distinct(
     values = distinct.chunk(0).dictionary
     if stored is not None:
         values = values.cast(stored)
-    numbers = pa.array(map(function, list_cells(pa.chunked_array([values]))), pa.int64())
+    cells = list_cells(pa.chunked_array([values]))
+    numbers = pa.array(map(function, cells), pa.int64())
     chunks = [numbers.take(chunk.indices) for chunk in distinct.chunks]
     # A null is in no dictionary.
     null_number = function(None)
@@ -285,9 +289,12 @@ def write_texts(cells: Iterable[object]) -> pa.ChunkedArray:
     def write(cell: object) -> str | None:
         # Texts stay as they are: `unpack_column` takes off the blanks around them.
         text = str(cell) if isinstance(cell, str) else text_of(cell)
-        return text if text is None or text.isascii() or not UNREADABLE.search(text) else None
+        if text is None or text.isascii():
+            return text
+        return None if UNREADABLE.search(text) else text
 
-    return pa.chunked_array([pa.array(map(write, cells), pa.large_string())])
+    texts = pa.array(map(write, cells), pa.large_string())
+    return pa.chunked_array([texts])
 
 
 def _remove_undecodable(column: pa.ChunkedArray) -> pa.ChunkedArray:

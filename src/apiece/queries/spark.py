@@ -35,12 +35,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-# Type of storage → its name in Spark and in Arrow.
-_TYPES: Final = {
-    "double": ("DOUBLE", "float64"),
-    "text": ("STRING", "string"),
-    "whole": ("BIGINT", "int64"),
-}
+# Type of storage → its name in Spark, and in Arrow.
+_SPARK_TYPES: Final = {"double": "DOUBLE", "text": "STRING", "whole": "BIGINT"}
+_ARROW_TYPES: Final = {"double": "float64", "text": "string", "whole": "int64"}
 Batches: TypeAlias = "Iterator[pa.RecordBatch]"
 # A part of a source: a file, its size in bytes, the time of its last change, and a row group.
 Part = tuple[str, int, int, int]
@@ -102,7 +99,8 @@ class SparkContributions:
         if paid is not None:
             import pyarrow as pa
 
-            admitted = pa.table({"person": self._people.filter(pa.array(paid))})
+            people = self._people.filter(pa.array(paid))
+            admitted = pa.table({"person": people})
             self.spark.createDataFrame(admitted).createOrReplaceTempView("admitted")
         sql = scan.totals_sql(self.width, everybody=paid is None)
         return scan.collect_totals(self.spark.sql(sql).collect())
@@ -266,7 +264,7 @@ def _freeze_rows(
     """Write the rows, each read by itself, those of each person in their order."""
     columns = reading.list_types(schema)
     names = ", ".join(columns)
-    declared = ", ".join(f"{name} {_TYPES[kind][0]}" for name, kind in columns.items())
+    declared = ", ".join(f"{name} {_SPARK_TYPES[kind]}" for name, kind in columns.items())
     tasks = spark.createDataFrame(
         spark.sparkContext.parallelize(list(parts), len(parts)),
         "file STRING, size BIGINT, time BIGINT, part INT",
@@ -295,9 +293,8 @@ def _make_reader(schema: Schema, faults: Path) -> Callable[[Batches], Batches]:
     def read_parts(batches: Batches) -> Batches:
         import pyarrow as pa
 
-        target = pa.schema(
-            [(name, pa.type_for_alias(_TYPES[kind][1])) for name, kind in names.items()]
-        )
+        types = {name: pa.type_for_alias(_ARROW_TYPES[kind]) for name, kind in names.items()}
+        target = pa.schema(types)
         for batch in batches:
             for part in batch.to_pylist():
                 table = _read_part(schema, faults, part, list(names))
@@ -324,7 +321,8 @@ def _read_part(
 
 def _write_faults(folder: Path, part: Mapping[str, Any], counts: Counter[Fault]) -> None:
     """Write how many cells of a row group could not be read to its file in a folder."""
-    name = hashlib.sha256(f"{part['file']}\n{part['part']}".encode()).hexdigest()
+    address = f"{part['file']}\n{part['part']}"
+    name = hashlib.sha256(address.encode()).hexdigest()
     entries = [[column, reason, count] for (column, reason), count in counts.items()]
     # Readers see a whole file or none, whichever of two tries of a task comes last.
     unfinished = folder / f"{name}-{uuid.uuid4().hex}.part"

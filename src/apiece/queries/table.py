@@ -67,8 +67,9 @@ class Table:
     @cached_property
     def people(self) -> npt.NDArray[np.object_]:
         """The ids, as text, in the order of their numbers; read when they are first asked for."""
-        ids = self.database.cursor().sql("SELECT person FROM people ORDER BY number")
-        return np.asarray(ids.to_arrow_table().column("person").to_pylist(), dtype=object)
+        query = "SELECT person FROM people ORDER BY number"
+        ids = self.database.cursor().sql(query).to_arrow_table().column("person")
+        return np.asarray(ids.to_pylist(), dtype=object)
 
     def close(self) -> None:
         """Free the rows, in memory and on disk; no more questions can be asked."""
@@ -129,7 +130,8 @@ class DuckDBContributions:
         if paid is not None and self._numbers is not None:
             import pyarrow as pa
 
-            admitted = pa.table({"person": pa.array(self._numbers[paid], pa.int64())})
+            numbers = pa.array(self._numbers[paid], pa.int64())
+            admitted = pa.table({"person": numbers})
             self.cursor.register("admitted", admitted)
         sql = scan.totals_sql(self.width, everybody=paid is None)
         return scan.collect_totals(self.cursor.execute(sql).fetchall())

@@ -64,7 +64,7 @@ def text_of(cell: object) -> str | None:
                 return str(int(double))
             return repr(double)
         case Decimal():
-            if not (cell.is_finite() and abs(cell.adjusted()) <= _DIGITS):
+            if not cell.is_finite() or abs(cell.adjusted()) > _DIGITS:
                 return None
             return format(cell.normalize(_EXACT), "f") if cell else "0"
         case date():
@@ -252,21 +252,21 @@ class Declared:
         """Return form → position for the values of a kind; −1 for a form that two of them have."""
         positions: dict[Hashable, int] = {}
         for position, value in enumerate(self.values):
-            form = _FORMS[kind](value, self.decimal)
-            # Whoever declares writes numbers with a point, or as the cells are written.
-            form = _FORMS[kind](value, ".") if form is None else form
+            form = self._form_of_declared(value, kind)
             if form is not None:
                 positions[form] = -1 if form in positions else position
         return positions
 
+    def _form_of_declared(self, value: object, kind: str) -> Hashable:
+        """Return the form of a declared value, None where it is not of the kind."""
+        form = _FORMS[kind](value, self.decimal)
+        # Whoever declares writes numbers with a point, or as the cells are written.
+        return _FORMS[kind](value, ".") if form is None else form
+
     def find_unreadable(self) -> list[object]:
         """Return the declared values that are not of the declared kind."""
         kind = self.kind or "text"
-        return [
-            value
-            for value in self.values
-            if _FORMS[kind](value, self.decimal) is None and _FORMS[kind](value, ".") is None
-        ]
+        return [v for v in self.values if self._form_of_declared(v, kind) is None]
 
     def find_repeats(self) -> list[object]:
         """Return the declared values that have the form of an earlier one."""
