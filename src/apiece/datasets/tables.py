@@ -229,7 +229,7 @@ def _read_blocks(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
             yield schema.empty_table()
             while lines := file.readlines(BLOCK):
                 block = None
-                # A cell that is longer than Python's reader takes is an error of that reader.
+                # A longer line may hold a cell that Python's reader refuses, and Arrow would not.
                 if max(map(len, lines)) < csv.field_size_limit():
                     block = _split_plain("".join(lines), schema, separator)
                 if block is None:

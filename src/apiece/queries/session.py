@@ -337,13 +337,13 @@ class Session:
 
     def _charge(self, ledger: Ledger, request: _Request, people: Texts, norms: Floats) -> Mask:
         """Charge everyone with an account who can pay; return who they are."""
-        ids, paid = find_accounts(people, ledger)
+        ids, has_account = find_accounts(people, ledger)
         analysis = f"analysis {request.analysis_id!r}"
         size = len(people)
-        strangers = int((~paid).sum())
+        strangers = int((~has_account).sum())
         if strangers:
             self.log(f"{analysis}: {strangers} of {size} people have no account; left out")
-        norms = norms[paid]
+        norms = norms[has_account]
         if request.pure:
             costs = Costs.fixed(_charge_of(request.mu(norms)))
             admitted = ledger.reserve_costs(request.analysis_id, ids, costs, terms=request.terms)
@@ -351,12 +351,14 @@ class Session:
             admitted = ledger.reserve(
                 request.analysis_id, ids, norms, request.scale, terms=request.terms
             )
+        paid = has_account
         if admitted.size < ids.size:
             self.log(
                 f"{analysis}: {ids.size - admitted.size} of {size} people have no budget left, or "
                 "were charged less when it was first asked; left out"
             )
-            paid[paid] = np.isin(ids, admitted)
+            paid = has_account.copy()
+            paid[has_account] = np.isin(ids, admitted)
         return paid
 
 
@@ -366,12 +368,12 @@ class _Request:
 
     question: Question
     epsilon: float
-    # Of the promise: 0 of the exponential mechanism, whatever was asked.
+    # δ of the promise: 0 where the exponential mechanism answers, whatever was asked.
     delta: float
     analysis_id: str
-    # What the analysis id stands for.
+    # What the analysis id stands for in the ledger: query, schema, source, ε and δ.
     terms: Json = field(repr=False)
-    # The noise's scale over the sensitivity.
+    # The noise's scale over the largest norm that a person adds.
     multiplier: float
     # The noise's standard deviation, of Laplace noise its scale, in units of the features.
     scale: float

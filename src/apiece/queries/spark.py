@@ -59,8 +59,7 @@ class SparkTable:
     @contextmanager
     def contributions(self, question: Question, grid: float) -> Iterator[SparkContributions]:
         """Yield everybody's contributions, in whole steps of the grid."""
-        plan = Scan.from_question(question, self.schema)
-        sql = scan.contributions_sql(plan, grid, SPARK)
+        sql = scan.contributions_sql(Scan.from_question(question, self.schema), grid, SPARK)
         # A session of its own: its views and settings are nobody else's.
         spark = self.spark.newSession()
         spark.read.parquet(str(self.folder)).createOrReplaceTempView("rows")

@@ -83,8 +83,7 @@ class Table:
             question: A query that was resolved against this table's schema.
             grid: A step, in units of the features.
         """
-        plan = Scan.from_question(question, self.schema)
-        sql = scan.contributions_sql(plan, grid, DUCKDB)
+        sql = scan.contributions_sql(Scan.from_question(question, self.schema), grid, DUCKDB)
         cursor = self.database.cursor()
         try:
             cursor.execute(f"CREATE OR REPLACE TEMP TABLE contributions AS {sql}")
