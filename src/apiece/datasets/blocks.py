@@ -220,7 +220,8 @@ def _split_by_line(
         else:
             quoted.append(cells)
     plain_columns = _split_plain(b"\n".join(plain), width, positions, separator)
-    # The columns have the plain lines first: they are put in the order of the file.
+    # The columns have the plain lines first, and are put in the order of the file: the inner sort
+    # gives each cell its line in the file, and the outer one is that permutation's inverse.
     order = pa.array(np.argsort(np.argsort(is_quoted, kind="stable")))
     columns = []
     for position, plain_column in zip(positions, plain_columns, strict=True):

@@ -160,6 +160,7 @@ def warn_unread(
 
 def scale(values: Floats, kind: Numeric) -> Floats:
     """Return `values` clipped to the declared range and scaled to [-1, 1]."""
+    # On a log scale 1 is added to the distance from the lower end, which may be 0.
     distance = np.clip(values, kind.lower, kind.upper) - kind.lower
     width = kind.upper - kind.lower
     share = np.log1p(distance) / np.log1p(width) if kind.scale == "log" else distance / width

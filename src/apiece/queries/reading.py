@@ -101,6 +101,7 @@ def connect(
     config: dict[str, str | bool | int | float | list[str]] = dict(_LOCKED)
     if threads:
         config["threads"] = threads
+    # The settings that follow hold for the database's life: its configuration is locked at the end.
     database = duckdb.connect(":memory:", config=config)
     if memory < _memory_limit(database):
         database.execute(f"SET memory_limit = '{memory}B'")
@@ -260,6 +261,7 @@ def read_cells(
         cell = _cell_sql(name, kind, columns[name], schema.decimal)
         readings.append(f"{cell} AS {name}")
     names = list(list_cells(schema))
+    # Shifted by a bit, an unsigned hash is a BIGINT, which Spark has too.
     database.register("stored_columns", pa.table(dict(columns)))
     database.execute(
         f"{'INSERT INTO cells' if append else 'CREATE TABLE cells AS'} "

@@ -174,6 +174,8 @@ class Scan:
 
 def _group_sql(by: Sequence[str], schema: Schema) -> str | None:
     """Return SQL for the number of a combination of groups, in the order of `Question.groups`."""
+    # Numbers in mixed radix: the last column's number counts ones. Where a cell is of no declared
+    # group its number is NULL, and so is the sum.
     group: str | None = None
     for column in by:
         number = schema.stored_group(column)
@@ -278,6 +280,7 @@ def contributions_sql(scan: Scan, grid: float, dialect: SqlDialect) -> str:
         f"CAST(round(({feature}) / {number_sql(grid)}) AS BIGINT) AS k{i}"
         for i, feature in enumerate(scan.features)
     )
+    # The sums of a cell are called k0, k1, ….
     numbers = range(len(scan.features))
     wide = dialect.wide
     if question.rows == 1:
@@ -287,6 +290,8 @@ def contributions_sql(scan: Scan, grid: float, dialect: SqlDialect) -> str:
     else:
         sums = ", ".join(f"CAST(sum(CAST(k{i} AS {wide})) AS {wide}) AS k{i}" for i in numbers)
         pairs = "GROUP BY person, cell"
+    # `place` orders a person's rows by their content, so that which of them count is a function of
+    # that person's rows alone.
     return f"""
         WITH numbered_rows AS (
             SELECT *, row_number() OVER (PARTITION BY person ORDER BY place) AS nth
@@ -318,6 +323,7 @@ def _matching_sql(scan: Scan, base: str, dialect: SqlDialect) -> str:
 
 def powers_sql(width: int, power: int, dialect: SqlDialect) -> str:
     """Return SQL for every contributing person and their sum of squares or sizes, in two halves."""
+    # s is the sum of powers; its quotient by 2^53 and the remainder leave the database apart.
     wide = dialect.wide
     terms = [f"k{i} * k{i}" if power == 2 else f"abs(k{i})" for i in range(width)]
     high = f"CAST(s {dialect.divided} {_HALF} AS BIGINT)"
@@ -332,6 +338,7 @@ def compute_norms(sums: pa.Table | pa.RecordBatch, power: int) -> Floats:
     """Return norms from an Arrow table or batch of sums of powers in two halves, rounded up."""
     high = sums.column("high").to_numpy().astype(np.float64)
     low = sums.column("low").to_numpy().astype(np.float64)
+    # The few roundings of this line are far less than the slack.
     norms = (high * _HALF + low) ** (1 / power) * (1 + _NORM_SLACK)
     return np.asarray(norms, dtype=np.float64)
 

@@ -427,6 +427,8 @@ class _Request:
         """μ of the Gaussian that the person with the largest contribution is charged as."""
         if not self.pure:
             return 1 / self.multiplier
+        # The norm that the mechanism hides with ε: all rows that a person may bring, or ε scales of
+        # the Laplace noise.
         if self.question.grid:
             largest_norm = float(self.question.rows)
         else:

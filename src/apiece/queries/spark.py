@@ -228,6 +228,7 @@ def _list_parts(source: Path, schema: Schema) -> tuple[list[Part], int]:
             raise DataError(
                 f"source {sources.shorten_name(file)}: other columns than the first file's"
             )
+        # The workers refuse a file that has another size or time when they come to read it.
         status = file.stat()
         state = status.st_size, status.st_mtime_ns
         parts.extend((str(file), *state, group) for group in range(groups))
@@ -270,6 +271,7 @@ def _freeze_rows(
     )
     read_parts = _make_reader(schema, faults)
     cells = tasks.mapInArrow(read_parts, f"person STRING, {declared}, tie BIGINT")
+    # Views are shared by all who use the session: this one has a name that nobody has.
     view = f"cells_{uuid.uuid4().hex}"
     cells.createOrReplaceTempView(view)
     try:
