@@ -129,7 +129,7 @@ def test_a_planted_break_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_planted_break_of_narrow_floats_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unread(plain_pandas()) == STRANGE
     widened = lambda cells: cells.to_numpy(dtype=np.float64, na_value=np.nan)  # noqa: E731
-    monkeypatch.setattr(cells, "_doubles", widened)
+    monkeypatch.setattr(cells, "_widen_floats", widened)
     assert unread(plain_pandas()) != STRANGE
 
 
