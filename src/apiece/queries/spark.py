@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from apiece import _files
 from apiece._lazy import lacking
 from apiece._types import Floats, Mask
 from apiece.errors import DataError, InputError, UnsupportedError
@@ -325,10 +326,8 @@ def _write_faults(folder: Path, part: Mapping[str, Any], counts: Counter[Fault])
     address = f"{part['file']}\n{part['part']}"
     name = hashlib.sha256(address.encode()).hexdigest()
     entries = [[column, reason, count] for (column, reason), count in counts.items()]
-    # Readers see a whole file or none, whichever of two tries of a task comes last.
-    unfinished = folder / f"{name}-{uuid.uuid4().hex}.part"
-    unfinished.write_text(json.dumps(entries), encoding="utf-8")
-    unfinished.replace(folder / f"{name}.json")
+    # Whole or not there, whichever of two tries of a task comes last.
+    _files.write(folder / f"{name}.json", json.dumps(entries), _files.STATE)
 
 
 def _read_faults(folder: Path) -> Counter[Fault]:
