@@ -298,7 +298,7 @@ ALLOWED = {
 READS = {"r", "rb", "rt", "r:", None}
 OF_OTHERS = {  # methods of these names that write nothing, or through the policy
     "Ledger.open", "Image.open", "store.save", "target.save", "self.save", "page.save",
-    "contributor_page(offer).save", "report(results).save", "frame.rename", "some.move",
+    "contributor_page(computed).save", "report(results).save", "frame.rename",
     "engine.connect", "scores.save", "save", "self._keeper.save",
 }  # fmt: skip
 

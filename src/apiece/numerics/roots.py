@@ -103,7 +103,7 @@ def safe_ends(
         done = np.where(good, used_up, x == searches.safe)
         searches.learn(found_room, good)
         unseen = np.isnan(best[number])
-        goes_on = searches.move(turn, _AIM * tolerances[number], widths[number], unseen)
+        goes_on = searches.advance(turn, _AIM * tolerances[number], widths[number], unseen)
         searches = searches.select(goes_on & ~done)
     return best
 
@@ -177,7 +177,7 @@ class _Searches:
         self.unsafe = np.where(good, self.unsafe, self.x)
         self.unsafe_room = np.where(good, self.unsafe_room, room)
 
-    def move(self, turn: int, aim: Floats, narrow: Floats, unseen: Mask) -> Mask:
+    def advance(self, turn: int, aim: Floats, narrow: Floats, unseen: Mask) -> Mask:
         """Choose where to look next; return which searches have somewhere left to look.
 
         `unseen` are those that have not seen any room yet.
