@@ -29,7 +29,7 @@ def test_no_row_adds_more_than_the_norm(text: str) -> None:
         f"({', '.join(f'{cell}::DOUBLE' for cell in row)})"
         for row in itertools.product(CELLS, repeat=3)
     )
-    wanted = ", ".join([scan.present, *scan.features, scan.cell_sql(DUCKDB)])
+    wanted = ", ".join([scan.present, *scan.addends, scan.cell_sql(DUCKDB)])
     found = duckdb.sql(f"SELECT {wanted} FROM (VALUES {rows}) AS rows({names})").fetchall()
     assert len(found) == len(CELLS) ** 3
     for values in found:

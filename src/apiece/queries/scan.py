@@ -140,7 +140,7 @@ class Scan:
     # SQL: the number of the row's combination of groups; None where nothing is grouped.
     group: str | None
     # SQL, in [−1, 1]: what a row that counts adds to each sum of its cell.
-    features: tuple[str, ...]
+    addends: tuple[str, ...]
 
     @classmethod
     def from_question(cls, question: Question, schema: Schema) -> Scan:
@@ -160,7 +160,7 @@ class Scan:
             present=" AND ".join(f"({cell} IS NOT NULL)" for cell in cells) or "TRUE",
             where=None if question.where is None else bind_columns(question.where, schema),
             group=_group_sql(query.by, schema),
-            features=_features_sql(question, columns),
+            addends=_addends_sql(question, columns),
         )
 
     def cell_sql(self, dialect: SqlDialect) -> str:
@@ -184,7 +184,7 @@ def _group_sql(by: Sequence[str], schema: Schema) -> str | None:
     return group
 
 
-def _features_sql(question: Question, columns: Sequence[ClampedColumn]) -> tuple[str, ...]:
+def _addends_sql(question: Question, columns: Sequence[ClampedColumn]) -> tuple[str, ...]:
     """Return SQL for what a row adds to each sum of its cell: numbers in [−1, 1]."""
     match question.query.aggregate:
         case "count" | "histogram" | "quantile" | "interval":
@@ -277,11 +277,11 @@ def contributions_sql(scan: Scan, grid: float, dialect: SqlDialect) -> str:
     # A feature is at most 1 in size and 1/grid at most 2^44, so a step is exact in 64 bits and no
     # sum, nor one of squares, leaves 38 digits.
     steps = ", ".join(
-        f"CAST(round(({feature}) / {number_sql(grid)}) AS BIGINT) AS k{i}"
-        for i, feature in enumerate(scan.features)
+        f"CAST(round(({addend}) / {number_sql(grid)}) AS BIGINT) AS k{i}"
+        for i, addend in enumerate(scan.addends)
     )
     # The sums of a cell are called k0, k1, ….
-    numbers = range(len(scan.features))
+    numbers = range(len(scan.addends))
     wide = dialect.wide
     if question.rows == 1:
         # A person has one row, so there is nothing to add up.
