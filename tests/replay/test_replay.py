@@ -132,7 +132,7 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
         _source(contributions_sql, "nth <= {question.rows}", "nth <= 99"), "count()",
     ),
     "one budget is spent twice and more: what was spent is forgotten": (
-        _source(Filter.admit, "limit[part], total[part]", "limit[part], 0 * total[part]"),
+        _source(Filter.admit, "limit[part], spent[part]", "limit[part], 0 * spent[part]"),
         "whole filter",
     ),
     "mbi: questions are chosen by the votes without noise": (
