@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 from apiece.errors import AnalysisError, ApieceError, BudgetError, InputError, StateError
 from apiece.filters import Costs
-from apiece.ledger import Ledger, Policy, accounts, codec, schema
+from apiece.ledger import Ledger, Policy, accounts, codec
 from apiece.ledger import scopes as scopes_module
 from apiece.ledger.charging import Demand
 from apiece.ledger.scopes import WHOLE, Ceiling, read_scope
@@ -292,24 +291,6 @@ def test_everyone_and_queries_are_charged_in_scopes(ledger_url: str) -> None:
     with pytest.raises(InputError, match="querier = None"):
         ledger.reserve_everyone("c", 1.0, 20.0)
     assert own.verify().problems == ()
-
-
-def test_a_ledger_before_scopes_is_opened_as_it_is(ledger_url: str) -> None:
-    """Version 5 has no table of scopes; an apiece that knows no scopes refuses it afterwards."""
-    old = Ledger.make(ledger_url, IDS, 1.0, 1e-6)
-    old.reserve("q", IDS, 1.0, 20.0)
-    with old.engine.execution_options(apiece_writes=True).begin() as connection:
-        connection.exec_driver_sql("DROP TABLE apiece_scope")
-        connection.exec_driver_sql("UPDATE apiece_meta SET value = '5' WHERE key = 'schema'")
-    another_process()
-    ledger = Ledger.open(ledger_url)
-    with ledger.engine.connect() as connection:
-        assert schema.read_settings(connection)["schema"] == "6"
-        assert not connection.execute(sa.select(schema.SCOPE)).all()
-    assert ledger.head() == old.head()
-    ledger.set_policy(SURE)
-    assert spend(ledger, "honest", 0.2, "r")
-    assert ledger.verify().problems == ()
 
 
 @pytest.mark.parametrize("edit", [

@@ -67,7 +67,7 @@ def test_a_history_that_charges_who_withdrew_is_told(tmp_path: Path, monkeypatch
     ledger = made(f"{tmp_path}/p.db")
     ledger.withdraw([7])
     with monkeypatch.context() as broken:
-        broken.setattr(codec, "among", lambda places, some: np.zeros(len(places), bool))
+        broken.setattr(codec, "mark_members", lambda places, members: np.zeros(len(places), bool))
         assert 7 in ledger.reserve("q", IDS, 1.0, 30.0)
     assert any("had withdrawn" in each for each in ledger.verify().problems)
 
@@ -132,7 +132,7 @@ def test_a_resumed_training_leaves_them_out_at_its_next_step(tmp_path: Path) -> 
     first.fit(4)
     ledger.withdraw([3, 40])
     data.read.clear()
-    charge._seen = (-1.0, *charge._seen[1:])  # a second has passed
+    charge._look = (-1.0, *charge._look[1:])  # a second has passed
     first.fit(2)
     assert data.read
     assert not {3, 40} & set(data.read)
