@@ -3,12 +3,16 @@
     python benchmarks/stale.py                                 # make stale: exit 1 if there are any
     python benchmarks/stale.py record benchmarks/results/search.json  # after its command ran again
     python benchmarks/stale.py confirm experiments/results/recipes.json
+    python benchmarks/stale.py carry BEFORE/src RESULT...             # after a change of form alone
 
 benchmarks/stored.toml names, for each result, its command and the code that decides its figures;
 benchmarks/stored.json holds what that code was. A change of comments, docstrings, annotations or
 the text of an error is no change. `confirm` runs the quickest units of an experiment again, whose
 seeds are fixed: where every figure is the stored one, to a share of `TOLERANCE`, the result stands,
 and the record says which units were repeated. Times cannot be confirmed, only measured anew.
+`carry` is for a change of form alone, as of names: where the result was fresh with the code of an
+earlier checkout, only files of the package differ since, and both trees compute the same to the bit
+(benchmarks/equality.py), the record follows, and names the commit that it was carried from.
 
 A result that needs hours or hardware may be left as it is: `measured` in stored.toml is the commit
 whose code made it, `until` what a new measurement needs. It is listed apart, and each page that
@@ -25,6 +29,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import tomllib
@@ -128,14 +133,15 @@ class Result:
         texts = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
         return [page for page in texts if quotes(page.read_text(encoding="utf-8"), names)]
 
-    def fingerprints(self) -> dict[str, str]:
-        """Digest of each file or folder of the code."""
-        return {name: self._digest_of_code(ROOT / name) for name in self.code}
+    def fingerprints(self, root: Path | None = None) -> dict[str, str]:
+        """Digest of each file or folder of the code, in another checkout if one is named."""
+        top = ROOT if root is None else root
+        return {name: self._digest_of_code(top / name, top) for name in self.code}
 
-    def _digest_of_code(self, path: Path) -> str:
+    def _digest_of_code(self, path: Path, root: Path) -> str:
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
         lines = [
-            f"{file.relative_to(ROOT)} {fingerprint(file.read_text(encoding='utf-8'), file.suffix)}"
+            f"{file.relative_to(root)} {fingerprint(file.read_text(encoding='utf-8'), file.suffix)}"
             for file in files
             if file.suffix in CODE
         ]
@@ -274,8 +280,59 @@ def read_records() -> dict[str, Any]:
     return records
 
 
-def write_record(result: Result, confirmed: Sequence[Any] = ()) -> None:
-    """Note the code as it is now as what made a result."""
+def why_not_carried(result: Result, root: Path) -> str | None:
+    """Why a result cannot follow from an earlier checkout by equality; None where it can."""
+    record = read_records().get(result.path)
+    if record is None or record["result"] != digest_of(ROOT / result.path):
+        return "nothing is recorded of what made this file"
+    before = result.fingerprints(root)
+    if before != record["code"]:
+        return f"it was stale with the code of {root} too"
+    now = result.fingerprints()
+    others = [name for name in now if now[name] != before[name] and not name.startswith("src/")]
+    if others:
+        return f"{others[0]} has changed, which equality of the package says nothing of"
+    return None
+
+
+def carry(results: Sequence[Result], source: Path) -> int:
+    """Let records follow from an earlier checkout, if all rooms compute the same to the bit."""
+    root = source.resolve().parent
+    refused = {result.path: why_not_carried(result, root) for result in results}
+    for path, reason in refused.items():
+        if reason is not None:
+            print(f"{path}: not carried: {reason}")
+    chosen = [result for result in results if refused[result.path] is None]
+    if not chosen:
+        return 1
+    git = ["git", "-C", str(root)]
+    changed = subprocess.run(
+        [*git, "status", "--porcelain", "--", "src"], capture_output=True, text=True, check=True
+    )
+    if changed.stdout:
+        print(f"{source}: differs from its commit; commit or undo the changes")
+        return 1
+    head = subprocess.run(
+        [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
+    program = [sys.executable, str(ROOT / "benchmarks" / "equality.py")]
+    if subprocess.run([*program, str(source), str(ROOT / "src")], check=False).returncode:
+        print("not carried: the two trees compute different values")
+        return 1
+    for result in chosen:
+        write_record(result, carried=head.stdout.strip())
+        print(f"{result.path}: carried")
+    return 0 if len(chosen) == len(results) else 1
+
+
+def write_record(result: Result, confirmed: Sequence[Any] = (), carried: str = "") -> None:
+    """Note the code as it is now as what made a result.
+
+    Args:
+        result: Of the manifest.
+        confirmed: Units that were repeated and gave the stored figures.
+        carried: Commit of the checkout with whose code the package computes the same to the bit.
+    """
     records = read_records()
     entry = {
         "result": digest_of(ROOT / result.path),
@@ -284,6 +341,8 @@ def write_record(result: Result, confirmed: Sequence[Any] = ()) -> None:
     }
     if confirmed:
         entry["repeated"] = list(confirmed)
+    if carried:
+        entry["carried"] = carried
     records[result.path] = entry
     text = json.dumps(dict(sorted(records.items())), indent=1, ensure_ascii=False)
     RECORDS.write_text(text + "\n", encoding="utf-8")
@@ -309,10 +368,16 @@ def list_stale(results: Mapping[str, Result]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("action", nargs="?", choices=("list", "record", "confirm"), default="list")
+    actions = ("list", "record", "confirm", "carry")
+    parser.add_argument("action", nargs="?", choices=actions, default="list")
     parser.add_argument("paths", nargs="*")
     options = parser.parse_args()
     results = read_manifest()
+    if options.action == "carry":
+        source, *paths = options.paths or [""]
+        if not Path(source, "apiece").is_dir() or not set(paths) <= set(results):
+            parser.error("carry: give the folder src of an earlier checkout, then results")
+        return carry([results[path] for path in paths], Path(source))
     unknown = [path for path in options.paths if path not in results]
     if unknown:
         parser.error(f"{unknown[0]}: not in benchmarks/stored.toml")

@@ -190,3 +190,65 @@ def test_a_repetition_confirms_figures_and_no_times(
 ) -> None:
     stored = {"accuracy": 97.5, "seconds": 3.0, "runs": [1, 2]}
     assert (stale.numbers_differ(stored, json.loads(json.dumps(repeated))) is None) == same
+
+
+@pytest.fixture
+def two_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Path, Path]:
+    """A result, the project, and a checkout of the commit that the result was recorded with."""
+    trees = []
+    for name in ("now", "before"):
+        tree = tmp_path / name
+        (tree / "src" / "apiece").mkdir(parents=True)
+        (tree / "src" / "apiece" / "plan.py").write_text("rate = 1\n")
+        (tree / "script.py").write_text("import apiece\n")
+        trees.append(tree)
+    now, before = trees
+    (now / "result.json").write_text("{}")
+    (now / "stored.json").write_text("{}")
+    monkeypatch.setattr(stale, "ROOT", now)
+    monkeypatch.setattr(stale, "RECORDS", now / "stored.json")
+    result = stale.Result("result.json", "run it", ("src/apiece/plan.py", "script.py"), 0)
+    stale.write_record(result)
+    return result, now, before
+
+
+def test_a_change_of_the_package_alone_may_be_carried(two_trees: tuple[Any, Path, Path]) -> None:
+    result, now, before = two_trees
+    (now / "src" / "apiece" / "plan.py").write_text("probability = 1\n")
+    assert stale.why_not_carried(result, before) is None
+
+
+@pytest.mark.parametrize(
+    ("tree", "name", "reason"),
+    [
+        ("now", "script.py", "script.py has changed"),
+        ("now", "result.json", "nothing is recorded"),
+        ("before", "src/apiece/plan.py", "it was stale"),
+    ],
+)
+def test_what_equality_says_nothing_of_is_not_carried(
+    two_trees: tuple[Any, Path, Path], tree: str, name: str, reason: str
+) -> None:
+    result, now, before = two_trees
+    path = (now if tree == "now" else before) / name
+    path.write_text("other = 2\n")
+    assert reason in stale.why_not_carried(result, before)
+
+
+def test_trees_that_differ_carry_nothing(
+    two_trees: tuple[Any, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, now, before = two_trees
+    (now / "src" / "apiece" / "plan.py").write_text("rate = 2\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        named = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(before), *named, *words], check=True)
+    (now / "benchmarks").mkdir()
+    equality = now / "benchmarks" / "equality.py"
+    records = (now / "stored.json").read_text()
+    equality.write_text("raise SystemExit(1)\n")
+    assert stale.carry([result], before / "src") == 1
+    assert (now / "stored.json").read_text() == records
+    equality.write_text("raise SystemExit(0)\n")
+    assert stale.carry([result], before / "src") == 0
+    assert len(json.loads((now / "stored.json").read_text())["result.json"]["carried"]) >= 7
