@@ -149,8 +149,8 @@ def test_a_dataset(house: House) -> None:
     house.put("datasets/data/penguins.toml")
     house.change(
         "datasets/packaged.py",
-        "PACKAGED = {\n",
-        'PACKAGED = {\n    "penguins": Packaged("Palmer penguins", "species", None),\n',
+        "PACKAGED: Final = {\n",
+        'PACKAGED: Final = {\n    "penguins": Packaged("Palmer penguins", "species", None),\n',
     )
     table = pd.DataFrame({"species": ["Adelie", "Gentoo"], "body_mass_g": [3750.0, 5000.0]})
     table.to_parquet(house.folder / "apiece/datasets/data/penguins.parquet")
