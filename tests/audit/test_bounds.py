@@ -110,3 +110,21 @@ def test_bad_input(change: dict[str, object], error: type[Exception], words: str
     good: dict[str, object] = {"scores_in": [1.0, 2.0], "scores_out": [0.0, 1.0], "delta": 1e-5}
     with pytest.raises(error, match=words):
         audit.lower_bound(**(good | change))  # type: ignore[arg-type]
+
+
+def test_a_threshold_that_nobody_or_everybody_passes_says_nothing() -> None:
+    """A rate is at least 0 and at most 1 without any error, however few scores there are."""
+    tests = bounds.Thresholds(
+        np.array([-9.0, 9.0]), np.array([5, 0]), np.array([7, 0]), in_count=5, out_count=7
+    )
+    tpr, fpr = bounds.rates(tests, 0.05)
+    assert fpr[0] == 1.0
+    assert tpr[1] == 0.0
+    assert 0 < tpr[0] < 1
+    assert 0 < fpr[1] < 1
+
+
+@pytest.mark.parametrize("scores", [["a", "b"], [[1.0], [2.0, 3.0]]])
+def test_what_is_no_score_is_refused_with_what_to_give(scores: object) -> None:
+    with pytest.raises(DataError, match="one score a model or canary"):
+        audit.lower_bound(scores, [0.0, 1.0], delta=1e-5)

@@ -211,3 +211,11 @@ def test_persons_outside_a_world_have_no_influence() -> None:
     included[0, 7] = True
     third = train(MLP, (x, y), own, seed=1, included=included, **settings)  # type: ignore[arg-type]
     assert not torch.equal(first[0], third[0])
+
+
+def test_logit_scaled_reads_the_last_axis_of_any_number_of_models() -> None:
+    logits = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([[0, 1, 2, 0, 1], [2, 2, 1, 0, 0]])
+    found = logit_scaled(logits, targets)
+    for model in range(2):
+        assert np.array_equal(found[model], logit_scaled(logits[model], targets[model]))

@@ -14,6 +14,8 @@ from .worlds import scores
 def test_findings_name_groups_and_no_record() -> None:
     balanced = scores(models=24, size=40, shift=np.where(np.arange(40) % 2, 3.0, 0))
     found = shadow_findings(balanced)
+    assert found.attack is not None
+    assert found.attack.startswith("LiRA")
     assert set(found.rocs) == {"all", "strict", "weak"}
     assert found.privacy_score["weak"].mean > found.privacy_score["strict"].mean
     assert found.differences[0].test is not None
