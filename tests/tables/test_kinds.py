@@ -171,3 +171,33 @@ def test_a_text_that_no_declared_value_resembles_stays_as_it_is() -> None:
         for cell in ("03", "3.0", "True", "2024-1-4"):
             if Declared(declared).position(cell) < 0:
                 assert Declared(declared).text(cell) == cell
+
+
+@pytest.mark.parametrize("container", ["csv", "pandas", "arrow", "numbers"])
+def test_an_empty_cell_is_the_declared_group_of_no_text(container: str, tmp_path: Path) -> None:
+    """It is grouped and compared as "", and counted for the steward as a value."""
+    cells: list[Any] = ["1", "", None, "2"]
+    if container == "numbers":
+        cells = [1.0, None, None, 2.0]
+    frame = pd.DataFrame({"who": list("abcd"), "g": cells})
+    source: Any = frame
+    if container == "csv":
+        source = tmp_path / "people.csv"
+        frame.to_csv(source, index=False)
+    elif container == "arrow":
+        source = pa.Table.from_pandas(frame)
+    schema = Schema("who", groups={"g": ["1", ""]}, rows_per_person=1)
+    messages: list[str] = []
+    table = register(source, schema, log=messages.append)
+    session = Session(table, schema, bits=random.Random(0).getrandbits)
+    expected = {
+        "count(persons) by g": [1, 2],
+        "count(persons) where g = ''": [2],
+        "count(persons) where g <> ''": [2],
+        "count(persons) where g is null": [0],
+    }
+    for question, counts in expected.items():
+        groups = session.ask(question, epsilon=300, delta=0.0).groups
+        assert [round(group["estimate"]) for group in groups] == counts, question
+    assert messages[0] == "column 'g': 1 cells are no declared value"
+    table.close()

@@ -158,9 +158,19 @@ def convert_columns(plain: Columns, schema: Schema) -> dict[str, pa.ChunkedArray
 
 
 def count_present(plain: Columns, schema: Schema) -> dict[str, int]:
-    """Return for each reading how many cells are neither empty nor a missing marker."""
-    counts = {column: sources.count_present(cells) for column, cells in plain.items()}
-    return {name: counts[column] for name, (column, _) in list_cells(schema).items()}
+    """Return for each reading how many cells are neither empty nor a missing marker.
+
+    Where "" is a declared group, an empty cell is one too.
+    """
+    counts: dict[str, int] = {}
+    for name, (column, kind) in list_cells(schema).items():
+        cells = plain[column]
+        named = kind in ("text", "group") and column in schema.groups
+        if named and schema.declared(column).has_empty():
+            counts[name] = len(cells)
+        else:
+            counts[name] = sources.count_present(cells)
+    return counts
 
 
 def _convert_cells(

@@ -197,7 +197,9 @@ def convert_to_declared_texts(cells: pa.ChunkedArray, declared: Declared) -> pa.
             return cells
         spellings = distinct.chunk(0).dictionary.to_pylist()
         compared = pa.array([declared.text(spelling) for spelling in spellings], pa.large_string())
-        return pa.chunked_array([compared.take(chunk.indices) for chunk in distinct.chunks])
+        taken = pa.chunked_array([compared.take(chunk.indices) for chunk in distinct.chunks])
+        # An empty cell has a text only where "" is declared.
+        return pc.fill_null(taken, "") if declared.has_empty() else taken
     values = pa.array([text_of(value) for value in declared.values], pa.large_string())
     positions = locate_declared(cells, declared)
     named = pa.chunked_array([values.take(chunk) for chunk in positions.chunks], pa.large_string())

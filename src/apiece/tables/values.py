@@ -303,6 +303,10 @@ class Declared:
                 return ("date",)
         return ()
 
+    def has_empty(self) -> bool:
+        """Return whether the empty cell is a declared value, the text ""."""
+        return self.position(None) >= 0
+
     def text(self, cell: str) -> str:
         """Return the text by which a filter compares a cell of a text table.
 
