@@ -251,7 +251,12 @@ def group_column(rng: random.Random, name: str, size: int, container: str) -> Co
     groups = declared
     if storage in ("days", "bool") or rng.random() < 0.3:
         groups = [label(each) for each in declared]
-    meant = [None if each is None else label(each) for each in cells]
+    empty = None
+    if rng.random() < 0.2:
+        # The empty cell is a group of its own.
+        groups = [*groups, ""]
+        empty = ""
+    meant = [empty if each is None else label(each) for each in cells]
     return Column(name, "text", meant, stored, groups=groups)
 
 

@@ -201,3 +201,17 @@ def test_an_empty_cell_is_the_declared_group_of_no_text(container: str, tmp_path
         assert [round(group["estimate"]) for group in groups] == counts, question
     assert messages[0] == "column 'g': 1 cells are no declared value"
     table.close()
+
+
+@pytest.mark.parametrize(
+    "declared", [[True, False, ""], ["Yes", ""], ["TRUE", "false", ""], [1, 0, ""]]
+)
+def test_a_column_with_gaps_keeps_its_kind(declared: list[Any]) -> None:
+    """The empty cell beside yes and no does not make texts of them."""
+    without = Declared(declared[:-1])
+    cells = [True, np.False_, "TRUE", "false", 1, "0", "Yes"]
+    assert Declared(declared).positions(cells).tolist() == without.positions(cells).tolist()
+    assert Declared(declared).position(None) == len(declared) - 1
+    assert [Declared(declared).text(str(cell)) for cell in cells] == [
+        without.text(str(cell)) for cell in cells
+    ]

@@ -224,7 +224,7 @@ class Declared:
         values: The texts, numbers, booleans or dates that were declared.
         kind: The kind by which cells are compared, "text", "numeric", "boolean" or "date". Without
             one a cell is compared by the kind that it is stored as; where it is stored as text, by
-            its spelling, and if no declared value has that, as a boolean (where all of the values
+            its spelling, and if no declared value has that, as a boolean (where all of the values but ""
             are such), a number or a moment.
         decimal: The decimal mark of numbers that are texts.
 
@@ -243,7 +243,9 @@ class Declared:
         self.kind = kind
         self.decimal = decimal
         kinds = list(_FORMS) if kind is None else [kind]
-        if kind is None and any(boolean_of(value) is None for value in self.values):
+        # "" is the empty cell, which columns of every kind may have.
+        self._filled = tuple(value for value in self.values if text_of(value) != "")
+        if kind is None and any(boolean_of(value) is None for value in self._filled):
             kinds.remove("boolean")
         # Kind → form → position of the value that has it.
         self._positions = {name: self._index_forms(name) for name in kinds}
@@ -334,8 +336,8 @@ class Declared:
         return time.isoformat(sep=" ") if ":" in cell else time.date().isoformat()
 
     def _all_are(self, kind: str) -> bool:
-        """Return whether each declared value is of a kind, and cells are compared by it."""
-        return len(self._positions.get(kind, {})) == len(self.values) > 0
+        """Return whether each declared value but "" is of a kind, and cells are compared by it."""
+        return len(self._positions.get(kind, {})) == len(self._filled) > 0
 
     def positions(self, cells: Iterable[object]) -> npt.NDArray[np.int64]:
         """Return the position of each cell's value among the declared ones, −1 where it is none."""
