@@ -224,7 +224,7 @@ class Declared:
         values: The texts, numbers, booleans or dates that were declared.
         kind: The kind by which cells are compared, "text", "numeric", "boolean" or "date". Without
             one a cell is compared by the kind that it is stored as; where it is stored as text, by
-            its spelling, and if no declared value has that, as a boolean (where all of the values but ""
+            its spelling, and if no declared value has that, as a boolean (where all values but ""
             are such), a number or a moment.
         decimal: The decimal mark of numbers that are texts.
 
