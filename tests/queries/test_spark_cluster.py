@@ -118,10 +118,10 @@ class Killed:
     def __init__(self) -> None:
         self.times = 0
 
-    def __call__(self, held: Any, cells: int, paid: Any) -> Any:
+    def __call__(self, held: Any, paid: Any) -> Any:
         kill_one(held.spark)
         self.times += 1
-        return TOTALS(held, cells, paid)
+        return TOTALS(held, paid)
 
 
 TOTALS = spark.SparkContributions.totals
