@@ -48,11 +48,14 @@ mutants: $(STAMP)  ## how many planted faults the tests find (hours; goes on whe
 stale: $(STAMP)  ## stored results whose code has changed since they were made, with the command of each
 	$(BIN)/python benchmarks/stale.py
 
-check: $(STAMP)  ## format, lint, strict types, imports
+# Rules of the source and the pages: each test lists all that break its rule.
+HOUSE   = $(addprefix tests/test_, layers.py structure.py loading.py references.py remedies.py docstring_style.py public_names.py site.py)
+
+check: $(STAMP)  ## format, lint, strict types, the rules of the source and the pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_structure.py
+	$(BIN)/python -m pytest -q -m 'not slow' $(HOUSE)
 
 bench: $(STAMP)  ## what users wait for, timed by asv and kept by commit in .asv (make bench, then asv publish)
 	@$(PIP) -e '.[bench]'

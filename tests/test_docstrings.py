@@ -7,9 +7,9 @@ an empty folder, as in a reader's session. Helpers' examples run inside their mo
 import doctest
 import importlib
 import inspect
-import pkgutil
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +18,7 @@ import pytest
 import apiece
 from test_docstring_style import methods, packages, public
 
-MODULES = ["apiece", *(m.name for m in pkgutil.walk_packages(apiece.__path__, "apiece."))]
+SOURCE = Path(apiece.__file__).parent
 # Modules that users import from, beside the packages of the API reference.
 DOCUMENTED = (
     "adapters.federation",
@@ -32,6 +32,14 @@ DOCUMENTED = (
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
+def modules_with_examples() -> list[str]:
+    """The names of the modules whose text has an example; none is imported for that."""
+    paths = [path for path in sorted(SOURCE.rglob("*.py")) if ">>> " in path.read_text()]
+    names = [".".join(path.relative_to(SOURCE.parent).with_suffix("").parts) for path in paths]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+@cache
 def public_names() -> set[str]:
     """Return module and name of everything public that has a docstring, methods included."""
     things = [thing for package in packages() for _, thing in public(package)]
@@ -42,15 +50,12 @@ def public_names() -> set[str]:
     return found
 
 
-PUBLIC = public_names()
-
-
 def examples_in(module: ModuleType) -> Iterator[doctest.DocTest]:
     """Yield a module's examples, each with the names that it may use."""
     documented = module.__name__.removeprefix("apiece.") in DOCUMENTED
     for example in doctest.DocTestFinder(exclude_empty=True).find(module, module.__name__):
         shown = example.name.rpartition(".")[2][:1] != "_"
-        if example.name in PUBLIC or (documented and shown):
+        if example.name in public_names() or (documented and shown):
             example.globs = {"__name__": "__main__"}
         yield example
 
@@ -62,7 +67,7 @@ def faults(example: doctest.DocTest) -> str:
     return "".join(report)
 
 
-@pytest.mark.parametrize("name", [n for n in MODULES if not n.endswith("__main__")])
+@pytest.mark.parametrize("name", modules_with_examples())
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         module = importlib.import_module(name)
@@ -123,6 +128,6 @@ def test_an_example_that_lacks_an_import_is_seen(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(importlib.sys.modules, "halves", raising=False)  # type: ignore[attr-defined]
     module = importlib.import_module("halves")
-    monkeypatch.setattr(f"{__name__}.PUBLIC", {"halves.halve"})
+    monkeypatch.setattr(f"{__name__}.public_names", lambda: {"halves.halve"})
     (example,) = [e for e in examples_in(module) if e.examples]
     assert (faults(example) == "") == right

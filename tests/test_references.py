@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 REFERENCES = (ROOT / "docs" / "references.md").read_text()
 NAME = r"[A-Z][a-zà-žA-Z'’–-]+"
@@ -38,18 +36,23 @@ ENTRIES = {
 }
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if path.name != "references.md"],
-    ids=lambda p: str(p.relative_to(ROOT)),
-)
-def test_citations_lead_somewhere(path: Path) -> None:
-    assert cited(path.read_text()) <= ENTRIES
+def test_citations_lead_somewhere() -> None:
+    lost = {
+        str(path.relative_to(ROOT)): cited(path.read_text()) - ENTRIES
+        for path in FILES
+        if path.name != "references.md"
+    }
+    assert len(lost) > 250
+    assert {file: works for file, works in lost.items() if works} == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_short_names_that_nobody_can_follow(path: Path) -> None:
-    assert not re.findall(r"\bS[1-5]\b|\bmethods §", path.read_text())
+SHORT_NAMES = re.compile(r"\bS[1-5]\b|\bmethods §")
+
+
+def test_no_short_names_that_nobody_can_follow() -> None:
+    found = {str(path.relative_to(ROOT)): SHORT_NAMES.findall(path.read_text()) for path in FILES}
+    assert {file: names for file, names in found.items() if names} == {}
+    assert SHORT_NAMES.findall("as in S3, and methods §2") == ["S3", "methods §"]
 
 
 def test_the_code_that_the_mathematics_names_is_there() -> None:

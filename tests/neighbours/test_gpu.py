@@ -1,7 +1,7 @@
 """What holds on a processor holds on a GPU: verdicts, bounds, sums, noise, checkpoints, charges.
 
 Kernels differ there (attention, dropout, convolution, TF32), and so do the operators that a graph
-has. Skipped where there is no GPU.
+has. Collected only where there is a GPU: one line says so elsewhere.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from .zoo import HONEST, MIXING, RANDOM, squares
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 DEVICE = os.environ.get("APIECE_TEST_DEVICE", "cuda")  # "cpu" tries the tests themselves
-pytestmark = pytest.mark.skipif(
-    DEVICE == "cuda" and not torch.cuda.is_available(), reason="no GPU here"
-)
+if DEVICE == "cuda" and not torch.cuda.is_available():
+    pytest.skip("no GPU here", allow_module_level=True)
 
 
 def there(make):
