@@ -49,7 +49,7 @@ stale: $(STAMP)  ## stored results whose code has changed since they were made, 
 	$(BIN)/python benchmarks/stale.py
 
 # Rules of the source and the pages: each test lists all that break its rule.
-HOUSE   = $(addprefix tests/test_, layers.py structure.py loading.py references.py remedies.py docstring_style.py public_names.py site.py)
+HOUSE   = $(addprefix tests/test_, layers.py structure.py loading.py references.py remedies.py docstring_style.py public_names.py site.py names_in_tests.py)
 
 check: $(STAMP)  ## format, lint, strict types, the rules of the source and the pages
 	$(BIN)/ruff format --check .
