@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from apiece._types import Json
 from apiece.budgets import ConsentMapping, ConsentRecords, Standing, read_consents
 from apiece.budgets.consent_files import _consent
-from apiece.budgets.consents import ALWAYS, Rule, permitted
+from apiece.budgets.consents import ALWAYS, Rule, find_permitting
 from apiece.errors import DataError, InputError
 
 DAY = date(2026, 5, 1)
@@ -599,7 +599,7 @@ def test_what_a_scope_leaves_open_has_to_be_permitted_in_all() -> None:
         ({"querier": "who", "purpose": "care"}, [True, True]),
         ({"purpose": "war"}, [False, True]),
     ):
-        assert permitted(allowed, ("lab", "*"), ("care", "*"), scope).tolist() == expected
+        assert find_permitting(allowed, ("lab", "*"), ("care", "*"), scope).tolist() == expected
 
 
 def test_a_day_is_today_where_none_is_given(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from apiece.budgets import Budgets
-from apiece.budgets.groups import cap_note, doubts, doubts_of_values, refuse_absurd
+from apiece.budgets.groups import describe_cap, list_doubts, list_value_doubts, refuse_absurd
 from apiece.errors import BudgetError
 
 
 def test_nothing_is_said_of_sound_budgets() -> None:
-    assert doubts(Budgets(np.repeat([0.1, 1.0, 10.0], 50), 1e-5).groups) == []
+    assert list_doubts(Budgets(np.repeat([0.1, 1.0, 10.0], 50), 1e-5).groups) == []
 
 
 @pytest.mark.parametrize(
@@ -24,14 +24,14 @@ def test_nothing_is_said_of_sound_budgets() -> None:
     ],
 )
 def test_what_is_said(epsilon: list[float], delta: float, words: str) -> None:
-    assert any(words in one for one in doubts(Budgets(epsilon, delta).groups))
+    assert any(words in one for one in list_doubts(Budgets(epsilon, delta).groups))
 
 
 @pytest.mark.parametrize("records", [100, 345, 1000, 12_345, 10**6])
 def test_the_delta_that_is_advised_draws_no_warning(records: int) -> None:
     groups = Budgets(np.ones(records), 0.5).groups
-    advised = float(doubts_of_values(groups)[0].split("give ")[1].split()[0])
-    assert doubts_of_values(Budgets(np.ones(records), advised).groups) == []
+    advised = float(list_value_doubts(groups)[0].split("give ")[1].split()[0])
+    assert list_value_doubts(Budgets(np.ones(records), advised).groups) == []
     assert advised >= 0.01 / records
 
 
@@ -39,11 +39,11 @@ def test_the_delta_that_is_advised_draws_no_warning(records: int) -> None:
 def test_what_promises_nothing_is_refused(epsilon: float) -> None:
     for check in (
         lambda: refuse_absurd(epsilon),
-        lambda: doubts(Budgets([1.0, epsilon], 1e-5).groups),
+        lambda: list_doubts(Budgets([1.0, epsilon], 1e-5).groups),
     ):
         with pytest.raises(BudgetError, match="no_limit_cap=8"):
             check()
 
 
 def test_the_note_names_the_cap() -> None:
-    assert "epsilon = 2.5" in cap_note(2.5)
+    assert "epsilon = 2.5" in describe_cap(2.5)

@@ -302,7 +302,7 @@ def test_planted_a_verification_that_forgets_one_number(
 
 @pytest.mark.parametrize("name", ONE_LESS)
 def test_planted_consents_that_are_not_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Consents, "narrowed", lambda own, other, **_: own)
+    monkeypatch.setattr(Consents, "lowered_to", lambda own, other, **_: own)
     assert not told(PLANS["sample"], one_less(name, ONE_LESS[name]))
 
 

@@ -19,7 +19,7 @@ from apiece.adapters.fitting import read_people
 from apiece.assignment import assign
 from apiece.audit.records import join
 from apiece.budgets import Budgets, Ownership, Units
-from apiece.budgets.units import ids_column
+from apiece.budgets.units import read_ids
 from apiece.datasets import read_table
 from apiece.errors import ApieceError, DataError, InputError
 from apiece.ledger import Ledger, LedgerFilter
@@ -82,7 +82,7 @@ def by_filter(ids: Ids, url: str) -> Ids:
 
 
 def by_frame(ids: Ids) -> Ids:
-    return ids_column(pd.DataFrame({"who": pd.Series(ids, dtype=object)}), "who").tolist()
+    return read_ids(pd.DataFrame({"who": pd.Series(ids, dtype=object)}), "who").tolist()
 
 
 def by_typed_frame(ids: Ids) -> Ids:
@@ -101,7 +101,7 @@ def by_csv(ids: Ids) -> Ids:
             pd.DataFrame({"who": ids, "n": 1}).to_csv(path, index=False)
         except UnicodeEncodeError as error:
             raise DataError("no file holds it") from error
-        return ids_column(read_table(path), "who").tolist()
+        return read_ids(read_table(path), "who").tolist()
 
 
 def by_parquet(ids: Ids, url: str) -> Ids:
@@ -260,7 +260,7 @@ def test_a_text_stands_for_a_whole_number_in_one_way(text: str, whole: int | Non
 )  # fmt: skip
 def test_a_column_whose_ids_could_be_read_as_others_is_refused(cells: Ids) -> None:
     table = pd.DataFrame({"who": pd.Series(cells, dtype=object)})
-    for read in (lambda: ids_column(table, "who"), lambda: Units.of_column(table, "who")):
+    for read in (lambda: read_ids(table, "who"), lambda: Units.of_column(table, "who")):
         with pytest.raises(DataError, match="column 'who'") as refused:
             read()
         assert "ann" not in str(refused.value)

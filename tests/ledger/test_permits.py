@@ -147,7 +147,7 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "the last day": lambda m: m.setattr(
         Permits, "hold", lambda self, scope, at, people: self.allowed.any(axis=(1, 2))[:people]),
     "the scope": lambda m: m.setattr(
-        "apiece.ledger.scopes.permitted",
+        "apiece.ledger.scopes.find_permitting",
         lambda allowed, queriers, purposes, scope: allowed.any(axis=(1, 2))),
     "consents": lambda m: m.setattr(
         "apiece.ledger.entries.Permits.unpack", lambda *_: None),

@@ -76,7 +76,7 @@ def test_the_strictest_of_each_group_by_id_wherever_it_stands() -> None:
     budgets = Budgets([3.0, 1.0, 2.0], [1e-5, 1e-4, 1e-6], excess=[1, 0.2, 0], ids=["x", "y", "z"])
     free = Budgets([9.0, 8.0, 0.5], 1e-3, excess=[1, 1, 0.1], ids=["z", "x", "y"])
     groups = Budgets([4.0, 4.0, 7.0], 0.01).groups
-    allows = free.consents.narrowed(budgets)
+    allows = free.consents.lowered_to(budgets)
     assert allows.ids.tolist() == ["z", "x", "y"]
     limits = find_limits(groups, np.array([0, 0, 1]), allows)
     assert limits.epsilon.tolist() == [2.0, 0.5]
@@ -87,7 +87,7 @@ def test_the_strictest_of_each_group_by_id_wherever_it_stands() -> None:
     assert asked.delta.tolist() == [0.01, 0.01]
     assert asked.excess.tolist() == [1.0, 1.0]
     with pytest.raises(InputError, match="no record with id w"):
-        free.consents.named(np.array(["z", "w", "y"])).narrowed(budgets)
+        free.consents.with_ids(np.array(["z", "w", "y"])).lowered_to(budgets)
 
 
 def loose(budgets: Budgets) -> BoundPlan:

@@ -155,7 +155,7 @@ def test_a_gradient_that_was_left_on_a_frozen_parameter_is_not_applied():
 
 def test_a_plan_from_released_counts_takes_the_records_that_it_found():
     budgets = Budgets(np.ones(N), 1e-5)
-    kept = budgets.consents.taken(np.arange(N - 2))
+    kept = budgets.consents.select(np.arange(N - 2))
     some = {"group_index": np.zeros(N - 2, int), "consents": kept}
     found = dataclasses.replace(plan(), counts="released", **some)
     run(data=(INPUTS[2:], TARGETS[2:]), the_plan=found)

@@ -35,7 +35,7 @@ from apiece.adapters.fitting import (
 from apiece.adapters.papers import Papers
 from apiece.assignment.unspent import default_batch
 from apiece.budgets import Budgets
-from apiece.budgets.groups import doubts
+from apiece.budgets.groups import list_doubts
 from apiece.budgets.levels import Offered
 from apiece.datasets import Numeric
 from apiece.datasets.encode import encode
@@ -205,7 +205,7 @@ class _Tabular(_Private):
         if not isinstance(self.account, Account | None):
             raise InputError(f"account = {self.account!r}: give an apiece.sklearn.Account or None")
         training, pate = self._settings(budgets)
-        for doubt in doubts(budgets.groups):
+        for doubt in list_doubts(budgets.groups):
             warnings.warn(doubt, UserWarning, stacklevel=2)
         features = encode_for_training(frame, columns)
         # With the rows' positions as labels: so the targets of those that stay are found.

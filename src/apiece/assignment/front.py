@@ -359,7 +359,7 @@ def _bind_plan(plan: Plan, budgets: Budgets | BudgetLevels) -> Plan:
         return plan
     # No record is in a group that asks more than it allows, or the plan cannot be bound.
     if isinstance(plan, BoundPlan):
-        return replace(plan, consents=plan.consents.narrowed(budgets))
+        return replace(plan, consents=plan.consents.lowered_to(budgets))
     return plan.bind(budgets)
 
 

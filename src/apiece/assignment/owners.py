@@ -16,7 +16,7 @@ from apiece.accounting import privacy_curve
 from apiece.assignment.front import ATTEMPTS, make_plan
 from apiece.assignment.request import BACK, Strategy
 from apiece.budgets import Budgets, Ownership
-from apiece.budgets.units import places_of
+from apiece.budgets.units import find_positions
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed, Mechanism, MixtureOfGaussians, Repeated
 from apiece.numerics.roots import bisect, geometric
@@ -286,7 +286,7 @@ def _find_budgets(ownership: Ownership, budgets: Budgets) -> Integers:
         raise UnsupportedError(
             "budgets: bounds on the excess are not kept for rows of several owners; leave them out"
         )
-    positions = places_of(budgets.ids, ownership.ids)
+    positions = find_positions(budgets.ids, ownership.ids)
     missing = int((positions < 0).sum())
     if missing:
         raise InputError(

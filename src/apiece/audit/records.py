@@ -18,7 +18,7 @@ from apiece import _check
 from apiece._files import Kind, write
 from apiece._identity import require_ids
 from apiece._types import AnyArray, Floats, Integers, Mask
-from apiece.budgets.units import places_of
+from apiece.budgets.units import find_positions
 from apiece.errors import DataError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class ShadowScores:
 
 def positions(known: AnyArray, wanted: AnyArray) -> Integers:
     """Return where each of `wanted` stands in `known`; raise `DataError` for one that does not."""
-    where = places_of(known, _check.ids("ids", wanted))
+    where = find_positions(known, _check.ids("ids", wanted))
     wrong = np.flatnonzero(where < 0)
     if wrong.size:
         raise DataError(
@@ -180,7 +180,7 @@ def read_canaries(
     """Return scores, coins and maybe groups, one a canary; with `person` one a person."""
     # With `coins`, the two files are joined by id, whatever the order of their rows.
     from apiece.budgets import Units
-    from apiece.budgets.units import ids_column, person_column
+    from apiece.budgets.units import read_ids, read_persons
     from apiece.datasets import read_table
     from apiece.datasets.cells import parse_numbers, read_texts, select_column
     from apiece.datasets.tables import PLAIN, is_parquet
@@ -207,7 +207,7 @@ def read_canaries(
     values = [read_texts(table[name]).astype(str) for name in decided] if coins is None else []
     ids: AnyArray = np.zeros(0)
     if key is not None:
-        ids = (ids_column if person is None else person_column)(table, key).astype(str)
+        ids = (read_ids if person is None else read_persons)(table, key).astype(str)
     if person is not None:
         units = Units.of(ids)
         ids, scores = units.ids, units.mean(scores)
@@ -216,7 +216,7 @@ def read_canaries(
         ]
     if coins is not None and key is not None:
         other = read(coins, [key, *decided])
-        order = join(str(coins), ids_column(other, key).astype(str), str(canaries), ids)
+        order = join(str(coins), read_ids(other, key).astype(str), str(canaries), ids)
         values = [read_texts(other[name]).astype(str)[order] for name in decided]
     words = np.char.lower(values[0])
     if not np.isin(words, ["0", "1", "true", "false"]).all():

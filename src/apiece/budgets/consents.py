@@ -206,10 +206,10 @@ class Standing:
         Args:
             scope: Such as {"querier": "lab", "purpose": "research"}.
         """
-        return permitted(self.allowed, self.queriers, self.purposes, scope)
+        return find_permitting(self.allowed, self.queriers, self.purposes, scope)
 
 
-def permitted(
+def find_permitting(
     allowed: Mask, queriers: Sequence[str], purposes: Sequence[str], scope: Mapping[str, object]
 ) -> Mask:
     """Return who permits a scope, of (people, queriers, purposes)."""

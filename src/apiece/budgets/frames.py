@@ -43,7 +43,7 @@ def read_frame(frame: object, dialect: Dialect = PLAIN) -> pd.DataFrame:
     return table
 
 
-def budget_columns(
+def read_budgets(
     table: pd.DataFrame,
     *,
     epsilon: str | None,
@@ -112,7 +112,7 @@ def _numbers(
     return values
 
 
-def capped(epsilon: float, no_limit_cap: float | None) -> float:
+def apply_cap(epsilon: float, no_limit_cap: float | None) -> float:
     """Return `epsilon`, or where it is infinite the steward's cap."""
     if epsilon != math.inf:
         return epsilon

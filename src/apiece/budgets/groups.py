@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers
-from apiece.budgets.frames import budget_columns
-from apiece.budgets.levels import Offered, levels_of
+from apiece.budgets.frames import read_budgets
+from apiece.budgets.levels import Offered, parse_levels
 from apiece.errors import BudgetError, DataError, as_given
 
 NAMED = 1000  # more groups than this are numbered, not named by their budgets
@@ -94,12 +94,12 @@ class BudgetGroups:
         return all(np.array_equal(getattr(self, c), getattr(other, c)) for c in columns)
 
 
-def names_of(
+def name_groups(
     epsilon: Floats, delta: Floats, excess: Floats | None, labels: npt.NDArray[np.str_] | None
 ) -> npt.NDArray[np.str_]:
     """Return one distinct name a group: its label, and its budget where that is not enough.
 
-    >>> names_of(np.array([1.0, 1.0000001]), np.array([1e-5, 1e-5]), None, None).tolist()
+    >>> name_groups(np.array([1.0, 1.0000001]), np.array([1e-5, 1e-5]), None, None).tolist()
     ['epsilon=1.0', 'epsilon=1.0000001']
     """
     kinds = (
@@ -188,18 +188,18 @@ class BudgetLevels:
         names = [name for name in (epsilon, delta, excess) if isinstance(name, str)]
         table, counts = _counted(Path(path), list(dict.fromkeys(names)))
         try:
-            columns = budget_columns(
+            columns = read_budgets(
                 table,
                 epsilon=epsilon,
                 delta=delta,
                 excess=excess,
-                levels=levels_of(levels),
+                levels=parse_levels(levels),
                 no_limit_cap=no_limit_cap,
                 rows=counts,
             )
         except BudgetError as error:  # its rows are levels here
             raise BudgetError(f"{path}: " + re.sub(r", row \d+", "", str(error))) from None
-        return cls(grouped(**columns, counts=counts)[0])
+        return cls(group_budgets(**columns, counts=counts)[0])
 
     def at_most(self, epsilon: float) -> BudgetLevels:
         """Return these levels with every ε above `epsilon` lowered to it.
@@ -211,13 +211,13 @@ class BudgetLevels:
             BudgetError: Where it is not.
         """
         cap, of = _check.positive("epsilon", epsilon, error=BudgetError), self.groups
-        own = names_of(of.epsilon, of.delta, of.excess, None)
+        own = name_groups(of.epsilon, of.delta, of.excess, None)
         labels = None if np.array_equal(own, of.name) else of.name
         lowered = np.minimum(of.epsilon, cap)
-        return BudgetLevels(grouped(lowered, of.delta, of.excess, labels, of.records)[0])
+        return BudgetLevels(group_budgets(lowered, of.delta, of.excess, labels, of.records)[0])
 
 
-def grouped(
+def group_budgets(
     epsilon: Floats,
     delta: npt.ArrayLike,
     excess: npt.ArrayLike | None = None,
@@ -243,7 +243,7 @@ def grouped(
     first = order[new]
     records = np.bincount(index) if counts is None else np.bincount(index, counts)
     eps, dlt, exc = epsilon[first], deltas[first], None if bounds is None else bounds[first]
-    names = names_of(eps, dlt, exc, None if labels is None else labels[first].astype(str))
+    names = name_groups(eps, dlt, exc, None if labels is None else labels[first].astype(str))
     return BudgetGroups(names, eps, dlt, exc, records), index
 
 
@@ -288,9 +288,9 @@ def refuse_absurd(epsilon: float) -> float:
     return epsilon
 
 
-def doubts(groups: BudgetGroups) -> list[str]:
+def list_doubts(groups: BudgetGroups) -> list[str]:
     """Return what looks like a mistake in groups, budgets and sizes, which a plan shows too."""
-    notes, records = doubts_of_values(groups), int(groups.records.sum())
+    notes, records = list_value_doubts(groups), int(groups.records.sum())
     if records < FEW_RECORDS:
         notes.append(
             f"{records} records: noise that hides one of so few hides what they have in common; "
@@ -305,7 +305,7 @@ def doubts(groups: BudgetGroups) -> list[str]:
     return notes
 
 
-def doubts_of_values(groups: BudgetGroups) -> list[str]:
+def list_value_doubts(groups: BudgetGroups) -> list[str]:
     """Return those of `doubts` that are about the largest ε and δ."""
     largest, delta = refuse_absurd(float(groups.epsilon.max())), float(groups.delta.max())
     records = int(groups.records.sum())
@@ -324,6 +324,6 @@ def doubts_of_values(groups: BudgetGroups) -> list[str]:
     return notes
 
 
-def cap_note(no_limit_cap: float) -> str:
+def describe_cap(no_limit_cap: float) -> str:
     """Return the sentence by which a plan states what "no limit" was read as."""
     return f"whoever set no limit is promised epsilon = {no_limit_cap:g}, a cap set by the steward"

@@ -181,12 +181,12 @@ def _pairs(offered: Offered) -> list[tuple[str, object]]:
     return [(f"{e:g}" if float(f"{e:g}") == e else repr(e), e) for e in numbers]
 
 
-def levels_of(offered: Offered | None) -> Levels | None:
+def parse_levels(offered: Offered | None) -> Levels | None:
     """Return the levels on offer, or None where none were declared."""
     return offered if offered is None or isinstance(offered, Levels) else Levels(offered)
 
 
-def epsilons_of(epsilon: npt.ArrayLike, levels: Offered | None) -> npt.ArrayLike:
+def parse_epsilons(epsilon: npt.ArrayLike, levels: Offered | None) -> npt.ArrayLike:
     """Return ε as it is, or where levels were declared that of its words."""
     if levels is not None:
         return Levels(levels).epsilons(epsilon)

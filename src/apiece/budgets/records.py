@@ -13,10 +13,10 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._identity import common_index, ids_from, index_of, require_ids
 from apiece._types import Floats, Ids, Integers, Json, Mask
-from apiece.budgets.frames import budget_columns, read_frame
-from apiece.budgets.groups import BudgetGroups, grouped
-from apiece.budgets.levels import Levels, Offered, epsilons_of, levels_of
-from apiece.budgets.units import Units, ids_column, places_of
+from apiece.budgets.frames import read_budgets, read_frame
+from apiece.budgets.groups import BudgetGroups, group_budgets
+from apiece.budgets.levels import Levels, Offered, parse_epsilons, parse_levels
+from apiece.budgets.units import Units, find_positions, read_ids
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
 
@@ -48,22 +48,22 @@ class Consents:
     def __len__(self) -> int:
         return int(self.ids.size)
 
-    def taken(self, which: Integers | Mask) -> Consents:
-        """Return those of some of the records, maybe of none."""
+    def select(self, records: Integers | Mask) -> Consents:
+        """Return the consents of some of the records, maybe of none."""
         columns = (self.ids, self.epsilon, self.delta, self.excess)
-        return Consents(*(each[which] for each in columns))
+        return Consents(*(column[records] for column in columns))
 
-    def named(self, ids: Ids) -> Consents:
-        """Return the same of records that are called by other ids."""
+    def with_ids(self, ids: Ids) -> Consents:
+        """Return these consents under other ids, one a record."""
         return Consents(ids, self.epsilon, self.delta, self.excess)
 
-    def narrowed(self, budgets: Budgets, *, added: Mask | None = None) -> Consents:
+    def lowered_to(self, budgets: Budgets, *, added: Mask | None = None) -> Consents:
         """Return, of each record, the least of what stands here and of what `budgets` say.
 
         Raises `InputError` for a missing record, unless it is `added` and the budgets are just
         those of all others: a plan has added it.
         """
-        place = places_of(budgets.ids, self.ids)
+        place = find_positions(budgets.ids, self.ids)
         missing = place < 0
         of_all_others = len(budgets) == int((~missing).sum())
         if (missing if added is None or not of_all_others else missing & ~added).any():
@@ -71,7 +71,7 @@ class Consents:
                 f"budgets: no record with id {self.ids[missing][0]!s} ({int(missing.sum())} of the "
                 "plan's records are missing); give the budgets of every record of the plan"
             )
-        other = budgets.consents.taken(place)
+        other = budgets.consents.select(place)
         least = (
             np.where(missing, own, np.minimum(own, asked))
             for own, asked in ((getattr(self, c), getattr(other, c)) for c in BOUNDS)
@@ -142,7 +142,7 @@ class Budgets:
             ids = ids_from(name, index)
         else:
             require_ids("ids", ids, **series)
-        epsilon = epsilons_of(epsilon, levels)
+        epsilon = parse_epsilons(epsilon, levels)
         if levels is not None:
             if labels is not None:
                 raise InputError("labels, levels: both given; levels are the labels")
@@ -199,7 +199,7 @@ class Budgets:
 
     @cached_property
     def _grouping(self) -> tuple[BudgetGroups, Integers]:
-        return grouped(self.epsilon, self.delta, self.excess, self.labels)
+        return group_budgets(self.epsilon, self.delta, self.excess, self.labels)
 
     def lowered_to(self, epsilon: npt.ArrayLike) -> Budgets:
         """Return these budgets with ε lowered to `epsilon`.
@@ -401,18 +401,18 @@ class Budgets:
             raise InputError("ids, person: both given; persons are named by person alone")
         table = read_frame(frame, dialect)
         units = None if person is None else Units.of_column(table, person)
-        asked = budget_columns(
+        asked = read_budgets(
             table,
             epsilon=epsilon,
             delta=delta,
             excess=excess,
-            levels=levels_of(levels),
+            levels=parse_levels(levels),
             no_limit_cap=no_limit_cap,
             decimal=dialect.decimal,
             once=None if units is None else units.once,
         )
         names = None if units is None else units.ids
-        return cls(**asked, ids=names if ids is None else ids_column(table, ids))
+        return cls(**asked, ids=names if ids is None else read_ids(table, ids))
 
 
 def _apportion(names: list[str], shares: Floats, size: int) -> Integers:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def ids_column(table: pd.DataFrame, name: str) -> Ids:
+def read_ids(table: pd.DataFrame, name: str) -> Ids:
     """Return a column of ids: whole numbers where they are stored as such, else texts."""
     remedy = f"give every record its person's id, or leave {as_given('ids')} out"
     return _check.record_ids(*_cells(table, name, "ids", remedy))
 
 
-def person_column(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
+def read_persons(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
     """Return a column of persons' ids, as texts; a person may have many rows."""
     remedy = "give every row its person's id, or leave the row out"
     what, cells = _cells(table, name, "person", remedy)
@@ -107,7 +107,7 @@ class Units:
                 f"people: ids of type {given.dtype}, those of the plan are {known.dtype}; give the "
                 "same"
             )
-        places = places_of(known, given)
+        places = find_positions(known, given)
         if strangers := int((places < 0).sum()):
             raise DataError(
                 f"people: {strangers} of {given.size} rows are of nobody in the plan; give every "
@@ -132,7 +132,7 @@ class Units:
         Raises:
             DataError: For a row without an id, and a column that is not there.
         """
-        return cls(*np.unique(person_column(table, name), return_inverse=True))
+        return cls(*np.unique(read_persons(table, name), return_inverse=True))
 
     @classmethod
     def in_turn(cls, people: npt.ArrayLike) -> Units:
@@ -269,10 +269,10 @@ class Units:
         return values
 
 
-def places_of(ids: Ids, wanted: Ids) -> Integers:
+def find_positions(ids: Ids, wanted: Ids) -> Integers:
     """Return where among `ids`, at least one, each wanted one stands; −1 where it does not.
 
-    >>> places_of(np.array([7, 3]), np.array([3, 5, 7])).tolist()
+    >>> find_positions(np.array([7, 3]), np.array([3, 5, 7])).tolist()
     [1, -1, 0]
     """
     if wanted.dtype.kind != ids.dtype.kind:

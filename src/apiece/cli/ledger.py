@@ -111,7 +111,7 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     PLAN finds, for each person's ε, the share with which PLAN's promises cost the least.
     """
     from apiece.budgets import Budgets
-    from apiece.budgets.groups import cap_note, doubts_of_values
+    from apiece.budgets.groups import describe_cap, list_value_doubts
 
     cap = flags["no_limit_cap"]
     like = flags["like"]
@@ -135,13 +135,13 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
             no_limit_cap=cap,
             dialect=make_dialect(flags),
         )
-        doubts = doubts_of_values(budgets.groups)
+        doubts = list_value_doubts(budgets.groups)
     times = 1 if flags["times"] is None else flags["times"]
     enrolled = _enroll_people(url, budgets, flags["slack"], like, times)
     warn(doubts)
     line = f"ledger with {enrolled} people enrolled"
     if cap is not None:
-        line += f"; {cap_note(cap)}"
+        line += f"; {describe_cap(cap)}"
     emit(as_json, {"enrolled": enrolled, "no_limit_cap": cap}, line)
 
 
@@ -388,11 +388,11 @@ def charge(
 
 def _read_people(ledger: Ledger, data: Path, flags: Flags) -> Ids:
     """Return the ids of a table's people, as the ledger writes them."""
-    from apiece.budgets.units import person_column
+    from apiece.budgets.units import read_persons
     from apiece.datasets import read_table
     from apiece.ledger.codec import read_ids
 
-    texts = person_column(read_table(data, make_dialect(flags)), flags["person"])
+    texts = read_persons(read_table(data, make_dialect(flags)), flags["person"])
     people = list(dict.fromkeys(texts.tolist()))
     ids, known = read_ids(people, ledger.id_kind)
     if not known.all():

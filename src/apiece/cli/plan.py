@@ -24,8 +24,8 @@ from apiece.assignment import (
 from apiece.assignment.front import COMPARED, make_plan, make_strategy
 from apiece.assignment.unspent import describe_shortfall
 from apiece.budgets import Budgets
-from apiece.budgets.frames import capped
-from apiece.budgets.groups import cap_note, doubts, refuse_absurd
+from apiece.budgets.frames import apply_cap
+from apiece.budgets.groups import describe_cap, list_doubts, refuse_absurd
 from apiece.cli._command import (
     DIALECT,
     NUMBER_OR_NAME,
@@ -147,8 +147,8 @@ def _make_plan(flags: Flags) -> Plan:
     if flags["person"] is not None:
         plan = replace(plan, unit="person")
     if flags["no_limit_cap"] is not None:
-        plan = replace(plan, notes=(*plan.notes, cap_note(flags["no_limit_cap"])))
-    warnings = doubts(plan.budget_groups)
+        plan = replace(plan, notes=(*plan.notes, describe_cap(flags["no_limit_cap"])))
+    warnings = list_doubts(plan.budget_groups)
     shortfall = describe_shortfall(plan)
     if shortfall is not None:
         warnings = [*warnings, shortfall]
@@ -199,7 +199,7 @@ def _compare(flags: Flags, parameters: int | None, classes: int | None, as_json:
         raise InputError("--parameters: missing; --classes needs it")
     budgets, chosen, settings = _read_request(flags)
     rows = compare(budgets, _list_strategies(chosen), **settings)
-    warn(doubts(budgets.groups))
+    warn(list_doubts(budgets.groups))
     noises = {}
     if parameters is not None:
         noises = {
@@ -348,7 +348,7 @@ def read_budgets(flags: Flags) -> Budgets:
     if isinstance(delta, str) or isinstance(excess, str):
         raise InputError(f"--delta, --excess = {delta!r}, {excess!r}: give numbers with --groups")
     groups = [
-        (name, capped(epsilon, cap), share)
+        (name, apply_cap(epsilon, cap), share)
         for name, epsilon, share in parse_groups(flags["groups"])
     ]
     budgets = Budgets.from_groups(groups, flags["records"], delta)

@@ -11,7 +11,7 @@ from apiece._text import thousandths
 from apiece._types import Flags, Json
 from apiece.assignment.front import make_strategy
 from apiece.budgets import Budgets
-from apiece.budgets.groups import doubts_of_values, refuse_absurd
+from apiece.budgets.groups import list_value_doubts, refuse_absurd
 from apiece.cli._command import (
     Bar,
     Command,
@@ -127,7 +127,7 @@ def _measure_shares(others: list[float], shares: list[float], flags: Flags) -> R
             progress=lambda *_: bar.advance("plans"),
         )
     budgets = Budgets(np.full(flags["records"], flags["epsilon"]), flags["delta"])
-    warn(doubts_of_values(budgets.groups))
+    warn(list_value_doubts(budgets.groups))
     return table
 
 
@@ -145,7 +145,7 @@ def _measure_populations(others: list[float], shares: list[float] | None, flags:
             "--strategy hybrid"
         )
     budgets = Budgets(np.full(size, flags["epsilon"]), flags["delta"], excess=flags["excess"])
-    warn(doubts_of_values(budgets.groups))
+    warn(list_value_doubts(budgets.groups))
     settings = {
         "strategy": make_strategy(flags["strategy"]),
         "steps": flags["steps"],

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from apiece._types import AnyArray, Floats, Integers, Mask
 from apiece.budgets import Budgets
-from apiece.budgets.frames import budget_columns, capped
-from apiece.budgets.groups import doubts as budget_doubts
-from apiece.budgets.units import Units, ids_column
+from apiece.budgets.frames import apply_cap, read_budgets
+from apiece.budgets.groups import list_doubts as list_budget_doubts
+from apiece.budgets.units import Units, read_ids
 from apiece.datasets import (
     PACKAGED,
     Categorical,
@@ -176,7 +176,7 @@ def read_people(job: Job, coins: int | None = None) -> People:
         tested = tested & ~units.rows(declared_public(units, ~chosen, share, seed))
     encoded = encode(frame, columns, decimal=dialect.decimal)
     refuse_unread(frame, columns, encoded, dialect.decimal)
-    public, private = budget_doubts(asked.groups), []
+    public, private = list_budget_doubts(asked.groups), []
     if not data.packaged:
         public += lint(schema, list(frame.columns), taken=taken, records=len(asked))
         private = of_rows(frame, columns, encoded, dialect.decimal, with_ids=units.ids is not None)
@@ -344,7 +344,7 @@ def read_units(frame: pd.DataFrame, data: Data) -> Roster:
         ids = None
         if data.ids is not None:
             try:
-                ids = ids_column(frame, data.ids).astype(str)
+                ids = read_ids(frame, data.ids).astype(str)
             except DataError as error:
                 if "occurs" not in str(error):
                     raise
@@ -417,7 +417,7 @@ def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
     """Return the budgets of the trained units; every row that states one is checked first."""
     # trained: (U,), which of them are trained on. Raises `DataError` for rows of one person that
     # differ, naming nobody; `BudgetError` for what is no budget or none of the declared levels.
-    said = budget_columns(
+    said = read_budgets(
         units.table,
         epsilon=asked.epsilon,
         delta=asked.delta,
@@ -428,7 +428,7 @@ def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
     )
     columns = {name: each[trained] if np.ndim(each) else each for name, each in said.items()}
     if asked.groups:
-        rows = [(g.name, capped(g.epsilon, asked.no_limit_cap), g.share) for g in asked.groups]
+        rows = [(g.name, apply_cap(g.epsilon, asked.no_limit_cap), g.share) for g in asked.groups]
         # Who is in which simulated group is no secret: it is drawn from a fixed seed.
         coins, size = np.random.default_rng(0), int(trained.sum())
         simulated = Budgets.from_groups(rows, size, 0.5, generator=coins)

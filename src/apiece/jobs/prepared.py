@@ -15,7 +15,7 @@ from apiece._files import Kind, append, require_own_folder, write
 from apiece.assignment import Strategy, assign, schedule_noise
 from apiece.assignment.unspent import default_batch
 from apiece.budgets import Budgets
-from apiece.budgets.groups import cap_note
+from apiece.budgets.groups import describe_cap
 from apiece.errors import DataError, StateError, UnsupportedError, as_given
 from apiece.jobs.config import Job, Training, read_job
 from apiece.jobs.people import People, read_people
@@ -298,7 +298,7 @@ run that was interrupted
 def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
     people, cap = read_people(job, unfinished.coins), job.budgets.no_limit_cap
     job = with_batch(job, people.budgets)
-    notes = () if cap is None else (cap_note(cap),)
+    notes = () if cap is None else (describe_cap(cap),)
     if (search := job.search.search()) is not None:
         name, own = job.training.strategy, {n: getattr(job.training, n) for n in SETTINGS}
         candidates = Candidates.of(

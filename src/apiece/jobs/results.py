@@ -18,7 +18,7 @@ import numpy as np
 from apiece import _json
 from apiece._types import Json
 from apiece.accounting import privacy_curve
-from apiece.budgets.frames import capped
+from apiece.budgets.frames import apply_cap
 from apiece.errors import DataError, StateError
 from apiece.jobs.config import SAID, SETTINGS, TUNED, Job, Pate, Training, read_job
 from apiece.jobs.settings import stored
@@ -435,7 +435,7 @@ def declared_levels(job: Job) -> tuple[Level, ...]:
         return ()
     delta, cap = asked.delta, asked.no_limit_cap
     if asked.groups:
-        return tuple(Level(g.name, float(capped(g.epsilon, cap)), delta) for g in asked.groups)
+        return tuple(Level(g.name, float(apply_cap(g.epsilon, cap)), delta) for g in asked.groups)
     offered = asked.levels
     named = () if offered is None else zip(offered.titles, offered.values(), strict=True)
     return tuple(Level(name, epsilon, delta) for name, epsilon in named)

@@ -17,7 +17,7 @@ from apiece import _json
 from apiece._text import count_up
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.budgets import Levels
-from apiece.budgets.groups import LARGE, SMALL_GROUP, cap_note
+from apiece.budgets.groups import LARGE, SMALL_GROUP, describe_cap
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import SETTINGS, TUNED
 from apiece.jobs.settings import listed, stored
@@ -440,7 +440,7 @@ def checklist(
     plan, groups = kept.plan, kept.plan.budget_groups
     records, delta, largest = plan.records, float(groups.delta.max()), float(groups.epsilon.max())
     runs, small = plan.runs_on_average, int((groups.records < SMALL_GROUP).sum())
-    note = "" if no_limit_cap is None else f"; {cap_note(no_limit_cap)}"
+    note = "" if no_limit_cap is None else f"; {describe_cap(no_limit_cap)}"
     # What is looked at; whether it is amiss, and then the verdict and what is said; else what is.
     lines: list[tuple[str, bool, str, str, str]] = [
         ("promises", bool(plan.objections), NO, "".join(plan.objections[:1]),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._identity import require_ids
 from apiece._types import Floats, Ids, Mask
-from apiece.budgets.levels import Offered, epsilons_of
+from apiece.budgets.levels import Offered, parse_epsilons
 from apiece.errors import InputError, StateError
 from apiece.filters import Costs
 from apiece.ledger import chain, codec, store
@@ -140,7 +140,7 @@ class Ledger(LedgerReader):
         heads = Anchor.of(anchor, sqlite_file(engine))
         require_ids("ids", ids, epsilon=epsilon, delta=delta, slack=slack)
         ids = codec.normalize_ids(ids)
-        terms = codec.make_terms(ids, epsilons_of(epsilon, levels), delta, slack)
+        terms = codec.make_terms(ids, parse_epsilons(epsilon, levels), delta, slack)
         tip = None
         if not store.is_there(engine):
             heads.require_none(show_address(engine))
@@ -223,7 +223,7 @@ class Ledger(LedgerReader):
         """
         require_ids("ids", ids, epsilon=epsilon, delta=delta, slack=slack)
         ids = codec.normalize_ids(ids)
-        terms = codec.make_terms(ids, epsilons_of(epsilon, levels), delta, slack)
+        terms = codec.make_terms(ids, parse_epsilons(epsilon, levels), delta, slack)
         with self.store.writing() as writing:
             people_before = writing.tip.people
             self.store.enroll(writing, ids, terms, keep=slack is None)

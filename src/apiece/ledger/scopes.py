@@ -19,7 +19,7 @@ from apiece._identifiers import PERIODS, find_period, name_period, require_canon
 from apiece._json import toml_table
 from apiece._text import plain
 from apiece._types import Integers, Json, Mask
-from apiece.budgets.consents import permitted
+from apiece.budgets.consents import find_permitting
 from apiece.errors import InputError
 from apiece.ledger import codec
 from apiece.ledger.codec import BLOCK
@@ -369,7 +369,7 @@ class Permits:
     def hold(self, scope: Scope, at: str, people: int) -> Mask:
         """Return which of the first people permit all that a scope leaves open, at an ISO time."""
         today = date.fromisoformat(at[:10]).toordinal()
-        in_scope = permitted(self.allowed[:people], self.queriers, self.purposes, scope)
+        in_scope = find_permitting(self.allowed[:people], self.queriers, self.purposes, scope)
         result = np.zeros(people, dtype=bool)
         result[: in_scope.size] = in_scope & (self.until[:people] >= today)
         return result

@@ -272,7 +272,7 @@ class Plan(Numbers):
         consents = plan.consents
         if budgets is not None:
             added = self.budget_groups.name[plan.group_index] == PUBLIC
-            consents = consents.narrowed(budgets, added=added)
+            consents = consents.lowered_to(budgets, added=added)
         return find_limits(self.budget_groups, plan.group_index, consents)
 
     def require(self) -> None:
@@ -333,7 +333,7 @@ class Plan(Numbers):
             )
         index = histogram.place(budgets)
         fits = index >= 0
-        consents = budgets.consents.taken(fits)
+        consents = budgets.consents.select(fits)
         plan = replace(self.public(), counts="released")
         return _convert(plan, BoundPlan, group_index=index[fits], consents=consents)
 

@@ -183,7 +183,7 @@ def _convert_ids(ledger: Ledger, plan: Plan) -> BoundPlan:
             f"ids: {int((~valid).sum())} of {valid.size} are not whole numbers as 7 is written, "
             "but this ledger's ids are; mend the column of ids"
         )
-    return replace(bound, consents=bound.consents.named(numbers))
+    return replace(bound, consents=bound.consents.with_ids(numbers))
 
 
 def _describe_needs(plans: list[BoundPlan]) -> str:
