@@ -43,10 +43,10 @@ test-extras-alone: $(STAMP)  ## each extra in a fresh environment of its own, an
 
 mutants: $(STAMP)  ## how many planted faults the tests find (hours; goes on where it stopped): SAMPLE=100 PACKAGES="plan ledger"
 	@$(PIP) -e '.[dev,mutants]'
-	$(BIN)/python benchmarks/mutants.py --sample $(or $(SAMPLE),100) $(if $(PACKAGES),--packages $(PACKAGES))
+	$(BIN)/python -m research.benchmarks.mutants --sample $(or $(SAMPLE),100) $(if $(PACKAGES),--packages $(PACKAGES))
 
 stale: $(STAMP)  ## stored results whose code has changed since they were made, with the command of each
-	$(BIN)/python benchmarks/stale.py
+	$(BIN)/python -m research.benchmarks.stale
 
 # Rules of the source and the pages: each test lists all that break its rule.
 HOUSE   = $(addprefix tests/test_, layers.py structure.py loading.py references.py remedies.py docstring_style.py public_names.py site.py names_in_tests.py)

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from apiece import Budgets, Plan, Sample, Trainer, Uniform, assign, report
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-from pictures import idx_folder
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from research.experiments.pictures import idx_folder
 
 GROUPS = [("strict", 1.0, 0.34), ("medium", 2.0, 0.43), ("weak", 3.0, 0.23)]
 DELTA = 1e-5

@@ -1,15 +1,10 @@
-"""An experiment that counts how often it runs, and its folder; modules that are no package's."""
+"""An experiment that counts how often it runs, and its folder."""
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
-
-ROOT = Path(__file__).parents[1]
 
 TEXT = '''"""Half of a number."""
 
-from apiece.reproduce import Experiment, Table
+from research.experiment import Experiment, Table
 
 
 def run(unit, place):
@@ -45,14 +40,3 @@ def folder(path: Path) -> Path:
     (path / "experiments" / "helper.py").write_text("# EXPERIMENT = Experiment(\n")
     (path / "data" / "there").mkdir(parents=True)
     return path
-
-
-def module(path: str) -> ModuleType:
-    """Return the module in a file of the repository, such as "experiments/pictures.py"."""
-    name = Path(path).stem
-    spec = importlib.util.spec_from_file_location(name, ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    found = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found

@@ -347,7 +347,7 @@ def test_examples_are_jobs(path: Path) -> None:
 
 
 def test_the_table_of_planted_faults_is_the_stored_one() -> None:
-    stored = json.loads((ROOT / "benchmarks" / "results" / "mutants.json").read_text())
+    stored = json.loads((ROOT / "research" / "results" / "mutants.json").read_text())
     page = (ROOT / "docs" / "results" / "tests.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     second = {f"{name}, second draw": row for name, row in stored["second draw"].items()}

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.strange_paths import look, plant
 
 import apiece
 from apiece import _files
 from apiece._files import EXPORT, FIGURE, PAGE, PLAN, SCHEMA, STATE, Kind, append, reading, write
 from apiece.errors import DataError
+from tests.strange_paths import look, plant
 
 SOURCE = Path(apiece.__file__).parent
 OWN = '{\n  "strategy": "scale"}'

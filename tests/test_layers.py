@@ -14,7 +14,6 @@ LAYERS = [
     "__main__",
     "__init__",
     "cli",
-    "reproduce",
     "sklearn",
     "adapters",
     "reporting",

@@ -12,11 +12,7 @@ CITATION = re.compile(
 NOT_AUTHORS = {"NeurIPS", "ICML", "CSF", "CCS", "ICLR", "AISTATS", "IEEE", "Security", "SP", "In"}
 FILES = sorted(
     [
-        *(
-            path
-            for of in ("src", "experiments", "benchmarks")
-            for path in (ROOT / of).rglob("*.py")
-        ),
+        *(path for of in ("src", "research") for path in (ROOT / of).rglob("*.py")),
         *(ROOT / "docs").rglob("*.md"),
         ROOT / "README.md",
     ]

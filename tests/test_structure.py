@@ -183,7 +183,7 @@ def missing_names(folder: Path, trees: dict[str, ast.Module]) -> set[str]:
     return missing
 
 
-@pytest.mark.parametrize("folder", ["benchmarks", "experiments", "examples"])
+@pytest.mark.parametrize("folder", ["research", "examples"])
 def test_what_is_imported_outside_the_package_is_there(folder: str) -> None:
     assert not missing_names(SOURCE.parents[1] / folder, TREES)
 

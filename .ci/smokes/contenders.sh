@@ -1,3 +1,3 @@
 # apiece[contenders]: the libraries that the benchmarks compare with are there.
 python -c "import jax, opacus"
-cd "$CLONE/benchmarks" && python training.py --help > /dev/null
+cd "$CLONE" && python -m research.benchmarks.training --help > /dev/null

@@ -1,2 +1,2 @@
 # apiece[mutants]: the list of survivors is shown.
-python -c "import mutmut" && cd "$CLONE" && python benchmarks/mutants.py --show > /dev/null
+python -c "import mutmut" && cd "$CLONE" && python -m research.benchmarks.mutants --show > /dev/null

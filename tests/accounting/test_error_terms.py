@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import ndtr
-from tests.planted import plant
 
 from apiece._types import Floats
 from apiece.accounting import Bounds, truncation
@@ -35,6 +34,7 @@ from apiece.errors import RangeError
 from apiece.mechanisms import Atoms
 from apiece.mechanisms.atoms import behind_coin
 from apiece.numerics.rounding import UNIT
+from tests.planted import plant
 
 COARSE = Precision(gap=1e-3, truncation=0.1, wrap=0.1, points=2**14)
 """Fine steps, so that nothing but the term in question is large."""

@@ -1,7 +1,6 @@
 """What `plan --compare` says was measured is what the experiment stored."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,10 @@ import pytest
 
 from apiece.assignment import measured_gain, predicted_gain, relative_noise
 from apiece.errors import InputError
-from apiece.reproduce import Done, Store, load
+from research import RESULTS
+from research.experiment import Done
+from research.experiments import when_it_pays
+from research.store import Store
 
 ROOT = Path(__file__).parents[2]
 NAME = "when-it-pays"
@@ -18,8 +20,7 @@ PACKAGED = ROOT / "src" / "apiece" / "assignment" / "gains.json"
 
 
 def stored() -> tuple[Any, list[Done]]:
-    load(ROOT / "experiments", NAME)
-    return sys.modules["when_it_pays"], Store(ROOT / "experiments" / "results").load(NAME)
+    return when_it_pays, Store(RESULTS).load(NAME)
 
 
 def test_noise_of_a_training_is_that_of_its_steps_added_up() -> None:

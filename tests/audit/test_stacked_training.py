@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.training.stacks import MLP, loop_sum, mlp_module
 
 from apiece.audit import stacked_training
 from apiece.audit.stacked_training import (
@@ -19,6 +18,7 @@ from apiece.audit.stacked_training import (
 from apiece.budgets import Units
 from apiece.errors import InputError, OptionError, UnsupportedError
 from apiece.plan import Schedule
+from tests.training.stacks import MLP, loop_sum, mlp_module
 
 from .worlds import plan, pool
 

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from apiece.errors import BudgetError
-from sample_experiments import module
-
-populations = module("experiments/populations.py")
+from research.experiments import populations
 
 
 def test_three_groups_of_the_papers() -> None:

@@ -92,7 +92,6 @@ MISTAKES = [
     "ledger status nothing.db",
     "schema nothing.csv --label x",
     "sensitivity a**2",
-    "reproduce nothing",
 ]
 
 

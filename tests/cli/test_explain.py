@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sample_choices import sample_choices
 
 from apiece import cli
 from apiece.assignment import Sample, Uniform, assign
 from apiece.budgets import Budgets
 from apiece.contract import Choices
+from tests.sample_choices import sample_choices
 
 GAUSSIAN = '{"gaussian": {"noise_multiplier": 4}}'
 

@@ -48,7 +48,7 @@ LINES = {
 }
 # Held by other tests, which make what these need.
 ELSEWHERE = {
-    "reproduce": "test_reproduce.py", "ledger enroll": "test_ledger.py",
+    "ledger enroll": "test_ledger.py",
     "audit lira": "test_shadow_audit.py", "audit model": "test_findings.py",
     "audit shadows": "test_audit.py", "audit anytime": "test_audit.py",
     "ledger check": "test_ledger.py",

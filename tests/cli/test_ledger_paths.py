@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 import pytest
-from tests.ledger.tables import another_process
-from tests.strange_paths import ANOTHER_USER, STRANGE, look, plant
 
 from apiece import Ledger, _files, cli
 from apiece.ledger import back_up_ledger
+from tests.ledger.tables import another_process
+from tests.strange_paths import ANOTHER_USER, STRANGE, look, plant
 
 from .test_outputs import commands
 

@@ -14,11 +14,11 @@ import click
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from tests.strange_paths import ANOTHER_USER, STRANGE, look, plant
 
 from apiece import Budgets, Ledger, Scale, assign, cli
 from apiece.cli._command import Command, Output
 from apiece.reporting import save
+from tests.strange_paths import ANOTHER_USER, STRANGE, look, plant
 
 PLAN = assign(Budgets([2.0] * 60, 1e-5), Scale(), steps=2, expected_batch_size=6, clip_norm=1.0)
 SCHEMA = '[columns.age]\nkind = "numeric"\nlower = 0\nupper = 9\n'
@@ -56,9 +56,8 @@ ASKED = {
                     "--out OUT", ("job.toml", "t.csv", "s.toml")),
     "report --as --out": ("report run --as statement --out OUT", ("run/metrics.json",)),
     "audit lira --out": ("audit lira run --models 16 --out OUT", ("run/config.toml",)),
-    "reproduce --out": ("reproduce none --experiments experiments --out OUT", ()),
 }  # fmt: skip
-FOLDERS = ("train --out", "report --as --out", "audit lira --out", "reproduce --out")
+FOLDERS = ("train --out", "report --as --out", "audit lira --out")
 OUTPUTS = ("--out", "--figure", "--page", "--steward-log")
 ENDINGS = (".json", ".png", ".html", ".parquet", ".toml", "")
 
@@ -81,7 +80,6 @@ def made(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> Path:
     (folder / "run").mkdir()
     for path in run_folder.iterdir():
         (folder / "run" / path.name).write_bytes(path.read_bytes())
-    (folder / "experiments").mkdir()
     return folder
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.pate.worlds import passed
 
 from apiece import report
 from apiece.errors import DataError, StateError
@@ -22,6 +21,7 @@ from apiece.pate import teaching
 from apiece.pate.teaching import deal_rows
 from apiece.reporting.pages import render
 from apiece.training.charging import weights_digest
+from tests.pate.worlds import passed
 
 from .options import ask
 

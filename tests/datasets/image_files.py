@@ -6,11 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sample_experiments import module
-
 SHARED = Path(os.environ.get("APIECE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8)
-pictures = module("experiments/pictures.py")
 LABELS = np.array([3, 1, 4, 1, 5])
 
 

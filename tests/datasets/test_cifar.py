@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from apiece.errors import DataError
+from research.experiments import pictures
 
-from .image_files import LABELS, PIXELS, pictures, shared
+from .image_files import LABELS, PIXELS, shared
 
 
 def png(pixels: np.ndarray[Any, Any]) -> bytes:

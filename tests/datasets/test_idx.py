@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from apiece.errors import DataError, OptionError
+from research.experiments import pictures
 
-from .image_files import LABELS, PIXELS, pictures, shared
+from .image_files import LABELS, PIXELS, shared
 
 
 def idx_bytes(array: np.ndarray[Any, Any], kind: int = 8) -> bytes:

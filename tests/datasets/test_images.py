@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from apiece.errors import DataError
-
-from .image_files import pictures
+from research.experiments import pictures
 
 
 def test_floats_do_not_depend_on_the_images_beside_them() -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from apiece.errors import DataError
+from research.experiments import pictures
 
-from .image_files import PIXELS, pictures
+from .image_files import PIXELS
 
 
 def test_svhn(tmp_path: Path) -> None:

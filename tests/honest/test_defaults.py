@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.sample_estimators import classifier, features, people, regressor
 
 from apiece import Budgets, Sample, Scale, assign
 from apiece.adapters.opacus import individual
@@ -26,6 +25,7 @@ from apiece.errors import UnspentBudgetWarning
 from apiece.mechanisms import Runs
 from apiece.pate import plan_votes
 from apiece.recipes import Recipe
+from tests.sample_estimators import classifier, features, people, regressor
 
 pytestmark = pytest.mark.filterwarnings("error::apiece.errors.UnspentBudgetWarning")
 DOCS = Path(__file__).parents[2] / "docs"

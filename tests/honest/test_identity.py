@@ -23,8 +23,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.sample_estimators import classifier, features
-from tests.sample_estimators import people as table_of_people
 from torch import nn
 
 from apiece import Budgets, GaussianFilter, Ledger, Odometer, RenyiFilter, Scale, Trainer, assign
@@ -46,6 +44,8 @@ from apiece.plan import BoundPlan
 from apiece.sensitivity import Query, exhaustion, loss_shares, partial_sensitivity
 from apiece.sklearn import Numeric, PrivateClassifier, PrivateImageClassifier, PrivateRegressor
 from apiece.training import FilteredTrainer, StackedMlp
+from tests.sample_estimators import classifier, features
+from tests.sample_estimators import people as table_of_people
 
 SOURCE = Path(__file__).parents[2] / "src" / "apiece"
 N = 24

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.pate.worlds import CLASSES, people, plan, public
 
 from apiece.errors import StateError
 from apiece.jobs import job_from_dict, prepare
@@ -13,6 +12,7 @@ from apiece.jobs.people import Examples
 from apiece.jobs.prepared import RunFolder
 from apiece.jobs.running import ModelRun, student, taught
 from apiece.pate import Lessons, teach
+from tests.pate.worlds import CLASSES, people, plan, public
 
 DATA = {
     "data": {"source": "german"},

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.strange_paths import STRANGE, look, plant
 
 from apiece import cli
 from apiece.errors import ApieceError, DataError, InputError, StateError, UnsupportedError
 from apiece.ledger import Head, Ledger, back_up_ledger, restore_ledger
 from apiece.ledger.database import make_engine, transaction
 from apiece.ledger.verify import verify
+from tests.strange_paths import STRANGE, look, plant
 
 from .tables import another_process
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from apiece.ledger import codec
-from sample_experiments import module
+from research.benchmarks import depletion, ledger_day
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_a_day_in_the_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From consents on: askers, two trainings, withdrawals; what was begun is gone on with."""
-    day, url = module("benchmarks/ledger_day.py"), f"sqlite:///{tmp_path}/p.db"
+    day, url = ledger_day, f"sqlite:///{tmp_path}/p.db"
     monkeypatch.setattr(day, "STEPS", 10)
     (tmp_path / "consents.csv").write_text("".join(day.consents(codec.BLOCK + 400)))
     draw, left = day.PlannedSampler.draw, [STOP]
@@ -65,14 +65,14 @@ STOP = 8  # draws before the kill, after the first have left
 def test_what_an_honest_asker_keeps(
     policy: str, adversary: str, least: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = module("benchmarks/depletion.py")
+    found = depletion
     monkeypatch.setattr(found, "ROUNDS", 5)
     kept = found.kept(found.POLICIES[policy], getattr(found, adversary))
     assert least <= kept <= most
 
 
 def test_the_table_in_the_guide_is_the_stored_one() -> None:
-    stored = json.loads((ROOT / "benchmarks/results/depletion.json").read_text())
+    stored = json.loads((ROOT / "research/results/depletion.json").read_text())
     guide = (ROOT / "docs/ledger.md").read_text()
     for policy, row in stored.items():
         assert f"| {policy} | {' | '.join(f'{share:.0%}' for share in row.values())} |" in guide

@@ -12,7 +12,6 @@ import os
 import numpy as np
 import pytest
 import torch
-from tests.training.stacks import MLP, loop_sum, mlp_module
 from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -24,6 +23,7 @@ from apiece.training.clipping import sequences
 from apiece.training.clipping.contributions import Products
 from apiece.training.randomness import ChaCha20Stream
 from apiece.training.stacked import SUMS
+from tests.training.stacks import MLP, loop_sum, mlp_module
 
 from .harness import PRECISIONS, SIZE, Refused, flat, movement, typed
 from .test_neighbours import NOT_BY_AUTOCAST, NOT_PROVED, ROOM

@@ -13,10 +13,6 @@ from typing import NamedTuple
 
 import mpmath as mp
 import numpy as np
-from tests.laws.test_accountants import few_steps
-from tests.mechanisms.test_mixture import exact as exact_mixture
-from tests.mechanisms.test_mixture import some_steps
-from tests.reference.sampled_laplace import SampledLaplace
 
 from apiece.mechanisms import (
     Composed,
@@ -30,6 +26,10 @@ from apiece.mechanisms import (
     Sampled,
     flatten,
 )
+from tests.laws.test_accountants import few_steps
+from tests.mechanisms.test_mixture import exact as exact_mixture
+from tests.mechanisms.test_mixture import some_steps
+from tests.reference.sampled_laplace import SampledLaplace
 
 Random = np.random.Generator
 Law = tuple[list[mp.mpf], list[mp.mpf]]

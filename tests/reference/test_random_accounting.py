@@ -11,8 +11,6 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
-from tests.planted import plant
-from tests.reference.random_accounting import KINDS, Case, Entry, Random, array
 
 from apiece.accounting import Bounds, epsilons, exact, privacy_curve
 from apiece.accounting.batch import upper_epsilons
@@ -21,6 +19,8 @@ from apiece.accounting.lattice import profile
 from apiece.accounting.lattice.convolution import Attempt
 from apiece.errors import RangeError, UnsupportedError
 from apiece.numerics import rounding as numerics
+from tests.planted import plant
+from tests.reference.random_accounting import KINDS, Case, Entry, Random, array
 
 
 def wrong_epsilon(case: Case, delta: float, bounds: Bounds) -> Iterator[str]:

@@ -1,18 +1,18 @@
 """LiRA agrees with sacroml's on the same confidences; runs where sacroml is installed."""
 
+import importlib
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 from apiece.audit import ShadowScores, biregular, lira
-from sample_experiments import module
 
 
 @pytest.fixture
 def benchmark() -> ModuleType:
     pytest.importorskip("sacroml.attacks.likelihood_attack", reason="sacroml is not installed")
-    return module("benchmarks/sacroml_lira.py")
+    return importlib.import_module("research.benchmarks.sacroml_lira")
 
 
 @pytest.mark.filterwarnings("default")

@@ -6,10 +6,10 @@ from fractions import Fraction
 import mpmath as mp
 import numpy as np
 import pytest
-from tests.reference.sampled_laplace import SampledLaplace
 
 from apiece.accounting import privacy_curve
 from apiece.mechanisms import Gaussian, Laplace, Repeated, Sampled
+from tests.reference.sampled_laplace import SampledLaplace
 
 SLACK = 1e-9  # of the quadrature, in δ
 ENDS = np.array([1 + 1e-14, 1 - 1e-14])  # of 64-bit arithmetic, in ε

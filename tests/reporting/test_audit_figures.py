@@ -8,9 +8,7 @@ import pytest
 from apiece.audit.membership import roc
 from apiece.errors import InputError
 from apiece.reporting import save
-from sample_experiments import module
-
-figures = module("experiments/audit_figures.py")
+from research.experiments import audit_figures as figures
 
 
 def test_roc_figure_draws_each_group_and_the_diagonal(tmp_path: Path) -> None:

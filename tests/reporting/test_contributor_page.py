@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.browser import loads, needs_browser, opened
-from tests.sample_choices import sample_choices
 
 from apiece.contract import Choices
 from apiece.reporting import Report
 from apiece.reporting.pages import contributor_page
+from tests.browser import loads, needs_browser, opened
+from tests.sample_choices import sample_choices
 
 HOSTILE = "weak</script><b>\u202e"
 # Clicks through all combinations and writes down what the page then says.

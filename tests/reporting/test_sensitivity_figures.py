@@ -6,9 +6,7 @@ import pytest
 from apiece.errors import DataError
 from apiece.reporting.plots import partial_sensitivity_surface, save
 from apiece.sensitivity.partial import PartialSensitivity
-from sample_experiments import module
-
-bars = module("experiments/mueller_2021_bars.py")
+from research.experiments import mueller_2021_bars as bars
 
 
 def grid(width, height, attributes=("a", "b")):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.strange_paths import STRANGE, look, plant
 from torch import nn
 
 from apiece.errors import StateError
 from apiece.training.checkpoints import CheckpointFolder, Journal, write_atomically
 from apiece.training.identity import identity_of
 from apiece.training.randomness import KEY_BYTES
+from tests.strange_paths import STRANGE, look, plant
 
 KEY = bytes(range(KEY_BYTES))
 SECOND = f".apiece-{hashlib.sha256(b'key').hexdigest()[:16]}.new"  # of a file that is replaced

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.training.stacks import MLP, load, loop_sum, mlp_module
 from torch import nn
 
 from apiece.errors import InputError
 from apiece.training.stacked import SUMS, StackedMlp, StackedModel, StackedModule
+from tests.training.stacks import MLP, load, loop_sum, mlp_module
 
 MODELS: list[tuple[str, StackedModel, nn.Module, tuple[int, ...]]] = [
     ("mlp", MLP, mlp_module(), (7,)),

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.training.stacks import load, loop_sum
 from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
 from apiece.training.stacked import SUMS, StackedModule
+from tests.training.stacks import load, loop_sum
 
 
 class Residual(nn.Module):

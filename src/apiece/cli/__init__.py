@@ -10,6 +10,7 @@ import pkgutil
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
@@ -55,7 +56,6 @@ VERBS = {
     },
     "Report": {
         "report": "Write the page of a run or a plan, or a run's papers.",
-        "reproduce": "Run the experiment behind a paper's table or figure.",
     },
 }
 
@@ -106,20 +106,33 @@ def group() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit status: 0, 2 on bad input, 1 on any other failure.
+    """Run one command of `apiece` and return its exit status, as `run_command` does."""
+    return run_command(group, arguments, "apiece")
+
+
+def run_command(command: click.Command, arguments: Sequence[str], program: str) -> int:
+    """Run a command line and return its exit status: 0, 2 on bad input, 1 on any other failure.
 
     An error that apiece raises on purpose is one line on stderr. The status is 130 after Ctrl-C,
     with nothing on stdout.
+
+    Args:
+        command: What is run, a group of commands or one.
+        arguments: Words after the program's name.
+        program: Name with which help and messages begin.
     """
+    name = program
+    if isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        name = f"{program} {arguments[0]}"
     Printed.begun = False
     Printed.interrupted = False
     token = ON_COMMAND_LINE.set(True)
     try:
-        result = group.main(args=list(arguments), prog_name="apiece", standalone_mode=False)
+        result = command.main(args=list(arguments), prog_name=program, standalone_mode=False)
     except click.exceptions.Exit as error:
         return int(error.exit_code)
     except (Exception, KeyboardInterrupt) as error:
-        failure = _describe_failure(error, _name_command(arguments))
+        failure = _describe_failure(error, name)
         if failure is None:
             raise
         message, status = failure
@@ -133,15 +146,8 @@ def run(arguments: Sequence[str]) -> int:
         status = INTERRUPTED
     # From here on a second Ctrl-C adds nothing.
     Printed.begun = True
-    echo(plain(f"{_name_command(arguments)}: {' '.join(message.split())}"), err=True)
+    echo(plain(f"{name}: {' '.join(message.split())}"), err=True)
     return status
-
-
-def _name_command(arguments: Sequence[str]) -> str:
-    """Return the command with which a message begins, as `apiece plan`."""
-    if arguments and not arguments[0].startswith("-"):
-        return f"apiece {arguments[0]}"
-    return "apiece"
 
 
 def _describe_failure(error: BaseException, name: str) -> tuple[str, int] | None:
@@ -167,9 +173,14 @@ def _describe_failure(error: BaseException, name: str) -> tuple[str, int] | None
 
 
 def main() -> None:
-    """Run the command line and leave with its exit status."""
+    """Run `apiece` and leave with its exit status."""
+    run_program(group, "apiece")
+
+
+def run_program(command: click.Command, name: str) -> NoReturn:
+    """Run the command line of this process and leave with its exit status."""
     signal.signal(signal.SIGINT, _handle_interrupt)
-    status = run(sys.argv[1:])
+    status = run_command(command, sys.argv[1:], name)
     # While Python shuts down its own handler is gone, and a Ctrl-C would end in a traceback.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -1,0 +1,1 @@
+"""Programs that measure time, memory and accuracy, each with one command."""

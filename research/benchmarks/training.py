@@ -1,0 +1,273 @@
+"""Time of one private step beside non-private PyTorch, Opacus, torch.func and JAX, interleaved.
+
+Contenders take turns in every round, so that whatever else the machine does hits all of them;
+figures are medians over rounds and ratios in the same round: to the fastest step of non-private
+PyTorch (as it is, in channels last, compiled, with a fused optimizer) and to the usual one. The
+slow ones have two or three rounds beside non-private PyTorch, then the quick ones have theirs. Each
+number of threads has a process of its own, bound to as many cores. Peak memory is that of one step
+of one contender in a fresh process, above what the process held before: the median of several steps
+after the first ones, in which a model is captured. The total is that of a run's first steps from
+the first call on, each run in a fresh process, plain and private in turn: the ratio of the
+processor's time in each pair, their median, the least and the largest.
+
+    python -m research.benchmarks.training --out research/results/training.json     # 6 minutes
+
+Contenders whose library is missing are left out, and the result says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+SECONDS = {"mnist-cnn": 8.0, "cifar-cnn": 12.0, "mlp": 4.0}  # of the quick contenders
+MODELS = list(SECONDS)
+TOTALS = {"mnist-cnn": (1, 30, 200), "cifar-cnn": (1, 30), "mlp": (1, 30, 200, 1500)}  # steps
+NEEDS = {"opacus, hooks": "opacus", "opacus, ghost": "opacus", "jax, compiled": "jax"}
+MEMORY = ["pytorch, not private", "apiece", "opacus, ghost"]
+BASE = "pytorch, not private"
+WARM = 2  # the first one captures the model
+PLAIN = {
+    BASE,
+    f"{BASE}, fused",
+    f"{BASE}, compiled, fused",
+    f"{BASE}, channels last",
+    f"{BASE}, channels last, compiled",
+}
+QUICK = PLAIN | {
+    "floor",
+    "apiece",
+    "apiece, channels last",
+    "apiece, compiled",
+    "apiece, release noise",
+}
+
+
+def bind(threads: int) -> None:
+    """Give this process `threads` cores, before torch and JAX start their threads."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+def present(names: list[str]) -> list[str]:
+    """Return the contenders whose library is here."""
+    return [n for n in names if n not in NEEDS or importlib.util.find_spec(NEEDS[n])]
+
+
+def prepared(name: str, who: str) -> tuple[Callable[[], None], int]:
+    """Return one contender's step and the batch size."""
+    import torch
+
+    from research.benchmarks.training_contenders import CONTENDERS
+    from research.benchmarks.training_contenders import MODELS as MADE
+
+    make, shape, classes, size = MADE[name]
+    torch.manual_seed(0)
+    x, y = torch.randn(size, *shape), torch.randint(0, classes, (size,))
+    return CONTENDERS[who](make, x, y), size
+
+
+def take_turns(
+    steps: dict[str, Callable[[], None]], rounds: int, seconds: float, repeat: int
+) -> dict[str, list[float]]:
+    """Return the times of a step, round by round: so many at least, and until the time is up."""
+    times: dict[str, list[float]] = {who: [] for who in steps}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[BASE]) < rounds:
+        for who, step in steps.items():
+            begun = time.perf_counter()
+            for _ in range(repeat):
+                step()
+            times[who].append((time.perf_counter() - begun) / repeat)
+    return times
+
+
+def rated(times: dict[str, list[float]]) -> dict[str, object]:
+    """Return medians, and ratios to the fastest plain step and the usual one of the same round."""
+    fastest = min(PLAIN & times.keys(), key=lambda who: statistics.median(times[who]))
+    return {
+        who: {
+            "milliseconds": round(statistics.median(took) * 1e3, 3),
+            "to_the_fastest": ratio(took, times[fastest]),
+            "to_the_usual": ratio(took, times[BASE]),
+            "best_to_the_fastest": round(min(took) / min(times[fastest]), 3),
+            "rounds": len(took),
+        }
+        for who, took in times.items()
+    }
+
+
+def ratio(some: list[float], base: list[float]) -> float:
+    """Return the median over rounds of the ratio."""
+    return round(statistics.median(a / b for a, b in zip(some, base, strict=True)), 3)
+
+
+def measure(name: str, contenders: list[str], seconds: float) -> dict[str, object]:
+    """Return medians and ratios of one model."""
+    steps, failed, size = {}, {}, 0
+    for who in contenders:
+        try:
+            step, size = prepared(name, who)
+            few = 1 if name == "cifar-cnn" else 3
+            for _ in range(WARM if who.startswith("apiece") else few):
+                step()
+            steps[who] = step
+        except Exception as error:  # a contender that cannot run this model is named, not hidden
+            failed[who] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    repeat = 10 if name == "mlp" else 1
+    slow = {who: step for who, step in steps.items() if who in PLAIN or who not in QUICK}
+    quick = {who: step for who, step in steps.items() if who in QUICK}
+    rows = rated(take_turns(slow, 2 if name == "cifar-cnn" else 3, 0, repeat))
+    rows |= rated(take_turns(quick, 3, seconds, repeat))
+    return {"batch": size, "contenders": rows, "left_out": failed}
+
+
+def totals(name: str, who: str) -> dict[str, list[float]]:
+    """Return the processor's seconds, and the clock's, of a run's steps from the first call on."""
+    step, _ = prepared(name, who)
+    used, clock, found = time.process_time(), time.perf_counter(), dict[str, list[float]]()
+    for done in range(1, TOTALS[name][-1] + 1):
+        step()
+        if done in TOTALS[name]:
+            found[str(done)] = [time.process_time() - used, time.perf_counter() - clock]
+    return found
+
+
+def total(name: str, pairs: int) -> dict[str, object]:
+    """Return the ratios of total times to the usual plain step's, from runs in turn."""
+    runs = [
+        [worker("total", name, who, "1", "0") for who in (BASE, "apiece")] for _ in range(pairs)
+    ]
+    found: dict[str, object] = {}
+    for steps in map(str, TOTALS[name]):
+        times = [[run[steps] for run in pair] for pair in runs]
+        ratios = sorted(ours[0] / plain[0] for plain, ours in times)
+        found[steps] = {
+            "to_the_usual": round(statistics.median(ratios), 3),
+            "from": round(ratios[0], 3),
+            "to": round(ratios[-1], 3),
+            "seconds": [round(statistics.median(t[k][0] for t in times), 3) for k in (0, 1)],
+        }
+    return found
+
+
+def peak(name: str, who: str) -> float:
+    """Return the megabytes by which one step of a contender lifts this process at most."""
+    step, _ = prepared(name, who)
+    for _ in range(3):  # compiled kernels stay
+        step()
+    return statistics.median(_lifted(step) for _ in range(5))
+
+
+def _lifted(step: Callable[[], None]) -> float:
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    held = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    step()
+    return (_status("VmHWM") - held) / 1024
+
+
+def _status(field: str) -> int:
+    rows = Path("/proc/self/status").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith(field + ":"))
+
+
+def machine() -> dict[str, object]:
+    """Name the machine by its processor and the software by its versions."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((row.split(":")[1].strip() for row in lines if row.startswith("model name")), "")
+    found = {name: version(name) for name in ("torch", "opacus", "jax") if _has(name)}
+    cores = len(os.sched_getaffinity(0))
+    return {"cpu": cpu, "cores": cores, "python": platform.python_version(), **found}
+
+
+def _has(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def worker(*arguments: str) -> dict[str, object]:
+    """Run this file in a process of its own and return what it prints."""
+    command = [sys.executable, "-m", __spec__.name, "--worker", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"failed": done.stderr.strip().splitlines()[-1][:200]}
+    found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def work(kind: str, name: str, rest: list[str], threads: int, seconds: float) -> None:
+    """Be a worker: print one JSON document."""
+    import warnings
+
+    bind(threads)
+    warnings.filterwarnings("ignore")
+    if kind == "memory":
+        print(json.dumps({"megabytes": round(peak(name, rest[0]), 1)}))
+    elif kind == "total":
+        print(json.dumps(totals(name, rest[0])))
+    else:
+        print(json.dumps(measure(name, rest, seconds)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--contenders", nargs="+")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--scale", type=float, default=1.0, help="of the time spent on each model")
+    parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--pairs", type=int, default=5, help="of runs whose total time is taken")
+    parser.add_argument("--note", help="About the machine or the run, kept in the result.")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        kind, name, *rest, threads, seconds = options.worker
+        work(kind, name, rest, int(threads), float(seconds))
+        return
+    from research.benchmarks.training_contenders import CONTENDERS
+
+    chosen = present(options.contenders or list(CONTENDERS))
+    chosen = [BASE, *(who for who in chosen if who != BASE)]
+    times = {
+        str(threads): {
+            name: worker("time", name, *chosen, str(threads), str(SECONDS[name] * options.scale))
+            for name in options.models
+        }
+        for threads in options.threads
+    }
+    memory = {
+        name: {who: worker("memory", name, who, "1", "0") for who in MEMORY if who in chosen}
+        for name in ([] if options.no_memory else options.models)
+    }
+    info = machine()
+    absent = sorted(set(NEEDS.values()) - set(info))
+    if options.note:
+        info["note"] = options.note
+    whole = {name: total(name, options.pairs) for name in options.models if options.pairs}
+    results = {
+        "machine": info,
+        "not_installed": absent,
+        "threads": times,
+        "memory": memory,
+        "total": whole,
+    }
+    text = json.dumps(results, indent=2)
+    if options.out:
+        options.out.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

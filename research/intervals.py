@@ -1,0 +1,70 @@
+"""Means over seeds as pages print them, with an interval or a standard deviation."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+
+def interval(values: Sequence[float], *, digits: int = 2) -> str:
+    """Return the mean, half the width of its 95 % interval by Student's t, and the sample's size.
+
+    Two values get no interval: it would be wider than the values differ.
+
+    Args:
+        values: One a seed.
+        digits: After the point.
+
+    Example:
+        >>> from research.intervals import interval
+        >>> interval([97.0, 98.0, 99.0]), interval([97.0]), interval([])
+        ('98.00 ± 2.48 (3)', '97.00 (1)', '–')
+    """
+    if not values:
+        return "–"
+    text = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) > 2:
+        text += f" ± {reach(values):.{digits}f}"
+    return f"{text} ({len(values)})"
+
+
+def signed(values: Sequence[float], *, digits: int = 2) -> str:
+    """Return the text of `interval`, with a sign.
+
+    Args:
+        values: Differences, one a seed.
+        digits: After the point.
+
+    Example:
+        >>> from research.intervals import signed
+        >>> signed([0.25, 0.5, 0.75])
+        '+0.50 ± 0.62 (3)'
+    """
+    text = interval(values, digits=digits)
+    return text if text[:1] in "-–" else f"+{text}"
+
+
+def reach(values: Sequence[float]) -> float:
+    """Return half the width of the 95 % interval of the mean of two values or more."""
+    from scipy import stats
+
+    error: float = statistics.stdev(values) / float(len(values)) ** 0.5
+    return float(stats.t.ppf(0.975, len(values) - 1)) * error
+
+
+def spread(values: Sequence[float], *, digits: int = 2) -> str:
+    """Return the mean and the standard deviation over seeds, as papers print them.
+
+    Args:
+        values: One a seed.
+        digits: After the point.
+
+    Example:
+        >>> from research.intervals import spread
+        >>> spread([97.0, 98.0, 99.0]), spread([])
+        ('98.00 ± 1.00', '–')
+    """
+    if not values:
+        return "–"
+    text = f"{statistics.fmean(values):.{digits}f}"
+    return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.{digits}f}"

@@ -1,0 +1,138 @@
+"""Stored results: one JSON file an experiment, written whole after each unit that ran."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from apiece._files import Kind, write
+from apiece.errors import DataError
+from research.experiment import Done, Experiment, Place, Unit, key, lacking
+from research.machine import machine
+
+_RESULTS = Kind("results of an experiment", (".json",), b'{"experiment": ')
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The results of experiments in a folder.
+
+    Attributes:
+        folder: Its path.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from research.store import Store
+        >>> Store(Path("results")).path("boenisch-2023-table2").name
+        'boenisch-2023-table2.json'
+    """
+
+    folder: Path
+
+    def path(self, name: str) -> Path:
+        """Return the file of an experiment.
+
+        Args:
+            name: Name of the experiment.
+        """
+        return self.folder / f"{name}.json"
+
+    def load(self, name: str) -> list[Done]:
+        """Return the units of an experiment that ran; none where there is no file.
+
+        Args:
+            name: Name of the experiment.
+
+        Raises:
+            DataError: For a file that holds something else.
+        """
+        path = self.path(name)
+        if not path.exists():
+            return []
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["experiment"] != name:
+                raise ValueError(f"it is of {content['experiment']!r}")
+            return [Done(**entry) for entry in content["units"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: no results of {name} ({error}); move it away") from None
+
+    def save(self, name: str, done: Sequence[Done]) -> None:
+        """Write the units of an experiment that ran, all or none.
+
+        Args:
+            name: Name of the experiment.
+            done: All its units that ran.
+
+        Raises:
+            DataError: Where the folder cannot be written to.
+        """
+        lines = ",\n".join(json.dumps(asdict(entry), allow_nan=False) for entry in done)
+        text = f'{{"experiment": {json.dumps(name)}, "units": [\n{lines}\n]}}\n'
+        write(self.path(name), text, _RESULTS)
+
+
+def missing(units: Sequence[Unit], done: Sequence[Done]) -> list[Unit]:
+    """Return the units that have no result yet, in order, each once."""
+    stored = {key(entry.unit) for entry in done}
+    by_key = {key(unit): unit for unit in units}
+    return [unit for unit_key, unit in by_key.items() if unit_key not in stored]
+
+
+def run(
+    experiment: Experiment,
+    units: Sequence[Unit],
+    store: Store,
+    place: Place,
+    *,
+    again: bool = False,
+    watch: Callable[[Unit], object] = lambda unit: None,
+) -> list[Done]:
+    """Run each unit that has no result, and store each result at once.
+
+    Args:
+        experiment: The experiment.
+        units: Those of its units that are to be run.
+        store: The store of the results.
+        place: The folders that units read and write.
+        again: Whether units that have a result are run too.
+        watch: Called with each unit that ended.
+
+    Returns:
+        All units of the experiment in the store.
+
+    Raises:
+        DataError: For data that is not there.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from research.experiment import Experiment, Place
+        >>> from research.store import Store, run
+        >>> half = Experiment(name="half", paper="", shows="", cost="", tables=lambda done: [],
+        ...                   units=lambda seeds, scale: [{"seed": seed} for seed in range(seeds)],
+        ...                   run=lambda unit, place: unit["seed"] / 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     place = Place(Path(folder), Path(folder))
+        ...     [one.result for one in run(half, half.wanted(2, 1.0), Store(Path(folder)), place)]
+        [0.0, 0.5]
+    """
+    lacks = lacking(experiment.needs, place.data)
+    if lacks is not None:
+        raise DataError(f"{experiment.name}: {lacks}")
+    pending = list(units) if again else missing(units, store.load(experiment.name))
+    for unit in pending:
+        start = time.monotonic()
+        result = experiment.run(unit, place)
+        # Read again: other processes may have added units meanwhile.
+        done = [entry for entry in store.load(experiment.name) if key(entry.unit) != key(unit)]
+        seconds = round(time.monotonic() - start, 1)
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        done.append(Done(dict(unit), result, seconds, machine(), today))
+        store.save(experiment.name, done)
+        watch(unit)
+    return store.load(experiment.name)

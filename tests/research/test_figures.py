@@ -1,0 +1,26 @@
+"""Numbers for pages."""
+
+import numpy as np
+from scipy import stats
+
+from research.intervals import interval, reach, signed, spread
+
+
+def test_intervals_are_student_s() -> None:
+    values = [1.0, 2.0, 4.0, 7.0]
+    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    assert np.isclose(reach(values), (high - low) / 2)
+    assert interval(values) == f"3.50 ± {(high - low) / 2:.2f} (4)"
+    assert spread(values, digits=1) == f"3.5 ± {np.std(values, ddof=1):.1f}"
+
+
+def test_two_values_have_no_interval_and_none_no_number() -> None:
+    assert interval([2.0]) == "2.00 (1)"
+    assert interval([1.0, 3.0]) == "2.00 (2)"
+    assert spread([2.0]) == "2.00"
+    assert interval([]) == spread([]) == signed([]) == "–"
+
+
+def test_signs() -> None:
+    assert signed([0.5]) == "+0.50 (1)"
+    assert signed([-0.5]) == "-0.50 (1)"
