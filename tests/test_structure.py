@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,10 @@ def bypasses(trees: dict[str, ast.Module]) -> set[str]:
     return found
 
 
-TREES = parsed()
+@cache
+def source_trees() -> dict[str, ast.Module]:
+    """The modules of apiece, parsed when a test first asks."""
+    return parsed()
 
 
 def house(folder: Path, files: dict[str, str]) -> dict[str, ast.Module]:
@@ -114,7 +118,9 @@ def house(folder: Path, files: dict[str, str]) -> dict[str, ast.Module]:
 
 
 def test_no_circle_of_imports() -> None:
-    assert circles(TREES) == CIRCLES, "modules import one another; mended ones leave the list"
+    assert circles(source_trees()) == CIRCLES, (
+        "modules import one another; mended ones leave the list"
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,7 +143,7 @@ A_MODULE = "from os import path\n\ndef k(): ...\n\ndef _f(): ...\n"
 
 
 def test_no_import_past_all() -> None:
-    found = bypasses(TREES)
+    found = bypasses(source_trees())
     assert not found, "import what its package lists, or what its module defines for others"
 
 
@@ -185,7 +191,7 @@ def missing_names(folder: Path, trees: dict[str, ast.Module]) -> set[str]:
 
 @pytest.mark.parametrize("folder", ["research", "examples"])
 def test_what_is_imported_outside_the_package_is_there(folder: str) -> None:
-    assert not missing_names(SOURCE.parents[1] / folder, TREES)
+    assert not missing_names(SOURCE.parents[1] / folder, source_trees())
 
 
 def test_a_name_that_moved_is_missed(tmp_path: Path) -> None:
@@ -242,7 +248,7 @@ def private_names_of_torch(tree: ast.Module) -> set[str]:
 
 
 def test_private_names_of_torch_stand_in_one_module() -> None:
-    found = {name: private_names_of_torch(tree) for name, tree in TREES.items()}
+    found = {name: private_names_of_torch(tree) for name, tree in source_trees().items()}
     assert found.pop(INTERNALS), "it has them"
     assert {name: names for name, names in found.items() if names} == {}, f"{INTERNALS} has such"
 

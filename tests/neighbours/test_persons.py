@@ -49,7 +49,7 @@ def test_honest(place):
     check(list(HONEST)[5 * place], place, PRECISIONS[place // 3])
 
 
-@pytest.mark.parametrize("name", list(MIXING)[::11])
+@pytest.mark.parametrize("name", ["keeps: extra state", "loss: focal, normalised, tensor"])
 def test_mixing(name):
     given = world(MIXING[name])
     assert holds(given, summed(clip_and_sum, method="proved"), 0) is None
@@ -69,8 +69,8 @@ def test_trainer(limit):
         given = world(HONEST[name], rows=ROWS[place % 4], mixed=place % 2 == 0)
         total = trained(2, physical_batch_size=4, rows_per_person=limit)
         assert holds(given, total, ROOM["float32"], whom=(3,)) is not None
-    for name in list(MIXING)[::40]:
-        holds(world(MIXING[name]), trained(2), ROOM["float32"])
+    if limit is not None:  # alone, where few rows make it affordable
+        holds(world(MIXING["keeps: attribute"]), trained(2, rows_per_person=limit), ROOM["float32"])
 
 
 @pytest.mark.slow
