@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE  # the tests start programs: what they import is compiled once
 
-.PHONY: help quickstart ring test test-all test-extras test-extras-alone mutants stale check bench docs sbom lock format install clean
+.PHONY: help quickstart ring test test-all test-extras test-extras-alone mutants stale reproduce check bench docs sbom lock format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -50,6 +50,9 @@ stale: $(STAMP)  ## stored results whose code has changed since they were made, 
 
 # Rules of the source and the pages: each test lists all that break its rule.
 HOUSE   = $(addprefix tests/test_, layers.py structure.py loading.py references.py remedies.py docstring_style.py public_names.py site.py names_in_tests.py)
+
+reproduce: $(STAMP)  ## tables and figures of papers (research/README.md): all of them listed, or TABLES="A B" run
+	$(BIN)/python -m research $(or $(TABLES),--list)
 
 check: $(STAMP)  ## format, lint, strict types, the rules of the source and the pages
 	$(BIN)/ruff format --check .

@@ -16,7 +16,7 @@ Unit = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Folders:
     """The folders that a unit reads and writes.
 
     Attributes:
@@ -25,8 +25,8 @@ class Place:
 
     Example:
         >>> from pathlib import Path
-        >>> from research.experiment import Place
-        >>> Place(Path("data"), Path("runs")).work.name
+        >>> from research.experiment import Folders
+        >>> Folders(Path("data"), Path("runs")).work.name
         'runs'
     """
 
@@ -35,7 +35,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Outcome:
     """One unit that ran.
 
     Attributes:
@@ -46,8 +46,8 @@ class Done:
         date: The day when it ended.
 
     Example:
-        >>> from research.experiment import Done
-        >>> Done({"seed": 0}, {"accuracy": 97.5}, 60.0, "a processor", "2026-01-02").unit["seed"]
+        >>> from research.experiment import Outcome
+        >>> Outcome({"seed": 0}, {"accuracy": 97.5}, 60.0, "a processor", "2026-01-02").unit["seed"]
         0
     """
 
@@ -116,16 +116,18 @@ class Experiment(Outline):
         paper: Author and year.
         shows: The table or figure, and its data.
         cost: The time and memory of a unit, in words.
-        needs: Folders of data that it reads.
+        needs: Data sets that its units read, by the names of their folders.
         open: The parts of the paper that no stored run covers, and why.
         units: Takes the number of seeds and the scale in (0, 1]; returns the units to be run, in
             the order of running. All that a scale changes is part of a unit.
-        run: Takes a unit and a place; returns its result.
+        run: Takes a unit and its folders; returns its result.
         tables: Takes the units that ran; returns the tables, with the published figures beside.
         after: Takes the units that ran, the number of seeds and the scale; returns the units that
             read the test part, at settings that trials on held-out records chose; None where
             `units` are no such trials.
         notes: Takes the units that ran; returns paragraphs in Markdown.
+        reads: Takes a unit; returns the data sets that it reads, among `needs`. None where every
+            unit reads all of them.
         seeds: Number of seeds where none is given.
 
     Raises:
@@ -135,24 +137,35 @@ class Experiment(Outline):
         >>> from research.experiment import Experiment, Table
         >>> half = Experiment(name="half", paper="Nobody", shows="Table 0", cost="nothing",
         ...                   units=lambda seeds, scale: [{"seed": s} for s in range(seeds)],
-        ...                   run=lambda unit, place: unit["seed"] / 2,
+        ...                   run=lambda unit, folders: unit["seed"] / 2,
         ...                   tables=lambda done: [Table(["halves"], [[str(len(done))]])])
-        >>> half.wanted(2, 1.0)
+        >>> half.list_units(2, 1.0)
         [{'seed': 0}, {'seed': 1}]
     """
 
     units: Callable[[int, float], Sequence[Unit]]
-    run: Callable[[Unit, Place], object]
-    tables: Callable[[Sequence[Done]], Sequence[Table]]
-    after: Callable[[Sequence[Done], int, float], Sequence[Unit]] | None = None
-    notes: Callable[[Sequence[Done]], str] = field(default=lambda done: "")
+    run: Callable[[Unit, Folders], object]
+    tables: Callable[[Sequence[Outcome]], Sequence[Table]]
+    after: Callable[[Sequence[Outcome], int, float], Sequence[Unit]] | None = None
+    notes: Callable[[Sequence[Outcome]], str] = field(default=lambda done: "")
+    reads: Callable[[Unit], Sequence[str]] | None = None
     seeds: int = 5
 
     def __post_init__(self) -> None:
         if not self.name or set(self.name) - set("abcdefghijklmnopqrstuvwxyz0123456789-"):
             raise InputError(f"experiment {self.name!r}: use a to z, digits and -")
 
-    def wanted(self, seeds: int | None, scale: float) -> Sequence[Unit]:
+    def data_of(self, units: Sequence[Unit]) -> list[str]:
+        """Return the data sets that units read, sorted.
+
+        Args:
+            units: Units of this experiment.
+        """
+        if self.reads is None:
+            return sorted(self.needs) if units else []
+        return sorted({name for unit in units for name in self.reads(unit)})
+
+    def list_units(self, seeds: int | None, scale: float) -> Sequence[Unit]:
         """Return the units of so many seeds at a scale.
 
         Args:
@@ -166,14 +179,6 @@ class Experiment(Outline):
         return self.units(number, _check.probability("scale", scale, low_open=True))
 
 
-def lacking(needs: Sequence[str], data: Path) -> str | None:
-    """Return the first folder that is missing among the data sets, in words; None for none."""
-    for name in needs:
-        if not (data / name).is_dir():
-            return f"no folder {name} in {data}"
-    return None
-
-
-def key(unit: Unit) -> str:
+def unit_key(unit: Unit) -> str:
     """Return a unit as one line, the same for equal units."""
     return json.dumps(unit, sort_keys=True, allow_nan=False)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 
-def interval(values: Sequence[float], *, digits: int = 2) -> str:
+def format_interval(values: Sequence[float], *, digits: int = 2) -> str:
     """Return the mean, half the width of its 95 % interval by Student's t, and the sample's size.
 
     Two values get no interval: it would be wider than the values differ.
@@ -16,19 +16,19 @@ def interval(values: Sequence[float], *, digits: int = 2) -> str:
         digits: After the point.
 
     Example:
-        >>> from research.intervals import interval
-        >>> interval([97.0, 98.0, 99.0]), interval([97.0]), interval([])
+        >>> from research.intervals import format_interval
+        >>> format_interval([97.0, 98.0, 99.0]), format_interval([97.0]), format_interval([])
         ('98.00 ± 2.48 (3)', '97.00 (1)', '–')
     """
     if not values:
         return "–"
     text = f"{statistics.fmean(values):.{digits}f}"
     if len(values) > 2:
-        text += f" ± {reach(values):.{digits}f}"
+        text += f" ± {half_width(values):.{digits}f}"
     return f"{text} ({len(values)})"
 
 
-def signed(values: Sequence[float], *, digits: int = 2) -> str:
+def format_gain(values: Sequence[float], *, digits: int = 2) -> str:
     """Return the text of `interval`, with a sign.
 
     Args:
@@ -36,15 +36,15 @@ def signed(values: Sequence[float], *, digits: int = 2) -> str:
         digits: After the point.
 
     Example:
-        >>> from research.intervals import signed
-        >>> signed([0.25, 0.5, 0.75])
+        >>> from research.intervals import format_gain
+        >>> format_gain([0.25, 0.5, 0.75])
         '+0.50 ± 0.62 (3)'
     """
-    text = interval(values, digits=digits)
+    text = format_interval(values, digits=digits)
     return text if text[:1] in "-–" else f"+{text}"
 
 
-def reach(values: Sequence[float]) -> float:
+def half_width(values: Sequence[float]) -> float:
     """Return half the width of the 95 % interval of the mean of two values or more."""
     from scipy import stats
 
@@ -52,7 +52,7 @@ def reach(values: Sequence[float]) -> float:
     return float(stats.t.ppf(0.975, len(values) - 1)) * error
 
 
-def spread(values: Sequence[float], *, digits: int = 2) -> str:
+def format_deviation(values: Sequence[float], *, digits: int = 2) -> str:
     """Return the mean and the standard deviation over seeds, as papers print them.
 
     Args:
@@ -60,8 +60,8 @@ def spread(values: Sequence[float], *, digits: int = 2) -> str:
         digits: After the point.
 
     Example:
-        >>> from research.intervals import spread
-        >>> spread([97.0, 98.0, 99.0]), spread([])
+        >>> from research.intervals import format_deviation
+        >>> format_deviation([97.0, 98.0, 99.0]), format_deviation([])
         ('98.00 ± 1.00', '–')
     """
     if not values:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """Return the processor's model, threads and torch, without the host's name."""
     model = platform.processor() or platform.machine()
     cpus = Path("/proc/cpuinfo")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from research.experiment import Done, Experiment
+from research.experiment import Experiment, Outcome
 
 HEAD = """# The papers' tables and figures
 
@@ -15,34 +15,29 @@ than the paper's, the text says so. `python -m research --list` lists the experi
 """
 
 
-def section(experiment: Experiment, done: Sequence[Done]) -> str:
+def format_section(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
     """Return an experiment's part of the page; without results it says "not run"."""
-    origin = provenance(done) if done else f"not run ({experiment.cost})."
+    origin = format_provenance(outcomes) if outcomes else f"not run ({experiment.cost})."
     lines = [
         f"\n## {experiment.paper}: {experiment.shows}\n",
         f"`python -m research {experiment.name}`: {origin}",
     ]
-    if done:
-        lines += [f"\n{table.markdown()}" for table in experiment.tables(done)]
-        if notes := experiment.notes(done):
+    if outcomes:
+        lines += [f"\n{table.markdown()}" for table in experiment.tables(outcomes)]
+        if notes := experiment.notes(outcomes):
             lines.append(f"\n{notes}")
     return "\n".join(lines) + "\n"
 
 
-def provenance(done: Sequence[Done]) -> str:
+def format_provenance(outcomes: Sequence[Outcome]) -> str:
     """Return the number of units that ran, their duration, their days and their machines.
 
-    >>> provenance([Done({}, 1.0, 90.0, "a processor", "2026-01-02")])
+    >>> format_provenance([Outcome({}, 1.0, 90.0, "a processor", "2026-01-02")])
     '1 unit, 1.5 minutes in all, 2026-01-02, on: a processor.'
     """
-    durations = [entry.seconds for entry in done if entry.seconds is not None]
-    days = sorted({entry.date for entry in done if entry.date})
-    machines = sorted({entry.machine for entry in done if entry.machine})
-    plural = "s" if len(done) > 1 else ""
-    parts = [f"{len(done)} unit{plural}"]
-    if durations:
-        scope = "" if len(durations) == len(done) else f" of {len(durations)} of them"
-        parts.append(f"{sum(durations) / 60:.1f} minutes in all{scope}")
+    days = sorted({outcome.date for outcome in outcomes if outcome.date})
+    machines = sorted({outcome.machine for outcome in outcomes if outcome.machine})
+    parts = [format_duration(outcomes)]
     if days:
         parts.append(days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}")
     if machines:
@@ -50,11 +45,27 @@ def provenance(done: Sequence[Done]) -> str:
     return ", ".join(parts) + "."
 
 
-def state(done: Sequence[Done], lacks: str | None) -> str:
-    """Return the progress of an experiment in words; lacks: the data that is missing, or None.
+def format_duration(outcomes: Sequence[Outcome]) -> str:
+    """Return the number of units that ran and their duration; "" for none.
 
-    >>> state([], None), state([Done({}, 1, None, "", "")], "no folder svhn")
-    ('not run', '1 unit; no folder svhn')
+    >>> format_duration([Outcome({}, 1.0, 90.0, "", ""), Outcome({}, 1.0, None, "", "")])
+    '2 units, 1.5 minutes in all of 1 of them'
     """
-    text = provenance(done).rstrip(".") if done else "not run"
-    return text if lacks is None else f"{text}; {lacks}"
+    if not outcomes:
+        return ""
+    durations = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
+    text = f"{len(outcomes)} unit{'s' if len(outcomes) > 1 else ''}"
+    if durations:
+        text += f", {sum(durations) / 60:.1f} minutes in all"
+        if len(durations) < len(outcomes):
+            text += f" of {len(durations)} of them"
+    return text
+
+
+def describe_state(outcomes: Sequence[Outcome]) -> str:
+    """Return the progress of an experiment in words.
+
+    >>> describe_state([]), describe_state([Outcome({}, 1, None, "", "")])
+    ('not run', '1 unit')
+    """
+    return format_provenance(outcomes).rstrip(".") if outcomes else "not run"

@@ -17,7 +17,7 @@ from research.experiment import Experiment, Outline
 MARK = "EXPERIMENT = Experiment("
 
 
-def find(folder: Path) -> dict[str, Path]:
+def find_experiments(folder: Path) -> dict[str, Path]:
     """Return the file of each experiment by its name, without running any.
 
     An experiment NAME is in `NAME.py`, with _ for -; other files are helpers. Raises `DataError`
@@ -33,7 +33,7 @@ def find(folder: Path) -> dict[str, Path]:
     return paths
 
 
-def outline_of(path: Path) -> Outline:
+def read_outline(path: Path) -> Outline:
     """Return the outline in an experiment's file; raise `DataError` where it is no literal."""
     names = Outline.__slots__
     try:
@@ -52,7 +52,7 @@ def outline_of(path: Path) -> Outline:
         ) from None
 
 
-def load(folder: Path, name: str) -> Experiment:
+def load_experiment(folder: Path, name: str) -> Experiment:
     """Return an experiment; its file is run as Python, as any script that one starts.
 
     Args:
@@ -65,11 +65,11 @@ def load(folder: Path, name: str) -> Experiment:
 
     Example:
         >>> from research import EXPERIMENTS
-        >>> from research.registry import load
-        >>> load(EXPERIMENTS, "recipes").paper  # doctest: +SKIP
+        >>> from research.registry import load_experiment
+        >>> load_experiment(EXPERIMENTS, "recipes").paper  # doctest: +SKIP
         'ours'
     """
-    files = find(folder)
+    files = find_experiments(folder)
     if name not in files:
         raise unknown("experiment", name, files)
     path = files[name]

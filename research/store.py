@@ -11,8 +11,9 @@ from pathlib import Path
 
 from apiece._files import Kind, write
 from apiece.errors import DataError
-from research.experiment import Done, Experiment, Place, Unit, key, lacking
-from research.machine import machine
+from research.data import require_data
+from research.experiment import Experiment, Folders, Outcome, Unit, unit_key
+from research.machine import describe_machine
 
 _RESULTS = Kind("results of an experiment", (".json",), b'{"experiment": ')
 
@@ -41,7 +42,7 @@ class Store:
         """
         return self.folder / f"{name}.json"
 
-    def load(self, name: str) -> list[Done]:
+    def load(self, name: str) -> list[Outcome]:
         """Return the units of an experiment that ran; none where there is no file.
 
         Args:
@@ -57,48 +58,48 @@ class Store:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["experiment"] != name:
                 raise ValueError(f"it is of {content['experiment']!r}")
-            return [Done(**entry) for entry in content["units"]]
+            return [Outcome(**entry) for entry in content["units"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: no results of {name} ({error}); move it away") from None
 
-    def save(self, name: str, done: Sequence[Done]) -> None:
+    def save(self, name: str, outcomes: Sequence[Outcome]) -> None:
         """Write the units of an experiment that ran, all or none.
 
         Args:
             name: Name of the experiment.
-            done: All its units that ran.
+            outcomes: All its units that ran.
 
         Raises:
             DataError: Where the folder cannot be written to.
         """
-        lines = ",\n".join(json.dumps(asdict(entry), allow_nan=False) for entry in done)
+        lines = ",\n".join(json.dumps(asdict(outcome), allow_nan=False) for outcome in outcomes)
         text = f'{{"experiment": {json.dumps(name)}, "units": [\n{lines}\n]}}\n'
         write(self.path(name), text, _RESULTS)
 
 
-def missing(units: Sequence[Unit], done: Sequence[Done]) -> list[Unit]:
+def missing_units(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[Unit]:
     """Return the units that have no result yet, in order, each once."""
-    stored = {key(entry.unit) for entry in done}
-    by_key = {key(unit): unit for unit in units}
-    return [unit for unit_key, unit in by_key.items() if unit_key not in stored]
+    stored = {unit_key(outcome.unit) for outcome in outcomes}
+    by_key = {unit_key(unit): unit for unit in units}
+    return [unit for name, unit in by_key.items() if name not in stored]
 
 
-def run(
+def run_units(
     experiment: Experiment,
     units: Sequence[Unit],
     store: Store,
-    place: Place,
+    folders: Folders,
     *,
     again: bool = False,
     watch: Callable[[Unit], object] = lambda unit: None,
-) -> list[Done]:
+) -> list[Outcome]:
     """Run each unit that has no result, and store each result at once.
 
     Args:
         experiment: The experiment.
         units: Those of its units that are to be run.
         store: The store of the results.
-        place: The folders that units read and write.
+        folders: The folders that units read and write.
         again: Whether units that have a result are run too.
         watch: Called with each unit that ended.
 
@@ -111,28 +112,31 @@ def run(
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from research.experiment import Experiment, Place
-        >>> from research.store import Store, run
+        >>> from research.experiment import Experiment, Folders
+        >>> from research.store import Store, run_units
         >>> half = Experiment(name="half", paper="", shows="", cost="", tables=lambda done: [],
         ...                   units=lambda seeds, scale: [{"seed": seed} for seed in range(seeds)],
-        ...                   run=lambda unit, place: unit["seed"] / 2)
+        ...                   run=lambda unit, folders: unit["seed"] / 2)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     place = Place(Path(folder), Path(folder))
-        ...     [one.result for one in run(half, half.wanted(2, 1.0), Store(Path(folder)), place)]
+        ...     folders = Folders(Path(folder), Path(folder))
+        ...     outcomes = run_units(half, half.list_units(2, 1.0), Store(Path(folder)), folders)
+        ...     [outcome.result for outcome in outcomes]
         [0.0, 0.5]
     """
-    lacks = lacking(experiment.needs, place.data)
-    if lacks is not None:
-        raise DataError(f"{experiment.name}: {lacks}")
-    pending = list(units) if again else missing(units, store.load(experiment.name))
+    pending = list(units) if again else missing_units(units, store.load(experiment.name))
+    require_data(experiment.name, experiment.data_of(pending), folders.data)
     for unit in pending:
         start = time.monotonic()
-        result = experiment.run(unit, place)
+        result = experiment.run(unit, folders)
         # Read again: other processes may have added units meanwhile.
-        done = [entry for entry in store.load(experiment.name) if key(entry.unit) != key(unit)]
+        outcomes = [
+            outcome
+            for outcome in store.load(experiment.name)
+            if unit_key(outcome.unit) != unit_key(unit)
+        ]
         seconds = round(time.monotonic() - start, 1)
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        done.append(Done(dict(unit), result, seconds, machine(), today))
-        store.save(experiment.name, done)
+        outcomes.append(Outcome(dict(unit), result, seconds, describe_machine(), today))
+        store.save(experiment.name, outcomes)
         watch(unit)
     return store.load(experiment.name)

@@ -29,7 +29,7 @@ from apiece.plan import BoundPlan
 from apiece.plan.parts import allocated_steps, sampled_steps
 from apiece.training import poisson_batches
 from research import RESULTS
-from research.machine import machine
+from research.machine import describe_machine
 
 QUESTIONS = [
     (1.0, 1000, 1, 1e-5), (0.5, 1000, 1, 1e-5), (2.0, 1000, 1, 1e-6), (0.7, 123, 1, 1e-8),
@@ -147,7 +147,7 @@ def main() -> None:
             "plans": [training(*each) for each in TRAININGS],
         }
         name = "allocate.json"
-    text = json.dumps({"machine": machine(), **told}, indent=1)
+    text = json.dumps({"machine": describe_machine(), **told}, indent=1)
     print(text)
     (OUT / name).write_text(text)
 

@@ -20,7 +20,7 @@ from apiece.audit.bounds import MOST, ROUNDS, dp_p_value
 from apiece.mechanisms import Gaussian, Sampled
 from apiece.numerics.roots import last_true
 from research import RESULTS
-from research.machine import machine
+from research.machine import describe_machine
 
 RESULT = RESULTS / "anytime.json"
 ALPHA, DELTAS = 0.05, (1e-5, 1e-3, 0.03, 0.1, 0.2)
@@ -234,5 +234,5 @@ if __name__ == "__main__":
         made = power(asked.runs or 80, asked.pairs or 2000, asked.only)
     stored = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     made["cases"] = stored.get(asked.part, {}).get("cases", {}) | made["cases"]
-    stored |= {asked.part: made, "machine": machine()}
+    stored |= {asked.part: made, "machine": describe_machine()}
     RESULT.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")

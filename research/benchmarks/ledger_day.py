@@ -37,7 +37,7 @@ from apiece.plan import BoundPlan, Plan
 from apiece.training import charge_training
 from apiece.training.batches import PlannedSampler
 from apiece.training.randomness import Streams
-from research.machine import machine
+from research.machine import describe_machine
 
 MAPPING = """
 source = "csv"
@@ -242,7 +242,7 @@ def day(people: int, kills: int, receipts: int, seed: int = 0) -> dict[str, Any]
         peak = max(resource.getrusage(each).ru_maxrss for each in usage) / 1024
         accounts = enrolled(folder)["ids"].size
         return {
-            "machine": machine(),
+            "machine": describe_machine(),
             "consents": people,
             "accounts": accounts,
             "kills": killed,

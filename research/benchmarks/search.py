@@ -27,7 +27,7 @@ from apiece.datasets import Numeric, load, packaged_schema
 from apiece.jobs import Search
 from apiece.mechanisms import Runs
 from research.experiments.pictures import idx_folder
-from research.machine import machine
+from research.machine import describe_machine
 
 PEOPLE, DELTA, BATCH, SEARCHED = 8000, 1e-5, 512.0, "scale"
 SPACE = {
@@ -148,7 +148,7 @@ def main():
             rows[way].append({"seed": seed, **world.measured(fit(seed), begun)})
             print(seed, way, rows[way][-1], flush=True)
         made = {
-            "machine": machine(),
+            "machine": describe_machine(),
             "data": options.data,
             "people": PEOPLE,
             "space": SPACE,

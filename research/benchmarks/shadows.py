@@ -33,7 +33,7 @@ from apiece.budgets import Budgets
 from apiece.plan import BoundPlan, Plan, Stage
 from apiece.training import Trainer
 from apiece.training.stacked import StackedMlp
-from research.machine import machine
+from research.machine import describe_machine
 
 RECORDS, FEATURES, BATCH = 1000, 59, 32
 FIG6_MODELS, FIG6_STEPS = 256_000, 30_000 * 60 // BATCH
@@ -189,7 +189,7 @@ def main() -> None:
             rates[who].append(run())
     medians = {name: statistics.median(r) for name, r in rates.items()}
     found: dict[str, Any] = {
-        "machine": machine(),
+        "machine": describe_machine(),
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
         "models_stacked": options.models,
         "steps": options.steps,

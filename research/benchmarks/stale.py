@@ -27,7 +27,6 @@ import datetime
 import hashlib
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -259,19 +258,22 @@ def repeat_units(result: Result) -> tuple[list[Any], str | None]:
     """
     sys.path.insert(0, str(ROOT))  # where this file is started by its path
     from research import EXPERIMENTS, RESULTS
-    from research.experiment import Place
-    from research.registry import load
+    from research.data import find_data
+    from research.experiment import Folders
+    from research.registry import load_experiment
     from research.store import Store
 
     name = Path(result.path).stem
-    experiment = load(EXPERIMENTS, name)
+    experiment = load_experiment(EXPERIMENTS, name)
     stored = Store(RESULTS).load(name)
     quickest = sorted(stored, key=lambda done: (done.seconds is None, done.seconds or 0.0))
     chosen = quickest[: result.repeat]
-    data = Path(os.environ.get("APIECE_DATA", ROOT.parent / "shared" / "data"))
+    data = find_data()
     with tempfile.TemporaryDirectory() as folder:
         for done in chosen:
-            repeated = json.loads(json.dumps(experiment.run(done.unit, Place(data, Path(folder)))))
+            repeated = json.loads(
+                json.dumps(experiment.run(done.unit, Folders(data, Path(folder))))
+            )
             difference = numbers_differ(done.result, repeated)
             if difference is not None:
                 return [one.unit for one in chosen], f"{json.dumps(done.unit)}{difference}"

@@ -29,7 +29,7 @@ from apiece import Composed, Gaussian, Repeated, Sampled, privacy_curve
 from apiece.training import clip_and_sum
 from research import RESULTS
 from research.benchmarks.training_contenders import LOSS, MODELS
-from research.machine import machine
+from research.machine import describe_machine
 
 DELTA = 1e-5
 SETTINGS = [
@@ -180,7 +180,7 @@ def compared(keep: Keep) -> dict[str, object]:
 def main() -> None:
     torch.set_num_threads(1)
     made = {
-        "machine": machine(),
+        "machine": describe_machine(),
         "sizes": [sizes(*one) for one in SETTINGS],
         "steps": {name: steps(name, rounds) for name, rounds in (("mlp", 200), ("mnist-cnn", 40))},
         "enumerated": {keep.__name__: compared(keep) for keep in (any_of_them, first_alone)},

@@ -18,7 +18,7 @@ from apiece.audit.membership import Roc
 from apiece.errors import InputError
 from apiece.reporting.plots import COLOURS, at_most_seven
 from research import RESULTS
-from research.experiment import Done
+from research.experiment import Outcome
 from research.store import Store
 
 LINES = {"0.3": ("ε = 0.30 for all", "-"), "0.30/0.31": ("ε = 0.30 and 0.31, half each", "--")}
@@ -113,7 +113,7 @@ def theory_figure(
     return figure
 
 
-def stored(name: str) -> list[Done]:
+def stored(name: str) -> list[Outcome]:
     return Store(RESULTS).load(name)
 
 

@@ -44,9 +44,9 @@ from apiece.pate.teaching import (
 )
 from apiece.training import StackedMlp, Trainer
 from apiece.training.randomness import Streams
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.pictures import idx_folder
-from research.intervals import spread as deviation
+from research.intervals import format_deviation as deviation
 
 DELTA = 1e-5
 SPLITS = {"34/43/23": (0.34, 0.43, 0.23), "54/37/9": (0.54, 0.37, 0.09)}
@@ -270,7 +270,7 @@ def world_of(name: str, data: Path) -> World:
     return WORLDS[name](data)
 
 
-def run(unit: Unit, place: Place) -> dict[str, Any]:
+def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """Train one ensemble and its students, or one model by Sample, or measure the speed."""
     torch.set_num_threads(1)
     world = world_of(unit["data"], place.data)
@@ -293,7 +293,7 @@ def units(seeds: int, scale: float) -> list[Unit]:
     return found + own if scale == 1 else found[:1]
 
 
-def results(done: Sequence[Done], **wanted: Any) -> list[Any]:
+def results(done: Sequence[Outcome], **wanted: Any) -> list[Any]:
     chosen = [one for one in done if all(one.unit[k] == v for k, v in wanted.items())]
     return [one.result for one in sorted(chosen, key=lambda one: one.unit["seed"])]
 
@@ -306,7 +306,7 @@ def told(name: str, shares: str, strategy: str) -> str:
     return f"model {label:g}" if answers is None else f"labels {label:g} ({answers} answers)"
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     head = ["data", "budgets 1/2/3 at", "strategy (seeds)", "teacher alone"]
     head += [f"{what}, {q} questions" for q in QUESTIONS for what in ("labels", "student")]
     rows, costs, most = [], [], str(QUESTIONS[-1])
@@ -341,7 +341,7 @@ def tables(done: Sequence[Done]) -> list[Table]:
     ]
 
 
-def _speeds(done: Sequence[Done]) -> list[Table]:
+def _speeds(done: Sequence[Outcome]) -> list[Table]:
     head = ["data", "what", "one stack", "one by one", "ratio"]
     rows = []
     for name in WORLDS:
@@ -355,7 +355,7 @@ def _speeds(done: Sequence[Done]) -> list[Table]:
     return [Table(head, rows, title)] if rows else []
 
 
-def notes(done: Sequence[Done]) -> str:
+def notes(done: Sequence[Outcome]) -> str:
     return (
         "The teachers' steps and learning rate were chosen on these public benchmarks, the same "
         "for every strategy; Sample was run at one setting. The published labels come from "
@@ -377,5 +377,6 @@ EXPERIMENT = Experiment(
     notes=notes,
     seeds=3,
     needs=("mnist",),
+    reads=lambda unit: [unit["data"]] if unit["data"] == "mnist" else [],
     open="bounds that depend on the data and convolutional teachers are not built; no copy of SVHN",
 )

@@ -33,7 +33,7 @@ from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.plan import Plan
 from apiece.training.stacked import StackedMlp, StackedModel, StackedModule
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments import kaiser_2026_data
 from research.experiments.boenisch_2023_table2 import network as boenisch_2023_cnn
 from research.experiments.kaiser_2026_data import mnist
@@ -164,7 +164,7 @@ def result(folder: Path) -> dict[str, Any]:
     }
 
 
-def run(unit: Unit, place: Place) -> dict[str, Any]:
+def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """Train what is missing of a network's shadow models, and return its figures."""
     torch.set_num_threads(1)
     kaiser_2026_data.DATA = place.data
@@ -173,7 +173,7 @@ def run(unit: Unit, place: Place) -> dict[str, Any]:
     return result(folder)
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     rows = []
     for one in done:
         its = one.result["auc_by_target_model"]
@@ -204,5 +204,6 @@ EXPERIMENT = Experiment(
         "`e1a580f7`, and not again since: that needs two hours on one thread."
     ),
     seeds=1,
+    needs=("mnist",),
     open="a ResNet on CIFAR-10: 32 hours of an A100, out of reach here",
 )

@@ -25,10 +25,10 @@ from torch import nn
 from apiece.assignment import Sample, Scale, Sequential, Threshold, Uniform, assign
 from apiece.plan import BoundPlan
 from apiece.training import Trainer
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.pictures import Images, cifar_parquet, idx_folder, svhn_mat
 from research.experiments.populations import ALAGGAN, NIU, three_groups
-from research.intervals import signed, spread
+from research.intervals import format_deviation, format_gain
 
 DELTA = 1e-5
 SHARES = {"34/43/23": ALAGGAN, "54/37/9": NIU}
@@ -122,7 +122,7 @@ def accuracy(model: nn.Module, split: tuple[torch.Tensor, torch.Tensor]) -> floa
     return 100 * float((guesses == split[1]).double().mean())
 
 
-def run(unit: Unit, place: Place) -> dict[str, Any]:
+def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """Train one model, or the rest of it from its last checkpoint."""
     torch.set_num_threads(1)
     name, seed = unit["data"], unit["seed"]
@@ -168,7 +168,7 @@ def units(seeds: int, scale: float) -> list[Unit]:
     ]  # fmt: skip
 
 
-def found(done: Sequence[Done], **wanted: Any) -> list[float]:
+def found(done: Sequence[Outcome], **wanted: Any) -> list[float]:
     """Accuracies of the units that have these values, and no other scale."""
     wanted = {"scale": None} | wanted
     return [
@@ -178,7 +178,7 @@ def found(done: Sequence[Done], **wanted: Any) -> list[float]:
     ]
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     rows = []
     for (name, shares), published in PUBLISHED.items():
         cells = [published.get(s, "–") for s in STRATEGIES]
@@ -206,10 +206,10 @@ def tables(done: Sequence[Done]) -> list[Table]:
 
 
 def counted(values: list[float]) -> str:
-    return f"{spread(values)} ({len(values)})" if values else "–"
+    return f"{format_deviation(values)} ({len(values)})" if values else "–"
 
 
-def notes(done: Sequence[Done]) -> str:
+def notes(done: Sequence[Outcome]) -> str:
     lines = []
     for variant, method in ((OLDER, "rdp"), (OLDER, "pld"), (AUTHORS, "rdp"), (AUTHORS, "pld")):
         own, other = (
@@ -219,7 +219,7 @@ def notes(done: Sequence[Done]) -> str:
             for s in ("sample", "uniform")
         )  # fmt: skip
         if both := sorted(set(own) & set(other)):
-            found = signed([own[seed] - other[seed] for seed in both])
+            found = format_gain([own[seed] - other[seed] for seed in both])
             lines.append(f"{variant}, {method.upper()}: {found}")
     return (
         "Settings are the paper's (its Table 4), the same for every strategy and full length, "
@@ -246,6 +246,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     notes=notes,
     seeds=10,
-    needs=("mnist",),
+    needs=("mnist", "cifar10-jpeg", "svhn"),
+    reads=lambda unit: [unit["data"]],
     open="MNIST, five seeds by RDP and PLD: 4 hours; CIFAR-10: 2 hours a training; no SVHN here",
 )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from apiece.assignment import Sample, Scale, Uniform, assign
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.boenisch_2023_table2 import DATA, DELTA, SHARES
 from research.experiments.populations import three_groups
 
@@ -26,7 +26,7 @@ PUBLISHED = {  # noise multipliers: DP-SGD's; Scale's by group; Sample's, and it
 }
 
 
-def run(unit: Unit, place: Place) -> dict[str, Any]:
+def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """The parameters of one plan, and ε after a quarter, a half and so on of its steps."""
     setting = DATA[unit["data"]]
 
@@ -77,7 +77,7 @@ def listed(values: Sequence[float], digits: int) -> str:
     return ", ".join(f"{value:.{digits}f}" for value in values)
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     of = {(u["data"], u["shares"], u["strategy"], u["method"]): one.result
           for one in done for u in [one.unit]}  # fmt: skip
     rows, spending = [], []

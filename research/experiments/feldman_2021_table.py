@@ -25,7 +25,7 @@ from torch import nn
 
 from apiece.filters import GaussianFilter, RenyiFilter
 from apiece.training.filtered import FilteredTrainer
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.feldman_2021_data import Task, adult, mnist
 
 DELTA = 1e-5
@@ -195,7 +195,7 @@ def _like(rows: list[dict[str, Any]], row: dict[str, Any], **but: str) -> Any:
     return next((np.array(r["accuracies"]) for r in found), None)
 
 
-def run(unit: Unit, place: Place) -> dict[str, Any]:
+def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """Choose settings on held-out records, run the seeds, and return the rows of one ε."""
     torch.set_num_threads(1)
     place.work.mkdir(parents=True, exist_ok=True)
@@ -218,7 +218,7 @@ def units(seeds: int, scale: float) -> list[Unit]:
     return [{"data": d, "epsilon": e, "seeds": seeds} for d in GRIDS for e in BUDGETS]
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     rows = [
         [one.unit["data"], one.unit["epsilon"], str(one.unit["seeds"]), *cells,
          PUBLISHED.get((one.unit["data"].removesuffix("-wide"), one.unit["epsilon"]), "–")]
@@ -265,5 +265,6 @@ EXPERIMENT = Experiment(
         "`e1a580f7`, and not again since: that needs an hour on one thread."
     ),
     needs=("mnist",),
+    reads=lambda unit: ["mnist"] if unit["data"].startswith("mnist") else [],
     open="mnist-wide at ε = .5 and 1.2: an hour",
 )

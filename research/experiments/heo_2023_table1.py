@@ -33,7 +33,7 @@ from apiece.assignment import (
     Uniform,
 )
 from apiece.budgets import Budgets
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.feldman_2021_data import through, with_one
 from research.experiments.populations import exponential_skew
 from research.experiments.recipes import (
@@ -48,7 +48,7 @@ from research.experiments.recipes import (
     units,
 )
 from research.experiments.when_it_pays import Rows
-from research.intervals import interval, signed
+from research.intervals import format_gain, format_interval
 
 PUBLISHED = {  # Table 1: DP-SGD, Sampling, AdaPDP, PDP-SGD (loss_f), where the scan has them
     ("mnist", -0.2): "90.42, 92.57, –, – (adaptive: 94.54)",
@@ -92,7 +92,7 @@ class Coins(Task):
             "hybrid": Hybrid(0.02),
         }  # fmt: skip
 
-    def records(self, place: Place, scale: float) -> tuple[Rows, Rows]:
+    def records(self, place: Folders, scale: float) -> tuple[Rows, Rows]:
         train, test = ((with_one(x), y) for split in ("train", "test")
                        for x, y in [through(place.data / self.data, split)])  # fmt: skip
         most = round(scale * len(train[1]))
@@ -121,7 +121,7 @@ TASKS |= {
 }
 
 
-def trained(unit: Unit, place: Place) -> dict[str, Any]:
+def trained(unit: Unit, place: Folders) -> dict[str, Any]:
     """Try settings or test one, and say what holds for the strictest of the plan."""
     found = run(TASKS, unit, place)
     if unit.get("held out"):
@@ -139,7 +139,7 @@ def trained(unit: Unit, place: Place) -> dict[str, Any]:
     }
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     rows, stages = [], []
     for task, trials in chosen(TASKS, done).items():
         by = outcomes(TASKS, done, task)
@@ -154,8 +154,8 @@ def tables(done: Sequence[Done]) -> list[Table]:
                 continue
             rows.append([
                 task, name, f"{rate:g}, {clip:g}", f"{held:.2f}",
-                interval(list(by[name].values())),
-                signed(gains(by, name, "uniform")) if name != "uniform" else "–",
+                format_interval(list(by[name].values())),
+                format_gain(gains(by, name, "uniform")) if name != "uniform" else "–",
                 f"{max(r['strictest holds'] for r in own):.2f}",
             ])  # fmt: skip
             if "by stage" in own[0] and TASKS[task].which != "w1":
@@ -201,5 +201,6 @@ EXPERIMENT = Experiment(
         "and three times the parameters with AdaPDP."
     ),
     needs=("mnist", "fashion-mnist"),
+    reads=lambda unit: [TASKS[unit["task"]].data],
     open="Figure 5 (intervals): 15 minutes; AdaPDP at k of .2, -.2; w1 at them; a CNN; SVHN",
 )

@@ -1,12 +1,11 @@
 """The data of the audits: packaged tables by their public schemas, and what lies in a folder.
 
-MNIST, ISOLET and MedMNIST are read from the folder named by APIECE_DATA (default: ../shared/data):
-mnist/, isolet/isolet1+2+3+4.data as UCI has it, medmnist/NAME.npz as its authors have it.
+MNIST, ISOLET and MedMNIST are read from the folder of data sets, in the form that research/data.py
+describes.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -18,9 +17,10 @@ from apiece.audit import ShadowJob, train_shadows
 from apiece.datasets import PACKAGED, load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
 from apiece.errors import DataError
+from research.data import find_data
 from research.experiments.pictures import cifar_parquet, idx_folder
 
-DATA = Path(os.environ.get("APIECE_DATA", Path(__file__).parents[3] / "shared" / "data"))
+DATA = find_data()
 CLASSES = {"german": ("good", "bad"), "credit_default": ("0", "1")}
 SUBSET_SEED = 5
 

@@ -30,7 +30,7 @@ from apiece.budgets import Budgets
 from apiece.contract.exposure import exposure
 from apiece.plan import Plan
 from apiece.training.stacked import StackedMlp
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.kaiser_2026_data import shadows, tabular
 
 RECORDS, BATCH, EPOCHS, DELTA, EXCESS = 500, 32, 5, 1e-12, 0.02
@@ -193,14 +193,14 @@ def result(work: Path) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def run(unit: Unit, place: Place) -> dict[str, Any]:
+def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """Train what is missing of so many parts of ten targets, and return both halves."""
     for enforced in (False, True):
         train(place.work, unit["parts"], enforced=enforced)
     return result(place.work)
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     rows = []
     for one in done:
         for kind in ("sample", "contract"):

@@ -29,9 +29,9 @@ from apiece.errors import DataError
 from apiece.plan import Plan
 from apiece.training import ClippedSum
 from apiece.training.stacked import StackedMlp
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments import kaiser_2026_data
-from research.experiments.kaiser_2026_table1 import SETTINGS, gather, job, tiers
+from research.experiments.kaiser_2026_table1 import SETTINGS, data_of, gather, job, tiers
 
 RESAMPLES, PROBES, STRATEGIES = 1000, 200, ("sample", "scale")
 
@@ -188,7 +188,7 @@ def row(work: Path, name: str) -> dict[str, Any] | None:
     return {"data": name, "setting": {**setting, "models": models}, "groups": groups}
 
 
-def run(unit: Unit, place: Place) -> dict[str, Any]:
+def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """Compare the two strategies that kaiser-2026-table1 trained, whose folder lies beside."""
     torch.set_num_threads(1)
     kaiser_2026_data.DATA = place.data
@@ -201,7 +201,7 @@ def run(unit: Unit, place: Place) -> dict[str, Any]:
     return found
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     rows = []
     for one in done:
         for group, its in one.result["groups"].items():
@@ -233,5 +233,7 @@ EXPERIMENT = Experiment(
         "`e1a580f7`, and not again since: that needs hours on one thread."
     ),
     seeds=1,
+    needs=("mnist", "isolet", "medmnist", "cifar10-jpeg"),
+    reads=lambda unit: data_of(unit["data"]),
     open="what kaiser-2026-table1 has without Scale: tables at 60 epochs, CIFAR-10, data not here",
 )

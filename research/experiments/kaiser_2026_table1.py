@@ -37,7 +37,7 @@ from apiece.budgets import Budgets
 from apiece.contract.exposure import exposure
 from apiece.plan import Plan
 from apiece.training.stacked import StackedMlp
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments import kaiser_2026_data
 from research.experiments.kaiser_2026_data import Table as Data
 from research.experiments.kaiser_2026_data import cifar, isolet, medical, mnist, shadows, tabular
@@ -120,6 +120,15 @@ def tiers(size: int) -> np.ndarray:
     found = np.empty(size, dtype=np.int64)
     found[order] = np.arange(size) * 5 // size
     return found
+
+
+def data_of(name: str) -> list[str]:
+    """Folders of data that a setting reads; none for a packaged table."""
+    if name.startswith("mnist"):
+        return ["mnist"]
+    if name in MEDICAL:
+        return ["medmnist"]
+    return {"isolet": ["isolet"], "cifar": ["cifar10-jpeg"]}.get(name, [])
 
 
 def job(name: str, strategy: str, share: float, replicate: int) -> ShadowJob:
@@ -286,7 +295,7 @@ def row(work: Path, name: str, strategy: str) -> dict[str, Any] | None:
     }
 
 
-def run(unit: Unit, place: Place) -> dict[str, Any]:
+def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """Train what is missing of a data set and strategy, and return its row."""
     torch.set_num_threads(1)
     kaiser_2026_data.DATA = place.data
@@ -311,7 +320,7 @@ def published_of(found: Mapping[str, Any]) -> str:
     return TABLE_IV.get(found["data"], "–") if found["strategy"] == "sample" else "–"
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     scores, accuracies = [], []
     for one in done:
         found = one.result
@@ -339,7 +348,7 @@ def tables(done: Sequence[Done]) -> list[Table]:
     ]  # fmt: skip
 
 
-def notes(done: Sequence[Done]) -> str:
+def notes(done: Sequence[Outcome]) -> str:
     ran = {one.unit["data"] for one in done}
     left = ", ".join(NAMES[name] for name in NAMES if name not in ran)
     text = "[Auditing](auditing.md) says what the columns mean and what is scaled down."
@@ -360,5 +369,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     notes=notes,
     seeds=1,
+    needs=("mnist", "isolet", "medmnist", "cifar10-jpeg"),
+    reads=lambda unit: data_of(unit["data"]),
     open="Scale and Hybrid at 60 epochs, CIFAR-10: hours each; no copy of the other data sets here",
 )

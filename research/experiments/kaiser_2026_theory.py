@@ -18,7 +18,7 @@ from apiece.budgets import Budgets
 from apiece.contract.exposure import exposure
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 from apiece.plan import Plan
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 
 RECORDS, BATCH, STEPS = 50_000, 128, 5 * 50_000 // 128
 SHARES = (0.2, 0.4, 0.6, 0.8)
@@ -107,7 +107,7 @@ def equal_at(epsilon: float, delta: float, steps: int) -> list[tuple[str, Mechan
     return made
 
 
-def run(unit: Unit, place: Place) -> list[dict[str, Any]]:
+def run(unit: Unit, place: Folders) -> list[dict[str, Any]]:
     """Return the rows of one figure."""
     if unit["figure"] == "1":
         return mechanisms(equal_at(2.0, 0.08, 10))
@@ -140,7 +140,7 @@ TITLES = {
 }
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     found = []
     for figure, title in TITLES.items():
         for one in (one for one in done if one.unit["figure"] == figure):

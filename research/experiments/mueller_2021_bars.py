@@ -29,7 +29,7 @@ from apiece.numerics.gaussian import gaussian_epsilon_above
 from apiece.reporting.plots import SIGNED, save
 from apiece.sensitivity import ModelLoss, partial_sensitivity
 from apiece.training import Trainer
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 
 Floats = npt.NDArray[np.float64]
 SIDE, HIDDEN, PER_CLASS, RATE = 5, 8, 1000, 0.1
@@ -248,7 +248,7 @@ def draw(results: dict[str, Any], folder: Path) -> None:
         save(figure, folder / f"mueller_2021_bars_{statistic}_histograms.png")
 
 
-def run_unit(unit: Unit, place: Place) -> dict[str, Any]:
+def run_unit(unit: Unit, place: Folders) -> dict[str, Any]:
     """Return the numbers of so many seeds, and draw the maps into the work folder."""
     torch.set_num_threads(1)
     found = run(unit["seeds"])
@@ -257,7 +257,7 @@ def run_unit(unit: Unit, place: Place) -> dict[str, Any]:
     return found
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     runs = [each for one in done for each in one.result["runs"]]
     rows = []
     for kind in STEPS:

@@ -15,7 +15,7 @@ import numpy as np
 from apiece.reporting import save
 from apiece.reporting.plots import partial_sensitivity_surface
 from apiece.sensitivity import Query, partial_sensitivity
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 
 QUERY = "a**2 + exp(2*b - a)"
 RANGES = {"a": (1.0, 2.0), "b": (0.5, 3.0)}
@@ -28,7 +28,7 @@ def on_grid(query: Query, points: int) -> tuple[Any, Any, Any]:
     return a, b, partial_sensitivity(query, records)
 
 
-def run(unit: Unit, place: Place) -> dict[str, Any]:
+def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """Evaluate nine points, bound the norm, and draw the surface into the work folder."""
     query = Query(QUERY, RANGES)
     place.work.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def run(unit: Unit, place: Place) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     rows = [
         [f"{one['a']:g}", f"{one['b']:g}", f"{one['norm']:.3f}",
          *(f"{value:.3f}" for value in one["raw"]), *(f"{100 * f:.1f}" for f in one["fractions"])]
@@ -64,7 +64,7 @@ def tables(done: Sequence[Done]) -> list[Table]:
     return [Table(head, rows, f"f = {QUERY.replace('*', '·').replace('··', '^')}")]
 
 
-def notes(done: Sequence[Done]) -> str:
+def notes(done: Sequence[Outcome]) -> str:
     found = done[-1].result
     at = ", ".join(f"{name} = {value:g}" for name, value in found["at"].items())
     return (

@@ -29,7 +29,7 @@ from apiece.plan import BoundPlan
 from apiece.recipes import Recipe
 from apiece.reporting import save
 from research import RESULTS
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.feldman_2021_data import with_one
 from research.experiments.mails import authors
 from research.experiments.pictures import Images
@@ -46,7 +46,7 @@ from research.experiments.when_it_pays import (
     train,
 )
 from research.experiments.when_it_pays import tuned as tried
-from research.intervals import interval, reach, signed
+from research.intervals import format_gain, format_interval, half_width
 from research.store import Store
 
 DELTA = 1e-5
@@ -88,7 +88,7 @@ class Task:
             return exponential_skew(size, DELTA)
         return Budgets(np.full(size, self.asks), DELTA)
 
-    def records(self, place: Place, scale: float) -> tuple[Rows, Rows]:
+    def records(self, place: Folders, scale: float) -> tuple[Rows, Rows]:
         """Training and test records."""
         return records(place, self.data, self.features, self.share * scale)
 
@@ -121,7 +121,7 @@ TASKS: Mapping[str, Task] = {
 
 
 @functools.lru_cache(maxsize=1)
-def records(place: Place, data: str, own: Recipe, share: float) -> tuple[Rows, Rows]:
+def records(place: Folders, data: str, own: Recipe, share: float) -> tuple[Rows, Rows]:
     """Training and test records; a share of the training ones is random and always the same."""
     if data in TABLES:
         return rows_of(place.data, data)
@@ -146,7 +146,7 @@ def plan_of(task: Task, strategy: Strategy, size: int, steps: int) -> BoundPlan:
                   expected_batch_size=size * task.chance, clip_norm=1.0)  # fmt: skip
 
 
-def run(tasks: Mapping[str, Task], unit: Unit, place: Place) -> dict[str, Any]:
+def run(tasks: Mapping[str, Task], unit: Unit, place: Folders) -> dict[str, Any]:
     """Try every setting of a strategy on held-out records, or test one of them by one seed."""
     torch.set_num_threads(1)
     task, seed = tasks[unit["task"]], unit.get("seed", 1000)
@@ -182,7 +182,9 @@ def units(tasks: Mapping[str, Task], seeds: int, scale: float) -> list[Unit]:
             for task, about in tasks.items() for name in about.strategies()]  # fmt: skip
 
 
-def after(tasks: Mapping[str, Task], done: Sequence[Done], seeds: int, scale: float) -> list[Unit]:
+def after(
+    tasks: Mapping[str, Task], done: Sequence[Outcome], seeds: int, scale: float
+) -> list[Unit]:
     """Tests of what the trials chose; of several Thresholds only the one that did best there."""
     found: list[Unit] = []
     small = {} if scale == 1 else {"scale": scale}
@@ -200,7 +202,7 @@ Trial = tuple[float, int, float, float]  # accuracy on held-out records, steps, 
 
 
 def chosen(
-    tasks: Mapping[str, Task], done: Sequence[Done], scale: float = 1.0
+    tasks: Mapping[str, Task], done: Sequence[Outcome], scale: float = 1.0
 ) -> dict[str, dict[str, Trial]]:
     """Each strategy's best trial, by task, where all of the task's strategies were tried."""
     found: dict[str, dict[str, Trial]] = {task: {} for task in tasks}
@@ -210,7 +212,7 @@ def chosen(
     return {t: by for t, by in found.items() if set(by) == set(tasks[t].strategies())}
 
 
-def score_at(done: Sequence[Done], task: str, setting: Sequence[float]) -> float:
+def score_at(done: Sequence[Outcome], task: str, setting: Sequence[float]) -> float:
     """Uniform's accuracy on the held-out records at a setting."""
     (one,) = [one for one in done if dict(one.unit) == {"task": task, "strategy": "uniform",
                                                         "held out": True}]  # fmt: skip
@@ -236,7 +238,7 @@ def members_apart(result: Mapping[str, Any]) -> float:
 
 
 def outcomes(
-    tasks: Mapping[str, Task], done: Sequence[Done], task: str,
+    tasks: Mapping[str, Task], done: Sequence[Outcome], task: str,
     of: Callable[[Mapping[str, Any]], float] = itemgetter("accuracy"),
 ) -> dict[str, dict[int, float]]:  # fmt: skip
     """Test accuracies of a task by strategy and seed, at the settings that the trials chose."""
@@ -255,7 +257,7 @@ def gains(by: Mapping[str, Mapping[int, float]], own: str, base: str) -> list[fl
     return [by[own][seed] - by[base][seed] for seed in both]
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     reached, gained, shared, tuning, members = [], [], [], [], []
     for task, trials in chosen(TASKS, done).items():
         by, threshold, single = (
@@ -264,13 +266,13 @@ def tables(done: Sequence[Done]) -> list[Table]:
             one_budget(trials),
         )
         names = ["uniform", threshold or "", "sample", "scale"]
-        cells = [interval(list(by.get(name, {}).values())) for name in names]
+        cells = [format_interval(list(by.get(name, {}).values())) for name in names]
         reached.append([task, *cells, TASKS[task].published])
         if gains(by, "sample", "uniform"):
             pairs = (("sample", "uniform"), ("sample", single), ("scale", single))
-            gained.append([task, *(signed(gains(by, *pair)) for pair in pairs), single])
+            gained.append([task, *(format_gain(gains(by, *pair)) for pair in pairs), single])
             apart = outcomes(TASKS, done, task, members_apart)
-            members.append([task, *(signed(gains(apart, n, "uniform")) for n in names[1:])])
+            members.append([task, *(format_gain(gains(apart, n, "uniform")) for n in names[1:])])
         if "sample" in trials:
             scores = trials["sample"][0], score_at(done, task, trials["sample"][1:])
             shared.append([task, f"{scores[0] - scores[1]:+.2f}",
@@ -295,14 +297,14 @@ def tables(done: Sequence[Done]) -> list[Table]:
     ]  # fmt: skip
 
 
-def drawn(done: Sequence[Done]) -> Figure:
+def drawn(done: Sequence[Outcome]) -> Figure:
     """Return Sample's gains by task, with 95 % intervals."""
     rows = []
     for task, trials in chosen(TASKS, done).items():
         by = outcomes(TASKS, done, task)
         pair = [gains(by, "sample", base) for base in ("uniform", one_budget(trials))]
         if len(pair[0]) >= 5:
-            rows.append((task, *((float(np.mean(each)), reach(each)) for each in pair)))
+            rows.append((task, *((float(np.mean(each)), half_width(each)) for each in pair)))
     rows.sort(key=lambda row: row[1])
     figure = Figure(figsize=(8, 0.6 + 0.42 * len(rows)), layout="constrained", facecolor="white")
     axes = figure.subplots()
@@ -337,7 +339,8 @@ EXPERIMENT = Experiment(
         "German Credit. "
         "Under “mails by author” a record is all mails of one author."
     ),
-    needs=("mnist",),
+    needs=("mnist", "fashion-mnist", "cifar10-jpeg", "spam-assassin"),
+    reads=lambda unit: sorted({TASKS[unit["task"]].data} - set(TABLES)),
     open="MNIST, Fashion-MNIST and CIFAR-10 in full: one to seven hours a task, resumable by task",
 )
 

@@ -24,10 +24,10 @@ from apiece.assignment import Hybrid, Sample, Scale, Threshold, Uniform, assign
 from apiece.plan import BoundPlan
 from apiece.recipes import loss_ordered_weights
 from apiece.training import poisson_batches
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.feldman_2021_data import through, with_one
 from research.experiments.populations import per_class
-from research.intervals import interval
+from research.intervals import format_interval
 
 DELTA, STEPS, BATCH, CLIP, RATE, MOMENTUM = 1e-5, 200, 1024, 0.5, 8.0, 0.9
 STRATEGIES = {
@@ -75,7 +75,7 @@ def train(rows: Rows, plan: BoundPlan, seed: int, ordered: str | None, rate: flo
     return weights
 
 
-def run(unit: Unit, place: Place) -> dict[str, Any]:
+def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """Accuracy of each class after one training."""
     torch.set_num_threads(1)
     rows, test = ((with_one(x), y) for split in ("train", "test")
@@ -128,7 +128,7 @@ def units(seeds: int, scale: float) -> list[Unit]:
     return found
 
 
-def of_class(done: Sequence[Done], kind: int, **wanted: Any) -> tuple[list[float], list[float]]:
+def of_class(done: Sequence[Outcome], kind: int, **wanted: Any) -> tuple[list[float], list[float]]:
     """Accuracies of a class and means of the others, by seed."""
     own, rest = [], []
     for one in done:
@@ -139,7 +139,7 @@ def of_class(done: Sequence[Done], kind: int, **wanted: Any) -> tuple[list[float
     return own, rest
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     rows = []
     cases: list[tuple[float, str, str | None, float | None]] = [
         (3.0, "sample", None, None), (3.0, "scale", None, None), (2.0, "uniform", None, None),
@@ -153,7 +153,7 @@ def tables(done: Sequence[Done]) -> list[Table]:
             for c in CLASSES:
                 own, rest = of_class(done, c, epsilon=epsilon, strategy=strategy, ordered=ordered,
                                      rare=rare, rate=rate, scale=None)  # fmt: skip
-                cells += [interval(own, digits=1), interval(rest, digits=1)]
+                cells += [format_interval(own, digits=1), format_interval(rest, digits=1)]
             if any(cell != "–" for cell in cells):
                 told = [strategy, *([f"ordered: {ordered}"] if ordered else [])]
                 told += [f"rate {rate:g}"] if rate else []

@@ -41,10 +41,10 @@ from apiece.plan import BoundPlan
 from apiece.recipes import soft_bins
 from apiece.reporting import save
 from research import RESULTS
-from research.experiment import Done, Experiment, Place, Table, Unit
+from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.feldman_2021_data import fixed_layer, with_one
 from research.experiments.pictures import Images, cifar_parquet, idx_folder
-from research.intervals import reach
+from research.intervals import half_width
 from research.store import Store
 
 DELTA, CHANCE, SEEDS, SPLITS, HIDDEN, BINS = 1e-5, 1 / 16, 5, 2, 32, 8
@@ -251,7 +251,7 @@ def best(trials: Sequence[Any]) -> Any:
     return max(trials, key=lambda trial: float(trial[0]))
 
 
-def run(unit: Unit, place: Place) -> dict[str, Any]:
+def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """Tune and test every strategy in one cell."""
     torch.set_num_threads(1)
     (x, y), test = records(place.data, unit["data"])
@@ -301,7 +301,7 @@ def units(seeds: int, scale: float) -> list[Unit]:
     return found[: max(1, round(scale * len(found)))]
 
 
-def noise_of(one: Done, name: str) -> float:
+def noise_of(one: Outcome, name: str) -> float:
     """Return the noise of a whole training over its signal, under a strategy's plan."""
     classes, features = one.result["classes"], one.result["features"]
     parameters = features * classes
@@ -310,18 +310,18 @@ def noise_of(one: Done, name: str) -> float:
     return relative_noise(one.result[name]["noise over signal"], max(STEPS), parameters)
 
 
-def one_budget(one: Done) -> str:
+def one_budget(one: Outcome) -> str:
     """Return the better of Uniform and Threshold, by the held-out records."""
     return max(("uniform", "threshold"), key=lambda name: float(one.result[name]["held out"]))
 
 
-def gains(one: Done, name: str, base: str) -> Numbers:
+def gains(one: Outcome, name: str, base: str) -> Numbers:
     """Return what a strategy gained in points, seed by seed."""
     own, other = (np.array(one.result[each]["accuracy"]) for each in (name, base))
     return np.asarray(own - other)
 
 
-def both(one: Done) -> tuple[float, float]:
+def both(one: Outcome) -> tuple[float, float]:
     """Return Sample's mean gain over Uniform and over the better one-budget strategy."""
     return tuple(float(gains(one, "sample", b).mean()) for b in ("uniform", one_budget(one)))
 
@@ -331,7 +331,7 @@ def middle(values: Sequence[float]) -> list[float]:
     return [round(float(each), 2) for each in np.quantile(values, (0.1, 0.9))]
 
 
-def by_noise(done: Sequence[Done]) -> list[dict[str, Any]]:
+def by_noise(done: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return what `apiece plan --compare` tells: gains by the noise under Uniform."""
     rows = []
     for low, high in itertools.pairwise(NOISES):
@@ -349,7 +349,7 @@ def by_noise(done: Sequence[Done]) -> list[dict[str, Any]]:
     return rows  # fmt: skip
 
 
-def for_plans(done: Sequence[Done]) -> dict[str, Any]:
+def for_plans(done: Sequence[Outcome]) -> dict[str, Any]:
     """Return all that `apiece plan --compare` tells.
 
     The predictor is told where it errs less than "no gain" on data sets held back, on average and
@@ -368,7 +368,7 @@ def for_plans(done: Sequence[Done]) -> dict[str, Any]:
     return kept
 
 
-def summary(done: Sequence[Done], head: str, name_of: Callable[[Done], str]) -> Table:
+def summary(done: Sequence[Outcome], head: str, name_of: Callable[[Outcome], str]) -> Table:
     """Return gains by what a cell is."""
     rows = []
     names = sorted({name_of(one) for one in done}, key=lambda name: (len(name.split()), name))
@@ -379,7 +379,7 @@ def summary(done: Sequence[Done], head: str, name_of: Callable[[Done], str]) -> 
             each = [gains(one, "sample", base(one)) for one in cells]
             means = [float(values.mean()) for values in each]
             low, high = middle(means)
-            reaches = [reach(values.tolist()) for values in each]
+            reaches = [half_width(values.tolist()) for values in each]
             sure = [sum(m > r for m, r in zip(means, reaches, strict=True)),
                     sum(m < -r for m, r in zip(means, reaches, strict=True))]  # fmt: skip
             row += [
@@ -406,13 +406,13 @@ def curve(weights: Numbers, known: Numbers, *, by_size: bool) -> Numbers:
     return np.asarray(height * (high - low))
 
 
-def known_of(one: Done, name: str) -> list[float]:
+def known_of(one: Outcome, name: str) -> list[float]:
     classes = one.result["classes"]
     noises = [float(np.log(noise_of(one, each))) for each in ("uniform", name)]
     return [*noises, classes, float(np.log(one.unit["records"] / classes))]
 
 
-def fitted(done: Sequence[Done], *, by_size: bool) -> Numbers:
+def fitted(done: Sequence[Outcome], *, by_size: bool) -> Numbers:
     """Return the curve's weights, from Sample, Scale and Threshold against Uniform."""
     others = ("sample", "scale", "threshold")
     known = np.array([known_of(one, name) for one in done for name in others]).T
@@ -426,7 +426,7 @@ def fitted(done: Sequence[Done], *, by_size: bool) -> Numbers:
     return np.asarray(min(fits, key=lambda fit: float(fit.cost)).x)
 
 
-def held_back(done: Sequence[Done], *, by_size: bool) -> dict[str, list[tuple[float, float]]]:
+def held_back(done: Sequence[Outcome], *, by_size: bool) -> dict[str, list[tuple[float, float]]]:
     """Return (predicted, measured) gains of Sample over Uniform on each data set held back."""
     pairs = {}
     for name in sorted({one.unit["data"] for one in done}):
@@ -438,7 +438,7 @@ def held_back(done: Sequence[Done], *, by_size: bool) -> dict[str, list[tuple[fl
     return pairs
 
 
-def predicting(done: Sequence[Done]) -> Table:
+def predicting(done: Sequence[Outcome]) -> Table:
     """Return the predictor's mean absolute error on data sets that it has not seen."""
     forms = [held_back(done, by_size=by_size) for by_size in (False, True)]
     rows = []
@@ -453,15 +453,15 @@ def predicting(done: Sequence[Done]) -> Table:
     return Table(head, [[*row[:2], *(f"{v:.2f}" for v in row[2:])] for row in rows])
 
 
-def tables(done: Sequence[Done]) -> list[Table]:
+def tables(done: Sequence[Outcome]) -> list[Table]:
     """Return what the page of all papers shows: the rest is on the experiment's own page."""
     return summaries(done)[:1]
 
 
-def summaries(done: Sequence[Done]) -> list[Table]:
+def summaries(done: Sequence[Outcome]) -> list[Table]:
     """Return gains by noise, data set, share and budgets."""
 
-    def noise(one: Done) -> str:
+    def noise(one: Outcome) -> str:
         low, high = next(p for p in itertools.pairwise(NOISES) if noise_of(one, "uniform") < p[1])
         return f"{low:g} to {high:g}"
 
@@ -473,7 +473,7 @@ def summaries(done: Sequence[Done]) -> list[Table]:
     ]
 
 
-def drawn(done: Sequence[Done]) -> Figure:
+def drawn(done: Sequence[Outcome]) -> Figure:
     """Return gains by noise, and predictions on data sets held back against what was measured."""
     figure = Figure(figsize=(10, 4), layout="constrained", facecolor="white")
     left, right = figure.subplots(1, 2)
@@ -506,7 +506,7 @@ def drawn(done: Sequence[Done]) -> Figure:
     return figure
 
 
-def end_of_page(done: Sequence[Done], *, predictor: bool = True) -> str:
+def end_of_page(done: Sequence[Outcome], *, predictor: bool = True) -> str:
     """Return the tables of docs/results/when-it-pays.md, that of the predictor's errors last."""
     parts = {"By noise": 0, "By data set": 1, "By the share of strict people": 2, "By budgets": 3}
     found = summaries(done)
@@ -540,7 +540,8 @@ EXPERIMENT = Experiment(
         "Threshold, by the held-out records. More tables are in [when individual budgets "
         "pay](when-it-pays.md)."
     ),
-    needs=("mnist",),
+    needs=("mnist", "fashion-mnist", "cifar10-jpeg"),
+    reads=lambda unit: [unit["data"]] if unit["data"] in PICTURES else [],
     open="131 of 224 cells: 75 minutes on a quiet thread",
 )
 

@@ -10,7 +10,7 @@ import pytest
 from apiece.assignment import measured_gain, predicted_gain, relative_noise
 from apiece.errors import InputError
 from research import RESULTS
-from research.experiment import Done
+from research.experiment import Outcome
 from research.experiments import when_it_pays
 from research.store import Store
 
@@ -19,7 +19,7 @@ NAME = "when-it-pays"
 PACKAGED = ROOT / "src" / "apiece" / "assignment" / "gains.json"
 
 
-def stored() -> tuple[Any, list[Done]]:
+def stored() -> tuple[Any, list[Outcome]]:
     return when_it_pays, Store(RESULTS).load(NAME)
 
 

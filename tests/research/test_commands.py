@@ -16,6 +16,8 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(program, "EXPERIMENTS", tmp_path / "experiments")
     monkeypatch.setattr(program, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(program, "PAGE", tmp_path / "papers.md")
+    monkeypatch.setattr(program, "GUIDE", tmp_path / "README.md")
+    (tmp_path / "README.md").write_text("# Research\n")
     return tmp_path
 
 
@@ -28,7 +30,7 @@ def test_it_runs_once_and_goes_on(there: Path, capsys: pytest.CaptureFixture[str
     assert run(line) == 0
     assert "0.5" in capsys.readouterr().out
     assert run([*line[:-1], "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    (found,) = json.loads(capsys.readouterr().out)["experiments"]
     assert [one["result"] for one in found["units"]] == [0.0, 0.5, 1.0]
     assert (there / "runs/research/half-a-number/log").read_text() == "0 1 2 "
     assert run([*line, "--only", "seed=1", "--again"]) == 0
@@ -56,12 +58,20 @@ def test_the_test_part_is_read_after_the_trials_or_not_at_all(
     (there / "experiments/tuned.py").write_text(TUNED)
     line = ["tuned", "--seeds", "2", "--json"]
     assert run([*line, "--held-out"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["units"]) == 2
+    assert len(json.loads(capsys.readouterr().out)["experiments"][0]["units"]) == 2
     assert run([*line, "--only", "strategy=a"]) == 0
-    units = [one["unit"] for one in json.loads(capsys.readouterr().out)["units"]]
+    (found,) = json.loads(capsys.readouterr().out)["experiments"]
+    units = [one["unit"] for one in found["units"]]
     assert units[2:] == [{"strategy": "a", "seed": 0}, {"strategy": "a", "seed": 1}]
     assert run(["--list"]) == 0
     assert "open: all of it" in capsys.readouterr().out
+
+
+def test_several_run_in_turn(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (there / "experiments/tuned.py").write_text(TUNED)
+    assert run(["tuned", "half-a-number", "--data", "data", "--seeds", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["experiments"]
+    assert [one["experiment"] for one in found] == ["tuned", "half-a-number"]
 
 
 def test_it_lists(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,13 +81,21 @@ def test_it_lists(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "not run" in text
     assert run(["--list", "--data", "elsewhere", "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)["experiments"]
-    assert one["state"] == "not run; no folder there in elsewhere"
+    assert one["state"] == "not run"
+    assert (one["needs"], one["missing"]) == (["there"], ["there"])
 
 
 def test_it_writes_the_page(there: Path) -> None:
     assert run(["half-a-number", "--data", "data"]) == 0
+    assert run(["--page"]) == 2  # without its marks the guide is left as it is
+    marks = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("tables", "benchmarks", "data"))
+    (there / "README.md").write_text(f"# Research\n\n{marks}")
     assert run(["--page"]) == 0
     assert "3 halves." in (there / "papers.md").read_text()
+    assert (
+        "| `half-a-number` | Nobody: Table 0 | `there` | nothing | 3 units"
+        in (there / "README.md").read_text()
+    )
 
 
 def test_an_interrupted_run_says_how_far(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +118,7 @@ def test_an_interrupted_run_says_how_far(there: Path, capsys: pytest.CaptureFixt
         (["half-a-number", "--only", "seed=9"], "--only"),
         (["half-a-number", "--held-out"], "no trials"),
         (["half-a-number", "--data", "elsewhere"], "no folder there"),
+        (["half-a-number", "half-a-numbr"], "half-a-number"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apiece.errors import InputError
-from research.experiment import Experiment, Table, key
+from research.experiment import Experiment, Table, unit_key
 
 
 def made(**changes: Any) -> Experiment:
@@ -18,14 +18,14 @@ def made(**changes: Any) -> Experiment:
 
 
 def test_units_of_seeds_and_scale() -> None:
-    assert len(made().wanted(None, 1.0)) == 2
-    assert made().wanted(1, 0.5) == [{"seed": 0, "scale": 0.5}]
+    assert len(made().list_units(None, 1.0)) == 2
+    assert made().list_units(1, 0.5) == [{"seed": 0, "scale": 0.5}]
 
 
 @pytest.mark.parametrize(("seeds", "scale"), [(0, 1.0), (1, 0.0), (1, 1.5), (1, float("nan"))])
 def test_bad_numbers_are_refused(seeds: int, scale: float) -> None:
     with pytest.raises(InputError):
-        made().wanted(seeds, scale)
+        made().list_units(seeds, scale)
 
 
 @pytest.mark.parametrize("name", ["", "../up", "A", "a b", "a/b"])
@@ -42,7 +42,16 @@ def test_a_table_s_rows_fit_its_head() -> None:
 
 
 def test_equal_units_have_one_key() -> None:
-    assert key({"a": 1, "b": [2]}) == key({"b": [2], "a": 1})
-    assert key({"a": 1}) != key({"a": 2})
+    assert unit_key({"a": 1, "b": [2]}) == unit_key({"b": [2], "a": 1})
+    assert unit_key({"a": 1}) != unit_key({"a": 2})
     with pytest.raises(ValueError, match="JSON"):
-        key({"a": float("nan")})
+        unit_key({"a": float("nan")})
+
+
+def test_units_say_what_they_read() -> None:
+    units = [{"data": "a"}, {"data": "b"}, {"data": "a"}]
+    some = made(needs=("b", "a", "c"), reads=lambda unit: [unit["data"]])
+    assert some.data_of(units) == ["a", "b"]
+    assert some.data_of(units[:1]) == ["a"]
+    assert made(needs=("b", "a")).data_of(units) == ["a", "b"]
+    assert made(needs=("a",)).data_of([]) == []

@@ -6,35 +6,40 @@ import numpy as np
 import pytest
 
 from apiece.errors import DataError, OptionError
-from research import EXPERIMENTS
+from research import EXPERIMENTS, RESULTS
+from research.data import DATA_SETS
 from research.experiments import kaiser_2026_data as data
-from research.registry import find, load
+from research.registry import find_experiments, load_experiment
+from research.store import Store
 from sample_experiments import TEXT, folder
 
 
 def test_files_with_an_experiment_are_found(tmp_path: Path) -> None:
-    assert list(find(folder(tmp_path) / "experiments")) == ["half-a-number"]
+    assert list(find_experiments(folder(tmp_path) / "experiments")) == ["half-a-number"]
     with pytest.raises(DataError, match="no experiments"):
-        find(tmp_path / "nowhere")
+        find_experiments(tmp_path / "nowhere")
 
 
 def test_an_experiment_is_loaded_by_its_name(tmp_path: Path) -> None:
     there = folder(tmp_path) / "experiments"
-    assert load(there, "half-a-number").shows == "Table 0"
+    assert load_experiment(there, "half-a-number").shows == "Table 0"
     with pytest.raises(OptionError, match="half-a-number"):
-        load(there, "half-a-numbr")
+        load_experiment(there, "half-a-numbr")
     (there / "other.py").write_text(TEXT)
     with pytest.raises(DataError, match="half-a-number"):
-        load(there, "other")
+        load_experiment(there, "other")
 
 
 def test_every_experiment_of_the_repository_is_loaded_and_has_units() -> None:
-    names = list(find(EXPERIMENTS))
+    names = list(find_experiments(EXPERIMENTS))
     assert len(names) >= 2
     for name in names:
-        experiment = load(EXPERIMENTS, name)
-        assert experiment.wanted(1, 0.1)
+        experiment = load_experiment(EXPERIMENTS, name)
+        assert experiment.list_units(1, 0.1)
         assert experiment.cost
+        stored = [outcome.unit for outcome in Store(RESULTS).load(name)]
+        units = [*experiment.list_units(None, 1.0), *stored]
+        assert set(experiment.data_of(units)) <= set(experiment.needs) <= set(DATA_SETS)
 
 
 def test_data_that_a_user_brings_is_read_from_its_files(tmp_path: Path) -> None:
