@@ -217,12 +217,15 @@ class Option(nn.Module):
 VALUES = [None, True, False, 1, 0, 1.0, 0.0, -0.0, 2.0, float("nan"), "1", "sum"]
 
 
-@pytest.mark.parametrize("method", ["proved", "alone"])
-def test_values_stand_with_their_type(method):
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [("proved", [*VALUES, *reversed(VALUES)]), ("alone", [1, True, 1.0, "1", None, 0.0, -0.0])],
+)
+def test_values_stand_with_their_type(method, values):
     """Each call with another option is that option's, however the one before was."""
     torch.manual_seed(0)
     model, x, y = Option(), torch.randn(SIZE, 3), torch.randn(SIZE)
-    for value in [*VALUES, *reversed(VALUES)]:
+    for value in values:
         found = clip_and_sum(model, squares, {"x": x, "option": value}, y, 1e6, method=method)
         losses = squares(model(x, value), y)
         wanted = torch.autograd.grad(losses.sum(), list(model.parameters()))
