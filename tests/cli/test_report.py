@@ -181,7 +181,20 @@ def test_papers_are_completed_after_a_training(folder: Path, tmp_path: Path) -> 
     assert b"apiece statement" in (own / "statement.pdf").read_bytes()
 
 
-@pytest.mark.parametrize("stop", ["rename", "metrics.json", "statement.json", "model.pt", "rmtree"])
+# Before the first new file, at one in the middle, at the last; the slow tests have the others.
+STOPS = ["rename", "model.pt", "rmtree"]
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        *STOPS,
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("metrics.json", "statement.json")
+        ),
+    ],
+)
 def test_completing_that_is_stopped_leaves_the_old_or_is_ended(
     stop: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,7 +273,7 @@ def test_invalid_utf8_in_a_parquet_file_is_a_missing_cell(tmp_path: Path) -> Non
     assert estimates(tmp_path / "p.parquet", "sum(x)", schema) == [2]
 
 
-@pytest.mark.parametrize("size", [2000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_many_groups(size: int) -> None:
     frame = pd.DataFrame({"id": range(size), "g": [f"g{i // 2}" for i in range(size)]})
     schema = Schema("id", groups={"g": [f"g{i}" for i in range(size)]}, rows_per_person=1)

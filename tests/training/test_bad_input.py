@@ -135,13 +135,13 @@ def test_a_model_that_keeps_something_of_its_records(in_place):
     model = nn.Sequential(Observing(in_place=in_place))
     before = model[0].linear.weight.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = Trainer(model, optimizer, LOSS, plan(), (INPUTS, TARGETS), seed=0)
+    run = Trainer(model, optimizer, LOSS, plan(steps=1), (INPUTS, TARGETS), seed=0)
     with pytest.warns(SlowPathWarning, match=r"seen: changes in a forward|writes into"):
         run.fit()
     assert not torch.equal(before, model[0].linear.weight)
     assert not model[0].seen.any()  # each record had a copy
     model.eval()
-    Trainer(model, optimizer, LOSS, plan(), (INPUTS, TARGETS), seed=0).fit()
+    Trainer(model, optimizer, LOSS, plan(steps=1), (INPUTS, TARGETS), seed=0).fit()
 
 
 def test_a_gradient_that_was_left_on_a_frozen_parameter_is_not_applied():
