@@ -13,7 +13,6 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -78,7 +77,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     x, y = pictures(options.data, "train")
     test = pictures(options.data, "test")
-    budgets = Budgets.from_groups(GROUPS, len(y), DELTA, generator=np.random.default_rng(0))
+    budgets = Budgets.from_groups(GROUPS, len(y), DELTA, seed=0)
     settings = {"steps": options.steps, "expected_batch_size": options.batch, "clip_norm": 0.5}
     found: dict[str, object] = {"pictures": len(y), "held out": len(test[1])} | settings
     for name, strategy in {"individual": Sample(), "strictest for all": Uniform()}.items():

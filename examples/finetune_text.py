@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -139,7 +138,7 @@ def main() -> None:
     held = len(texts) // 5
     train, test = slice(held, None), slice(held)
     size = len(texts) - held
-    budgets = Budgets.from_groups(GROUPS, size, DELTA, generator=np.random.default_rng(0))
+    budgets = Budgets.from_groups(GROUPS, size, DELTA, seed=0)
     found: dict[str, object] = {"texts": size, "held out": held, "steps": options.steps}
     batch = min(256, size // 4)
     settings = {"steps": options.steps, "expected_batch_size": batch, "clip_norm": 1.0}

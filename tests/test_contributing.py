@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from apiece import Gaussian, Laplace, Repeated, Sampled, cli, privacy_curve
-from apiece.assignment import STRATEGIES
-from apiece.datasets import PACKAGED
+from apiece.assignment.front import STRATEGIES
+from apiece.datasets.packaged import PACKAGED
 from apiece.mechanisms.algebra import Primitive
 
 ROOT = Path(__file__).parents[1]

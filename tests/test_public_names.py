@@ -9,7 +9,7 @@ import apiece
 TEXT = """
 __version__ accounting audit contract
 Bounds Budgets Composed Excess Gaussian GaussianFilter Laplace Ledger ModelLoss Odometer Plan
-PrivacyCurve Query
+PrivacyCurve Expression
 RenyiFilter Repeated Sampled Trainer add_noise assign calibrate clip_and_sum excess
 partial_sensitivity poisson_batches privacy_curve release_histogram report
 AdaPDP Allocate Hybrid JorgensenSampling Rounds Sample Scale Sequential Threshold Uniform

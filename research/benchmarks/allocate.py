@@ -27,7 +27,7 @@ from apiece.datasets import load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
 from apiece.plan import BoundPlan
 from apiece.plan.parts import allocated_steps, sampled_steps
-from apiece.training import poisson_batches
+from apiece.training.batches import OneStream, draw_batches
 from research import RESULTS
 from research.machine import describe_machine
 
@@ -88,7 +88,7 @@ def trained(plan: BoundPlan, rows: Rows, rate: float, seed: int) -> np.ndarray:
     x, truth = rows[0], np.eye(2)[rows[1]]
     stage, noise = plan.stages[0], np.random.default_rng([seed, 1])
     weights, clip = np.zeros((2, x.shape[1])), stage.clip_norm[plan.group_index]
-    for batch in poisson_batches(plan, generator=np.random.default_rng([seed, 2])):
+    for batch in draw_batches(plan, OneStream(np.random.default_rng([seed, 2]))):
         inside = np.exp(x[batch] @ weights.T)
         off = inside / inside.sum(axis=1, keepdims=True) - truth[batch]
         norm = np.linalg.norm(off, axis=1) * np.linalg.norm(x[batch], axis=1)

@@ -15,7 +15,8 @@ import numpy as np
 from scipy import special, stats
 
 from apiece.accounting import privacy_curve
-from apiece.audit import Claim, EProcess, lower_bound, one_run
+from apiece.audit import Claim, lower_bound, one_run
+from apiece.audit.anytime import EProcess
 from apiece.audit.bounds import MOST, ROUNDS, dp_p_value
 from apiece.mechanisms import Gaussian, Sampled
 from apiece.numerics.roots import last_true

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import inspect
 import io
 import json
 import os
@@ -139,6 +140,8 @@ def sample_budgets() -> Any:
     from apiece import Budgets
 
     groups = [("a", 0.5, 0.2), ("b", 1.0, 0.3), ("c", 3.0, 0.3), ("d", 8.0, 0.2)]
+    if "seed" in inspect.signature(Budgets.from_groups).parameters:
+        return Budgets.from_groups(groups, 400, 1e-5, seed=SEED)
     return Budgets.from_groups(groups, 400, 1e-5, generator=np.random.default_rng(SEED))
 
 
@@ -409,7 +412,10 @@ def queries() -> Values:
         "mean(x) where g = 'a' and y > .2", "count() where day >= '2024-05-01' or x is null",
         "mean(z)", "median(x)", "count() by x", "count() where",
     ]  # fmt: skip
-    session = Session(people, schema, bits=random.Random(SEED).getrandbits)
+    if "seed" in inspect.signature(Session).parameters:
+        session = Session(people, schema, seed=SEED)
+    else:
+        session = Session(people, schema, bits=random.Random(SEED).getrandbits)
     for question in questions:
         for delta in (0.0, 1e-6):
             answer = attempt(session.ask, question, epsilon=0.8, delta=delta)
@@ -483,7 +489,7 @@ def sensitivity() -> Values:
 
     ranges = {"a": (1.0, 2.0), "b": (0.5, 3.0)}
     for expression in ("a**2 + exp(2*b - a)", "a*b", "log(a) + b**3", "sin(a)*cos(b)"):
-        query = apiece.Query(expression, ranges)
+        query = (getattr(apiece, "Expression", None) or apiece.Query)(expression, ranges)
         yield f"{expression} global", repr(attempt(query.global_sensitivity))
         yield f"{expression} lipschitz", repr(attempt(query.lipschitz_constant))
         yield f"{expression} latex", repr(attempt(query.latex))

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from apiece.datasets import PACKAGED, load, packaged_schema
+from apiece.datasets import load, packaged_schema
 from apiece.datasets.encode import encode
+from apiece.datasets.packaged import PACKAGED
 from apiece.sklearn import PrivateClassifier
 
 EPSILONS = (0.1, 0.5, 1.0, 3.0)

@@ -21,9 +21,9 @@ import numpy as np
 
 from apiece import Budgets, Sample, assign
 from apiece.budgets import Units
-from apiece.plan import Stage
-from apiece.training import ChaCha20Stream
+from apiece.plan.parts import Stage
 from apiece.training.batches import PoissonSampler
+from apiece.training.randomness import ChaCha20Stream
 from apiece.training.sums import choose_rows
 
 PERSONS, ROWS, LIMIT, STEPS = 1_000_000, 10_000_000, 20, 1000

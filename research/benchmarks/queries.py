@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import subprocess
 import sys
 import tempfile
@@ -47,7 +46,7 @@ def by_apiece(
     session = Session(
         frame,
         Schema("id", bounds={"income": (0, HIGH)}, rows_per_person=1),
-        bits=random.Random(seed).getrandbits,
+        seed=seed,
     )
     answer = session.ask(f"{what}(income)", epsilon=epsilon, delta=delta)
     return float(answer.groups[0]["estimate"])

@@ -23,12 +23,14 @@ import torch
 from scipy import special
 
 from apiece.assignment import Uniform, assign
-from apiece.audit import Pool, ShadowJob, ShadowScores, biregular, lira, train_shadows
+from apiece.audit import Pool, ShadowJob, ShadowScores, lira, train_shadows
 from apiece.audit.membership import roc
+from apiece.audit.splits import biregular
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
-from apiece.datasets import PACKAGED, load, packaged_schema
+from apiece.datasets import load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
+from apiece.datasets.packaged import PACKAGED
 from apiece.training.stacked import StackedMlp
 
 Floats = npt.NDArray[np.float64]

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from apiece.plan import Stage
-from apiece.training import ChaCha20Stream
+from apiece.plan.parts import Stage
 from apiece.training.batches import PoissonSampler
+from apiece.training.randomness import ChaCha20Stream
 
 
 def milliseconds(function: object, rounds: int) -> float:

@@ -181,9 +181,10 @@ def ledger_export(size: int, folder: Path) -> float:
 @stage
 def shard_batches(size: int, folder: Path) -> float:
     """Twenty batches of 64 expected records, read from row groups of 1,000."""
-    from apiece.plan import Stage
-    from apiece.training import ChaCha20Stream, ParquetShards
+    from apiece.plan.parts import Stage
+    from apiece.training import ParquetShards
     from apiece.training.batches import PoissonSampler
+    from apiece.training.randomness import ChaCha20Stream
 
     path = people_file(size, folder, group=1000)
     of = ParquetShards(path.parent, inputs=["income", "x"], target="y")

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from apiece import Budgets, privacy_curve
-from apiece.adapters import PrivateClassifier
+from apiece.adapters.estimators import PrivateClassifier
 from apiece.assignment import assign, assign_tuned
 from apiece.datasets import Numeric, load, packaged_schema
 from apiece.jobs import Search

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from apiece.sensitivity import ModelLoss, Query, partial_sensitivity
+from apiece.sensitivity import Expression, ModelLoss, partial_sensitivity
 from apiece.sensitivity.neural import by_torch_func
 
 RECORDS = 1_000_000
-QUERY = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
+QUERY = Expression("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
 
 
 def machine() -> dict[str, Any]:

@@ -30,7 +30,8 @@ from torch import nn
 
 from apiece.audit.stacked_training import UpdateRule, train
 from apiece.budgets import Budgets
-from apiece.plan import BoundPlan, Plan, Stage
+from apiece.plan import BoundPlan, Plan
+from apiece.plan.parts import Stage
 from apiece.training import Trainer
 from apiece.training.stacked import StackedMlp
 from research.machine import describe_machine

@@ -14,10 +14,11 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from apiece.training import ChaCha20Stream, add_noise, clip_and_sum
+from apiece.training import clip_and_sum
 from apiece.training.clipping.cache import ENGINES
 from apiece.training.clipping.guards import trainable
 from apiece.training.clipping.records import Batch
+from apiece.training.randomness import ChaCha20Stream, noisy_mean
 
 Step = Callable[[], None]
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -154,7 +155,7 @@ def ours(
 
         def step() -> None:
             clipped = clip_and_sum(model, LOSS, x, y, bounds, method="proved", compiled=compiled)
-            update(model, optimizer, add_noise(clipped, STDDEV, generator=generator), len(x))
+            update(model, optimizer, noisy_mean(clipped, STDDEV, 1.0, generator=generator), len(x))
 
         return step
 

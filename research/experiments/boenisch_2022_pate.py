@@ -42,8 +42,9 @@ from apiece.pate.teaching import (
     predict_classes,
     spread_answers,
 )
-from apiece.training import StackedMlp, Trainer
+from apiece.training import Trainer
 from apiece.training.randomness import Streams
+from apiece.training.stacked import StackedMlp
 from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.pictures import idx_folder
 from research.intervals import format_deviation as deviation
@@ -156,7 +157,7 @@ def adult(data: Path) -> World:
 def budgets_of(world: World, split: str, seed: int) -> Budgets:
     groups = [(f"ε = {e}", float(e), s) for e, s in zip((1, 2, 3), SPLITS[split], strict=True)]
     size = world.inputs.shape[0]
-    return Budgets.from_groups(groups, size, DELTA, generator=np.random.default_rng(seed))
+    return Budgets.from_groups(groups, size, DELTA, seed=seed)
 
 
 def right(said_: np.ndarray, labels: np.ndarray) -> float:

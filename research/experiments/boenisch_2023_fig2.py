@@ -20,15 +20,10 @@ import torch
 from scipy import stats
 
 from apiece.assignment import Sample, assign
-from apiece.audit import (
-    Pool,
-    ShadowJob,
-    ShadowScores,
-    biregular,
-    roc_by_group,
-    student_t,
-)
+from apiece.audit import Pool, ShadowJob, ShadowScores, roc_by_group
+from apiece.audit.findings import student_t
 from apiece.audit.membership import Roc, lira_each, roc
+from apiece.audit.splits import biregular
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.plan import Plan

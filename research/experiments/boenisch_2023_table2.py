@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -107,7 +106,7 @@ def plan_of(unit: Unit, records: int) -> BoundPlan:
     setting = DATA[unit["data"]]
     budgets = three_groups(
         records, DELTA, shares=SHARES[unit["shares"]],
-        generator=np.random.default_rng(unit["seed"]),
+        seed=unit["seed"],
     )  # fmt: skip
     return assign(
         budgets, STRATEGIES[unit["strategy"]], method=unit["method"],

@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from apiece.accounting import EpsilonBudget, calibrate, privacy_curve
-from apiece.contract import explain, promised_curve
+from apiece.contract import explain
+from apiece.contract.explain import promised_curve
 from apiece.mechanisms import Gaussian
 from apiece.reporting import promise, save
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from apiece.audit import ShadowJob, train_shadows
-from apiece.datasets import PACKAGED, load, packaged_schema
+from apiece.datasets import load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
+from apiece.datasets.packaged import PACKAGED
 from apiece.errors import DataError
 from research.data import find_data
 from research.experiments.pictures import cifar_parquet, idx_folder

@@ -20,11 +20,12 @@ import torch
 
 from apiece import contract
 from apiece.assignment import Sample, Uniform, assign
-from apiece.audit import Pool, ShadowJob, one_plan
+from apiece.audit import ShadowJob
 from apiece.audit.findings import jonckheere_terpstra, share_that_rises
 from apiece.audit.membership import lira_each
 from apiece.audit.records import ShadowScores, positions
-from apiece.audit.shadows import target_job, target_scores
+from apiece.audit.shadows import Pool, target_job, target_scores
+from apiece.audit.splits import one_plan
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.contract.exposure import exposure

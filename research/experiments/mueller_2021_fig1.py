@@ -14,14 +14,14 @@ import numpy as np
 
 from apiece.reporting import save
 from apiece.reporting.plots import partial_sensitivity_surface
-from apiece.sensitivity import Query, partial_sensitivity
+from apiece.sensitivity import Expression, partial_sensitivity
 from research.experiment import Experiment, Folders, Outcome, Table, Unit
 
 QUERY = "a**2 + exp(2*b - a)"
 RANGES = {"a": (1.0, 2.0), "b": (0.5, 3.0)}
 
 
-def on_grid(query: Query, points: int) -> tuple[Any, Any, Any]:
+def on_grid(query: Expression, points: int) -> tuple[Any, Any, Any]:
     """Both axes of an even grid, and what is found on it, a slowest."""
     a, b = (np.linspace(*RANGES[name], points) for name in ("a", "b"))
     records = {"a": np.repeat(a, points), "b": np.tile(b, points)}
@@ -30,7 +30,7 @@ def on_grid(query: Query, points: int) -> tuple[Any, Any, Any]:
 
 def run(unit: Unit, place: Folders) -> dict[str, Any]:
     """Evaluate nine points, bound the norm, and draw the surface into the work folder."""
-    query = Query(QUERY, RANGES)
+    query = Expression(QUERY, RANGES)
     place.work.mkdir(parents=True, exist_ok=True)
     save(partial_sensitivity_surface(*on_grid(query, 60)), place.work / "mueller_2021_fig1.png")
     a, b, found = on_grid(query, 3)

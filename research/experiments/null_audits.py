@@ -20,13 +20,14 @@ import numpy as np
 import torch
 from click.testing import CliRunner
 
-from apiece.audit import Pool, lower_bound, one_run, one_run_by_group, train_shadows
+from apiece.audit import lower_bound, one_run, one_run_by_group, train_shadows
 from apiece.audit.findings import ModelScores, audit_scores
-from apiece.audit.shadows import target_job
+from apiece.audit.shadows import Pool, target_job
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.cli.audit import command
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training.stacked import StackedMlp
 from research.experiments.kaiser_2026_data import tabular
 

@@ -23,19 +23,19 @@ def three_groups(
     *,
     shares: Sequence[float] = ALAGGAN,
     epsilons: Sequence[float] = (1.0, 2.0, 3.0),
-    generator: np.random.Generator | None = None,
+    seed: int | None = None,
 ) -> Budgets:
     """Return the three groups of Boenisch et al. 2023.
 
     ALAGGAN (34/43/23 %) or NIU (54/37/9 %), at ε = 1, 2, 3.
 
-    With a `generator` the records are shuffled. Source: Boenisch et al. 2023 §5.1.
+    With a `seed` the records are shuffled. Source: Boenisch et al. 2023 §5.1.
 
     >>> three_groups(100, 1e-5, shares=NIU).groups.records.tolist()
     [54, 37, 9]
     """
     rows = list(zip(NAMES, epsilons, shares, strict=True))
-    return Budgets.from_groups(rows, size, delta, generator=generator)
+    return Budgets.from_groups(rows, size, delta, seed=seed)
 
 
 def exponential_skew(
@@ -46,7 +46,7 @@ def exponential_skew(
     low: float = 0.5,
     high: float = 1.0,
     groups: int = 20,
-    generator: np.random.Generator | None = None,
+    seed: int | None = None,
 ) -> Budgets:
     """Return Heo et al.'s distribution: `groups` budgets on [low, high], counts as c₁·e^(kε) + c₂.
 
@@ -70,7 +70,7 @@ def exponential_skew(
     shares = weight / weight.sum()
     epsilons = np.linspace(start, end, number)
     rows = [(f"epsilon={e:.6g}", e, s) for s, e in zip(shares, epsilons, strict=True)]
-    return Budgets.from_groups(rows, size, delta, generator=generator)
+    return Budgets.from_groups(rows, size, delta, seed=seed)
 
 
 def per_class(

@@ -3,9 +3,9 @@
 A softmax regression on 256 fixed features (`feldman_2021_data.fixed_layer`) in place of the CNN,
 and fewer steps: small enough for some seeds of everything. One class asks 3, 2 or 1, all others 2
 (Table 8); or every class has the budget of Table 9. "rare": nine tenths of that class's training
-records are left out. "ordered": small losses weigh less
-(`apiece.recipes.loss_ordered_weights`), which costs no privacy: "ramp" from 0 at the smallest to 1
-at the middle of an expected batch, "half" nothing up to its middle and 1 from three quarters on.
+records are left out. "ordered": small losses weigh less (`loss_ordered_weights`), which costs no
+privacy: "ramp" from 0 at the smallest to 1 at the middle of an expected batch, "half" nothing up to
+its middle and 1 from three quarters on.
 
 Classes are no secret here: budgets reveal them, as everywhere where a class decides the budget.
 """
@@ -22,8 +22,8 @@ from torch.nn.functional import one_hot
 
 from apiece.assignment import Hybrid, Sample, Scale, Threshold, Uniform, assign
 from apiece.plan import BoundPlan
-from apiece.recipes import loss_ordered_weights
-from apiece.training import poisson_batches
+from apiece.recipes.recipe import loss_ordered_weights
+from apiece.training.batches import OneStream, draw_batches
 from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.feldman_2021_data import through, with_one
 from research.experiments.populations import per_class
@@ -56,7 +56,7 @@ def train(rows: Rows, plan: BoundPlan, seed: int, ordered: str | None, rate: flo
     noise = torch.Generator().manual_seed(seed + 1)
     weights, pace = torch.zeros(10, x.shape[1]), torch.zeros(10, x.shape[1])
     total = float(stage.expected_batch_size * CLIP)
-    for batch in poisson_batches(plan, generator=np.random.default_rng(seed)):
+    for batch in draw_batches(plan, OneStream(np.random.default_rng(seed))):
         at = torch.from_numpy(batch)
         few, own = x[at], norms[at]
         guess = (few @ weights.T).softmax(dim=1)

@@ -32,11 +32,13 @@ from matplotlib.figure import Figure
 from scipy.optimize import least_squares
 from torch.nn.functional import one_hot
 
-from apiece.assignment import Sample, Scale, Threshold, Uniform, assign, relative_noise
+from apiece.assignment import Sample, Scale, Threshold, Uniform, assign
 from apiece.assignment.front import noise_over_signal
+from apiece.assignment.gains import relative_noise
 from apiece.budgets import Budgets
-from apiece.datasets import PACKAGED, Numeric, load, packaged_schema
+from apiece.datasets import Numeric, load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
+from apiece.datasets.packaged import PACKAGED
 from apiece.plan import BoundPlan
 from apiece.recipes import soft_bins
 from apiece.reporting import save

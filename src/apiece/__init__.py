@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from apiece.mechanisms import Sampled as Sampled
     from apiece.plan import Plan as Plan
     from apiece.reporting import report as report
+    from apiece.sensitivity import Expression as Expression
     from apiece.sensitivity import ModelLoss as ModelLoss
-    from apiece.sensitivity import Query as Query
     from apiece.sensitivity import partial_sensitivity as partial_sensitivity
     from apiece.training import Trainer as Trainer
     from apiece.training import add_noise as add_noise
@@ -60,7 +60,7 @@ _NAMES = {
     "mechanisms": ("Composed", "Gaussian", "Laplace", "Repeated", "Sampled"),
     "plan": ("Plan",),
     "reporting": ("report",),
-    "sensitivity": ("ModelLoss", "Query", "partial_sensitivity"),
+    "sensitivity": ("ModelLoss", "Expression", "partial_sensitivity"),
     "training": ("Trainer", "add_noise", "clip_and_sum", "poisson_batches"),
 }  # fmt: skip
 _PACKAGES = ("accounting", "audit", "contract")

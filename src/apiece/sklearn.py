@@ -16,13 +16,8 @@ try:
 except ModuleNotFoundError as error:
     raise lacking(error.name) from None
 
-from apiece.adapters import (
-    Account,
-    PrivateClassifier,
-    PrivateImageClassifier,
-    PrivateRegressor,
-    Spending,
-)
+from apiece.adapters.account import Account, Spending
+from apiece.adapters.estimators import PrivateClassifier, PrivateImageClassifier, PrivateRegressor
 from apiece.datasets import Categorical, Date, Numeric, Schema, Skip
 
 __all__ = [

@@ -31,8 +31,7 @@ from apiece.accounting.lattice.profile import Composition
 from apiece.accounting.lattice.settings import Leaves
 from apiece.accounting.truncation import Jumps
 from apiece.errors import RangeError
-from apiece.mechanisms import Atoms
-from apiece.mechanisms.atoms import behind_coin
+from apiece.mechanisms.atoms import Atoms, behind_coin
 from apiece.numerics.rounding import UNIT
 from tests.planted import plant
 

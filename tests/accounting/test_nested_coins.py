@@ -22,9 +22,8 @@ from apiece.mechanisms import (
     Mechanism,
     MixtureOfGaussians,
     algebra,
-    flatten,
 )
-from apiece.mechanisms.algebra import flatten_below
+from apiece.mechanisms.algebra import flatten, flatten_below
 
 DIGITS = 60
 

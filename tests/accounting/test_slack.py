@@ -8,17 +8,15 @@ import math
 import numpy as np
 import pytest
 
-from apiece.accounting import (
-    Bounds,
-    PrivacyCurve,
+from apiece.accounting import Bounds, PrivacyCurve, privacy_curve, slack
+from apiece.accounting.bounds import invert
+from apiece.accounting.slack import (
     gaussian_of_bounded_range,
     gaussian_of_laplace,
     gaussian_of_pure,
-    privacy_curve,
-    slack,
+    gaussian_summary,
+    gaussian_with_slack,
 )
-from apiece.accounting.bounds import invert
-from apiece.accounting.slack import gaussian_summary, gaussian_with_slack
 from apiece.errors import InputError, RangeError
 from apiece.mechanisms import (
     Composed,

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from apiece import Budgets, Plan, Sample, Trainer, assign
-from apiece.plan import Stage
+from apiece.plan.parts import Stage
 
 BUDGETS = Budgets.from_groups([("strict", 1.0, 10), ("weak", 3.0, 30)], 40, 1e-3)
 PLAN = assign(BUDGETS, Sample(), steps=7, expected_batch_size=10, clip_norm=1.0, method="rdp")

@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, Wei
 from apiece import Budgets, Scale, Trainer, assign
 from apiece.adapters.opacus import individual
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
-from apiece.training import PlannedSpending, TensorBoard, public_numbers
+from apiece.training import PlannedSpending, TensorBoard
+from apiece.training.callbacks import public_numbers
 
 from .small import network, points, trained_on
 

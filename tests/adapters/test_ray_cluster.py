@@ -18,8 +18,8 @@ import torch
 
 from apiece.adapters import cluster
 from apiece.assignment import assign
-from apiece.audit import Pool, ShadowJob, train_shadows
-from apiece.audit.shadows import Arrays, Mapper, Work
+from apiece.audit import ShadowJob, train_shadows
+from apiece.audit.shadows import Arrays, Mapper, Pool, Work
 from apiece.audit.splits import biregular
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets

@@ -18,8 +18,7 @@ from apiece.errors import InputError, UnsupportedError, VerificationError
 from apiece.plan import BoundPlan
 from apiece.plan.parts import allocated_steps
 from apiece.reporting.pages import contributor_page
-from apiece.training import poisson_batches
-from apiece.training.batches import PlannedSampler
+from apiece.training.batches import OneStream, PlannedSampler, draw_batches
 from apiece.training.randomness import Streams
 
 BUDGETS = Budgets.from_groups([("a", 1.0, 0.5), ("b", 2.5, 0.5)], 60, 1e-4)
@@ -42,7 +41,7 @@ def test_each_group_gets_the_most_whole_steps_that_its_budget_allows(plan: Bound
 
 
 def test_every_record_joins_exactly_its_steps_one_in_each_block(plan: BoundPlan) -> None:
-    batches = list(poisson_batches(plan, generator=np.random.default_rng(3)))
+    batches = list(draw_batches(plan, OneStream(np.random.default_rng(3))))
     joined = np.zeros((60, 23), dtype=int)
     for step, batch in enumerate(batches):
         joined[batch, step] += 1
@@ -59,7 +58,7 @@ def test_steps_are_uniform_and_independent(plan: BoundPlan) -> None:
     share = np.zeros((60, 23))
     sizes = []
     for _ in range(count):
-        for step, batch in enumerate(poisson_batches(plan, generator=generator)):
+        for step, batch in enumerate(draw_batches(plan, OneStream(generator))):
             share[batch, step] += 1 / count
             sizes.append(batch.size)
     for g, k in enumerate(plan.stages[0].times.tolist()):

@@ -6,17 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apiece.assignment import (
-    STRATEGIES,
-    Hybrid,
-    Sample,
-    Scale,
-    Sequential,
-    Strategy,
-    Uniform,
-    assign,
-)
-from apiece.assignment.front import make_strategy
+from apiece.assignment import Hybrid, Sample, Scale, Sequential, Strategy, Uniform, assign
+from apiece.assignment.front import STRATEGIES, make_strategy
 from apiece.budgets import Budgets
 from apiece.contract import enforce
 from apiece.errors import InputError, OptionError, VerificationError

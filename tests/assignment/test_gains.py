@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apiece.assignment import measured_gain, predicted_gain, relative_noise
+from apiece.assignment.gains import measured_gain, predicted_gain, relative_noise
 from apiece.errors import InputError
 from research import RESULTS
 from research.experiment import Outcome

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from apiece.assignment import STRATEGIES, Hybrid, Strategy, Uniform, assign
+from apiece.assignment import Hybrid, Strategy, Uniform, assign
+from apiece.assignment.front import STRATEGIES
 from apiece.assignment.request import Request
 from apiece.assignment.solve import require_rates
 from apiece.budgets import Budgets

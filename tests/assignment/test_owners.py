@@ -5,7 +5,8 @@ import pytest
 
 from apiece import Budgets, assign
 from apiece.accounting import privacy_curve
-from apiece.assignment import OwnedPlan, assign_owned
+from apiece.assignment import assign_owned
+from apiece.assignment.owners import OwnedPlan
 from apiece.budgets import Ownership
 from apiece.errors import InputError, UnsupportedError
 

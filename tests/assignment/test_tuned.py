@@ -9,7 +9,7 @@ from apiece import Budgets, Gaussian, Plan, assign, privacy_curve
 from apiece.assignment import assign_tuned
 from apiece.errors import ApieceError, UnsupportedError
 from apiece.mechanisms import Composed, Runs, Selected
-from apiece.plan import Selection
+from apiece.plan.parts import Selection
 
 BUDGETS = Budgets([1.0] * 600 + [3.0] * 400, 1e-5)
 SETTINGS = [{"steps": 10, "expected_batch_size": 100}, {"steps": 30, "expected_batch_size": 50}]

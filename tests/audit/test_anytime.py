@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from apiece.accounting import privacy_curve
-from apiece.audit import Claim, EProcess, anytime_bound, engine_rounds, sequential, step_claims
-from apiece.audit.anytime import _stakes, projected
+from apiece.audit import Claim, anytime_bound, sequential
+from apiece.audit.anytime import EProcess, _stakes, engine_rounds, projected, step_claims
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
 from apiece.mechanisms import Gaussian, Sampled
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training import batches, loop, sums
 
 LEVEL, NEEDED = 0.05, np.log(20)

@@ -9,6 +9,7 @@ from scipy import stats
 from apiece import audit
 from apiece.audit import membership
 from apiece.audit.membership import lira, lira_each, privacy_scores, rmia
+from apiece.audit.splits import biregular
 from apiece.errors import DataError, InputError, OptionError
 
 from .worlds import scores
@@ -70,7 +71,7 @@ def test_lira_finds_members_and_is_blind_without_signal() -> None:
 
 def test_privacy_score_and_its_interval() -> None:
     shadows = scores(models=256, size=50, shift=np.linspace(0, 3, 50))
-    found = privacy_scores(shadows, resamples=200, generator=np.random.default_rng(0))
+    found = privacy_scores(shadows, resamples=200, seed=0)
     for i in (0, 20, 49):
         inside = shadows.confidences[shadows.included[:, i], i]
         outside = shadows.confidences[~shadows.included[:, i], i]
@@ -97,7 +98,7 @@ def test_privacy_score_of_constant_worlds() -> None:
         (lambda s: lira(np.full(30, np.nan), s), DataError, "finite"),
         (lambda s: lira(np.zeros(30), s, variant="onlin"), OptionError, "online"),
         (lambda s: lira(np.zeros(30), s, variance="pool"), OptionError, "pooled"),
-        (lambda s: privacy_scores(s, resamples=5), InputError, "generator"),
+        (lambda s: privacy_scores(s, resamples=5, seed=-1), InputError, "seed"),
         (lambda s: rmia(np.zeros(3), s, [0.0], np.zeros((64, 1))), DataError, "target"),
         (lambda s: rmia(np.zeros(30), s, [0.0], np.zeros((3, 1))), DataError, "population"),
         (lambda s: rmia(np.zeros(30), s, [np.nan], np.zeros((64, 1))), DataError, "NaN"),
@@ -156,7 +157,7 @@ def test_few_models_put_what_does_not_leak_below_one_half() -> None:
     generator = np.random.default_rng(0)
     areas = {}
     for models in (8, 32):
-        split = audit.biregular(models, np.zeros(2000, dtype=np.int64), generator=generator)
+        split = biregular(models, np.zeros(2000, dtype=np.int64), generator=generator)
         phi = generator.normal(size=split.shape)
         shadows = audit.ShadowScores(np.arange(2000), np.full(2000, "a"), split, phi)
         areas[models] = membership.roc(lira_each(shadows), split).auc

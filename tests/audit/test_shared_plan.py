@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from apiece.assignment import Sample, assign
-from apiece.audit import one_plan
+from apiece.audit.splits import one_plan
 from apiece.budgets import Budgets
 from apiece.errors import InputError
 

@@ -3,11 +3,12 @@
 import numpy as np
 import torch
 
+from apiece.audit import Pool
 from apiece.audit.records import ShadowScores
-from apiece.audit.shadows import Pool
 from apiece.audit.splits import biregular
 from apiece.budgets import Budgets
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 
 
 def plan(*, steps: int = 6, noise_stddev: float = 0.5, size: int = 20, batch: float = 5.0) -> Plan:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece import Budgets, Plan, assign
-from apiece.budgets import BudgetLevels, Levels
-from apiece.datasets import Dialect
+from apiece.budgets import BudgetLevels
+from apiece.budgets.levels import Levels
+from apiece.datasets.tables import Dialect
 from apiece.errors import BudgetError, InputError
 from apiece.jobs import job_from_dict, read_job
 

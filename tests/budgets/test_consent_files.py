@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from apiece._types import Json
-from apiece.budgets import ConsentMapping, ConsentRecords, Standing, read_consents
+from apiece.budgets import ConsentMapping, read_consents
 from apiece.budgets.consent_files import _consent
-from apiece.budgets.consents import ALWAYS, Rule, find_permitting
+from apiece.budgets.consents import ALWAYS, ConsentRecords, Rule, Standing, find_permitting
 from apiece.errors import DataError, InputError
 
 DAY = date(2026, 5, 1)

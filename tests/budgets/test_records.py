@@ -57,9 +57,7 @@ def test_from_groups_shares_and_counts() -> None:
     assert by_share.groups.records.sum() == 101
     by_count = Budgets.from_groups([("s", 1, 30), ("w", 3, 70)], 100, 1e-5)
     assert by_count.groups.records.tolist() == [30, 70]
-    shuffled = Budgets.from_groups(
-        [("s", 1, 0.5), ("w", 3, 0.5)], 100, 1e-5, generator=np.random.default_rng(0)
-    )
+    shuffled = Budgets.from_groups([("s", 1, 0.5), ("w", 3, 0.5)], 100, 1e-5, seed=0)
     assert shuffled.groups.records.tolist() == [50, 50]
     assert (np.diff(shuffled.epsilon) != 0).sum() > 1
 

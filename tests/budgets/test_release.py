@@ -1,7 +1,6 @@
 """Populations of the papers, and the private histogram from which a plan is made."""
 
 import math
-import random
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
@@ -10,8 +9,8 @@ import numpy as np
 import pytest
 
 from apiece.assignment import Scale, assign
-from apiece.budgets import BudgetHistogram, Budgets, release, release_histogram
-from apiece.budgets.release import gaussian_variance
+from apiece.budgets import Budgets, release, release_histogram
+from apiece.budgets.release import BudgetHistogram, gaussian_variance
 from apiece.errors import BudgetError, InfeasibleError, InputError
 
 
@@ -131,10 +130,9 @@ def test_a_plan_of_released_counts_may_have_nobody() -> None:
 def test_levels_that_vanish_send_records_down() -> None:
     """A level whose released count is not positive has no group: its records go lower."""
     budgets = Budgets([1.0] * 400 + [5.0], 1e-5)
-    below = random.Random(3).randrange
-    for _ in range(20):
+    for seed in range(20):
         histogram = release_histogram(
-            budgets, [1.0, 5.0], level_delta=1e-5, epsilon=1.0, noise="laplace", below=below
+            budgets, [1.0, 5.0], level_delta=1e-5, epsilon=1.0, noise="laplace", seed=seed
         )
         place = histogram.place(budgets)
         asked = histogram.budgets().groups.epsilon
@@ -185,9 +183,8 @@ def people(generator: np.random.Generator, size: int) -> dict[str, np.ndarray]:
 
 def released(columns: dict[str, Any], seed: int, **options: Any) -> Any:
     """What an analyst sees: the histogram, or the error's type and text."""
-    below = random.Random(seed).randrange
     try:
-        return release_histogram(Budgets(**columns), below=below, **options)
+        return release_histogram(Budgets(**columns), seed=seed, **options)
     except Exception as error:
         return type(error), str(error)
 

@@ -11,6 +11,7 @@ import pytest
 from apiece import audit
 from apiece.assignment import assign
 from apiece.audit.anytime import Watched
+from apiece.audit.splits import biregular
 from apiece.budgets import Budgets
 from apiece.cli import run as main
 from apiece.cli.audit import _find_kind
@@ -43,7 +44,7 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         folder / "nan_canaries", index=False, na_rep="nan"
     )
     groups = np.repeat(["a", "b"], 4)
-    split = audit.biregular(8, np.repeat([0, 1], 4), generator=np.random.default_rng(0))
+    split = biregular(8, np.repeat([0, 1], 4), generator=np.random.default_rng(0))
     lopsided = np.roll(split, 2, axis=1)
     for name, included, phi in (
         ("few_models", split[:4], 0.0),

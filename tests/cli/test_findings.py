@@ -11,6 +11,7 @@ import torch
 
 from apiece import audit
 from apiece.audit.records import ShadowScores
+from apiece.audit.splits import biregular
 from apiece.cli import run as main
 from apiece.cli.audit import command as audit_command
 
@@ -183,7 +184,7 @@ def test_torch_model(tmp_path: Path) -> None:
 
 def test_shadows(tmp_path: Path) -> None:
     generator = np.random.default_rng(2)
-    split = audit.biregular(16, np.arange(60) % 2, generator=generator)
+    split = biregular(16, np.arange(60) % 2, generator=generator)
     groups = np.where(np.arange(60) % 2, "weak", "strict")
     confidences = generator.normal(size=split.shape) + split * np.where(groups == "weak", 3.0, 0.0)
     ShadowScores(np.arange(60), groups, split, confidences).save(tmp_path / "s.npz")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from apiece.accounting import gaussian_of_bounded_range, gaussian_of_laplace, gaussian_of_pure
+from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace, gaussian_of_pure
 from apiece.cli import run
 from apiece.ledger import Ledger
 

@@ -350,7 +350,8 @@ def test_a_faulty_record_changes_nothing_for_others(tmp_path: Path) -> None:
     """With one record faulty, the model is the one of a run in which it cannot contribute."""
     import torch
 
-    from apiece.jobs import Prepared, job_from_dict, prepare, run
+    from apiece.jobs import job_from_dict, prepare, run
+    from apiece.jobs.prepared import Prepared
 
     (tmp_path / "schema.toml").write_text(SCHEMA)
     people().to_csv(tmp_path / "people.csv", index=False)
@@ -443,7 +444,8 @@ def test_a_release_goes_on_with_the_same_people_and_no_others(
 ) -> None:
     """Its split was drawn by the operating system, and is drawn again as it was."""
     from apiece.cli.train import make_job
-    from apiece.jobs import prepare, prepare_again, run
+    from apiece.jobs import prepare, run
+    from apiece.jobs.prepared import prepare_again
 
     table()
     settings = {"source": str(tmp_path / "people.csv"), "label": "answer", "epsilon": "budget"}

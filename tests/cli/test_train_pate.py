@@ -15,7 +15,8 @@ import pytest
 
 from apiece import report
 from apiece.errors import DataError, StateError
-from apiece.jobs import Prepared, Run, load_model, prepare, prepare_again, read_job, run
+from apiece.jobs import Run, load_model, prepare, read_job, run
+from apiece.jobs.prepared import Prepared, prepare_again
 from apiece.ledger import Ledger
 from apiece.pate import teaching
 from apiece.pate.teaching import deal_rows

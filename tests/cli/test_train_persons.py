@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 from apiece.errors import StateError
-from apiece.jobs import Run, load_model, prepare_again, read_job, run
+from apiece.jobs import Run, load_model, read_job, run
 from apiece.jobs.people import read_people
+from apiece.jobs.prepared import prepare_again
 from apiece.plan import Plan
 from sample_tables import AGE_AND_ANSWER as SCHEMA
 

@@ -10,7 +10,7 @@ import pytest
 
 from apiece import cli
 from apiece.accounting.choose import METHODS
-from apiece.assignment import STRATEGIES
+from apiece.assignment.front import STRATEGIES
 
 # What several commands share, and in which words; a flag of one command alone is not listed.
 WORDS = {

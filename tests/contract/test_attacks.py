@@ -29,7 +29,7 @@ def test_published_advantages() -> None:
             steps=1953,
             expected_batch_size=12.8,
             clip_norm=1.0,
-            generator=np.random.default_rng(0),
+            seed=0,
         )
         found |= {row.label: float(row.advantage.upper) for row in rows}
     published = {"as asked": 0.15, "20% ask 2": 0.17, "80% ask 2": 0.31, "20% ask 32": 0.06}
@@ -87,7 +87,7 @@ def test_collusion_can_also_raise_budgets_and_shelters_the_target() -> None:
         epsilons=[40.0],
         shares=[0.5],
         strategy="sample",
-        generator=np.random.default_rng(0),
+        seed=0,
         **RUN,  # type: ignore[arg-type]
     )
     assert found[1].advantage.upper < found[0].advantage.upper
@@ -106,7 +106,7 @@ def test_attack_bad_input() -> None:
             1003,
             epsilons=[1],
             shares=[1.5],
-            generator=np.random.default_rng(0),
+            seed=0,
             **settings,  # type: ignore[arg-type]
         )
     with pytest.raises(DataError, match="1 record"):
@@ -166,7 +166,7 @@ def test_those_with_most_to_withhold_collude_first() -> None:
     rows = contract.collusion(budgets, 0, **run)  # type: ignore[arg-type]
     assert rows[1].plan.budget_groups.records.tolist() == [70, 30]
     assert rows[1].changed == 20
-    drawn = contract.collusion(budgets, 0, generator=np.random.default_rng(0), **run)  # type: ignore[arg-type]
+    drawn = contract.collusion(budgets, 0, seed=0, **run)  # type: ignore[arg-type]
     assert 30 < drawn[1].plan.budget_groups.records[1] < 50
 
 

@@ -9,8 +9,8 @@ from scipy.optimize import linprog
 from scipy.stats import norm
 
 from apiece.accounting import privacy_curve
-from apiece.contract import explain, promised_curve
-from apiece.contract.explain import count_cases, count_up
+from apiece.contract import explain
+from apiece.contract.explain import count_cases, count_up, promised_curve
 from apiece.mechanisms import Finite, Gaussian
 
 BUDGETS = [

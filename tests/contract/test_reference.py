@@ -30,7 +30,8 @@ from apiece.assignment import (
 from apiece.budgets import Budgets
 from apiece.errors import ApieceError, InputError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
-from apiece.plan import Plan, Reference, Schedule, verification
+from apiece.plan import Plan, Schedule, verification
+from apiece.plan.parts import Reference
 from apiece.plan.verification import compute_excess
 
 SIZE, HONEST, VICTIM, DELTA = 500, 25, 4.0, 1e-6

@@ -2,8 +2,9 @@
 
 import pytest
 
-from apiece.datasets import PACKAGED, Categorical, Numeric, Schema, Skip, load
+from apiece.datasets import Categorical, Numeric, Schema, Skip, load
 from apiece.datasets import packaged_schema as packaged
+from apiece.datasets.packaged import PACKAGED
 from apiece.datasets.schema import Column, lint
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apiece.datasets import PACKAGED, Categorical, Numeric, load, packaged_schema
+from apiece.datasets import Categorical, Numeric, load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
-from apiece.datasets.packaged import match_packaged
+from apiece.datasets.packaged import PACKAGED, match_packaged
 from apiece.errors import OptionError
 
 DATA = Path(__file__).parents[2] / "src" / "apiece" / "datasets" / "data"

@@ -5,15 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from apiece.datasets import (
-    PACKAGED,
-    Categorical,
-    Numeric,
-    Schema,
-    Skip,
-    packaged_schema,
-    read_schema,
-)
+from apiece.datasets import Categorical, Numeric, Schema, Skip, packaged_schema, read_schema
+from apiece.datasets.packaged import PACKAGED
 from apiece.datasets.schema import Column
 from apiece.errors import DataError
 

@@ -24,7 +24,8 @@ import torch
 from torch import nn
 
 from apiece.budgets import Budgets
-from apiece.plan import Plan, Schedule, Stage
+from apiece.plan import Plan, Schedule
+from apiece.plan.parts import Stage
 from apiece.training import Trainer
 
 SAVE_EVERY = 7

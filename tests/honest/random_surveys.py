@@ -98,8 +98,7 @@ class Survey:
         """Yield each question whose answer is not pandas', with both."""
         rng = random.Random(self.seed + 1)
         table = register(self.source(folder), self.schema)
-        bits = random.Random(self.seed).getrandbits
-        session = Session(table, self.schema, bits=bits)
+        session = Session(table, self.schema, seed=self.seed)
         for _ in range(questions):
             question = random_question(rng, self)
             reason = compare(session, self, question)

@@ -41,9 +41,10 @@ from apiece.filters import Costs
 from apiece.ledger import LedgerFilter
 from apiece.pate import Lessons, plan_votes, teach
 from apiece.plan import BoundPlan
-from apiece.sensitivity import Query, exhaustion, loss_shares, partial_sensitivity
+from apiece.sensitivity import Expression, exhaustion, loss_shares, partial_sensitivity
 from apiece.sklearn import Numeric, PrivateClassifier, PrivateImageClassifier, PrivateRegressor
-from apiece.training import FilteredTrainer, StackedMlp
+from apiece.training import FilteredTrainer
+from apiece.training.stacked import StackedMlp
 from tests.sample_estimators import classifier, features
 from tests.sample_estimators import people as table_of_people
 
@@ -224,7 +225,7 @@ def job(**given: Any) -> ShadowJob:
 @cache
 def partial() -> Any:
     table = pd.DataFrame({"a": np.linspace(0.1, 1, N), "b": 0.5}, index=BY_NAME)
-    return partial_sensitivity(Query("a**2 + b", {"a": (0, 1), "b": (0, 1)}), table)
+    return partial_sensitivity(Expression("a**2 + b", {"a": (0, 1), "b": (0, 1)}), table)
 
 
 @cache
@@ -498,7 +499,7 @@ TABLE = [
         SCORES,
         BY_NAME,
         lambda v: partial_sensitivity(
-            Query("a**2 + b", {"a": (0, 1), "b": (0, 1)}), {"a": named(ONES), "b": v}
+            Expression("a**2 + b", {"a": (0, 1), "b": (0, 1)}), {"a": named(ONES), "b": v}
         ),
     ),
 ]

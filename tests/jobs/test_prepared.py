@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from apiece.errors import BudgetError, DataError, StateError, UnsupportedError
-from apiece.jobs import prepare, prepare_again
+from apiece.jobs import prepare
+from apiece.jobs.prepared import prepare_again
 
 from .small import job
 

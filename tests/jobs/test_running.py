@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from apiece.errors import DataError, InputError
-from apiece.jobs import Prepared, Run, load_model, prepare, prepare_again, run, running
+from apiece.jobs import Run, load_model, prepare, run, running
+from apiece.jobs.prepared import Prepared, prepare_again
 from apiece.ledger import Ledger
 
 from .small import SIZE, job

@@ -23,7 +23,7 @@ DATA = {
 
 
 def test_the_network_says_what_the_stack_of_one_says() -> None:
-    from apiece.training import StackedMlp
+    from apiece.training.stacked import StackedMlp
 
     inputs, targets = people()
     records = Examples(inputs.numpy(), targets.numpy())

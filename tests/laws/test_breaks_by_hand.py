@@ -19,7 +19,8 @@ from apiece.budgets import ConsentMapping, Units, consent_files, read_consents
 from apiece.jobs import results, running, trained
 from apiece.mechanisms import Allocated, Composed, Gaussian, Mechanism, Repeated, Runs
 from apiece.mechanisms import allocated as blocks
-from apiece.plan import Stage, parts
+from apiece.plan import parts
+from apiece.plan.parts import Stage
 from apiece.reporting import sections
 from apiece.training.batches import AllocatedSampler
 from apiece.training.sums import Brought, choose_rows

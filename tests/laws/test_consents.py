@@ -6,7 +6,6 @@ record itself allowed: with its own ε at its own δ, and with the baseline of i
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -28,15 +27,9 @@ from apiece.assignment import (
     assign,
     assign_levels,
 )
-from apiece.budgets import (
-    BudgetGroups,
-    BudgetHistogram,
-    BudgetLevels,
-    Budgets,
-    release,
-    release_histogram,
-)
+from apiece.budgets import BudgetGroups, BudgetLevels, Budgets, release, release_histogram
 from apiece.budgets.records import Consents
+from apiece.budgets.release import BudgetHistogram
 from apiece.errors import ApieceError, InputError
 from apiece.pate import plan_votes
 from apiece.plan import BoundPlan, Plan, model, verification
@@ -67,7 +60,7 @@ def from_a_histogram(
     level_excess = None if counted.excess is None else [0.0, 0.3, 1.0]
     histogram = release_histogram(
         counted, [0.5, 1.0, 4.0], level_delta=[1e-6, 1e-5, 1e-6], level_excess=level_excess,
-        epsilon=50.0, noise="laplace", below=random.Random(0).randrange,
+        epsilon=50.0, noise="laplace", seed=0,
     )  # fmt: skip
     plan = assign(
         histogram.budgets(), strategy or Sample(), **(SETTINGS | {"expected_batch_size": 2.0})

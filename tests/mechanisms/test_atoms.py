@@ -7,8 +7,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from apiece.mechanisms import Atoms, DiscreteGaussian, DiscreteLaplace, Finite
-from apiece.mechanisms.atoms import behind_coin
+from apiece.mechanisms import DiscreteGaussian, DiscreteLaplace, Finite
+from apiece.mechanisms.atoms import Atoms, behind_coin
 
 
 def hockey_stick(atoms: Atoms, epsilon: float) -> float:

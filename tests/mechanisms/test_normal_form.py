@@ -5,8 +5,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apiece.mechanisms import Composed, Finite, Gaussian, Mechanism, Repeated, Sampled, flatten
-from apiece.mechanisms.algebra import atoms_of
+from apiece.mechanisms import Composed, Finite, Gaussian, Mechanism, Repeated, Sampled
+from apiece.mechanisms.algebra import atoms_of, flatten
 
 from .random_trees import laws, mechanisms
 

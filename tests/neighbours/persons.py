@@ -11,7 +11,8 @@ import torch
 
 from apiece import Budgets
 from apiece.errors import InputError
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training import Trainer
 from apiece.training.clipping.records import select
 

@@ -18,10 +18,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from apiece import Budgets, Sample, assign
 from apiece.filters import GaussianFilter
-from apiece.training import FilteredTrainer, Trainer, add_noise, clip_and_sum
+from apiece.training import FilteredTrainer, Trainer, clip_and_sum
 from apiece.training.clipping import sequences
 from apiece.training.clipping.contributions import Products
-from apiece.training.randomness import ChaCha20Stream
+from apiece.training.randomness import ChaCha20Stream, noisy_mean
 from apiece.training.stacked import SUMS
 from tests.training.stacks import MLP, loop_sum, mlp_module
 
@@ -272,7 +272,7 @@ def test_a_release_draws_noise_of_the_right_size():
     model = nn.Linear(1, size, bias=False).to(DEVICE)
     x, y = torch.zeros(4, 1, device=DEVICE), torch.zeros(4, device=DEVICE)
     clipped = clip_and_sum(model, lambda out, y: out.sum(1) * 0 + y, x, y, 1.0)
-    noised = flat(add_noise(clipped, stddev, generator=ChaCha20Stream(bytes(32)))).cpu()
+    noised = flat(noisy_mean(clipped, stddev, 1.0, generator=ChaCha20Stream(bytes(32)))).cpu()
     error = stddev / (2 * size) ** 0.5
     assert abs(float(noised.std()) - stddev) < 5 * error
     assert abs(float(noised.mean())) < 5 * stddev / size**0.5

@@ -9,7 +9,8 @@ import pytest
 
 from apiece._types import Integers
 from apiece.errors import StateError
-from apiece.pate import Noise, VotePlan
+from apiece.pate import Noise
+from apiece.pate.planning import VotePlan
 from apiece.pate.teaching import NONE, KeptAnswers, ask
 
 from .test_planning import with_own_phases

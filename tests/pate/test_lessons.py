@@ -7,8 +7,8 @@ import torch
 from apiece.errors import DataError, InputError
 from apiece.pate import Lessons
 from apiece.pate.teaching import Shares, learn, predict_classes, require_classes
-from apiece.training import StackedMlp
 from apiece.training.randomness import Streams
+from apiece.training.stacked import StackedMlp
 
 from .worlds import MODEL, people, public
 

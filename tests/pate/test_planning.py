@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from apiece import contract
 from apiece.budgets import Budgets
 from apiece.errors import InfeasibleError, InputError
-from apiece.pate import Noise, Upsample, VotePlan, plan_votes
+from apiece.pate import Noise, Upsample, plan_votes
+from apiece.pate.planning import VotePlan
 from apiece.pate.strategies import VOTERS, Seats
 from apiece.pate.teaching import deal_rows, require_dealt
 

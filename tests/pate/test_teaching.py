@@ -10,7 +10,8 @@ import torch
 
 from apiece._types import Integers
 from apiece.errors import DataError, InputError, VerificationError
-from apiece.pate import Lessons, Upsample, VotePlan, plan_votes, teach, teaching
+from apiece.pate import Lessons, Upsample, plan_votes, teach, teaching
+from apiece.pate.planning import VotePlan
 from apiece.pate.strategies import Seats, Voters
 from apiece.pate.teaching import NONE, Shares, count_votes, deal_rows, predict_classes
 

@@ -9,8 +9,7 @@ from apiece import Budgets
 from apiece.errors import DataError, VerificationError
 from apiece.pate import plan_votes, teach
 from apiece.pate.teaching import Lessons, count_votes
-from apiece.training import StackedMlp
-from apiece.training.stacked import StackedModule
+from apiece.training.stacked import StackedMlp, StackedModule
 
 WEIGHTS = np.ones(3)
 

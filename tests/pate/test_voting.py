@@ -6,7 +6,7 @@ import pytest
 from apiece.pate import Noise
 from apiece.pate.strategies import GRID
 from apiece.pate.teaching import NONE, answer_questions, count_votes
-from apiece.training import ChaCha20Stream
+from apiece.training.randomness import ChaCha20Stream
 
 
 def stream(number: int = 0) -> ChaCha20Stream:

@@ -8,9 +8,10 @@ import torch
 from scipy.stats import norm
 
 from apiece.budgets import Budgets
-from apiece.pate import VotePlan, plan_votes
+from apiece.pate import plan_votes
+from apiece.pate.planning import VotePlan
 from apiece.pate.strategies import Voters
-from apiece.training import StackedMlp
+from apiece.training.stacked import StackedMlp
 
 MODEL = StackedMlp((4, 3))
 CLASSES = 3

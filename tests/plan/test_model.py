@@ -12,7 +12,6 @@ from apiece.assignment import (
     Allocate,
     Hybrid,
     JorgensenSampling,
-    Request,
     Rounds,
     Sample,
     Scale,
@@ -22,11 +21,13 @@ from apiece.assignment import (
     Uniform,
     assign,
 )
+from apiece.assignment.request import Request
 from apiece.budgets import Budgets
 from apiece.errors import BudgetError, InputError, VerificationError
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
-from apiece.plan import BoundPlan, Plan, Stage
-from apiece.training import poisson_batches
+from apiece.plan import BoundPlan, Plan
+from apiece.plan.parts import Stage
+from apiece.training.batches import OneStream, draw_batches
 
 BUDGETS = Budgets.from_groups([("strict", 1.0, 0.4), ("weak", 3.0, 0.6)], 1000, 1e-5)
 
@@ -299,7 +300,7 @@ def test_a_plan_that_is_not_bound_says_how_to_bind_it() -> None:
     with pytest.raises(InputError, match=r"use plan\.bind\(budgets\)"):
         BoundPlan.of(bound.public())
     with pytest.raises(InputError, match=r"use plan\.bind\(budgets\)"):
-        next(poisson_batches(Plan.from_json(bound.to_json()), generator=np.random.default_rng(0)))
+        next(draw_batches(Plan.from_json(bound.to_json()), OneStream(np.random.default_rng(0))))
 
 
 def test_renamed_takes_one_name_a_group(plan: Plan) -> None:

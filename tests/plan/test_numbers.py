@@ -9,7 +9,8 @@ from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.errors import InputError
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 
 BUDGETS = Budgets([1.0] * 60 + [3.0] * 40, 1e-5)
 PLAN: Plan = assign(BUDGETS, "scale", steps=8, expected_batch_size=20, clip_norm=1.0).public()

@@ -4,7 +4,7 @@ import pytest
 
 from apiece.errors import InputError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
-from apiece.plan import Reference
+from apiece.plan.parts import Reference
 
 
 def test_its_mechanism_with_a_noise() -> None:

@@ -31,7 +31,8 @@ from apiece.assignment import (
 )
 from apiece.budgets import Budgets
 from apiece.errors import ApieceError, DataError, InputError, VerificationError
-from apiece.plan import BoundPlan, Plan, Reference, serial
+from apiece.plan import BoundPlan, Plan, serial
+from apiece.plan.parts import Reference
 from apiece.plan.serial import Claims
 from apiece.training import Trainer
 

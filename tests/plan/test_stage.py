@@ -5,7 +5,7 @@ import pytest
 
 from apiece.errors import InputError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
-from apiece.plan import Stage
+from apiece.plan.parts import Stage
 
 RATES, CLIPS = np.array([0.0, 0.5, 1.0]), np.array([1.0, 2.0, 4.0])
 

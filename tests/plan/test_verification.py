@@ -11,9 +11,9 @@ from apiece.accounting import privacy_curve
 from apiece.assignment import JorgensenSampling, Sample, Scale, Uniform, assign
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InputError, VerificationError
-from apiece.plan import BoundPlan, Plan, Stage, Verification
-from apiece.plan.parts import sampled_steps
-from apiece.plan.verification import compute_spending, find_limits
+from apiece.plan import BoundPlan, Plan
+from apiece.plan.parts import Stage, sampled_steps
+from apiece.plan.verification import Verification, compute_spending, find_limits
 
 SETTINGS = {"steps": 3, "expected_batch_size": 10, "clip_norm": 1.0}
 

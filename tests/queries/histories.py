@@ -27,9 +27,10 @@ from sqlalchemy import event
 
 from apiece.errors import ApieceError
 from apiece.ledger import Ledger
-from apiece.queries import Schema, Session, Table, register, schema, session
+from apiece.queries import Schema, Session, register, schema, session
 from apiece.queries.noise import BITS
 from apiece.queries.question import Question
+from apiece.queries.table import Table
 
 VICTIM = "v"
 OTHERS = tuple(f"p{i}" for i in range(8))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ SCHEMA = Schema("id", bounds=BOUNDS, groups=GROUPS, rows_per_person=1)
 
 
 def ask(source: Any, query: str, schema: Schema = SCHEMA, **more: Any) -> list[dict[str, Any]]:
-    session = Session(source, schema, bits=random.Random(0).getrandbits, **more)
+    session = Session(source, schema, seed=0, **more)
     epsilon = NOISELESS if "ledger" not in more else AFFORDABLE
     return session.ask(query, epsilon=epsilon, delta=0.5).groups
 
@@ -234,7 +233,7 @@ def test_ids_with_odd_characters_are_nobody(tmp_path: Path) -> None:
     schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=5)
     ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
     ledger.enroll(["a", "b"], 900.0, 0.5)
-    session = Session(frame, schema, ledger, bits=random.Random(0).getrandbits)
+    session = Session(frame, schema, ledger, seed=0)
     assert round(session.ask("sum(x)", epsilon=800.0, delta=0.5).groups[0]["estimate"], 1) == 2
     spent = ledger.spent(["a", "b"])
     assert spent[0] == spent[1] > 0
@@ -249,7 +248,7 @@ def test_text_becomes_a_number_in_a_ledger_in_one_way(ids: list[str], tmp_path: 
         frame,
         Schema("id", bounds={"x": (0, 1)}, rows_per_person=1),
         ledger,
-        bits=random.Random(0).getrandbits,
+        seed=0,
     )
     assert round(session.ask("sum(x)", epsilon=800.0, delta=0.5).groups[0]["estimate"], 1) == 1
 

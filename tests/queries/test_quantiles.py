@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apiece.accounting import gaussian_of_bounded_range
+from apiece.accounting.slack import gaussian_of_bounded_range
 from apiece.queries import quantiles
 from apiece.queries.grammar import parse
 from apiece.queries.quantiles import Grid, Law, Segment

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece.accounting import gaussian_of_bounded_range, gaussian_of_laplace
+from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.queries import Schema, Session, quantiles, query_cost, register
@@ -142,7 +141,7 @@ def test_noise_of_persons_by_group_is_as_wide_as_the_promise_needs(delta: float)
     """The error of 50 groups: √50 of one group's where it is Gaussian, 50 where it is Laplace."""
     schema = Schema("p", groups={"g": [*map(str, range(50))]}, rows_per_person=50)
     frame = pd.DataFrame({"p": np.arange(100), "g": np.arange(100) % 50})
-    session = Session(frame.astype(str), schema, bits=random.Random(1).getrandbits)
+    session = Session(frame.astype(str), schema, seed=1)
     errors = [
         group["estimate"] - 2
         for _ in range(40)

@@ -1,18 +1,19 @@
 """Private queries: right on average, intervals that cover, charges that are each person's own."""
 
-import random
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from apiece.accounting import gaussian_of_bounded_range, gaussian_of_laplace, privacy_curve
+from apiece.accounting import privacy_curve
+from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace
 from apiece.errors import DataError, InputError, StateError
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.mechanisms import Laplace
-from apiece.queries import Schema, Session, Table, query_cost, register
+from apiece.queries import Schema, Session, query_cost, register
+from apiece.queries.table import Table
 
 N = 4000
 
@@ -40,7 +41,7 @@ SCHEMA = Schema(
 
 
 def session(people: object, seed: int = 0, schema: Schema = SCHEMA, **more: object) -> Session:
-    return Session(people, schema, bits=random.Random(seed).getrandbits, **more)  # type: ignore[arg-type]
+    return Session(people, schema, seed=seed, **more)  # type: ignore[arg-type]
 
 
 def truth(people: pd.DataFrame, aggregate: str) -> list[float]:

@@ -222,7 +222,7 @@ def test_answers_and_charges_are_those_of_duckdb(session: Any, tmp_path: Path) -
     for number, table in enumerate((here, there)):
         ledger = Ledger.open(f"sqlite:///{tmp_path}/{number}.db")
         ledger.enroll(ids, rng_epsilons(len(ids)), 1e-6)
-        asking = Session(table, SCHEMA, ledger, bits=random.Random(1).getrandbits)
+        asking = Session(table, SCHEMA, ledger, seed=1)
         answers.append(
             [
                 asking.ask(text, epsilon=0.4, delta=1e-6, analysis_id=text).groups

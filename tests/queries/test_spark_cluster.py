@@ -149,7 +149,7 @@ def test_an_executor_killed_in_mid_query_charges_nobody_twice(
         ledger = Ledger.open(f"sqlite:///{tmp_path}/{number}.db")
         ledger.enroll(ids, np.where(np.arange(len(ids)) % 2, 0.1, 2.0), 1e-6)
         for _ in range(2):
-            asking = Session(table, SCHEMA, ledger, bits=random.Random(1).getrandbits)
+            asking = Session(table, SCHEMA, ledger, seed=1)
             answer = asking.ask("count()", epsilon=0.4, delta=1e-6, analysis_id="q").groups
             kinds = [entry.kind for entry in ledger.history()]
             found.append((answer, ledger.spent(ids).tolist(), kinds, ledger.verify().ok))

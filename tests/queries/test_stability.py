@@ -22,10 +22,11 @@ from random_worlds import COLUMNS, HEADER, SCHEMA, UNCLEAR, query, world
 
 from apiece.errors import ApieceError, DataError
 from apiece.ledger.scopes import Policy
-from apiece.queries import Session, Table, reading, register, scan, session
+from apiece.queries import Session, reading, register, scan, session
 from apiece.queries.grammar import parse
 from apiece.queries.question import resolve
 from apiece.queries.scan import DUCKDB, Scan
+from apiece.queries.table import Table
 
 GRID = 2.0**-20
 Shares = dict[str, dict[int, tuple[int, ...]]]
@@ -68,7 +69,7 @@ def shares(found: Table, text: str) -> Shares:
 def answer(found: Table, text: str, ledger: Everyone) -> str:
     """What the analyst gets, without noise: the answer or the error, as text."""
     try:
-        asking = Session(found, SCHEMA, ledger, bits=random.Random(0).getrandbits)  # type: ignore[arg-type]
+        asking = Session(found, SCHEMA, ledger, seed=0)  # type: ignore[arg-type]
         return repr(asking.ask(text, epsilon=1.0, delta=1e-6, analysis_id="a").groups)
     except ApieceError as error:
         return f"{type(error).__name__}: {error}"

@@ -27,13 +27,14 @@ from apiece import Budgets, assign
 from apiece.cli import run
 from apiece.errors import AnalysisError, ApieceError, InputError
 from apiece.ledger import Ledger, LedgerFilter, reserve_plan
-from apiece.queries import Schema, Session, Table, register, session
+from apiece.queries import Schema, Session, register, session
 from apiece.queries.estimates import estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import draw_rounded_gaussians
 from apiece.queries.quantiles import Grid, Segment, describe_group
 from apiece.queries.question import resolve
 from apiece.queries.schema import LARGEST
+from apiece.queries.table import Table
 
 SIZE = 30
 SCHEMA = Schema("id", bounds={"age": (0, 100)}, groups={"dx": ["flu", "HIV"]}, rows_per_person=1)
@@ -171,12 +172,11 @@ def test_who_is_enrolled_since_the_interruption_shows_in_nothing(tmp_path: Path)
         ledger = Ledger.open(f"sqlite:///{tmp_path}/{diagnosis}.db")
         ids = [f"p{i}" for i in range(SIZE)]
         ledger.enroll([i for i in ids if i != "p7"], 3.0, 1e-6)
-        noise = random.Random(5).getrandbits
-        asking = Session(people(diagnosis), SCHEMA, ledger, bits=noise)
+        asking = Session(people(diagnosis), SCHEMA, ledger, seed=5)
         interrupted("count() by dx")(asking, ledger)
         ledger.enroll(["p7"], 3.0, 1e-6)
         said: list[str] = []
-        asking = Session(asking.source, SCHEMA, ledger, bits=noise, log=said.append)
+        asking = Session(asking.source, SCHEMA, ledger, seed=6, log=said.append)
         seen.append(asking.ask("count() by dx", analysis_id="a", **COST))
         assert any("1 of 30 people have no budget" in line for line in said) == bool(diagnosis)
         assert ledger.spent(["p7"]).tolist() == [0.0]
@@ -188,9 +188,9 @@ def test_whoever_comes_second_is_answered_with_what_was_first(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other asks all of it while this one scans, or when this one has charged already."""
-    asking, ledger = made(tmp_path, "flu", bits=random.Random(1).getrandbits)
+    asking, ledger = made(tmp_path, "flu", seed=1)
     url = f"sqlite:///{tmp_path}/flu.db"
-    other = Session(people("flu"), SCHEMA, Ledger.open(url), bits=random.Random(2).getrandbits)
+    other = Session(people("flu"), SCHEMA, Ledger.open(url), seed=2)
     answers, once = [], iter([True])
     where, name = {
         "norms": (session, "find_accounts"),

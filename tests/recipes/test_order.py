@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from apiece.errors import InputError
-from apiece.recipes import loss_ordered_weights
+from apiece.recipes.recipe import loss_ordered_weights
 
 
 def weighted(losses: np.ndarray, norms: np.ndarray, gradients: np.ndarray, how: str) -> np.ndarray:

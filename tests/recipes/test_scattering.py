@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from apiece.errors import InputError
-from apiece.recipes import Scattering
+from apiece.recipes.scattering import Scattering
 
 # Of kymatio 0.3.0 (ScatteringTorch2D, two orders) at one place of the images that `image` draws.
 REFERENCE = json.loads(Path(__file__).with_name("scattering.json").read_text())

@@ -24,8 +24,8 @@ from apiece.mechanisms import (
     Mechanism,
     Repeated,
     Sampled,
-    flatten,
 )
+from apiece.mechanisms.algebra import flatten
 from tests.laws.test_accountants import few_steps
 from tests.mechanisms.test_mixture import exact as exact_mixture
 from tests.mechanisms.test_mixture import some_steps

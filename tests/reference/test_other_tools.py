@@ -42,7 +42,8 @@ from apiece.mechanisms import (
     Repeated,
     Sampled,
 )
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.queries.noise import BITS, draw_rounded_gaussians, draw_rounded_laplaces
 
 TIGHT = 0.01  # how far above their bound from above ours may be, by their grid and ours

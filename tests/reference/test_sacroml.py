@@ -6,7 +6,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from apiece.audit import ShadowScores, biregular, lira
+from apiece.audit import ShadowScores, lira
+from apiece.audit.splits import biregular
 
 
 @pytest.fixture

@@ -26,7 +26,8 @@ from apiece.pate.teaching import Lessons
 from apiece.queries import Schema, Session
 from apiece.reporting import report
 from apiece.sklearn import Categorical, Numeric, PrivateClassifier
-from apiece.training import FilteredTrainer, StackedMlp, Trainer
+from apiece.training import FilteredTrainer, Trainer
+from apiece.training.stacked import StackedMlp
 
 from .tape import Leak
 
@@ -270,8 +271,7 @@ def asked(text: str, epsilon: float = 1.0) -> World:
             for i in range(40)
         ]
         table = pd.DataFrame([*others, *rows], columns=["id", "x", "city"], dtype=object)
-        bits = random.Random(7)
-        session = Session(table, schema, bits=bits.getrandbits)
+        session = Session(table, schema, seed=7)
         found = session.ask(text, epsilon=epsilon, delta=0 if "median" in text else 1e-3,
                             analysis_id="a").to_dict()  # fmt: skip
         reach = 1 / found["noise_multiplier"] if found.get("noise_multiplier") else epsilon

@@ -7,7 +7,13 @@ import pytest
 
 from apiece.errors import DataError, InputError, OptionError
 from apiece.filters import GaussianFilter
-from apiece.sensitivity import Query, exhaustion, individual_rdp, loss_shares, partial_sensitivity
+from apiece.sensitivity import (
+    Expression,
+    exhaustion,
+    individual_rdp,
+    loss_shares,
+    partial_sensitivity,
+)
 from apiece.sensitivity.partial import UNLIMITED, PartialSensitivity
 
 
@@ -45,7 +51,7 @@ def test_individual_rdp_refuses_what_is_no_loss(s, order, noise):
 
 
 def test_worst_individual_loss_is_the_global_one():
-    query = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)}).mean_of(5)
+    query = Expression("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)}).mean_of(5)
     norms = partial_sensitivity(query, query.design(5000)).norms
     bound = query.lipschitz_constant().bounds.upper
     own = individual_rdp(norms, order=4, noise_stddev=10)

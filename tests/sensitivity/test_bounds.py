@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.errors import OptionError, RangeError
-from apiece.sensitivity import Query
+from apiece.sensitivity import Expression
 from apiece.sensitivity.bounds import make_value_objective, maximise
 
-GOLDEN = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
+GOLDEN = Expression("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
 
 
 def test_golden_value_and_place():
@@ -45,7 +45,7 @@ def test_global_sensitivity_by_relation():
 
 
 def test_add_remove_sensitivity_of_a_negative_query():
-    found = Query("-3 - a", {"a": (0, 1)}).global_sensitivity()
+    found = Expression("-3 - a", {"a": (0, 1)}).global_sensitivity()
     assert found.value == pytest.approx(4)
     assert found.location == {"a": 1.0}
 
@@ -59,7 +59,7 @@ terms = st.sampled_from(
 @given(st.lists(st.tuples(st.integers(-3, 3), terms), min_size=1, max_size=3))
 def test_certified_bound_holds_at_every_sampled_record(weighted):
     text = " + ".join(f"({w})*{t}" for w, t in weighted)
-    query = Query(text, {"a": (-1, 1.5), "b": (-1.3, 1)})
+    query = Expression(text, {"a": (-1, 1.5), "b": (-1.3, 1)})
     found = query.lipschitz_constant()
     sample = query.differentiate(query.design(4000)).norms.max()
     assert found.certified
@@ -81,7 +81,7 @@ def test_where_no_bound_is_proven_it_says_so():
 
 def test_error_functions_and_arctangents_are_certified_too():
     for text, exact in (("erf(a)*2", 4 / math.sqrt(math.pi)), ("atan(2*a) + b", math.sqrt(5))):
-        found = Query(text, {"a": (-2, 1), "b": (-2, 2)}).lipschitz_constant()
+        found = Expression(text, {"a": (-2, 1), "b": (-2, 2)}).lipschitz_constant()
         assert found.certified
         assert found.bounds.lower <= exact <= found.bounds.upper <= exact * (1 + 1e-8)
 
@@ -89,7 +89,7 @@ def test_error_functions_and_arctangents_are_certified_too():
 def test_logistic_maxima_on_a_whole_plane_are_tight():
     ranges = {"a": (-2, 2), "b": (-2, 2), "c": (0, 1)}
     for text in ("1/(1 + exp(c - a - b))", "sigmoid(a + b - c)"):
-        found = Query(text, ranges).lipschitz_constant()
+        found = Expression(text, ranges).lipschitz_constant()
         assert found.bounds.lower <= math.sqrt(3) / 4 <= found.bounds.upper
         assert found.bounds.upper <= math.sqrt(3) / 4 * (1 + 1e-8)
 
@@ -98,7 +98,7 @@ def test_logistic_maxima_on_a_whole_plane_are_tight():
 def test_many_attributes(width):
     names = [f"x{i}" for i in range(width)]
     text = " + ".join(f"{i + 1}*{name}**2" for i, name in enumerate(names))
-    query = Query(text, dict.fromkeys(names, (-1, 1)))
+    query = Expression(text, dict.fromkeys(names, (-1, 1)))
     exact = 2 * math.sqrt(sum((i + 1) ** 2 for i in range(width)))
     assert query.lipschitz_constant().value == pytest.approx(exact)
     assert query.lipschitz_constant().bounds.upper == pytest.approx(exact)
@@ -108,19 +108,19 @@ def test_many_attributes(width):
 
 
 def test_values_past_the_floating_point_range():
-    query = Query("exp(exp(a))", {"a": (0, 700)})
+    query = Expression("exp(exp(a))", {"a": (0, 700)})
     with pytest.raises(RangeError, match="scale"):
         query.lipschitz_constant()
 
 
 def test_constant_query_has_no_sensitivity_to_change():
-    found = Query("3", {"a": (0, 1)})
+    found = Expression("3", {"a": (0, 1)})
     assert found.lipschitz_constant().bounds == (0.0, 0.0)
     assert found.global_sensitivity().bounds.upper == pytest.approx(3)
 
 
 def test_interior_maximum():
-    found = Query("exp(-(a - 0.3)**2 - (b - 0.6)**2)", {"a": (0, 1), "b": (0, 1)})
+    found = Expression("exp(-(a - 0.3)**2 - (b - 0.6)**2)", {"a": (0, 1), "b": (0, 1)})
     best = found.global_sensitivity()
     assert best.bounds.lower <= 1 <= best.bounds.upper <= 1 + 1e-8
     np.testing.assert_allclose([best.location["a"], best.location["b"]], [0.3, 0.6], atol=1e-4)

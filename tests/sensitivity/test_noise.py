@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from apiece.errors import DataError, InputError, OptionError
-from apiece.sensitivity import HeterogeneousNoise, Query, loss_shares, partial_sensitivity
+from apiece.sensitivity import Expression, HeterogeneousNoise, loss_shares, partial_sensitivity
 
 sizes = st.floats(1e-3, 1e3)
 
@@ -153,7 +153,7 @@ def test_unknown_attributes_are_refused():
 
 
 def test_weights_from_partial_sensitivities_at_public_records():
-    query = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
+    query = Expression("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
     shares = dict(loss_shares(partial_sensitivity(query, query.design(512))).ranking("all"))
     noise = HeterogeneousNoise.allocate({"a": 2.0, "b": 3.0}, shares, noise_multiplier=1.0)
     assert shares["b"] > shares["a"]

@@ -52,7 +52,7 @@ def test_any_function_that_differentiates_is_taken_and_nothing_else() -> None:
     found = partial_sensitivity(Doubling(), np.array([0.5]), np.array([1.0]))
     assert (len(found), found.raw.tolist()) == (1, [[1.0, 2.0]])
     for other in ("a**2", None, lambda x: x, np.zeros(3)):
-        with pytest.raises(InputError, match=r"give Query\(expression, \.\.\.\) or ModelLoss"):
+        with pytest.raises(InputError, match=r"give Expression\(expression, \.\.\.\) or ModelLoss"):
             partial_sensitivity(other, np.zeros(1))  # type: ignore[arg-type]
 
 

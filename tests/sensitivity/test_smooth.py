@@ -4,7 +4,7 @@ import pytest
 import sympy
 
 from apiece.errors import ComplexValueError, NotDifferentiableError
-from apiece.sensitivity import Query
+from apiece.sensitivity import Expression
 
 UNIT = {"a": (0, 1), "b": (0, 1)}
 
@@ -28,7 +28,7 @@ UNIT = {"a": (0, 1), "b": (0, 1)}
 )
 def test_kinks_and_poles_are_refused(text, ranges):
     with pytest.raises(NotDifferentiableError) as caught:
-        Query(text, ranges)
+        Expression(text, ranges)
     assert "\n" not in str(caught.value)
 
 
@@ -46,7 +46,7 @@ def test_kinks_and_poles_are_refused(text, ranges):
 )
 def test_complex_values_are_refused(text, ranges):
     with pytest.raises(ComplexValueError) as caught:
-        Query(text, ranges)
+        Expression(text, ranges)
     assert "\n" not in str(caught.value)
 
 
@@ -69,7 +69,7 @@ def test_complex_values_are_refused(text, ranges):
 )
 def test_smooth_within_the_ranges(text, same):
     ranges = {"a": (0.5, 1), "b": (0, 1)}
-    found = Query(text, ranges).expression
+    found = Expression(text, ranges).expression
     if same is not None:
-        assert sympy.simplify(found - Query(same, ranges).expression) == 0
+        assert sympy.simplify(found - Expression(same, ranges).expression) == 0
     assert not found.has(sympy.Abs, sympy.Max, sympy.Min)

@@ -18,7 +18,7 @@ from apiece.errors import (
     RangeError,
     UnsupportedError,
 )
-from apiece.sensitivity import Query, partial_sensitivity
+from apiece.sensitivity import Expression, partial_sensitivity
 
 RANGES = {"a": (0.5, 2), "b": (-1, 1.5)}
 
@@ -57,7 +57,7 @@ def automatic(query, records):
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(expressions())
 def test_symbolic_automatic_and_finite_differences_agree(text):
-    query = Query(text, RANGES)
+    query = Expression(text, RANGES)
     records = query.design(7)
     found = partial_sensitivity(query, records)
     raw, norms = automatic(query, records)
@@ -77,7 +77,7 @@ def test_symbolic_automatic_and_finite_differences_agree(text):
 
 
 def test_matches_the_simplified_symbolic_partial_sensitivities():
-    query = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
+    query = Expression("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
     records = query.design(50)
     found = partial_sensitivity(query, records)
     for j, expression in enumerate(query.partial_sensitivities):
@@ -88,7 +88,7 @@ def test_matches_the_simplified_symbolic_partial_sensitivities():
 
 
 def test_records_as_frame_mapping_or_array_are_the_same():
-    query = Query("a * b", {"a": (0, 1), "b": (0, 1)})
+    query = Expression("a * b", {"a": (0, 1), "b": (0, 1)})
     rows = query.design(5)
     frame = pd.DataFrame(rows, columns=["a", "b"])[["b", "a"]]
     expected = partial_sensitivity(query, rows).raw
@@ -98,7 +98,7 @@ def test_records_as_frame_mapping_or_array_are_the_same():
 
 
 def test_zero_gradient_is_defined_and_flagged():
-    query = Query("a**2 + b**2", {"a": (-1, 1), "b": (-1, 1)})
+    query = Expression("a**2 + b**2", {"a": (-1, 1), "b": (-1, 1)})
     found = partial_sensitivity(query, [[0.0, 0.0], [0.3, 0.4]])
     assert found.zero.tolist() == [True, False]
     assert found.raw[0].tolist() == [0, 0]
@@ -108,7 +108,7 @@ def test_zero_gradient_is_defined_and_flagged():
 
 
 def test_linear_query_has_a_gradient_but_no_partial_sensitivity():
-    found = partial_sensitivity(Query("3*a", {"a": (0, 1)}), [[0.5]])
+    found = partial_sensitivity(Expression("3*a", {"a": (0, 1)}), [[0.5]])
     assert found.norms.tolist() == [3]
     assert found.raw.tolist() == [[0]]
     assert not found.zero.any()
@@ -116,15 +116,15 @@ def test_linear_query_has_a_gradient_but_no_partial_sensitivity():
 
 def test_tiny_and_huge_gradients_neither_under_nor_overflow():
     for scale in (1e-200, 1e200):
-        found = partial_sensitivity(Query(f"{scale}*a**2", {"a": (1, 2)}), [[1.5]])
+        found = partial_sensitivity(Expression(f"{scale}*a**2", {"a": (1, 2)}), [[1.5]])
         np.testing.assert_allclose(found.norms, [3 * scale])
         np.testing.assert_allclose(found.raw, [[2 * scale]])
     with pytest.raises(RangeError, match="floating point range"):
-        partial_sensitivity(Query("exp(a)", {"a": (1, 2000)}), [[1500]])
+        partial_sensitivity(Expression("exp(a)", {"a": (1, 2000)}), [[1500]])
 
 
 def test_chunks_join_seamlessly():
-    query = Query("a**3", {"a": (1, 2)})
+    query = Expression("a**3", {"a": (1, 2)})
     records = query.design(70_000)
     np.testing.assert_allclose(partial_sensitivity(query, records).raw, 6 * records)
 
@@ -136,7 +136,7 @@ def test_chunks_join_seamlessly():
 )
 def test_bad_records_are_refused_without_their_values(records):
     with pytest.raises(DataError) as caught:
-        partial_sensitivity(Query("a", {"a": (0, 1)}), records)
+        partial_sensitivity(Expression("a", {"a": (0, 1)}), records)
     assert "\n" not in str(caught.value)
 
 
@@ -157,51 +157,51 @@ def test_bad_records_are_refused_without_their_values(records):
 )
 def test_unbounded_or_empty_ranges_are_refused(ends):
     with pytest.raises(AttributeRangeError, match="range of 'a'"):
-        Query("a", {"a": ends})
+        Expression("a", {"a": ends})
 
 
 def test_attributes_without_a_range_are_refused():
     with pytest.raises(AttributeRangeError, match=r"'b'.*no range"):
-        Query("a + b", {"a": (0, 1)})
+        Expression("a + b", {"a": (0, 1)})
     with pytest.raises(AttributeRangeError, match=r"'b'.*no range"):
-        Query(sympy.Symbol("b") + 1, {"a": (0, 1)})
+        Expression(sympy.Symbol("b") + 1, {"a": (0, 1)})
     with pytest.raises(AttributeRangeError):
-        Query("1", {})
+        Expression("1", {})
 
 
 def test_sympy_expressions_work_and_unknown_functions_do_not():
     a = sympy.Symbol("a")
-    assert Query(a**2, {"a": (0, 1)}).values([[0.5]]).tolist() == [0.25]
+    assert Expression(a**2, {"a": (0, 1)}).values([[0.5]]).tolist() == [0.25]
     with pytest.raises(UnsupportedError, match="gamma"):
-        Query(sympy.gamma(a + 1), {"a": (0, 1)})
+        Expression(sympy.gamma(a + 1), {"a": (0, 1)})
     with pytest.raises(ExpressionError):
-        Query(3, {"a": (0, 1)})
+        Expression(3, {"a": (0, 1)})
 
 
 def test_attributes_may_have_any_name():
     for name in ("exp", "sqrt", "numpy", "capital gain", "lambda", "__import__('os')"):
         x = sympy.Symbol(name)
-        query = Query(sympy.exp(x) + 0.5 * sympy.sqrt(1 + x), {name: (0, 1)})
+        query = Expression(sympy.exp(x) + 0.5 * sympy.sqrt(1 + x), {name: (0, 1)})
         np.testing.assert_allclose(query.values({name: [0.0]}), [1.5])
         slope = 1 + 0.25
         np.testing.assert_allclose(partial_sensitivity(query, {name: [0.0]}).norms, [slope])
         assert query.lipschitz_constant().certified
-    assert Query("exp(exp)", {"exp": (0, 1)}).values([[0.0]]) == [1.0]
+    assert Expression("exp(exp)", {"exp": (0, 1)}).values([[0.0]]) == [1.0]
 
 
 def test_unknown_constants_are_refused():
     with pytest.raises(UnsupportedError, match="EulerGamma"):
-        Query(sympy.Symbol("a") + sympy.EulerGamma, {"a": (0, 1)})
+        Expression(sympy.Symbol("a") + sympy.EulerGamma, {"a": (0, 1)})
 
 
 def test_latex_names_every_part():
-    parts = Query("a*b**2", {"a": (1, 2), "b": (1, 2)}).latex()
+    parts = Expression("a*b**2", {"a": (1, 2), "b": (1, 2)}).latex()
     assert parts["f"] == "a b^{2}"
     assert len(parts) == 4
 
 
 def test_design_stays_in_the_ranges_and_fills_them():
-    query = Query("a + b + c", {"a": (0, 1), "b": (-5, -4), "c": (1e3, 2e3)})
+    query = Expression("a + b + c", {"a": (0, 1), "b": (-5, -4), "c": (1e3, 2e3)})
     records = query.design(1000)
     low, high = np.array(list(query.ranges.values())).T
     unit = (records - low) / (high - low)
@@ -211,10 +211,10 @@ def test_design_stays_in_the_ranges_and_fills_them():
 
 
 def test_only_functions_of_a_record_can_be_differentiated():
-    with pytest.raises(InputError, match="Query"):
+    with pytest.raises(InputError, match="Expression"):
         partial_sensitivity("a**2", [[1.0]])
 
 
 def test_results_do_not_print_people():
-    found = partial_sensitivity(Query("a**2", {"a": (0, 1)}), [[0.123456]])
+    found = partial_sensitivity(Expression("a**2", {"a": (0, 1)}), [[0.123456]])
     assert "0.2" not in repr(found)

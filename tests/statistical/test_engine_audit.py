@@ -19,7 +19,8 @@ from torch import nn
 from apiece.accounting import privacy_curve
 from apiece.audit import lower_bound
 from apiece.budgets import Budgets
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training import Trainer, batches, loop, sums
 from apiece.training.randomness import Streams
 

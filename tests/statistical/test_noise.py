@@ -6,8 +6,8 @@ import torch
 from scipy import stats
 
 from apiece.errors import InputError
-from apiece.training import ChaCha20Stream, ClippedSum, add_noise
-from apiece.training.randomness import Streams
+from apiece.training import ClippedSum
+from apiece.training.randomness import ChaCha20Stream, Streams, noisy_mean
 
 SIZE = 200_001
 
@@ -35,7 +35,7 @@ def fits(draws):
 def test_noise_is_normal(generator):
     one = torch.ones(1)
     total = ClippedSum({"a": torch.zeros(SIZE - 7), "b": torch.zeros(7)}, one, one, one)
-    noisy = add_noise(total, 2.5, generator=generator)
+    noisy = noisy_mean(total, 2.5, 1.0, generator=generator)
     draws = torch.cat([noisy["a"], noisy["b"]]).double().numpy() / 2.5
     assert fits(draws)
 
@@ -65,11 +65,11 @@ def test_every_step_and_purpose_has_noise_of_its_own():
 
 def test_noise_needs_a_sum_with_bounds():
     with pytest.raises(InputError, match="ClippedSum"):
-        add_noise({"a": torch.zeros(3)}, 1.0, generator=torch.Generator())
+        noisy_mean({"a": torch.zeros(3)}, 1.0, 1.0, generator=torch.Generator())
     one = torch.ones(1)
     total = ClippedSum({"a": torch.zeros(3)}, one, one, one)
     for bad in (-1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="noise_stddev"):
-            add_noise(total, bad, generator=torch.Generator())
+            noisy_mean(total, bad, 1.0, generator=torch.Generator())
     with pytest.raises(InputError, match="generator"):
-        add_noise(total, 1.0, generator=7)
+        noisy_mean(total, 1.0, 1.0, generator=7)

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from apiece.plan import Stage
+from apiece.plan.parts import Stage
 from apiece.training.batches import PoissonSampler
 from apiece.training.randomness import ChaCha20Stream
 

@@ -9,7 +9,8 @@ from scipy import stats
 
 from apiece.audit.stacked_training import UpdateRule, confidences, train
 from apiece.budgets import Budgets
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training.stacked import StackedMlp
 
 MODELS, SIZE = 250, 12

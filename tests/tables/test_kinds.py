@@ -1,6 +1,5 @@
 """The same table gives the same answer from every container, whatever kind its cells are of."""
 
-import random
 from collections import Counter
 from datetime import date
 from pathlib import Path
@@ -14,11 +13,12 @@ import pytest
 from kinds import COLUMNS, CONTAINERS, NAMES, SIZE, plain_pandas
 
 from apiece.budgets.frames import read_frame
-from apiece.datasets import Categorical, Dialect, cells
+from apiece.datasets import Categorical, cells
 from apiece.datasets.encode import encode
+from apiece.datasets.tables import Dialect
 from apiece.queries import Schema, Session, register
-from apiece.tables import Declared, values
-from apiece.tables.values import text_of
+from apiece.tables import values
+from apiece.tables.values import Declared, text_of
 
 DECLARED = dict(zip(NAMES, COLUMNS.values(), strict=True))
 COUNTS = {
@@ -57,7 +57,7 @@ def test_declared_groups_are_counted_alike(container: str, tmp_path: Path) -> No
         strange = sum(column.place(row) < 0 and column.cell(row) is not None for row in range(SIZE))
         said = f"column {name!r}: {strange} cells are no declared value"
         assert (said in messages) == (strange > 0), messages
-    session = Session(table, table.schema, bits=random.Random(0).getrandbits)
+    session = Session(table, table.schema, seed=0)
     for name in ("c5", "c8", "c13", "c18"):
         literal = DECLARED[name].literal
         question = f"count(persons) where {name} = {literal} and not {name} != {literal}"
@@ -85,7 +85,7 @@ def test_a_literal_of_each_kind_is_compared_by_value(tmp_path: Path) -> None:
     """`where` with the first declared value counts the rows of its group."""
     for container in ("CSV with commas", "Parquet"):
         table = register(CONTAINERS[container][0](tmp_path), schema())
-        session = Session(table, table.schema, bits=random.Random(0).getrandbits)
+        session = Session(table, table.schema, seed=0)
         for kind, name in zip(COLUMNS, NAMES, strict=True):
             question = f"count(persons) where {name} = {DECLARED[name].literal}"
             (group,) = session.ask(question, epsilon=300, delta=0.0).groups
@@ -158,7 +158,7 @@ def test_undeclared_cells_are_compared_alike(column: str, sign: str, tmp_path: P
     counts = []
     for source in (path, stored):
         table = register(source, schema)
-        session = Session(table, schema, bits=random.Random(0).getrandbits)
+        session = Session(table, schema, seed=0)
         questions = [f"count(persons) where g {sign} '{text_of(value)}'" for value in declared]
         answers = [session.ask(question, epsilon=300, delta=0.0) for question in questions]
         counts.append([round(answer.groups[0]["estimate"]) for answer in answers])
@@ -189,7 +189,7 @@ def test_an_empty_cell_is_the_declared_group_of_no_text(container: str, tmp_path
     schema = Schema("who", groups={"g": ["1", ""]}, rows_per_person=1)
     messages: list[str] = []
     table = register(source, schema, log=messages.append)
-    session = Session(table, schema, bits=random.Random(0).getrandbits)
+    session = Session(table, schema, seed=0)
     expected = {
         "count(persons) by g": [1, 2],
         "count(persons) where g = ''": [2],

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece.datasets import Dialect, read_table
+from apiece.datasets import read_table
 from apiece.datasets.cells import locate_values, read_numbers, read_texts
+from apiece.datasets.tables import Dialect
 from apiece.errors import DataError
 from apiece.queries import sources
 
@@ -154,7 +155,7 @@ def compare(cells: "pd.Series[str]", typed: "pd.Series[object]") -> None:
 
 def declared_once(values: list[str]) -> list[str]:
     """Values of which no two are one number: 1 and 1.0 are declared once."""
-    from apiece.tables import number_of
+    from apiece.tables.values import number_of
 
     return list({number_of(value) or value: value for value in values}.values())
 

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from apiece.budgets.frames import read_frame
-from apiece.datasets import Categorical, Date, Dialect, Numeric
+from apiece.datasets import Categorical, Date, Numeric
 from apiece.datasets.encode import encode, encode_labels, name_features
+from apiece.datasets.tables import Dialect
 from apiece.errors import StewardWarning
 from apiece.jobs.model import TabularModel, load_model, to_bytes
 

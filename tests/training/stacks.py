@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from apiece.training import StackedMlp
+from apiece.training.stacked import StackedMlp
 
 MLP = StackedMlp((7, 6, 5, 3))
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError, SlowPathWarning, StateError, UnsupportedError
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training import Trainer
 
 from .items import INPUTS, TARGETS, Items, N, changed

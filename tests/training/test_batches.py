@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apiece.plan import Stage
+from apiece.plan.parts import Stage
 from apiece.training.batches import PoissonSampler, draw_positions
 from apiece.training.randomness import ChaCha20Stream
 

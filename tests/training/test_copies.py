@@ -19,8 +19,8 @@ from apiece import Budgets, Scale, Trainer, assign
 from apiece.adapters.stepping import PrivateStep
 from apiece.errors import StateError
 from apiece.filters import GaussianFilter
-from apiece.training import ChaCha20Stream, FilteredTrainer
-from apiece.training.randomness import Streams
+from apiece.training import FilteredTrainer
+from apiece.training.randomness import ChaCha20Stream, Streams
 
 SIZE = 24
 X = torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(2))

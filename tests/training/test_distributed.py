@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy import stats
 
-from apiece.plan import Stage
+from apiece.plan.parts import Stage
 from apiece.training.batches import PoissonSampler
 from apiece.training.randomness import Streams
 
@@ -23,7 +23,8 @@ import sys
 import numpy as np, torch, torch.distributed as dist
 from torch import nn
 from apiece.budgets import Budgets
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training import Trainer
 
 def setting(what):

@@ -17,7 +17,8 @@ from torch import nn
 
 from apiece.budgets import Budgets
 from apiece.errors import UnsupportedError
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training import Trainer, clip_and_sum
 from apiece.training.processes import FullySharded
 

@@ -8,7 +8,8 @@ from torch.utils.data import Dataset
 
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError, UnsupportedError
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training import Trainer, clip_and_sum, sources
 
 N = 12

@@ -10,7 +10,8 @@ from torch import nn
 
 from apiece.budgets import Budgets
 from apiece.errors import InputError, StateError
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training import Trainer, clip_and_sum
 from apiece.training.clipping import ambient
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from apiece.training import ChaCha20Stream, ClippedSum, add_noise
-from apiece.training.randomness import noisy_mean
+from apiece.training import ClippedSum
+from apiece.training.randomness import ChaCha20Stream, noisy_mean
 
 ONE = torch.ones(1)
 
 
 def released(value, stddev, dtype=torch.float64):
     total = ClippedSum({"w": torch.full((5000,), value, dtype=dtype)}, ONE, ONE, ONE)
-    return add_noise(total, stddev, generator=ChaCha20Stream(bytes(32)))["w"]
+    return noisy_mean(total, stddev, 1.0, generator=ChaCha20Stream(bytes(32)))["w"]
 
 
 def off_grid(values, stddev):
@@ -53,11 +53,11 @@ def test_one_draw_covers_all_parameters_in_their_order(make):
     """So that the noise does not depend on how the model is cut into parameters."""
     whole = ClippedSum({"w": torch.zeros(12)}, ONE, ONE, ONE)
     parts = {"a": torch.zeros(2, 3), "b": torch.zeros(()), "c": torch.zeros(5)}
-    cut = add_noise(ClippedSum(parts, ONE, ONE, ONE), 2.0, generator=make())
+    cut = noisy_mean(ClippedSum(parts, ONE, ONE, ONE), 2.0, 1.0, generator=make())
     assert {name: value.shape for name, value in cut.items()} == {
         name: value.shape for name, value in parts.items()
     }
-    one = add_noise(whole, 2.0, generator=make())["w"]
+    one = noisy_mean(whole, 2.0, 1.0, generator=make())["w"]
     assert torch.equal(torch.cat([value.flatten() for value in cut.values()]), one)
     assert one.unique().numel() == 12
 
@@ -65,7 +65,7 @@ def test_one_draw_covers_all_parameters_in_their_order(make):
 @pytest.mark.parametrize("make", GENERATORS.values(), ids=GENERATORS)
 def test_the_sum_is_in_it_and_keeps_its_type_and_is_left_as_it_was(make):
     sums = {"w": torch.full((4000,), 7.0, dtype=torch.float64), "v": torch.full((9,), -2.0)}
-    noisy = add_noise(ClippedSum(sums, ONE, ONE, ONE), 0.5, generator=make())
+    noisy = noisy_mean(ClippedSum(sums, ONE, ONE, ONE), 0.5, 1.0, generator=make())
     assert {name: value.dtype for name, value in noisy.items()} == {
         "w": torch.float64,
         "v": torch.float32,
@@ -77,10 +77,10 @@ def test_the_sum_is_in_it_and_keeps_its_type_and_is_left_as_it_was(make):
 
 def test_without_noise_nothing_is_added_and_without_parameters_nothing_is_drawn():
     sums = {"w": torch.rand(5)}
-    same = add_noise(ClippedSum(sums, ONE, ONE, ONE), 0.0, generator=GENERATORS["chacha"]())
+    same = noisy_mean(ClippedSum(sums, ONE, ONE, ONE), 0.0, 1.0, generator=GENERATORS["chacha"]())
     assert torch.equal(same["w"], sums["w"])
     stream = GENERATORS["chacha"]()
-    assert add_noise(ClippedSum({}, ONE, ONE, ONE), 1.0, generator=stream) == {}
+    assert noisy_mean(ClippedSum({}, ONE, ONE, ONE), 1.0, 1.0, generator=stream) == {}
     assert stream.bits(1) == GENERATORS["chacha"]().bits(1)
 
 
@@ -89,7 +89,7 @@ def test_a_mean_is_the_noisy_sum_over_the_expected_size(stddev):
     sums = {"w": torch.tensor([8.0, -2.0]), "v": torch.tensor(1.0, dtype=torch.float64)}
     total = ClippedSum(sums, ONE, ONE, ONE)
     mean = noisy_mean(total, stddev, 4.0, generator=GENERATORS["chacha"]())
-    noisy = add_noise(total, stddev, generator=GENERATORS["chacha"]())
+    noisy = noisy_mean(total, stddev, 1.0, generator=GENERATORS["chacha"]())
     for name, value in noisy.items():
         assert torch.equal(mean[name], value / 4)
         assert mean[name].dtype == sums[name].dtype

@@ -8,7 +8,8 @@ from torch import nn
 from apiece.budgets import Budgets
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.filters import GaussianFilter
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training import FilteredTrainer, Trainer, clip_and_sum
 
 N = 12

@@ -6,7 +6,8 @@ from scipy import stats
 
 from apiece.budgets import Budgets
 from apiece.errors import InputError
-from apiece.plan import BoundPlan, Plan, Stage
+from apiece.plan import BoundPlan, Plan
+from apiece.plan.parts import Stage
 from apiece.training.batches import EqualSampler, PlannedSampler
 from apiece.training.randomness import Streams
 

@@ -9,7 +9,8 @@ from torch import nn
 
 from apiece.budgets import Budgets
 from apiece.errors import InputError
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training.batches import find_stage
 from apiece.training.updates import OutputAverage, Restarts, Updates
 

@@ -10,10 +10,11 @@ from torch import nn
 
 from apiece import Budgets
 from apiece.filters import GaussianFilter
-from apiece.plan import Plan, Stage
-from apiece.training import ChaCha20Stream, ClippedSum, FilteredTrainer, Trainer, add_noise
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
+from apiece.training import ClippedSum, FilteredTrainer, Trainer
 from apiece.training import randomness as noise_module
-from apiece.training.randomness import Streams
+from apiece.training.randomness import ChaCha20Stream, Streams, noisy_mean
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 DATA = (torch.ones(10, 3), torch.zeros(10, dtype=torch.long))
@@ -84,7 +85,7 @@ def test_noise_of_a_release_is_in_double_precision_until_it_is_on_the_grid(
     )
     one = torch.ones(1)
     total = ClippedSum({"w": torch.full((4000,), 0.1, dtype=dtype)}, one, one, one)
-    add_noise(total, stddev, generator=ChaCha20Stream())
+    noisy_mean(total, stddev, 1.0, generator=ChaCha20Stream())
     (values,) = noted
     assert values.dtype == torch.float64
     assert (values.float().double() != values).double().mean() > 0.99

@@ -10,8 +10,10 @@ from torch import nn
 
 from apiece.budgets import Budgets
 from apiece.errors import InputError, StateError
-from apiece.plan import Plan, Stage
-from apiece.training import Trainer, poisson_batches
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
+from apiece.training import Trainer
+from apiece.training.batches import OneStream, draw_batches
 from apiece.training.randomness import Streams
 from apiece.training.sources import source_of
 
@@ -103,7 +105,7 @@ def test_runs_every_stage_and_not_one_step_more():
 
 def test_participation_is_one_coin_a_stage():
     half = plan(rates=(1.0, 1.0), steps=3, stages=2, participation=np.array([0.5, 0.0]))
-    batches = list(poisson_batches(half, generator=np.random.default_rng(0)))
+    batches = list(draw_batches(half, OneStream(np.random.default_rng(0))))
     assert [np.array_equal(batches[0], b) for b in batches] == [True, True, True] + [False] * 3
     assert all((half.group_index[b] == 0).all() for b in batches)
     assert 0 < batches[0].size < 20

@@ -7,7 +7,8 @@ from torch import nn
 
 from apiece import Budgets
 from apiece.errors import InputError, StateError
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training import Trainer
 from apiece.training.updates import Unfreezing
 

@@ -11,7 +11,8 @@ from torch.optim import lr_scheduler
 
 from apiece.budgets import Budgets
 from apiece.errors import InputError, StateError, UnsupportedError
-from apiece.plan import Plan, Schedule, Stage
+from apiece.plan import Plan, Schedule
+from apiece.plan.parts import Stage
 from apiece.training import Trainer
 
 LOSS = nn.CrossEntropyLoss(reduction="none")

@@ -14,11 +14,9 @@ from apiece.accounting.calibration import (
 from apiece.accounting.choose import privacy_curve
 from apiece.accounting.curve import PrivacyCurve
 from apiece.accounting.divergence import Excess, excess
-from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace, gaussian_of_pure
 
 __all__ = [
     "AdvantageBudget", "Bounds", "Calibration", "EpsilonBudget", "Excess", "ExcessBudget",
     "MuBudget", "PowerBudget", "PrivacyCurve", "calibrate", "epsilons", "excess",
-    "gaussian_of_bounded_range", "gaussian_of_laplace", "gaussian_of_pure", "noise_multipliers",
-    "privacy_curve", "sampling_probabilities",
+    "noise_multipliers", "privacy_curve", "sampling_probabilities",
 ]  # fmt: skip

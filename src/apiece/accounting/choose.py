@@ -67,9 +67,8 @@ from apiece.mechanisms import (
     Repeated,
     Sampled,
     Selected,
-    flatten,
 )
-from apiece.mechanisms.algebra import NormalForm, flatten_below, require_mechanism
+from apiece.mechanisms.algebra import NormalForm, flatten, flatten_below, require_mechanism
 
 
 def _match_gaussian(steps: NormalForm) -> Profile | None:

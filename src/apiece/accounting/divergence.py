@@ -11,8 +11,8 @@ from apiece import _check
 from apiece._types import Bounds, Floats, Mask
 from apiece.accounting.bounds import cut_pieces
 from apiece.accounting.curve import PrivacyCurve, deltas
-from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled, flatten
-from apiece.mechanisms.algebra import flatten_below
+from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled
+from apiece.mechanisms.algebra import flatten, flatten_below
 from apiece.numerics.roots import Places
 from apiece.numerics.rounding import UNIT
 

@@ -18,7 +18,6 @@ from apiece.accounting.selection import selected_divergences
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import (
     Allocated,
-    Atoms,
     DiscreteGaussian,
     Gaussian,
     Laplace,
@@ -26,9 +25,9 @@ from apiece.mechanisms import (
     MixtureOfGaussians,
     Sampled,
     Selected,
-    flatten,
 )
-from apiece.mechanisms.algebra import NormalForm, atoms_of
+from apiece.mechanisms.algebra import NormalForm, atoms_of, flatten
+from apiece.mechanisms.atoms import Atoms
 
 _ROUND_UP = 1 + 1e-11
 # In standard deviations of the noise; the tail beyond is below 1e-20.

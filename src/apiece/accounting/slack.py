@@ -33,8 +33,8 @@ from apiece.mechanisms import (
     MixtureOfGaussians,
     Repeated,
     Sampled,
-    flatten,
 )
+from apiece.mechanisms.algebra import flatten
 from apiece.numerics.gaussian import gaussian_delta
 from apiece.numerics.normal import invert_log_tail, log_tail, tail
 from apiece.numerics.roots import bisect, geometric
@@ -79,7 +79,7 @@ def gaussian_of_pure(epsilon: npt.ArrayLike) -> Floats:
         Dong, Roth, Su 2022, section 2; the proof is in docs/mathematics.md, section 11.
 
     Example:
-        >>> from apiece.accounting import gaussian_of_pure
+        >>> from apiece.accounting.slack import gaussian_of_pure
         >>> round(float(gaussian_of_pure(1.0)), 4)
         1.232
     """
@@ -106,7 +106,7 @@ def gaussian_of_laplace(epsilon: npt.ArrayLike) -> Floats:
         The proof is in docs/mathematics.md, section 11.
 
     Example:
-        >>> from apiece.accounting import gaussian_of_laplace, gaussian_of_pure
+        >>> from apiece.accounting.slack import gaussian_of_laplace, gaussian_of_pure
         >>> round(float(gaussian_of_laplace(1.0)), 4) < round(float(gaussian_of_pure(1.0)), 4)
         True
     """
@@ -146,7 +146,7 @@ def gaussian_of_bounded_range(eta: npt.ArrayLike) -> Floats:
         Dong, Durfee, Rogers 2020; the proof is in docs/mathematics.md, section 11.
 
     Example:
-        >>> from apiece.accounting import gaussian_of_bounded_range, gaussian_of_pure
+        >>> from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_pure
         >>> bool(gaussian_of_bounded_range(2.0) == gaussian_of_pure(1.0))
         True
     """

@@ -8,27 +8,12 @@ from typing import TYPE_CHECKING
 from apiece import _lazy
 
 if TYPE_CHECKING:
-    from apiece.adapters.account import Account, Spending
-    from apiece.adapters.estimators import (
-        PrivateClassifier,
-        PrivateImageClassifier,
-        PrivateRegressor,
-    )
     from apiece.adapters.ray import cluster
 
-__all__ = [
-    "Account",
-    "PrivateClassifier",
-    "PrivateImageClassifier",
-    "PrivateRegressor",
-    "Spending",
-    "cluster",
-]
+__all__ = ["cluster"]
 __getattr__ = _lazy.names_of(
     __name__,
     {
         "ray": ("cluster",),
-        "account": ("Account", "Spending"),
-        "estimators": ("PrivateClassifier", "PrivateImageClassifier", "PrivateRegressor"),
     },
 )

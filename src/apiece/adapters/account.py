@@ -43,7 +43,7 @@ class Spending:
         `epsilon_spent` is rounded up.
 
     Example:
-        >>> from apiece.adapters import Spending
+        >>> from apiece.adapters.account import Spending
         >>> Spending("strict", 1.0, 1e-5, fits=4, epsilon_spent=2.6).fits
         4
     """
@@ -80,7 +80,7 @@ class Account:
         the same budget. Scores on held-out rows have no noise, and no ε covers them.
 
     Example:
-        >>> from apiece.adapters import Account
+        >>> from apiece.adapters.account import Account
         >>> account = Account()
         >>> account.table()
         'no fits'

@@ -387,7 +387,7 @@ class PrivateClassifier(_Classifies, _Tabular):
 
     Example:
         >>> import numpy as np
-        >>> from apiece.adapters import PrivateClassifier
+        >>> from apiece.adapters.estimators import PrivateClassifier
         >>> from apiece.datasets import Numeric
         >>> X, y = np.array([[0.0], [1.0]] * 500), np.array(["no", "yes"] * 500)
         >>> model = PrivateClassifier(["no", "yes"], Numeric(0, 1), delta=1e-4, random_state=0)
@@ -487,7 +487,7 @@ class PrivateRegressor(RegressorMixin, _Tabular):
 
     Example:
         >>> import numpy as np
-        >>> from apiece.adapters import PrivateRegressor
+        >>> from apiece.adapters.estimators import PrivateRegressor
         >>> from apiece.datasets import Numeric
         >>> X = np.linspace(0, 1, 1000)[:, None]
         >>> model = PrivateRegressor(Numeric(0, 10), Numeric(0, 1), delta=1e-4, random_state=0)
@@ -571,7 +571,7 @@ class PrivateImageClassifier(_Classifies):
 
     Example:
         >>> import numpy as np
-        >>> from apiece.adapters import PrivateImageClassifier
+        >>> from apiece.adapters.estimators import PrivateImageClassifier
         >>> from apiece.recipes import Recipe
         >>> recipe = Recipe(transform="leaf-patches", groups=32, epochs=5, batch_size=100)
         >>> X, y = np.zeros((200, 1, 8, 8), np.uint8), np.repeat(["dark", "light"], 100)

@@ -22,7 +22,8 @@ from apiece.datasets import Categorical, Date, Numeric, Schema, Skip, read_schem
 from apiece.datasets.encode import describe_unread, encode, warn_unread
 from apiece.datasets.schema import Column, Feature
 from apiece.errors import BudgetError, DataError, InputError
-from apiece.tables import Declared, pandas_of
+from apiece.tables.containers import pandas_of
+from apiece.tables.values import Declared
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator

@@ -36,9 +36,9 @@ from apiece._identity import require_rows
 from apiece._types import AnyArray, Integers, Mask
 from apiece.adapters.federation import Federation, charge, plan_federation
 from apiece.errors import InputError, StateError, StewardWarning
-from apiece.training import ChaCha20Stream, ClippedSum, add_noise, clip_and_sum
+from apiece.training import ClippedSum, add_noise, clip_and_sum
 from apiece.training.checkpoints import write_atomically
-from apiece.training.randomness import noisy_mean
+from apiece.training.randomness import ChaCha20Stream, noisy_mean
 
 __all__ = ["FederatedClient", "FederatedStrategy", "Federation", "charge", "plan_federation"]
 
@@ -411,7 +411,7 @@ class FederatedClient(NumPyClient):
         if self.least is not None:
             # Variances add up: `least` such shares are the whole noise.
             share = self.federation.noise_stddev / math.sqrt(self.least)
-            total = replace(total, gradients=add_noise(total, share, generator=ChaCha20Stream()))
+            total = replace(total, gradients=add_noise(total, share))
         arrays = [total.gradients[name].double().cpu().numpy() for name in trained]
         return arrays, 1, {}
 

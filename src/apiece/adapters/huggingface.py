@@ -33,8 +33,9 @@ from apiece.adapters.stepping import (
 )
 from apiece.errors import InputError, UnsupportedError
 from apiece.plan import Plan
-from apiece.training import PlannedSpending, public_numbers
+from apiece.training import PlannedSpending
 from apiece.training import Trainer as Engine
+from apiece.training.callbacks import public_numbers
 from apiece.training.updates import find_step_arguments
 
 # Fields of `TrainingArguments` that private steps honour: evaluation, optimizer, logs, models.

@@ -13,7 +13,8 @@ except ModuleNotFoundError as error:
 from apiece._types import State
 from apiece.adapters.stepping import PrivateStep, count_epoch_steps, make_resume_error
 from apiece.errors import UnsupportedError
-from apiece.training import PlannedSpending, Trainer, public_numbers
+from apiece.training import PlannedSpending, Trainer
+from apiece.training.callbacks import public_numbers
 
 
 class PrivateModule(LightningModule):

@@ -5,7 +5,8 @@ import re
 from apiece import _check
 from apiece._lazy import optional
 from apiece.plan import Plan
-from apiece.training import PlannedSpending, Progress, public_numbers
+from apiece.training import PlannedSpending, Progress
+from apiece.training.callbacks import public_numbers
 
 
 class MLflow:

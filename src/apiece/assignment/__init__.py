@@ -1,18 +1,11 @@
 """From budgets to plans: one file a strategy; `front` is the door."""
 
 from apiece.assignment.allocate import Allocate
-from apiece.assignment.front import STRATEGIES, Compared, assign, assign_levels, compare
-from apiece.assignment.gains import (
-    MeasuredGain,
-    PredictedGain,
-    measured_gain,
-    predicted_gain,
-    relative_noise,
-)
+from apiece.assignment.front import assign, assign_levels, compare
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
-from apiece.assignment.owners import OwnedPlan, assign_owned
-from apiece.assignment.request import Request, Strategy
+from apiece.assignment.owners import assign_owned
+from apiece.assignment.request import Strategy
 from apiece.assignment.rounds import AdaPDP, Rounds
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
@@ -23,8 +16,7 @@ from apiece.assignment.tuned import assign_tuned
 from apiece.assignment.uniform import Uniform
 
 __all__ = [
-    "STRATEGIES", "AdaPDP", "Allocate", "Compared", "Hybrid", "JorgensenSampling", "MeasuredGain",
-    "OwnedPlan", "PredictedGain", "Request", "Rounds", "Sample", "Scale", "Sequential", "Strategy",
-    "Threshold", "Uniform", "assign", "assign_levels", "assign_owned", "assign_tuned", "compare",
-    "measured_gain", "predicted_gain", "relative_noise", "schedule_noise",
+    "AdaPDP", "Allocate", "Hybrid", "JorgensenSampling", "Rounds", "Sample", "Scale", "Sequential",
+    "Strategy", "Threshold", "Uniform", "assign", "assign_levels", "assign_owned", "assign_tuned",
+    "compare", "schedule_noise",
 ]  # fmt: skip

@@ -15,8 +15,8 @@ from apiece.assignment.sample import find_batch_noise
 from apiece.assignment.solve import require_few
 from apiece.errors import InfeasibleError, UnsupportedError
 from apiece.numerics.roots import safe_end
-from apiece.plan import Plan, Stage
-from apiece.plan.parts import allocated_steps
+from apiece.plan import Plan
+from apiece.plan.parts import Stage, allocated_steps
 
 # The largest number of groups; each takes some seconds.
 MAX_GROUPS = 40

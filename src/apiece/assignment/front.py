@@ -205,7 +205,7 @@ class Compared:
         objection: Why the plan must not be released, or why there is none; None for a sound plan.
 
     Example:
-        >>> from apiece.assignment import Compared
+        >>> from apiece.assignment.front import Compared
         >>> Compared("scale", 0.02, 1.5, 0.0, 0.01, None).strategy
         'scale'
     """

@@ -23,7 +23,7 @@ class MeasuredGain:
         over_one_budget: The range over the better of Uniform and Threshold.
 
     Example:
-        >>> from apiece.assignment import MeasuredGain
+        >>> from apiece.assignment.gains import MeasuredGain
         >>> MeasuredGain((0.01, 0.03), 12, (0.4, 1.3), (0.0, 0.5)).trainings
         12
     """
@@ -49,7 +49,7 @@ def relative_noise(noise_over_signal: float, steps: int, parameters: int) -> flo
         InputError: For no step or no parameter, and for noise that is not positive and finite.
 
     Example:
-        >>> from apiece.assignment import relative_noise
+        >>> from apiece.assignment.gains import relative_noise
         >>> relative_noise(0.003, 900, 10_000)
         0.01
     """
@@ -68,7 +68,7 @@ def measured_gain(noise: float) -> MeasuredGain | None:
         noise: `relative_noise` of the plan of Uniform at the strictest budget.
 
     Example:
-        >>> from apiece.assignment import measured_gain
+        >>> from apiece.assignment.gains import measured_gain
         >>> measured_gain(0.05).trainings > 0
         True
     """
@@ -94,7 +94,7 @@ class PredictedGain:
         error_of_none: The same of the prediction that nothing is gained.
 
     Example:
-        >>> from apiece.assignment import PredictedGain
+        >>> from apiece.assignment.gains import PredictedGain
         >>> PredictedGain(1.5, 3.2, 4.4).error < PredictedGain(1.5, 3.2, 4.4).error_of_none
         True
     """
@@ -120,7 +120,7 @@ def predicted_gain(uniform: float, own: float, classes: int) -> PredictedGain | 
         InputError: For fewer than two classes, and for noise that is not positive and finite.
 
     Example:
-        >>> from apiece.assignment import predicted_gain
+        >>> from apiece.assignment.gains import predicted_gain
         >>> predicted_gain(0.1, 0.1, classes=10).points
         0.0
     """

@@ -14,8 +14,8 @@ from apiece.assignment.request import Request, Strategy
 from apiece.assignment.solve import ROUND, find_uniform_noise
 from apiece.errors import BudgetError, InfeasibleError, InputError
 from apiece.numerics.roots import bisect
-from apiece.plan import Plan, Stage
-from apiece.plan.parts import sampled_steps
+from apiece.plan import Plan
+from apiece.plan.parts import Stage, sampled_steps
 
 # How many τ are tried, where budgets have more distinct values.
 CANDIDATES = 400

@@ -20,8 +20,9 @@ from apiece.budgets.units import find_positions
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed, Mechanism, MixtureOfGaussians, Repeated
 from apiece.numerics.roots import bisect, geometric
-from apiece.plan import BoundPlan, Verification
+from apiece.plan import BoundPlan
 from apiece.plan.parts import sampled_steps
+from apiece.plan.verification import Verification
 
 # The smallest noise multiplier of a row, for each row of an owner.
 _MIN_NOISE = 0.05

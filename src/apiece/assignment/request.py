@@ -11,7 +11,8 @@ from apiece._types import Floats
 from apiece.accounting.choose import require_batch
 from apiece.budgets import BudgetGroups, BudgetLevels, Budgets
 from apiece.errors import InputError
-from apiece.plan import Plan, Reference, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Reference, Stage
 
 # By how much of log ε a broken promise is at least aimed lower, the first time.
 BACK = 1e-3
@@ -36,7 +37,7 @@ class Request:
 
     Example:
         >>> from apiece import Budgets
-        >>> from apiece.assignment import Request
+        >>> from apiece.assignment.request import Request
         >>> Request(Budgets([1.0] * 50, 1e-5), 10, 5, 1.0).mean_probability
         0.1
     """

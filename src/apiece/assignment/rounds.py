@@ -22,8 +22,8 @@ from apiece.assignment.solve import find_crossing, require_few, solve_noise
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InfeasibleError, UnsupportedError, unknown
 from apiece.mechanisms import Composed
-from apiece.plan import BoundPlan, Plan, Stage
-from apiece.plan.parts import COMBINE
+from apiece.plan import BoundPlan, Plan
+from apiece.plan.parts import COMBINE, Stage
 
 PACES = ("even", "greedy")
 CHARGING = ("everyone", "joined")

@@ -13,8 +13,8 @@ from apiece.assignment.solve import ROUND, require_few
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed
 from apiece.numerics.roots import log_room, safe_end
-from apiece.plan import Plan, Schedule, Stage
-from apiece.plan.parts import sampled_steps
+from apiece.plan import Plan, Schedule
+from apiece.plan.parts import Stage, sampled_steps
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 # Of log ε, and of the log of a noise multiplier.

@@ -9,7 +9,8 @@ from apiece._types import Integers
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.solve import solve_noise
 from apiece.errors import InfeasibleError, unknown
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 
 ORDERS = ("strictest", "loosest")
 # A factor that outweighs the rounding of a product.

@@ -20,7 +20,8 @@ from apiece.assignment.unspent import warn_of_shortfall
 from apiece.budgets import Budgets
 from apiece.errors import InfeasibleError, InputError, UnsupportedError
 from apiece.mechanisms import Runs
-from apiece.plan import BoundPlan, Selection
+from apiece.plan import BoundPlan
+from apiece.plan.parts import Selection
 
 # How many times the aims are corrected.
 ROUNDS = 8

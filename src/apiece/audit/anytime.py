@@ -30,8 +30,8 @@ from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.audit.bounds import LowerBound, above, doubling_ranks, flat_scores
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
-from apiece.plan import Plan, Stage
-from apiece.plan.parts import GroupStage, sampled_steps
+from apiece.plan import Plan
+from apiece.plan.parts import GroupStage, Stage, sampled_steps
 
 LINES = 65
 _UP = 1 + 2.0**-50  # more than what a product and a sum lose
@@ -119,7 +119,8 @@ class EProcess:
 
     Example:
         >>> import numpy as np
-        >>> from apiece.audit import Claim, EProcess
+        >>> from apiece.audit import Claim
+        >>> from apiece.audit.anytime import EProcess
         >>> bet = EProcess(Claim.budget(1.0, 1e-5))
         >>> wealth = bet.update(np.arange(50) % 5 + 10, np.arange(50) % 5)
         >>> bool(bet.log_most > np.log(20))
@@ -294,7 +295,7 @@ class Watched:
         confidence: Of all rejections together.
 
     Example:
-        >>> from apiece.audit import Watched
+        >>> from apiece.audit.anytime import Watched
         >>> Watched("all", "(1, 0)-DP", 40, 100, 25.0, True, 0.95).to_dict()["samples"]
         40
     """
@@ -429,7 +430,7 @@ def step_claims(plan: Plan) -> dict[str, Claim]:
 
     Example:
         >>> from apiece.assignment import assign
-        >>> from apiece.audit import step_claims
+        >>> from apiece.audit.anytime import step_claims
         >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 50, 1e-5)
         >>> plan = assign(budgets, "scale", steps=5, expected_batch_size=5, clip_norm=1.0)
@@ -465,7 +466,8 @@ def engine_rounds(plan: Plan, *, seed: int) -> Iterator[Pairs]:
 
     Example:
         >>> from apiece.assignment import assign
-        >>> from apiece.audit import engine_rounds, sequential, step_claims
+        >>> from apiece.audit import sequential
+        >>> from apiece.audit.anytime import engine_rounds, step_claims
         >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 50, 1e-5)
         >>> plan = assign(budgets, "scale", steps=5, expected_batch_size=5, clip_norm=1.0)

@@ -64,7 +64,7 @@ def jonckheere_terpstra(populations: Sequence[npt.ArrayLike]) -> Trend:
         Jonckheere 1954; Terpstra 1952; Lehmann 1975 (variance with ties).
 
     Example:
-        >>> from apiece.audit import jonckheere_terpstra
+        >>> from apiece.audit.findings import jonckheere_terpstra
         >>> jonckheere_terpstra([[1, 2, 3], [2, 4, 5], [5, 6, 7]]).statistic
         25.0
     """
@@ -118,7 +118,7 @@ def student_t(first: npt.ArrayLike, second: npt.ArrayLike) -> Difference:
         Boenisch et al. 2023, §4.2.
 
     Example:
-        >>> from apiece.audit import student_t
+        >>> from apiece.audit.findings import student_t
         >>> round(student_t([1.0, 2.0, 3.0], [2.0, 3.0, 4.0]).p_value, 3)
         0.288
     """
@@ -155,7 +155,7 @@ def share_that_rises(before: npt.ArrayLike, after: npt.ArrayLike) -> Rise:
         DataError: For NaN or lengths that differ.
 
     Example:
-        >>> from apiece.audit import share_that_rises
+        >>> from apiece.audit.findings import share_that_rises
         >>> rise = share_that_rises([1.0, 2.0, 3.0], [1.5, 2.5, 2.0])
         >>> round(rise.share, 3), rise.pairs
         (0.667, 3)

@@ -168,7 +168,7 @@ def privacy_scores(
     *,
     resamples: int = 0,
     confidence: float = 0.95,
-    generator: np.random.Generator | None = None,
+    seed: int = 0,
 ) -> PrivacyScores:
     """Return each record's privacy score: how far its two worlds lie apart.
 
@@ -179,10 +179,10 @@ def privacy_scores(
         shadows: Confidences of K models.
         resamples: Bootstrap resamples of the models; 0 for no interval, which carries the bias.
         confidence: Of the interval.
-        generator: For the bootstrap.
+        seed: Of the bootstrap, a whole number from 0 on.
 
     Raises:
-        InputError: Where a record has fewer than 2 models in a world, or a bootstrap no generator.
+        InputError: Where a record has fewer than 2 models in a world, or the seed is negative.
 
     References:
         Kaiser et al. 2026, §II-D.
@@ -212,8 +212,7 @@ def privacy_scores(
 
     lower = upper = None
     if resamples:
-        if generator is None:
-            raise InputError("generator: none given; a bootstrap needs one")
+        generator = np.random.default_rng(_check.count("seed", seed, least=0))
         share = _check.probability("confidence", confidence, low_open=True, high_open=True)
         even = np.full(shadows.models, 1 / shadows.models)
         drawn = generator.multinomial(shadows.models, even, size=resamples).astype(float)

@@ -35,8 +35,7 @@ from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets, Units
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
-from apiece.training import StackedMlp
-from apiece.training.stacked import StackedModel
+from apiece.training.stacked import StackedMlp, StackedModel
 
 Arrays = dict[str, AnyArray]
 Work = Callable[[int], Arrays]
@@ -233,7 +232,7 @@ def processes(count: int) -> Mapper:
         InputError: For another count.
 
     Example:
-        >>> from apiece.audit import processes
+        >>> from apiece.audit.shadows import processes
         >>> mapper = processes(2)  # for train_shadows(job, mapper=mapper)
     """
     count = _check.count("processes", count)

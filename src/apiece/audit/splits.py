@@ -38,7 +38,7 @@ def biregular(
 
     Example:
         >>> import numpy as np
-        >>> from apiece.audit import biregular
+        >>> from apiece.audit.splits import biregular
         >>> split = biregular(4, [0, 0, 0, 0, 1, 1], generator=np.random.default_rng(0))
         >>> split[:, :4].sum(axis=1).tolist(), split.sum(axis=0).tolist()
         ([2, 2, 2, 2], [2, 2, 2, 2, 2, 2])
@@ -102,7 +102,7 @@ def one_plan(*plans: Plan) -> Plan:
 
     Example:
         >>> from apiece.assignment import Scale, assign
-        >>> from apiece.audit import one_plan
+        >>> from apiece.audit.splits import one_plan
         >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 50, 1e-5)
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=5, clip_norm=1.0)

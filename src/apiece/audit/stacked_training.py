@@ -18,7 +18,8 @@ from apiece import _check
 from apiece._types import AnyArray, Floats, Integers, Mask
 from apiece.budgets import Units
 from apiece.errors import DataError, InputError, UnsupportedError, unknown
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan
+from apiece.plan.parts import Stage
 from apiece.training.batches import draw_positions
 from apiece.training.modes import evaluating
 from apiece.training.randomness import noisy_mean
@@ -91,7 +92,7 @@ class UpdateRule:
         Kaiser et al. 2026.
 
     Example:
-        >>> from apiece.audit import UpdateRule
+        >>> from apiece.audit.stacked_training import UpdateRule
         >>> UpdateRule(learning_rate=0.1).rate(5, 10)
         0.05
     """

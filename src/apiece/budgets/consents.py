@@ -180,7 +180,7 @@ class Standing:
     Example:
         >>> from datetime import date
         >>> import numpy as np
-        >>> from apiece.budgets import Standing
+        >>> from apiece.budgets.consents import Standing
         >>> one, allowed = np.ones(1), np.array([[[True, False]]])
         >>> purposes = ("research", "*")
         >>> standing = Standing(date(2026, 5, 1), ["ann"], one, one, ("*",), purposes, allowed)
@@ -234,7 +234,8 @@ class ConsentRecords:
         unknown: How often each code occurs that the mapping lacks. For who keeps the consents.
 
     Example:
-        >>> from apiece.budgets import ConsentMapping, ConsentRecords
+        >>> from apiece.budgets import ConsentMapping
+        >>> from apiece.budgets.consents import ConsentRecords
         >>> from apiece.budgets.consents import Rule
         >>> mapping = ConsentMapping.from_toml("source = 'dpv'\\nlevels = { low = 1 }")
         >>> ConsentRecords(mapping, rules={"ann": [Rule(True, 1.0)]}).on().epsilon.tolist()

@@ -17,7 +17,7 @@ from apiece.datasets import read_table
 from apiece.datasets.cells import Texts, parse_number, parse_numbers, read_texts, select_column
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, DataError, as_given
-from apiece.tables import pandas_of
+from apiece.tables.containers import pandas_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -38,7 +38,7 @@ class Levels(Mapping[str, float]):
             names of one ε.
 
     Example:
-        >>> from apiece.budgets import Levels
+        >>> from apiece.budgets.levels import Levels
         >>> Levels("low=1,medium=3,high=8")
         Levels(low=1, medium=3, high=8)
         >>> Levels([2, 1]) == Levels({"2": 2.0, "1": 1.0})

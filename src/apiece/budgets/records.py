@@ -309,7 +309,7 @@ class Budgets:
         size: int,
         delta: float,
         *,
-        generator: np.random.Generator | None = None,
+        seed: int | None = None,
     ) -> Budgets:
         """Return budgets for `size` records, split into groups.
 
@@ -318,7 +318,7 @@ class Budgets:
                 rounded by largest remainder; counts must sum to `size`.
             size: How many records.
             delta: For all, in (0, 1).
-            generator: Shuffles the records; without one they lie group by group.
+            seed: Of the order, a whole number from 0 on; None leaves the records group by group.
 
         Raises:
             BudgetError: For no groups, a repeated name, a group left empty, or values out of
@@ -346,7 +346,8 @@ class Budgets:
             [_check.positive(f"epsilon of {n}", e, error=BudgetError) for n, e, _ in rows]
         )
         group = np.repeat(np.arange(len(rows)), _apportion(names, shares, size))
-        if generator is not None:
+        if seed is not None:
+            generator = np.random.default_rng(_check.count("seed", seed, least=0))
             group = generator.permutation(group)
         return cls(epsilons[group], delta, labels=np.array(names)[group])
 

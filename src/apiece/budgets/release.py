@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ def release_histogram(
     delta: float | None = None,
     level_excess: npt.ArrayLike | None = None,
     noise: str = "gaussian",
-    below: Below = secrets.randbelow,
+    seed: int | None = None,
 ) -> BudgetHistogram:
     """Return the counts of records at each public level of ε, with discrete noise.
 
@@ -124,7 +125,8 @@ def release_histogram(
         delta: Its δ, for Gaussian noise; Laplace noise, of scale 1/ε, has δ = 0 and takes none.
         level_excess: As `level_delta`, for Δ̄; required where the budgets have bounds Δ̄.
         noise: "gaussian" or "laplace".
-        below: Where randomness comes from: the system's cryptographic generator by default.
+        seed: None takes randomness from the operating system, as a release needs. A whole number
+            from 0 on repeats the noise, for tests and lessons: who knows it can take the noise off.
 
     Raises:
         BudgetError: For values out of bounds, levels that repeat, and noise past any use.
@@ -154,13 +156,13 @@ def release_histogram(
     at = _levels(levels, level_delta, level_excess)
     if noise == "laplace":
         spent_delta = 0.0
-        draw = functools.partial(discrete_laplace, laplace_scale(cost), below)
+        draw = functools.partial(discrete_laplace, laplace_scale(cost), make_source(seed))
     else:
         if delta is None:
             raise BudgetError("delta: missing; discrete Gaussian noise needs one")
         spent_delta = float(_check.positive_array("delta", delta, below=1, error=BudgetError))
         variance = gaussian_variance(cost, spent_delta)
-        draw = functools.partial(discrete_gaussian, variance, below)
+        draw = functools.partial(discrete_gaussian, variance, make_source(seed))
     exact = np.bincount(_place(budgets, *at) + 1, minlength=at[0].size + 1)[1:]
     counts = np.array([int(count) + draw() for count in exact], dtype=np.int64)
     return BudgetHistogram(*at, np.maximum(counts, 0), cost, spent_delta, noise)
@@ -172,7 +174,7 @@ def release_rows_per_person(
     *,
     epsilon: float,
     share: float = 0.9,
-    below: Below = secrets.randbelow,
+    seed: int | None = None,
 ) -> int:
     """Return the level of rows that about a share of the persons do not exceed, to be made public.
 
@@ -185,7 +187,8 @@ def release_rows_per_person(
         levels: Increasing whole numbers, chosen without looking at the rows.
         epsilon: ε of the release.
         share: Of the persons, in (0, 1).
-        below: Where randomness comes from: the system's cryptographic generator by default.
+        seed: None takes randomness from the operating system, as a release needs. A whole number
+            from 0 on repeats the noise, for tests and lessons: who knows it can take the noise off.
 
     Raises:
         BudgetError: For an ε that is not positive, or too small for a count to say anything.
@@ -215,6 +218,7 @@ def release_rows_per_person(
     at = _whole("levels", levels)
     exact = _counted(rows, at)
     scale = laplace_scale(cost)
+    below = make_source(seed)
     counts = [max(count + discrete_laplace(scale, below), 0) for count in exact.tolist()]
     total = sum(counts)
     if not total:
@@ -309,6 +313,13 @@ def _too_small(epsilon: float, delta: float) -> BudgetError:
     return BudgetError(
         f"epsilon, delta = {epsilon:g}, {delta:g}: too small for a histogram; ask for more"
     )
+
+
+def make_source(seed: int | None) -> Below:
+    """Return a source of uniform integers: the operating system's, or one that a seed repeats."""
+    if seed is None:
+        return secrets.randbelow
+    return random.Random(_check.count("seed", seed, least=0)).randrange
 
 
 def discrete_laplace(scale: Fraction, below: Below = secrets.randbelow) -> int:

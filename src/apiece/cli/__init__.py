@@ -79,13 +79,21 @@ class CommandFolder(CommandGroup):
                 if command is not None:
                     rows.append((name.ljust(width), command.get_short_help_str(60)))
         if rows:
-            with formatter.section("Other"):
+            with formatter.section(
+                "Other",
+            ):
                 formatter.write_dl(rows)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
         modules = [module.name for module in pkgutil.iter_modules(__path__)]
-        return sorted(name for name in modules if not name.startswith("_"))
+        return sorted(
+            name
+            for name in modules
+            if not name.startswith(
+                "_",
+            )
+        )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of the module `cmd_name`, or None."""

@@ -466,7 +466,8 @@ def audit_worlds(
     group: str | None,
 ) -> Findings:
     """Bound ε from the scores of models trained with and without one record."""
-    from apiece.audit import Findings, lower_bound, one_plan
+    from apiece.audit import Findings, lower_bound
+    from apiece.audit.splits import one_plan
 
     plans = [read_plan(path) for path in paths]
     if plans:
@@ -538,7 +539,7 @@ def audit_engine(
     run: Path, max_samples: int, seed: int, delta: float | None, confidence: float
 ) -> Findings:
     """Release steps of a run's plan with and without a canary, until a claim breaks."""
-    from apiece.audit import engine_rounds, step_claims
+    from apiece.audit.anytime import engine_rounds, step_claims
 
     # Raises where the plan is not the one that the run's statement is bound to.
     _read_job(run)

@@ -10,7 +10,7 @@ from apiece._files import PAGE
 from apiece._text import shown
 from apiece._types import Flags
 from apiece.accounting import privacy_curve
-from apiece.budgets import Levels
+from apiece.budgets.levels import Levels
 from apiece.cli._command import (
     PATH,
     Bar,

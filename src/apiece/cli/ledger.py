@@ -407,7 +407,7 @@ def _read_costs(
     ledger: Ledger, source: str | None, pure: float | None, bounded_range: float | None
 ) -> tuple[Costs, Json]:
     """Return the costs of the analysis for every account, and the terms of its reservation."""
-    from apiece.accounting import gaussian_of_bounded_range, gaussian_of_pure
+    from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_pure
     from apiece.filters import Costs, costs_of
     from apiece.mechanisms import from_json
     from apiece.mechanisms.algebra import to_dict

@@ -11,17 +11,15 @@ import click
 from apiece._files import PLAN, write
 from apiece._text import plain, rounded_up
 from apiece._types import Flags, Json
-from apiece.assignment import (
-    Compared,
+from apiece.assignment import Strategy, compare
+from apiece.assignment.front import COMPARED, Compared, make_plan, make_strategy
+from apiece.assignment.gains import (
     MeasuredGain,
     PredictedGain,
-    Strategy,
-    compare,
     measured_gain,
     predicted_gain,
     relative_noise,
 )
-from apiece.assignment.front import COMPARED, make_plan, make_strategy
 from apiece.assignment.unspent import describe_shortfall
 from apiece.budgets import Budgets
 from apiece.budgets.frames import apply_cap

@@ -157,9 +157,8 @@ def _measure_populations(others: list[float], shares: list[float] | None, flags:
         exposures = budget_manipulation(budgets, 0, decoys=others, **settings)
     else:
         attack = "collusion"
-        generator = np.random.default_rng(flags["seed"])
         exposures = collusion(
-            budgets, 0, epsilons=others, shares=shares, generator=generator, **settings
+            budgets, 0, epsilons=others, shares=shares, seed=flags["seed"], **settings
         )
     return {
         "attack": attack,

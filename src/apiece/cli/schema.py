@@ -15,9 +15,9 @@ from apiece.cli._command import (
     make_dialect,
     option,
 )
-from apiece.datasets import PACKAGED, read_schema
+from apiece.datasets import read_schema
 from apiece.datasets.cells import require_column
-from apiece.datasets.packaged import read_schema_text
+from apiece.datasets.packaged import PACKAGED, read_schema_text
 from apiece.datasets.schema import lint, write_template
 from apiece.datasets.tables import read_header
 from apiece.errors import InputError

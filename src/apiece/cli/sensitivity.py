@@ -23,7 +23,8 @@ from apiece.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from apiece._types import Json
-    from apiece.sensitivity import Maximum, Query
+    from apiece.sensitivity import Expression
+    from apiece.sensitivity.bounds import Maximum
 
 # How many evenly spread records the shares are computed from.
 DESIGN = 4096
@@ -66,9 +67,9 @@ def command(
 
     EXPRESSION is one record's contribution, as in Python, over named attributes.
     """
-    from apiece.sensitivity import Query
+    from apiece.sensitivity import Expression
 
-    query = Query(expression, make_dict("--range", map(_parse_range, ranges)))
+    query = Expression(expression, make_dict("--range", map(_parse_range, ranges)))
     if noise_stddev is None:
         refuse_given(["order"], "is of the Rényi loss; give --noise-stddev too, or leave it out")
     if mean_of is not None:
@@ -83,7 +84,7 @@ def command(
     emit(as_json, answer, format_answer(answer))
 
 
-def describe_query(query: Query) -> Json:
+def describe_query(query: Expression) -> Json:
     """Return derivatives, maxima and shares, without any data; null where not proven."""
     from apiece.sensitivity import loss_shares, partial_sensitivity
 
@@ -120,7 +121,7 @@ def _describe_maximum(maximum: Maximum) -> Json:
     }
 
 
-def _evaluate(query: Query, text: str) -> Json:
+def _evaluate(query: Expression, text: str) -> Json:
     """Return gradient norm and partial sensitivities at a record, written as `a=1,b=3`."""
     from apiece.sensitivity import partial_sensitivity
 
@@ -205,7 +206,7 @@ def _format_maximum(label: str, maximum: Json) -> str:
     return f"{label}: {maximum['value']:.12g} at {record}; {bound} ({maximum['reason']})"
 
 
-def _draw_surface(query: Query, path: Path) -> None:
+def _draw_surface(query: Expression, path: Path) -> None:
     """Draw the partial sensitivities of a query of two attributes over its ranges."""
     import numpy as np
 

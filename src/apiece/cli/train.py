@@ -26,7 +26,8 @@ from apiece.errors import InputError, OptionError, unknown
 
 if TYPE_CHECKING:
     from apiece._types import Flags
-    from apiece.jobs import Job, Prepared, Run
+    from apiece.jobs import Job, Run
+    from apiece.jobs.prepared import Prepared
 
 EXAMPLE = """
 \b
@@ -244,8 +245,8 @@ def _read_search(tune: Path, changes: Flags) -> Flags:
 
 def prepare_resumed(out: Path, settings: Flags) -> Prepared:
     """Return the run that was interrupted in `out`; raise for settings other than --ledger."""
-    from apiece.jobs import prepare_again
     from apiece.jobs.config import SETTINGS
+    from apiece.jobs.prepared import prepare_again
 
     for name, value in settings.items():
         if name == "ledger" or value in (None, (), False):

@@ -12,7 +12,8 @@ from apiece.cli._command import Command, emit, format_bullets, format_table, opt
 from apiece.errors import DataError
 
 if TYPE_CHECKING:
-    from apiece.ledger import Ledger, Receipt
+    from apiece.ledger import Ledger
+    from apiece.ledger.reports import Receipt
 
 EXAMPLE = """
 \b

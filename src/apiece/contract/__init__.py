@@ -2,10 +2,10 @@
 
 from apiece.contract.check import Verdict, check, enforce
 from apiece.contract.choices import Choices, choices
-from apiece.contract.explain import Explanation, explain, promised_curve
-from apiece.contract.exposure import Exposure, budget_manipulation, collusion, worst
+from apiece.contract.explain import Explanation, explain
+from apiece.contract.exposure import budget_manipulation, collusion, worst
 
 __all__ = [
-    "Choices", "Explanation", "Exposure", "Verdict", "budget_manipulation", "check", "choices",
-    "collusion", "enforce", "explain", "promised_curve", "worst",
+    "Choices", "Explanation", "Verdict", "budget_manipulation", "check", "choices", "collusion",
+    "enforce", "explain", "worst",
 ]  # fmt: skip

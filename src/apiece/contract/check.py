@@ -17,9 +17,9 @@ from apiece.assignment.solve import require_few
 from apiece.budgets import Budgets
 from apiece.errors import BudgetError, InfeasibleError, RangeError, VerificationError
 from apiece.numerics.roots import log_room, safe_end
-from apiece.plan import BoundPlan, Plan, Reference, Verification
-from apiece.plan.parts import PUBLIC
-from apiece.plan.verification import compute_excess
+from apiece.plan import BoundPlan, Plan
+from apiece.plan.parts import PUBLIC, Reference
+from apiece.plan.verification import Verification, compute_excess
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from apiece.budgets.groups import refuse_absurd
 from apiece.contract.explain import PEOPLE, Explanation, count_participation, explain
 from apiece.errors import BudgetError, InfeasibleError, InputError
 from apiece.mechanisms import Mechanism
-from apiece.plan import BoundPlan, Reference
+from apiece.plan import BoundPlan
+from apiece.plan.parts import Reference
 from apiece.plan.verification import compute_excess
 
 # Name, epsilon and expected share.

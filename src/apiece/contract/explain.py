@@ -88,7 +88,7 @@ def promised_curve(epsilon: float, delta: float) -> PrivacyCurve:
         Kairouz, Oh, Viswanath 2017.
 
     Example:
-        >>> from apiece.contract import promised_curve
+        >>> from apiece.contract.explain import promised_curve
         >>> round(promised_curve(1.0, 1e-5).advantage().upper, 5)
         0.46212
     """

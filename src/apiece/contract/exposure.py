@@ -283,7 +283,7 @@ def collusion(
     shares: Sequence[float],
     epsilons: Sequence[float] | None = None,
     strategy: Strategy | str | None = None,
-    generator: np.random.Generator | None = None,
+    seed: int | None = None,
     **settings: object,
 ) -> list[Exposure]:
     """Return the target's exposure when a share of the others ask for the same ε together.
@@ -298,8 +298,8 @@ def collusion(
         shares: Of the others, in [0, 1].
         epsilons: What they ask. Unless given, nine from 0.1 to 100, evenly in log ε.
         strategy: Sample unless given.
-        generator: Draws the colluders; without one they are those with the largest budgets, who
-            have most to withhold.
+        seed: Draws the colluders, a whole number from 0 on; None takes those with the largest
+            budgets, who have most to withhold.
         **settings: Of `assign`; clip_norm is 1 unless given.
 
     Raises:
@@ -327,9 +327,10 @@ def collusion(
         epsilons = np.geomspace(MIN_EPSILON, MAX_EPSILON, CHOICES).tolist()
     # The others, in the order in which they collude.
     members = np.delete(np.arange(len(budgets)), position)
-    if generator is None:
+    if seed is None:
         members = members[np.argsort(-budgets.epsilon[members], kind="stable")]
     else:
+        generator = np.random.default_rng(_check.count("seed", seed, least=0))
         members = generator.permutation(members)
     scenarios = [("as asked", budgets.epsilon)]
     for value in epsilons:

@@ -1,11 +1,11 @@
 """Packaged tables, public schemas, and readers of tables of people."""
 
 from apiece.datasets.cells import Date
-from apiece.datasets.packaged import PACKAGED, load, packaged_schema
+from apiece.datasets.packaged import load, packaged_schema
 from apiece.datasets.schema import Categorical, Numeric, Schema, Skip, read_schema
-from apiece.datasets.tables import Dialect, read_table
+from apiece.datasets.tables import read_table
 
 __all__ = [
-    "PACKAGED", "Categorical", "Date", "Dialect", "Numeric", "Schema", "Skip", "load",
+    "Categorical", "Date", "Numeric", "Schema", "Skip", "load",
     "packaged_schema", "read_schema", "read_table",
 ]  # fmt: skip

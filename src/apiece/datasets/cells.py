@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from apiece._types import Floats, Integers, Mask
 from apiece.errors import DataError
-from apiece.tables import ISO, Declared, boolean_of, moment_of, number_of, text_of
+from apiece.tables.values import ISO, Declared, boolean_of, moment_of, number_of, text_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,7 +27,7 @@ from apiece.datasets.cells import (
 )
 from apiece.datasets.schema import Categorical, Feature, Numeric
 from apiece.errors import DataError, StewardWarning
-from apiece.tables import number_of
+from apiece.tables.values import number_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -85,7 +85,7 @@ class Dialect:
         DataError: For anything else.
 
     Example:
-        >>> from apiece.datasets import Dialect
+        >>> from apiece.datasets.tables import Dialect
         >>> Dialect(separator="tab").separator
         '\t'
     """

@@ -9,35 +9,24 @@ from apiece import _lazy
 
 if TYPE_CHECKING:
     from apiece.jobs.config import Job, job_from_dict, read_job
-    from apiece.jobs.model import TabularModel, load_model
-    from apiece.jobs.prepared import Prepared, prepare, prepare_again
+    from apiece.jobs.model import load_model
+    from apiece.jobs.prepared import prepare
     from apiece.jobs.results import Run, statement_of
     from apiece.jobs.running import run
     from apiece.jobs.search import Search
     from apiece.jobs.statement import statement_schema
 
 __all__ = [
-    "Job",
-    "Prepared",
-    "Run",
-    "Search",
-    "TabularModel",
-    "job_from_dict",
-    "load_model",
-    "prepare",
-    "prepare_again",
-    "read_job",
-    "run",
-    "statement_of",
-    "statement_schema",
-]
+    "Job", "Run", "Search", "job_from_dict", "load_model", "prepare", "read_job", "run",
+    "statement_of", "statement_schema",
+]  # fmt: skip
 __getattr__ = _lazy.names_of(
     __name__,
     {
         "config": ("Job", "job_from_dict", "read_job"),
-        "model": ("TabularModel", "load_model"),
-        "prepared": ("Prepared", "prepare", "prepare_again"),
-        "results": ("Run", "statement_of"),
+        "model": ("load_model",),
+        "prepared": ("prepare",),
+        "results": ("Run", "Search", "statement_of"),
         "running": ("run",),
         "search": ("Search",),
         "statement": ("statement_schema",),

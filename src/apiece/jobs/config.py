@@ -14,7 +14,7 @@ from typing import Any, cast
 from apiece._json import plain, read_toml
 from apiece._types import Flags, Json
 from apiece.budgets.levels import Levels, Offered
-from apiece.datasets import PACKAGED
+from apiece.datasets.packaged import PACKAGED
 from apiece.datasets.tables import PLAIN, Dialect, is_parquet
 from apiece.errors import InputError, as_given, unknown
 from apiece.jobs.search import Search
@@ -62,7 +62,7 @@ def settings_by_strategy(name: str, value: object) -> Mapping[str, Mapping[str, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """[data]: the table, its columns, and how a CSV file is written (`datasets.Dialect`)."""
+    """[data]: the table, its columns, and how a CSV file is written (`datasets.tables.Dialect`)."""
 
     # Without `split`, `test_share` of the units is held out, by coin. With `person` the persons are
     # the units, and budgets and split are theirs; `people` is a second table that says them.

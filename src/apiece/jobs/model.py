@@ -215,7 +215,7 @@ class TabularModel:
         >>> import pandas as pd
         >>> from torch import nn
         >>> from apiece.datasets import Categorical, Numeric
-        >>> from apiece.jobs import TabularModel
+        >>> from apiece.jobs.model import TabularModel
         >>> column, income = Numeric(0.0, 1.0), Categorical(("low", "high"))
         >>> network = nn.Sequential(nn.Linear(1, 2))
         >>> model = TabularModel(network, {"age": column}, "income", income)

@@ -22,7 +22,6 @@ from apiece.budgets.frames import apply_cap, read_budgets
 from apiece.budgets.groups import list_doubts as list_budget_doubts
 from apiece.budgets.units import Units, read_ids
 from apiece.datasets import (
-    PACKAGED,
     Categorical,
     Date,
     Numeric,
@@ -35,7 +34,7 @@ from apiece.datasets import (
 )
 from apiece.datasets.cells import list_markers, locate_values, read_texts, select_column
 from apiece.datasets.encode import Encoded, encode, encode_labels, encode_numbers
-from apiece.datasets.packaged import match_packaged
+from apiece.datasets.packaged import PACKAGED, match_packaged
 from apiece.datasets.schema import Feature, lint
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import BudgetColumns, Data, Job
@@ -430,8 +429,7 @@ def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
     if asked.groups:
         rows = [(g.name, apply_cap(g.epsilon, asked.no_limit_cap), g.share) for g in asked.groups]
         # Who is in which simulated group is no secret: it is drawn from a fixed seed.
-        coins, size = np.random.default_rng(0), int(trained.sum())
-        simulated = Budgets.from_groups(rows, size, 0.5, generator=coins)
+        simulated = Budgets.from_groups(rows, int(trained.sum()), 0.5, seed=0)
         columns |= {"epsilon": simulated.epsilon, "labels": simulated.labels}
     return Budgets(**columns, ids=None if units.ids is None else units.ids[trained])
 

@@ -21,7 +21,8 @@ from apiece.jobs.config import Job, Training, read_job
 from apiece.jobs.people import People, read_people
 from apiece.jobs.search import SETTINGS, Candidates
 from apiece.jobs.settings import refuse_past
-from apiece.pate import VotePlan, plan_votes
+from apiece.pate import plan_votes
+from apiece.pate.planning import VotePlan
 from apiece.plan import BoundPlan
 
 # Records that are expected in a step at most, where no batch size is given.
@@ -285,7 +286,7 @@ def prepare_again(out: Path, *, ledger: str | None = None) -> Prepared:
 
     Example:
         >>> from pathlib import Path
-        >>> from apiece.jobs import prepare_again
+        >>> from apiece.jobs.prepared import prepare_again
         >>> prepare_again(Path("runs/none"))
         Traceback (most recent call last):
         ...

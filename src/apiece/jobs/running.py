@@ -41,13 +41,15 @@ from apiece.jobs.results import (
 from apiece.jobs.search import Best, Candidates, seed_of_run
 from apiece.jobs.statement import Bound, as_text
 from apiece.jobs.trained import POINTS, Accuracies, Facts, Predictions, Trained, accuracies
-from apiece.pate import Lessons, VotePlan, teach
+from apiece.pate import Lessons, teach
+from apiece.pate.planning import VotePlan
 from apiece.plan import BoundPlan
-from apiece.training import Progress, StackedMlp
+from apiece.training import Progress
 from apiece.training.callbacks import Callback
 from apiece.training.charging import TrainingCharge, charge_training
 from apiece.training.checkpoints import CheckpointFolder
 from apiece.training.randomness import Streams
+from apiece.training.stacked import StackedMlp
 
 if TYPE_CHECKING:
     from apiece.ledger import Ledger

@@ -199,7 +199,7 @@ def charged_scope(name: str, value: object) -> str:
 def strategies_of(method: str) -> Collection[str]:
     """Return the names of a method's strategies."""
     if method == "dp-sgd":
-        from apiece.assignment import STRATEGIES
+        from apiece.assignment.front import STRATEGIES
 
         return STRATEGIES
     from apiece.pate.strategies import VOTERS

@@ -16,8 +16,8 @@ import numpy as np
 from apiece import _json
 from apiece._text import count_up
 from apiece._types import Floats, Integers, Json, Mask
-from apiece.budgets import Levels
 from apiece.budgets.groups import LARGE, SMALL_GROUP, describe_cap
+from apiece.budgets.levels import Levels
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import SETTINGS, TUNED
 from apiece.jobs.settings import listed, stored

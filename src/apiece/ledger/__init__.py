@@ -19,13 +19,11 @@ from apiece.ledger.plans import (
     training_costs,
 )
 from apiece.ledger.proofs import check_receipt
-from apiece.ledger.reports import Lineage, Receipt, receipt, standing
+from apiece.ledger.reports import receipt, standing
 from apiece.ledger.scopes import Policy
-from apiece.ledger.verify import LedgerVerification
 
 __all__ = [
-    "Head", "Ledger", "LedgerFilter", "LedgerVerification", "Lineage", "Policy", "Receipt",
-    "account_shares", "back_up_ledger", "check_receipt", "enroll_consents",
-    "plan_costs", "receipt", "reserve_alike", "reserve_plan", "restore_ledger",
-    "standing", "training_costs",
+    "Head", "Ledger", "LedgerFilter", "Policy", "account_shares", "back_up_ledger",
+    "check_receipt", "enroll_consents", "plan_costs", "receipt", "reserve_alike", "reserve_plan",
+    "restore_ledger", "standing", "training_costs",
 ]  # fmt: skip

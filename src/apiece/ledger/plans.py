@@ -252,7 +252,7 @@ def reserve_alike(
     Example:
         >>> import tempfile
         >>> from apiece import Ledger
-        >>> from apiece.accounting import gaussian_of_bounded_range
+        >>> from apiece.accounting.slack import gaussian_of_bounded_range
         >>> from apiece.filters import Costs
         >>> from apiece.ledger import reserve_alike
         >>> costs = Costs.fixed(gaussian_of_bounded_range(0.5) ** 2)

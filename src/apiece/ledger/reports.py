@@ -72,7 +72,8 @@ class Receipt:
         withdrawn: When they withdrew, or None.
 
     Example:
-        >>> from apiece.ledger import Head, Receipt
+        >>> from apiece.ledger import Head
+        >>> from apiece.ledger.reports import Receipt
         >>> Receipt("ann", 1.0, 1e-5, (), 0.0, 0.0, 2, Head(3, "0" * 64)).left
         'What is left pays for two more analyses like the last one.'
     """
@@ -126,7 +127,8 @@ class Lineage:
         head: The last entry of the history, with the withdrawal in it.
 
     Example:
-        >>> from apiece.ledger import Head, Lineage
+        >>> from apiece.ledger import Head
+        >>> from apiece.ledger.reports import Lineage
         >>> Lineage((), Head(3, "0" * 64)).events()
         []
     """

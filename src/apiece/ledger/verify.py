@@ -40,7 +40,8 @@ class LedgerVerification:
             that a new one would refuse.
 
     Example:
-        >>> from apiece.ledger import Head, LedgerVerification
+        >>> from apiece.ledger import Head
+        >>> from apiece.ledger.verify import LedgerVerification
         >>> LedgerVerification(1, 0, Head(0, "0" * 64), ()).ok
         True
     """

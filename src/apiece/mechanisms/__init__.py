@@ -6,17 +6,16 @@ from apiece.mechanisms.algebra import (
     Repeated,
     Sampled,
     Selected,
-    flatten,
     from_json,
 )
 from apiece.mechanisms.allocated import Allocated
-from apiece.mechanisms.atoms import Atoms, Finite
+from apiece.mechanisms.atoms import Finite
 from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 from apiece.mechanisms.runs import Runs
 
 __all__ = [
-    "Allocated", "Atoms", "Composed", "DiscreteGaussian", "DiscreteLaplace", "Finite", "Gaussian",
+    "Allocated", "Composed", "DiscreteGaussian", "DiscreteLaplace", "Finite", "Gaussian",
     "Laplace", "Mechanism", "MixtureOfGaussians", "Repeated", "Runs", "Sampled", "Selected",
-    "flatten", "from_json",
+    "from_json",
 ]  # fmt: skip

@@ -204,7 +204,8 @@ def flatten(mechanism: Mechanism) -> NormalForm:
 
     Example:
         >>> from apiece import Composed, Gaussian, Repeated, Sampled
-        >>> from apiece.mechanisms import Laplace, flatten
+        >>> from apiece.mechanisms import Laplace
+        >>> from apiece.mechanisms.algebra import flatten
         >>> flatten(Repeated(Composed(Sampled(Gaussian(1.0), 0.1), Laplace(2.0)), 3))
         ((Sampled(mechanism=Gaussian(noise_multiplier=1.0), probability=0.1), 3),
          (Laplace(noise_multiplier=2.0), 3))

@@ -29,7 +29,7 @@ class Atoms(NamedTuple):
 
     Example:
         >>> import numpy as np
-        >>> from apiece.mechanisms import Atoms
+        >>> from apiece.mechanisms.atoms import Atoms
         >>> Atoms(np.array([0.0]), np.array([1.0])).only_p
         0.0
     """

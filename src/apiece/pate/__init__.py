@@ -6,11 +6,11 @@ What needs torch is loaded when it is first asked for.
 from typing import TYPE_CHECKING
 
 from apiece import _lazy
-from apiece.pate.planning import Noise, VotePlan, plan_votes
+from apiece.pate.planning import Noise, plan_votes
 from apiece.pate.strategies import Upsample, Weight
 
 if TYPE_CHECKING:
-    from apiece.pate.teaching import Lessons, Taught, teach
+    from apiece.pate.teaching import Lessons, teach
 
-__all__ = ["Lessons", "Noise", "Taught", "Upsample", "VotePlan", "Weight", "plan_votes", "teach"]
-__getattr__ = _lazy.names_of(__name__, {"teaching": ("Lessons", "Taught", "teach")})
+__all__ = ["Lessons", "Noise", "Upsample", "Weight", "plan_votes", "teach"]
+__getattr__ = _lazy.names_of(__name__, {"teaching": ("Lessons", "teach")})

@@ -25,7 +25,8 @@ from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InfeasibleError, InputError
 from apiece.filters.convert import gaussian_mu
 from apiece.pate.strategies import Seats, Voters, find_voters
-from apiece.plan import BoundPlan, Plan, Reference, Stage
+from apiece.plan import BoundPlan, Plan
+from apiece.plan.parts import Reference, Stage
 
 # Share of what a record allows that pays for checks; answers have the remainder.
 CHECK_SHARE = 0.25

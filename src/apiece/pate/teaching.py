@@ -35,11 +35,10 @@ from apiece._types import Floats, Integers, Mask
 from apiece.budgets import Units
 from apiece.errors import DataError, StateError, VerificationError
 from apiece.pate.planning import Noise, VotePlan
-from apiece.training import ChaCha20Stream
 from apiece.training.batches import read_included
 from apiece.training.checkpoints import write_atomically
 from apiece.training.identity import bytes_of
-from apiece.training.randomness import Streams
+from apiece.training.randomness import ChaCha20Stream, Streams
 from apiece.training.stacked import SUMS, StackedModel, logits_in_parts
 from apiece.training.sums import choose_rows
 
@@ -428,7 +427,7 @@ class Taught:
     Example:
         >>> import numpy as np
         >>> import torch
-        >>> from apiece.pate import Taught
+        >>> from apiece.pate.teaching import Taught
         >>> Taught(torch.zeros(4), np.array([0, -1, 1])).answers.size
         3
     """
@@ -491,7 +490,7 @@ def teach(
         >>> import torch
         >>> from apiece import Budgets
         >>> from apiece.pate import Lessons, plan_votes, teach
-        >>> from apiece.training import StackedMlp
+        >>> from apiece.training.stacked import StackedMlp
         >>> x = torch.rand(2000, 1)
         >>> votes = plan_votes(Budgets([2.0] * 2000, 1e-5), "uniform", teachers=100, questions=50)
         >>> taught = teach(votes, StackedMlp((1, 2)), (x, (x[:, 0] > 0.5).long()),

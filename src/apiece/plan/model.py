@@ -21,9 +21,10 @@ from apiece._text import per_cent, plain, rounded_up
 from apiece._types import AnyArray, Floats, Integers, Json
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.slack import GaussianSummary, gaussian_summary
-from apiece.budgets import BudgetHistogram, Budgets
+from apiece.budgets import Budgets
 from apiece.budgets.groups import SMALL_GROUP
 from apiece.budgets.records import Consents
+from apiece.budgets.release import BudgetHistogram
 from apiece.errors import InputError
 from apiece.mechanisms import Mechanism
 from apiece.plan import serial

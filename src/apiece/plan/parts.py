@@ -81,7 +81,7 @@ class Reference:
         Kaiser et al. 2026, Def. 8.
 
     Example:
-        >>> from apiece.plan import Reference
+        >>> from apiece.plan.parts import Reference
         >>> Reference(1.0, 5).mechanism(2.0)
         Repeated(mechanism=Gaussian(noise_multiplier=2.0), times=5)
     """
@@ -127,7 +127,7 @@ class Stage:
         InputError: For values out of bounds and for arrays of different lengths.
 
     Example:
-        >>> from apiece.plan import Stage
+        >>> from apiece.plan.parts import Stage
         >>> stage = Stage(10, 10.0, 2.0, [0.1, 0.1], [0.7, 1.3])
         >>> round(stage.mechanism(0).mechanism.mechanism.noise_multiplier, 2)
         2.86
@@ -383,7 +383,7 @@ class Selection:
 
     Example:
         >>> from apiece.mechanisms import Runs
-        >>> from apiece.plan import Selection
+        >>> from apiece.plan.parts import Selection
         >>> Selection(Runs(40), 30.0).runs.mean
         40.0
     """

@@ -3,9 +3,9 @@
 from apiece.queries.schema import Schema
 from apiece.queries.session import Answer, QueryCost, Session, query_cost, release_standing
 from apiece.queries.spark import register_on_spark, start_spark
-from apiece.queries.table import Table, register
+from apiece.queries.table import register
 
 __all__ = [
-    "Answer", "QueryCost", "Schema", "Session", "Table", "query_cost", "register",
+    "Answer", "QueryCost", "Schema", "Session", "query_cost", "register",
     "register_on_spark", "release_standing", "start_spark",
 ]  # fmt: skip

@@ -9,9 +9,12 @@ Laplace noise is made and rounded in the same way.
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Final
+
+from apiece import _check
 
 # k ↦ a uniform integer of k bits.
 Bits = Callable[[int], int]
@@ -47,6 +50,13 @@ class _Uniform:
         while self.word(i) == other.word(i):
             i += 1
         return self.word(i) < other.word(i)
+
+
+def make_bits(seed: int | None) -> Bits:
+    """Return a source of uniform integers: the operating system's, or one that a seed repeats."""
+    if seed is None:
+        return secrets.randbits
+    return random.Random(_check.count("seed", seed, least=0)).getrandbits
 
 
 def _pool_words(bits: Bits) -> Words:

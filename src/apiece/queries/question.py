@@ -20,7 +20,7 @@ from apiece.errors import InputError, as_given, unknown
 from apiece.queries.grammar import Combined, Compare, Condition, Literal, Negated, ParsedQuery
 from apiece.queries.quantiles import Grid
 from apiece.queries.schema import Schema
-from apiece.tables import boolean_of, moment_of, number_of, text_of
+from apiece.tables.values import boolean_of, moment_of, number_of, text_of
 
 # Bins of a histogram whose query names no number.
 BINS: Final = 10

@@ -23,7 +23,7 @@ from apiece.errors import UnsupportedError
 from apiece.queries import sources
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Columns, Log
-from apiece.tables import ISO, Declared
+from apiece.tables.values import ISO, Declared
 
 if TYPE_CHECKING:
     import duckdb

@@ -14,7 +14,7 @@ from apiece._types import Json
 from apiece.datasets.blocks import UNREADABLE
 from apiece.datasets.cells import list_markers
 from apiece.errors import DataError, InputError, as_given, unknown
-from apiece.tables import ISO, Declared, text_of
+from apiece.tables.values import ISO, Declared, text_of
 
 KINDS: Final = ("numeric", "text", "date", "boolean")
 # The largest bound, and the inverse of the smallest distance of two: so no estimate from any noisy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,7 @@ import numpy as np
 from apiece import _check
 from apiece._text import shown
 from apiece._types import Floats, Ids, Integers, Json, Mask
-from apiece.accounting import gaussian_of_bounded_range, gaussian_of_laplace
+from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError, together
 from apiece.filters import Costs
 from apiece.filters.convert import gaussian_mu
@@ -26,7 +25,13 @@ from apiece.ledger.reports import SHARES, count_bins, cumulate_bins
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
 from apiece.queries.mistakes import find_mistakes
-from apiece.queries.noise import BITS, Bits, draw_rounded_gaussians, draw_rounded_laplaces
+from apiece.queries.noise import (
+    BITS,
+    Bits,
+    draw_rounded_gaussians,
+    draw_rounded_laplaces,
+    make_bits,
+)
 from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, count_draws, describe_group
 from apiece.queries.question import Question, resolve
 from apiece.queries.scan import Registered, Sums, Texts
@@ -180,7 +185,8 @@ class Session:
         ledger: Charges each person for their own contribution and answers from those whose budget
             allows it, leaving out who has no account. Without one, each answer is (epsilon,
             delta)-DP by itself and nothing is remembered.
-        bits: The noise's randomness, cryptographic by default.
+        seed: None takes randomness from the operating system, as a release needs. A whole number
+            from 0 on repeats the noise, for tests and lessons: who knows it can take the noise off.
         log: Takes the steward's messages, which speak of rows.
 
     Raises:
@@ -200,10 +206,13 @@ class Session:
     source: object = field(repr=False)
     schema: Schema
     ledger: Ledger | None = None
-    bits: Bits = field(default=secrets.randbits, repr=False)
+    seed: int | None = field(default=None, repr=False)
     log: Log = field(default=discard_message, repr=False)
+    # Source of the noise, from the seed.
+    _bits: Bits = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_bits", make_bits(self.seed))
         if not isinstance(self.source, Registered):
             table = register(self.source, self.schema, log=self.log)
             object.__setattr__(self, "source", table)
@@ -289,7 +298,7 @@ class Session:
         groups, cells, features = shape
         # Every cell gets noise, also one to which nobody adds anything.
         draw_noise = draw_rounded_laplaces if request.pure else draw_rounded_gaussians
-        noise = iter(draw_noise(math.prod(shape), self.bits))
+        noise = iter(draw_noise(math.prod(shape), self._bits))
         zeros = [0] * features
         noisy = []
         for cell in range(groups * cells):
@@ -312,7 +321,7 @@ class Session:
         for first_cell, (begin, end) in zip(first_cells, pairwise(limits), strict=False):
             segment = Segment(cells[begin:end] - first_cell, rows[begin:end], 0, grid.size - 1)
             group = describe_group(
-                grid, segment, question.query, request.epsilon, question.rows, self.bits
+                grid, segment, question.query, request.epsilon, question.rows, self._bits
             )
             groups.append(group)
         return groups
@@ -571,7 +580,7 @@ _MOST_NOISE: Final = 2.0**BITS
 
 
 def release_standing(
-    ledger: Ledger, analysis_id: str, *, noise_stddev: float, bits: Bits = secrets.randbits
+    ledger: Ledger, analysis_id: str, *, noise_stddev: float, seed: int | None = None
 ) -> Json:
     """Return, with noise, how many accounts have at least each share left; it may be published.
 
@@ -581,7 +590,8 @@ def release_standing(
         ledger: All of its accounts are charged.
         analysis_id: A name that no other analysis has; asked again, the answer is the first one's.
         noise_stddev: On the number of accounts between two shares.
-        bits: The noise's randomness, cryptographic by default.
+        seed: None takes randomness from the operating system, as a release needs. A whole number
+            from 0 on repeats the noise, for tests and lessons: who knows it can take the noise off.
 
     Returns:
         The shares, and for "queries" and "trainings" the counts (see `ledger.standing`).
@@ -621,7 +631,7 @@ def release_standing(
         grid = math.ldexp(stddev, -BITS)
         # A person adds a whole number of grid steps, and at most 1 in all.
         steps_per_person = math.floor(1 / grid)
-        noise = draw_rounded_gaussians(bins.size, bits)
+        noise = draw_rounded_gaussians(bins.size, make_bits(seed))
         steps = (bins * steps_per_person).ravel().tolist()
         values = [(count + deviate) * grid for count, deviate in zip(steps, noise, strict=True)]
         noisy = np.array(values).reshape(bins.shape)

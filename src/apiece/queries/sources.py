@@ -36,7 +36,7 @@ from apiece.datasets.tables import (
     refuse_text_settings,
 )
 from apiece.errors import DataError, InputError, UnsupportedError
-from apiece.tables import ISO, Declared, moment_of, text_of
+from apiece.tables.values import ISO, Declared, moment_of, text_of
 
 if TYPE_CHECKING:
     import pandas as pd

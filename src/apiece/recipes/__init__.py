@@ -15,10 +15,6 @@ except ModuleNotFoundError as error:
     raise lacking(error.name) from None
 
 from apiece.recipes.features import soft_bins
-from apiece.recipes.recipe import RECIPES, Recipe, loss_ordered_weights, outputs_of, read_recipe
-from apiece.recipes.scattering import Scattering
+from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe
 
-__all__ = [
-    "RECIPES", "Recipe", "Scattering", "loss_ordered_weights", "outputs_of", "read_recipe",
-    "soft_bins",
-]  # fmt: skip
+__all__ = ["RECIPES", "Recipe", "outputs_of", "read_recipe", "soft_bins"]

@@ -163,7 +163,7 @@ def loss_ordered_weights(losses: Tensor, clip_norms: Tensor, quiet: float, ramp:
 
     Example:
         >>> import torch
-        >>> from apiece.recipes import loss_ordered_weights
+        >>> from apiece.recipes.recipe import loss_ordered_weights
         >>> loss_ordered_weights(torch.tensor([2.0, 1.0, 3.0]), torch.ones(3), 1.0, 2.0).tolist()
         [0.25, 0.0, 0.75]
     """

@@ -39,7 +39,7 @@ class Scattering:
         2021, who put private models on it.
 
     Example:
-        >>> from apiece.recipes import Scattering
+        >>> from apiece.recipes.scattering import Scattering
         >>> Scattering(28).channels, Scattering(28).places
         (81, 7)
     """

@@ -203,8 +203,8 @@ class Maximum:
         Where `certified`, the function is nowhere above `upper`, which is rounded up.
 
     Example:
-        >>> from apiece.sensitivity import Query
-        >>> largest = Query("a**2", {"a": (0, 3)}).global_sensitivity()
+        >>> from apiece.sensitivity import Expression
+        >>> largest = Expression("a**2", {"a": (0, 3)}).global_sensitivity()
         >>> largest.location, largest.certified, round(largest.bounds.upper, 6)
         ({'a': 3.0}, True, 9.0)
     """

@@ -64,7 +64,7 @@ class PartialSensitivity:
 
 
 class RecordFunction(Protocol):
-    """A function that `partial_sensitivity` differentiates: `Query`, `ModelLoss`, or another."""
+    """A function that `partial_sensitivity` differentiates, as `Expression` and `ModelLoss` are."""
 
     def differentiate(self, *records: Any) -> PartialSensitivity:
         """Return the partial sensitivities at `records`."""
@@ -74,22 +74,22 @@ class RecordFunction(Protocol):
 def partial_sensitivity(function: RecordFunction, *records: object) -> PartialSensitivity:
     """Return, for every record x, the gradient ∇ₓ s(x) of its own sensitivity s(x).
 
-    Of a `Query`: s(x) = ‖∇f(x)‖₂ for f over named attributes, so that ∇s = H(x)∇f(x)/‖∇f(x)‖₂. Of a
-    `ModelLoss`: s(x) = ‖∇_θ ℓ(θ; x, y)‖₂, the norm that DP-SGD clips; ∇ over the entries of x.
+    Of an `Expression`: s(x) = ‖∇f(x)‖₂ for f over named attributes, so ∇s = H(x)∇f(x)/‖∇f(x)‖₂. Of
+    a `ModelLoss`: s(x) = ‖∇_θ ℓ(θ; x, y)‖₂, the norm that DP-SGD clips; ∇ over the entries of x.
     Where s(x) = 0 the answer is 0 and `zero` is True.
 
     The result is as private as the records: parameters of a release must not be derived from it
-    unless they are public (`Query.design`).
+    unless they are public (`Expression.design`).
 
     Args:
-        function: A `Query`, a `ModelLoss`, or anything with a method `differentiate`.
+        function: An `Expression`, a `ModelLoss`, or anything with a method `differentiate`.
         *records: For a query one thing that maps each attribute to n values (a data frame will do),
             or an (n, d) array in the query's attribute order; for a model its inputs and targets.
 
     Raises:
         InputError: For what is no such function, no record, records outside the declared ranges,
-            inputs that are not finite, or a function that is not differentiable; see `Query` and
-            `ModelLoss`.
+            inputs that are not finite, or a function that is not differentiable; see `Expression`
+            and `ModelLoss`.
         RangeError: Where a norm is not finite.
 
     References:
@@ -97,8 +97,8 @@ def partial_sensitivity(function: RecordFunction, *records: object) -> PartialSe
 
     Example:
         >>> from apiece import partial_sensitivity
-        >>> from apiece.sensitivity import Query
-        >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
+        >>> from apiece.sensitivity import Expression
+        >>> query = Expression("a**2 + b", {"a": (0, 1), "b": (0, 1)})
         >>> result = partial_sensitivity(query, {"a": [0.0, 1.0], "b": [0.5, 0.5]})
         >>> result.raw.round(4).tolist(), result.norms.round(4).tolist()
         ([[0.0, 0.0], [1.7889, 0.0]], [1.0, 2.2361])
@@ -106,7 +106,7 @@ def partial_sensitivity(function: RecordFunction, *records: object) -> PartialSe
     if not callable(getattr(function, "differentiate", None)):
         raise InputError(
             f"partial_sensitivity: {function!r} is not a function of a record; "
-            "give Query(expression, ...) or ModelLoss(model, loss_fn)"
+            "give Expression(expression, ...) or ModelLoss(model, loss_fn)"
         )
     return function.differentiate(*records)
 
@@ -181,8 +181,8 @@ def loss_shares(
 
     Example:
         >>> from apiece import partial_sensitivity
-        >>> from apiece.sensitivity import Query, loss_shares
-        >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
+        >>> from apiece.sensitivity import Expression, loss_shares
+        >>> query = Expression("a**2 + b", {"a": (0, 1), "b": (0, 1)})
         >>> partial = partial_sensitivity(query, [[0.5, 0.5], [1.0, 0.2]])
         >>> loss_shares(partial).ranking("all")
         [('a', 1.0), ('b', 0.0)]
@@ -219,7 +219,7 @@ class Exhaustion:
 
     Example:
         >>> import numpy as np
-        >>> from apiece.sensitivity import Exhaustion
+        >>> from apiece.sensitivity.partial import Exhaustion
         >>> result = Exhaustion(np.array(["bob"]), np.array([12]), ("income",))
         >>> result.answers.tolist(), result.attributes
         ([12], ('income',))

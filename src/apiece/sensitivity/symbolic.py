@@ -1,4 +1,4 @@
-"""Query: an expression over named attributes of a record, its derivatives and its bounds."""
+"""Expression: an expression over named attributes of a record, its derivatives and bounds."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def read_columns(records: object, ranges: Mapping[str, Range]) -> Floats:
     return columns
 
 
-class Query:
+class Expression:
     """A real function f of one record's named attributes, each with a declared range.
 
     The query over a data set is the sum of f over its records (`mean_of(n)` divides by n).
@@ -183,8 +183,8 @@ class Query:
         Mueller et al. 2021, §4 and §5.1.
 
     Example:
-        >>> from apiece import Query
-        >>> query = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
+        >>> from apiece import Expression
+        >>> query = Expression("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
         >>> query.gradient
         (2*a - exp(-a + 2*b), 2*exp(-a + 2*b))
         >>> query.lipschitz_constant().location
@@ -207,7 +207,7 @@ class Query:
         """The attributes' names, in the order of the ranges."""
         return tuple(self.ranges)
 
-    def mean_of(self, records: int) -> Query:
+    def mean_of(self, records: int) -> Expression:
         """Return the query whose sum over `records` records is their mean: f/records.
 
         Args:
@@ -216,7 +216,7 @@ class Query:
         Raises:
             InputError: For no whole number of at least 1.
         """
-        return Query(self.expression / _check.count("records", records), self.ranges)
+        return Expression(self.expression / _check.count("records", records), self.ranges)
 
     @cached_property
     def gradient(self) -> tuple[sympy.Expr, ...]:

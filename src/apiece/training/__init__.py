@@ -15,36 +15,16 @@ from apiece.training.callbacks import (
     Progress,
     ProgressBar,
     TensorBoard,
-    public_numbers,
 )
 from apiece.training.charging import TrainingCharge, charge_training
 from apiece.training.clipping import ClippedSum, Proof, clip_and_sum
 from apiece.training.filtered import FilteredTrainer
-from apiece.training.randomness import ChaCha20Stream, add_noise
+from apiece.training.randomness import add_noise
 from apiece.training.sources import ParquetShards, TarShards
-from apiece.training.stacked import StackedMlp
 from apiece.training.trainer import Trainer
-from apiece.training.updates import OutputAverage
 
 __all__ = [
-    "ChaCha20Stream",
-    "ClippedSum",
-    "Evaluation",
-    "FilteredTrainer",
-    "OutputAverage",
-    "ParquetShards",
-    "PlannedSpending",
-    "Progress",
-    "ProgressBar",
-    "Proof",
-    "StackedMlp",
-    "TarShards",
-    "TensorBoard",
-    "Trainer",
-    "TrainingCharge",
-    "add_noise",
-    "charge_training",
-    "clip_and_sum",
-    "poisson_batches",
-    "public_numbers",
-]
+    "ClippedSum", "Evaluation", "FilteredTrainer", "ParquetShards", "PlannedSpending", "Progress",
+    "ProgressBar", "Proof", "TarShards", "TensorBoard", "Trainer", "TrainingCharge", "add_noise",
+    "charge_training", "clip_and_sum", "poisson_batches",
+]  # fmt: skip

@@ -20,7 +20,8 @@ from apiece import _check
 from apiece._identity import require_ids
 from apiece._types import Floats, Ids, Integers, Mask
 from apiece.errors import InputError
-from apiece.plan import BoundPlan, Plan, Stage
+from apiece.plan import BoundPlan, Plan
+from apiece.plan.parts import Stage
 from apiece.training.randomness import Generator, Streams, draw_uniforms
 
 # Positions of records in the data: 4 bytes each where they fit, else 8.
@@ -214,7 +215,7 @@ def read_included(included: npt.ArrayLike | None, ids: Ids) -> Mask:
     return mask.copy()
 
 
-def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
+def poisson_batches(plan: Plan, *, seed: int | None = None) -> Iterator[Integers]:
     """Yield plan.steps batches: arrays of record positions, each record at its own rate.
 
     A batch can be empty, and counts as a step. The cost of a step grows with the batch, not with
@@ -222,7 +223,8 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
 
     Args:
         plan: Bound to its records.
-        generator: The sampling stream, not used for anything else.
+        seed: None takes the coins from the operating system, as a release needs. A whole number
+            from 0 on gives the batches of a `Trainer` with that seed, for experiments.
 
     Raises:
         InputError: For a plan that is not bound to records.
@@ -238,19 +240,23 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
         >>> from apiece import Budgets, Sample, assign, poisson_batches
         >>> budgets = Budgets.from_groups([("strict", 1.0, .5), ("weak", 3.0, .5)], 40, 1e-3)
         >>> plan = assign(budgets, Sample(), steps=3, expected_batch_size=8, clip_norm=1.0)
-        >>> batches = list(poisson_batches(plan, generator=np.random.default_rng(0)))
+        >>> batches = list(poisson_batches(plan, seed=0))
         >>> len(batches), all((np.diff(batch) > 0).all() for batch in batches)
         (3, True)
     """
+    yield from draw_batches(plan, Streams.from_seed(seed))
+
+
+def draw_batches(plan: Plan, coins: Coins) -> Iterator[Integers]:
+    """Yield the batches of `poisson_batches` by coins from any source."""
     bound = BoundPlan.of(plan)
     sampler = PlannedSampler(bound, read_included(None, bound.ids))
-    coins = _OneStream(generator)
     for step in range(plan.steps):
         yield sampler.draw(step, coins).records
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _OneStream:
+class OneStream:
     """All coins from one generator, in the order in which they are tossed."""
 
     generator: Generator
@@ -262,7 +268,7 @@ class _OneStream:
     participation = sampling
 
 
-Coins: TypeAlias = Streams | _OneStream
+Coins: TypeAlias = Streams | OneStream
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -194,7 +194,8 @@ def public_numbers(progress: Progress, spending: PlannedSpending) -> dict[str, f
 
     Example:
         >>> from apiece import Budgets, Scale, assign
-        >>> from apiece.training import PlannedSpending, Progress, public_numbers
+        >>> from apiece.training import PlannedSpending, Progress
+        >>> from apiece.training.callbacks import public_numbers
         >>> budgets = Budgets(epsilon=[1.0] * 20, delta=1e-3)
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=8, clip_norm=1.0)
         >>> done = Progress(step=5, steps=5, stage=0, seconds=0.1, learning_rate=0.2)

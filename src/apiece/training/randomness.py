@@ -84,7 +84,7 @@ class ChaCha20Stream(Uncopied):
         StateError: From its methods, in a forked process.
 
     Example:
-        >>> from apiece.training import ChaCha20Stream
+        >>> from apiece.training.randomness import ChaCha20Stream
         >>> a, b = ChaCha20Stream(bytes(32)), ChaCha20Stream(bytes(32))
         >>> bool((a.uniform(5) == b.uniform(5)).all())
         True
@@ -249,7 +249,7 @@ def _torch_generator(key: bytes) -> torch.Generator:
 
 
 def add_noise(
-    clipped: ClippedSum, noise_stddev: float, *, generator: Generator
+    clipped: ClippedSum, noise_stddev: float, *, seed: int | None = None
 ) -> dict[str, torch.Tensor]:
     """Return the sum of clipped gradients plus independent N(0, noise_stddev²), by parameter.
 
@@ -263,13 +263,14 @@ def add_noise(
     Args:
         clipped: The sum, which knows its bounds.
         noise_stddev: At least 0; 0 adds nothing (and promises nothing).
-        generator: A `ChaCha20Stream` for a release: noise, sum and grid are in double precision,
-            with some 2³² values of the noise to a cell of the grid. A torch or numpy generator
-            for experiments: noise in single precision, with a few values to a cell.
+        seed: None takes the noise from the operating system, as a release needs: noise, sum and
+            grid are in double precision, with some 2³² values of the noise to a cell of the grid.
+            A whole number from 0 on repeats the noise of an experiment, in single precision; give
+            every call another, or the noise of two steps is the same.
 
     Raises:
-        InputError: Where `clipped` is not a `ClippedSum`, or noise_stddev is negative, NaN or
-            infinite.
+        InputError: Where `clipped` is not a `ClippedSum`, noise_stddev is negative, NaN or
+            infinite, or the seed is negative.
 
     Guarantee:
         For record i this is the Gaussian mechanism with noise multiplier
@@ -284,10 +285,10 @@ def add_noise(
         >>> from apiece.training import ClippedSum
         >>> one = torch.ones(1)
         >>> total = ClippedSum({"w": torch.zeros(3)}, one, one, one)
-        >>> add_noise(total, 2.0, generator=torch.Generator().manual_seed(0))["w"].shape
+        >>> add_noise(total, 2.0, seed=0)["w"].shape
         torch.Size([3])
     """
-    return noisy_mean(clipped, noise_stddev, 1.0, generator=generator)
+    return noisy_mean(clipped, noise_stddev, 1.0, generator=Streams.from_seed(seed).noise(0))
 
 
 def noisy_mean(

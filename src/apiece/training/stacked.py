@@ -65,7 +65,7 @@ class StackedMlp:
         InputError: For fewer than two sizes, or one below 1.
 
     Example:
-        >>> from apiece.training import StackedMlp
+        >>> from apiece.training.stacked import StackedMlp
         >>> StackedMlp((59, 128, 64, 2)).parameters
         16066
     """

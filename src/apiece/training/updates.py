@@ -225,7 +225,7 @@ class OutputAverage(nn.Module):
     Example:
         >>> import torch
         >>> from torch import nn
-        >>> from apiece.training import OutputAverage
+        >>> from apiece.training.updates import OutputAverage
         >>> whole = OutputAverage([nn.Identity(), nn.Threshold(0.0, 9.0)], [1.0, 3.0])
         >>> whole(torch.tensor([-2.0, 4.0])).tolist()
         [6.25, 4.0]

@@ -24,9 +24,8 @@ from apiece.mechanisms import (
     Mechanism,
     Repeated,
     Sampled,
-    flatten,
 )
-from apiece.mechanisms.algebra import to_dict
+from apiece.mechanisms.algebra import flatten, to_dict
 
 World = tuple[Floats, Floats]
 

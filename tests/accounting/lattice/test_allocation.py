@@ -13,8 +13,8 @@ from apiece._types import Floats
 from apiece.accounting import privacy_curve
 from apiece.accounting.lattice import allocation
 from apiece.errors import RangeError
-from apiece.mechanisms import Allocated, Composed, Gaussian, Repeated, Sampled, flatten, from_json
-from apiece.mechanisms.algebra import to_json
+from apiece.mechanisms import Allocated, Composed, Gaussian, Repeated, Sampled, from_json
+from apiece.mechanisms.algebra import flatten, to_json
 from apiece.mechanisms.allocated import block_sizes
 
 CASES = [(1.0, 2), (0.6, 2), (3.0, 2), (1.0, 3), (2.0, 3)]

@@ -18,7 +18,7 @@ from apiece.accounting.lattice.pairs import (
     normal_masses,
 )
 from apiece.errors import RangeError
-from apiece.mechanisms import Atoms
+from apiece.mechanisms.atoms import Atoms
 
 
 def mass(z: float, low: mp.mpf, high: mp.mpf, shift: mp.mpf) -> mp.mpf:
