@@ -59,7 +59,6 @@ STATEMENTS = [
     ("sqlalchemy,psycopg", "from apiece import Ledger", "sqlalchemy 'psycopg[binary]'"),
     ("sklearn", "from apiece.sklearn import Numeric", "scikit-learn"),
     ("sympy", "from apiece.sensitivity import Expression", "sympy"),
-    ("mpmath", "import apiece.sensitivity.bounds", "mpmath"),
     ("fpdf", "from apiece.reporting.papers import statement_pdf as f; f({})", "fpdf2"),
     ("pyspark", "from apiece.queries import start_spark as f; f('local')", "pyspark"),
     ("ray", "from apiece.adapters import cluster as f; next(f()(abs, [0]))", "ray"),
