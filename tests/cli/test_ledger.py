@@ -225,7 +225,7 @@ def test_the_slack_is_a_share_or_what_suits_a_plan(
     [
         (["--pure", "0.1"], "", gaussian_of_pure(0.1)),
         (["--bounded-range", "0.1"], "", gaussian_of_bounded_range(0.1)),
-        (["-"], '{"laplace": {"noise_multiplier": 10}}', gaussian_of_laplace(0.1)),
+        (["-"], '{"laplace": {"scale": 10}}', gaussian_of_laplace(0.1)),
         (["laplace.json"], "", gaussian_of_laplace(0.1)),
         (['{"discrete_gaussian": {"scale": 8.0, "sensitivity": 1}}'], "", 1 / 8),
     ],
@@ -241,7 +241,7 @@ def test_whatever_is_made_elsewhere_can_be_charged(
 ) -> None:
     """Noise of every kind and the exponential mechanism, each at what Gaussian stands for it."""
     monkeypatch.chdir(tmp_path)
-    Path("laplace.json").write_text('{"laplace": {"noise_multiplier": 10}}')
+    Path("laplace.json").write_text('{"laplace": {"scale": 10}}')
     monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
     before = Ledger.open(url).spent(["ann", "bob"])
     capsys.readouterr()

@@ -11,13 +11,13 @@ from apiece.mechanisms import Laplace
 
 @pytest.mark.parametrize("z", [0, -1, math.nan, math.inf, "1", True, None])
 def test_bad_noise_is_rejected(z: object) -> None:
-    with pytest.raises(InputError, match="noise_multiplier"):
+    with pytest.raises(InputError, match="scale"):
         Laplace(z)  # type: ignore[arg-type]
 
 
 def test_it_is_a_frozen_float() -> None:
     mechanism = Laplace(2)
-    assert type(mechanism.noise_multiplier) is float
+    assert type(mechanism.scale) is float
     assert mechanism == Laplace(2.0)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        mechanism.noise_multiplier = 1.0  # type: ignore[misc]
+        mechanism.scale = 1.0  # type: ignore[misc]

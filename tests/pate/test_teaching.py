@@ -269,7 +269,7 @@ def test_semi_supervised_learns_from_all_public_inputs() -> None:
 
 def test_each_step_of_both_is_told() -> None:
     told: list[tuple[int, int]] = []
-    run(plan(), student=Lessons(steps=3), watch=lambda step, of: told.append((step, of)))
+    run(plan(), student=Lessons(steps=3), progress=lambda step, of: told.append((step, of)))
     assert told == [(s, 15) for s in range(1, 16)] + [(s, 3) for s in range(1, 4)]
 
 

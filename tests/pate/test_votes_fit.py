@@ -51,7 +51,7 @@ def test_a_model_with_other_outputs_than_classes_is_refused_before_it_learns(mod
     with pytest.raises(DataError, match="classes"):
         teach(
             plan, model, (inputs, labels), torch.rand(20, 1), classes=2,
-            lessons=Lessons(steps=2), seed=0, watch=lambda *step: steps.append(step),
+            lessons=Lessons(steps=2), seed=0, progress=lambda *step: steps.append(step),
         )  # fmt: skip
     assert not steps
 

@@ -350,12 +350,12 @@ def _step_divergence(step: Mechanism, orders: Floats) -> Floats:
     match step:
         case Gaussian(noise_multiplier):
             return gaussian(noise_multiplier, orders)
-        case Laplace(noise_multiplier):
-            return laplace(noise_multiplier, orders)
+        case Laplace(scale):
+            return laplace(scale, orders)
         case Sampled(Gaussian(noise_multiplier), probability):
             return sampled_gaussian(noise_multiplier, probability, orders)
-        case Sampled(Laplace(noise_multiplier), probability):
-            return sampled_laplace(noise_multiplier, probability, orders)
+        case Sampled(Laplace(scale), probability):
+            return sampled_laplace(scale, probability, orders)
         case Selected(mechanisms, runs):
             steps = [flatten(mechanism) for mechanism in mechanisms]
             divergences = [partial(_add_divergences, part) for part in steps]

@@ -347,7 +347,7 @@ def _bound_step_without_slack(step: Mechanism, *, search: bool) -> float:
     if isinstance(inner, Gaussian):
         return 1 / inner.noise_multiplier
     if isinstance(inner, Laplace):
-        return float(gaussian_of_laplace(1 / inner.noise_multiplier))
+        return float(gaussian_of_laplace(1 / inner.scale))
     if isinstance(inner, Allocated):
         # Its ratio is a mean of those of plain Gaussians: it contracts them.
         return 1 / inner.noise_multiplier

@@ -341,7 +341,7 @@ def policy(url: str, file: Path | None, as_json: bool) -> None:
 
 @add_subcommand(
     "Charge an analysis made outside of apiece.",
-    """apiece ledger charge people.db '{"laplace": {"noise_multiplier": 20}}' --analysis May""",
+    """apiece ledger charge people.db '{"laplace": {"scale": 20}}' --analysis May""",
     'apiece ledger charge people.db --analysis "median in May" --bounded-range 0.1',
     'apiece ledger export people.db --table paid --analysis "median in May" --out paid.parquet',
     'apiece ledger commit people.db --analysis "median in May" --result 41',
@@ -362,7 +362,7 @@ def charge(
     """Charge everyone, or the people of a table, for an analysis that is made outside of apiece.
 
     SOURCE is a mechanism's JSON as apiece account reads it, or a file with it, or - for stdin:
-    {"laplace": {"noise_multiplier": 20}}, {"discrete_gaussian": …}, {"repeated": …}. Its noise is
+    {"laplace": {"scale": 20}}, {"discrete_gaussian": …}, {"repeated": …}. Its noise is
     relative to the largest contribution of a person. --pure and --bounded-range stand for a
     mechanism of which no more is known.
 

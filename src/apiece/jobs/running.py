@@ -365,7 +365,7 @@ def taught(one: ModelRun) -> nn.Sequential:
         included=None if one.charge is None else one.charge.included & ~one.charge.withdrawn(),
         seed=one.seed,
         keep=one.place / ANSWERS,
-        watch=lambda *_: one.watch(one.strategy, one.repeat, next(steps), 2 * training.steps),
+        progress=lambda *_: one.watch(one.strategy, one.repeat, next(steps), 2 * training.steps),
     )
     one.folder.log("answered", strategy=one.strategy, repeat=one.repeat, answers=count)
     return network

@@ -112,7 +112,7 @@ class Composed:
     Example:
         >>> from apiece import Composed, Gaussian, Laplace
         >>> Composed(Gaussian(2.0), Laplace(1.0)).mechanisms
-        (Gaussian(noise_multiplier=2.0), Laplace(noise_multiplier=1.0))
+        (Gaussian(noise_multiplier=2.0), Laplace(scale=1.0))
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -208,7 +208,7 @@ def flatten(mechanism: Mechanism) -> NormalForm:
         >>> from apiece.mechanisms.algebra import flatten
         >>> flatten(Repeated(Composed(Sampled(Gaussian(1.0), 0.1), Laplace(2.0)), 3))
         ((Sampled(mechanism=Gaussian(noise_multiplier=1.0), probability=0.1), 3),
-         (Laplace(noise_multiplier=2.0), 3))
+         (Laplace(scale=2.0), 3))
         >>> flatten(Repeated(Gaussian(10.0), 100))
         ((Gaussian(noise_multiplier=1.0), 1),)
     """
@@ -389,7 +389,7 @@ def from_json(text: str) -> Mechanism:
 
     Example:
         >>> from apiece.mechanisms import from_json
-        >>> from_json('{"laplace": {"noise_multiplier": 2.0}}')
-        Laplace(noise_multiplier=2.0)
+        >>> from_json('{"laplace": {"scale": 2.0}}')
+        Laplace(scale=2.0)
     """
     return from_dict(_json.loads(text, "mechanism"))

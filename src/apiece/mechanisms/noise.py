@@ -44,24 +44,24 @@ class Laplace:
     """A sum over records plus Laplace noise, seen from one record.
 
     Args:
-        noise_multiplier: The Laplace scale over the record's ℓ1 bound; positive, finite.
+        scale: Of the noise, in units of the record's ℓ1 bound; positive, finite.
 
     Raises:
-        InputError: For another noise multiplier.
+        InputError: For another scale.
 
     Guarantee:
-        (1/noise_multiplier, 0)-DP under add/remove.
+        (1/scale, 0)-DP under add/remove.
 
     Example:
         >>> from apiece import Laplace
         >>> Laplace(2.0)
-        Laplace(noise_multiplier=2.0)
+        Laplace(scale=2.0)
     """
 
-    noise_multiplier: float
+    scale: float
 
     def __post_init__(self) -> None:
-        _check.put(self, noise_multiplier=_check.positive)
+        _check.put(self, scale=_check.positive)
 
 
 # Numbers that a law on the integers may span, and largest absolute loss.

@@ -55,7 +55,7 @@ NEIGHBOURS = 10
 # The votes (teachers, questions) on some of the questions.
 Votes = Callable[[slice], Integers]
 # Called with the step and the number of steps.
-Watcher = Callable[[int, int], object]
+Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -343,7 +343,7 @@ def learn(
     shares: Shares,
     lessons: Lessons,
     streams: Streams,
-    watch: Watcher | None = None,
+    progress: Progress | None = None,
 ) -> Tensor:
     """Train models, each on its own rows; return their parameters, (models, parameters)."""
     # A row changes the parameters of the models that have it, and not one bit of any other's.
@@ -361,8 +361,8 @@ def learn(
             entry["lr"] = lessons.rate(step)
         flat.grad = clipped.gradients[SUMS].div_(width)
         optimizer.step()
-        if watch is not None:
-            watch(step + 1, lessons.steps)
+        if progress is not None:
+            progress(step + 1, lessons.steps)
     return flat.detach()
 
 
@@ -450,7 +450,7 @@ def teach(
     included: Mask | None = None,
     seed: int | None = None,
     keep: Path | None = None,
-    watch: Watcher | None = None,
+    progress: Progress | None = None,
 ) -> Taught:
     """Return a student that learned what the teachers answered about public inputs.
 
@@ -471,7 +471,7 @@ def teach(
             Series has the ids of the plan as its index.
         seed: For an experiment that can be repeated; None for randomness of the operating system.
         keep: A file for the answers so far, so that a killed run can be gone on with.
-        watch: Called with the step and the number of steps after each step, of the teachers and
+        progress: Called with the step and the number of steps after each step, of the teachers and
             then of the student.
 
     Raises:
@@ -514,7 +514,7 @@ def teach(
 
     @cache
     def teachers() -> Tensor:
-        return learn(model, inputs, targets, shares, lessons, key, watch)
+        return learn(model, inputs, targets, shares, lessons, key, progress)
 
     def votes(block: slice) -> Integers:
         return predict_classes(model, teachers(), public[block])
@@ -537,7 +537,7 @@ def teach(
     student_share = Shares(np.arange(labelled.size), np.array([0, labelled.size]))
     settings = lessons if student is None else student
     streams = Streams(student_key, release=seed is None)
-    flat = learn(model, student_inputs, student_targets, student_share, settings, streams, watch)
+    flat = learn(model, student_inputs, student_targets, student_share, settings, streams, progress)
     return Taught(flat[0], answers)
 
 

@@ -150,7 +150,7 @@ class LaplacePair:
 
     def window(self, tail: float) -> Window:
         """Return the whole range of losses: nothing lies outside."""
-        subject = f"noise_multiplier = {self.scale!r} of Laplace"
+        subject = f"scale = {self.scale!r} of Laplace"
         end = 1 / self.scale
         if not self.scale <= _MOST_NOISE:
             raise RangeError(f"{subject}: {_PAST}; give at most {_MOST_NOISE:g}")
