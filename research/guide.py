@@ -35,10 +35,10 @@ def fill_guide(text: str, experiments: Path, store: Store) -> str:
     for name, table in lists.items():
         opening = f"<!-- {name} -->\n"
         head, begins, tail = text.partition(opening)
-        _, ends, rest = tail.partition("<!-- end -->\n")
+        _, ends, following = tail.partition("<!-- end -->\n")
         if not begins or not ends:
             raise DataError(f"research/README.md: no list between <!-- {name} --> and <!-- end -->")
-        text = f"{head}{opening}\n{table.markdown()}\n\n<!-- end -->\n{rest}"
+        text = f"{head}{opening}\n{table.markdown()}\n\n<!-- end -->\n{following}"
     return text
 
 

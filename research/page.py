@@ -11,7 +11,7 @@ HEAD = """# The papers' tables and figures
 Made from the stored results by `python -m research --page`: every measured figure in a table is
 read from them. Published figures are beside those found; where settings differ, or a run is smaller
 than the paper's, the text says so. `python -m research --list` lists the experiments, and
-`python -m research NAME` runs the missing units of one.
+`python -m research NAME` runs the missing units of one; `research/README.md` says what each reads.
 """
 
 

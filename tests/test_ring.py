@@ -40,6 +40,11 @@ def test_what_nothing_imports_has_no_tests(ring: Any) -> None:
     assert ring.order_tests({"docs/index.md", "LICENSE"}) == []
 
 
+def test_research_has_its_tests(ring: Any) -> None:
+    assert "tests/research/test_store.py" in ring.order_tests({"research/store.py"})
+    assert "tests/ledger/test_day.py" in ring.order_tests({"research/benchmarks/ledger_day.py"})
+
+
 def test_chains_of_imports_are_followed(ring: Any) -> None:
     graph = {"a": {"b", "c"}, "b": {"d"}, "c": set(), "d": {"a"}, "lonely": {"e"}}
     assert ring.distances({"a"}, graph) == {"a": 0, "b": 1, "c": 1, "d": 2}

@@ -42,7 +42,7 @@ def built(tmp_path_factory):
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     for name in files.stdout.splitlines():
-        if name.startswith(("src/", "LICENSE", "NOTICE", "README", "pyproject")):
+        if name.startswith(("src/", "research/", "LICENSE", "NOTICE", "README", "pyproject")):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
     build = "from setuptools import build_meta as b; b.build_sdist('..'); b.build_wheel('..')"
@@ -69,8 +69,9 @@ def test_both_archives_hold_every_file_of_the_package(built):
     assert held == sources()
     assert {"LICENSE", "NOTICE"} <= {Path(name).name for name in wheel.namelist()}
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
-        names = {name.partition("/src/")[2] for name in archive.getnames() if "/src/" in name}
-    assert sources() <= names
+        names = archive.getnames()
+    assert sources() <= {name.partition("/src/")[2] for name in names if "/src/" in name}
+    assert not [name for name in names if "/research" in name]
 
 
 def interpreters():
