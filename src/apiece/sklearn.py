@@ -21,14 +21,6 @@ from apiece.adapters.estimators import PrivateClassifier, PrivateImageClassifier
 from apiece.datasets import Categorical, Date, Numeric, Schema, Skip
 
 __all__ = [
-    "Account",
-    "Categorical",
-    "Date",
-    "Numeric",
-    "PrivateClassifier",
-    "PrivateImageClassifier",
-    "PrivateRegressor",
-    "Schema",
-    "Skip",
-    "Spending",
-]
+    "PrivateClassifier", "PrivateRegressor", "PrivateImageClassifier", "Account", "Spending",
+    "Schema", "Numeric", "Categorical", "Date", "Skip",
+]  # fmt: skip

@@ -16,7 +16,7 @@ from apiece.accounting.curve import PrivacyCurve
 from apiece.accounting.divergence import Excess, excess
 
 __all__ = [
-    "AdvantageBudget", "Bounds", "Calibration", "EpsilonBudget", "Excess", "ExcessBudget",
-    "MuBudget", "PowerBudget", "PrivacyCurve", "calibrate", "epsilons", "excess",
-    "noise_multipliers", "privacy_curve", "sampling_probabilities",
+    "privacy_curve", "PrivacyCurve", "Bounds", "calibrate", "Calibration", "EpsilonBudget",
+    "MuBudget", "AdvantageBudget", "PowerBudget", "ExcessBudget", "epsilons", "noise_multipliers",
+    "sampling_probabilities", "excess", "Excess",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from apiece.assignment.tuned import assign_tuned
 from apiece.assignment.uniform import Uniform
 
 __all__ = [
-    "AdaPDP", "Allocate", "Hybrid", "JorgensenSampling", "Rounds", "Sample", "Scale", "Sequential",
-    "Strategy", "Threshold", "Uniform", "assign", "assign_levels", "assign_owned", "assign_tuned",
-    "compare", "schedule_noise",
+    "assign", "Uniform", "Scale", "Sample", "Allocate", "Hybrid", "Threshold", "Sequential",
+    "Rounds", "AdaPDP", "JorgensenSampling", "Strategy", "assign_levels", "assign_owned",
+    "assign_tuned", "schedule_noise", "compare",
 ]  # fmt: skip

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from apiece.audit.shadows import Pool, ShadowJob, train_shadows
 
 __all__ = [
-    "Claim", "Findings", "LowerBound", "Pool", "ShadowJob", "ShadowScores", "anytime_bound",
-    "lira", "loss_scores", "lower_bound", "one_run", "one_run_by_group", "privacy_scores", "rmia",
-    "roc_by_group", "sequential", "train_shadows",
+    "lower_bound", "LowerBound", "one_run", "one_run_by_group", "lira", "rmia", "loss_scores",
+    "privacy_scores", "roc_by_group", "train_shadows", "ShadowJob", "ShadowScores", "Pool",
+    "Findings", "sequential", "Claim", "anytime_bound",
 ]  # fmt: skip
 
 # These need torch, and are imported on first use.

@@ -8,6 +8,6 @@ from apiece.budgets.release import release_histogram, release_rows_per_person
 from apiece.budgets.units import Ownership, Units
 
 __all__ = [
-    "BudgetGroups", "BudgetLevels", "Budgets", "ConsentMapping", "Ownership", "Units",
-    "read_consents", "release_histogram", "release_rows_per_person",
+    "Budgets", "BudgetGroups", "BudgetLevels", "read_consents", "ConsentMapping", "Units",
+    "Ownership", "release_histogram", "release_rows_per_person",
 ]  # fmt: skip

@@ -6,6 +6,6 @@ from apiece.contract.explain import Explanation, explain
 from apiece.contract.exposure import budget_manipulation, collusion, worst
 
 __all__ = [
-    "Choices", "Explanation", "Verdict", "budget_manipulation", "check", "choices", "collusion",
-    "enforce", "explain", "worst",
+    "check", "Verdict", "enforce", "explain", "Explanation", "choices", "Choices",
+    "budget_manipulation", "collusion", "worst",
 ]  # fmt: skip

@@ -6,6 +6,6 @@ from apiece.datasets.schema import Categorical, Numeric, Schema, Skip, read_sche
 from apiece.datasets.tables import read_table
 
 __all__ = [
-    "Categorical", "Date", "Numeric", "Schema", "Skip", "load",
-    "packaged_schema", "read_schema", "read_table",
+    "Schema", "Numeric", "Categorical", "Date", "Skip", "read_schema", "read_table", "load",
+    "packaged_schema",
 ]  # fmt: skip

@@ -11,4 +11,4 @@ Spent budgets and active masks are data about people: keep them out of logs and 
 from apiece.filters.costs import Costs, costs_of
 from apiece.filters.filter import GaussianFilter, Odometer, RenyiFilter
 
-__all__ = ["Costs", "GaussianFilter", "Odometer", "RenyiFilter", "costs_of"]
+__all__ = ["GaussianFilter", "RenyiFilter", "Odometer", "Costs", "costs_of"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from apiece.jobs.statement import statement_schema
 
 __all__ = [
-    "Job", "Run", "Search", "job_from_dict", "load_model", "prepare", "read_job", "run",
+    "read_job", "job_from_dict", "Job", "Search", "prepare", "run", "Run", "load_model",
     "statement_of", "statement_schema",
 ]  # fmt: skip
 __getattr__ = _lazy.names_of(

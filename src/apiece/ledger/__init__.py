@@ -23,7 +23,7 @@ from apiece.ledger.reports import receipt, standing
 from apiece.ledger.scopes import Policy
 
 __all__ = [
-    "Head", "Ledger", "LedgerFilter", "Policy", "account_shares", "back_up_ledger",
-    "check_receipt", "enroll_consents", "plan_costs", "receipt", "reserve_alike", "reserve_plan",
-    "restore_ledger", "standing", "training_costs",
+    "Ledger", "LedgerFilter", "Policy", "enroll_consents", "plan_costs", "training_costs",
+    "account_shares", "reserve_plan", "reserve_alike", "standing", "receipt", "check_receipt",
+    "Head", "back_up_ledger", "restore_ledger",
 ]  # fmt: skip

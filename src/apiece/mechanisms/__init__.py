@@ -15,7 +15,7 @@ from apiece.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Gaussian,
 from apiece.mechanisms.runs import Runs
 
 __all__ = [
-    "Allocated", "Composed", "DiscreteGaussian", "DiscreteLaplace", "Finite", "Gaussian",
-    "Laplace", "Mechanism", "MixtureOfGaussians", "Repeated", "Runs", "Sampled", "Selected",
+    "Gaussian", "Laplace", "DiscreteGaussian", "DiscreteLaplace", "Sampled", "Repeated",
+    "Composed", "Selected", "Runs", "Allocated", "MixtureOfGaussians", "Finite", "Mechanism",
     "from_json",
 ]  # fmt: skip

@@ -12,5 +12,5 @@ from apiece.pate.strategies import Upsample, Weight
 if TYPE_CHECKING:
     from apiece.pate.teaching import Lessons, teach
 
-__all__ = ["Lessons", "Noise", "Upsample", "Weight", "plan_votes", "teach"]
+__all__ = ["plan_votes", "Noise", "Upsample", "Weight", "teach", "Lessons"]
 __getattr__ = _lazy.names_of(__name__, {"teaching": ("Lessons", "teach")})

@@ -8,5 +8,5 @@ from apiece.plan.parts import Group, Schedule
 if TYPE_CHECKING:
     from apiece.plan.model import BoundPlan, Plan
 
-__all__ = ["BoundPlan", "Group", "Plan", "Schedule"]
+__all__ = ["Plan", "BoundPlan", "Group", "Schedule"]
 __getattr__ = _lazy.names_of(__name__, {"model": ("BoundPlan", "Plan")})

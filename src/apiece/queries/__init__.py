@@ -6,6 +6,6 @@ from apiece.queries.spark import register_on_spark, start_spark
 from apiece.queries.table import register
 
 __all__ = [
-    "Answer", "QueryCost", "Schema", "Session", "query_cost", "register",
-    "register_on_spark", "release_standing", "start_spark",
+    "register", "Schema", "Session", "Answer", "query_cost", "QueryCost", "release_standing",
+    "start_spark", "register_on_spark",
 ]  # fmt: skip

@@ -17,4 +17,4 @@ except ModuleNotFoundError as error:
 from apiece.recipes.features import soft_bins
 from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe
 
-__all__ = ["RECIPES", "Recipe", "outputs_of", "read_recipe", "soft_bins"]
+__all__ = ["RECIPES", "Recipe", "read_recipe", "outputs_of", "soft_bins"]

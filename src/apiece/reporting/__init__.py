@@ -3,4 +3,4 @@
 from apiece.reporting.pages import Report, report
 from apiece.reporting.plots import promise, save
 
-__all__ = ["Report", "promise", "report", "save"]
+__all__ = ["report", "Report", "promise", "save"]

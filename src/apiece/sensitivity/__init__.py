@@ -21,14 +21,8 @@ if TYPE_CHECKING:
     from apiece.sensitivity.symbolic import Expression
 
 __all__ = [
-    "Expression",
-    "HeterogeneousNoise",
-    "ModelLoss",
-    "PartialSensitivity",
-    "exhaustion",
-    "individual_rdp",
-    "loss_shares",
-    "partial_sensitivity",
+    "partial_sensitivity", "PartialSensitivity", "Expression", "ModelLoss", "loss_shares",
+    "exhaustion", "individual_rdp", "HeterogeneousNoise",
 ]  # fmt: skip
 # Imported on first use: sympy and torch are optional and slow to start.
 __getattr__ = _lazy.names_of(__name__, {"neural": ("ModelLoss",), "symbolic": ("Expression",)})

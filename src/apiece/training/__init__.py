@@ -24,7 +24,7 @@ from apiece.training.sources import ParquetShards, TarShards
 from apiece.training.trainer import Trainer
 
 __all__ = [
-    "ClippedSum", "Evaluation", "FilteredTrainer", "ParquetShards", "PlannedSpending", "Progress",
-    "ProgressBar", "Proof", "TarShards", "TensorBoard", "Trainer", "TrainingCharge", "add_noise",
-    "charge_training", "clip_and_sum", "poisson_batches",
+    "Trainer", "FilteredTrainer", "Progress", "ProgressBar", "PlannedSpending", "Evaluation",
+    "TensorBoard", "charge_training", "TrainingCharge", "clip_and_sum", "ClippedSum", "Proof",
+    "add_noise", "poisson_batches", "ParquetShards", "TarShards",
 ]  # fmt: skip
