@@ -1,6 +1,7 @@
 """What all tests share: one thread each, and a PostgreSQL server of their own."""
 
 import contextlib
+import gc
 import importlib.util
 import logging
 import os
@@ -52,6 +53,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: library)  # which is undone when it is forgotten
         for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
             del sys.modules[name]
+
+
+def pytest_collection() -> None:
+    """Let no garbage be looked for while thousands of tests are made, which all stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of each later search for garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
