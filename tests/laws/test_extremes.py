@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -95,10 +95,16 @@ def sound(name: str, argument: Any, answer: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+# "best" asks what "pld" asks, and more.
+LONG = ("steps for ever", "best")
+
+
 @pytest.mark.parametrize(
-    "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MECHANISMS],
+    ("name", "method"),
+    [
+        pytest.param(*case, marks=[] if case[0] in QUICK and case != LONG else [pytest.mark.slow])
+        for case in product(MECHANISMS, METHODS)
+    ],
 )
 def test_extreme_arguments(name: str, method: str) -> None:
     curve = attempt(lambda: privacy_curve(MECHANISMS[name], method=method))

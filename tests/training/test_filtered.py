@@ -379,15 +379,23 @@ def uncovered(seeds: int, **more: object) -> int:
     return found
 
 
+OPTIONS: list[dict[str, object]] = [
+    {}, {"rows_per_person": 2}, {"physical_batch_size": 3}, {"sampling_probability": 0.7},
+]  # fmt: skip
+# Alone, each row of each step of each training has a process of its own.
+ALONE: dict[str, object] = {"method": "alone"}
+
+
 @pytest.mark.parametrize(
-    "more",
-    [{}, {"rows_per_person": 2}, {"physical_batch_size": 3}, {"sampling_probability": 0.7},
-     {"method": "alone"}],
+    ("seeds", "more"),
+    [
+        *((3, more) for more in OPTIONS),
+        *(pytest.param(40, more, marks=pytest.mark.slow) for more in (*OPTIONS, ALONE)),
+    ],
     ids=str,
-)  # fmt: skip
-@pytest.mark.parametrize("seeds", [3, pytest.param(40, marks=pytest.mark.slow)])
+)
 def test_without_a_person_the_sum_moves_by_at_most_their_charge(
-    more: dict[str, object], seeds: int, monkeypatch: pytest.MonkeyPatch
+    seeds: int, more: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apiece.training.loop.noisy_mean", keep_sum)
     assert uncovered(seeds, **more) == 0

@@ -278,15 +278,17 @@ def dropped(proved):
     ("stop_at", "proved"),
     [
         (1, True),
-        (4, False),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((4, True), (1, False))),
+        (1, False),
+        *(pytest.param(4, proved, marks=pytest.mark.slow) for proved in (True, False)),
     ],
 )
 def test_dropout_is_drawn_again_whatever_the_path(tmp_path, proved, stop_at):
     def trainer(make, *where, **options):
         model = dropped(proved)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        return make(*where, model, optimizer, LOSS, plan(), data(), **options)
+        # Alone, each record of each step has a process of its own: one step after the pause.
+        steps = 10 if proved else stop_at + 1
+        return make(*where, model, optimizer, LOSS, plan(steps=steps), data(), **options)
 
     whole = trainer(Trainer, seed=3)
     whole.fit()
@@ -301,7 +303,7 @@ def test_dropout_is_drawn_again_whatever_the_path(tmp_path, proved, stop_at):
 @pytest.mark.parametrize("proved", [True, False])
 def test_a_capture_draws_nothing(proved):
     """The sum of a model's first batch is that of a model whose graph is known."""
-    model, (x, y) = dropped(proved), data()
+    model, (x, y) = dropped(proved), (part[:10] for part in data())
     sums = []
     for _ in range(2):
         torch.manual_seed(5)
