@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from apiece._types import Json
 from apiece.budgets import ConsentMapping, read_consents
-from apiece.budgets.consent_files import _consent
+from apiece.budgets.consent_files import _read_consent
 from apiece.budgets.consents import ALWAYS, ConsentRecords, Rule, Standing, find_permitting
 from apiece.errors import DataError, InputError
 
@@ -557,18 +557,18 @@ def test_no_bundle_gives_more_than_a_permit_in_force(
 
 PLANTED: list[tuple[str, Callable[[pytest.MonkeyPatch], None]]] = [
     ("ends are not looked at", lambda m: m.setattr(
-        "apiece.budgets.consents._in", lambda day, days: days[0] <= day)),
+        "apiece.budgets.consents._contains", lambda days, day: days[0] <= day)),
     ("beginnings are not looked at", lambda m: m.setattr(
-        "apiece.budgets.consents._in", lambda day, days: day <= days[1])),
+        "apiece.budgets.consents._contains", lambda days, day: day <= days[1])),
     ("the largest level wins", lambda m: m.setattr(
-        "apiece.budgets.consent_files._level", lambda lists, default: 8.0)),
+        "apiece.budgets.consent_files._find_level", lambda lists, default: 8.0)),
     ("any status counts", lambda m: m.setattr(
-        "apiece.budgets.consent_files._consent",
-        lambda said, mapping: _consent({**said, "status": "active"}, mapping))),
+        "apiece.budgets.consent_files._read_consent",
+        lambda said, mapping: _read_consent({**said, "status": "active"}, mapping))),
     ("names are not looked at", lambda m: m.setattr(
-        "apiece.budgets.consent_files._names", lambda lists, kind, permit: None)),
+        "apiece.budgets.consent_files._intersect_names", lambda lists, kind, permit: None)),
     ("a denial is a permit", lambda m: m.setattr(
-        "apiece.budgets.consent_files._typed", lambda node: node.get("type") is not None)),
+        "apiece.budgets.consent_files._read_type", lambda node: node.get("type") is not None)),
 ]  # fmt: skip
 
 WITNESSES = [

@@ -203,7 +203,7 @@ def narrower(narrow: Callable[[Budgets, float], Budgets], budgets: Budgets, by: 
     """Whether nobody allows more than before: of each record by its id, bounds and all."""
     found, before = narrow(budgets, by).consents, budgets.consents
     place = {name: at for at, name in enumerate(before.ids.tolist())}
-    old = before.taken(np.array([place[name] for name in found.ids.tolist()]))
+    old = before.select(np.array([place[name] for name in found.ids.tolist()]))
     return all((getattr(found, c) <= getattr(old, c)).all() for c in ONE_LESS)
 
 
@@ -317,7 +317,7 @@ def test_planted_records_that_are_placed_without_their_bounds(
     def place(histogram: BudgetHistogram, budgets: Budgets) -> np.ndarray:
         groups = histogram.budgets().groups
         free = Budgets(budgets.epsilon, budgets.delta)
-        return release._place(free, groups.epsilon, groups.delta, groups.excess)
+        return release._find_levels(free, groups.epsilon, groups.delta, groups.excess)
 
     def free(budgets: Budgets) -> Consents:
         return Consents(budgets.ids, budgets.epsilon, budgets.delta, np.ones(len(budgets)))

@@ -32,7 +32,7 @@ HOLDS = {
     "budgets.consents.ConsentRecords": "rules odd aside",
     "budgets.consents.Rule": "permit level queriers purposes sure maybe exceptions",
     "budgets.consents.Standing": "ids epsilon until allowed aside",
-    "budgets.consents._Held": "level until allowed odd",
+    "budgets.consents._Outcome": "level until allowed odd",
     "ledger.scopes.Permits": "until allowed",
     "adapters.account._Fit": "ids group_index",
     "ledger.chain.Trail": "salt digests reserved committed withdrawn",

@@ -27,7 +27,9 @@ from apiece.datasets import read_table
 from apiece.datasets.cells import read_texts, select_column
 from apiece.errors import DataError
 
+# The kind of a consent that is not understood because of its codes.
 UNKNOWN: Final = "a code that the mapping lacks"
+# A date of a year, month or day, or an instant with its zone: groups 2 to 4 may be missing.
 _DATE: Final = re.compile(
     r"(\d{4})(-\d\d)?(-\d\d)?(T\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d))?", re.ASCII
 )
@@ -64,8 +66,8 @@ def read_consents(path: str | Path, mapping: ConsentMapping) -> ConsentRecords:
     """
     result = ConsentRecords(mapping, str(path))
     if mapping.source == "csv":
-        for row in _rows(Path(path), mapping):
-            _note(result, row, _named, _row)
+        for row in _read_rows(Path(path), mapping):
+            _add_consent(result, row, _read_person, _read_row)
         return result
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -74,11 +76,11 @@ def read_consents(path: str | Path, mapping: ConsentMapping) -> ConsentRecords:
     content = loads(text, str(path))
     try:
         if mapping.source == "fhir":
-            for each in _resources(content, str(path)):
-                _note(result, each, _patient, _consent)
+            for resource in _list_consents(content, str(path)):
+                _add_consent(result, resource, _read_patient, _read_consent)
         else:
-            for each in _records(content, str(path)):
-                _note(result, each, _subject, _record)
+            for record in _list_records(content, str(path)):
+                _add_consent(result, record, _read_subject, _read_record)
     except RecursionError:
         raise DataError(f"{path}: nested too deep for a consent; give another file") from None
     if not (result.rules or result.odd or result.aside):
@@ -86,20 +88,20 @@ def read_consents(path: str | Path, mapping: ConsentMapping) -> ConsentRecords:
     return result
 
 
-def _note(
+def _add_consent(
     result: ConsentRecords,
-    each: Json,
-    whose: Callable[[Json], str],
-    said: Callable[[Json, ConsentMapping], Rule | str],
+    consent: Json,
+    read_person: Callable[[Json], str],
+    read_rule: Callable[[Json, ConsentMapping], Rule | str],
 ) -> None:
-    """Add whose consent it is, and what they said or why nothing; or what kind of odd one it is."""
+    """Add a consent to the records: its rule, why it says nothing, or why it is not understood."""
     person = ""
     try:
-        named = whose(each)
-        if find_flaw(named) is not None:
+        person_id = read_person(consent)
+        if find_flaw(person_id) is not None:
             raise OddError("a person's id that could be written in another way")
-        person = named
-        rule = said(each, result.mapping)
+        person = person_id
+        rule = read_rule(consent, result.mapping)
     except OddError as error:
         result.odd.setdefault(person, []).append(str(error))
         result.unknown.update(error.codes)
@@ -113,120 +115,153 @@ def _note(
 # --- dates
 
 
-def _days(text: object, *, end: bool) -> tuple[int, int]:
-    """Return the first or last day that a moment surely and possibly bounds, the sure one first.
+def _read_bound(text: object, *, end: bool) -> tuple[int, int]:
+    """Return the first or last day of a period, as it surely is and as it may be.
 
     A month or year as an end has all its days in it, as FHIR says; as a beginning it is unclear.
     """
     parts = _DATE.fullmatch(text) if isinstance(text, str) else None
     if parts is None or (parts[4] and not parts[3]):
         raise OddError("a date that is none")
-    year, month, day = int(parts[1]), parts[2], parts[3]
     try:
         if parts[4]:
-            when = datetime.fromisoformat(str(text)).astimezone(UTC)
-            at = when.date().toordinal()
-            whole = not end and (when.hour, when.minute, when.second, when.microsecond) == (0,) * 4
-            return (at if whole else at + (-1 if end else 1)), at
-        first = date(year, int((month or "-01")[1:]), int((day or "-01")[1:]))
+            return _read_instant(str(text), end=end)
+        # Groups 2 and 3 begin with their hyphen.
+        year = int(parts[1])
+        month = int(parts[2][1:]) if parts[2] else 1
+        day = int(parts[3][1:]) if parts[3] else 1
+        earliest = date(year, month, day)
     except (ValueError, OverflowError):
         raise OddError("a date that is none") from None
-    last = first
-    if month is None:
-        last = first.replace(month=12, day=31)
-    elif day is None:
-        last = first.replace(day=calendar.monthrange(year, first.month)[1])
-    return last.toordinal(), (last if end else first).toordinal()
+    latest = earliest
+    if not parts[2]:
+        latest = earliest.replace(month=12, day=31)
+    elif not parts[3]:
+        days_of_month = calendar.monthrange(year, month)[1]
+        latest = earliest.replace(day=days_of_month)
+    possible = latest if end else earliest
+    return latest.toordinal(), possible.toordinal()
 
 
-def _period(start: object, end: object) -> tuple[Days, Days]:
-    """Return the days on which it surely holds, and on which it may."""
-    first = (ALWAYS[0],) * 2 if start is None else _days(start, end=False)
-    last = (ALWAYS[1],) * 2 if end is None else _days(end, end=True)
-    if first[1] > last[1]:
+def _read_instant(text: str, *, end: bool) -> tuple[int, int]:
+    """Return the days that an instant surely and possibly bounds, in UTC.
+
+    Its own day is surely in the period only where the period begins at midnight.
+    """
+    instant = datetime.fromisoformat(text).astimezone(UTC)
+    day = instant.date().toordinal()
+    if end:
+        return day - 1, day
+    is_midnight = (instant.hour, instant.minute, instant.second, instant.microsecond) == (0,) * 4
+    return (day if is_midnight else day + 1), day
+
+
+def _read_period(start: object, end: object) -> tuple[Days, Days]:
+    """Return the days on which a period surely holds, and those on which it may."""
+    sure_start, earliest_start = (ALWAYS[0], ALWAYS[0])
+    if start is not None:
+        sure_start, earliest_start = _read_bound(start, end=False)
+    sure_end, latest_end = (ALWAYS[1], ALWAYS[1])
+    if end is not None:
+        sure_end, latest_end = _read_bound(end, end=True)
+    if earliest_start > latest_end:
         raise OddError("a period that ends before it begins")
-    return (first[0], last[0]), (first[1], last[1])
+    return (sure_start, sure_end), (earliest_start, latest_end)
 
 
-def _both(one: tuple[Days, Days], other: tuple[Days, Days]) -> tuple[Days, Days]:
-    """Return the days of two periods that are in both."""
-    sure, maybe = ((max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(one, other, strict=True))
-    return sure, maybe
+def _intersect_periods(outer: tuple[Days, Days], inner: tuple[Days, Days]) -> tuple[Days, Days]:
+    """Return the sure and possible days that two periods share."""
+    return _intersect_days(outer[0], inner[0]), _intersect_days(outer[1], inner[1])
+
+
+def _intersect_days(outer: Days, inner: Days) -> Days:
+    return max(outer[0], inner[0]), min(outer[1], inner[1])
 
 
 # --- codes
 
 
-def _meaning(codes: Sequence[str], mapping: ConsentMapping) -> Meaning:
+def _find_meaning(codes: Sequence[str], mapping: ConsentMapping) -> Meaning:
     """Return what a concept means, by those of its codes that are declared, which agree."""
-    known = {mapping.codes[code] for code in codes if code in mapping.codes}
-    if not known:
+    meanings = {mapping.codes[code] for code in codes if code in mapping.codes}
+    if not meanings:
         raise OddError(UNKNOWN, codes)
-    if len(known) > 1:
+    if len(meanings) > 1:
         raise OddError("codes that contradict each other")
-    return known.pop()
+    return meanings.pop()
 
 
-def _names(lists: Sequence[Sequence[Meaning]], kind: str, permit: bool) -> Names:
-    """Return what lists that all hold limit a rule to: the least for a permit, else the most."""
+def _intersect_names(lists: Sequence[Sequence[Meaning]], kind: str, permit: bool) -> Names:
+    """Return the queriers or purposes of a rule that all lists of codes limit; None for every one.
+
+    A list that has a code of another kind limits a permit to its names, and a denial not at all:
+    of two readings the one counts that permits less.
+    """
     result: Names = None
-    for own in lists:
-        named = frozenset(str(name) for each in own if (name := getattr(each, kind)) is not None)
-        if named and (permit or len(own) == sum(getattr(e, kind) is not None for e in own)):
-            result = named if result is None else result & named
+    for meanings in lists:
+        names = [getattr(meaning, kind) for meaning in meanings]
+        limits = frozenset(str(name) for name in names if name is not None)
+        if limits and (permit or None not in names):
+            result = limits if result is None else result & limits
     if result is not None and not result and not permit:
         raise OddError("codes that contradict each other")
     return result
 
 
-def _level(lists: Sequence[Sequence[Meaning]], default: float | None) -> float | None:
-    """Return the least level that lists of codes name."""
-    named = [each.level for own in lists for each in own if each.level is not None]
-    return min(named, default=default)
+def _find_level(lists: Sequence[Sequence[Meaning]], default: float | None) -> float | None:
+    """Return the least level (ε) that lists of codes name, or the default where they name none."""
+    levels = []
+    for meanings in lists:
+        levels += [meaning.level for meaning in meanings if meaning.level is not None]
+    return min(levels, default=default)
 
 
-def _rule(
+def _make_rule(
     permit: bool,
     lists: Sequence[Sequence[Meaning]],
-    held: tuple[Days, Days],
+    period: tuple[Days, Days],
     level: float | None,
     exceptions: Sequence[Rule] = (),
 ) -> Rule:
+    """Return the rule of a decision that all lists of codes limit, on sure and possible days."""
     if permit and level is None:
         raise OddError("a permit that names no level")
-    queriers, purposes = (_names(lists, kind, permit) for kind in ("querier", "purpose"))
-    given = float(level or 0.0) if permit else 0.0
-    return Rule(permit, given, queriers, purposes, *held, tuple(exceptions))
+    queriers = _intersect_names(lists, "querier", permit)
+    purposes = _intersect_names(lists, "purpose", permit)
+    permitted_level = float(level or 0.0) if permit else 0.0
+    return Rule(permit, permitted_level, queriers, purposes, *period, tuple(exceptions))
 
 
 # --- FHIR
 
+# Statuses of a Consent that neither permits nor denies.
 _INACTIVE: Final = {
     "draft", "proposed", "rejected", "inactive", "not-done", "entered-in-error"
 }  # fmt: skip
-_TOLD: Final = {  # what a Consent may say beside what it decides
+# The elements of a Consent in R4 and R5.
+_CONSENT_ELEMENTS: Final = {
     "resourceType", "id", "meta", "language", "text", "contained", "extension", "identifier",
     "status", "scope", "category", "patient", "subject", "dateTime", "date", "period", "performer",
     "organization", "grantor", "grantee", "manager", "controller", "sourceAttachment",
     "sourceReference", "policy", "policyRule", "policyBasis", "policyText", "regulatoryBasis",
     "verification", "decision", "provision",
 }  # fmt: skip
+# The elements of a provision that have codes.
 _CODED: Final = (
     "action", "securityLabel", "purpose", "class", "documentType", "resourceType", "code"
 )  # fmt: skip
+# All elements of a provision that are understood.
 _PROVISION: Final = {"id", "extension", "type", "period", "actor", "provision", *_CODED}
 
 
-def _resources(content: object, what: str) -> Iterator[Json]:
+def _list_consents(content: object, source: str) -> Iterator[Json]:
     """Yield the Consent resources of a bundle."""
     bundle = content if isinstance(content, dict) else {}
-    if bundle.get("resourceType") != "Bundle" or bundle.get("type") not in (
-        "collection",
-        "searchset",
-    ):
-        raise DataError(f"{what}: no FHIR Bundle of the type collection or searchset")
-    _refuse_page(bundle, what)
-    for resource in _entries(bundle, what):
+    is_bundle = bundle.get("resourceType") == "Bundle"
+    if not is_bundle or bundle.get("type") not in ("collection", "searchset"):
+        raise DataError(f"{source}: no FHIR Bundle of the type collection or searchset")
+    _refuse_page(bundle, source)
+    for resource in _list_resources(bundle, source):
         if resource["resourceType"] == "Consent":
             yield resource
 
@@ -240,247 +275,274 @@ _INCOMPLETE: Final = {
 }  # fmt: skip
 
 
-def _refuse_page(bundle: Json, what: str) -> None:
+def _refuse_page(bundle: Json, source: str) -> None:
     """Raise `DataError` for a bundle whose links or count say that there are more entries."""
     remedy = "give all consents in one bundle: fetch every page, and put their entries into one"
     urls: dict[str, set[str]] = {}
-    for link in _list(bundle, "link"):
+    for link in _list_values(bundle, "link"):
         if not isinstance(link, dict):
-            raise DataError(f"{what}: a link of another form; give the bundle as the server did")
+            raise DataError(f"{source}: a link of another form; give the bundle as the server did")
         relation = str(link.get("relation")).strip().lower()
         urls.setdefault(relation, set()).add(str(link.get("url")))
     if not _OTHER_PAGES.isdisjoint(urls):
-        other = min(_OTHER_PAGES & urls.keys())
-        raise DataError(f"{what}: one page of several (it links to the {other} one); {remedy}")
+        relation = min(_OTHER_PAGES & urls.keys())
+        raise DataError(f"{source}: one page of several (it links to the {relation} one); {remedy}")
     if len(urls.get("first", set()) | urls.get("last", set())) > 1:
-        raise DataError(f"{what}: one page of several (its first is not its last); {remedy}")
+        raise DataError(f"{source}: one page of several (its first is not its last); {remedy}")
     if "total" not in bundle:
         return
     total = bundle["total"]
     if type(total) is not int or total < 0:
-        raise DataError(f"{what}: total = {total!r}: is no count; {remedy}")
-    matches = sum(map(_is_match, _list(bundle, "entry")))
+        raise DataError(f"{source}: total = {total!r}: is no count; {remedy}")
+    matches = sum(map(_is_match, _list_values(bundle, "entry")))
     if total > matches:
-        raise DataError(f"{what}: {matches} entries of a total of {total}; {remedy}")
+        raise DataError(f"{source}: {matches} entries of a total of {total}; {remedy}")
 
 
 def _is_match(entry: object) -> bool:
     """Return whether an entry is one of those that a search's total counts."""
-    own = entry if isinstance(entry, dict) else {}
-    search, resource = own.get("search"), own.get("resource")
+    fields = entry if isinstance(entry, dict) else {}
+    search = fields.get("search")
     mode = search.get("mode") if isinstance(search, dict) else None
     if mode is not None:
         return bool(mode == "match")
+    resource = fields.get("resource")
     return not (isinstance(resource, dict) and resource.get("resourceType") == "OperationOutcome")
 
 
-def _entries(bundle: Json, what: str) -> Iterator[Json]:
+def _list_resources(bundle: Json, source: str) -> Iterator[Json]:
     """Yield the resources of a bundle; refuse one in which a server says that some are missing."""
-    for entry in _list(bundle, "entry"):
+    for entry in _list_values(bundle, "entry"):
         resource = entry.get("resource") if isinstance(entry, dict) else None
         if not isinstance(resource, dict) or "resourceType" not in resource:
-            raise DataError(f"{what}: an entry without a resource; give all that the bundle had")
+            raise DataError(f"{source}: an entry without a resource; give all that the bundle had")
         if resource["resourceType"] == "Bundle":
-            raise DataError(f"{what}: a bundle within the bundle; put its entries into the one")
+            raise DataError(f"{source}: a bundle within the bundle; put its entries into the one")
         if resource["resourceType"] == "OperationOutcome":
-            _refuse_incomplete(resource, what)
+            _refuse_incomplete(resource, source)
         yield resource
 
 
-def _refuse_incomplete(outcome: Json, what: str) -> None:
-    """Raise `DataError` for an outcome other than a piece of information on a whole answer."""
-    issues = [each if isinstance(each, dict) else {} for each in _list(outcome, "issue")] or [{}]
+def _refuse_incomplete(outcome: Json, source: str) -> None:
+    """Raise `DataError` for an outcome other than a piece of information on a complete answer."""
+    values = _list_values(outcome, "issue")
+    # An outcome without an issue is one without a severity, and refused.
+    issues = [value if isinstance(value, dict) else {} for value in values] or [{}]
     for issue in issues:
         details = issue.get("details")
-        codings = _list(details, "coding") if isinstance(details, dict) else []
-        codes = {str(each.get("code")) for each in (issue, *codings) if isinstance(each, dict)}
+        codings = _list_values(details, "coding") if isinstance(details, dict) else []
+        coded = [value for value in (issue, *codings) if isinstance(value, dict)]
+        codes = {str(value.get("code")) for value in coded}
         severity = issue.get("severity")
         if severity in ("information", "success") and _INCOMPLETE.isdisjoint(codes):
             continue
         code = plain(issue.get("code"))[:60]
         raise DataError(
-            f"{what}: the server says that its answer may not be whole (an OperationOutcome of "
+            f"{source}: the server says that its answer may not be whole (an OperationOutcome of "
             f"severity {plain(severity)[:20]}, code {code}); search again, and give an answer "
             "without it"
         )
 
 
-def _patient(resource: Json) -> str:
-    given = [resource[name] for name in ("patient", "subject") if name in resource]
-    reference = _reference(given[0]) if len(given) == 1 else ""
+def _read_patient(resource: Json) -> str:
+    """Return the id of the one patient of a Consent: `patient` in R4, `subject` in R5."""
+    people = [resource[name] for name in ("patient", "subject") if name in resource]
+    reference = _read_reference(people[0]) if len(people) == 1 else ""
     person = re.fullmatch(r"Patient/([A-Za-z0-9.-]{1,64})", reference)
     if person is None:
         raise OddError("no patient, written as Patient/ID")
     return person[1]
 
 
-def _consent(resource: Json, mapping: ConsentMapping) -> Rule | str:
-    """Return what a Consent says, or why it says nothing."""
+def _read_consent(resource: Json, mapping: ConsentMapping) -> Rule | str:
+    """Return the rule of a Consent, or the reason why it says nothing."""
     _refuse_modifiers(resource)
-    if resource.keys() - _TOLD:
+    if resource.keys() - _CONSENT_ELEMENTS:
         raise OddError("an element that Consent does not have")
-    if str(status := resource.get("status")) in _INACTIVE:
+    status = resource.get("status")
+    if str(status) in _INACTIVE:
         return f"status {status}"
     if status != "active":
         raise OddError("a status that is none")
-    about = {
-        _about(each, mapping) for each in _list(resource, "scope") or _list(resource, "category")
-    }
+    concepts = _list_values(resource, "scope") or _list_values(resource, "category")
+    about = {_is_about_data(concept, mapping) for concept in concepts}
     if about == {False}:
         return "another subject"
     if about != {True}:
         raise OddError("a scope or category that the mapping lacks")
-    if not all(_dict(e).get("verified", True) is True for e in _list(resource, "verification")):
-        raise OddError("a consent that is not verified")
-    whole = _period(*_ends(resource))
-    known = [_codes(each) for each in _list(resource, "category")]
-    named = [mapping.codes[code] for codes in known for code in codes if code in mapping.codes]
-    default = _level([named], mapping.default)
-    if "decision" in resource or "subject" in resource:  # R5
-        return _of_decision(resource, whole, mapping, default)
-    root = _dict(resource.get("provision", {}))
-    rule = _decision(mapping, _list(resource, "policyRule"))
-    typed = _typed(root)
-    if typed is not None and rule is not None and typed != rule:
+    for verification in _list_values(resource, "verification"):
+        if _require_object(verification).get("verified", True) is not True:
+            raise OddError("a consent that is not verified")
+    period = _read_element_period(resource)
+    # A category may name a level, and any other code there limits nothing.
+    meanings = []
+    for category in _list_values(resource, "category"):
+        codes = _read_codes(category)
+        meanings += [mapping.codes[code] for code in codes if code in mapping.codes]
+    default = _find_level([meanings], mapping.default)
+    is_r5 = "decision" in resource or "subject" in resource
+    if is_r5:
+        return _read_r5_decision(resource, period, mapping, default)
+    root = _require_object(resource.get("provision", {}))
+    policy = _read_policy(mapping, _list_values(resource, "policyRule"))
+    provision_type = _read_type(root)
+    if provision_type is not None and policy is not None and provision_type != policy:
         raise OddError("a provision that contradicts its policy")
-    permit = rule if typed is None else typed
+    permit = policy if provision_type is None else provision_type
     if permit is None:
         raise OddError("no decision")
-    return _provision(root, permit, mapping, whole, default, 2)
+    return _read_provision(root, permit, mapping, period, default, 2)
 
 
-def _of_decision(
-    resource: Json, whole: tuple[Days, Days], mapping: ConsentMapping, default: float | None
+def _read_r5_decision(
+    resource: Json, period: tuple[Days, Days], mapping: ConsentMapping, default: float | None
 ) -> Rule:
-    """Return what a Consent of R5 says: a decision, and provisions that have no type."""
-    own = [_dict(each) for each in _list(resource, "provision")]
+    """Return the rule of a Consent of R5: a decision, and provisions that have no type."""
+    provisions = [_require_object(value) for value in _list_values(resource, "provision")]
     decision = resource.get("decision")
     if decision not in ("permit", "deny"):
         raise OddError("no decision")
     permit = decision == "permit"
-    grantees = [_meaning([_reference(each)], mapping) for each in _list(resource, "grantee")]
-    who = [grantees] if grantees else []
-    if own and mapping.provisions is None:
+    references = [_read_reference(grantee) for grantee in _list_values(resource, "grantee")]
+    grantees = [_find_meaning([reference], mapping) for reference in references]
+    lists = [grantees] if grantees else []
+    if provisions and mapping.provisions is None:
         raise OddError("provisions of R5, of which the mapping does not say what they are")
-    if mapping.provisions == "limits" and own:
-        if not permit:  # however limited, it denies: no less than all
-            return _rule(False, who, whole, None)
-        inner = [_provision(each, True, mapping, whole, default, 1) for each in own]
-        return _rule(False, who, whole, None, inner)
-    inner = [_provision(each, not permit, mapping, whole, default, 1) for each in own]
-    return _rule(permit, who, whole, default, inner)
+    if mapping.provisions == "limits" and provisions:
+        # A denial counts in full, however limited: never less than it says.
+        if not permit:
+            return _make_rule(False, lists, period, None)
+        # A permit with limits denies all but what its provisions permit.
+        permits = [_read_provision(node, True, mapping, period, default, 1) for node in provisions]
+        return _make_rule(False, lists, period, None, permits)
+    exceptions = [
+        _read_provision(node, not permit, mapping, period, default, 1) for node in provisions
+    ]
+    return _make_rule(permit, lists, period, default, exceptions)
 
 
-def _provision(
+def _read_provision(
     node: Json,
     permit: bool,
     mapping: ConsentMapping,
-    whole: tuple[Days, Days],
+    outer_period: tuple[Days, Days],
     default: float | None,
     depth: int,
 ) -> Rule:
-    """Return the rule of a provision, and of its exceptions to so many levels below it."""
-    odd = node.keys() - _PROVISION
-    if odd & {"data", "dataPeriod", "expression"}:
+    """Return the rule of a provision and its exceptions.
+
+    depth: 2 of a root, which may have exceptions, and 1 of an exception, which may have none.
+    """
+    unknown = node.keys() - _PROVISION
+    if unknown & {"data", "dataPeriod", "expression"}:
         raise OddError("a limit to some of the data")
-    if odd:
+    if unknown:
         raise OddError("an element that a provision does not have")
-    lists = [
-        [_meaning(_codes(each), mapping) for each in _list(node, name)]
-        for name in _CODED
-        if name in node
-    ]
-    actors = [_dict(each) for each in _list(node, "actor")]
+    lists = []
+    for name in _CODED:
+        if name in node:
+            concepts = _list_values(node, name)
+            lists.append([_find_meaning(_read_codes(concept), mapping) for concept in concepts])
+    actors = [_require_object(value) for value in _list_values(node, "actor")]
     for actor in actors:
         if "role" in actor:
-            _meaning(_codes(actor["role"]), mapping)
+            # A role limits nothing, but it must be a declared code.
+            _find_meaning(_read_codes(actor["role"]), mapping)
     if actors:
-        lists.append([_meaning([_reference(each.get("reference"))], mapping) for each in actors])
-    held = _both(whole, _period(*_ends(node)))
-    level, exceptions = _level(lists, default), []
-    for each in map(_dict, _list(node, "provision")):
-        typed = _typed(each)
+        references = [_read_reference(actor.get("reference")) for actor in actors]
+        lists.append([_find_meaning([reference], mapping) for reference in references])
+    period = _intersect_periods(outer_period, _read_element_period(node))
+    level = _find_level(lists, default)
+    exceptions = []
+    for value in _list_values(node, "provision"):
+        inner = _require_object(value)
+        inner_type = _read_type(inner)
         if depth < 2:
             raise OddError("an exception of an exception")
-        if typed is None or typed == permit:
+        if inner_type is None or inner_type == permit:
             raise OddError("an exception that excepts nothing")
-        exceptions.append(_provision(each, typed, mapping, held, level, depth - 1))
-    return _rule(permit, lists, held, level, exceptions)
+        exceptions.append(_read_provision(inner, inner_type, mapping, period, level, depth - 1))
+    return _make_rule(permit, lists, period, level, exceptions)
 
 
 def _refuse_modifiers(value: object) -> None:
-    """Raise `OddError` where anything changes what the rest means."""
+    """Raise `OddError` for an element, however deep, that changes the meaning of others."""
     match value:
         case dict():
             if value.keys() & {"modifierExtension", "implicitRules"}:
                 raise OddError("a modifierExtension or implicitRules")
-            for each in value.values():
-                _refuse_modifiers(each)
+            for child in value.values():
+                _refuse_modifiers(child)
         case list():
-            for each in value:
-                _refuse_modifiers(each)
+            for child in value:
+                _refuse_modifiers(child)
 
 
-def _about(concept: object, mapping: ConsentMapping) -> bool:
-    known = {mapping.about[code] for code in _codes(concept) if code in mapping.about}
-    if len(known) != 1:
-        raise OddError(
-            "a scope or category that the mapping lacks", () if known else _codes(concept)
-        )
-    return known.pop()
+def _is_about_data(concept: object, mapping: ConsentMapping) -> bool:
+    """Return whether consents of this scope or category are about this data."""
+    codes = _read_codes(concept)
+    answers = {mapping.about[code] for code in codes if code in mapping.about}
+    if len(answers) != 1:
+        raise OddError("a scope or category that the mapping lacks", () if answers else codes)
+    return answers.pop()
 
 
-def _decision(mapping: ConsentMapping, concepts: Sequence[object]) -> bool | None:
-    """Return what a policy decides, None where it is declared to decide nothing."""
+def _read_policy(mapping: ConsentMapping, concepts: Sequence[object]) -> bool | None:
+    """Return whether a policy permits; None where it is declared to decide nothing."""
     for concept in concepts:
-        codes = _codes(concept)
-        _meaning(codes, mapping)
-        known = {mapping.decisions[code] for code in codes if code in mapping.decisions}
-        if len(known) > 1:
+        codes = _read_codes(concept)
+        # All codes of a policy must be declared, also where they decide nothing.
+        _find_meaning(codes, mapping)
+        decisions = {mapping.decisions[code] for code in codes if code in mapping.decisions}
+        if len(decisions) > 1:
             raise OddError("codes that contradict each other")
-        if known:
-            return known.pop()
+        if decisions:
+            return decisions.pop()
     return None
 
 
-def _typed(node: Json) -> bool | None:
-    given = node.get("type")
-    if given not in (None, "permit", "deny"):
+def _read_type(node: Json) -> bool | None:
+    """Return whether a provision permits; None where it has no type."""
+    provision_type = node.get("type")
+    if provision_type not in (None, "permit", "deny"):
         raise OddError("a provision of no known type")
-    return None if given is None else given == "permit"
+    return None if provision_type is None else provision_type == "permit"
 
 
-def _codes(concept: object) -> list[str]:
+def _read_codes(concept: object) -> list[str]:
     """Return the codes of a CodeableConcept or a Coding, as "system|code"."""
-    given = _dict(concept)
-    codings = _list(given, "coding") if "coding" in given else [given]
-    result = []
-    for each in map(_dict, codings):
-        system, code = each.get("system"), each.get("code")
+    fields = _require_object(concept)
+    codings = _list_values(fields, "coding") if "coding" in fields else [fields]
+    codes = []
+    for value in codings:
+        coding = _require_object(value)
+        system = coding.get("system")
+        code = coding.get("code")
         if not isinstance(code, str) or not isinstance(system, str | None):
             raise OddError(UNKNOWN)
-        result.append(code if system is None else f"{system}|{code}")
-    if not result:
+        codes.append(code if system is None else f"{system}|{code}")
+    if not codes:
         raise OddError(UNKNOWN)
-    return result
+    return codes
 
 
-def _reference(value: object) -> str:
-    return str(_dict(value).get("reference"))
+def _read_reference(value: object) -> str:
+    return str(_require_object(value).get("reference"))
 
 
-def _ends(node: Json) -> tuple[object, object]:
-    period = _dict(node.get("period", {}))
-    return period.get("start"), period.get("end")
+def _read_element_period(node: Json) -> tuple[Days, Days]:
+    """Return the sure and the possible days of an element's period."""
+    period = _require_object(node.get("period", {}))
+    return _read_period(period.get("start"), period.get("end"))
 
 
-def _dict(value: object) -> Json:
+def _require_object(value: object) -> Json:
     if not isinstance(value, dict):
         raise OddError("an element of another form")
     return value
 
 
-def _list(node: Json, name: str) -> list[object]:
+def _list_values(node: Json, name: str) -> list[object]:
     """Return all values of an element, which may be one or several."""
     value = node.get(name, [])
     return list(value) if isinstance(value, list) else [value]
@@ -489,149 +551,209 @@ def _list(node: Json, name: str) -> list[object]:
 # --- tables
 
 
-def _rows(path: Path, mapping: ConsentMapping) -> Iterator[Json]:
-    """Yield the cells of each row by what the mapping says that they are."""
-    table, roles = read_table(path), mapping.columns
-    cells = [read_texts(select_column(table, name, role)).tolist() for role, name in roles.items()]
-    return (dict(zip(roles, values, strict=True)) for values in zip(*cells, strict=True))
+def _read_rows(path: Path, mapping: ConsentMapping) -> Iterator[Json]:
+    """Return the cells of each row, by the role that the mapping gives to their column."""
+    table = read_table(path)
+    roles = list(mapping.columns)
+    columns = []
+    for role, name in mapping.columns.items():
+        columns.append(read_texts(select_column(table, name, role)).tolist())
+    return (dict(zip(roles, cells, strict=True)) for cells in zip(*columns, strict=True))
 
 
-def _named(row: Json) -> str:
+def _read_person(row: Json) -> str:
     if not row["person"]:
         raise OddError("no person")
     return str(row["person"])
 
 
-def _row(row: Json, mapping: ConsentMapping) -> Rule:
-    said = row["level"]
-    permit = mapping.decisions.get(said, True)
-    level = mapping.levels[said] if said in mapping.levels else _meaning([said], mapping).level
-    lists = [[_meaning([row[kind]], mapping)] for kind in ("purpose", "querier") if row.get(kind)]
-    held = _period(row.get("from") or None, row.get("until") or None)
-    return _rule(permit, lists, held, mapping.default if level is None else level)
+def _read_row(row: Json, mapping: ConsentMapping) -> Rule:
+    """Return the rule of a row: the cell of its level is a level's name, or a code."""
+    cell = row["level"]
+    permit = mapping.decisions.get(cell, True)
+    if cell in mapping.levels:
+        level: float | None = mapping.levels[cell]
+    else:
+        level = _find_meaning([cell], mapping).level
+    limits = [row[kind] for kind in ("purpose", "querier") if row.get(kind)]
+    lists = [[_find_meaning([code], mapping)] for code in limits]
+    # An empty cell sets no bound.
+    period = _read_period(row.get("from") or None, row.get("until") or None)
+    return _make_rule(permit, lists, period, mapping.default if level is None else level)
 
 
 # --- DPV
 
+# The two addresses of the Data Privacy Vocabulary.
 _DPV: Final = ("https://w3id.org/dpv#", "http://www.w3.org/ns/dpv#")
+# Statuses of a consent that permits.
 _VALID: Final = {"ConsentGiven", "RenewedConsentGiven"}
-_AGAINST: Final = {"ConsentRefused", "ConsentWithdrawn", "ConsentRevoked", "ConsentInvalidated"}
-_NOTHING: Final = {"ConsentExpired", "ConsentRequested", "ConsentRequestDeferred", "ConsentUnknown"}
+# Statuses of a consent that denies.
+_DENYING: Final = {"ConsentRefused", "ConsentWithdrawn", "ConsentRevoked", "ConsentInvalidated"}
+# Statuses of a consent that does neither.
+_SILENT: Final = {"ConsentExpired", "ConsentRequested", "ConsentRequestDeferred", "ConsentUnknown"}
+# Properties whose values limit a consent.
 _LIMITS: Final = (
     "hasPurpose", "hasRecipient", "hasPersonalData", "hasProcessing", "hasLegalBasis", "hasData"
 )  # fmt: skip
-_BESIDE: Final = {
+# All properties of DPV that are understood.
+_DPV_PROPERTIES: Final = {
     "hasDataSubject", "hasConsentStatus", "hasDuration", "hasExpiry", "isIndicatedAtTime",
     "isIndicatedBy", "hasIndicationMethod", "hasDataController", "hasNotice", "hasConsentNotice",
     "hasJurisdiction", "hasIdentifier", *_LIMITS,
 }  # fmt: skip
+# The property of RDF by which a node has a literal value.
 _VALUE: Final = "http://www.w3.org/1999/02/22-rdf-syntax-ns#value"
-_PLAIN: Final = ("http://purl.org/dc/terms/", "http://www.w3.org/2000/01/rdf-schema#")
-_UNLIMITING: Final = {"title", "description", "identifier", "created", "modified", "label"}
+# Vocabularies of properties that describe a record and limit nothing, and those properties.
+_DESCRIPTIVE: Final = ("http://purl.org/dc/terms/", "http://www.w3.org/2000/01/rdf-schema#")
+_DESCRIPTIVE_PROPERTIES: Final = {
+    "title", "description", "identifier", "created", "modified", "label"
+}  # fmt: skip
 
 
-def _records(content: object, what: str) -> Iterator[Json]:
+def _list_records(content: object, source: str) -> Iterator[Json]:
     """Yield the consent records of a JSON-LD document, with all names written out."""
     if not isinstance(content, dict):
-        raise DataError(f"{what}: no JSON-LD object; give one with @context and @graph")
+        raise DataError(f"{source}: no JSON-LD object; give one with @context and @graph")
     prefixes = content.get("@context", {})
-    if not isinstance(prefixes, dict) or not all(isinstance(e, str) for e in prefixes.values()):
-        raise DataError(f"{what}: @context: give a table from prefixes to IRIs, and no address")
+    if not isinstance(prefixes, dict) or not all(isinstance(iri, str) for iri in prefixes.values()):
+        raise DataError(f"{source}: @context: give a table from prefixes to IRIs, and no address")
+    record_types = {f"{space}{kind}" for space in _DPV for kind in ("Consent", "ConsentRecord")}
     nodes = content.get("@graph", [content])
     for node in nodes if isinstance(nodes, list) else [None]:
         if not isinstance(node, dict):
-            raise DataError(f"{what}: @graph: give a list of records")
-        whole = _written_out({k: v for k, v in node.items() if k != "@context"}, prefixes)
-        kinds = _list(whole, "@type")
-        if {f"{space}{kind}" for space in _DPV for kind in ("Consent", "ConsentRecord")} & {
-            str(kind) for kind in kinds
-        }:
-            yield whole
+            raise DataError(f"{source}: @graph: give a list of records")
+        fields = {key: value for key, value in node.items() if key != "@context"}
+        record = _expand_names(fields, prefixes)
+        types = {str(kind) for kind in _list_values(record, "@type")}
+        if record_types & types:
+            yield record
 
 
-def _written_out(value: object, prefixes: Json) -> Json:
-    """Return a node with its keys, types and ids as IRIs."""
+def _expand_names(node: Json, prefixes: Json) -> Json:
+    """Return a node with its keys, types and ids as IRIs; literal values stay."""
 
-    def iri(name: object) -> object:
+    def expand_name(name: object) -> object:
         if not isinstance(name, str):
             return name
-        head, colon, rest = name.partition(":")
-        return prefixes[head] + rest if colon and head in prefixes else name
+        prefix, colon, suffix = name.partition(":")
+        return prefixes[prefix] + suffix if colon and prefix in prefixes else name
 
-    def of(each: object, key: str) -> object:
-        if isinstance(each, dict):
-            return {str(iri(k)): of(v, k) for k, v in each.items()}
-        if isinstance(each, list):
-            return [of(part, key) for part in each]
-        return iri(each) if key != "@value" else each
+    def expand_value(value: object, key: str) -> object:
+        if isinstance(value, dict):
+            return {str(expand_name(name)): expand_value(v, name) for name, v in value.items()}
+        if isinstance(value, list):
+            return [expand_value(item, key) for item in value]
+        return value if key == "@value" else expand_name(value)
 
-    return _dict(of(value, ""))
+    return _require_object(expand_value(node, ""))
 
 
-def _of(record: Json, name: str) -> list[list[str]]:
-    """Return of each value of a property of DPV its IRIs or its text."""
+def _list_dpv_values(record: Json, name: str) -> list[object]:
+    """Return the values of a property of DPV, under either address."""
+    values = []
+    for space in _DPV:
+        values += _list_values(record, f"{space}{name}")
+    return values
+
+
+def _read_property(record: Json, name: str) -> list[list[str]]:
+    """Return the IRIs or the text of each value of a property of DPV."""
     result = []
-    for value in [each for space in _DPV for each in _list(record, space + name)]:
+    for value in _list_dpv_values(record, name):
         node = value if isinstance(value, dict) else {"@value": value}
         if node.keys() - {"@id", "@type", "@value"}:
             raise OddError("a term that is not understood")
         keys = ("@value",) if "@value" in node else ("@id", "@type")
-        result.append([str(each) for key in keys for each in _list(node, key)])
+        result.append([str(term) for key in keys for term in _list_values(node, key)])
     return result
 
 
-def _subject(record: Json) -> str:
-    people = [each for space in _DPV for each in _list(record, f"{space}hasDataSubject")]
-    one = people[0] if len(people) == 1 else None
-    person = one.get("@id") if isinstance(one, dict) else one
+def _read_subject(record: Json) -> str:
+    """Return the id of a record's one data subject."""
+    people = _list_dpv_values(record, "hasDataSubject")
+    subject = people[0] if len(people) == 1 else None
+    person = subject.get("@id") if isinstance(subject, dict) else subject
     if not isinstance(person, str) or not person:
         raise OddError("no data subject, or several")
     return person
 
 
-def _record(record: Json, mapping: ConsentMapping) -> Rule | str:
-    """Return what a record says, or why it says nothing."""
+def _read_record(record: Json, mapping: ConsentMapping) -> Rule | str:
+    """Return the rule of a DPV record, or the reason why it says nothing."""
     for key in record.keys() - {"@id", "@type"}:
-        space = next((each for each in (*_DPV, *_PLAIN) if key.startswith(each)), None)
-        if space is None or key[len(space) :] not in (_BESIDE if space in _DPV else _UNLIMITING):
+        if not _is_understood(key):
             raise OddError("a term that is not understood")
-    every = _VALID | _AGAINST | _NOTHING
-    statuses = [every & set(map(_term, each)) for each in _of(record, "hasConsentStatus")]
-    if not statuses or not all(len(each) == 1 for each in statuses):
-        raise OddError("a status that is none")
-    status = set[str]().union(*statuses)
-    if not status & (_VALID | _AGAINST):
-        return f"status {min(status)}"
-    permit = not status & _AGAINST
-    if permit and status & _NOTHING:
+    statuses = _read_statuses(record)
+    if not statuses & (_VALID | _DENYING):
+        return f"status {min(statuses)}"
+    permit = not statuses & _DENYING
+    if permit and statuses & _SILENT:
         raise OddError("several statuses that contradict each other")
-    lists = [[_meaning(each, mapping) for each in _of(record, name)] for name in _LIMITS]
-    lists = [own for own in lists if own]
-    given = [each for several in _of(record, "isIndicatedAtTime") for each in several]
-    held = _period(_time(given), _time(_ends_of(record)))
-    return _rule(permit, lists, held, _level(lists, mapping.default))
+    lists = []
+    for name in _LIMITS:
+        meanings = [_find_meaning(terms, mapping) for terms in _read_property(record, name)]
+        if meanings:
+            lists.append(meanings)
+    starts = _read_terms(record, "isIndicatedAtTime")
+    period = _read_period(_require_single(starts), _require_single(_read_ends(record)))
+    return _make_rule(permit, lists, period, _find_level(lists, mapping.default))
 
 
-def _ends_of(record: Json) -> list[str]:
-    """Return when a record ends, as `hasExpiry`, or as a duration until a time."""
-    result = [each for several in _of(record, "hasExpiry") for each in several]
-    for space in _DPV:
-        for each in _list(record, f"{space}hasDuration"):
-            node = _dict(each)
-            if [_term(str(kind)) for kind in _list(node, "@type")] != ["UntilTimeDuration"]:
-                raise OddError("a duration that is not until a time")
-            if node.keys() - {"@id", "@type", _VALUE}:
-                raise OddError("a term that is not understood")
-            value = node.get(_VALUE)
-            result.append(str(value.get("@value") if isinstance(value, dict) else value))
-    return result
+def _is_understood(key: str) -> bool:
+    """Return whether a property is one of DPV that is understood, or a descriptive one."""
+    for space in (*_DPV, *_DESCRIPTIVE):
+        if key.startswith(space):
+            properties = _DPV_PROPERTIES if space in _DPV else _DESCRIPTIVE_PROPERTIES
+            return key[len(space) :] in properties
+    return False
 
 
-def _time(given: Sequence[str]) -> str | None:
-    if len(given) > 1:
+def _read_statuses(record: Json) -> set[str]:
+    """Return the statuses of a record, at least one; each value names exactly one."""
+    known = _VALID | _DENYING | _SILENT
+    values = _read_property(record, "hasConsentStatus")
+    if not values:
+        raise OddError("a status that is none")
+    statuses: set[str] = set()
+    for terms in values:
+        named = known & {_strip_dpv(term) for term in terms}
+        if len(named) != 1:
+            raise OddError("a status that is none")
+        statuses |= named
+    return statuses
+
+
+def _read_terms(record: Json, name: str) -> list[str]:
+    """Return the IRIs or texts of all values of a property together."""
+    return [term for terms in _read_property(record, name) for term in terms]
+
+
+def _read_ends(record: Json) -> list[str]:
+    """Return the dates at which a record ends: an expiry, or a duration until a time."""
+    ends = _read_terms(record, "hasExpiry")
+    for duration in _list_dpv_values(record, "hasDuration"):
+        node = _require_object(duration)
+        types = [_strip_dpv(str(kind)) for kind in _list_values(node, "@type")]
+        if types != ["UntilTimeDuration"]:
+            raise OddError("a duration that is not until a time")
+        if node.keys() - {"@id", "@type", _VALUE}:
+            raise OddError("a term that is not understood")
+        value = node.get(_VALUE)
+        ends.append(str(value.get("@value") if isinstance(value, dict) else value))
+    return ends
+
+
+def _require_single(dates: Sequence[str]) -> str | None:
+    """Return the one date of a list, or None where there is none."""
+    if len(dates) > 1:
         raise OddError("several dates where one is meant")
-    return given[0] if given else None
+    return dates[0] if dates else None
 
 
-def _term(iri: str) -> str:
-    return next((iri[len(space) :] for space in _DPV if iri.startswith(space)), iri)
+def _strip_dpv(iri: str) -> str:
+    """Return a term of DPV without its address, and any other text as it is."""
+    for space in _DPV:
+        if iri.startswith(space):
+            return iri[len(space) :]
+    return iri

@@ -22,18 +22,22 @@ from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.budgets.levels import Levels
 from apiece.errors import DataError, InputError
 
-OTHERS: Final = "*"  # every querier, or purpose, that the mapping does not name
-ALWAYS: Final = (date.min.toordinal(), date.max.toordinal())
+# Every querier, or purpose, that the mapping does not name.
+OTHERS: Final = "*"
+# The first and last day of a period, both in it, as `date.toordinal`.
 Days: TypeAlias = tuple[int, int]
-Names: TypeAlias = frozenset[str] | None  # None is everyone, everything
+ALWAYS: Final = (date.min.toordinal(), date.max.toordinal())
+# Queriers or purposes; None is every one.
+Names: TypeAlias = frozenset[str] | None
 SOURCES: Final = ("fhir", "csv", "dpv")
-# Codes that a warning names, and characters of each.
+# How many codes a warning names.
 MOST_CODES: Final = 20
+# How many characters of a code a warning shows.
 LONGEST_CODE: Final = 120
 
 
 class OddError(DataError):
-    """A consent that is not understood, and of which kind it is; codes: those that are unknown."""
+    """A consent that is not understood: its kind, and the codes that the mapping lacks."""
 
     def __init__(self, kind: str, codes: Sequence[str] = ()) -> None:
         super().__init__(kind)
@@ -41,7 +45,7 @@ class OddError(DataError):
 
 
 class Meaning(NamedTuple):
-    """What a code says: of none of these it is understood, and limits nothing."""
+    """What a code stands for; where it has none of these it is understood, and limits nothing."""
 
     level: float | None = None
     querier: str | None = None
@@ -50,16 +54,20 @@ class Meaning(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Rule:
-    """One decision of one person, and exceptions of the other decision; level: of a permit.
+    """One decision of one person, with exceptions that decide the other way.
 
-    sure, maybe: the days on which it certainly holds, as permits count, and could, as denials do.
+    A date may be vague ("2026-05"). So that a doubt never permits, a permit counts on the days on
+    which it certainly holds, a denial on all days on which it could.
     """
 
     permit: bool
+    # The ε of a permit; 0 of a denial.
     level: float = 0.0
     queriers: Names = None
     purposes: Names = None
+    # The days on which the decision certainly holds.
     sure: Days = ALWAYS
+    # The days on which it could hold; they include those of `sure`.
     maybe: Days = ALWAYS
     exceptions: tuple[Rule, ...] = ()
 
@@ -114,53 +122,81 @@ class ConsentMapping:
         tables = ("level", "purpose", "querier", "decision", "about", "columns")
         known = {"source", "levels", "default", "provisions", "anything", *tables}
         table = toml_table(text, "mapping", known, "source, levels, purpose")
-        source, provisions = table.get("source"), table.get("provisions")
+        source = table.get("source")
         if source not in SOURCES:
             raise InputError(f"mapping: source = {source!r}; give one of {', '.join(SOURCES)}")
+        provisions = table.get("provisions")
         if provisions not in (None, "exceptions", "limits"):
             raise InputError(f"mapping: provisions = {provisions!r}; give exceptions or limits")
-        levels, default = Levels(table.get("levels", {})), table.get("default")
-        names = tuple(levels)  # in which a list is looked for without an error
-        own = {name: _pairs(name, table.get(name, {})) for name in tables}
-        columns = own["columns"]
-        if (source == "csv") != bool(columns) or not columns.keys() <= set(COLUMNS):
-            raise InputError(f"mapping: [columns] is of a CSV, and may have {', '.join(COLUMNS)}")
-        if not all(isinstance(each, str) for each in columns.values()):
-            raise InputError("mapping: [columns]: give the name of each column as a text")
-        if columns and not {"person", "level"} <= columns.keys():
-            raise InputError("mapping: [columns]: name at least those of person and level")
-        for name in ("level", "purpose", "querier", "decision"):
-            offered = names if name == "level" else ("permit", "deny")
-            for code, value in own[name].items():
-                fits = value in offered if name in ("level", "decision") else _is_name(value)
-                if not fits:
-                    raise InputError(f"mapping: [{name}] {code!r} = {value!r}; see the guide")
-        if default is not None and default not in names:
-            raise InputError(f"mapping: default = {default!r}; give one of {', '.join(names)}")
-        if not all(isinstance(each, bool) for each in own["about"].values()):
+        levels = Levels(table.get("levels", {}))
+        values_of = {name: _require_table(name, table.get(name, {})) for name in tables}
+        columns = values_of["columns"]
+        _check_columns(source, columns)
+        _check_code_values(values_of, tuple(levels))
+        default = table.get("default")
+        # A tuple: a default that is a list is looked for in it without a TypeError.
+        if default is not None and default not in tuple(levels):
+            raise InputError(f"mapping: default = {default!r}; give one of {', '.join(levels)}")
+        about = values_of["about"]
+        if not all(isinstance(value, bool) for value in about.values()):
             raise InputError("mapping: [about]: give true or false for each code")
         anything = table.get("anything", [])
-        if not isinstance(anything, list) or not all(isinstance(e, str) for e in anything):
+        if not isinstance(anything, list) or not all(isinstance(code, str) for code in anything):
             raise InputError(f"mapping: anything = {anything!r}; give a list of codes")
-        codes = {code: Meaning() for code in [*anything, *own["decision"], *own["about"]]}
-        for code in own["level"].keys() | own["querier"].keys() | own["purpose"].keys():
-            level = levels[own["level"][code]] if code in own["level"] else None
-            codes[code] = Meaning(level, own["querier"].get(code), own["purpose"].get(code))
-        decisions = {code: value == "permit" for code, value in own["decision"].items()}
-        whole = None if default is None else levels[default]
-        return cls(source, levels, whole, codes, decisions, own["about"], columns, provisions)
+        codes = {code: Meaning() for code in [*anything, *values_of["decision"], *about]}
+        level_names = values_of["level"]
+        queriers = values_of["querier"]
+        purposes = values_of["purpose"]
+        for code in level_names.keys() | queriers.keys() | purposes.keys():
+            level = levels[level_names[code]] if code in level_names else None
+            codes[code] = Meaning(level, queriers.get(code), purposes.get(code))
+        decisions = {code: value == "permit" for code, value in values_of["decision"].items()}
+        default_level = None if default is None else levels[default]
+        return cls(source, levels, default_level, codes, decisions, about, columns, provisions)
 
     def names(self, kind: str) -> tuple[str, ...]:
-        """Return all that codes stand for of a kind, and `OTHERS`.
+        """Return all queriers or purposes that codes stand for, sorted, then `OTHERS`.
 
         Args:
             kind: "querier" or "purpose".
         """
-        named = {getattr(meaning, kind) for meaning in self.codes.values()} - {None}
-        return (*sorted(named), OTHERS)
+        names = {getattr(meaning, kind) for meaning in self.codes.values()} - {None}
+        return (*sorted(names), OTHERS)
 
 
+# What a column of a CSV may hold.
 COLUMNS: Final = ("person", "level", "from", "until", "purpose", "querier")
+
+
+def _require_table(name: str, value: object) -> Json:
+    """Return a table of the mapping, from codes to what they stand for."""
+    if not isinstance(value, dict):
+        raise InputError(f"mapping: [{name}]: give a table from codes to what they mean")
+    return dict(value)
+
+
+def _check_columns(source: str, columns: Json) -> None:
+    """Check the columns of a mapping: those of a CSV, at least of person and level."""
+    if (source == "csv") != bool(columns) or not columns.keys() <= set(COLUMNS):
+        raise InputError(f"mapping: [columns] is of a CSV, and may have {', '.join(COLUMNS)}")
+    if not all(isinstance(column, str) for column in columns.values()):
+        raise InputError("mapping: [columns]: give the name of each column as a text")
+    if columns and not {"person", "level"} <= columns.keys():
+        raise InputError("mapping: [columns]: name at least those of person and level")
+
+
+def _check_code_values(values_of: Mapping[str, Json], level_names: tuple[str, ...]) -> None:
+    """Check what codes stand for: a declared level, a name, or a decision."""
+    for table in ("level", "purpose", "querier", "decision"):
+        for code, value in values_of[table].items():
+            if table == "level":
+                fits = value in level_names
+            elif table == "decision":
+                fits = value in ("permit", "deny")
+            else:
+                fits = isinstance(value, str) and find_flaw(value) is None and value != OTHERS
+            if not fits:
+                raise InputError(f"mapping: [{table}] {code!r} = {value!r}; see the guide")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +209,7 @@ class Standing:
         epsilon: (people,) For each, the strictest of all levels that hold.
         until: (people,) The last day on which it surely still holds, as `date.toordinal`.
         queriers: Names, the last of which stands for all others.
-        purposes: The same.
+        purposes: Names, the last of which stands for all others.
         allowed: (people, queriers, purposes) What each permits.
         aside: How many consents say nothing, by reason.
 
@@ -201,7 +237,7 @@ class Standing:
         return self.ids.size
 
     def permits(self, scope: Mapping[str, object]) -> Mask:
-        """Return who permits a scope: in a dimension that it leaves open, all of it.
+        """Return whether each person permits a scope, and all of a dimension that it leaves open.
 
         Args:
             scope: Such as {"querier": "lab", "purpose": "research"}.
@@ -212,13 +248,20 @@ class Standing:
 def find_permitting(
     allowed: Mask, queriers: Sequence[str], purposes: Sequence[str], scope: Mapping[str, object]
 ) -> Mask:
-    """Return who permits a scope, of (people, queriers, purposes)."""
-    asked = scope.get("querier"), scope.get("purpose")
-    rows, columns = (
-        slice(None) if name is None else [names.index(str(name)) if name in names else -1]
-        for name, names in zip(asked, (queriers, purposes), strict=True)
-    )
+    """Return whether each person permits a scope, (people,).
+
+    allowed: (people, queriers, purposes).
+    """
+    rows = _find_index(queriers, scope.get("querier"))
+    columns = _find_index(purposes, scope.get("purpose"))
     return np.asarray(allowed[:, rows][:, :, columns].all(axis=(1, 2)))
+
+
+def _find_index(names: Sequence[str], name: object) -> slice | list[int]:
+    """Return the index of a name, the last for a name that is not declared, all for None."""
+    if name is None:
+        return slice(None)
+    return [names.index(str(name)) if name in names else -1]
 
 
 @dataclass(slots=True)
@@ -231,7 +274,7 @@ class ConsentRecords:
         rules: Person → rules.
         odd: Person ("" where unknown) → the kind of each consent that was not understood.
         aside: How many consents say nothing, by reason.
-        unknown: How often each code occurs that the mapping lacks. For who keeps the consents.
+        unknown: How often each code occurs that the mapping lacks. For the keeper of the consents.
 
     Example:
         >>> from apiece.budgets import ConsentMapping
@@ -266,64 +309,74 @@ class ConsentRecords:
             a scope that any denial could hold for. Neither depends on the order of consents, and a
             further denial raises neither.
         """
-        at = (datetime.now(UTC).date() if day is None else day).toordinal()
-        names = self.mapping.names("querier"), self.mapping.names("purpose")
-        known: dict[tuple[Rule, ...], _Held] = {}
-        permitting: dict[str, _Held] = {}
+        standing_day = datetime.now(UTC).date() if day is None else day
+        queriers = self.mapping.names("querier")
+        purposes = self.mapping.names("purpose")
+        # Many people have the same rules, which are combined once.
+        outcomes: dict[tuple[Rule, ...], _Outcome] = {}
+        permitting: dict[str, _Outcome] = {}
         odd = {person: list(kinds) for person, kinds in self.odd.items()}
-        for person, own in self.rules.items():
-            rules = tuple(own)
-            if rules not in known:
-                known[rules] = _held(rules, at, *names)
-            if known[rules].odd is not None:
-                odd.setdefault(person, []).append(str(known[rules].odd))
-            elif known[rules].allowed.any():
-                permitting[person] = known[rules]
-        self._refuse(odd, leave_out)
+        for person, person_rules in self.rules.items():
+            rules = tuple(person_rules)
+            if rules not in outcomes:
+                outcomes[rules] = _combine_rules(
+                    rules, standing_day.toordinal(), queriers, purposes
+                )
+            outcome = outcomes[rules]
+            if outcome.odd is not None:
+                odd.setdefault(person, []).append(str(outcome.odd))
+            elif outcome.allowed.any():
+                permitting[person] = outcome
+        self._refuse_odd(odd, leave_out)
         people = sorted(permitting.keys() - odd.keys())
-        held = [permitting[person] for person in people]
-        shape = (len(people), len(names[0]), len(names[1]))
+        standing = [permitting[person] for person in people]
+        allowed = np.array([outcome.allowed for outcome in standing], dtype=bool)
         return Standing(
-            date.fromordinal(at),
+            # A date even where a datetime was given.
+            date.fromordinal(standing_day.toordinal()),
             _check.ids(f"{self.what}: persons", people),
-            np.array([each.level for each in held], dtype=np.float64),
-            np.array([each.until for each in held], dtype=np.int64),
-            *names,
-            np.array([each.allowed for each in held], dtype=bool).reshape(shape),
+            np.array([outcome.level for outcome in standing], dtype=np.float64),
+            np.array([outcome.until for outcome in standing], dtype=np.int64),
+            queriers,
+            purposes,
+            # A shape of its own where there are no people.
+            allowed.reshape((len(people), len(queriers), len(purposes))),
             dict(self.aside),
         )
 
-    def _refuse(self, odd: Mapping[str, list[str]], leave_out: bool) -> None:
-        """Raise `DataError` for what was not understood; "" is nobody's."""
-        kinds = Counter(kind for each in odd.values() for kind in each)
-        if not kinds or (leave_out and "" not in odd):
+    def _refuse_odd(self, odd: Mapping[str, list[str]], leave_out: bool) -> None:
+        """Raise `DataError` for consents that are not understood; those of "" are nobody's."""
+        counts = Counter(kind for kinds in odd.values() for kind in kinds)
+        if not counts or (leave_out and "" not in odd):
             return
-        said = ", ".join(f"{many} with {kind}" for kind, many in sorted(kinds.items()))
-        out = "say whose they are" if "" in odd else "leave these people out with --leave-out"
+        shown = ", ".join(f"{count} with {kind}" for kind, count in sorted(counts.items()))
+        remedy = "say whose they are" if "" in odd else "leave these people out with --leave-out"
         raise DataError(
-            f"{self.what}: {kinds.total()} consents are not understood: {said}; mend them, declare "
-            f"in the mapping what they mean, or {out}"
+            f"{self.what}: {counts.total()} consents are not understood: {shown}; mend them, "
+            f"declare in the mapping what they mean, or {remedy}"
         )
 
     def name_unknown_codes(self) -> list[str]:
         """Return a line with the most frequent codes that the mapping lacks; none where it has all.
 
-        They are as they are in the source, so the line is for who keeps the consents alone.
+        They are as they are in the source, so the line is for the keeper of the consents alone.
         """
         if not self.unknown:
             return []
-        named = [
-            f"'{plain(code)[:LONGEST_CODE]}' ({many})"
-            for code, many in sorted(self.unknown.items(), key=lambda it: (-it[1], it[0]))
-        ]
-        left = len(named) - MOST_CODES
-        more = f", and {left} more" if left > 0 else ""
-        return [f"{self.what}: codes that the mapping lacks: {', '.join(named[:MOST_CODES])}{more}"]
+        by_frequency = sorted(self.unknown.items(), key=lambda item: (-item[1], item[0]))
+        shown = [f"'{plain(code)[:LONGEST_CODE]}' ({count})" for code, count in by_frequency]
+        hidden = len(shown) - MOST_CODES
+        suffix = f", and {hidden} more" if hidden > 0 else ""
+        codes = ", ".join(shown[:MOST_CODES])
+        return [f"{self.what}: codes that the mapping lacks: {codes}{suffix}"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _Held:
-    """What one person's rules come to on a day."""
+class _Outcome:
+    """One person's rules combined for a day.
+
+    until: the last day on which the outcome surely holds. odd: why the rules are not understood.
+    """
 
     level: float
     until: int
@@ -331,58 +384,56 @@ class _Held:
     odd: str | None = None
 
 
-def _held(
-    rules: Sequence[Rule], at: int, queriers: Sequence[str], purposes: Sequence[str]
-) -> _Held:
+def _combine_rules(
+    rules: Sequence[Rule], day: int, queriers: Sequence[str], purposes: Sequence[str]
+) -> _Outcome:
+    """Return the least level in force, and what is permitted, by querier and purpose."""
     allowed = np.zeros((len(queriers), len(purposes)), dtype=bool)
-    denied, level = allowed.copy(), np.full(allowed.shape, np.inf)
-    odd, until = None, ALWAYS[1]
+    denied = allowed.copy()
+    level = np.full(allowed.shape, np.inf)
+    odd = None
+    until = ALWAYS[1]
 
-    def cells(rule: Rule) -> Mask:
+    def select_cells(rule: Rule) -> Mask:
         rows = [rule.queriers is None or name in rule.queriers for name in queriers]
         columns = [rule.purposes is None or name in rule.purposes for name in purposes]
         return np.outer(rows, columns)
 
     for rule in rules:
-        until = min([until, *(last for last in _changes(rule) if last >= at)])
-        where = cells(rule)
-        own = np.zeros_like(allowed)
-        for each in rule.exceptions if not rule.permit else (rule,):
-            if not (_in(at, rule.sure) and _in(at, each.sure)):
+        until = min([until, *(end for end in _list_changes(rule) if end >= day)])
+        rule_cells = select_cells(rule)
+        permitted = np.zeros_like(allowed)
+        # Permits: the rule itself, or the exceptions of a denial.
+        for permit in (rule,) if rule.permit else rule.exceptions:
+            if not (_contains(rule.sure, day) and _contains(permit.sure, day)):
                 continue
-            here = cells(each) & where
-            if (np.isfinite(level[here]) & (level[here] != each.level)).any():
+            cells = select_cells(permit) & rule_cells
+            if (np.isfinite(level[cells]) & (level[cells] != permit.level)).any():
                 odd = "several levels in force at once"
-            level[here] = np.minimum(level[here], each.level)
-            own |= here
-        allowed |= own
+            level[cells] = np.minimum(level[cells], permit.level)
+            permitted |= cells
+        allowed |= permitted
+        # Denials: the exceptions of a permit, or all of a denial but what its exceptions permit.
         if rule.permit:
-            for each in rule.exceptions:
-                denied |= cells(each) & where & (_in(at, rule.maybe) and _in(at, each.maybe))
-        elif _in(at, rule.maybe):
-            denied |= where & ~own
-    return _Held(float(level.min()), until, allowed & ~denied, odd)
+            for denial in rule.exceptions:
+                if _contains(rule.maybe, day) and _contains(denial.maybe, day):
+                    denied |= select_cells(denial) & rule_cells
+        elif _contains(rule.maybe, day):
+            denied |= rule_cells & ~permitted
+    return _Outcome(float(level.min()), until, allowed & ~denied, odd)
 
 
-def _in(day: int, days: Days) -> bool:
+def _contains(days: Days, day: int) -> bool:
     return days[0] <= day <= days[1]
 
 
-def _changes(rule: Rule) -> Iterable[int]:
-    """Yield each day after which a rule may say something else."""
-    yield rule.sure[1] if rule.permit else rule.maybe[1]
-    yield (rule.sure if rule.permit else rule.maybe)[0] - 1
-    if rule.exceptions:  # of a denial the inner end counts too: its permits end with it
+def _list_changes(rule: Rule) -> Iterable[int]:
+    """Yield the days after which a rule may decide otherwise."""
+    start, end = rule.sure if rule.permit else rule.maybe
+    yield end
+    yield start - 1
+    # A denial's exceptions permit only while it surely holds, so that the sure days count too.
+    if rule.exceptions:
         yield from (rule.sure[1], rule.maybe[0] - 1, rule.sure[0] - 1)
-    for each in rule.exceptions:
-        yield from _changes(each)
-
-
-def _pairs(name: str, table: object) -> Json:
-    if not isinstance(table, dict):
-        raise InputError(f"mapping: [{name}]: give a table from codes to what they mean")
-    return dict(table)
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and find_flaw(value) is None and value != OTHERS
+    for exception in rule.exceptions:
+        yield from _list_changes(exception)

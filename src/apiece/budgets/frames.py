@@ -22,10 +22,11 @@ from apiece.tables.containers import pandas_of
 if TYPE_CHECKING:
     import pandas as pd
 
-Once: TypeAlias = Callable[[Floats, str], Floats]
+# From a value a row, and its title in messages, to a value a person: `Units.once`.
+Reduce: TypeAlias = Callable[[Floats, str], Floats]
 
 
-def _unlimited() -> str:
+def _describe_missing_cap() -> str:
     return f"no limit is no epsilon; give what it is read as, as in {as_given('no_limit_cap', 8)}"
 
 
@@ -52,77 +53,96 @@ def read_budgets(
     levels: Levels | None = None,
     no_limit_cap: float | None = None,
     decimal: str = ".",
-    once: Once | None = None,
+    once: Reduce | None = None,
     rows: Integers | None = None,
 ) -> Json:
-    """Return what the rows of a table ask for, as `Budgets` takes it, each row read by itself.
+    """Return the arguments of `Budgets` that the rows of a table ask for, each read by itself.
 
-    once: what each unit has, from what each row says and its name in a message. rows: how many of a
-    file a row stands for. Raises `BudgetError` for a cell that is no budget.
+    epsilon, delta, excess: names of columns, or numbers for all. once: reduces rows to persons.
+    rows: how many rows of a file each row stands for. Raises `BudgetError` for a cell that is no
+    budget.
     """
-    count = np.ones(len(table), np.int64) if rows is None else rows
+    counts = np.ones(len(table), np.int64) if rows is None else rows
 
-    def read(given: str | float | None, role: str) -> Any:
-        if not isinstance(given, str):
-            return given
-        what, cells = f"{role} column {given!r}", read_texts(select_column(table, given, role))
+    def read_column(column: str | float | None, role: str) -> Any:
+        if not isinstance(column, str):
+            return column
+        title = f"{role} column {column!r}"
+        cells = read_texts(select_column(table, column, role))
         cap = no_limit_cap if role == "epsilon" else None
         if role == "epsilon" and levels is not None:
-            values = levels.read(cells, what, decimal=decimal, no_limit_cap=cap, rows=count)
+            values = levels.read(cells, title, decimal=decimal, no_limit_cap=cap, rows=counts)
         else:
-            values = _numbers(cells, what, role, decimal, cap, count)
-        return values if once is None else once(values, what)
+            values = _parse_budgets(cells, title, role, decimal, cap, counts)
+        return values if once is None else once(values, title)
 
-    given = {"epsilon": epsilon, "delta": delta, "excess": excess}
-    columns = {role: read(each, role) for role, each in given.items()}
-    return columns if levels is None else columns | {"labels": levels.names_of(columns["epsilon"])}
+    columns = {
+        "epsilon": read_column(epsilon, "epsilon"),
+        "delta": read_column(delta, "delta"),
+        "excess": read_column(excess, "excess"),
+    }
+    if levels is not None:
+        columns["labels"] = levels.names_of(columns["epsilon"])
+    return columns
 
 
-def _numbers(
+def _parse_budgets(
     cells: Texts,
-    what: str,
+    title: str,
     role: str,
     decimal: str,
     no_limit_cap: float | None,
-    count: Integers,
+    counts: Integers,
 ) -> Floats:
-    """Return cells as numbers: ε in (0, ∞), δ in (0, 1), Δ̄ in [0, 1]."""
+    """Return cells as numbers: ε in (0, ∞), δ in (0, 1), Δ̄ in [0, 1].
 
-    def refusal(bad: Mask, why: str) -> BudgetError:
-        row, many = int(np.flatnonzero(bad)[0]), int(count[bad].sum())
-        also = f" ({many} such rows)" if many > 1 else ""
+    counts: how many rows of a file each cell stands for.
+    """
+
+    def make_error(bad: Mask, reason: str) -> BudgetError:
+        row = int(np.flatnonzero(bad)[0])
+        bad_rows = int(counts[bad].sum())
+        suffix = f" ({bad_rows} such rows)" if bad_rows > 1 else ""
         cell = str(cells[row])
         shown = repr(cell) if math.isnan(parse_number(cell)) else cell
-        return BudgetError(f"{what}, row {row + 1} = {shown}: {why}{also}")
+        return BudgetError(f"{title}, row {row + 1} = {shown}: {reason}{suffix}")
 
     values = parse_numbers(cells, decimal)
     if role == "epsilon":
-        free = np.array([cell.lower() in NO_LIMIT for cell in cells.tolist()])
+        unlimited = np.array([cell.lower() in NO_LIMIT for cell in cells.tolist()])
         if no_limit_cap is not None:
-            values[free] = _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)
-        elif free.any():
-            raise refusal(free, _unlimited())
-    if (bad := np.isnan(values)).any():
-        raise refusal(bad, _why(str(cells[bad][0]), role, decimal))
-    closed, below = role == "excess", math.inf if role == "epsilon" else 1.0
-    good = (values >= 0) & (values <= below) if closed else (values > 0) & (values < below)
-    if not good.all():
-        bounds = f"[0, {below:g}]" if closed else f"(0, {below:g})"
-        raise refusal(~good, f"must be in {bounds}; mend or drop these rows")
+            values[unlimited] = _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)
+        elif unlimited.any():
+            raise make_error(unlimited, _describe_missing_cap())
+    unreadable = np.isnan(values)
+    if unreadable.any():
+        cell = str(cells[unreadable][0])
+        raise make_error(unreadable, _describe_unreadable(cell, role, decimal))
+    if role == "excess":
+        valid = (values >= 0) & (values <= 1.0)
+        bounds = "[0, 1]"
+    elif role == "epsilon":
+        valid = (values > 0) & (values < math.inf)
+        bounds = "(0, inf)"
+    else:
+        valid = (values > 0) & (values < 1.0)
+        bounds = "(0, 1)"
+    if not valid.all():
+        raise make_error(~valid, f"must be in {bounds}; mend or drop these rows")
     return values
 
 
 def apply_cap(epsilon: float, no_limit_cap: float | None) -> float:
-    """Return `epsilon`, or where it is infinite the steward's cap."""
+    """Return `epsilon`, or the steward's cap where it is infinite."""
     if epsilon != math.inf:
         return epsilon
     if no_limit_cap is None:
-        raise BudgetError(f"epsilon = inf: {_unlimited()}")
+        raise BudgetError(f"epsilon = inf: {_describe_missing_cap()}")
     return _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)
 
 
-def _why(cell: str, role: str, decimal: str) -> str:
-    """Return what is wrong with a cell that is no number, and what to do."""
+def _describe_unreadable(cell: str, role: str, decimal: str) -> str:
+    """Return the mistake in a cell that is no number, and its remedy."""
     if cell == "" or cell.lower() == "nan":
         return "empty; give every record a positive number, or drop it"
     comma = as_given("decimal", ",")

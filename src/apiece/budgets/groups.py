@@ -18,12 +18,18 @@ from apiece.budgets.frames import read_budgets
 from apiece.budgets.levels import Offered, parse_levels
 from apiece.errors import BudgetError, DataError, as_given
 
-NAMED = 1000  # more groups than this are numbered, not named by their budgets
-ROWS = 2**20  # of a file, read together
-LARGE = 10.0  # from here on a promise is weak (Ponomareva et al. 2023)
+# More groups than this are numbered, not named by their budgets.
+NAMED = 1000
+# Rows of a file that are read together.
+ROWS = 2**20
+# An ε above which a promise is weak (Ponomareva et al. 2023).
+LARGE = 10.0
+# An ε above which a promise says nothing.
 ABSURD = 1000.0
+# With fewer records the noise hides what they have in common.
 FEW_RECORDS = 100
-SMALL_GROUP = 10  # people in a group of fewer can be told from the plan
+# In a group of fewer records a person can be recognized from the plan.
+SMALL_GROUP = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -55,15 +61,18 @@ class BudgetGroups:
     records: Integers
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "epsilon", _check.positive_array("epsilon", self.epsilon, error=BudgetError))
-        put(self, "delta", _check.positive_array("delta", self.delta, below=1, error=BudgetError))
+        set_column = object.__setattr__
+        epsilon = _check.positive_array("epsilon", self.epsilon, error=BudgetError)
+        set_column(self, "epsilon", epsilon)
+        delta = _check.positive_array("delta", self.delta, below=1, error=BudgetError)
+        set_column(self, "delta", delta)
         if self.excess is not None:
-            put(self, "excess", _check.probability_array("excess", self.excess, error=BudgetError))
+            excess = _check.probability_array("excess", self.excess, error=BudgetError)
+            set_column(self, "excess", excess)
         for name, dtype in (("records", np.int64), ("name", str)):
             array = np.array(getattr(self, name), dtype=dtype)
             array.flags.writeable = False
-            put(self, name, array)
+            set_column(self, name, array)
         columns = (self.epsilon, self.delta, self.records, self.name, self.excess)
         shapes = [column.shape for column in columns if column is not None]
         if self.epsilon.size == 0 or any(shape != self.epsilon.shape for shape in shapes):
@@ -90,8 +99,10 @@ class BudgetGroups:
         """
         if (self.excess is None) != (other.excess is None):
             return False
-        columns = ("epsilon", "delta", "records", *(() if self.excess is None else ("excess",)))
-        return all(np.array_equal(getattr(self, c), getattr(other, c)) for c in columns)
+        columns = ["epsilon", "delta", "records"]
+        if self.excess is not None:
+            columns.append("excess")
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in columns)
 
 
 def name_groups(
@@ -102,25 +113,34 @@ def name_groups(
     >>> name_groups(np.array([1.0, 1.0000001]), np.array([1e-5, 1e-5]), None, None).tolist()
     ['epsilon=1.0', 'epsilon=1.0000001']
     """
-    kinds = (
-        np.zeros(epsilon.size, int) if labels is None else np.unique(labels, return_inverse=True)[1]
-    )
-    own = int(kinds.max()) + 1
-    if labels is not None and own == labels.size:
-        return labels.astype(str)
-    if epsilon.size > NAMED:
-        return np.array([f"g{g}" for g in range(epsilon.size)])
-    asked = {"epsilon": epsilon, "delta": delta} | ({} if excess is None else {"excess": excess})
-    varied = {k: v for k, v in asked.items() if len({*zip(kinds, v, strict=True)}) > own}
-    columns = varied or {"epsilon": epsilon}
+    size = epsilon.size
     if labels is None:
-        columns = {"epsilon": epsilon} | columns
-    prefix = [""] * epsilon.size if labels is None else [f"{label} " for label in labels]
-    for show in ("{:g}".format, repr):
-        names = [
-            prefix[g] + " ".join(f"{k}={show(float(v[g]))}" for k, v in columns.items())
-            for g in range(epsilon.size)
-        ]
+        label_index = np.zeros(size, int)
+    else:
+        label_index = np.unique(labels, return_inverse=True)[1]
+    distinct_labels = int(label_index.max()) + 1
+    if labels is not None and distinct_labels == labels.size:
+        return labels.astype(str)
+    if size > NAMED:
+        return np.array([f"g{position}" for position in range(size)])
+    columns = {"epsilon": epsilon, "delta": delta}
+    if excess is not None:
+        columns["excess"] = excess
+    # A column is in the names if it varies among groups of one label.
+    shown = {
+        name: values
+        for name, values in columns.items()
+        if len({*zip(label_index, values, strict=True)}) > distinct_labels
+    }
+    if labels is None or not shown:
+        shown = {"epsilon": epsilon} | shown
+    prefixes = [""] * size if labels is None else [f"{label} " for label in labels]
+    # Six digits where they are enough, all digits where they are not.
+    for write in ("{:g}".format, repr):
+        names = []
+        for position, prefix in enumerate(prefixes):
+            parts = [f"{name}={write(float(values[position]))}" for name, values in shown.items()]
+            names.append(prefix + " ".join(parts))
         if len(set(names)) == len(names):
             break
     return np.array(names)
@@ -168,8 +188,8 @@ class BudgetLevels:
             path: Of the file.
             epsilon: Name of the column of ε.
             delta: Name of a column, or one number for all.
-            excess: The same.
-            levels: As of `Budgets.from_frame`.
+            excess: Name of a column, or one number for all; None asks for no bound.
+            levels: What people could choose, as name → ε, where the column of ε has these names.
             no_limit_cap: The ε that "no limit" and inf are read as; None refuses them.
 
         Raises:
@@ -185,8 +205,8 @@ class BudgetLevels:
             ...     BudgetLevels.from_parquet(path, epsilon="consent", delta=1e-5)
             BudgetLevels(groups=BudgetGroups(3 records in 2 groups))
         """
-        names = [name for name in (epsilon, delta, excess) if isinstance(name, str)]
-        table, counts = _counted(Path(path), list(dict.fromkeys(names)))
+        names = [column for column in (epsilon, delta, excess) if isinstance(column, str)]
+        table, counts = _count_distinct_rows(Path(path), list(dict.fromkeys(names)))
         try:
             columns = read_budgets(
                 table,
@@ -197,9 +217,12 @@ class BudgetLevels:
                 no_limit_cap=no_limit_cap,
                 rows=counts,
             )
-        except BudgetError as error:  # its rows are levels here
-            raise BudgetError(f"{path}: " + re.sub(r", row \d+", "", str(error))) from None
-        return cls(group_budgets(**columns, counts=counts)[0])
+        except BudgetError as error:
+            # Its row is a position among distinct rows, which says nothing about the file.
+            message = re.sub(r", row \d+", "", str(error))
+            raise BudgetError(f"{path}: {message}") from None
+        groups, _ = group_budgets(**columns, counts=counts)
+        return cls(groups)
 
     def at_most(self, epsilon: float) -> BudgetLevels:
         """Return these levels with every ε above `epsilon` lowered to it.
@@ -210,11 +233,14 @@ class BudgetLevels:
         Raises:
             BudgetError: Where it is not.
         """
-        cap, of = _check.positive("epsilon", epsilon, error=BudgetError), self.groups
-        own = name_groups(of.epsilon, of.delta, of.excess, None)
-        labels = None if np.array_equal(own, of.name) else of.name
-        lowered = np.minimum(of.epsilon, cap)
-        return BudgetLevels(group_budgets(lowered, of.delta, of.excess, labels, of.records)[0])
+        cap = _check.positive("epsilon", epsilon, error=BudgetError)
+        levels = self.groups
+        # Names made of budgets are made anew; labels of the caller stay.
+        budget_names = name_groups(levels.epsilon, levels.delta, levels.excess, None)
+        labels = None if np.array_equal(budget_names, levels.name) else levels.name
+        lowered = np.minimum(levels.epsilon, cap)
+        groups, _ = group_budgets(lowered, levels.delta, levels.excess, labels, levels.records)
+        return BudgetLevels(groups)
 
 
 def group_budgets(
@@ -224,31 +250,42 @@ def group_budgets(
     labels: npt.NDArray[np.str_] | None = None,
     counts: Integers | None = None,
 ) -> tuple[BudgetGroups, Integers]:
-    """Return the distinct budgets of rows, `counts` times each, and each row's place in them."""
-    size, deltas = epsilon.size, np.broadcast_to(delta, epsilon.size)
+    """Return the distinct budgets of rows, and the position of each row's budget in them.
+
+    counts: how many records each row stands for; 1 if not given.
+    """
+    size = epsilon.size
+    deltas = np.broadcast_to(delta, size)
     bounds = None if excess is None else np.broadcast_to(excess, size)
-    places = None if labels is None else np.unique(labels.astype(str), return_inverse=True)[1]
-    # A column with one value for all orders nothing.
-    given = [c for c in (epsilon, deltas, bounds, places) if c is not None]
-    columns = [c for c in given if c.strides != (0,)] or [epsilon]
-    order = np.lexsort(columns[::-1])
-    new = np.zeros(size, dtype=bool)
-    new[0] = True
-    for column in columns:
+    columns: list[npt.NDArray[Any]] = [epsilon, deltas]
+    if bounds is not None:
+        columns.append(bounds)
+    if labels is not None:
+        columns.append(np.unique(labels.astype(str), return_inverse=True)[1])
+    # A column broadcast from one value (of stride 0) orders nothing.
+    varying = [column for column in columns if column.strides != (0,)] or [epsilon]
+    order = np.lexsort(varying[::-1])
+    # In this order equal budgets lie together; a group begins where a column changes.
+    begins = np.zeros(size, dtype=bool)
+    begins[0] = True
+    for column in varying:
         ordered = column[order]
-        new[1:] |= ordered[1:] != ordered[:-1]
+        begins[1:] |= ordered[1:] != ordered[:-1]
     index = np.empty(size, dtype=np.int64)
-    index[order] = np.cumsum(new) - 1
+    index[order] = np.cumsum(begins) - 1
     index.flags.writeable = False
-    first = order[new]
     records = np.bincount(index) if counts is None else np.bincount(index, counts)
-    eps, dlt, exc = epsilon[first], deltas[first], None if bounds is None else bounds[first]
-    names = name_groups(eps, dlt, exc, None if labels is None else labels[first].astype(str))
-    return BudgetGroups(names, eps, dlt, exc, records), index
+    example = order[begins]
+    group_epsilon = epsilon[example]
+    group_delta = deltas[example]
+    group_excess = None if bounds is None else bounds[example]
+    group_labels = None if labels is None else labels[example].astype(str)
+    names = name_groups(group_epsilon, group_delta, group_excess, group_labels)
+    return BudgetGroups(names, group_epsilon, group_delta, group_excess, records), index
 
 
-def _counted(path: Path, names: list[str]) -> tuple[Any, Any]:
-    """Return the distinct rows of these columns as a pandas table, and how often each occurs."""
+def _count_distinct_rows(path: Path, names: list[str]) -> tuple[Any, Any]:
+    """Return the distinct rows of these columns as a pandas table, and the number of each."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -262,9 +299,11 @@ def _counted(path: Path, names: list[str]) -> tuple[Any, Any]:
         distinct = None
         for batch in file.iter_batches(batch_size=ROWS, columns=names):
             rows = pa.Table.from_batches([batch])
-            count = pa.array(np.ones(rows.num_rows, dtype=np.int64))
-            rows = rows.append_column("number of rows", count)
-            rows = rows if distinct is None else pa.concat_tables([distinct, rows])
+            ones = pa.array(np.ones(rows.num_rows, dtype=np.int64))
+            rows = rows.append_column("number of rows", ones)
+            # Distinct rows of former batches go in with their counts.
+            if distinct is not None:
+                rows = pa.concat_tables([distinct, rows])
             distinct = rows.group_by(names).aggregate([("number of rows", "sum")])
             distinct = distinct.rename_columns([*names, "number of rows"])
     except (OSError, ValueError) as error:
@@ -289,8 +328,9 @@ def refuse_absurd(epsilon: float) -> float:
 
 
 def list_doubts(groups: BudgetGroups) -> list[str]:
-    """Return what looks like a mistake in groups, budgets and sizes, which a plan shows too."""
-    notes, records = list_value_doubts(groups), int(groups.records.sum())
+    """Return a note for each likely mistake in budgets and group sizes, which a plan shows too."""
+    notes = list_value_doubts(groups)
+    records = int(groups.records.sum())
     if records < FEW_RECORDS:
         notes.append(
             f"{records} records: noise that hides one of so few hides what they have in common; "
@@ -306,8 +346,9 @@ def list_doubts(groups: BudgetGroups) -> list[str]:
 
 
 def list_value_doubts(groups: BudgetGroups) -> list[str]:
-    """Return those of `doubts` that are about the largest ε and δ."""
-    largest, delta = refuse_absurd(float(groups.epsilon.max())), float(groups.delta.max())
+    """Return a note for each likely mistake in the largest ε and δ."""
+    largest = refuse_absurd(float(groups.epsilon.max()))
+    delta = float(groups.delta.max())
     records = int(groups.records.sum())
     notes = []
     if largest > LARGE:
@@ -316,10 +357,11 @@ def list_value_doubts(groups: BudgetGroups) -> list[str]:
             "percent, divide by 100"
         )
     if delta * records >= 1:
+        # The largest power of ten of at most 1/(10 n).
+        advised = 10 ** math.floor(math.log10(0.1 / records))
         notes.append(
             f"delta = {delta:g} is at least 1/n = {1 / records:.3g} for n = {records} records: "
-            "publishing one person in n at random would keep it; give "
-            f"{10 ** math.floor(math.log10(0.1 / records)):g} or less"
+            f"publishing one person in n at random would keep it; give {advised:g} or less"
         )
     return notes
 

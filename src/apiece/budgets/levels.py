@@ -17,9 +17,10 @@ from apiece._types import Floats, Integers
 from apiece.datasets.cells import Texts, parse_number, read_texts
 from apiece.errors import BudgetError
 
+# Texts of a cell, in lower case, by which a person sets no limit.
 NO_LIMIT = frozenset({"inf", "+inf", "infinity", "∞", "no limit", "unlimited"})
 
-
+# Levels as a caller writes them: name → ε, numbers, or a text such as "low=1,high=8".
 Offered: TypeAlias = Mapping[str, float] | Iterable[float] | str
 
 
@@ -49,15 +50,16 @@ class Levels(Mapping[str, float]):
 
     def __init__(self, offered: Offered) -> None:
         levels: dict[str, float] = {}
-        for given, epsilon in _pairs(offered):
-            name = str(given).strip()
+        for written_name, epsilon in _split_pairs(offered):
+            name = str(written_name).strip()
             if not name or plain(name) != name or name in levels:
                 raise BudgetError(
-                    f"levels: {given!r} is empty, has control characters or is given twice; give "
-                    "each level one name, as in low=1,high=8"
+                    f"levels: {written_name!r} is empty, has control characters or is given twice; "
+                    "give each level one name, as in low=1,high=8"
                 )
             levels[name] = _check.positive(f"level {name}", epsilon, error=BudgetError)
-        if len(set(levels.values())) < len(levels) or not levels:
+        distinct = set(levels.values())
+        if len(distinct) < len(levels) or not levels:
             raise BudgetError(
                 f"levels = {levels}: give at least one, each with an epsilon of its own"
             )
@@ -73,12 +75,16 @@ class Levels(Mapping[str, float]):
         return len(self._epsilon)
 
     def __repr__(self) -> str:
-        return f"Levels({', '.join(f'{name}={epsilon:g}' for name, epsilon in self.items())})"
+        pairs = [f"{name}={epsilon:g}" for name, epsilon in self.items()]
+        return f"Levels({', '.join(pairs)})"
 
     @property
     def titles(self) -> tuple[str, ...]:
         """The names as papers show them, in order: "ε = 2" where a name is a number."""
-        return tuple(f"ε = {name}" if parse_number(name) == self[name] else name for name in self)
+        titles = []
+        for name, epsilon in self.items():
+            titles.append(f"ε = {name}" if parse_number(name) == epsilon else name)
+        return tuple(titles)
 
     def names_of(self, epsilon: npt.ArrayLike) -> npt.NDArray[np.str_]:
         """Return the titles of levels, (…), by their ε.
@@ -86,11 +92,11 @@ class Levels(Mapping[str, float]):
         Args:
             epsilon: (…) Of declared levels.
         """
-        places = np.searchsorted(list(self.values()), epsilon)
-        return np.array(self.titles)[places]
+        positions = np.searchsorted(list(self.values()), epsilon)
+        return np.array(self.titles)[positions]
 
     def epsilons(self, words: npt.ArrayLike) -> Floats:
-        """Return the ε of each of these words, or of the one.
+        """Return the ε of words, in their shape.
 
         Args:
             words: (…) Names of declared levels.
@@ -100,8 +106,9 @@ class Levels(Mapping[str, float]):
         """
         import pandas as pd
 
-        given = np.asarray(words, dtype=object)
-        return self.read(read_texts(pd.Series(given.ravel())), "epsilon").reshape(given.shape)
+        array = np.asarray(words, dtype=object)
+        cells = read_texts(pd.Series(array.ravel()))
+        return self.read(cells, "epsilon").reshape(array.shape)
 
     def read(
         self,
@@ -112,10 +119,10 @@ class Levels(Mapping[str, float]):
         no_limit_cap: float | None = None,
         rows: Integers | None = None,
     ) -> Floats:
-        """Return the ε that each cell names, by itself.
+        """Return the ε that each cell names, (n,).
 
         Args:
-            cells: (n,) As `texts` returns them.
+            cells: (n,) Texts, as `read_texts` returns them.
             what: Their name in a message.
             decimal: The decimal mark of numbers.
             no_limit_cap: The level's ε that "no limit" and inf are read as.
@@ -129,9 +136,11 @@ class Levels(Mapping[str, float]):
                 f"no_limit_cap = {no_limit_cap:g}: no level has this epsilon; declare one that "
                 'has, or a level of the name "no limit"'
             )
-        numbers = {e for name, e in self.items() if parse_number(name) == e}
+        # Levels that are called by their ε: a cell may write such a number in another way.
+        numbers = {epsilon for name, epsilon in self.items() if parse_number(name) == epsilon}
 
-        def named(cell: str) -> float:
+        def read_cell(cell: str) -> float:
+            """Return the ε of a cell; NaN where it names no level."""
             if cell in self._epsilon:
                 return self._epsilon[cell]
             if no_limit_cap is not None and cell.lower() in NO_LIMIT:
@@ -139,46 +148,71 @@ class Levels(Mapping[str, float]):
             number = parse_number(cell, decimal)
             return number if number in numbers else math.nan
 
-        given = cells.tolist()
-        known = {cell: named(cell) for cell in dict.fromkeys(given)}
-        epsilon = np.array([known[cell] for cell in given], dtype=np.float64)
-        if (bad := np.isnan(epsilon)).any():
-            strange, count = Counter[str](), np.ones(len(given), int) if rows is None else rows
-            for cell, many in zip(cells[bad].tolist(), count[bad].tolist(), strict=True):
-                strange[cell] += many
-            raise BudgetError(f"{what}: {self._undeclared(strange, int(count.sum()))}")
+        texts = cells.tolist()
+        # People choose from few levels: each distinct text is read once.
+        epsilon_of_text = {text: read_cell(text) for text in dict.fromkeys(texts)}
+        epsilon = np.array([epsilon_of_text[text] for text in texts], dtype=np.float64)
+        undeclared = np.isnan(epsilon)
+        if undeclared.any():
+            counts = np.ones(len(texts), int) if rows is None else rows
+            rows_of_text = Counter[str]()
+            bad_cells = zip(cells[undeclared].tolist(), counts[undeclared].tolist(), strict=True)
+            for text, count in bad_cells:
+                rows_of_text[text] += count
+            message = self._describe_undeclared(rows_of_text, int(counts.sum()))
+            raise BudgetError(f"{what}: {message}")
         return epsilon
 
-    def _undeclared(self, cells: Counter[str], rows: int) -> str:
-        """Say how many rows name no level; cells: how many there are of each that is none."""
-        alike = {name.casefold() for name in self}
-        cased = sum(many for cell, many in cells.items() if cell.casefold() in alike)
-        parts = {"empty": cells[""], "but for their case": cased}
-        said = ", ".join(f"{many} of them {how}" for how, many in parts.items() if many)
-        most = max(cells, key=lambda cell: (cell != "", cells[cell]))
-        near = difflib.get_close_matches(most, list(self), n=1)
-        hint = f", of which {near[0]!r} is the nearest" if near else ""
+    def _describe_undeclared(self, rows_of_text: Counter[str], rows: int) -> str:
+        """Return how many of all rows name no declared level, and the level that they may mean.
+
+        rows_of_text: The number of rows of each text that names no level.
+        """
+        folded_names = {name.casefold() for name in self}
+        wrong_case = 0
+        for text, count in rows_of_text.items():
+            if text.casefold() in folded_names:
+                wrong_case += count
+        details = []
+        for reason, count in (("empty", rows_of_text[""]), ("but for their case", wrong_case)):
+            if count:
+                details.append(f"{count} of them {reason}")
+        detail = f" ({', '.join(details)})" if details else ""
+        # An empty cell resembles no level: the hint is for the most frequent other text.
+        frequent = max(rows_of_text, key=lambda text: (text != "", rows_of_text[text]))
+        similar = difflib.get_close_matches(frequent, list(self), n=1)
+        hint = f", of which {similar[0]!r} is the nearest" if similar else ""
         return (
-            f"{cells.total()} of {rows} rows name no declared level{f' ({said})' if said else ''}; "
+            f"{rows_of_text.total()} of {rows} rows name no declared level{detail}; "
             f"declared: {', '.join(self)}{hint}; mend or leave out these rows, or declare all that "
             "people could choose"
         )
 
 
-def _pairs(offered: Offered) -> list[tuple[str, object]]:
-    """Return name and ε of each level as it was given."""
+def _split_pairs(offered: Offered) -> list[tuple[str, object]]:
+    """Return the name and ε of each level, unchecked and in the caller's order."""
     if isinstance(offered, str):
-        parts = [part.rpartition("=") for part in offered.split(",")]
-        for part, number in zip(offered.split(","), parts, strict=True):
-            if math.isnan(parse_number(number[2].strip())):
-                raise BudgetError(f"levels: {part!r} is not name=epsilon, as in low=1,high=8")
-        return [(name if equals else e, parse_number(e.strip())) for name, equals, e in parts]
+        return [_split_pair(text) for text in offered.split(",")]
     if isinstance(offered, Mapping):
         return list(offered.items())
     if not isinstance(offered, Iterable):
         raise BudgetError(f"levels = {offered!r}: give names and numbers, as in low=1,high=8")
-    numbers = [_check.positive("levels", each, error=BudgetError) for each in offered]
-    return [(f"{e:g}" if float(f"{e:g}") == e else repr(e), e) for e in numbers]
+    pairs: list[tuple[str, object]] = []
+    for number in offered:
+        epsilon = _check.positive("levels", number, error=BudgetError)
+        short = f"{epsilon:g}"
+        # Six digits where they are the number, all digits where they are not.
+        pairs.append((short if float(short) == epsilon else repr(epsilon), epsilon))
+    return pairs
+
+
+def _split_pair(text: str) -> tuple[str, object]:
+    """Return the name and ε in name=ε; a number alone is its own name."""
+    name, equals, number = text.rpartition("=")
+    epsilon = parse_number(number.strip())
+    if math.isnan(epsilon):
+        raise BudgetError(f"levels: {text!r} is not name=epsilon, as in low=1,high=8")
+    return (name if equals else number), epsilon
 
 
 def parse_levels(offered: Offered | None) -> Levels | None:
@@ -187,10 +221,10 @@ def parse_levels(offered: Offered | None) -> Levels | None:
 
 
 def parse_epsilons(epsilon: npt.ArrayLike, levels: Offered | None) -> npt.ArrayLike:
-    """Return ε as it is, or where levels were declared that of its words."""
+    """Return ε itself, or the ε of level names where levels were declared."""
     if levels is not None:
         return Levels(levels).epsilons(epsilon)
-    if any(isinstance(each, str) for each in np.asarray(epsilon).flat[:1]):
+    if any(isinstance(value, str) for value in np.asarray(epsilon).flat[:1]):
         raise BudgetError(
             "epsilon: words; declare what they stand for, as in levels={'low': 1, 'high': 8}"
         )

@@ -20,13 +20,15 @@ from apiece.budgets.units import Units, find_positions, read_ids
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
 
+# The bounds of a budget.
 BOUNDS = ("epsilon", "delta", "excess")
+# All columns of `Budgets`.
 COLUMNS = (*BOUNDS, "ids", "labels")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Consents:
-    """What each of some records allows at most: data about people, for a plan of these records."""
+    """The largest ε, δ and Δ̄ that each record allows, (n,) each; data about people."""
 
     ids: Ids
     epsilon: Floats
@@ -35,8 +37,9 @@ class Consents:
 
     def __post_init__(self) -> None:
         for name in ("ids", *BOUNDS):
-            given = getattr(self, name)
-            column = _check.ids("ids", given) if name == "ids" else np.asarray(given)
+            values = getattr(self, name)
+            column = _check.ids("ids", values) if name == "ids" else np.asarray(values)
+            # A copy, so that nobody who holds the array can change a consent.
             if column.flags.writeable:
                 column = column.copy()
                 column.flags.writeable = False
@@ -58,25 +61,30 @@ class Consents:
         return Consents(ids, self.epsilon, self.delta, self.excess)
 
     def lowered_to(self, budgets: Budgets, *, added: Mask | None = None) -> Consents:
-        """Return, of each record, the least of what stands here and of what `budgets` say.
+        """Return these consents with every bound lowered to that of `budgets`, joined by id.
 
-        Raises `InputError` for a missing record, unless it is `added` and the budgets are just
-        those of all others: a plan has added it.
+        Raises `InputError` for a record without a budget, unless it is one that the plan `added`,
+        (n,), and all other records have one.
         """
-        place = find_positions(budgets.ids, self.ids)
-        missing = place < 0
-        of_all_others = len(budgets) == int((~missing).sum())
-        if (missing if added is None or not of_all_others else missing & ~added).any():
+        position = find_positions(budgets.ids, self.ids)
+        missing = position < 0
+        others_complete = len(budgets) == int((~missing).sum())
+        refused = missing
+        if added is not None and others_complete:
+            refused = missing & ~added
+        if refused.any():
             raise InputError(
                 f"budgets: no record with id {self.ids[missing][0]!s} ({int(missing.sum())} of the "
                 "plan's records are missing); give the budgets of every record of the plan"
             )
-        other = budgets.consents.select(place)
-        least = (
-            np.where(missing, own, np.minimum(own, asked))
-            for own, asked in ((getattr(self, c), getattr(other, c)) for c in BOUNDS)
-        )
-        return Consents(self.ids, *least)
+        # At −1, a missing record, this takes the last record, which `where` leaves out below.
+        asked = budgets.consents.select(position)
+        lowered = []
+        for name in BOUNDS:
+            current = getattr(self, name)
+            lower = np.minimum(current, getattr(asked, name))
+            lowered.append(np.where(missing, current, lower))
+        return Consents(self.ids, *lowered)
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -87,8 +95,8 @@ class Budgets:
 
     Args:
         epsilon: n entries, or one for all, in (0, ∞).
-        delta: The same, in (0, 1).
-        excess: The same, in [0, 1]: a bound Δ̄ on the excess; None asks for none.
+        delta: n entries, or one for all, in (0, 1).
+        excess: n entries, or one for all, in [0, 1]: a bound Δ̄ on the excess; None asks for none.
         ids: What identifies a record, unique; if not given, the labels of a Series that has some
             (those of its index, if they are not 0…n−1 anyway), else 0…n−1. Series have one index,
             or the ids as theirs; lists and arrays are taken by position.
@@ -138,8 +146,8 @@ class Budgets:
         }
         index = common_index(**series)
         if ids is None:
-            name = next((n for n, value in series.items() if index_of(value) is not None), "")
-            ids = ids_from(name, index)
+            indexed = [name for name, value in series.items() if index_of(value) is not None]
+            ids = ids_from(indexed[0] if indexed else "", index)
         else:
             require_ids("ids", ids, **series)
         epsilon = parse_epsilons(epsilon, levels)
@@ -157,19 +165,20 @@ class Budgets:
             columns["ids"] = _check.record_ids("ids", ids)
         if labels is not None:
             columns["labels"] = np.array(labels)
-        if any(c.ndim > 1 for c in columns.values()):
+        if any(column.ndim > 1 for column in columns.values()):
             raise BudgetError("budgets: arrays must be one-dimensional, one entry a record")
-        sizes = {name: c.size for name, c in columns.items() if c.ndim}
+        # Sizes of the columns that have an entry a record.
+        sizes = {name: column.size for name, column in columns.items() if column.ndim}
         if len(set(sizes.values())) > 1 or 0 in sizes.values():
-            shown = ", ".join(f"{name} has {many}" for name, many in sizes.items())
+            shown = ", ".join(f"{name} has {size}" for name, size in sizes.items())
             raise BudgetError(f"budgets: {shown}; give every array the same length, at least 1")
-        size = max(sizes.values(), default=1)
+        records = max(sizes.values(), default=1)
         for name, values in columns.items():
-            full = values if values.shape == (size,) else np.broadcast_to(values, size)
-            full.flags.writeable = False
-            columns[name] = full
+            column = values if values.shape == (records,) else np.broadcast_to(values, records)
+            column.flags.writeable = False
+            columns[name] = column
         if ids is None:
-            columns["ids"] = np.arange(size)
+            columns["ids"] = np.arange(records)
             columns["ids"].flags.writeable = False
         for name in COLUMNS:
             object.__setattr__(self, name, columns.get(name))
@@ -193,8 +202,9 @@ class Budgets:
     @property
     def consents(self) -> Consents:
         """What each record allows, as a plan of these records carries it."""
-        free = np.broadcast_to(1.0, len(self))
-        bounds = free if self.excess is None else self.excess
+        # No excess is above 1: a bound of 1 is none.
+        unbounded = np.broadcast_to(1.0, len(self))
+        bounds = unbounded if self.excess is None else self.excess
         return Consents(self.ids, self.epsilon, self.delta, bounds)
 
     @cached_property
@@ -222,12 +232,12 @@ class Budgets:
         lower = np.array(np.broadcast_to(values, len(self)))
         above = np.flatnonzero(lower > self.epsilon)
         if above.size:
-            i = int(above[0])
+            record = int(above[0])
             raise BudgetError(
-                f"epsilon[{i}] = {float(lower[i])!r}: record {self.ids[i]!s} allows "
-                f"{float(self.epsilon[i])!r} ({above.size} such entries); use at most that"
+                f"epsilon[{record}] = {float(lower[record])!r}: record {self.ids[record]!s} allows "
+                f"{float(self.epsilon[record])!r} ({above.size} such entries); use at most that"
             )
-        return self._with(epsilon=lower)
+        return self._replace_columns(epsilon=lower)
 
     def at_most(self, epsilon: float) -> Budgets:
         """Return these budgets with every ε above `epsilon` lowered to it.
@@ -262,11 +272,9 @@ class Budgets:
         for name, factor in (("epsilon", epsilon), ("delta", delta)):
             if not _check.finite(name, factor) > 1:
                 raise InputError(f"{name} = {factor!r}: must be above 1; give a factor, as 1.01")
-        lower = [
-            np.minimum(values, factor ** np.floor(np.log(values) / np.log(factor)))
-            for values, factor in ((self.epsilon, epsilon), (self.delta, delta))
-        ]
-        return self._with(epsilon=lower[0], delta=lower[1])
+        return self._replace_columns(
+            epsilon=_round_down(self.epsilon, epsilon), delta=_round_down(self.delta, delta)
+        )
 
     def bounded(self, excess: float) -> Budgets:
         """Return these budgets with every bound Δ̄ above `excess` lowered to it.
@@ -278,7 +286,7 @@ class Budgets:
             InputError: For a bound outside [0, 1].
         """
         bound = _check.probability("excess", excess)
-        return self._with(excess=np.minimum(self.consents.excess, bound))
+        return self._replace_columns(excess=np.minimum(self.consents.excess, bound))
 
     def taken(self, which: Integers | Mask) -> Budgets:
         """Return the budgets of some of the records, at least one.
@@ -293,14 +301,17 @@ class Budgets:
         """
         if np.asarray(which).dtype == np.bool_:
             require_ids("ids", self.ids, which=which)
-        columns = {name: getattr(self, name) for name in COLUMNS}
-        positions: Any = np.asarray(which)
-        some: Json = {n: None if c is None else c[positions] for n, c in columns.items()}
-        return Budgets(**some)
+        records: Any = np.asarray(which)
+        selected: Json = {}
+        for name in COLUMNS:
+            column = getattr(self, name)
+            selected[name] = None if column is None else column[records]
+        return Budgets(**selected)
 
-    def _with(self, **changed: Floats) -> Budgets:
-        """Return these budgets with other columns; the rest goes along."""
-        return Budgets(**({name: getattr(self, name) for name in COLUMNS} | changed))
+    def _replace_columns(self, **columns: Floats) -> Budgets:
+        """Return these budgets with other values in some columns."""
+        current = {name: getattr(self, name) for name in COLUMNS}
+        return Budgets(**(current | columns))
 
     @classmethod
     def from_groups(
@@ -337,15 +348,21 @@ class Budgets:
             raise BudgetError("groups: none given; give at least one (name, epsilon, share)")
         names = [str(name) for name, _, _ in rows]
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise BudgetError(f"groups: {twice!r} is given twice; name each group once")
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise BudgetError(f"groups: {repeated!r} is given twice; name each group once")
         shares = np.array(
-            [_check.positive(f"share of {n}", s, error=BudgetError) for n, _, s in rows]
+            [
+                _check.positive(f"share of {name}", share, error=BudgetError)
+                for name, _, share in rows
+            ]
         )
         epsilons = np.array(
-            [_check.positive(f"epsilon of {n}", e, error=BudgetError) for n, e, _ in rows]
+            [
+                _check.positive(f"epsilon of {name}", group_epsilon, error=BudgetError)
+                for name, group_epsilon, _ in rows
+            ]
         )
-        group = np.repeat(np.arange(len(rows)), _apportion(names, shares, size))
+        group = np.repeat(np.arange(len(rows)), _apportion_records(names, shares, size))
         if seed is not None:
             generator = np.random.default_rng(_check.count("seed", seed, least=0))
             group = generator.permutation(group)
@@ -402,7 +419,7 @@ class Budgets:
             raise InputError("ids, person: both given; persons are named by person alone")
         table = read_frame(frame, dialect)
         units = None if person is None else Units.of_column(table, person)
-        asked = read_budgets(
+        columns = read_budgets(
             table,
             epsilon=epsilon,
             delta=delta,
@@ -412,11 +429,20 @@ class Budgets:
             decimal=dialect.decimal,
             once=None if units is None else units.once,
         )
-        names = None if units is None else units.ids
-        return cls(**asked, ids=names if ids is None else read_ids(table, ids))
+        if ids is not None:
+            return cls(**columns, ids=read_ids(table, ids))
+        return cls(**columns, ids=None if units is None else units.ids)
 
 
-def _apportion(names: list[str], shares: Floats, size: int) -> Integers:
+def _round_down(values: Floats, factor: float) -> Floats:
+    """Return the largest power of the factor that is at most each value."""
+    power = factor ** np.floor(np.log(values) / np.log(factor))
+    # A logarithm rounded up would give a power above the value.
+    return np.asarray(np.minimum(values, power))
+
+
+def _apportion_records(names: list[str], shares: Floats, size: int) -> Integers:
+    """Return the number of records of each group, by shares or counts; they sum to `size`."""
     if shares.sum() == size and (shares == np.floor(shares)).all():
         return shares.astype(np.int64)
     if not abs(shares.sum() - 1) < 1e-6:
@@ -426,7 +452,10 @@ def _apportion(names: list[str], shares: Floats, size: int) -> Integers:
         )
     exact = shares / shares.sum() * size
     counts = np.floor(exact).astype(np.int64)
-    counts[np.argsort(counts - exact, kind="stable")[: size - int(counts.sum())]] += 1
+    # The largest remainders get a record more.
+    by_remainder = np.argsort(counts - exact, kind="stable")
+    missing = size - int(counts.sum())
+    counts[by_remainder[:missing]] += 1
     if not (counts > 0).all():
         empty = names[int(np.flatnonzero(counts == 0)[0])]
         raise BudgetError(

@@ -23,12 +23,15 @@ from apiece.budgets.records import Budgets
 from apiece.errors import BudgetError, InfeasibleError, InputError, unknown
 from apiece.numerics.roots import bisect, geometric
 
-ROUNDING = 1e-13  # of a sum of probabilities in floating point
+# The error of a sum of probabilities in floating point.
+ROUNDING = 1e-13
+# Draws a uniform integer in [0, n); `secrets.randbelow` where the noise is for a release.
 Below = Callable[[int], int]
-"""Returns a uniform integer in [0, n); `secrets.randbelow` where the noise is for a release."""
 NOISES = ("gaussian", "laplace")
-LARGEST = 500.0  # ε; a larger one is kept by the noise for this, and e^ε stays a number
-WIDEST = 10**8  # noise so wide that no count says anything, and memory for it is short
+# Noise for this ε serves for every larger one, too; e^ε is then finite.
+LARGEST = 500.0
+# Noise of this scale or variance leaves nothing of a count, and its table fills the memory.
+WIDEST = 10**8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,20 +71,21 @@ class BudgetHistogram:
         Raises:
             InfeasibleError: Where no level has a positive count.
         """
-        kept = self.counts > 0
-        if not kept.any():
+        populated = self.counts > 0
+        if not populated.any():
             raise InfeasibleError(
                 "histogram: every released count is 0; release it with a larger epsilon or "
                 "fewer levels"
             )
-        index = np.repeat(np.flatnonzero(kept), self.counts[kept])
+        index = np.repeat(np.flatnonzero(populated), self.counts[populated])
         excess = None if self.level_excess is None else self.level_excess[index]
         return Budgets(self.level_epsilon[index], self.level_delta[index], excess=excess)
 
     def place(self, budgets: Budgets) -> Integers:
-        """Return, for each real record, its group in `self.budgets().groups`; −1: left out.
+        """Return each real record's position in `self.budgets().groups`; −1 for one left out.
 
-        The group with the largest ε among those whose ε, δ and Δ̄ are all at most the record's.
+        It is the group with the largest ε among those whose ε, δ and Δ̄ are all at most the
+        record's.
 
         Args:
             budgets: Those of the real records.
@@ -99,7 +103,7 @@ class BudgetHistogram:
                 "release one with level_excess"
             )
         groups = self.budgets().groups
-        return _place(budgets, groups.epsilon, groups.delta, groups.excess)
+        return _find_levels(budgets, groups.epsilon, groups.delta, groups.excess)
 
 
 def release_histogram(
@@ -153,19 +157,22 @@ def release_histogram(
     cost = _check.positive("epsilon", epsilon, error=BudgetError)
     if budgets.excess is not None and level_excess is None:
         raise BudgetError("level_excess: missing; the budgets have bounds, so give the levels'")
-    at = _levels(levels, level_delta, level_excess)
+    public_levels = _sort_levels(levels, level_delta, level_excess)
     if noise == "laplace":
         spent_delta = 0.0
-        draw = functools.partial(discrete_laplace, laplace_scale(cost), make_source(seed))
+        draw_noise = functools.partial(discrete_laplace, laplace_scale(cost), make_source(seed))
     else:
         if delta is None:
             raise BudgetError("delta: missing; discrete Gaussian noise needs one")
         spent_delta = float(_check.positive_array("delta", delta, below=1, error=BudgetError))
         variance = gaussian_variance(cost, spent_delta)
-        draw = functools.partial(discrete_gaussian, variance, make_source(seed))
-    exact = np.bincount(_place(budgets, *at) + 1, minlength=at[0].size + 1)[1:]
-    counts = np.array([int(count) + draw() for count in exact], dtype=np.int64)
-    return BudgetHistogram(*at, np.maximum(counts, 0), cost, spent_delta, noise)
+        draw_noise = functools.partial(discrete_gaussian, variance, make_source(seed))
+    level_epsilon, *_ = public_levels
+    # Position 0 counts the records that no level fits; they are left out.
+    positions = _find_levels(budgets, *public_levels) + 1
+    exact = np.bincount(positions, minlength=level_epsilon.size + 1)[1:]
+    counts = np.array([int(count) + draw_noise() for count in exact], dtype=np.int64)
+    return BudgetHistogram(*public_levels, np.maximum(counts, 0), cost, spent_delta, noise)
 
 
 def release_rows_per_person(
@@ -214,38 +221,41 @@ def release_rows_per_person(
         >>> plan_from = budgets.lowered_to(budgets.epsilon - 0.1)
     """
     cost = _check.positive("epsilon", epsilon, error=BudgetError)
-    part = _check.probability("share", share, low_open=True, high_open=True)
-    at = _whole("levels", levels)
-    exact = _counted(rows, at)
+    share_of_persons = _check.probability("share", share, low_open=True, high_open=True)
+    row_levels = _check_positive_integers("levels", levels)
+    exact = _count_persons(rows, row_levels)
     scale = laplace_scale(cost)
     below = make_source(seed)
-    counts = [max(count + discrete_laplace(scale, below), 0) for count in exact.tolist()]
+    noisy = [count + discrete_laplace(scale, below) for count in exact.tolist()]
+    counts = [max(count, 0) for count in noisy]
     total = sum(counts)
     if not total:
         raise InfeasibleError(
             "rows_per_person: every released count is 0; release it with a larger epsilon or "
             "fewer levels"
         )
-    reached = np.flatnonzero(np.cumsum(counts) >= part * total)[0]
-    return int(at[reached])
+    reaches_share = np.cumsum(counts) >= share_of_persons * total
+    return int(row_levels[np.flatnonzero(reaches_share)[0]])
 
 
-def _levels(
+def _sort_levels(
     levels: npt.ArrayLike, delta: npt.ArrayLike, excess: npt.ArrayLike | None
 ) -> tuple[Floats, Floats, Floats | None]:
-    """Return the levels' ε, δ and Δ̄ in order; nothing in it knows the records."""
+    """Return the levels' ε, δ and Δ̄ by increasing ε; they come from public arguments alone."""
     epsilon = np.atleast_1d(_check.positive_array("levels", levels, error=BudgetError))
     deltas = _check.positive_array("level_delta", delta, below=1, error=BudgetError)
     bounds = None
     if excess is not None:
         bounds = _check.probability_array("level_excess", excess, error=BudgetError)
-    for name, given in (("level_delta", deltas), ("level_excess", bounds)):
-        if given is not None and given.shape not in ((), (1,), epsilon.shape):
+    for name, values in (("level_delta", deltas), ("level_excess", bounds)):
+        if values is not None and values.shape not in ((), (1,), epsilon.shape):
             raise BudgetError(
-                f"{name}: shape {given.shape} for {epsilon.size} levels; give one, or one a level"
+                f"{name}: shape {values.shape} for {epsilon.size} levels; give one, or one a level"
             )
     columns = [np.broadcast_to(deltas, epsilon.shape)]
-    columns += [] if bounds is None else [np.broadcast_to(bounds, epsilon.shape)]
+    if bounds is not None:
+        columns.append(np.broadcast_to(bounds, epsilon.shape))
+    # lexsort takes the key that counts first last: ε, then δ, then Δ̄.
     order = np.lexsort([*columns[::-1], epsilon])
     rows = np.stack([epsilon, *columns], axis=1)[order]
     if len(np.unique(rows, axis=0)) < len(rows):
@@ -253,63 +263,75 @@ def _levels(
     return rows[:, 0], rows[:, 1], None if bounds is None else rows[:, 2]
 
 
-def _place(budgets: Budgets, epsilon: Floats, delta: Floats, excess: Floats | None) -> Integers:
-    """Return the last level, in order of ε, that is at most each record's budget; else −1."""
-    allows, bounds = budgets.consents, np.ones(epsilon.size) if excess is None else excess
-    index = np.full(len(budgets), -1, dtype=np.int64)
+def _find_levels(
+    budgets: Budgets, epsilon: Floats, delta: Floats, excess: Floats | None
+) -> Integers:
+    """Return the position of the last level that is at most each record's budget; else −1."""
+    consents = budgets.consents
+    bounds = np.ones(epsilon.size) if excess is None else excess
+    positions = np.full(len(budgets), -1, dtype=np.int64)
+    # By increasing ε, so that the last level that fits stays.
     for level in range(epsilon.size):
-        fits = (allows.epsilon >= epsilon[level]) & (allows.delta >= delta[level])
-        index[fits & (allows.excess >= bounds[level])] = level
-    return index
+        fits = consents.epsilon >= epsilon[level]
+        fits &= consents.delta >= delta[level]
+        fits &= consents.excess >= bounds[level]
+        positions[fits] = level
+    return positions
 
 
-def _counted(rows: npt.ArrayLike, levels: Integers) -> Integers:
-    """Return how many persons there are at each level; each person is in one count."""
+def _count_persons(rows: npt.ArrayLike, levels: Integers) -> Integers:
+    """Return the number of persons at each level; every person is in one count."""
     if (np.diff(levels) <= 0).any():
         raise InputError("levels: must increase; give each once, the least first")
-    place = np.searchsorted(levels, _whole("rows", rows))
-    return np.bincount(np.minimum(place, levels.size - 1), minlength=levels.size)
+    positions = np.searchsorted(levels, _check_positive_integers("rows", rows))
+    return np.bincount(np.minimum(positions, levels.size - 1), minlength=levels.size)
 
 
-def _whole(name: str, values: npt.ArrayLike) -> Integers:
-    whole = np.asarray(values)
-    if whole.ndim != 1 or not whole.size or whole.dtype.kind not in "iu" or whole.min() < 1:
+def _check_positive_integers(name: str, values: npt.ArrayLike) -> Integers:
+    array = np.asarray(values)
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "iu" or array.min() < 1:
         raise InputError(f"{name}: must be a list of whole numbers of at least 1")
-    return whole.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def laplace_scale(epsilon: float) -> Fraction:
     """Return 1/ε rounded up: the scale of discrete Laplace noise that keeps (ε, 0) on a count."""
     if not epsilon * WIDEST > 1:
-        raise _too_small(epsilon, 0.0)
-    return Fraction(math.ceil(Fraction(10**9) / Fraction(epsilon)), 10**9)
+        raise _small_budget_error(epsilon, 0.0)
+    # To nine digits, up: more noise than asked keeps the promise.
+    billionths = math.ceil(Fraction(10**9) / Fraction(epsilon))
+    return Fraction(billionths, 10**9)
 
 
 def gaussian_variance(epsilon: float, delta: float) -> Fraction:
     """Return a variance of discrete Gaussian noise, to 1 %, that keeps (ε, δ) on a count."""
     if not delta > 2 * ROUNDING:
-        raise _too_small(epsilon, delta)
+        raise _small_budget_error(epsilon, delta)
     epsilon = min(epsilon, LARGEST)
 
-    def enough(variance: float) -> bool:
+    def is_enough(variance: float) -> bool:
         return discrete_gaussian_delta(Fraction(variance), epsilon) <= delta
 
-    low, high = 1e-3, 1.0
-    while not enough(high):
-        low, high = high, high * 4
+    low = 1e-3
+    high = 1.0
+    while not is_enough(high):
+        low = high
+        high = high * 4
         if high > WIDEST:
-            raise _too_small(epsilon, delta)
+            raise _small_budget_error(epsilon, delta)
+    # Halvings of log(high/low) down to a ratio of 1.01.
     rounds = math.ceil(math.log2(math.log(high / low) / math.log(1.01)))
-    least, _ = bisect(
-        lambda x: np.asarray(enough(float(x))), high, low, rounds=rounds, middle=geometric
+    smallest, _ = bisect(
+        lambda x: np.asarray(is_enough(float(x))), high, low, rounds=rounds, middle=geometric
     )
-    variance = Fraction(float(least)).limit_denominator(10**6) + Fraction(1, 10**6)
-    while discrete_gaussian_delta(variance, epsilon) > delta:  # δ may rise between integers
+    variance = Fraction(float(smallest)).limit_denominator(10**6) + Fraction(1, 10**6)
+    # δ of discrete noise need not fall everywhere in the variance, nor at the rounded one.
+    while discrete_gaussian_delta(variance, epsilon) > delta:
         variance += variance / 100
     return variance
 
 
-def _too_small(epsilon: float, delta: float) -> BudgetError:
+def _small_budget_error(epsilon: float, delta: float) -> BudgetError:
     return BudgetError(
         f"epsilon, delta = {epsilon:g}, {delta:g}: too small for a histogram; ask for more"
     )
@@ -324,24 +346,27 @@ def make_source(seed: int | None) -> Below:
 
 def discrete_laplace(scale: Fraction, below: Below = secrets.randbelow) -> int:
     """Return an integer x with probability proportional to e^(−|x|/scale), exactly."""
-    top, bottom = scale.numerator, scale.denominator
+    numerator = scale.numerator
     while True:
-        part = below(top)
-        if not bernoulli_exp(Fraction(part, top), below):
+        # A geometric variable of e^(−1/numerator): its remainder and its quotient by the numerator.
+        remainder = below(numerator)
+        if not bernoulli_exp(Fraction(remainder, numerator), below):
             continue
-        whole = 0
+        quotient = 0
         while bernoulli_exp(Fraction(1), below):
-            whole += 1
-        size = (part + top * whole) // bottom
-        negative = below(2) == 1
-        if not (negative and size == 0):
-            return -size if negative else size
+            quotient += 1
+        magnitude = (remainder + numerator * quotient) // scale.denominator
+        is_negative = below(2) == 1
+        # Zero has two signs, one of which is refused; else it would come twice too often.
+        if not (is_negative and magnitude == 0):
+            return -magnitude if is_negative else magnitude
 
 
 def discrete_gaussian(variance: Fraction, below: Below = secrets.randbelow) -> int:
     """Return an integer x with probability proportional to e^(−x²/(2·variance)), exactly."""
     scale = math.isqrt(variance.numerator // variance.denominator) + 1
     while True:
+        # Rejection: e^(−(|x| − variance/scale)²/(2·variance)) is the ratio of the two densities.
         candidate = discrete_laplace(Fraction(scale), below)
         distance = abs(candidate) - variance / scale
         if bernoulli_exp(distance * distance / (2 * variance), below):
@@ -352,22 +377,27 @@ def bernoulli_exp(gamma: Fraction, below: Below = secrets.randbelow) -> bool:
     """Return True with probability e^−γ, exactly; γ ≥ 0."""
     if gamma > 1:
         return bernoulli_exp(Fraction(1), below) and bernoulli_exp(gamma - 1, below)
-    turn = 1
-    while below(gamma.denominator * turn) < gamma.numerator:
-        turn += 1
-    return turn % 2 == 1
+    # The first failure of coins of chance γ/1, γ/2, γ/3, … is at an odd one with chance
+    # 1 − γ + γ²/2! − γ³/3! + … = e^−γ.
+    coin = 1
+    while below(gamma.denominator * coin) < gamma.numerator:
+        coin += 1
+    return coin % 2 == 1
 
 
 def discrete_gaussian_delta(variance: Fraction, epsilon: float) -> float:
     """Return an upper bound on δ(ε) of a count of sensitivity 1 with this noise (Theorem 7)."""
     variance_float = float(variance)
+    # Beyond 40 standard deviations e^(−x²/(2·variance)) is 0 in floating point.
     reach = math.ceil(40 * math.sqrt(variance_float)) + 2
     weights = {x: math.exp(-(x * x) / (2 * variance_float)) for x in range(-reach, reach + 1)}
     total = math.fsum(weights.values())
 
-    def above(threshold: float) -> float:
-        return math.fsum(w for x, w in weights.items() if x > threshold) / total
+    def sum_tail(threshold: float) -> float:
+        """Return the probability of an integer above the threshold."""
+        return math.fsum(weight for x, weight in weights.items() if x > threshold) / total
 
-    edge = epsilon * variance_float
-    delta = above(edge - 0.5) - math.exp(epsilon) * above(edge + 0.5)
+    # The privacy loss of a shift by 1 exceeds ε for x above ε · variance − 1/2.
+    center = epsilon * variance_float
+    delta = sum_tail(center - 0.5) - math.exp(epsilon) * sum_tail(center + 0.5)
     return max(delta, 0.0) + ROUNDING

@@ -22,42 +22,57 @@ if TYPE_CHECKING:
 
 
 def read_ids(table: pd.DataFrame, name: str) -> Ids:
-    """Return a column of ids: whole numbers where they are stored as such, else texts."""
+    """Return a column of distinct ids: whole numbers where they are stored as such, else texts."""
     remedy = f"give every record its person's id, or leave {as_given('ids')} out"
-    return _check.record_ids(*_cells(table, name, "ids", remedy))
+    title, ids = _read_id_cells(table, name, "ids", remedy)
+    return _check.record_ids(title, ids)
 
 
 def read_persons(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
     """Return a column of persons' ids, as texts; a person may have many rows."""
     remedy = "give every row its person's id, or leave the row out"
-    what, cells = _cells(table, name, "person", remedy)
-    return _check.ids(what, [str(cell) for cell in cells])
+    title, ids = _read_id_cells(table, name, "person", remedy)
+    return _check.ids(title, [str(unit_id) for unit_id in ids])
 
 
-def _cells(table: pd.DataFrame, name: str, role: str, remedy: str) -> tuple[str, list[str | int]]:
-    """Return the name of a column in messages and its ids, none of them empty, all of one kind."""
-    cells, what = select_column(table, name, role), f"{role} column {name!r}"
-    given, missing = cells.to_numpy(dtype=object).tolist(), cells.isna().to_numpy(dtype=bool)
-    empty = [k for k, v in enumerate(given) if missing[k] or (isinstance(v, str) and not v.strip())]
+def _read_id_cells(
+    table: pd.DataFrame, name: str, role: str, remedy: str
+) -> tuple[str, list[str | int]]:
+    """Return a column's title in messages and its ids, none of them empty, all of one kind."""
+    column = select_column(table, name, role)
+    title = f"{role} column {name!r}"
+    values = column.to_numpy(dtype=object).tolist()
+    missing = column.isna().to_numpy(dtype=bool)
+    empty = []
+    for row, value in enumerate(values):
+        if missing[row] or (isinstance(value, str) and not value.strip()):
+            empty.append(row)
     if empty:
-        raise DataError(f"{what}, row {empty[0] + 1}: empty ({len(empty)} such rows); {remedy}")
-    if all(isinstance(v, str) for v in given):
-        flawed = [k for k, v in enumerate(given) if find_flaw(v) is not None]
+        raise DataError(f"{title}, row {empty[0] + 1}: empty ({len(empty)} such rows); {remedy}")
+    if all(isinstance(value, str) for value in values):
+        flawed = [row for row, value in enumerate(values) if find_flaw(value) is not None]
         if flawed:
+            flaw = find_flaw(values[flawed[0]])
             raise DataError(
-                f"{what}, row {flawed[0] + 1}: the id {find_flaw(given[flawed[0]])} "
+                f"{title}, row {flawed[0] + 1}: the id {flaw} "
                 f"({len(flawed)} such rows); write each id in one way, the one that accounts and "
                 "other tables have"
             )
-        return what, given
-    if all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in given):
-        return what, [int(v) for v in given]
-    if all(isinstance(v, float) and v.is_integer() and abs(v) < 2**53 for v in given):
-        return what, [f"{int(v)}" for v in given]
+        return title, values
+    if all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values):
+        return title, [int(value) for value in values]
+    # A whole number as a float comes of a column with gaps; from 2⁵³ on two ids may be one float.
+    if all(_is_exact_float(value) for value in values):
+        return title, [f"{int(value)}" for value in values]
     raise DataError(
-        f"{what}: ids are text or whole numbers, all of one kind, and numbers with a point below "
+        f"{title}: ids are text or whole numbers, all of one kind, and numbers with a point below "
         "2**53; convert the column"
     )
+
+
+def _is_exact_float(value: object) -> bool:
+    """Return whether a value is a float that stands for exactly one whole number."""
+    return isinstance(value, float) and value.is_integer() and abs(value) < 2**53
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,27 +111,28 @@ class Units:
             DataError: For no rows, a row of nobody in `ids`, a unit without a row, an id given
                 twice, and ids that are neither integers nor text.
         """
-        given = _check.ids("people", people)
-        if not given.size:
+        row_ids = _check.ids("people", people)
+        if not row_ids.size:
             raise DataError("people: none; give one id a row")
         if ids is None:
-            return cls(*np.unique(given, return_inverse=True))
-        known = _check.record_ids("ids", ids)
-        if given.dtype.kind != known.dtype.kind:
+            return cls(*np.unique(row_ids, return_inverse=True))
+        plan_ids = _check.record_ids("ids", ids)
+        if row_ids.dtype.kind != plan_ids.dtype.kind:
             raise DataError(
-                f"people: ids of type {given.dtype}, those of the plan are {known.dtype}; give the "
-                "same"
+                f"people: ids of type {row_ids.dtype}, those of the plan are {plan_ids.dtype}; "
+                "give the same"
             )
-        places = find_positions(known, given)
-        if strangers := int((places < 0).sum()):
+        owner = find_positions(plan_ids, row_ids)
+        if strangers := int((owner < 0).sum()):
             raise DataError(
-                f"people: {strangers} of {given.size} rows are of nobody in the plan; give every "
+                f"people: {strangers} of {row_ids.size} rows are of nobody in the plan; give every "
                 "person of the data a budget, or leave their rows out"
             )
-        units = cls(known, places)
+        units = cls(plan_ids, owner)
         if not units.counts.all():
+            rowless = int((units.counts == 0).sum())
             raise DataError(
-                f"people: {int((units.counts == 0).sum())} of {len(units)} persons of the plan "
+                f"people: {rowless} of {len(units)} persons of the plan "
                 "have no row; make the plan from the budgets of exactly the persons in the data"
             )
         return units
@@ -144,15 +160,19 @@ class Units:
         Raises:
             DataError: For ids that are neither integers nor text.
         """
-        given = _check.ids("people", people)
-        if given.dtype.kind == "i" and (given[1:] >= given[:-1]).all():  # no need to sort
-            new = np.append(np.ones(min(given.size, 1), bool), given[1:] != given[:-1])
-            return cls(given[new], np.cumsum(new) - 1)
-        ids, first, place = np.unique(given, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        turn = np.empty_like(order)
-        turn[order] = np.arange(order.size)
-        return cls(ids[order], turn[place])
+        row_ids = _check.ids("people", people)
+        if row_ids.dtype.kind == "i" and (row_ids[1:] >= row_ids[:-1]).all():
+            # Sorted already: a unit begins where the id changes.
+            begins = np.append(np.ones(min(row_ids.size, 1), bool), row_ids[1:] != row_ids[:-1])
+            return cls(row_ids[begins], np.cumsum(begins) - 1)
+        sorted_ids, first_row, sorted_owner = np.unique(
+            row_ids, return_index=True, return_inverse=True
+        )
+        order = np.argsort(first_row)
+        # The inverse permutation: from a position among sorted ids to one by appearance.
+        rank = np.empty_like(order)
+        rank[order] = np.arange(order.size)
+        return cls(sorted_ids[order], rank[sorted_owner])
 
     def __len__(self) -> int:
         return int(self.ids.size)
@@ -172,7 +192,7 @@ class Units:
         """The positions of rows, (n,), unit by unit, each unit's in increasing order."""
         if self.gathered:
             return np.arange(self.owner.size)
-        # Stable, by 16 bits at a time: numpy sorts these by counting.
+        # A stable sort by 16 bits at a time, lowest first: numpy sorts these by counting.
         order = np.argsort(self.owner.astype(np.uint16), kind="stable")
         for shift in range(16, int(self.owner.max()).bit_length(), 16):
             digits = (self.owner >> shift).astype(np.uint16)
@@ -204,12 +224,13 @@ class Units:
         Raises:
             DataError: For another number of values than rows.
         """
-        given = self._by_row(np.asarray(values, dtype=np.float64))
-        sums = np.add.reduceat(given[..., self.rows], self.starts[:-1], axis=-1)
+        row_values = self._check_rows(np.asarray(values, dtype=np.float64))
+        by_unit = row_values[..., self.rows]
+        sums = np.add.reduceat(by_unit, self.starts[:-1], axis=-1)
         return np.asarray(sums / self.counts)
 
     def once(self, values: npt.ArrayLike, what: str) -> AnyArray:
-        """Return what each unit has, (…, U), from what each of its rows says.
+        """Return the one value of each unit, (…, U), which all its rows must repeat.
 
         Args:
             values: (…, n) One a row.
@@ -219,17 +240,20 @@ class Units:
             DataError: For another number of values than rows, and where rows of one unit differ;
                 it names nobody.
         """
-        given = self._by_row(np.asarray(values))
-        own = np.empty((*given.shape[:-1], len(self)), dtype=given.dtype)
-        own[..., self.owner] = given
-        differs = (own[..., self.owner] != given).reshape(-1, self.owner.size).any(axis=0)
+        row_values = self._check_rows(np.asarray(values))
+        unit_values = np.empty((*row_values.shape[:-1], len(self)), dtype=row_values.dtype)
+        # Of a unit's rows the last is kept; every row is then compared with it.
+        unit_values[..., self.owner] = row_values
+        unequal = unit_values[..., self.owner] != row_values
+        differs = unequal.reshape(-1, self.owner.size).any(axis=0)
         if differs.any():
+            persons = np.unique(self.owner[differs]).size
             raise DataError(
-                f"{what}: rows of one person differ ({np.unique(self.owner[differs]).size} of "
+                f"{what}: rows of one person differ ({persons} of "
                 f"{len(self)} persons); a person has one for all rows: mend the column, or take it "
                 "from a table with a row a person (for apiece train, --people)"
             )
-        return own
+        return unit_values
 
     def require_same(self, others: Units, *, here: str, there: str) -> None:
         """Check that a second table, with one row a unit, is of the same units.
@@ -243,8 +267,9 @@ class Units:
             DataError: Where it is not; it names nobody.
         """
         if others.owner.size > len(others):
+            repeated = int((others.counts > 1).sum())
             raise DataError(
-                f"{there}: {int((others.counts > 1).sum())} of {len(others)} persons have several "
+                f"{there}: {repeated} of {len(others)} persons have several "
                 "rows; give each person one"
             )
         strangers = np.setdiff1d(self.ids, others.ids, assume_unique=True).size
@@ -260,7 +285,8 @@ class Units:
                 "out, so that plans count those who are there"
             )
 
-    def _by_row(self, values: AnyArray) -> AnyArray:
+    def _check_rows(self, values: AnyArray) -> AnyArray:
+        """Return values whose last axis has an entry for each row."""
         if values.shape[-1:] != self.owner.shape:
             raise DataError(
                 f"people: {self.owner.size} ids for values of shape {values.shape}; give the id of "
@@ -270,25 +296,33 @@ class Units:
 
 
 def find_positions(ids: Ids, wanted: Ids) -> Integers:
-    """Return where among `ids`, at least one, each wanted one stands; −1 where it does not.
+    """Return the position in `ids`, at least one, of each wanted id; −1 where it is not there.
 
     >>> find_positions(np.array([7, 3]), np.array([3, 5, 7])).tolist()
     [1, -1, 0]
     """
     if wanted.dtype.kind != ids.dtype.kind:
         return np.full(wanted.size, -1)
-    low, high = (int(ids.min()), int(ids.max())) if ids.dtype.kind == "i" else (-(2**63), 2**63)
-    if max(-low, high) < 2**62 and high - low < 4 * (ids.size + wanted.size):
-        # Whole numbers close together: a table of places in place of a search.
-        table = np.full(high - low + 1, -1)
-        table[ids - low] = np.arange(ids.size)
-        inside = (wanted >= low) & (wanted <= high)
-        places = np.full(wanted.size, -1)
-        places[inside] = table[wanted[inside] - low]
-        return places
+    if ids.dtype.kind == "i":
+        low = int(ids.min())
+        high = int(ids.max())
+        # Below 2⁶², so that no difference of two ids overflows 64 bits.
+        fits = max(-low, high) < 2**62
+        if fits and high - low < 4 * (ids.size + wanted.size):
+            return _look_up_positions(ids, wanted, low, high)
     order = np.argsort(ids, kind="stable")
-    places = order[np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)]
-    return np.where(ids[places] == wanted, places, -1)
+    candidates = order[np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)]
+    return np.where(ids[candidates] == wanted, candidates, -1)
+
+
+def _look_up_positions(ids: Ids, wanted: Ids, low: int, high: int) -> Integers:
+    """Return what `find_positions` does, for whole numbers close together, by a table of them."""
+    table = np.full(high - low + 1, -1)
+    table[ids - low] = np.arange(ids.size)
+    inside = (wanted >= low) & (wanted <= high)
+    positions = np.full(wanted.size, -1)
+    positions[inside] = table[wanted[inside] - low]
+    return positions
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -328,10 +362,11 @@ class Ownership:
         lists = [list(row) for row in owners]
         sizes = np.array([len(row) for row in lists], dtype=np.int64)
         if not sizes.size or not sizes.all():
-            where = f"row {int(np.flatnonzero(sizes == 0)[0])}" if sizes.size else "owners"
-            raise InputError(f"{where}: no owner; give each row the ids of all its owners")
-        flat = _check.ids("owners", [owner for row in lists for owner in row], error=InputError)
-        self._keep(np.repeat(np.arange(sizes.size), sizes), flat, sizes.size)
+            label = f"row {int(np.flatnonzero(sizes == 0)[0])}" if sizes.size else "owners"
+            raise InputError(f"{label}: no owner; give each row the ids of all its owners")
+        owner = _check.ids("owners", [owner for row in lists for owner in row], error=InputError)
+        row = np.repeat(np.arange(sizes.size), sizes)
+        self._set_edges(row, owner, sizes.size)
 
     @classmethod
     def from_pairs(cls, row: npt.ArrayLike, owner: npt.ArrayLike) -> Ownership:
@@ -346,7 +381,8 @@ class Ownership:
             InputError: For shapes that differ, rows without owners, ids of another kind.
         """
         common_index(row=row, owner=owner)
-        rows, owners = np.asarray(row), _check.ids("owner", owner, error=InputError)
+        rows = np.asarray(row)
+        owners = _check.ids("owner", owner, error=InputError)
         if rows.ndim != 1 or rows.shape != owners.shape or not rows.size:
             raise InputError(
                 f"row, owner: shapes {rows.shape} and {owners.shape}; give one entry for each pair"
@@ -354,21 +390,24 @@ class Ownership:
         if rows.dtype.kind not in "iu" or rows.min() < 0:
             raise InputError(f"row: of type {rows.dtype}; give positions of rows from 0 on")
         size = int(rows.max()) + 1
-        missing = np.bincount(rows, minlength=size) == 0 if size <= 64 * rows.size else [True]
-        if np.any(missing):
+        # With more rows than pairs some row has no owner: no need for a count of so many rows.
+        has_gap = size > 64 * rows.size or bool((np.bincount(rows, minlength=size) == 0).any())
+        if has_gap:
             raise InputError("row: some row below the largest has no owner; count rows from 0 on")
         graph = cls.__new__(cls)
-        graph._keep(rows.astype(np.int64), owners, size)
+        graph._set_edges(rows.astype(np.int64), owners, size)
         return graph
 
-    def _keep(self, row: Integers, owner: Ids, rows: int) -> None:
+    def _set_edges(self, row: Integers, owner: Ids, rows: int) -> None:
+        """Set the attributes from pairs of a row and an owner's id, each pair once and sorted."""
         ids, position = np.unique(owner, return_inverse=True)
+        # A pair as one whole number, row · owners + owner, sorts by row, then owner.
         pairs = np.unique(row * ids.size + position)
-        put = object.__setattr__
-        put(self, "ids", ids)
-        put(self, "rows", rows)
-        put(self, "row", pairs // ids.size)
-        put(self, "owner", pairs % ids.size)
+        set_attribute = object.__setattr__
+        set_attribute(self, "ids", ids)
+        set_attribute(self, "rows", rows)
+        set_attribute(self, "row", pairs // ids.size)
+        set_attribute(self, "owner", pairs % ids.size)
         for array in (self.ids, self.row, self.owner):
             array.flags.writeable = False
 
@@ -397,25 +436,26 @@ class Ownership:
             [1, 2, 3]
         """
         require_ids("ids", self.ids, limit=limit)
-        left = np.asarray(limit)
-        if left.dtype.kind not in "iu" or (left < 0).any():
+        limits = np.asarray(limit)
+        if limits.dtype.kind not in "iu" or (limits < 0).any():
             raise InputError(f"limit = {limit!r}: must be whole numbers of at least 0")
-        if left.shape not in ((), self.ids.shape):
+        if limits.shape not in ((), self.ids.shape):
             raise InputError(
-                f"limit: shape {left.shape}, but there are {self.ids.size} owners; give one "
+                f"limit: shape {limits.shape}, but there are {self.ids.size} owners; give one "
                 "number, or one for each owner"
             )
-        left = np.broadcast_to(left, self.ids.shape).astype(np.int64)
-        needed = np.bincount(self.row, minlength=self.rows)
-        chosen: Mask = np.zeros(self.rows, dtype=bool)
-        row, owner = self._without(self.row, self.owner, left == 0)
+        # How many more rows each owner may have.
+        remaining = np.broadcast_to(limits, self.ids.shape).astype(np.int64)
+        owners_of_row = np.bincount(self.row, minlength=self.rows)
+        selected: Mask = np.zeros(self.rows, dtype=bool)
+        row, owner = self._drop_full(self.row, self.owner, remaining == 0)
         while row.size:
-            new = _unanimous(row, owner, left, needed)
-            chosen |= new
-            left = left - np.bincount(owner[new[row]], minlength=left.size)
-            keep = ~new[row]
-            row, owner = self._without(row[keep], owner[keep], left == 0)
-        return np.flatnonzero(chosen)
+            elected = _elect_rows(row, owner, remaining, owners_of_row)
+            selected |= elected
+            is_elected = elected[row]
+            remaining = remaining - np.bincount(owner[is_elected], minlength=remaining.size)
+            row, owner = self._drop_full(row[~is_elected], owner[~is_elected], remaining == 0)
+        return np.flatnonzero(selected)
 
     def owned(self, selected: npt.ArrayLike) -> Integers:
         """Return how many of the rows `selected` each owner owns, in the order of `ids`.
@@ -427,26 +467,31 @@ class Ownership:
         mask[np.asarray(selected, dtype=np.int64)] = True
         return np.bincount(self.owner[mask[self.row]], minlength=self.ids.size)
 
-    def _without(self, row: Integers, owner: Integers, full: Mask) -> tuple[Integers, Integers]:
-        """Return the edges of the rows none of whose owners is full."""
-        lost = np.zeros(self.rows, dtype=bool)
-        lost[row[full[owner]]] = True
-        keep = ~lost[row]
-        return row[keep], owner[keep]
+    def _drop_full(self, row: Integers, owner: Integers, full: Mask) -> tuple[Integers, Integers]:
+        """Return the edges without those of rows that a full owner owns."""
+        dropped = np.zeros(self.rows, dtype=bool)
+        dropped[row[full[owner]]] = True
+        open_edges = ~dropped[row]
+        return row[open_edges], owner[open_edges]
 
 
-def _unanimous(row: Integers, owner: Integers, left: Integers, needed: Integers) -> Mask:
-    """Return the rows that every one of their owners has among their `left` least crowded ones.
+def _elect_rows(
+    row: Integers, owner: Integers, remaining: Integers, owners_of_row: Integers
+) -> Mask:
+    """Return the rows that each of their owners has among its `remaining` least crowded ones.
 
-    No owner can get more than `left` rows, for each votes for so many. The least crowded row of all
-    is always taken, so that the rounds end.
+    No owner can get more than `remaining` rows, for it votes for so many. The least crowded row of
+    all is always elected, so that the rounds end.
     """
-    waiting = np.bincount(owner, minlength=left.size)
-    crowd = np.where(waiting > left, waiting / np.maximum(left, 1), 0.0)
-    key = np.bincount(row, crowd[owner], minlength=needed.size)
-    order = np.lexsort((row, key[row], owner))
+    waiting = np.bincount(owner, minlength=remaining.size)
+    # Rows that wait for each place of an owner; 0 where there is a place for all of them.
+    demand = np.where(waiting > remaining, waiting / np.maximum(remaining, 1), 0.0)
+    crowding = np.bincount(row, demand[owner], minlength=owners_of_row.size)
+    # Owner by owner, the least crowded rows first; ties by position.
+    order = np.lexsort((row, crowding[row], owner))
     sorted_owner = owner[order]
-    begins = np.searchsorted(sorted_owner, np.arange(left.size))
+    begins = np.searchsorted(sorted_owner, np.arange(remaining.size))
     rank = np.arange(order.size) - begins[sorted_owner]
-    votes = np.bincount(row[order][rank < left[sorted_owner]], minlength=needed.size)
-    return np.asarray((votes == needed) & (votes > 0))
+    has_vote = rank < remaining[sorted_owner]
+    votes = np.bincount(row[order][has_vote], minlength=owners_of_row.size)
+    return np.asarray((votes == owners_of_row) & (votes > 0))
