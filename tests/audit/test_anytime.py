@@ -9,7 +9,7 @@ import pytest
 
 from apiece.accounting import privacy_curve
 from apiece.audit import Claim, anytime_bound, sequential
-from apiece.audit.anytime import EProcess, _stakes, engine_rounds, projected, step_claims
+from apiece.audit.anytime import EProcess, _set_stakes, engine_rounds, project_rates, step_claims
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
 from apiece.mechanisms import Gaussian, Sampled
@@ -53,7 +53,7 @@ def test_an_e_value_has_mean_at_most_one_to_the_last_digit(claim: Claim) -> None
     generator = np.random.default_rng(0)
     for seen_p, seen_q in [(0.9, 0.1), (0.999, 0.9), (0.2, 1e-4), *generator.random((4, 2))]:
         p, q, stake, _ = (
-            side[0] for side in projected(np.array([[seen_p]]), np.array([[seen_q]]),
+            side[0] for side in project_rates(np.array([[seen_p]]), np.array([[seen_q]]),
                                           claim.slope, claim.offset)
         )  # fmt: skip
         some = slice(None, None, 8)
@@ -66,7 +66,7 @@ def test_stakes_on_many_thresholds_together_are_an_e_value() -> None:
     generator = np.random.default_rng(1)
     ins, outs = np.sort(generator.integers(2, 6, 64)), np.sort(generator.integers(0, 4, 64))
     epsilon, checked = 0.5, 0
-    found = _stakes(Claim.budget(epsilon, 0.0), ins.astype(float), outs.astype(float))
+    found = _set_stakes(Claim.budget(epsilon, 0.0), ins.astype(float), outs.astype(float))
     assert found is not None
     trial, p, stake_in, q, stake_out = found
     above = np.arange(6)[:, None] > trial

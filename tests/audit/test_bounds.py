@@ -117,7 +117,7 @@ def test_a_threshold_that_nobody_or_everybody_passes_says_nothing() -> None:
     tests = bounds.Thresholds(
         np.array([-9.0, 9.0]), np.array([5, 0]), np.array([7, 0]), in_count=5, out_count=7
     )
-    tpr, fpr = bounds.rates(tests, 0.05)
+    tpr, fpr = bounds.bound_rates(tests, 0.05)
     assert fpr[0] == 1.0
     assert tpr[1] == 0.0
     assert 0 < tpr[0] < 1

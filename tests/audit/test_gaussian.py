@@ -24,7 +24,7 @@ def test_epsilon_from_mu_inverts_the_profile() -> None:
 
 def test_gdp_p_value_bounds_the_exact_supremum() -> None:
     ins, outs = np.r_[np.ones(60), np.zeros(40)], np.r_[np.ones(40), np.zeros(60)]
-    tests = bounds.fixed(ins, outs, 0.5)
+    tests = bounds.count_at(ins, outs, 0.5)
     mu, norm = 0.2, stats.norm
     alpha = np.linspace(0.2, 0.7, 20001)
     p_in = stats.binom.sf(59, 100, norm.cdf(norm.ppf(alpha) + mu))

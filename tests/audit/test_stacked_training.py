@@ -10,8 +10,8 @@ from apiece.audit import stacked_training
 from apiece.audit.stacked_training import (
     BlockStreams,
     UpdateRule,
-    logit_scaled,
-    rows_of,
+    draw_rows,
+    scale_logits,
     stage_rates,
     train,
 )
@@ -149,7 +149,7 @@ def test_plans_that_average_models_are_refused() -> None:
 def test_logit_scaled_is_the_log_odds_without_cancellation() -> None:
     logits = torch.tensor([[2.0, 0.0, -1.0], [60.0, 0.0, 0.0]])
     p = torch.softmax(logits[0].double(), 0)[0]
-    found = logit_scaled(logits, torch.tensor([0, 0]))
+    found = scale_logits(logits, torch.tensor([0, 0]))
     assert found[0] == pytest.approx(float(torch.log(p / (1 - p))), rel=1e-6)
     assert found[1] == pytest.approx(60 - np.log(2), rel=1e-6)
 
@@ -182,7 +182,7 @@ def test_persons_bring_their_own_rows(most: int | None) -> None:
     batch = stacked_training.PaddedBatch(
         np.array([[3, 5, 0], [1, 2, 4]]), np.array([[True, True, False], [True] * 3])
     )
-    drawn, rows, owner = rows_of(batch, of, np.random.default_rng(0))
+    drawn, rows, owner = draw_rows(batch, of, np.random.default_rng(0))
     assert drawn.records.shape == (2, 4)
     assert owner is not None
     for k, persons in enumerate(([3, 5], [1, 2, 4])):
@@ -216,6 +216,6 @@ def test_persons_outside_a_world_have_no_influence() -> None:
 def test_logit_scaled_reads_the_last_axis_of_any_number_of_models() -> None:
     logits = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
     targets = torch.tensor([[0, 1, 2, 0, 1], [2, 2, 1, 0, 0]])
-    found = logit_scaled(logits, targets)
+    found = scale_logits(logits, targets)
     for model in range(2):
-        assert np.array_equal(found[model], logit_scaled(logits[model], targets[model]))
+        assert np.array_equal(found[model], scale_logits(logits[model], targets[model]))

@@ -21,7 +21,7 @@ def misses(candidates, error: float) -> float:
     missed = 0
     for _ in range(400):
         tests = candidates(generator.random(40), generator.random(40))
-        tpr, fpr = bounds.rates(tests, error / len(tests))
+        tpr, fpr = bounds.bound_rates(tests, error / len(tests))
         truth = 1 - tests.threshold  # both worlds are uniform
         missed += bool(((tpr > truth) | (fpr < truth)).any())
     return missed / 400
@@ -36,7 +36,7 @@ def test_a_threshold_picked_on_the_scores_fails_more_often() -> None:
 
     def best(ins, outs):
         every = np.concatenate([ins, outs])
-        tests = [bounds.fixed(ins, outs, float(at)) for at in every]
+        tests = [bounds.count_at(ins, outs, float(at)) for at in every]
         gaps = [t.true_positives[0] / 40 - (1 - t.threshold[0]) for t in tests]
         return tests[int(np.argmax(gaps))]
 
@@ -46,12 +46,12 @@ def test_a_threshold_picked_on_the_scores_fails_more_often() -> None:
 def test_a_split_depends_on_how_many_scores_and_not_on_which() -> None:
     generator = np.random.default_rng(1)
     ins, outs = generator.normal(2, 1, 60), generator.normal(size=60)
-    found = bounds.split(ins, outs, 1e-5, 0.05)
+    found = bounds.choose_by_split(ins, outs, 1e-5, 0.05)
     assert (found.in_count, found.out_count, len(found)) == (30, 30, 1)
-    again = bounds.split(ins, outs, 1e-5, 0.05)
+    again = bounds.choose_by_split(ins, outs, 1e-5, 0.05)
     assert found.threshold.tolist() == again.threshold.tolist()
     with pytest.raises(DataError, match="at least 2 of each"):
-        bounds.split(ins[:1], outs, 1e-5, 0.05)
+        bounds.choose_by_split(ins[:1], outs, 1e-5, 0.05)
 
 
 def test_epsilon_from_rates_is_the_least_that_allows_them() -> None:

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,20 +28,30 @@ from scipy import special
 from apiece import _check
 from apiece._types import Floats, Json
 from apiece.accounting import PrivacyCurve, privacy_curve
-from apiece.audit.bounds import LowerBound, above, doubling_ranks, flat_scores
+from apiece.audit.bounds import LowerBound, count_above, doubling_ranks, flat_scores
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
 from apiece.plan.parts import GroupStage, Stage, sampled_steps
 
+# Lines of a claim.
 LINES = 65
-_UP = 1 + 2.0**-50  # more than what a product and a sum lose
-_SLACK = 1e-9  # of the logarithm of the wealth: more than its roundings over a million pairs
-_PRIOR = 0.25  # pairs that a guess of a rate begins with, half of them on each side
-_BLOCK = 8  # stakes are set anew when an eighth more pairs were seen
+# A factor above all that a product and a sum lose in rounding.
+_UP = 1 + 2.0**-50
+# Nats that are added to the wealth needed: more than its roundings over a million pairs.
+_SLACK = 1e-9
+# Imaginary pairs above and below a threshold with which the estimate of a rate begins.
+_PRIOR = 0.25
+# Stakes are set anew when one pair in so many is new.
+_BLOCK = 8
+# Halvings of the interval of q in `project_rates`.
 _HALVINGS = 30
-_STEPS = 64  # of the engine at a time
-_GRID = 0.05  # distance of the ε that a lower bound tries, one after the other
+# Steps of the engine in one round.
+_STEPS = 64
+# Distance in ε between the claims that a lower bound tries.
+_GRID = 0.05
+# Scores with and without the record, by group.
+Pairs = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,23 +89,25 @@ class Claim:
             raise InputError(f"epsilon = {epsilon!r}: must be at least 0")
         delta = _check.probability("delta", delta, high_open=True)
         slope = np.exp(np.linspace(-epsilon, epsilon, LINES))
-        corner = (1 - delta) / (1 + math.exp(epsilon))  # all lines between the two go through it
-        above = (1 - corner) * _UP - slope * corner / _UP
-        return cls(f"({epsilon:.6g}, {delta:g})-DP", slope, np.clip(above, 0.0, 1.0))
+        # The curve's two lines meet where FPR = 1 − TPR = corner; all others go through that point.
+        corner = (1 - delta) / (1 + math.exp(epsilon))
+        offset = (1 - corner) * _UP - slope * corner / _UP
+        return cls(f"({epsilon:.6g}, {delta:g})-DP", slope, np.clip(offset, 0.0, 1.0))
 
     @classmethod
     def curve(cls, curve: PrivacyCurve, name: str = "its trade-off curve") -> Claim:
-        """Return the claim of a whole trade-off curve, rounded so that no true curve is refused.
+        """Return the claim of an entire trade-off curve, rounded so that no true curve is refused.
 
         Args:
             curve: Of a group, as `plan.curve(group)`, or of one step.
             name: In words.
         """
-        most = max(float(curve.epsilon(1e-6).upper), 1e-3)
-        epsilon = np.linspace(-most, most, LINES)
+        largest = max(float(curve.epsilon(1e-6).upper), 1e-3)
+        epsilon = np.linspace(-largest, largest, LINES)
+        # The line of slope e^ε below which the curve lies has the offset δ(ε).
         offset = np.asarray(curve.delta(epsilon).upper) * _UP
-        useful = offset < 1
-        return cls(name, np.exp(epsilon[useful]) * _UP, offset[useful])
+        informative = offset < 1
+        return cls(name, np.exp(epsilon[informative]) * _UP, offset[informative])
 
 
 class EProcess:
@@ -104,9 +117,9 @@ class EProcess:
         claim: What is bet against.
 
     Attributes:
-        claim: The same.
-        log_wealth: Its logarithm now; 0 at first.
-        log_most: The largest so far: the evidence against the claim.
+        claim: What is bet against.
+        log_wealth: The logarithm of the wealth now; 0 at first.
+        log_most: The largest logarithm so far: the evidence against the claim.
 
     Guarantee:
         If each pair holds two independent scores, one of a run with a record and one without it,
@@ -129,9 +142,12 @@ class EProcess:
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
-        self.log_wealth = self.log_most = 0.0
-        self._in, self._out = np.zeros(0), np.zeros(0)
-        self._stakes: tuple[Floats, ...] | None = None
+        self.log_wealth = 0.0
+        self.log_most = 0.0
+        self._in = np.zeros(0)
+        self._out = np.zeros(0)
+        self._stakes: _Stakes | None = None
+        # The number of pairs from which on the stakes are set anew.
         self._due = 1
 
     def __len__(self) -> int:
@@ -155,25 +171,31 @@ class EProcess:
         Raises:
             DataError: For NaN, none, or another number of one than of the other.
         """
-        (ins, outs), wealth, at = _paired(scores_in, scores_out), [], 0
-        while at < ins.size:
+        ins, outs = _check_pairs(scores_in, scores_out)
+        wealth_parts = []
+        start = 0
+        while start < ins.size:
+            # Stakes come from earlier pairs only: that makes the wealth a supermartingale.
             if len(self) >= self._due:
-                self._stakes = _stakes(self.claim, np.sort(self._in), np.sort(self._out))
+                self._stakes = _set_stakes(self.claim, np.sort(self._in), np.sort(self._out))
                 self._due = len(self) + max(1, len(self) // _BLOCK)
-            part = slice(at, at + self._due - len(self))
-            gained = _gains(self._stakes, ins[part], outs[part])
-            wealth.append(self.log_wealth + np.cumsum(gained))
-            self.log_wealth = float(wealth[-1][-1])
-            self._in, self._out = np.append(self._in, ins[part]), np.append(self._out, outs[part])
-            at = part.stop
-        every = np.concatenate(wealth)
-        self.log_most = max(self.log_most, float(every.max()))
-        return every
+            part = slice(start, start + self._due - len(self))
+            log_gains = _log_gains(self._stakes, ins[part], outs[part])
+            wealth = self.log_wealth + np.cumsum(log_gains)
+            wealth_parts.append(wealth)
+            self.log_wealth = float(wealth[-1])
+            self._in = np.append(self._in, ins[part])
+            self._out = np.append(self._out, outs[part])
+            start = part.stop
+        log_wealth = np.concatenate(wealth_parts)
+        self.log_most = max(self.log_most, float(log_wealth.max()))
+        return log_wealth
 
 
-def _paired(scores_in: npt.ArrayLike, scores_out: npt.ArrayLike) -> tuple[Floats, Floats]:
+def _check_pairs(scores_in: npt.ArrayLike, scores_out: npt.ArrayLike) -> tuple[Floats, Floats]:
     """Return scores of as many runs with a record as without it."""
-    ins, outs = flat_scores("scores_in", scores_in), flat_scores("scores_out", scores_out)
+    ins = flat_scores("scores_in", scores_in)
+    outs = flat_scores("scores_out", scores_out)
     if ins.size != outs.size:
         raise DataError(
             f"scores: {ins.size} with the record and {outs.size} without it; give pairs"
@@ -181,53 +203,79 @@ def _paired(scores_in: npt.ArrayLike, scores_out: npt.ArrayLike) -> tuple[Floats
     return ins, outs
 
 
-def _stakes(claim: Claim, ins: Floats, outs: Floats) -> tuple[Floats, ...] | None:
-    """Return thresholds, and both arms' points and stakes at each, from sorted scores."""
-    n = ins.size
-    rank = doubling_ranks(n)
-    trial = np.unique(np.append(outs[n - rank], np.nextafter(ins[rank - 1], -np.inf)))
-    seen_p, seen_q = (
-        np.asarray((above(arm, trial) + _PRIOR) / (n + 2 * _PRIOR)) for arm in (ins, outs)
-    )
-    p, q, stake, growth = projected(seen_p[:, None], seen_q[:, None], claim.slope, claim.offset)
-    line, row = growth.argmax(axis=1), np.arange(trial.size)
-    growth, stake = growth[row, line], stake[row, line]
+class _Stakes(NamedTuple):
+    """What is bet at each threshold, (thresholds,) each; in the words of the file's head."""
+
+    threshold: Floats
+    # p* and ν: the point and stake of runs with the record.
+    true_positive_rate: Floats
+    stake_in: Floats
+    # q* and ν·s: those of runs without it.
+    false_positive_rate: Floats
+    stake_out: Floats
+
+
+def _set_stakes(claim: Claim, ins: Floats, outs: Floats) -> _Stakes | None:
+    """Return the stakes that would have grown fastest on sorted scores; None where none grows."""
+    pairs = ins.size
+    rank = doubling_ranks(pairs)
+    # A threshold just below a score of a run with the record counts that score as above.
+    just_below = np.nextafter(ins[rank - 1], -np.inf)
+    threshold = np.unique(np.append(outs[pairs - rank], just_below))
+    seen_p = np.asarray((count_above(ins, threshold) + _PRIOR) / (pairs + 2 * _PRIOR))
+    seen_q = np.asarray((count_above(outs, threshold) + _PRIOR) / (pairs + 2 * _PRIOR))
+    p, q, stake, growth = project_rates(seen_p[:, None], seen_q[:, None], claim.slope, claim.offset)
+    # At each threshold the line whose bet grows fastest.
+    row = np.arange(threshold.size)
+    line = growth.argmax(axis=1)
+    growth = growth[row, line]
     if not growth.max() > 0:
         return None
-    share = np.where(growth > 0, np.exp(n * (growth - growth.max())), 0.0)
-    stake = stake * share / share.sum()
-    return trial, p[row, line], stake, q[row, line], stake * claim.slope[line]
+    # Shares of the wealth by what each threshold would have earned.
+    share = np.where(growth > 0, np.exp(pairs * (growth - growth.max())), 0.0)
+    stake = stake[row, line] * share / share.sum()
+    return _Stakes(threshold, p[row, line], stake, q[row, line], stake * claim.slope[line])
 
 
-def _gains(stakes: tuple[Floats, ...] | None, ins: Floats, outs: Floats) -> Floats:
-    """Return the logarithms of the e-values of some pairs."""
+def _log_gains(stakes: _Stakes | None, ins: Floats, outs: Floats) -> Floats:
+    """Return the logarithms of the e-values of some pairs, (pairs,)."""
     if stakes is None:
         return np.zeros(ins.size)
-    trial, p, stake_in, q, stake_out = stakes
-    gain = ((ins[:, None] > trial) - p) @ stake_in
-    loss = ((outs[:, None] > trial) - q) @ stake_out
+    is_above_in = ins[:, None] > stakes.threshold
+    is_above_out = outs[:, None] > stakes.threshold
+    gain = (is_above_in - stakes.true_positive_rate) @ stakes.stake_in
+    loss = (is_above_out - stakes.false_positive_rate) @ stakes.stake_out
     return np.asarray(np.log1p(gain) + np.log1p(-loss))
 
 
-def projected(
+def project_rates(
     seen_p: Floats, seen_q: Floats, slope: Floats, offset: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Return (p*, q*) on each line nearest to the rates seen, the stake, the growth to expect."""
     # kl(seen_p, s·q + d) + kl(seen_q, q) is convex in q; its derivative is bisected. Any q in
     # (0, 1) gives an e-value; the nearest gives the one that grows fastest.
-    low, high = np.zeros(np.broadcast(seen_p, slope).shape), np.minimum(1.0, (1 - offset) / slope)
-    high = np.broadcast_to(high, low.shape)
+    low = np.zeros(np.broadcast(seen_p, slope).shape)
+    # Above this q the line has p > 1.
+    high = np.broadcast_to(np.minimum(1.0, (1 - offset) / slope), low.shape)
     with np.errstate(divide="ignore", invalid="ignore"):
         for _ in range(_HALVINGS):
             q = (low + high) / 2
             p = slope * q + offset
-            falls = slope * (seen_p - p) * q * (1 - q) + (seen_q - q) * p * (1 - p) > 0
-            low, high = np.where(falls, q, low), np.where(falls, high, q)
+            # The negative derivative, times p(1 − p)·q(1 − q).
+            descent_p = slope * (seen_p - p) * q * (1 - q)
+            descent_q = (seen_q - q) * p * (1 - p)
+            falls = descent_p + descent_q > 0
+            low = np.where(falls, q, low)
+            high = np.where(falls, high, q)
         q = low
         p = (slope * q + offset) * _UP
-        most = np.minimum(1 / p, 1 / (slope * (1 - q))) * (1 - 1e-9)
-        stake = np.clip((seen_p - p) / (p * (1 - p)), 0.0, most)
-        growth = special.xlog1py(seen_p, stake * (1 - p)) + special.xlog1py(1 - seen_p, -stake * p)
+        # The largest stake at which no factor falls below 0.
+        cap = np.minimum(1 / p, 1 / (slope * (1 - q))) * (1 - 1e-9)
+        stake = np.clip((seen_p - p) / (p * (1 - p)), 0.0, cap)
+        # The expected logarithm of the e-value at the rates seen: hits and misses of either arm.
+        hit_in = special.xlog1py(seen_p, stake * (1 - p))
+        miss_in = special.xlog1py(1 - seen_p, -stake * p)
+        growth = hit_in + miss_in
         growth += special.xlog1py(seen_q, -stake * slope * (1 - q))
         growth += special.xlog1py(1 - seen_q, stake * slope * q)
     sound = (stake > 0) & (p < 1) & (q > 0) & np.isfinite(growth)
@@ -262,20 +310,23 @@ def anytime_bound(
         True
     """
     confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
-    needed, epsilon, tried = -math.log1p(-confidence) + _SLACK, 0.0, 0
+    needed = -math.log1p(-confidence) + _SLACK
+    ins, outs = _check_pairs(scores_in, scores_out)
     # The first ε of the grid that is true is rejected with chance 1 − confidence, and those below
-    # it must all be rejected first.
-    ins, outs = _paired(scores_in, scores_out)
-    while _rejects(Claim.budget(tried * _GRID, delta), ins, outs, needed):
-        epsilon, tried = tried * _GRID, tried + 1
-    counts = ins.size, outs.size
-    return LowerBound(epsilon, delta, confidence, "anytime", 1, None, None, *counts)
+    # it must all be rejected first: one error serves for all of them.
+    epsilon = 0.0
+    rejected = 0
+    while _rejects(Claim.budget(rejected * _GRID, delta), ins, outs, needed):
+        epsilon = rejected * _GRID
+        rejected += 1
+    return LowerBound(epsilon, delta, confidence, "anytime", 1, None, None, ins.size, outs.size)
 
 
 def _rejects(claim: Claim, ins: Floats, outs: Floats, needed: float) -> bool:
-    """Return whether a bet against a claim ever gets so far on these pairs."""
-    bet, size = EProcess(claim), ins.size
-    while bet.log_most < needed and len(bet) < size:
+    """Return whether the log-wealth of a bet against a claim ever reaches `needed`."""
+    bet = EProcess(claim)
+    while bet.log_most < needed and len(bet) < ins.size:
+        # Parts that double, so that a bet that wins early ends early.
         part = slice(len(bet), 2 * len(bet) + 16)
         bet.update(ins[part], outs[part])
     return bet.log_most >= needed
@@ -333,9 +384,6 @@ class Stopped:
     bounds: Mapping[str, LowerBound]
 
 
-Pairs = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]
-
-
 def sequential(
     rounds: Iterable[Pairs],
     claims: Mapping[str, Claim],
@@ -344,7 +392,7 @@ def sequential(
     max_samples: int = 10_000,
     delta: float | None = None,
 ) -> Stopped:
-    """Return what is seen of pairs of scores as they come; stop where not all claims can be true.
+    """Bet on pairs of scores as they come; stop as soon as the claims cannot all be true.
 
     Args:
         rounds: Each maps groups to (scores with the record, scores without it); made when asked
@@ -373,49 +421,67 @@ def sequential(
         (True, True)
     """
     confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
-    most = _check.count("max_samples", max_samples)
+    limit = _check.count("max_samples", max_samples)
     if not claims:
         raise InputError("claims: none; say what is claimed of each group")
-    # The mean of e-values is one, whatever their dependence (Vovk and Wang 2021).
     needed = -math.log1p(-confidence) + _SLACK
-    bets, together = {name: EProcess(claim) for name, claim in claims.items()}, False
-    for given in rounds:
-        room = {name: most - len(bets[name]) for name in given if name in bets}
-        if len(room) < len(given):
-            raise DataError(f"groups: no claim for {sorted(set(given) - set(bets))[0]!r}")
-        for part in _singly(given, room):
-            for name, pair in part.items():
-                bets[name].update(*pair)
-            wealth = [bet.log_wealth for bet in bets.values()]
-            together = float(special.logsumexp(wealth)) - math.log(len(bets)) >= needed
-            if together:
-                break
-        if together or all(len(bet) >= most for bet in bets.values()):
-            break
-    own = needed + math.log(len(bets))
-    watched = tuple(
-        Watched(
-            name, bet.claim.name, len(bet), most, math.exp(min(bet.log_most, 700.0)),
-            bet.log_most >= own, confidence,
+    bets = {name: EProcess(claim) for name, claim in claims.items()}
+    rejected = _bet_until_rejected(bets, rounds, needed, limit)
+    # A group is named by Bonferroni: its own bet has 1/groups of the error.
+    group_needed = needed + math.log(len(bets))
+    watched = []
+    for name, bet in bets.items():
+        # e^700 is still a finite float.
+        evidence = math.exp(min(bet.log_most, 700.0))
+        group_rejected = bet.log_most >= group_needed
+        seen = len(bet)
+        watched.append(
+            Watched(name, bet.claim.name, seen, limit, evidence, group_rejected, confidence)
         )
-        for name, bet in bets.items()
-    )  # fmt: skip
-    each = 1 - (1 - confidence) / len(bets)
-    bounds = {} if delta is None else {
-        name: anytime_bound(*bet.scores, delta=delta, confidence=each)
-        for name, bet in bets.items() if len(bet)
-    }  # fmt: skip
-    return Stopped(together, watched, bounds)
+    bounds = {}
+    if delta is not None:
+        group_confidence = 1 - (1 - confidence) / len(bets)
+        for name, bet in bets.items():
+            if len(bet):
+                bounds[name] = anytime_bound(*bet.scores, delta=delta, confidence=group_confidence)
+    return Stopped(rejected, tuple(watched), bounds)
 
 
-def _singly(given: Pairs, room: Mapping[str, int]) -> Iterable[dict[str, tuple[Floats, Floats]]]:
-    """Yield a round pair by pair, for each group as far as it has room."""
-    arms = {name: _paired(*pair) for name, pair in given.items()}
-    for at in range(max((ins.size for ins, _ in arms.values()), default=0)):
+def _bet_until_rejected(
+    bets: Mapping[str, EProcess], rounds: Iterable[Pairs], needed: float, limit: int
+) -> bool:
+    """Bet until the mean wealth reaches `needed`, a logarithm, or each bet has `limit` pairs.
+
+    Returns whether it reached it.
+    """
+    for pairs in rounds:
+        room = {name: limit - len(bets[name]) for name in pairs if name in bets}
+        if len(room) < len(pairs):
+            raise DataError(f"groups: no claim for {sorted(set(pairs) - set(bets))[0]!r}")
+        for single in _split_round(pairs, room):
+            for name, (ins, outs) in single.items():
+                bets[name].update(ins, outs)
+            # The mean of e-values is an e-value, whatever their dependence (Vovk and Wang 2021).
+            log_wealth = [bet.log_wealth for bet in bets.values()]
+            if float(special.logsumexp(log_wealth)) - math.log(len(bets)) >= needed:
+                return True
+        if all(len(bet) >= limit for bet in bets.values()):
+            return False
+    return False
+
+
+def _split_round(
+    pairs: Pairs, room: Mapping[str, int]
+) -> Iterable[dict[str, tuple[Floats, Floats]]]:
+    """Yield a round pair by pair, of each group as many as it has room for."""
+    arms = {name: _check_pairs(*pair) for name, pair in pairs.items()}
+    longest = max((ins.size for ins, _ in arms.values()), default=0)
+    for position in range(longest):
+        single = slice(position, position + 1)
         part = {
-            name: (ins[at : at + 1], outs[at : at + 1])
+            name: (ins[single], outs[single])
             for name, (ins, outs) in arms.items()
-            if at < min(ins.size, room[name])
+            if position < min(ins.size, room[name])
         }
         if not part:
             return
@@ -423,7 +489,7 @@ def _singly(given: Pairs, room: Mapping[str, int]) -> Iterable[dict[str, tuple[F
 
 
 def step_claims(plan: Plan) -> dict[str, Claim]:
-    """Return what a plan claims of one of its steps, by group and, where it has several, stage.
+    """Return the claim of a plan about one of its steps, by group and, where it has several, stage.
 
     Args:
         plan: Whose steps are to be watched.
@@ -437,25 +503,23 @@ def step_claims(plan: Plan) -> dict[str, Claim]:
         >>> [claim.name for claim in step_claims(plan).values()]
         ['the trade-off curve of one step']
     """
-    return {
-        name: Claim.curve(
-            privacy_curve(sampled_steps(own.noise_multiplier, own.sampling_probability, 1)),
-            "the trade-off curve of one step",
-        )
-        for stage in plan.stages
-        for name, own in _taking_part(plan, stage)
-    }
+    claims = {}
+    for stage in plan.stages:
+        for name, part in _list_drawn_groups(plan, stage):
+            step = sampled_steps(part.noise_multiplier, part.sampling_probability, 1)
+            claims[name] = Claim.curve(privacy_curve(step), "the trade-off curve of one step")
+    return claims
 
 
-def _taking_part(plan: Plan, stage: Stage) -> list[tuple[str, GroupStage]]:
-    """Return the groups that a stage may draw, by name, and what it does to them."""
-    every = [(str(name), stage.of(group)) for group, name in enumerate(plan.budget_groups.name)]
+def _list_drawn_groups(plan: Plan, stage: Stage) -> list[tuple[str, GroupStage]]:
+    """Return the groups that a stage may draw, by name, and each group's part of the stage."""
     suffix = "" if len(plan.stages) == 1 else f", stage {plan.stages.index(stage) + 1}"
-    return [(name + suffix, own) for name, own in every if own.sampling_probability > 0]
+    parts = [(f"{name}{suffix}", stage.of(k)) for k, name in enumerate(plan.budget_groups.name)]
+    return [(name, part) for name, part in parts if part.sampling_probability > 0]
 
 
 def engine_rounds(plan: Plan, *, seed: int) -> Iterator[Pairs]:
-    """Yield without end what the engine releases of a canary in each group, with and without it.
+    """Yield without end the engine's releases of a canary in each group, with and without it.
 
     The canary's gradient is far beyond its clip norm, everybody else's is 0, and no parameter
     moves, so that each step of a stage is one release of the group's one-step mechanism.
@@ -475,51 +539,54 @@ def engine_rounds(plan: Plan, *, seed: int) -> Iterator[Pairs]:
         >>> seen.watched[0].samples
         64
     """
-    for start in count(0):
-        # streams of one seed apart, so that no two worlds share their noise
-        streams = np.random.SeedSequence((seed, start)).generate_state(2**10, np.uint64)
-        at = iter((streams >> np.uint64(1)).tolist())
-        yield {
-            name: pair
-            for stage in plan.stages
-            for name, pair in _stage_round(_taking_part(plan, stage), stage.noise_stddev, at)
-        }
+    for round_number in count(0):
+        # A seed of its own for each run, so that no two worlds share their noise.
+        state = np.random.SeedSequence((seed, round_number)).generate_state(2**10, np.uint64)
+        seeds = iter((state >> np.uint64(1)).tolist())
+        pairs: dict[str, tuple[npt.ArrayLike, npt.ArrayLike]] = {}
+        for stage in plan.stages:
+            groups = _list_drawn_groups(plan, stage)
+            pairs.update(_release_stage(groups, stage.noise_stddev, seeds))
+        yield pairs
 
 
-def _stage_round(
-    groups: list[tuple[str, GroupStage]], noise: float, streams: Iterator[int]
+def _release_stage(
+    groups: list[tuple[str, GroupStage]], noise_stddev: float, seeds: Iterator[int]
 ) -> Iterator[tuple[str, tuple[Floats, Floats]]]:
-    """Yield what each group's canary leaves in the releases of some steps, and what is without."""
-    size = len(groups)
-    budgets = Budgets(np.arange(1.0, size + 1), 1e-5)  # one record a group, in their order
-    rates = np.array([own.sampling_probability for _, own in groups])
-    clips = np.array([own.clip_norm for _, own in groups])
-    stage = Stage(_STEPS, float(rates.sum()), noise, rates, clips)
+    """Yield the releases of some steps with each group's canary, by name, and those without any."""
+    # One record a group, in their order.
+    budgets = Budgets(np.arange(1.0, len(groups) + 1), 1e-5)
+    rates = np.array([part.sampling_probability for _, part in groups])
+    clip_norms = np.array([part.clip_norm for _, part in groups])
+    stage = Stage(_STEPS, float(rates.sum()), noise_stddev, rates, clip_norms)
     plan = Plan("audit", 1.0, budgets.groups, (stage,)).bind(budgets)
-    without = _released(plan, None, next(streams))
+    without = _release_steps(plan, None, next(seeds))
     for group, (name, _) in enumerate(groups):
-        yield name, (_released(plan, group, next(streams)), without)
+        yield name, (_release_steps(plan, group, next(seeds)), without)
 
 
-def _released(plan: Plan, present: int | None, seed: int) -> Floats:
-    """Return what the trainer gives to its optimizer at each step of a plan of single canaries."""
+def _release_steps(plan: Plan, canary: int | None, seed: int) -> Floats:
+    """Return the noisy gradient of each step, (steps,), where one record or none is a canary."""
     import torch
 
     from apiece.training import Trainer
 
     inputs = torch.zeros(plan.records, 1)
-    if present is not None:
-        inputs[present] = 1e6 * float(plan.stages[0].clip_norm.max())
+    if canary is not None:
+        # The gradient of the one weight is the input, here far beyond every clip norm.
+        inputs[canary] = 1e6 * float(plan.stages[0].clip_norm.max())
     model = torch.nn.Linear(1, 1, bias=False)
-    seen = []
+    releases = []
 
-    def keep(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        seen.append(float(optimizer.param_groups[0]["params"][0].grad.item()))
+    def record_gradient(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        weight = optimizer.param_groups[0]["params"][0]
+        releases.append(float(weight.grad.item()))
 
-    still = torch.optim.SGD(model.parameters(), lr=0.0)
-    still.register_step_pre_hook(keep)
-    data = inputs, torch.zeros(plan.records)
+    frozen = torch.optim.SGD(model.parameters(), lr=0.0)
+    frozen.register_step_pre_hook(record_gradient)
+    dataset = inputs, torch.zeros(plan.records)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "model. until step")  # where no canary is
-        Trainer(model, still, lambda outputs, _: outputs[:, 0], plan, data, seed=seed).fit()
-    return np.array(seen)
+        # Without a canary no gradient reaches the model, of which the trainer warns.
+        warnings.filterwarnings("ignore", "model. until step")
+        Trainer(model, frozen, lambda outputs, _: outputs[:, 0], plan, dataset, seed=seed).fit()
+    return np.array(releases)

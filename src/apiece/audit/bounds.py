@@ -16,8 +16,8 @@ from apiece.errors import DataError, unknown
 from apiece.numerics.gaussian import gaussian_epsilon_below
 from apiece.numerics.roots import last_true
 
+# The halves of a split depend on this and on the number of scores, never on their values.
 SPLIT_SEED = 20260101
-"""The halves of a split depend on this and on the number of scores, never on their values."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -29,8 +29,11 @@ class Thresholds:
     # whose quantiles are those of Clopper–Pearson with k−1 successes.
 
     threshold: Floats
+    # For each threshold, how many of the scores with the target say member.
     true_positives: Integers
+    # For each threshold, how many of the scores without it say member.
     false_positives: Integers
+    # How many scores there are with the target, and without it.
     in_count: int
     out_count: int
 
@@ -43,10 +46,11 @@ def flat_scores(name: str, values: npt.ArrayLike) -> Floats:
     array = _check.numbers(name, values, give="one score a model or canary", error=DataError)
     if array.ndim != 1 or array.size == 0:
         raise DataError(f"{name}: shape {array.shape}; give a flat array of at least one score")
-    if np.isnan(array).any():
-        where = int(np.flatnonzero(np.isnan(array))[0])
+    missing = np.isnan(array)
+    if missing.any():
+        position = int(np.flatnonzero(missing)[0])
         raise DataError(
-            f"{name}[{where}] = nan: {int(np.isnan(array).sum())} of {array.size} scores are NaN; "
+            f"{name}[{position}] = nan: {int(missing.sum())} of {array.size} scores are NaN; "
             "find out why before auditing (dropping them would bias the result)"
         )
     return array
@@ -54,51 +58,64 @@ def flat_scores(name: str, values: npt.ArrayLike) -> Floats:
 
 def doubling_ranks(size: int) -> Integers:
     """Return 1, 2, 4, … up to half of `size`."""
-    return 2 ** np.arange(int(np.log2(max(size // 2, 1))) + 1, dtype=np.int64)
+    largest_exponent = int(np.log2(max(size // 2, 1)))
+    return 2 ** np.arange(largest_exponent + 1, dtype=np.int64)
 
 
 def order_statistics(scores_in: Floats, scores_out: Floats) -> Thresholds:
     """Return the thresholds at ranks 1, 2, 4, … from the top of the outs and bottom of the ins."""
     # The ranks depend on the counts alone, so Bonferroni over the candidates is valid.
-    ins, outs = np.sort(scores_in), np.sort(scores_out)
-    top, bottom = doubling_ranks(outs.size), doubling_ranks(ins.size)
-    at_out, at_in = outs[outs.size - top], ins[bottom - 1]
-    tp = np.append(above(ins, at_out), ins.size - (bottom - 1))
-    fp = np.append(top - 1, outs.size - np.searchsorted(outs, at_in, side="left"))
-    return Thresholds(np.append(at_out, at_in), tp, fp, ins.size, outs.size)
+    ins = np.sort(scores_in)
+    outs = np.sort(scores_out)
+    ranks_out = doubling_ranks(outs.size)
+    ranks_in = doubling_ranks(ins.size)
+    thresholds_out = outs[outs.size - ranks_out]
+    thresholds_in = ins[ranks_in - 1]
+    tp = np.append(count_above(ins, thresholds_out), ins.size - (ranks_in - 1))
+    # Of the other arm also the scores equal to the threshold count against the test.
+    fp_in = outs.size - np.searchsorted(outs, thresholds_in, side="left")
+    fp = np.append(ranks_out - 1, fp_in)
+    return Thresholds(np.append(thresholds_out, thresholds_in), tp, fp, ins.size, outs.size)
 
 
-def above(ordered: Floats, threshold: Floats) -> Integers:
+def count_above(ordered: Floats, threshold: Floats) -> Integers:
     """Return how many of the sorted scores are above each threshold."""
     return np.asarray(ordered.size - np.searchsorted(ordered, threshold, side="right"))
 
 
-def fixed(scores_in: Floats, scores_out: Floats, threshold: Floats | float) -> Thresholds:
+def count_at(scores_in: Floats, scores_out: Floats, threshold: Floats | float) -> Thresholds:
     """Return the test, or tests, "score > threshold", chosen without looking at these scores."""
-    tests = np.atleast_1d(np.asarray(threshold, dtype=np.float64))
-    tp, fp = (above(np.sort(arm), tests) for arm in (scores_in, scores_out))
-    return Thresholds(tests, tp, fp, scores_in.size, scores_out.size)
+    thresholds = np.atleast_1d(np.asarray(threshold, dtype=np.float64))
+    tp = count_above(np.sort(scores_in), thresholds)
+    fp = count_above(np.sort(scores_out), thresholds)
+    return Thresholds(thresholds, tp, fp, scores_in.size, scores_out.size)
 
 
-def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> Thresholds:
+def choose_by_split(
+    scores_in: Floats, scores_out: Floats, delta: float, error: float
+) -> Thresholds:
     """Return the one test that looks best on a random half, with counts from the other half."""
     generator = np.random.default_rng(SPLIT_SEED)
-    ins, outs = generator.permutation(scores_in), generator.permutation(scores_out)
+    ins = generator.permutation(scores_in)
+    outs = generator.permutation(scores_out)
     if min(ins.size, outs.size) < 2:
         raise DataError(
             f"scores: {ins.size} in and {outs.size} out; a split needs at least 2 of each"
         )
-    half_in, half_out = ins.size // 2, outs.size // 2
+    half_in = ins.size // 2
+    half_out = outs.size // 2
     trial = np.unique(np.concatenate([ins[:half_in], outs[:half_out]]))
-    tpr, fpr = rates(fixed(ins[:half_in], outs[:half_out], trial), error)
+    tpr, fpr = bound_rates(count_at(ins[:half_in], outs[:half_out], trial), error)
     best = int(np.argmax(epsilon_from_rates(tpr, fpr, delta)))
-    return fixed(ins[half_in:], outs[half_out:], trial[best])
+    return count_at(ins[half_in:], outs[half_out:], trial[best])
 
 
-def rates(candidates: Thresholds, error: float) -> tuple[Floats, Floats]:
+def bound_rates(candidates: Thresholds, error: float) -> tuple[Floats, Floats]:
     """Return bounds on TPR from below, on FPR from above (Clopper, Pearson 1934)."""
-    tp, n = candidates.true_positives, candidates.in_count
-    fp, m = candidates.false_positives, candidates.out_count
+    tp = candidates.true_positives
+    n = candidates.in_count
+    fp = candidates.false_positives
+    m = candidates.out_count
     with np.errstate(invalid="ignore"):
         low = special.betaincinv(np.maximum(tp, 1), n - tp + 1, error / 2)
         high = special.betainccinv(fp + 1, np.maximum(m - fp, 1), error / 2)
@@ -110,11 +127,17 @@ def epsilon_from_rates(tpr: Floats, fpr: Floats, delta: float) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         accept = np.log(np.maximum(tpr - delta, 0.0)) - np.log(fpr)
         reject = np.log(np.maximum(1 - fpr - delta, 0.0)) - np.log(1 - tpr)
-    best = np.fmax(accept, reject)
-    return np.asarray(np.maximum(np.nan_to_num(best, nan=0.0, posinf=np.inf, neginf=0.0), 0.0))
+    larger = np.fmax(accept, reject)
+    # NaN is 0/0: such rates show nothing.
+    epsilon = np.nan_to_num(larger, nan=0.0, posinf=np.inf, neginf=0.0)
+    return np.asarray(np.maximum(epsilon, 0.0))
 
 
-MOST, ROUNDS = 64, 30  # how far and how finely the largest rejected value is sought
+# The largest ε or μ that is tried.
+MOST = 64
+# Halvings by which the largest rejected ε or μ is found.
+ROUNDS = 30
+# Probabilities at whose Beta quantiles the grid of false-positive rates of `p_values` has points.
 _TAILS = special.expit(np.linspace(-16.0, 9.0, 101))
 
 
@@ -123,7 +146,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     return float(gaussian_epsilon_below(mu, delta)) if mu > 0 else 0.0
 
 
-def _fisher(product: Floats) -> Floats:
+def _product_probability(product: Floats) -> Floats:
     """Return P(U·V ≤ product) for independent uniform U, V."""
     with np.errstate(divide="ignore", invalid="ignore"):
         value = product * (1 - np.log(product))
@@ -137,7 +160,8 @@ def p_values(candidates: Thresholds, mu: float) -> Floats:
     # a grid with the worse end of the cell for each, so it is an upper bound on the supremum.
     tp = candidates.true_positives[:, None]
     fp = candidates.false_positives[:, None]
-    n, m = candidates.in_count, candidates.out_count
+    n = candidates.in_count
+    m = candidates.out_count
     by_fp = special.betainccinv(fp + 1, np.maximum(m - fp, 1), _TAILS)
     by_tp = special.betaincinv(np.maximum(tp, 1), n - tp + 1, _TAILS)
     grid = np.sort(np.hstack([by_fp, special.ndtr(special.ndtri(by_tp) - mu)]), axis=1)
@@ -145,21 +169,28 @@ def p_values(candidates: Thresholds, mu: float) -> Floats:
     p_in = np.where(tp > 0, special.betainc(np.maximum(tp, 1), n - tp + 1, allowed), 1.0)
     p_out = np.where(fp < m, special.betaincc(fp + 1, np.maximum(m - fp, 1), grid), 1.0)
     ones = np.ones((len(candidates), 1))
-    worst = _fisher(np.hstack([p_in, ones]) * np.hstack([ones, p_out])).max(axis=1)
-    return np.asarray(np.minimum(worst, 1.0))
+    # p_in rises with α and p_out falls: of the cell between grid points j − 1 and j the worse ends
+    # are p_in at j and p_out at j − 1. Beyond the grid 1 bounds either.
+    products = np.hstack([p_in, ones]) * np.hstack([ones, p_out])
+    supremum = _product_probability(products).max(axis=1)
+    return np.asarray(np.minimum(supremum, 1.0))
 
 
-def largest_mu(candidates: Thresholds, error: float) -> tuple[float, int]:
+def find_largest_mu(candidates: Thresholds, error: float) -> tuple[float, int]:
     """Return the largest μ that some candidate rejects at `error`, and that candidate."""
     # A candidate's p-value grows with μ, so one that does not reject a μ is left out above it.
     alive = np.arange(len(candidates))
-    tp, fp = candidates.true_positives, candidates.false_positives
 
     def rejects(mu: float) -> bool:
         nonlocal alive
-        some = candidates.threshold[alive], tp[alive], fp[alive]
-        still = Thresholds(*some, candidates.in_count, candidates.out_count)
-        rejecting = alive[p_values(still, mu) <= error]
+        remaining = Thresholds(
+            candidates.threshold[alive],
+            candidates.true_positives[alive],
+            candidates.false_positives[alive],
+            candidates.in_count,
+            candidates.out_count,
+        )
+        rejecting = alive[p_values(remaining, mu) <= error]
         alive = rejecting if rejecting.size else alive
         return rejecting.size > 0
 
@@ -183,12 +214,12 @@ class LowerBound:
         threshold: Of the best test, or None where there is none. It is the score of somebody.
         mu: The Gaussian parameter behind the bound, for the methods that assume one.
         in_count: How many scores with the target it rests on.
-        out_count: How many without.
+        out_count: How many scores without the target it rests on.
         distinct: Number of distinct scores among them; None where it was not counted. Equal scores
             cannot be told apart, so that few distinct ones can hide a leak.
 
     Guarantee:
-        As of the function that made it: `lower_bound`, `one_run` or `one_run_by_group`.
+        That of the function that made it: `lower_bound`, `one_run` or `one_run_by_group`.
 
     Example:
         >>> import numpy as np
@@ -203,7 +234,8 @@ class LowerBound:
     confidence: float
     method: str
     candidates: int
-    threshold: float | None = field(repr=False)  # the score of somebody
+    # Not shown: it is the score of somebody.
+    threshold: float | None = field(repr=False)
     mu: float | None
     in_count: int
     out_count: int
@@ -245,7 +277,7 @@ def lower_bound(
     Args:
         scores_in: Independent scores of models trained with the target; higher says member; they
             may be infinite.
-        scores_out: The same of models trained without it; lengths may differ.
+        scores_out: Independent scores of models trained without it; lengths may differ.
         delta: In [0, 1).
         confidence: In (0, 1).
         method: "clopper-pearson" or "gdp".
@@ -273,36 +305,46 @@ def lower_bound(
     """
     ins = flat_scores("scores_in", scores_in)
     outs = flat_scores("scores_out", scores_out)
-    delta, confidence = _checked(delta, confidence, method, METHODS)
+    delta, confidence = _check_options(delta, confidence, method, METHODS)
     error = 1 - confidence
     match threshold:
         case "bonferroni":
             tests = order_statistics(ins, outs)
         case "split":
-            tests = split(ins, outs, delta, error)
+            tests = choose_by_split(ins, outs, delta, error)
         case str():
             raise unknown("threshold", threshold, ["bonferroni", "split"])
         case _:
-            tests = fixed(ins, outs, _check.finite("threshold", threshold))
-    each = error / len(tests)
+            tests = count_at(ins, outs, _check.finite("threshold", threshold))
+    # Bonferroni: all tests share the error.
+    test_error = error / len(tests)
     mu: float | None = None
     if method == "gdp":
-        mu, best = largest_mu(tests, each)
+        mu, best = find_largest_mu(tests, test_error)
         epsilon = epsilon_from_mu(mu, delta)
     else:
-        tpr, fpr = rates(tests, each)
+        tpr, fpr = bound_rates(tests, test_error)
         epsilons = epsilon_from_rates(tpr, fpr, delta)
         best = int(np.argmax(epsilons))
         epsilon = float(epsilons[best])
-    at, counts = float(tests.threshold[best]), (tests.in_count, tests.out_count)
-    distinct = np.unique(np.concatenate([ins, outs])).size
-    return LowerBound(epsilon, delta, confidence, method, len(tests), at, mu, *counts, distinct)
+    return LowerBound(
+        epsilon,
+        delta,
+        confidence,
+        method,
+        candidates=len(tests),
+        threshold=float(tests.threshold[best]),
+        mu=mu,
+        in_count=tests.in_count,
+        out_count=tests.out_count,
+        distinct=np.unique(np.concatenate([ins, outs])).size,
+    )
 
 
-def _checked(
+def _check_options(
     delta: float, confidence: float, method: str, methods: tuple[str, ...]
 ) -> tuple[float, float]:
-    """Return δ and the confidence, checked; raise for a method that is none."""
+    """Return δ and the confidence; raise for one out of bounds, or an unknown method."""
     delta = _check.probability("delta", delta, high_open=True)
     confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
     if method not in methods:
@@ -311,6 +353,7 @@ def _checked(
 
 
 ONE_RUN_METHODS = ("dp", "gdp")
+# Equal scores are ordered by this and the number of scores, never by their coins.
 _TIE_SEED = 20260102
 
 
@@ -318,13 +361,14 @@ def dp_p_value(epsilon: float, *, canaries: int, guesses: int, correct: int, del
     """Return the chance of at least `correct` right `guesses` under (ε, δ)-DP, from above."""
     # Steinke, Nasr, Jagielski 2023, Theorem 3.1 (as in their Algorithm 1's analysis).
     q = float(special.expit(epsilon))
-    beyond = float(stats.binom.sf(correct - 1, guesses, q))
+    tail = float(stats.binom.sf(correct - 1, guesses, q))
     if delta == 0 or correct == 0:
-        return min(beyond, 1.0)
+        return min(tail, 1.0)
+    # What δ can add: the steepest rise of the tail per guess that it makes right.
     i = np.arange(1, correct + 1)
-    gained = stats.binom.sf(correct - i - 1, guesses, q) - beyond
-    slope = max(float(np.max(gained / i)), 0.0)
-    return min(beyond + 2 * canaries * delta * slope, 1.0)
+    rise = stats.binom.sf(correct - i - 1, guesses, q) - tail
+    slope = max(float(np.max(rise / i)), 0.0)
+    return min(tail + 2 * canaries * delta * slope, 1.0)
 
 
 def gdp_rejects(mu: float, error: float, *, canaries: int, guesses: int, correct: int) -> bool:
@@ -345,7 +389,8 @@ def gdp_rejects(mu: float, error: float, *, canaries: int, guesses: int, correct
     return right + wrong > guesses / canaries
 
 
-def _guess_counts(canaries: int, guesses: int | None) -> list[int]:
+def _list_guess_counts(canaries: int, guesses: int | None) -> list[int]:
+    """Return the numbers of guesses to try: those asked for, or all, half, a quarter, … to 16."""
     if guesses is not None:
         count = _check.count("guesses", guesses)
         if not count <= canaries:
@@ -403,17 +448,28 @@ def one_run(
     require_rows("scores", scores, included=included)
     values = flat_scores("scores", scores)
     truth = _check.truth_values("included", included, shape=values.shape)
-    delta, confidence = _checked(delta, confidence, method, ONE_RUN_METHODS)
+    delta, confidence = _check_options(delta, confidence, method, ONE_RUN_METHODS)
     shuffled = np.random.default_rng(_TIE_SEED).permutation(values.size)
     order = shuffled[np.argsort(values[shuffled], kind="stable")]
-    tries = _guess_counts(values.size, guesses)
-    error = (1 - confidence) / len(tries)
-    shown = [_try(count, truth[order], error, delta, method) for count in tries]
-    best = int(np.argmax([epsilon for epsilon, _ in shown]))
-    epsilon, mu = shown[best]
-    counts, name = (int(truth.sum()), int((~truth).sum())), f"one-run {method}"
-    distinct = np.unique(values).size
-    return LowerBound(epsilon, delta, confidence, name, len(tries), None, mu, *counts, distinct)
+    guess_counts = _list_guess_counts(values.size, guesses)
+    error = (1 - confidence) / len(guess_counts)
+    bounds = [
+        _bound_from_guesses(count, truth[order], error, delta, method) for count in guess_counts
+    ]
+    best = int(np.argmax([epsilon for epsilon, _ in bounds]))
+    epsilon, mu = bounds[best]
+    return LowerBound(
+        epsilon,
+        delta,
+        confidence,
+        f"one-run {method}",
+        candidates=len(guess_counts),
+        threshold=None,
+        mu=mu,
+        in_count=int(truth.sum()),
+        out_count=int((~truth).sum()),
+        distinct=np.unique(values).size,
+    )
 
 
 def one_run_by_group(
@@ -428,8 +484,8 @@ def one_run_by_group(
     """Return a lower bound on each group's ε from its own canaries, by the group's name.
 
     Args:
-        scores: As of `one_run`, as all but the following.
-        included: The coins.
+        scores: One a canary; higher says included.
+        included: One truth value a canary: its coin. A Series has the index of scores.
         groups: One name a canary.
         delta: In [0, 1).
         confidence: Of all bounds together.
@@ -455,30 +511,38 @@ def one_run_by_group(
     values = flat_scores("scores", scores)
     truth = _check.truth_values("included", included, shape=values.shape)
     names = _check.group_names("groups", groups, size=values.size)
-    every = np.unique(names)
+    distinct_names = np.unique(names)
     confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
-    each = 1 - (1 - confidence) / max(every.size, 1)
-    own = {str(name): names == name for name in every}
-    return {
-        name: one_run(values[of], truth[of], delta=delta, confidence=each, method=method)
-        for name, of in own.items()
-    }
+    group_confidence = 1 - (1 - confidence) / max(distinct_names.size, 1)
+    bounds = {}
+    for name in distinct_names:
+        members = names == name
+        bounds[str(name)] = one_run(
+            values[members],
+            truth[members],
+            delta=delta,
+            confidence=group_confidence,
+            method=method,
+        )
+    return bounds
 
 
-def _try(
+def _bound_from_guesses(
     guesses: int, ordered: npt.NDArray[np.bool_], error: float, delta: float, method: str
 ) -> tuple[float, float | None]:
-    """Return (ε, μ or None) shown by the extreme `guesses` of the truth in order of score."""
-    canaries, low = ordered.size, guesses // 2
+    """Return (ε, μ or None) that the extreme `guesses` show, from the coins in order of score."""
+    canaries = ordered.size
+    low = guesses // 2
     high = math.ceil(guesses / 2)
+    # Low scores guess "out", high ones "in".
     correct = int((~ordered[:low]).sum() + ordered[canaries - high :].sum())
     if method == "gdp":
         counts = {"canaries": canaries, "guesses": guesses, "correct": correct}
         mu = last_true(lambda m: gdp_rejects(m, error, **counts), most=MOST, rounds=ROUNDS)
         return epsilon_from_mu(mu, delta), mu
 
-    def rejected(epsilon: float) -> bool:
+    def rejects(epsilon: float) -> bool:
         p = dp_p_value(epsilon, canaries=canaries, guesses=guesses, correct=correct, delta=delta)
         return p <= error
 
-    return last_true(rejected, most=MOST, rounds=ROUNDS), None
+    return last_true(rejects, most=MOST, rounds=ROUNDS), None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,11 +38,14 @@ from apiece.errors import DataError
 class Trend:
     """A Jonckheere–Terpstra test of no trend against a rise; `p_value` is one-sided."""
 
-    statistic: float  # pairs from two populations that rise, ties counted half
+    # The number of pairs from two populations that rise, ties counted half.
+    statistic: float
     z: float
     p_value: float
-    concordance: float  # share of such pairs that rise less share that falls; 0: no effect
-    relative_change: float  # of the mean, from the first population to the last
+    # The share of such pairs that rise less the share that falls; 0 without effect.
+    concordance: float
+    # The relative change of the mean from the first population to the last.
+    relative_change: float
 
     @property
     def stars(self) -> str:
@@ -70,28 +74,42 @@ def jonckheere_terpstra(populations: Sequence[npt.ArrayLike]) -> Trend:
     """
     if len(populations) < 2:
         raise DataError(f"populations: {len(populations)}; a trend needs at least two")
-    parts = [flat_scores(f"populations[{i}]", p) for i, p in enumerate(populations)]
+    arrays = [
+        flat_scores(f"populations[{position}]", scores)
+        for position, scores in enumerate(populations)
+    ]
     statistic = sum(
-        float(stats.mannwhitneyu(high, low, method="asymptotic").statistic)
-        for low, high in combinations(parts, 2)
+        float(stats.mannwhitneyu(later, earlier, method="asymptotic").statistic)
+        for earlier, later in combinations(arrays, 2)
     )
-    pairs = sum(low.size * high.size for low, high in combinations(parts, 2))
-    sizes = np.array([p.size for p in parts], dtype=float)
-    _, ties = np.unique(np.concatenate(parts), return_counts=True)
-    spread = math.sqrt(_variance(sizes, ties.astype(float)))
-    z = (statistic - pairs / 2) / spread if spread > 0 else 0.0
-    first, last = float(parts[0].mean()), float(parts[-1].mean())
-    change = (last - first) / abs(first) if first else math.nan
-    return Trend(statistic, z, float(special.ndtr(-z)), 2 * statistic / pairs - 1, change)
+    pairs = sum(earlier.size * later.size for earlier, later in combinations(arrays, 2))
+    sizes = np.array([array.size for array in arrays], dtype=float)
+    _, ties = np.unique(np.concatenate(arrays), return_counts=True)
+    stddev = math.sqrt(_compute_variance(sizes, ties.astype(float)))
+    z = (statistic - pairs / 2) / stddev if stddev > 0 else 0.0
+    p_value = float(special.ndtr(-z))
+    concordance = 2 * statistic / pairs - 1
+    start = float(arrays[0].mean())
+    end = float(arrays[-1].mean())
+    change = (end - start) / abs(start) if start else math.nan
+    return Trend(statistic, z, p_value, concordance, change)
 
 
-def _variance(sizes: Floats, ties: Floats) -> float:
-    """Return the variance of the statistic without a trend, corrected for ties."""
+def _compute_variance(sizes: Floats, ties: Floats) -> float:
+    """Return the variance of the statistic without a trend, corrected for ties (Lehmann 1975)."""
     n = sizes.sum()
-    cubics = [(x * (x - 1) * (2 * x + 5)).sum() for x in (n, sizes, ties)]
-    pairs, triples = (special.perm(sizes, k).sum() * special.perm(ties, k).sum() for k in (2, 3))
-    variance = (cubics[0] - cubics[1] - cubics[2]) / 72 + pairs / (8 * n * (n - 1))
-    return float(variance + (triples / (36 * n * (n - 1) * (n - 2)) if n > 2 else 0.0))
+
+    def sum_cubics(x: Any) -> Any:
+        return (x * (x - 1) * (2 * x + 5)).sum()
+
+    def multiply_permutations(k: int) -> Any:
+        return special.perm(sizes, k).sum() * special.perm(ties, k).sum()
+
+    variance = (sum_cubics(n) - sum_cubics(sizes) - sum_cubics(ties)) / 72
+    variance = variance + multiply_permutations(2) / (8 * n * (n - 1))
+    if n > 2:
+        variance = variance + multiply_permutations(3) / (36 * n * (n - 1) * (n - 2))
+    return float(variance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +140,8 @@ def student_t(first: npt.ArrayLike, second: npt.ArrayLike) -> Difference:
         >>> round(student_t([1.0, 2.0, 3.0], [2.0, 3.0, 4.0]).p_value, 3)
         0.288
     """
-    a, b = flat_scores("first", first), flat_scores("second", second)
+    a = flat_scores("first", first)
+    b = flat_scores("second", second)
     if min(a.size, b.size) < 2:
         raise DataError(f"groups: {a.size} and {b.size} scores; give at least two of each")
     test = stats.ttest_ind(a, b)
@@ -137,9 +156,11 @@ class Rise:
     """Paired scores before and after: the share of pairs that rose, with its 95 % interval."""
 
     share: float
-    lower: float  # by Clopper and Pearson
+    # The interval is Clopper and Pearson's.
+    lower: float
     upper: float
-    p_value: float  # of Wilcoxon's signed-rank test of no change against a rise, one-sided
+    # The p-value of Wilcoxon's signed-rank test of no change against a rise, one-sided.
+    p_value: float
     median_change: float
     pairs: int
 
@@ -160,15 +181,24 @@ def share_that_rises(before: npt.ArrayLike, after: npt.ArrayLike) -> Rise:
         >>> round(rise.share, 3), rise.pairs
         (0.667, 3)
     """
-    a, b = flat_scores("before", before), flat_scores("after", after)
+    a = flat_scores("before", before)
+    b = flat_scores("after", after)
     if a.size != b.size:
         raise DataError(f"before, after: {a.size} and {b.size} scores; give pairs")
-    risen = int((b > a).sum())
-    interval = stats.binomtest(risen, a.size).proportion_ci(0.95)
-    same = bool((a == b).all())
-    p_value = 1.0 if same else float(stats.wilcoxon(b, a, alternative="greater").pvalue)
-    ends = float(interval.low), float(interval.high)
-    return Rise(risen / a.size, *ends, p_value, float(np.median(b - a)), a.size)
+    rises = int((b > a).sum())
+    interval = stats.binomtest(rises, a.size).proportion_ci(0.95)
+    # Wilcoxon's test has no answer where nothing changes.
+    p_value = 1.0
+    if not (a == b).all():
+        p_value = float(stats.wilcoxon(b, a, alternative="greater").pvalue)
+    return Rise(
+        rises / a.size,
+        float(interval.low),
+        float(interval.high),
+        p_value,
+        float(np.median(b - a)),
+        a.size,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +213,8 @@ class GroupScores:
     @classmethod
     def of(cls, scores: Floats) -> GroupScores:
         """Return the summary of (n,) scores."""
-        median, high = np.quantile(scores, [0.5, 0.95])
-        return cls(float(scores.mean()), float(median), float(high), scores.size)
+        median, quantile_95 = np.quantile(scores, [0.5, 0.95])
+        return cls(float(scores.mean()), float(median), float(quantile_95), scores.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,19 +226,20 @@ class GroupDifference:
 
     def to_dict(self) -> Json:
         """Return the difference as JSON types."""
-        return {"groups": list(self.groups), **({} if self.test is None else asdict(self.test))}
+        test = {} if self.test is None else asdict(self.test)
+        return {"groups": list(self.groups), **test}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Findings:
-    """The findings of one audit; what it did not look at is None or empty.
+    """The findings of one audit; a field that it did not look at is None or empty.
 
     Attributes:
         audit: What was audited, in words.
         attack: The membership test.
         unit: "person" where its units are persons with any number of rows; None for records.
-        strategy: That of the plan, where the audit made one.
-        steps: Those of that plan.
+        strategy: The strategy of the plan, where the audit made one.
+        steps: The steps of that plan.
         models: How many models were trained for it.
         records: How many records or persons it looked at.
         rocs: How well members are told from others, by group.
@@ -251,25 +282,30 @@ class Findings:
 
     def to_dict(self) -> Json:
         """Return the findings as JSON types, without what was not looked at."""
-        by_group: Json | None = None
+        bounds_by_group: Json | None = None
         if self.bounds_by_group is not None:
-            groups = self.bounds_by_group.items()
-            by_group = {name: [bound.to_dict() for bound in own] for name, own in groups}
+            bounds_by_group = {}
+            for name, bounds in self.bounds_by_group.items():
+                bounds_by_group[name] = [bound.to_dict() for bound in bounds]
+        rocs = {name: curve.summary() for name, curve in self.rocs.items()}
+        scores = {name: asdict(group) for name, group in self.privacy_score.items()}
         names = ("audit", "strategy", "steps", "attack", "unit", "models", "records")
-        parts: Json = {name: getattr(self, name) for name in names} | {
-            "roc": {name: curve.summary() for name, curve in self.rocs.items()} or None,
+        parts: Json = {name: getattr(self, name) for name in names}
+        parts |= {
+            "roc": rocs or None,
             "without_roc": dict(self.without_roc) or None,
             "lower_bounds": [bound.to_dict() for bound in self.bounds] or None,
-            "lower_bounds_by_group": by_group,
-            "privacy_score": {n: asdict(own) for n, own in self.privacy_score.items()} or None,
-            "differences": [each.to_dict() for each in self.differences] or None,
+            "lower_bounds_by_group": bounds_by_group,
+            "privacy_score": scores or None,
+            "differences": [difference.to_dict() for difference in self.differences] or None,
             "canaries": self.canaries,
-            "watched": [each.to_dict() for each in self.watched] or None,
+            "watched": [watched.to_dict() for watched in self.watched] or None,
         }
         return {name: value for name, value in parts.items() if value is not None}
 
 
-LEAST_MODELS = 6  # so that the others of each model hold two with and two without each record
+# With so many models, the others of each model hold two with and two without each record.
+LEAST_MODELS = 6
 
 
 def shadow_findings(shadows: ShadowScores, *, variant: str = "online") -> Findings:
@@ -277,15 +313,19 @@ def shadow_findings(shadows: ShadowScores, *, variant: str = "online") -> Findin
     check_half_full(shadows.included, shadows.groups)
     scores = lira_each(shadows, variant=variant)
     rocs = roc_by_group(scores, shadows.included, shadows.groups)
+    # A record's mean score over the models that were trained on it.
     inside = shadows.included.sum(axis=0)
-    likelihood = np.where(shadows.included, scores, 0.0).sum(axis=0) / np.maximum(inside, 1)
+    member_scores = np.where(shadows.included, scores, 0.0).sum(axis=0)
+    likelihood = member_scores / np.maximum(inside, 1)
     names = [str(name) for name in np.unique(shadows.groups)]
-
-    def test(first: Floats, second: Floats) -> Difference | None:
-        return student_t(first, second) if min(first.size, second.size) > 1 else None
-
-    of = {name: shadows.groups.astype(str) == name for name in names}
-    private = privacy_scores(shadows).score
+    members = {name: shadows.groups.astype(str) == name for name in names}
+    differences = []
+    for name, other_name in combinations(names, 2):
+        group = likelihood[members[name]]
+        other_group = likelihood[members[other_name]]
+        test = student_t(group, other_group) if min(group.size, other_group.size) > 1 else None
+        differences.append(GroupDifference((name, other_name), test))
+    record_scores = privacy_scores(shadows).score
     return Findings(
         audit="shadow models",
         attack=f"LiRA, {variant}, per-example variance",
@@ -293,17 +333,14 @@ def shadow_findings(shadows: ShadowScores, *, variant: str = "online") -> Findin
         records=len(shadows),
         rocs=rocs,
         without_roc=groups_without_roc(shadows.included, shadows.groups),
-        privacy_score={name: GroupScores.of(private[of[name]]) for name in names},
-        differences=tuple(
-            GroupDifference((a, b), test(likelihood[of[a]], likelihood[of[b]]))
-            for a, b in combinations(names, 2)
-        ),
+        privacy_score={name: GroupScores.of(record_scores[members[name]]) for name in names},
+        differences=tuple(differences),
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ModelScores:
-    """What a model says of those that it was trained on, or of others; data about people."""
+    """A model's scores of the units that it was trained on, or of others; data about people."""
 
     scores: Floats
     groups: AnyArray | None = None
@@ -317,17 +354,17 @@ class ModelScores:
         groups: npt.ArrayLike | None = None,
         people: npt.ArrayLike | None = None,
     ) -> ModelScores:
-        """Return the side of confidences φ: the loss of each record, or the mean of a person's."""
+        """Return the scores of confidences φ: minus a record's loss, or a person's mean of it."""
         require_rows("confidences", confidences, groups=groups, people=people)
         scores = loss_scores(np.asarray(confidences, dtype=np.float64).ravel())
         names = None if groups is None else _check.group_names("groups", groups, size=scores.size)
         if people is None:
             return cls(scores, names)
         units = Units.of(people)
-        own = None if names is None else units.once(names, "groups")
+        unit_groups = None if names is None else units.once(names, "groups")
         # To first order a step along a person's clipped sum changes the sum of their rows' losses
         # most; the mean says the same, and does not grow with how many rows somebody has.
-        return cls(units.mean(scores), own, units.ids)
+        return cls(units.mean(scores), unit_groups, units.ids)
 
 
 def audit_scores(
@@ -338,46 +375,49 @@ def audit_scores(
     confidence: float = 0.95,
     generator: np.random.Generator,
 ) -> Findings:
-    """Return what one model's confidences give away about who was in its training set."""
+    """Return the findings on one model's confidences: who was in its training set."""
     # The bounds draw m = min(members, others) canaries, with a Binomial(m, ½) number from the
     # members, so that among exchangeable records each is in by a fair coin, as the one-run theorem
     # asks. A train/test split that was not drawn at random makes the bounds meaningless.
-    one, other = members.people, others.people
-    if (one is None) != (other is None):
+    if (members.people is None) != (others.people is None):
         raise DataError("people: of members or of others only; give whose the rows of both are")
-    if one is not None and other is not None and (both := np.intersect1d(one, other).size):
-        raise DataError(
-            f"people: {both} persons are among members and others; a person is in or out with all "
-            "of their rows"
-        )
-    sizes = members.scores.size, others.scores.size
+    if members.people is not None and others.people is not None:
+        shared = np.intersect1d(members.people, others.people).size
+        if shared:
+            raise DataError(
+                f"people: {shared} persons are among members and others; a person is in or out "
+                "with all of their rows"
+            )
+    member_count = members.scores.size
+    other_count = others.scores.size
     scores = np.concatenate([members.scores, others.scores])
-    truth = np.repeat([True, False], sizes)
+    truth = np.repeat([True, False], (member_count, other_count))
     rocs = {WHOLE: roc(scores, truth)}
     without_roc: dict[str, str] = {}
     if members.groups is not None and others.groups is not None:
         groups = np.concatenate([members.groups, others.groups])
         rocs = roc_by_group(scores, truth, groups)
         without_roc = groups_without_roc(truth, groups)
-    elif members.groups is not None:  # each group against all others
+    elif members.groups is not None:
+        # Others without groups: each group of members against all of them.
         for name in np.unique(members.groups).tolist():
-            compared = np.append(members.groups == name, np.ones(sizes[1], dtype=bool))
+            compared = np.append(members.groups == name, np.ones(other_count, dtype=bool))
             rocs[group_label(name)] = roc(scores[compared], truth[compared])
-    size = min(sizes)
-    count = int(generator.binomial(size, 0.5))
-    drawn = generator.choice(sizes[0], count, replace=False)
-    spared = generator.choice(sizes[1], size - count, replace=False)
-    chosen = np.concatenate([drawn, sizes[0] + spared])
+    canaries = min(member_count, other_count)
+    canaries_in = int(generator.binomial(canaries, 0.5))
+    drawn_members = generator.choice(member_count, canaries_in, replace=False)
+    drawn_others = generator.choice(other_count, canaries - canaries_in, replace=False)
+    drawn = np.concatenate([drawn_members, member_count + drawn_others])
     bounds = tuple(
-        one_run(scores[chosen], truth[chosen], delta=delta, confidence=confidence, method=method)
+        one_run(scores[drawn], truth[drawn], delta=delta, confidence=confidence, method=method)
         for method in ("dp", "gdp")
     )
     return Findings(
         audit="torch model",
         attack="loss threshold",
-        unit=None if one is None else "person",
+        unit=None if members.people is None else "person",
         rocs=rocs,
         without_roc=without_roc,
         bounds=bounds,
-        canaries=size,
+        canaries=canaries,
     )

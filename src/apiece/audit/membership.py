@@ -22,6 +22,7 @@ from apiece.errors import DataError, InputError, unknown
 
 VARIANTS = ("online", "offline")
 VARIANCES = ("per-example", "pooled")
+# Added to a standard deviation, so that equal confidences divide by no 0.
 _LEAST_STD = 1e-16
 
 
@@ -41,40 +42,48 @@ def world(confidences: Floats, member: Mask | Floats) -> World:
     count = weight.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = (weight * values).sum(axis=0) / count
-        std = np.sqrt((weight * (values - mean) ** 2).sum(axis=0) / count)
+        squares = weight * (values - mean) ** 2
+        std = np.sqrt(squares.sum(axis=0) / count)
     return World(mean, std, np.broadcast_to(count, mean.shape))
 
 
-def _pooled(part: World) -> World:
-    """Return the world with one standard deviation for all records: that of the residuals."""
-    variance = (part.count * part.std**2).sum(axis=0) / part.count.sum(axis=0)
-    return World(part.mean, np.broadcast_to(np.sqrt(variance), part.std.shape), part.count)
+def _pool_variance(moments: World) -> World:
+    """Return a world with one standard deviation for all records: that of the residuals."""
+    squares = moments.count * moments.std**2
+    variance = squares.sum(axis=0) / moments.count.sum(axis=0)
+    std = np.broadcast_to(np.sqrt(variance), moments.std.shape)
+    return World(moments.mean, std, moments.count)
 
 
-def _log_density(x: Floats, part: World) -> Floats:
-    std = part.std + _LEAST_STD
-    return -(((x - part.mean) / std) ** 2) / 2 - np.log(std)
+def _log_density(x: Floats, moments: World) -> Floats:
+    """Return the logarithm of a normal's density at x, but for the constant."""
+    std = moments.std + _LEAST_STD
+    standardized = (x - moments.mean) / std
+    return -(standardized**2) / 2 - np.log(std)
 
 
-def _score(x: Floats, inside: World, outside: World, variant: str) -> Floats:
+def _score_records(x: Floats, inside: World, outside: World, variant: str) -> Floats:
     """Return one score a record from confidences (…, n, A), averaged over augmentations."""
     if variant == "online":
-        ratio = _log_density(x, inside) - _log_density(x, outside)
+        log_ratio = _log_density(x, inside) - _log_density(x, outside)
     else:
-        ratio = -special.log_ndtr(-(x - outside.mean) / (outside.std + _LEAST_STD))
-    return np.asarray(ratio.mean(axis=-1))
+        standardized = -(x - outside.mean) / (outside.std + _LEAST_STD)
+        log_ratio = -special.log_ndtr(standardized)
+    return np.asarray(log_ratio.mean(axis=-1))
 
 
-def _options(shadows: ShadowScores, variant: str, variance: str, spare: int) -> None:
+def _check_options(shadows: ShadowScores, variant: str, variance: str, spare: int) -> None:
+    """Check the options of LiRA; spare: how many models of a world may be left out."""
     if variance not in VARIANCES:
         raise unknown("variance", variance, VARIANCES)
     if not np.isfinite(shadows.confidences).all():
         raise DataError("confidences: some are infinite; LiRA fits normals, clip them first")
-    least = (2 if variance == "per-example" else 1) + spare
-    _require_models(shadows, variant, least, f"{variant} LiRA with {variance} variance")
+    # A standard deviation of one record takes two models.
+    minimum = (2 if variance == "per-example" else 1) + spare
+    _require_models(shadows, variant, minimum, f"{variant} LiRA with {variance} variance")
 
 
-def _require_models(shadows: ShadowScores, variant: str, least: int, needed_by: str) -> None:
+def _require_models(shadows: ShadowScores, variant: str, minimum: int, user: str) -> None:
     """Raise `InputError` where a record has fewer models of a world than the variant needs."""
     if variant not in VARIANTS:
         raise unknown("variant", variant, VARIANTS)
@@ -83,11 +92,11 @@ def _require_models(shadows: ShadowScores, variant: str, least: int, needed_by: 
     if variant == "online":
         counts["with"] = inside
     for name, count in counts.items():
-        if not count.min() >= least:
-            at = int(np.argmin(count))
+        if not count.min() >= minimum:
+            record = int(np.argmin(count))
             raise InputError(
-                f"shadow models: {int(count[at])} {name} record {shadows.ids[at]!s}; {needed_by} "
-                f"needs at least {least}: train more, or balance"
+                f"shadow models: {int(count[record])} {name} record {shadows.ids[record]!s}; "
+                f"{user} needs at least {minimum}: train more, or balance"
             )
 
 
@@ -128,7 +137,7 @@ def lira(
         >>> lira([3.0, 0.0], shadows)[0] > 0 > lira([3.0, 0.0], shadows)[1]
         np.True_
     """
-    _options(shadows, variant, variance, spare=0)
+    _check_options(shadows, variant, variance, spare=0)
     require_ids("shadows.ids", shadows.ids, target=target)
     x = np.asarray(target, dtype=np.float64)
     if x.shape != shadows.confidences.shape[1:] or not np.isfinite(x).all():
@@ -139,17 +148,20 @@ def lira(
     inside = world(shadows.confidences, shadows.included)
     outside = world(shadows.confidences, ~shadows.included)
     if variance == "pooled":
-        inside, outside = _pooled(inside), _pooled(outside)
-    return _score(x.reshape(len(shadows), -1), inside, outside, variant)
+        inside = _pool_variance(inside)
+        outside = _pool_variance(outside)
+    return _score_records(x.reshape(len(shadows), -1), inside, outside, variant)
 
 
 def lira_each(shadows: ShadowScores, *, variant: str = "online") -> Floats:
     """Return (K, n): `lira` of every model in turn, with the K − 1 others as its shadows."""
-    _options(shadows, variant, "per-example", spare=1)
-    every = np.arange(shadows.models)
-    rest = (shadows.of(every != k, slice(None)) for k in every)
-    pairs = zip(shadows.confidences, rest, strict=True)
-    return np.stack([lira(one, others, variant=variant) for one, others in pairs])
+    _check_options(shadows, variant, "per-example", spare=1)
+    models = np.arange(shadows.models)
+    scores = []
+    for model, confidences in enumerate(shadows.confidences):
+        other_models = shadows.of(models != model, slice(None))
+        scores.append(lira(confidences, other_models, variant=variant))
+    return np.stack(scores)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -196,29 +208,30 @@ def privacy_scores(
         >>> privacy_scores(shadows).score.tolist()
         [2.0, 2.0]
     """
-    _options(shadows, "online", "per-example", spare=0)
+    _check_options(shadows, "online", "per-example", spare=0)
+    # The score depends on differences alone; around 0 they lose no digits.
     centred = shadows.confidences - shadows.confidences.mean(axis=0)
 
-    def scores(counts: Floats) -> Floats:
+    def score_records(counts: Floats) -> Floats:
         """Return the scores when model k counts counts[k] times."""
-        inside, outside = (
-            world(centred, counts[:, None] * member)
-            for member in (shadows.included, ~shadows.included)
-        )
+        inside = world(centred, counts[:, None] * shadows.included)
+        outside = world(centred, counts[:, None] * ~shadows.included)
         gap = np.abs(inside.mean - outside.mean)
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = np.where(gap == 0, 0.0, gap / (inside.std + outside.std))
         return np.asarray(ratio.mean(axis=-1))
 
-    lower = upper = None
+    lower = None
+    upper = None
     if resamples:
         generator = np.random.default_rng(_check.count("seed", seed, least=0))
         share = _check.probability("confidence", confidence, low_open=True, high_open=True)
-        even = np.full(shadows.models, 1 / shadows.models)
-        drawn = generator.multinomial(shadows.models, even, size=resamples).astype(float)
-        resampled = np.stack(list(map(scores, drawn)))
+        chances = np.full(shadows.models, 1 / shadows.models)
+        counts = generator.multinomial(shadows.models, chances, size=resamples).astype(float)
+        resampled = np.stack([score_records(row) for row in counts])
+        # NaN where a resample holds no model of one world.
         lower, upper = np.nanquantile(resampled, [(1 - share) / 2, (1 + share) / 2], axis=0)
-    score = scores(np.ones(shadows.models))
+    score = score_records(np.ones(shadows.models))
     return PrivacyScores(shadows.ids, shadows.groups, score, lower, upper)
 
 
@@ -258,7 +271,7 @@ def rmia(
         target: (n,), confidences φ of the target model.
         shadows: Confidences of K reference models in the same records.
         population_target: (m,), confidences φ of the target model in the population.
-        population_shadows: (K, m), the same of the reference models.
+        population_shadows: (K, m), confidences φ of the reference models in the population.
         gamma: Positive.
         variant: "online": p(x) from models with and without x, half each; "offline": from models
             without x only, corrected.
@@ -284,12 +297,13 @@ def rmia(
     _require_models(shadows, variant, 1, f"{variant} RMIA")
     weight = _check.probability("offline_weight", offline_weight)
     require_ids("shadows.ids", shadows.ids, target=target)
-    if (own := index_of(population_target)) is not None:
+    index = index_of(population_target)
+    if index is not None:
         name = "population_target.index"
-        require_ids(name, own, axis=1, population_shadows=population_shadows)
-    x, z, z_shadows = (
-        np.asarray(a, dtype=np.float64) for a in (target, population_target, population_shadows)
-    )
+        require_ids(name, index, axis=1, population_shadows=population_shadows)
+    x = np.asarray(target, dtype=np.float64)
+    z = np.asarray(population_target, dtype=np.float64)
+    z_shadows = np.asarray(population_shadows, dtype=np.float64)
     if shadows.confidences.ndim != 2 or x.shape != (len(shadows),):
         raise DataError(f"target: shape {x.shape} for {len(shadows)} records, one φ each")
     if z.ndim != 1 or z.size == 0 or z_shadows.shape != (shadows.models, z.size):
@@ -306,13 +320,16 @@ def rmia(
         z_reference = special.expit(z_shadows).mean(axis=0)
     else:
         reference = ((1 + weight) * without + (1 - weight)) / 2
-        z_reference = ((1 + weight) * special.expit(z_shadows).mean(axis=0) + (1 - weight)) / 2
+        z_mean = special.expit(z_shadows).mean(axis=0)
+        z_reference = ((1 + weight) * z_mean + (1 - weight)) / 2
+    # No division by 0 where all reference models give the true class no chance.
     tiny = np.finfo(float).tiny
     ratio = special.expit(x) / np.maximum(reference, tiny)
     z_ratio = np.sort(special.expit(z) / np.maximum(z_reference, tiny))
     return np.searchsorted(z_ratio, ratio / gamma, side="right") / z.size
 
 
+# False-positive rates at which a ROC is summarized.
 FPRS = (1e-3, 1e-2, 1e-1)
 
 
@@ -320,7 +337,8 @@ FPRS = (1e-3, 1e-2, 1e-1)
 class Roc:
     """The curve from (0, 0) to (1, 1), a point a distinct score: ties are worth half the area."""
 
-    fpr: Floats  # increasing
+    # False-positive rates, increasing, and the true-positive rate at each.
+    fpr: Floats
     tpr: Floats
     members: int
     others: int
@@ -341,9 +359,15 @@ class Roc:
 
     def summary(self) -> dict[str, float | int]:
         """Return the figures by name; a TPR at an FPR below 1/others is that at FPR 0."""
-        at = {f"tpr_at_fpr_{fpr:g}": self.tpr_at(fpr) for fpr in FPRS}
-        area = {"auc": self.auc, "balanced_accuracy": self.balanced_accuracy}
-        return {**area, **at, "members": self.members, "others": self.others}
+        summary: dict[str, float | int] = {
+            "auc": self.auc,
+            "balanced_accuracy": self.balanced_accuracy,
+        }
+        for fpr in FPRS:
+            summary[f"tpr_at_fpr_{fpr:g}"] = self.tpr_at(fpr)
+        summary["members"] = self.members
+        summary["others"] = self.others
+        return summary
 
 
 def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:
@@ -353,22 +377,25 @@ def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:
     truth = _check.truth_values("member", member).ravel()
     if truth.shape != values.shape:
         raise DataError(f"member: {truth.size} entries for {values.size} scores")
-    members, others = int(truth.sum()), int((~truth).sum())
-    if not (members and others):
-        raise DataError(f"member: {members} members and {others} others; a ROC needs both")
+    members = int(truth.sum())
+    non_members = int((~truth).sum())
+    if not (members and non_members):
+        raise DataError(f"member: {members} members and {non_members} others; a ROC needs both")
     order = np.argsort(-values, kind="stable")
     ordered = values[order]
-    last = np.r_[ordered[1:] != ordered[:-1], True]
-    tp = np.cumsum(truth[order])[last]
-    fp = np.cumsum(~truth[order])[last]
-    return Roc(np.r_[0, fp / others], np.r_[0, tp / members], members, others)
+    # Equal scores are one point: a threshold passes them all or none.
+    is_last = np.r_[ordered[1:] != ordered[:-1], True]
+    tp = np.cumsum(truth[order])[is_last]
+    fp = np.cumsum(~truth[order])[is_last]
+    return Roc(np.r_[0, fp / non_members], np.r_[0, tp / members], members, non_members)
 
 
-WHOLE = "all"  # the name of all records together
+# The name of all records together.
+WHOLE = "all"
 
 
 def group_label(name: object) -> str:
-    """Name of a group beside `WHOLE`, from which one that is called "all" is kept apart."""
+    """Return a group's name beside `WHOLE`: a group that is called "all" is written otherwise."""
     return f'group "{name}"' if str(name) == WHOLE else str(name)
 
 
@@ -386,8 +413,8 @@ def roc_by_group(
         groups: (n,), for all models.
 
     Raises:
-        DataError: As `roc`, for another number of groups, for a group that is missing, and for a
-            Series with another index.
+        DataError: For NaN, no scores, no members or none but members, another shape, another number
+            of groups, a group that is missing, and a Series with another index.
 
     Example:
         >>> import numpy as np
@@ -411,7 +438,7 @@ def roc_by_group(
 
 
 def groups_without_roc(member: Mask, groups: AnyArray) -> dict[str, str]:
-    """Why a group has no ROC, by its name: it has members alone, or others alone."""
+    """Return why groups have no ROC, by name: they have members alone, or others alone."""
     reasons = {}
     for name in np.unique(groups):
         members = member[..., groups == name]

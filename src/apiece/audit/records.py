@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from apiece.datasets.tables import Dialect
 
+# The comment in a file of arrays, by which it is known.
 _MARK = b"apiece arrays"
 _ARRAYS = Kind("a file of scores", (".npz",), _MARK)
 
@@ -73,7 +74,7 @@ class ShadowScores:
             raise DataError(f"confidences: shape {confidences.shape} for included of shape {shape}")
         missing = np.isnan(confidences)
         if missing.any():
-            model, record = (int(places[0]) for places in np.nonzero(missing)[:2])
+            model, record = np.argwhere(missing)[0, :2].tolist()
             raise DataError(
                 f"confidences[{model}, {record}] = nan: {int(missing.sum())} entries are NaN; find "
                 "the model that diverged"
@@ -103,15 +104,15 @@ class ShadowScores:
         return self.of(slice(None), positions(self.ids, np.asarray(ids)))
 
     def of(self, models: AnyArray | slice, records: AnyArray | slice) -> ShadowScores:
-        """Return what some models say of some records.
+        """Return the confidences of some models in some records.
 
         Args:
-            models: Places, truth values or a slice.
-            records: Likewise.
+            models: Positions, truth values or a slice.
+            records: Positions, truth values or a slice.
         """
-        included, phi = self.included[models], self.confidences[models]
-        columns = self.ids[records], self.groups[records]
-        return ShadowScores(*columns, included[:, records], phi[:, records])
+        included = self.included[models][:, records]
+        confidences = self.confidences[models][:, records]
+        return ShadowScores(self.ids[records], self.groups[records], included, confidences)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to one `.npz` file, complete or not at all.
@@ -134,36 +135,41 @@ class ShadowScores:
         Raises:
             DataError: For another file.
         """
-        arrays, names = read_arrays(Path(path)), [field.name for field in fields(cls)]
+        arrays = read_arrays(Path(path))
+        names = [field.name for field in fields(cls)]
         if missing := sorted(set(names) - set(arrays)):
             raise DataError(f"{path}: no {', '.join(missing)} in it; give a scores file")
-        ids, groups, included, confidences = (arrays[name] for name in names)
-        return cls(ids, groups, included, confidences)
+        return cls(**{name: arrays[name] for name in names})
 
 
 def positions(known: AnyArray, wanted: AnyArray) -> Integers:
-    """Return where each of `wanted` stands in `known`; raise `DataError` for one that does not."""
-    where = find_positions(known, _check.ids("ids", wanted))
-    wrong = np.flatnonzero(where < 0)
-    if wrong.size:
+    """Return the position in `known` of each wanted id; raise `DataError` for one not in it."""
+    found = find_positions(known, _check.ids("ids", wanted))
+    unknown = np.flatnonzero(found < 0)
+    if unknown.size:
         raise DataError(
-            f"ids: {wanted[wrong[0]]!s} is not among the {known.size} records "
-            f"({wrong.size} of {wanted.size} ids do not match)"
+            f"ids: {wanted[unknown[0]]!s} is not among the {known.size} records "
+            f"({unknown.size} of {wanted.size} ids do not match)"
         )
-    return where
+    return found
 
 
 def join(name: str, known: AnyArray, wanted_name: str, wanted: AnyArray) -> Integers:
-    """Return where each of the ids `wanted` stands in `known`, if the two are the same ids."""
-    first, second = _check.record_ids(name, known), _check.record_ids(wanted_name, wanted)
-    pairs = ((name, first), (wanted_name, second))
-    for (here, own), (there, other) in (pairs, pairs[::-1]):
-        if (lone := np.setdiff1d(own, other)).size:
-            raise DataError(
-                f"ids do not match: {lone[0]!s} is in {here} and not in {there} ({lone.size} such "
-                "ids); give both files of the same records"
-            )
-    return positions(first, second)
+    """Return the position in `known` of each wanted id, if the two hold the same ids."""
+    known_ids = _check.record_ids(name, known)
+    wanted_ids = _check.record_ids(wanted_name, wanted)
+    _refuse_extra_ids(name, known_ids, wanted_name, wanted_ids)
+    _refuse_extra_ids(wanted_name, wanted_ids, name, known_ids)
+    return positions(known_ids, wanted_ids)
+
+
+def _refuse_extra_ids(name: str, ids: AnyArray, other_name: str, other_ids: AnyArray) -> None:
+    extra = np.setdiff1d(ids, other_ids)
+    if extra.size:
+        raise DataError(
+            f"ids do not match: {extra[0]!s} is in {name} and not in {other_name} ({extra.size} "
+            "such ids); give both files of the same records"
+        )
 
 
 def read_canaries(
@@ -177,25 +183,36 @@ def read_canaries(
     person: str | None,
     dialect: Dialect,
 ) -> tuple[Floats, Mask, AnyArray | None]:
-    """Return scores, coins and maybe groups, one a canary; with `person` one a person."""
-    # With `coins`, the two files are joined by id, whatever the order of their rows.
+    """Return scores, coins and maybe groups, one a canary, or a person where `person` is given.
+
+    With `coins`, a second file, the two are joined by id, whatever the order of their rows.
+    """
     from apiece.budgets import Units
     from apiece.budgets.units import read_ids, read_persons
     from apiece.datasets import read_table
     from apiece.datasets.cells import parse_numbers, read_texts, select_column
     from apiece.datasets.tables import PLAIN, is_parquet
 
+    # A dialect is of CSV; where just one of the files is Parquet, it is read without.
     mixed = coins is not None and is_parquet(coins) != is_parquet(canaries)
 
-    def read(path: Path, names: list[str]) -> pd.DataFrame:
+    def read_columns(path: Path, names: list[str]) -> pd.DataFrame:
         table = read_table(path, PLAIN if mixed and is_parquet(path) else dialect)
         for name in names:
             select_column(table, name, f"{path.name}:")
         return table[list(dict.fromkeys(names))]
 
-    decided = [included, *([group] if group else [])]
+    # The columns that are in the file of coins, where there is one.
+    coin_columns = [included]
+    if group:
+        coin_columns.append(group)
     key = id_column if person is None and coins is not None else person
-    table = read(canaries, [score, *(decided if coins is None else []), *([key] if key else [])])
+    names = [score]
+    if coins is None:
+        names += coin_columns
+    if key:
+        names.append(key)
+    table = read_columns(canaries, names)
     cells = read_texts(table[score])
     scores = parse_numbers(cells, dialect.decimal)
     bad = np.flatnonzero(np.isnan(scores))
@@ -204,28 +221,29 @@ def read_canaries(
             f"column {score!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a number "
             f"({bad.size} such rows); give every canary a score"
         )
-    values = [read_texts(table[name]).astype(str) for name in decided] if coins is None else []
+    columns: dict[str, AnyArray] = {}
+    if coins is None:
+        columns = {name: read_texts(table[name]).astype(str) for name in coin_columns}
     ids: AnyArray = np.zeros(0)
     if key is not None:
         ids = (read_ids if person is None else read_persons)(table, key).astype(str)
     if person is not None:
         units = Units.of(ids)
-        ids, scores = units.ids, units.mean(scores)
-        values = [
-            units.once(own, f"column {name!r}") for name, own in zip(decided, values, strict=False)
-        ]
+        ids = units.ids
+        scores = units.mean(scores)
+        columns = {name: units.once(column, f"column {name!r}") for name, column in columns.items()}
     if coins is not None and key is not None:
-        other = read(coins, [key, *decided])
-        order = join(str(coins), read_ids(other, key).astype(str), str(canaries), ids)
-        values = [read_texts(other[name]).astype(str)[order] for name in decided]
-    words = np.char.lower(values[0])
+        coin_table = read_columns(coins, [key, *coin_columns])
+        order = join(str(coins), read_ids(coin_table, key).astype(str), str(canaries), ids)
+        columns = {name: read_texts(coin_table[name]).astype(str)[order] for name in coin_columns}
+    words = np.char.lower(columns[included])
     if not np.isin(words, ["0", "1", "true", "false"]).all():
         raise DataError(f"column {included!r}: give 0 or 1, true or false")
-    return scores, np.isin(words, ["1", "true"]), values[1] if group else None
+    return scores, np.isin(words, ["1", "true"]), columns[group] if group else None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> None:
-    """Write arrays to a `.npz` file, whole or not at all; a comment in it says that it is one."""
+    """Write arrays to a `.npz` file with a comment by which it is known; complete or not at all."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     with zipfile.ZipFile(buffer, "a") as archive:
@@ -241,7 +259,7 @@ def read_arrays(path: Path) -> dict[str, AnyArray]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); give a .npz file") from None
     except (ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile):
-        # numpy's own text says how to load what is not safe to load
+        # Not numpy's message: it says how to load what is not safe to load.
         raise DataError(
             f"{path}: not a .npz file of arrays, or damaged; give one of numpy.savez"
         ) from None

@@ -38,7 +38,9 @@ from apiece.plan import Plan
 from apiece.training.stacked import StackedMlp, StackedModel
 
 Arrays = dict[str, AnyArray]
+# Trains a block, by its number.
 Work = Callable[[int], Arrays]
+# Has blocks trained, and yields each with its number as it is done.
 Mapper = Callable[[Work, Iterable[int]], Iterable[tuple[int, Arrays]]]
 
 
@@ -75,19 +77,22 @@ class Pool:
         ids = _check.record_ids("ids", self.ids)
         require_ids("ids", self.ids, groups=self.groups)
         object.__setattr__(self, "groups", np.asarray(self.groups))
-        counts = ids.size, self.inputs.shape[0], self.targets.shape[0], self.groups.size
-        persons = ids.size if self.people is None else len(self.people)
+        inputs = self.inputs.shape[0]
+        targets = self.targets.shape[0]
+        groups = self.groups.size
+        units = ids.size if self.people is None else len(self.people)
         rows = ids.size if self.people is None else self.people.rows.size
-        if counts != (persons, rows, rows, persons):
+        if (ids.size, inputs, targets, groups) != (units, rows, rows, units):
             raise DataError(
-                f"pool: {counts[0]} ids, {counts[1]} inputs, {counts[2]} targets, {counts[3]} "
+                f"pool: {ids.size} ids, {inputs} inputs, {targets} targets, {groups} "
                 "groups; give one of each a record, or ids and groups a person and the rest a row"
             )
-        bad = ~torch.isfinite(self.inputs.reshape(rows, -1)).all(dim=1)
+        finite_rows = torch.isfinite(self.inputs.reshape(rows, -1)).all(dim=1)
+        bad = ~finite_rows
         if bool(bad.any()):
-            first = int(torch.nonzero(bad)[0, 0])
-            whose = f"record {ids[first]!s}" if self.people is None else f"row {first}"
-            raise DataError(f"inputs of {whose}: not finite; mend or leave it out")
+            row = int(torch.nonzero(bad)[0, 0])
+            label = f"record {ids[row]!s}" if self.people is None else f"row {row}"
+            raise DataError(f"inputs of {label}: not finite; mend or leave it out")
         object.__setattr__(self, "ids", ids)
 
     def __len__(self) -> int:
@@ -96,7 +101,7 @@ class Pool:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ShadowJob:
-    """All that decides K shadow models.
+    """The data, plan, model, split and seed that together decide K shadow models.
 
     Attributes:
         pool: The n records.
@@ -149,11 +154,11 @@ class ShadowJob:
                 "pool.people: the plan is for persons (plan.unit); say whose each row is, or rows "
                 "would be audited in their place"
             )
+        lowest = int(self.budget_groups.min())
         highest = int(self.budget_groups.max())
-        if not 0 <= int(self.budget_groups.min()) <= highest < len(self.plan.budget_groups):
-            raise InputError(
-                f"groups: position {highest} in a plan of {len(self.plan.budget_groups)} groups"
-            )
+        groups = len(self.plan.budget_groups)
+        if not 0 <= lowest <= highest < groups:
+            raise InputError(f"groups: position {highest} in a plan of {groups} groups")
 
     @property
     def budget_groups(self) -> Integers:
@@ -163,7 +168,9 @@ class ShadowJob:
     @property
     def blocks(self) -> int:
         """How many blocks."""
-        return -(-int(self.included.shape[0]) // self.block)
+        models = int(self.included.shape[0])
+        # Rounded up: the last block may be smaller.
+        return -(-models // self.block)
 
     def rows(self, block: int) -> slice:
         """Return the models of a block.
@@ -175,17 +182,26 @@ class ShadowJob:
 
     def digest(self) -> str:
         """Return a SHA-256 of everything that decides the result."""
-        state, people = hashlib.sha256(), self.pool.people
-        public = {"plan": self.plan.hash(), "recipe": asdict(self.recipe), "seed": self.seed}
-        public |= {"block": self.block, "model": repr(self.model)}
-        state.update(json.dumps(public, sort_keys=True).encode())
-        for array in (
+        settings = {
+            "plan": self.plan.hash(),
+            "recipe": asdict(self.recipe),
+            "seed": self.seed,
+            "block": self.block,
+            "model": repr(self.model),
+        }
+        arrays: list[AnyArray] = [
             self.pool.inputs.cpu().numpy(),
             self.pool.targets.cpu().numpy(),
             np.packbits(self.included),
             self.budget_groups,
-            *(() if people is None else (people.rows, people.starts, np.array([people.most or 0]))),
-        ):
+        ]
+        people = self.pool.people
+        if people is not None:
+            # 0 stands for no limit on the rows of a person.
+            arrays += [people.rows, people.starts, np.array([people.most or 0])]
+        state = hashlib.sha256()
+        state.update(json.dumps(settings, sort_keys=True).encode())
+        for array in arrays:
             state.update(np.ascontiguousarray(array).tobytes())
         return state.hexdigest()
 
@@ -195,23 +211,24 @@ class ShadowJob:
         Args:
             block: In 0 … blocks − 1.
         """
-        rows, pool = self.rows(block), self.pool
-        groups = self.budget_groups if self.groups is None else self.groups[rows]
+        models = self.rows(block)
+        pool = self.pool
+        groups = self.budget_groups if self.groups is None else self.groups[models]
         flat = stacked_training.train(
             self.model,
             (pool.inputs, pool.targets),
             self.plan,
             groups=groups,
-            included=self.included[rows],
+            included=self.included[models],
             recipe=self.recipe,
             seed=self.seed,
             block=block,
             people=pool.people,
         )
-        phi = stacked_training.confidences(self.model, flat, pool.inputs, pool.targets)
+        confidences = stacked_training.confidences(self.model, flat, pool.inputs, pool.targets)
         if pool.people is not None:
-            phi = pool.people.mean(phi)
-        return {"confidences": phi.astype(np.float32)}
+            confidences = pool.people.mean(confidences)
+        return {"confidences": confidences.astype(np.float32)}
 
 
 def serially(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:
@@ -245,9 +262,10 @@ def processes(count: int) -> Mapper:
         ) as pool:
             running = {pool.submit(work, block): block for block in blocks}
             try:
-                for done in as_completed(running):
-                    yield running[done], done.result()
-            finally:  # interrupted: what waits is not begun, it would be lost
+                for future in as_completed(running):
+                    yield running[future], future.result()
+            finally:
+                # After an interruption no further block is begun: it would be lost.
                 pool.shutdown(cancel_futures=True)
 
     return mapper
@@ -297,49 +315,54 @@ def train_shadows(
         >>> train_shadows(table_job(x, y, budgets, plan, models=4, seed=0)).confidences.shape
         (4, 8)
     """
-    todo = list(range(job.blocks)) if folder is None else claim(job, folder)
-    done, held = job.blocks - len(todo), {}
-    for at, (block, arrays) in enumerate(mapper(job.train_block, todo), start=done + 1):
+    missing = list(range(job.blocks)) if folder is None else claim(job, folder)
+    finished = job.blocks - len(missing)
+    # The arrays of each block, where there is no folder.
+    in_memory: dict[int, Arrays] = {}
+    for block, arrays in mapper(job.train_block, missing):
         if folder is None:
-            held[block] = arrays
+            in_memory[block] = arrays
         else:
-            write_arrays(_file(folder, block), arrays)
+            write_arrays(_block_path(folder, block), arrays)
+        finished += 1
         if progress is not None:
-            progress(at, job.blocks)
-    parts = [
-        held[block] if folder is None else read_arrays(_file(folder, block))
-        for block in range(job.blocks)
-    ]
-    confidences = np.concatenate([part["confidences"] for part in parts]).astype(np.float64)
+            progress(finished, job.blocks)
+    parts = []
+    for block in range(job.blocks):
+        arrays = in_memory[block] if folder is None else read_arrays(_block_path(folder, block))
+        parts.append(arrays["confidences"])
+    confidences = np.concatenate(parts).astype(np.float64)
     groups = job.plan.budget_groups.name[job.pool.groups]
     return ShadowScores(job.pool.ids, groups, job.included, confidences)
 
 
 def claim(job: ShadowJob, folder: Path) -> list[int]:
     """Return the blocks that a folder lacks; an empty folder becomes this job's."""
-    manifest, models = folder / "job.json", int(job.included.shape[0])
-    own = {"digest": job.digest(), "models": models, "blocks": job.blocks}
-    if manifest.exists():
+    path = folder / "job.json"
+    models = int(job.included.shape[0])
+    manifest = {"digest": job.digest(), "models": models, "blocks": job.blocks}
+    if path.exists():
         try:
-            content = json.loads(manifest.read_text())
+            content = json.loads(path.read_text())
         except (OSError, ValueError):
             content = None
-        known: Json = content if isinstance(content, dict) else {}
-        if known.get("digest") != own["digest"]:
+        stored: Json = content if isinstance(content, dict) else {}
+        if stored.get("digest") != manifest["digest"]:
             raise DataError(
-                f"{folder}: holds shadow models of another job ({known.get('models', '?')} models, "
-                f"this one has {models}; or data, plan, split, recipe or seed differ); repeat the "
-                "command that began it, or give another folder"
+                f"{folder}: holds shadow models of another job ({stored.get('models', '?')} "
+                f"models, this one has {models}; or data, plan, split, recipe or seed differ); "
+                "repeat the command that began it, or give another folder"
             )
     else:
-        write(manifest, json.dumps(own), Kind("a job", (".json",)))
-    return [block for block in range(job.blocks) if not _file(folder, block).exists()]
+        write(path, json.dumps(manifest), Kind("a job", (".json",)))
+    return [block for block in range(job.blocks) if not _block_path(folder, block).exists()]
 
 
-def _file(folder: Path, block: int) -> Path:
+def _block_path(folder: Path, block: int) -> Path:
     return folder / f"block-{block:06d}.npz"
 
 
+# Units of the hidden layers of a table's models (Kaiser et al. 2026).
 HIDDEN = (128, 64)
 
 
@@ -355,12 +378,13 @@ def half_plan(
     # Its groups have half of the records, the odd one more, whoever is in which model. What it
     # promises holds for every record of the group, whichever model it is in.
     groups = budgets.groups
-    count = (groups.records + 1) // 2
-    epsilon, delta, name = (
-        np.repeat(column, count) for column in (groups.epsilon, groups.delta, groups.name)
+    counts = (groups.records + 1) // 2
+    half = Budgets(
+        np.repeat(groups.epsilon, counts),
+        np.repeat(groups.delta, counts),
+        excess=None if groups.excess is None else np.repeat(groups.excess, counts),
+        labels=np.repeat(groups.name, counts),
     )
-    excess = None if groups.excess is None else np.repeat(groups.excess, count)
-    half = Budgets(epsilon, delta, excess=excess, labels=name)
     return make_plan(
         half, strategy, steps=steps, expected_batch_size=expected_batch_size, clip_norm=clip_norm
     )
@@ -378,22 +402,31 @@ def table_job(
     people: AnyArray | None = None,
     rows_per_person: int | None = None,
 ) -> ShadowJob:
-    """Return the job of `models` MLPs (features, 128, 64, classes) on halves, of persons if so."""
+    """Return the job of `models` MLPs (features, 128, 64, classes) on halves of a table.
+
+    people: (rows,) the id of each row's person, where the units are persons.
+    """
     if not len(features) == len(targets) == len(budgets if people is None else people):
         raise DataError(
             f"table: {len(features)} rows of features, {len(targets)} labels, {len(budgets)} "
             "budgets; give one of each a record, or a person's id with each row"
         )
     require_rows("features", features, targets=targets, people=people)
-    own = None if people is None else Units.of(people, budgets.ids)
-    if own is not None:
-        own = replace(own, most=rows_per_person)
+    units = None
+    if people is not None:
+        units = replace(Units.of(people, budgets.ids), most=rows_per_person)
     pool = Pool(
-        budgets.ids, torch.from_numpy(features), torch.from_numpy(targets), budgets.group_index, own
+        budgets.ids,
+        torch.from_numpy(features),
+        torch.from_numpy(targets),
+        budgets.group_index,
+        units,
     )
+    # A stream apart from those of the blocks.
     generator = np.random.default_rng((seed, 1))
     included = biregular(models, budgets.group_index, generator=generator)
-    model = StackedMlp((features.shape[1], *HIDDEN, int(targets.max()) + 1))
+    classes = int(targets.max()) + 1
+    model = StackedMlp((features.shape[1], *HIDDEN, classes))
     return ShadowJob(pool, plan, model, included, recipe or UpdateRule(), seed=seed, block=16)
 
 
@@ -409,24 +442,28 @@ def target_job(
     seed: int,
     block: int = 16,
 ) -> ShadowJob:
-    """Return the shadow models of each target: `models` a target, half with it, half without."""
-    # Everyone else is in all of them. For its own models a target is moved to the plan's `group`;
-    # the plan must have been made for just those counts. plan: one, or one a world, which must be
-    # the same. The rows of target t are t·models … (t+1)·models − 1.
+    """Return the shadow models of each target: `models` a target, half with it, half without.
+
+    All other records are in all models. In its own models a target is in the plan's `group`, and
+    the plan must have been made for those counts. plan: one, or one a world; these must be equal.
+    The models of target t are t·models … (t+1)·models − 1.
+    """
     shared = one_plan(*([plan] if isinstance(plan, Plan) else plan))
-    where = positions(pool.ids, np.asarray(targets))
+    target_positions = positions(pool.ids, np.asarray(targets))
     models = _check.count("models", models, least=2)
-    included = np.ones((where.size, models, len(pool)), dtype=bool)
-    included[np.arange(where.size), 1::2, where] = False
-    groups = np.repeat(pool.groups[None], where.size * models, axis=0)
-    groups[np.arange(len(groups)), np.repeat(where, models)] = group
+    count = target_positions.size
+    included = np.ones((count, models, len(pool)), dtype=bool)
+    # Every second model lacks its target.
+    included[np.arange(count), 1::2, target_positions] = False
+    groups = np.repeat(pool.groups[None], count * models, axis=0)
+    groups[np.arange(len(groups)), np.repeat(target_positions, models)] = group
     expected = shared.budget_groups.records
-    for t in range(where.size):
-        counts = np.bincount(groups[t * models], minlength=expected.size)
+    for target, position in enumerate(target_positions):
+        counts = np.bincount(groups[target * models], minlength=expected.size)
         if not np.array_equal(counts, expected):
             raise InputError(
                 f"plan: made for {expected.tolist()} records a group, but with target "
-                f"{pool.ids[where[t]]!s} there are {counts.tolist()}; make it with the target in it"
+                f"{pool.ids[position]!s} there are {counts.tolist()}; make it with the target in it"
             )
     rows = included.reshape(-1, len(pool))
     return ShadowJob(pool, shared, model, rows, recipe, seed=seed, block=block, groups=groups)
@@ -434,17 +471,19 @@ def target_job(
 
 def target_scores(scores: ShadowScores, targets: npt.ArrayLike, *, models: int) -> PrivacyScores:
     """Return each target's privacy score from the models that `target_job` made for it."""
-    wanted = np.asarray(targets)
-    where = positions(scores.ids, wanted)
-    if scores.models != where.size * models:
-        raise DataError(f"scores: {scores.models} models for {where.size} targets of {models} each")
-    targets_scores = np.empty(where.size)
-    for t, column in enumerate(where):
-        rows = slice(t * models, (t + 1) * models)
+    ids = np.asarray(targets)
+    columns = positions(scores.ids, ids)
+    count = columns.size
+    if scores.models != count * models:
+        raise DataError(f"scores: {scores.models} models for {count} targets of {models} each")
+    target_score = np.empty(count)
+    for target, column in enumerate(columns):
+        rows = slice(target * models, (target + 1) * models)
         inside = int(scores.included[rows, column].sum())
         if inside != (models + 1) // 2:
             raise DataError(
-                f"target {wanted[t]!s}: in {inside} of its {models} models; must be in half"
+                f"target {ids[target]!s}: in {inside} of its {models} models; must be in half"
             )
-        targets_scores[t] = privacy_scores(scores.of(rows, np.array([column]))).score[0]
-    return PrivacyScores(wanted, np.full(wanted.shape, "target"), targets_scores, None, None)
+        own_models = scores.of(rows, np.array([column]))
+        target_score[target] = privacy_scores(own_models).score[0]
+    return PrivacyScores(ids, np.full(ids.shape, "target"), target_score, None, None)

@@ -49,31 +49,37 @@ def biregular(
         raise DataError(f"groups: shape {index.shape}; give one group a record")
     result = np.empty((models, index.size), dtype=bool)
     for group in np.unique(index):
-        where = np.flatnonzero(index == group)
-        part = _complementary(models, where.size, generator)
-        _mix(part, trades * models, generator)
-        result[:, where] = part
+        records = np.flatnonzero(index == group)
+        membership = _draw_complementary_rows(models, records.size, generator)
+        _trade_members(membership, trades * models, generator)
+        result[:, records] = membership
     return result
 
 
-def _complementary(models: int, size: int, generator: np.random.Generator) -> Mask:
+def _draw_complementary_rows(models: int, size: int, generator: np.random.Generator) -> Mask:
     """Return pairs of rows that complete each other; an odd last row is a random half."""
     rows = np.zeros((models, size), dtype=bool)
     for row in range(0, models, 2):
+        # Of an odd size the smaller and the larger half alternate.
         half = size // 2 if row % 4 == 0 else (size + 1) // 2
-        rows[row, generator.permutation(size)[:half]] = True
+        members = generator.permutation(size)[:half]
+        rows[row, members] = True
         if row + 1 < models:
             rows[row + 1] = ~rows[row]
     return rows
 
 
-def _mix(rows: Mask, trades: int, generator: np.random.Generator) -> None:
-    """Deal what just one of two rows has afresh between the two, `trades` times."""
+def _trade_members(rows: Mask, trades: int, generator: np.random.Generator) -> None:
+    """Deal the records that just one of two rows has afresh between the two, `trades` times.
+
+    Every such record goes to one of the two, and each row gets as many as it had: all sums stay.
+    """
     for _ in range(trades):
         a, b = generator.choice(rows.shape[0], 2, replace=False)
-        differ = np.flatnonzero(rows[a] != rows[b])
-        dealt = generator.permutation(rows[a, differ])
-        rows[a, differ], rows[b, differ] = dealt, ~dealt
+        differing = np.flatnonzero(rows[a] != rows[b])
+        dealt = generator.permutation(rows[a, differing])
+        rows[a, differing] = dealt
+        rows[b, differing] = ~dealt
 
 
 def check_half_full(included: Mask, groups: AnyArray) -> None:
@@ -111,17 +117,20 @@ def one_plan(*plans: Plan) -> Plan:
     """
     if not plans:
         raise InputError("plans: none given")
-    first = plans[0]
-    for at, plan in enumerate(plans[1:], start=1):
-        if plan.hash() != first.hash():
+    shared = plans[0]
+    for world, plan in enumerate(plans[1:], start=1):
+        if plan.hash() != shared.hash():
             raise InputError(
-                f"plan of world {at}: differs from that of world 0; make one plan with the target "
-                "and use it in every world, or the plan itself gives the target away"
+                f"plan of world {world}: differs from that of world 0; make one plan with the "
+                "target and use it in every world, or the plan itself gives the target away"
             )
-        whose = [one.group_index for one in (plan, first) if isinstance(one, BoundPlan)]
-        if len(whose) == 2 and not np.array_equal(whose[0], whose[1]):
+        if (
+            isinstance(plan, BoundPlan)
+            and isinstance(shared, BoundPlan)
+            and not np.array_equal(plan.group_index, shared.group_index)
+        ):
             raise InputError(
-                f"plan of world {at}: its records are in other groups than in world 0; bind one "
+                f"plan of world {world}: its records are in other groups than in world 0; bind one "
                 "plan to one table of budgets"
             )
-    return first
+    return shared

@@ -34,40 +34,53 @@ class PaddedBatch(NamedTuple):
     real: npt.NDArray[np.bool_]
 
     def __repr__(self) -> str:
-        return "PaddedBatch()"  # what it holds is data about people
+        # Who takes part in a step is data about people.
+        return "PaddedBatch()"
 
 
 def pad(models: Integers, records: Integers, count: int) -> PaddedBatch:
     """Return the pairs (model, record) as rows of equal length, padded with record 0."""
     order = np.argsort(models, kind="stable")
-    models, records = models[order], records[order]
-    sizes = np.bincount(models, minlength=count)
+    sorted_models = models[order]
+    sizes = np.bincount(sorted_models, minlength=count)
     width = max(int(sizes.max(initial=0)), 1)
     starts = np.cumsum(sizes) - sizes
+    columns = np.arange(sorted_models.size) - starts[sorted_models]
     rows = np.zeros((count, width), dtype=np.int64)
-    rows[models, np.arange(models.size) - starts[models]] = records
+    rows[sorted_models, columns] = records[order]
     return PaddedBatch(rows, np.arange(width) < sizes[:, None])
 
 
 def batches(rates: Floats, steps: int, generator: np.random.Generator) -> Iterator[PaddedBatch]:
     """Yield `steps` batches in which model k's record i takes part with probability rates[k, i]."""
-    count, size = rates.shape
-    flat = rates.ravel()
-    pairs = [(float(q), np.flatnonzero(flat == q)) for q in np.unique(flat[flat > 0])]
-    block = max(1, min(steps, 200_000 // max(1, int(flat.sum()))))
-    for first in range(0, steps, block):
-        now = min(block, steps - first)
-        when, who = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-        for q, members in pairs:
-            at = draw_positions(now * members.size, q, generator)
-            when.append(at // members.size)
-            who.append(members[at % members.size])
-        step, pair = np.concatenate(when), np.concatenate(who)
-        ends = np.cumsum(np.bincount(step, minlength=now))[:-1]
-        for chosen in np.split(pair[np.argsort(step, kind="stable")], ends):
-            yield pad(chosen // size, chosen % size, count)
+    models, records = rates.shape
+    flat_rates = rates.ravel()
+    # A pair of a model and a record is model · records + record; pairs of one rate are drawn
+    # together.
+    distinct_rates = np.unique(flat_rates[flat_rates > 0])
+    pairs_by_rate = [(float(rate), np.flatnonzero(flat_rates == rate)) for rate in distinct_rates]
+    # So many steps at a time that about _DRAWN pairs are drawn.
+    block = max(1, min(steps, _DRAWN // max(1, int(flat_rates.sum()))))
+    for start in range(0, steps, block):
+        size = min(block, steps - start)
+        step_parts = [np.empty(0, dtype=np.int64)]
+        pair_parts = [np.empty(0, dtype=np.int64)]
+        for rate, pairs in pairs_by_rate:
+            positions = draw_positions(size * pairs.size, rate, generator)
+            step_parts.append(positions // pairs.size)
+            pair_parts.append(pairs[positions % pairs.size])
+        step = np.concatenate(step_parts)
+        drawn = np.concatenate(pair_parts)
+        ends = np.cumsum(np.bincount(step, minlength=size))[:-1]
+        by_step = drawn[np.argsort(step, kind="stable")]
+        for batch in np.split(by_step, ends):
+            yield pad(batch // records, batch % records, models)
 
 
+# Pairs of a model and a record that are drawn at a time.
+_DRAWN = 200_000
+# Numbers of the inputs of all models that `confidences` reads at a time.
+_INPUT_NUMBERS = 2e6
 OPTIMIZERS = ("adamw", "sgd")
 SCHEDULES = ("cosine", "constant")
 
@@ -117,10 +130,11 @@ class UpdateRule:
         Args:
             flat: (models, parameters).
         """
-        lr, decay = self.learning_rate, self.weight_decay
+        rate = self.learning_rate
+        decay = self.weight_decay
         if self.optimizer == "sgd":
-            return torch.optim.SGD([flat], lr=lr, weight_decay=decay)
-        return torch.optim.AdamW([flat], lr=lr, weight_decay=decay, fused=True)
+            return torch.optim.SGD([flat], lr=rate, weight_decay=decay)
+        return torch.optim.AdamW([flat], lr=rate, weight_decay=decay, fused=True)
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step.
@@ -145,11 +159,18 @@ class BlockStreams:
     @classmethod
     def from_seed(cls, seed: int, block: int, device: torch.device | str = "cpu") -> BlockStreams:
         """Return the streams of `block` under `seed`; different blocks are independent."""
-        parts = np.random.SeedSequence((seed, block)).spawn(3)
-        noise, start = (torch.Generator(device=device) for _ in range(2))
-        noise.manual_seed(int(parts[1].generate_state(1, np.uint64)[0] >> 1))
-        start.manual_seed(int(parts[2].generate_state(1, np.uint64)[0] >> 1))
-        return cls(np.random.Generator(np.random.SFC64(parts[0])), noise, start)
+        sampling_seed, noise_seed, start_seed = np.random.SeedSequence((seed, block)).spawn(3)
+        sampling = np.random.Generator(np.random.SFC64(sampling_seed))
+        noise = _make_generator(noise_seed, device)
+        start = _make_generator(start_seed, device)
+        return cls(sampling, noise, start)
+
+
+def _make_generator(seed: np.random.SeedSequence, device: torch.device | str) -> torch.Generator:
+    """Return a generator of torch from 63 bits of a seed sequence: its seeds are signed."""
+    generator = torch.Generator(device=device)
+    generator.manual_seed(int(seed.generate_state(1, np.uint64)[0] >> 1))
+    return generator
 
 
 def train(
@@ -173,27 +194,32 @@ def train(
             f'plan.combine = "average" ({len(plan.stages)} stages, each with a model of its own): '
             "a shadow is one model; audit a plan that trains one through all stages"
         )
-    (inputs, targets), device = dataset, dataset[0].device
+    inputs, targets = dataset
+    device = inputs.device
     streams = BlockStreams.from_seed(seed, block, device)
     flat = model.initial(included.shape[0], streams.start).requires_grad_(False)
     optimizer = recipe.start(flat)
-    done = 0
+    step = 0
     for stage in plan.stages:
-        rates, clip = stage_rates(stage, groups, included, streams.sampling)
+        rates, clip_norms = stage_rates(stage, groups, included, streams.sampling)
         for batch in batches(rates, stage.steps, streams.sampling):
-            own = 1.0 if plan.learning_rate is None else plan.learning_rate.at(done)
+            factor = 1.0 if plan.learning_rate is None else plan.learning_rate.at(step)
             for entry in optimizer.param_groups:
-                entry["lr"] = recipe.rate(done, plan.steps) * own
-            who, places, whose = rows_of(batch, people, streams.sampling)
-            bounds = np.where(who.real, np.take_along_axis(clip, who.records, axis=1), 0.0)
-            clips, rows = torch.from_numpy(bounds).to(inputs), torch.from_numpy(places).to(device)
-            owner = None if whose is None else torch.from_numpy(whose).to(device)
+                entry["lr"] = recipe.rate(step, plan.steps) * factor
+            units, unit_rows, row_owner = draw_rows(batch, people, streams.sampling)
+            # Padding has a clip norm of 0: it adds nothing to a sum.
+            bounds = np.take_along_axis(clip_norms, units.records, axis=1)
+            bounds = np.where(units.real, bounds, 0.0)
+            clips = torch.from_numpy(bounds).to(inputs)
+            rows = torch.from_numpy(unit_rows).to(device)
+            owner = None if row_owner is None else torch.from_numpy(row_owner).to(device)
             clipped = model.clipped_sum(flat, inputs[rows], targets[rows], clips, owner)
-            mean = stage.expected_batch_size
-            noisy = noisy_mean(clipped, stage.noise_stddev, mean, generator=streams.noise)
+            noisy = noisy_mean(
+                clipped, stage.noise_stddev, stage.expected_batch_size, generator=streams.noise
+            )
             flat.grad = noisy[SUMS]
             optimizer.step()
-            done += 1
+            step += 1
     return flat.detach()
 
 
@@ -213,44 +239,48 @@ def stage_rates(
     return rates, np.broadcast_to(stage.clip_norm[groups], included.shape)
 
 
-def rows_of(
+def draw_rows(
     batch: PaddedBatch, people: Units | None, generator: np.random.Generator
 ) -> tuple[PaddedBatch, Integers, Integers | None]:
-    """Return those who take part, (K, P), their rows (K, R), and whose of the P each row is.
+    """Return the units of a step, (K, P), their rows, (K, R), and each row's position in P.
 
-    Of persons the rows are drawn by coins of each model's own; None where records are the rows.
+    The rows of persons are drawn by coins of each model's own. Where records are the units, each
+    is its own row, and the positions are None.
     """
-    # Rows are padded with row 0 of one who is padding.
     if people is None:
         return batch, batch.records, None
-    ends = ((0, 0), (0, 1))  # the last is padding
-    records, real = np.pad(batch.records, ends), np.pad(batch.real, ends)
-    brought = [
-        choose_rows(people, records[k, real[k]], generator.bytes(32)) for k in range(len(records))
-    ]
-    width = max(1, *(each.rows.size for each in brought))
+    # One more unit, which is padding: it owns the rows that are padding.
+    one_column = ((0, 0), (0, 1))
+    records = np.pad(batch.records, one_column)
+    real = np.pad(batch.real, one_column)
+    brought = []
+    for model in range(len(records)):
+        persons = records[model, real[model]]
+        brought.append(choose_rows(people, persons, generator.bytes(32)))
+    width = max(1, *(part.rows.size for part in brought))
     rows = np.zeros((len(records), width), dtype=np.int64)
     owner = np.full(rows.shape, records.shape[1] - 1)
-    for k, each in enumerate(brought):
-        rows[k, : each.rows.size], owner[k, : each.owner.size] = each.rows, each.owner
+    for model, part in enumerate(brought):
+        rows[model, : part.rows.size] = part.rows
+        owner[model, : part.owner.size] = part.owner
     return PaddedBatch(records, real), rows, owner
 
 
 def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tensor) -> Floats:
     """Return (K, n): φ = log(p/(1−p)) of the true class (Carlini et al. 2022, LiRA, §V)."""
-    width = max(1, int(2e6 / max(1, inputs[0].numel() * flat.shape[0])))
-    parts = [
-        logit_scaled(logits, targets[part].expand(flat.shape[0], -1))
-        for part, logits in logits_in_parts(model, flat, inputs, width)
-    ]
+    models = flat.shape[0]
+    records = max(1, int(_INPUT_NUMBERS / max(1, inputs[0].numel() * models)))
+    parts = []
+    for part, logits in logits_in_parts(model, flat, inputs, records):
+        parts.append(scale_logits(logits, targets[part].expand(models, -1)))
     return np.concatenate(parts, axis=1).astype(np.float64)
 
 
-def logit_scaled(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float32]:
+def scale_logits(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float32]:
     """Return z_y − log Σ_{c≠y} e^{z_c} = log(p_y/(1−p_y)), over the last axis of `logits`."""
-    own = logits.gather(-1, targets[..., None])
-    others = logits.scatter(-1, targets[..., None], -torch.inf)
-    scaled = own[..., 0] - torch.logsumexp(others, dim=-1)
+    true_class = logits.gather(-1, targets[..., None])
+    other_classes = logits.scatter(-1, targets[..., None], -torch.inf)
+    scaled = true_class[..., 0] - torch.logsumexp(other_classes, dim=-1)
     return np.asarray(scaled.detach().cpu().numpy())
 
 
@@ -262,42 +292,48 @@ def model_confidences(
     batch_size: int = 1024,
 ) -> Floats:
     """Return φ = log(p/(1−p)) of the true class for each record, (n,)."""
-    inputs, targets = torch.as_tensor(inputs), torch.as_tensor(targets)
+    inputs = torch.as_tensor(inputs)
+    targets = torch.as_tensor(targets)
     parts: list[npt.NDArray[np.float32]] = []
     with evaluating(model), torch.no_grad():
-        for at in range(0, len(targets), batch_size):
-            part = targets[at : at + batch_size]
+        for start in range(0, len(targets), batch_size):
+            batch = slice(start, start + batch_size)
+            batch_targets = targets[batch]
             try:
-                logits = model(inputs[at : at + batch_size])
+                logits = model(inputs[batch])
             except (RuntimeError, AssertionError, TypeError) as error:
-                first = str(error).strip().split("\n")[0]
+                reason = str(error).strip().split("\n")[0]
                 raise DataError(
                     f"model: does not take inputs of shape {tuple(inputs.shape)} and "
-                    f"{inputs.dtype} ({first})"
+                    f"{inputs.dtype} ({reason})"
                 ) from None
-            if logits.ndim != 2 or logits.shape[0] != len(part) or logits.shape[1] < 2:
-                raise DataError(
-                    f"model: logits of shape {tuple(logits.shape)} for {len(part)} records; "
-                    "give (records, classes)"
-                )
-            if not bool(((part >= 0) & (part < logits.shape[1])).all()):
-                raise DataError(
-                    f"targets: not all in 0 … {logits.shape[1] - 1}, the model's classes"
-                )
-            parts.append(logit_scaled(logits, part.long()))
+            _check_logits(logits, batch_targets)
+            parts.append(scale_logits(logits, batch_targets.long()))
     return np.concatenate(parts).astype(np.float64)
 
 
-class _Exported(nn.Module):
+def _check_logits(logits: Tensor, targets: Tensor) -> None:
+    """Check that logits are (records, classes), and targets among the classes."""
+    if logits.ndim != 2 or logits.shape[0] != len(targets) or logits.shape[1] < 2:
+        raise DataError(
+            f"model: logits of shape {tuple(logits.shape)} for {len(targets)} records; "
+            "give (records, classes)"
+        )
+    if not bool(((targets >= 0) & (targets < logits.shape[1])).all()):
+        raise DataError(f"targets: not all in 0 … {logits.shape[1] - 1}, the model's classes")
+
+
+class _ExportedModel(nn.Module):
     """A program of torch.export, which has no training mode to be put in or out of."""
 
-    def __init__(self, run: nn.Module) -> None:
+    def __init__(self, program: nn.Module) -> None:
         super().__init__()
-        self.run = (run,)  # in a tuple, so that it is no submodule
+        # In a tuple, so that it is no submodule, whose mode torch would set.
+        self.program = (program,)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        out: Tensor = self.run[0](inputs)
-        return out
+        logits: Tensor = self.program[0](inputs)
+        return logits
 
 
 def exported_model(path: Path, *, trusted: bool = False) -> nn.Module:
@@ -311,9 +347,9 @@ def exported_model(path: Path, *, trusted: bool = False) -> nn.Module:
         )
     try:
         with zipfile.ZipFile(path) as archive:
-            known = any(name.endswith("archive_format") for name in archive.namelist())
+            is_program = any(name.endswith("archive_format") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read ({error}); give a .pt2 file") from None
-    if not known:
+    if not is_program:
         raise DataError(f"{path}: not a program of torch.export; write one with torch.export.save")
-    return _Exported(torch.export.load(path).module())
+    return _ExportedModel(torch.export.load(path).module())
