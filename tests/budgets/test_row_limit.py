@@ -17,10 +17,10 @@ def test_a_person_moves_one_count_by_one_whatever_they_have() -> None:
     draw = np.random.default_rng(0)
     for _ in range(50):
         rows = draw.integers(1, 500, draw.integers(2, 30))
-        whole = module._counted(rows, np.array(LEVELS))
+        whole = module._count_persons(rows, np.array(LEVELS))
         assert whole.sum() == rows.size
         for person in range(rows.size):
-            less = module._counted(np.delete(rows, person), np.array(LEVELS))
+            less = module._count_persons(np.delete(rows, person), np.array(LEVELS))
             assert sorted(np.abs(whole - less)) == [0, 0, 0, 1]
 
 

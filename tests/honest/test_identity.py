@@ -557,7 +557,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
         a_classifier()
         a_regressor()
     for after in (
-        "adapters.estimators.doubts",
+        "adapters.estimators.list_doubts",
         "recipes.Recipe.plan",
         "adapters.papers.accuracies",
     ):
