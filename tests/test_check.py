@@ -11,13 +11,14 @@ import pytest
 
 from apiece import _check
 from apiece.errors import BudgetError, DataError, InputError
+from refusals import refused
 
 NO_NUMBERS = ["1", b"1", None, True, np.bool_(True), [1.0], {}, object()]
 
 
 @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, 10**400, *NO_NUMBERS])
 def test_positive_refuses(value: object) -> None:
-    with pytest.raises(BudgetError, match=r"^x = "):
+    with refused(BudgetError, "x"):
         _check.positive("x", value, error=BudgetError)
 
 
@@ -39,9 +40,9 @@ def test_probability_takes_its_ends_only_where_they_are_closed() -> None:
         for high_open in (False, True):
             ends = {"low_open": low_open, "high_open": high_open}
             assert _check.probability("p", 0.5, **ends) == 0.5
-            for value, refused in ((0.0, low_open), (1.0, high_open)):
-                if refused:
-                    with pytest.raises(InputError, match=r"p = "):
+            for value, is_refused in ((0.0, low_open), (1.0, high_open)):
+                if is_refused:
+                    with refused(InputError, "p"):
                         _check.probability("p", value, **ends)
                 else:
                     assert _check.probability("p", value, **ends) == value
@@ -52,7 +53,7 @@ def test_probability_takes_its_ends_only_where_they_are_closed() -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, math.nan, math.inf, True, "1", None])
 def test_count_refuses(value: object) -> None:
-    with pytest.raises(InputError, match=r"^n = "):
+    with refused(InputError, "n"):
         _check.count("n", value)
 
 
@@ -63,9 +64,9 @@ def test_count_returns_an_int(value: object) -> None:
 
 
 def test_positive_array_names_the_first_entry_that_is_wrong() -> None:
-    with pytest.raises(InputError, match=r"x\[1\] = nan: .* \(2 such entries\)"):
+    with refused(InputError, "x[1]", "nan", 2):
         _check.positive_array("x", [1.0, math.nan, 1.0, -1.0])
-    with pytest.raises(InputError, match=r"x = 1.0: must be in \(0, 1\)"):
+    with refused(InputError, "x", 1.0, 0):
         _check.positive_array("x", 1.0, below=1.0)
     with pytest.raises(InputError, match="not numbers"):
         _check.positive_array("x", ["a"])
@@ -87,10 +88,10 @@ def test_arrays_of_what_is_no_float_are_refused(check: Any, value: object) -> No
 def test_probability_and_count_arrays_name_the_first_entry_that_is_wrong() -> None:
     assert _check.probability_array("q", [0, 1, 0.5]).tolist() == [0, 1, 0.5]
     assert _check.count_array("n", [1, 3.0]).tolist() == [1, 3]
-    with pytest.raises(InputError, match=r"q\[1\] = nan: must be in \[0, 1\]"):
+    with refused(InputError, "q[1]", "nan", 0, 1):
         _check.probability_array("q", [0.5, math.nan])
     for wrong in (0, 1.5, math.nan, math.inf, 1e15):
-        with pytest.raises(InputError, match=r"n\[1\] = .*: must be in 1, 2, 3"):
+        with refused(InputError, "n[1]", 1, 2, 3):
             _check.count_array("n", [1, wrong])
 
 
@@ -127,5 +128,5 @@ def test_fields_of_a_frozen_value_are_replaced_by_what_their_checks_return() -> 
 
     made = Pair(1, 2.0)  # type: ignore[arg-type]
     assert [type(made.first), type(made.second)] == [float, int]
-    with pytest.raises(InputError, match="second = 0"):
+    with refused(InputError, "second", 0):
         Pair(1.0, 0)

@@ -20,6 +20,7 @@ from apiece.plan.parts import allocated_steps
 from apiece.reporting.pages import contributor_page
 from apiece.training.batches import OneStream, PlannedSampler, draw_batches
 from apiece.training.randomness import Streams
+from refusals import refused
 
 BUDGETS = Budgets.from_groups([("a", 1.0, 0.5), ("b", 2.5, 0.5)], 60, 1e-4)
 
@@ -101,7 +102,7 @@ def test_json_keeps_the_numbers_and_what_is_not_so_is_refused(plan: BoundPlan) -
     data = plan.to_dict()
     assert Plan.from_dict(data).to_dict() == data
     data["groups"][0]["times"] += 1
-    with pytest.raises(InputError, match="times"):
+    with refused(InputError, "times"):
         Plan.from_dict(data)
     stage = plan.stages[0]
     with pytest.raises(InputError, match="whole number"):
@@ -151,7 +152,7 @@ def test_contributors_are_told_in_how_many_steps(
         assert found["taking_part"] == [k, 23]
     assert "exactly" not in explain(1.0, 1e-5).consent()
     for wrong in ((10, 9), (0, 9)):
-        with pytest.raises(InputError, match="taking_part"):
+        with refused(InputError, "taking_part"):
             explain(1.0, 1e-5, taking_part=wrong)
 
 

@@ -14,6 +14,7 @@ from apiece.assignment.solve import require_rates
 from apiece.budgets import Budgets
 from apiece.errors import ApieceError, InfeasibleError, RangeError
 from apiece.plan import Plan
+from refusals import refused
 
 EDGES: dict[str, tuple[Budgets, dict[str, Any]]] = {
     "one record": (Budgets([2.0], 1e-5), {"steps": 20, "expected_batch_size": 1}),
@@ -104,6 +105,6 @@ def test_out_of_range_names_the_group_and_what_can_be_planned_for() -> None:
 def test_a_budget_that_allows_no_rate_is_told_what_would() -> None:
     budgets = Budgets([0.05] * 50 + [6.0] * 50, 1e-8)
     request = Request(budgets, 100, 10.0, 1.0, "rdp")
-    with pytest.raises(InfeasibleError, match=r"group epsilon=0.05: .* at least epsilon = "):
+    with refused(InfeasibleError, "epsilon=0.05", "epsilon"):
         require_rates(request, np.array([0.0, 0.1]), 0.75)
     require_rates(request, np.array([1e-3, 0.1]), 0.75)

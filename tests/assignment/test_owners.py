@@ -9,6 +9,7 @@ from apiece.assignment import assign_owned
 from apiece.assignment.owners import OwnedPlan
 from apiece.budgets import Ownership
 from apiece.errors import InputError, UnsupportedError
+from refusals import refused
 
 SETTINGS = {"steps": 40, "expected_batch_size": 10, "clip_norm": 1.0}
 
@@ -77,7 +78,7 @@ def test_bad_input_is_refused_in_one_line() -> None:
     with pytest.raises(InputError, match="no row is left"):
         assign_owned(graph, budgets, "scale", limit=0, **SETTINGS)
     bounded = Budgets(1.0, 1e-4, excess=0.1, ids=graph.ids)
-    with pytest.raises(UnsupportedError, match="excess"):
+    with refused(UnsupportedError, "excess"):
         assign_owned(graph, bounded, "scale", **SETTINGS)
     many = Ownership([[i] for i in range(600)])
     with pytest.raises(InputError, match="500"):

@@ -11,6 +11,7 @@ from apiece.accounting import privacy_curve
 from apiece.assignment import schedule_noise
 from apiece.errors import InputError, UnsupportedError, VerificationError
 from apiece.plan import Schedule
+from refusals import refused
 
 BUDGETS = Budgets.from_groups([("a", 1.0, 100), ("b", 2.0, 200), ("c", 4.0, 100)], 400, 1e-5)
 FALLING = Schedule(((0, 3.0), (20, 1.5), (60, 1.0)), "hold")
@@ -91,14 +92,14 @@ def test_refuses() -> None:
         schedule_noise(plan(), Schedule(((0, 2.0), (50, 0.0)), "hold"))
     with pytest.raises(InputError, match="the plan has 100 steps"):
         schedule_noise(plan(), Schedule(((0, 2.0), (100, 1.0)), "hold"))
-    with pytest.raises(InputError, match="stages = 101"):
+    with refused(InputError, "stages", 101):
         schedule_noise(plan(), FALLING, stages=101)
     with pytest.raises(UnsupportedError, match="3 stages"):
         schedule_noise(plan(Sequential()), FALLING)
     with pytest.raises(UnsupportedError, match="no promise"):
         schedule_noise(replace(plan(), objections=("it breaks one",)), FALLING)
     bounded = Budgets(np.ones(40), 1e-5, excess=0.2)
-    with pytest.raises(UnsupportedError, match="excess"):
+    with refused(UnsupportedError, "excess"):
         schedule_noise(
             assign(bounded, "uniform", steps=9, expected_batch_size=4, clip_norm=1.0), FALLING
         )

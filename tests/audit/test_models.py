@@ -13,6 +13,7 @@ from apiece.audit.splits import check_half_full
 from apiece.audit.stacked_training import exported_model, model_confidences
 from apiece.budgets import Budgets
 from apiece.errors import DataError, UnsupportedError
+from refusals import refused
 
 
 def test_confidences_are_log_odds_and_modes_are_kept() -> None:
@@ -58,7 +59,7 @@ def test_files_that_are_no_model(tmp_path: Path) -> None:
 
 
 def test_targets_that_are_no_classes() -> None:
-    with pytest.raises(DataError, match="targets"):
+    with refused(DataError, "targets"):
         model_confidences(nn.Linear(4, 2), torch.randn(3, 4), torch.tensor([0, 1, 2]))
 
 
@@ -73,7 +74,7 @@ def test_half_plan_and_table_job() -> None:
     found = train_shadows(job)
     assert found.ids.tolist() == budgets.ids.tolist()
     assert set(found.groups) == {"epsilon=1", "epsilon=3"}
-    with pytest.raises(DataError, match="61 rows of features, 5 labels"):
+    with refused(DataError, 61, "features", 5, "labels"):
         table_job(features, np.zeros(5, dtype=int), budgets, plan, models=6, seed=3)
 
 

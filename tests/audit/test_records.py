@@ -8,6 +8,7 @@ import pytest
 
 from apiece.audit.records import ShadowScores, join, positions, read_arrays, write_arrays
 from apiece.errors import DataError
+from refusals import refused
 
 from .worlds import scores
 
@@ -32,7 +33,7 @@ def test_positions_of_texts() -> None:
 
 @pytest.mark.parametrize("wanted", [[999], ["x"], [100.5]])
 def test_unknown_ids_are_refused(wanted: list[object]) -> None:
-    with pytest.raises(DataError, match="ids"):
+    with refused(DataError, "ids"):
         scores().select(np.array(wanted))
 
 
@@ -62,7 +63,7 @@ def test_shapes_and_nan_are_refused() -> None:
     bad[3, 2] = np.nan
     with pytest.raises(DataError, match=r"confidences\[3, 2\]"):
         replace(every, confidences=bad)
-    with pytest.raises(DataError, match="included"):
+    with refused(DataError, "included"):
         replace(every, included=every.included[:, :4])
     with pytest.raises(DataError, match="confidences: shape"):
         replace(every, confidences=every.confidences[:4])
@@ -79,5 +80,5 @@ def test_join_is_by_id_whatever_the_order() -> None:
         join("one", known, "two", wanted[:2])
     with pytest.raises(DataError, match="c is in two and not in one"):
         join("one", known[1:], "two", wanted)
-    with pytest.raises(DataError, match="two: id a occurs 2 times"):
+    with refused(DataError, "two", "id a", 2):
         join("one", known, "two", np.array(["a", "a", "b"]))

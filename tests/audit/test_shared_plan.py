@@ -7,6 +7,7 @@ from apiece.assignment import Sample, assign
 from apiece.audit.splits import one_plan
 from apiece.budgets import Budgets
 from apiece.errors import InputError
+from refusals import refused
 
 from .worlds import plan
 
@@ -19,7 +20,7 @@ def test_plans_that_differ_between_worlds_are_refused() -> None:
     with_target = assign(honest(40), Sample(), steps=5, expected_batch_size=8, clip_norm=1.0)
     without = assign(honest(39), Sample(), steps=5, expected_batch_size=8, clip_norm=1.0)
     assert one_plan(with_target, with_target) is with_target
-    with pytest.raises(InputError, match="differs"):
+    with refused(InputError, "differs"):
         one_plan(with_target, without)
     made = plan(size=40, batch=10.0)
     other, swapped = (
@@ -27,5 +28,5 @@ def test_plans_that_differ_between_worlds_are_refused() -> None:
     )
     with pytest.raises(InputError, match="other groups"):
         one_plan(other, swapped)
-    with pytest.raises(InputError, match="none"):
+    with refused(InputError, "none"):
         one_plan()

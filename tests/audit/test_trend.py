@@ -8,6 +8,7 @@ from scipy import stats
 
 from apiece.audit.findings import jonckheere_terpstra, share_that_rises, student_t
 from apiece.errors import DataError
+from refusals import refused
 
 
 def test_jonckheere_terpstra_by_permutation() -> None:
@@ -43,7 +44,7 @@ def test_trend_levels_and_ends() -> None:
     assert jonckheere_terpstra([[1, 1], [1, 1]]).p_value == 0.5
     with pytest.raises(DataError, match="at least two"):
         jonckheere_terpstra([[1.0]])
-    with pytest.raises(DataError, match=r"populations\[1\]"):
+    with refused(DataError, "populations[1]"):
         jonckheere_terpstra([[1.0], [np.nan]])
 
 
@@ -65,5 +66,5 @@ def test_share_that_rises() -> None:
     assert rise.lower < 0.75 < rise.upper
     assert rise.p_value < 1e-4
     assert share_that_rises(before, before).p_value == 1
-    with pytest.raises(DataError, match="pairs"):
+    with refused(DataError, "pairs"):
         share_that_rises([1.0], [1.0, 2.0])

@@ -9,6 +9,7 @@ from scipy.sparse import csr_matrix
 
 from apiece.budgets import Ownership
 from apiece.errors import InputError
+from refusals import refused
 
 GRAPHS = st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=4), min_size=1, max_size=20)
 
@@ -118,5 +119,5 @@ def test_what_are_no_pairs_is_refused(row, owner) -> None:
 
 @pytest.mark.parametrize("limit", [-1, 1.5, [1, 2, 3], "2", True, [[1, 1]]])
 def test_what_is_no_limit_is_refused(limit) -> None:
-    with pytest.raises(InputError, match="limit"):
+    with refused(InputError, "limit"):
         Ownership([[1, 2]]).select(limit)

@@ -7,35 +7,36 @@ import pytest
 
 from apiece.budgets import BudgetGroups, BudgetLevels, Budgets
 from apiece.errors import BudgetError, DataError, InputError
+from refusals import refused
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), "much", None])
 def test_epsilon_out_of_bounds(bad: object) -> None:
-    with pytest.raises(BudgetError, match="epsilon"):
+    with refused(BudgetError, "epsilon"):
         Budgets([1.0, bad], 1e-5)  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("bad", [0.0, 1.0, 2.0, -1e-5, float("nan")])
 def test_delta_out_of_bounds(bad: float) -> None:
-    with pytest.raises(BudgetError, match="delta"):
+    with refused(BudgetError, "delta"):
         Budgets([1.0, 2.0], bad)
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan")])
 def test_excess_out_of_bounds(bad: float) -> None:
-    with pytest.raises(BudgetError, match="excess"):
+    with refused(BudgetError, "excess"):
         Budgets([1.0, 2.0], 1e-5, excess=bad)
 
 
 def test_lengths_must_agree() -> None:
-    with pytest.raises(BudgetError, match="epsilon has 2, delta has 3"):
+    with refused(BudgetError, "epsilon", 2, "delta", 3):
         Budgets([1.0, 2.0], [1e-5] * 3)
     with pytest.raises(BudgetError, match="at least 1"):
         Budgets([], 1e-5)
 
 
 def test_ids_are_unique() -> None:
-    with pytest.raises(DataError, match="7 occurs 2 times"):
+    with refused(DataError, 7, 2):
         Budgets([1.0, 2.0, 3.0], 1e-5, ids=[7, 7, 8])
 
 

@@ -17,6 +17,7 @@ from apiece.datasets.cells import parse_numbers, read_texts
 from apiece.datasets.encode import encode
 from apiece.datasets.tables import Dialect, read_header
 from apiece.errors import BudgetError, DataError
+from refusals import refused
 
 
 def write(path: Path, content: str | bytes, encoding: str = "utf-8") -> Path:
@@ -116,9 +117,7 @@ def test_decimal_commas_are_read_where_declared_and_only_there(tmp_path: Path) -
     ]
     with pytest.raises(BudgetError, match="decimal=','"):
         Budgets.from_frame(path, epsilon="e", delta=1e-5, dialect=Dialect(";"))
-    with pytest.raises(
-        BudgetError, match=r"'n', row 1 = 1\.000: not a number under dialect=Dialect"
-    ):
+    with refused(BudgetError, "'n'", 1, "dialect=Dialect"):
         Budgets.from_frame(path, epsilon="n", delta=1e-5, dialect=comma)
 
 
@@ -130,7 +129,7 @@ def test_no_limit_is_the_steward_s_cap(word: str, tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match="no_limit_cap=8"):
         Budgets.from_frame(path, epsilon="e", delta=1e-5)
     for cap in (0, -1, np.nan, np.inf):
-        with pytest.raises(BudgetError, match="no_limit_cap"):
+        with refused(BudgetError, "no_limit_cap"):
             Budgets.from_frame(path, epsilon="e", delta=1e-5, no_limit_cap=cap)
 
 

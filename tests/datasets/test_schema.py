@@ -9,6 +9,7 @@ from apiece.datasets import Categorical, Numeric, Schema, Skip, packaged_schema,
 from apiece.datasets.packaged import PACKAGED
 from apiece.datasets.schema import Column
 from apiece.errors import DataError
+from refusals import refused
 
 BAD_SCHEMAS: dict[str, tuple[str, str]] = {
     "not toml": ("[columns", "cannot be read"),
@@ -35,7 +36,7 @@ BAD_SCHEMAS: dict[str, tuple[str, str]] = {
 def test_bad_schemas_are_refused(case: str, tmp_path: Path) -> None:
     text, words = BAD_SCHEMAS[case]
     (tmp_path / "s.toml").write_text(text)
-    with pytest.raises(DataError, match=r"s\.toml") as caught:
+    with refused(DataError, "s.toml") as caught:
         read_schema(tmp_path / "s.toml")
     assert words in str(caught.value)
 

@@ -13,6 +13,7 @@ from apiece.filters import Costs, GaussianFilter, costs_of
 from apiece.filters.costs import cheapest
 from apiece.mechanisms import Gaussian, Laplace, Repeated, Sampled
 from apiece.numerics.gaussian import gaussian_delta
+from refusals import refused
 
 
 def test_an_account_pays_by_its_own_budget() -> None:
@@ -88,8 +89,8 @@ def test_costs_that_are_none() -> None:
         with pytest.raises(InputError, match=r"^group: "):
             one.of(group)
     assert one.of([1, 1]).of([0]).rows()[0].tolist() == [[0.25]]
-    with pytest.raises(InputError, match="of 2 people, and there are 3 accounts"):
+    with refused(InputError, 2, "people", 3, "accounts"):
         GaussianFilter([1.0] * 3, 1e-5).admit_costs(one)
-    with pytest.raises(InputError, match="slack"):
+    with refused(InputError, "slack"):
         GaussianFilter(1.0, 1e-5, slack=1.0)
     assert cheapest(np.array([[0, 9]]), np.array([[9, 0]]), np.array([0]), np.array([0])).size == 1

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from apiece.errors import InputError
 from apiece.filters import Odometer
 from apiece.numerics.gaussian import gaussian_epsilon_above
+from refusals import refused
 
 RUNS = 20_000
 Floats = np.ndarray
@@ -47,14 +48,14 @@ def test_both_readings_cover_the_composed_gaussian() -> None:
 @pytest.mark.parametrize("norms", [[-1.0], [math.nan], [math.inf], [1.0, 1.0]])
 def test_bad_norms_are_refused_and_nobody_is_charged(norms: list[float]) -> None:
     meter = Odometer(1, order=4)
-    with pytest.raises(InputError, match="norms"):
+    with refused(InputError, "norms"):
         meter.add(norms, noise_stddev=1.0)
     assert meter.loss.tolist() == [0.0]
-    with pytest.raises(InputError, match="noise_stddev"):
+    with refused(InputError, "noise_stddev"):
         meter.add([1.0], noise_stddev=0.0)
     with pytest.raises(InputError, match="order"):
         Odometer(1, order=1.0)
-    with pytest.raises(InputError, match="delta"):
+    with refused(InputError, "delta"):
         meter.epsilon(1.0)
 
 

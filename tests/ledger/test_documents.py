@@ -12,6 +12,7 @@ from apiece import cli
 from apiece._json import DEEPEST, dumps, loads
 from apiece.errors import InputError
 from apiece.ledger import Ledger, check_receipt
+from refusals import refused
 
 from .tables import another_process
 
@@ -64,7 +65,7 @@ def test_what_nests_as_deep_as_is_allowed_is_read_again_by_every_process(
     "value", [{1, 2}, float("nan"), float("inf"), b"a", object(), 10**5000], ids=list("abcdef")
 )
 def test_what_is_no_json_is_refused(value: object, ledger: Ledger) -> None:
-    with pytest.raises(InputError, match=r"^result: .*give a JSON value"):
+    with refused(InputError, "result", "JSON"):
         ledger.commit("q", value)
     circle: list[object] = []
     circle.append(circle)
@@ -76,7 +77,7 @@ def test_a_result_that_no_database_holds_is_refused(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apiece._json.LONGEST", 1000)
-    with pytest.raises(InputError, match="1,002 characters of JSON; give at most 1,000"):
+    with refused(InputError, 1002, "JSON", 1000):
         ledger.commit("q", "a" * 1000)
 
 

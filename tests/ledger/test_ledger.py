@@ -14,6 +14,7 @@ from apiece.filters.convert import SHARE, gaussian_budget, gaussian_mu
 from apiece.ledger import Ledger
 from apiece.ledger.codec import BLOCK
 from apiece.mechanisms import Gaussian, Repeated, Sampled
+from refusals import refused
 
 
 def test_charges_like_the_filter_in_memory(ledger_url: str) -> None:
@@ -115,21 +116,21 @@ def test_bad_input(ledger_url: str) -> None:
         ledger.reserve("q", [1], 1.0, 10.0)
     with pytest.raises(InputError, match=r"norms\[1\] = nan"):
         ledger.reserve("q", ["ann", "bob"], [1.0, np.nan], 10.0)
-    with pytest.raises(InputError, match=r"norms\[0\] = -1"):
+    with refused(InputError, "norms[0]", -1):
         ledger.reserve("q", ["ann", "bob"], [-1.0, 1.0], 10.0)
-    with pytest.raises(InputError, match="noise_stddev"):
+    with refused(InputError, "noise_stddev"):
         ledger.reserve("q", ["ann"], 1.0, 0.0)
     with pytest.raises(InputError, match="one a person"):
         ledger.reserve("q", ["ann", "bob"], [1.0], 10.0)
-    with pytest.raises(InputError, match="analysis_id"):
+    with refused(InputError, "analysis_id"):
         ledger.reserve("", ["ann"], 1.0, 10.0)
     with pytest.raises(StateError, match="unknown to this ledger"):
         ledger.commit("never")
-    with pytest.raises(InputError, match="result"):
+    with refused(InputError, "result"):
         ledger.commit("never", float("nan"))
-    with pytest.raises(BudgetError, match="epsilon"):
+    with refused(BudgetError, "epsilon"):
         ledger.enroll(["cy"], np.nan, 1e-6)
-    with pytest.raises(BudgetError, match="outside"):
+    with refused(BudgetError, "outside"):
         ledger.enroll(["cy"], 1e-12, 1e-20)
     with pytest.raises(DataError, match="all of one kind"):
         ledger.enroll([1.5], 1.0, 1e-6)

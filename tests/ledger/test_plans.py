@@ -15,6 +15,7 @@ from apiece.mechanisms import Composed
 from apiece.numerics.gaussian import gaussian_delta
 from apiece.pate import plan_votes
 from apiece.plan import BoundPlan, Plan
+from refusals import refused
 
 IDS = list("abcd")
 
@@ -165,5 +166,5 @@ def test_a_budget_that_was_raised_meanwhile_is_not_charged_again(tmp_path: Path)
 def test_a_plan_without_ids_is_refused(tmp_path: Path) -> None:
     budgets = Budgets([1.0, 2.0], 1e-5)
     plan = assign(budgets, Scale(), steps=3, expected_batch_size=1, clip_norm=1.0)
-    with pytest.raises(InputError, match="ids"):
+    with refused(InputError, "ids"):
         reserve_plan(Ledger.open(f"sqlite:///{tmp_path}/p.db"), "m", plan)

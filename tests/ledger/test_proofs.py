@@ -23,6 +23,7 @@ from apiece.ledger.proofs import (
     verify_consistency,
     verify_inclusion,
 )
+from refusals import refused
 
 # The inputs and roots of the reference implementation of RFC 6962 (certificate-transparency).
 INPUTS = ("", "00", "10", "2021", "3031", "40414243", "5051525354555657",
@@ -125,9 +126,9 @@ def test_receipts_of_all_kinds_of_people_hold(ledger: Ledger) -> None:
     with pytest.raises(DataError, match="no account then"):
         ledger.prove(PEOPLE, first)
     for odd in ({}, {**first, "root": "00" * 32}, {**first, "size": first["size"] - 1}):
-        with pytest.raises(InputError, match=r"^head"):
+        with refused(InputError, "head"):
             ledger.prove(3, odd)
-    with pytest.raises(InputError, match=r"^since"):
+    with refused(InputError, "since"):
         ledger.publish(since={**first, "root": "00" * 32})
 
 

@@ -10,6 +10,7 @@ from apiece.filters import Costs
 from apiece.ledger import Ledger, standing
 from apiece.ledger.reports import SHARES, count_bins, cumulate_bins
 from apiece.queries import release_standing
+from refusals import refused
 
 
 def test_every_account_is_counted_by_what_it_has_left(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_a_person_is_in_one_place_of_each_histogram() -> None:
 @pytest.mark.parametrize("noise", [1.7e308, 1e308, 1e155, 1e8, 9e-4, 1e-308])
 def test_noise_past_its_grid_is_refused_before_anybody_pays(tmp_path: Path, noise: float) -> None:
     ledger = Ledger.make(f"{tmp_path}/p.db", list(range(20)), 2.0, 1e-5)
-    with pytest.raises(InputError, match=r"noise_stddev = .*: must be from 0\.001 to"):
+    with refused(InputError, "noise_stddev", 0.001):
         release_standing(ledger, "May", noise_stddev=noise)
     assert ledger.status("May") == "unknown"
     assert release_standing(ledger, "May", noise_stddev=2.0**24)["noise_stddev"] == 2.0**24

@@ -10,6 +10,7 @@ from apiece.errors import DataError, VerificationError
 from apiece.pate import plan_votes, teach
 from apiece.pate.teaching import Lessons, count_votes
 from apiece.training.stacked import StackedMlp, StackedModule
+from refusals import refused
 
 WEIGHTS = np.ones(3)
 
@@ -29,7 +30,7 @@ def test_counts_of_votes_that_fit() -> None:
     ],
 )
 def test_votes_that_do_not_fit_are_refused(votes: np.ndarray) -> None:
-    with pytest.raises(VerificationError, match="votes"):
+    with refused(VerificationError, "votes"):
         count_votes(votes, WEIGHTS, 2)
 
 
@@ -48,7 +49,7 @@ def test_a_model_with_other_outputs_than_classes_is_refused_before_it_learns(mod
     labels = (inputs[:, 0] > 0.5).long()
     plan = plan_votes(Budgets([2.0] * 200, 1e-5), "uniform", teachers=10, questions=20)
     steps = []
-    with pytest.raises(DataError, match="classes"):
+    with refused(DataError, "classes"):
         teach(
             plan, model, (inputs, labels), torch.rand(20, 1), classes=2,
             lessons=Lessons(steps=2), seed=0, progress=lambda *step: steps.append(step),
@@ -61,7 +62,7 @@ def test_who_takes_part_is_read_as_a_mask(included: object) -> None:
     inputs = torch.rand(200, 1)
     labels = (inputs[:, 0] > 0.5).long()
     plan = plan_votes(Budgets([2.0] * 200, 1e-5), "uniform", teachers=10, questions=20)
-    with pytest.raises(DataError, match="included"):
+    with refused(DataError, "included"):
         teach(
             plan, StackedMlp((1, 2)), (inputs, labels), torch.rand(20, 1), classes=2,
             lessons=Lessons(steps=2), seed=0, included=included,

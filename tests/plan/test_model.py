@@ -28,6 +28,7 @@ from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 from apiece.plan import BoundPlan, Plan
 from apiece.plan.parts import Stage
 from apiece.training.batches import OneStream, draw_batches
+from refusals import refused
 
 BUDGETS = Budgets.from_groups([("strict", 1.0, 0.4), ("weak", 3.0, 0.6)], 1000, 1e-5)
 
@@ -152,15 +153,15 @@ def test_parts_that_do_not_fit_are_refused(plan: Plan) -> None:
     stage = plan.stages[0]
     with pytest.raises(InputError, match="one entry a budget group"):
         dataclasses.replace(stage, sampling_probability=np.array([0.1]))
-    with pytest.raises(InputError, match=r"sampling_probability\[0\]"):
+    with refused(InputError, "sampling_probability[0]"):
         dataclasses.replace(stage, sampling_probability=np.array([1.2, 0.1]))
     with pytest.raises(InputError, match="no stages"):
         dataclasses.replace(plan, stages=())
-    with pytest.raises(InputError, match="group_index"):
+    with refused(InputError, "group_index"):
         dataclasses.replace(plan, group_index=np.zeros(1000, dtype=int))
-    with pytest.raises(InputError, match="combine"):
+    with refused(InputError, "combine"):
         dataclasses.replace(plan, combine="mix")
-    with pytest.raises(InputError, match="relation"):
+    with refused(InputError, "relation"):
         dataclasses.replace(plan, relation="replace_one")
     with pytest.raises(ValueError, match="read-only"):
         stage.clip_norm[0] = 2.0
