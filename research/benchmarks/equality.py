@@ -16,6 +16,7 @@ import hashlib
 import inspect
 import io
 import json
+import math
 import os
 import random
 import re
@@ -350,6 +351,203 @@ def _without_chance(state: Any) -> Any:
     return state
 
 
+def jobs() -> Values:
+    """Files of runs of every kind of job, resumed ones too, and refusals of settings and tables."""
+    import pandas as pd
+
+    from apiece.jobs import job_from_dict, prepare, read_job
+
+    kinds: dict[str, dict[str, Any]] = {
+        "scale": {"strategy": "scale", "hidden": [4]},
+        "many": {"strategies": ["uniform", "scale", "sample"], "strategy": "sample", "seeds": 2},
+        "number": {"label": "height"},
+        "drawn": {"split": None, "momentum": 0.5, "learning_rate": 0.2},
+        "persons": {"person": "who", "rows_per_person": 2, "split": None},
+        "named": {"epsilon": "wish", "levels": {"low": 2.0, "high": 8.0}, "steps": 150},
+        "teachers": {"method": "pate", "teachers": 4, "questions": 3, "public_share": 0.5},
+        "student": {
+            "method": "pate", "teachers": 4, "questions": 3, "public": "public.csv",
+            "person": "who", "threshold": 0.3, "answers": 2,
+        },
+        "search": {"space": {"steps": [2, 4], "learning_rate": {"uniform": [0.1, 2]}}, "runs": 2},
+        "scored": {
+            "space": {"learning_rate": [0.1, 1, 2]}, "runs": {"mean": 2, "law": "poisson"},
+            "validation": "public.csv",
+        },
+        "schedule": {
+            "noise_schedule": {"points": [[0, 2], [2, 1]], "between": "hold"},
+            "learning_rate_schedule": {"points": [[0, 1], [3, 0.1]]},
+        },
+        "simulated": {
+            "epsilon": None, "groups": [{"name": "a", "epsilon": 2.0, "share": 0.5},
+            {"name": "b", "epsilon": float("inf"), "share": 0.5}], "no_limit_cap": 9.0,
+        },
+        "packaged": {"source": "german", "label": None, "schema": None, "split": None,
+                     "epsilon": None, "groups": [{"name": "a", "epsilon": 2.0, "share": 1.0}]},
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        _write_people()
+        common = {
+            "source": "people.csv", "schema": "schema.toml", "label": "answer", "split": "part",
+            "epsilon": "budget", "delta": 1e-3, "steps": 5, "batch_size": 10, "seed": SEED,
+        }  # fmt: skip
+        for name, changes in kinds.items():
+            settings = {**common, **changes}
+            if settings.get("method") == "pate":
+                settings["batch_size"] = 4
+            settings = {key: value for key, value in settings.items() if value is not None}
+            job = job_from_dict({}, name=name, changes=settings)
+            for stop in (None, 3):
+                out = Path(f"{name}-{stop}")
+                prepared = attempt(prepare, job, out=out)
+                if isinstance(prepared, str):
+                    yield name, prepared
+                    break
+                people = prepared.people
+                yield f"{out} people", [people.train.features, people.test.features]
+                yield f"{out} notes", [list(people.warnings), prepared.private_notes]
+                yield from _run_files(prepared, out, stop)
+            yield (
+                f"{name} config",
+                attempt(lambda path: read_job(path).to_dict(), out / "config.toml"),
+            )
+        table = pd.read_csv("people.csv")
+        for name, bad in {
+            "one class": table.assign(answer="no"), "letters": table.assign(age="?"),
+            "commas": table.assign(age="1,5"), "cases": table.assign(answer="YES"),
+            "no part": table.assign(part="x"), "no age": table.drop(columns="age"),
+        }.items():  # fmt: skip
+            bad.to_csv("bad.csv", index=False)
+            job = job_from_dict({}, name="bad", changes={**common, "source": "bad.csv"})
+            yield f"table {name}", attempt(prepare, job, out=Path("bad"))
+        yield from _refused_settings()
+
+
+def _write_people() -> None:
+    """Write a table of people with several rows each, public rows, and their schema."""
+    import numpy as np
+    import pandas as pd
+
+    rng = np.random.default_rng(SEED)
+    size = 120
+    person = rng.integers(0, 70, size)
+    people = pd.DataFrame({
+        "age": rng.integers(1, 120, size).astype(float), "height": rng.normal(170, 9, size),
+        "colour": rng.choice(["red", "blue", "Blue", ""], size),
+        "who": np.char.add("p", person.astype(str)),
+        "budget": np.where(person % 2, 2.0, 8.0), "wish": np.where(person % 2, "low", "high"),
+        "part": np.where(person % 4, "train", "test"),
+    })  # fmt: skip
+    people["answer"] = np.where(people["age"] > 50, "yes", "no")
+    people.loc[5, "age"] = np.nan
+    people.to_csv("people.csv", index=False)
+    people[["age", "height", "colour", "answer"]][:40].to_csv("public.csv", index=False)
+    Path("schema.toml").write_text(
+        """
+        [columns.age]
+        kind = "numeric"
+        lower = 0
+        upper = 100
+        [columns.height]
+        kind = "numeric"
+        lower = 100
+        upper = 200
+        [columns.colour]
+        kind = "categorical"
+        values = ["red", "blue"]
+        [columns.answer]
+        kind = "categorical"
+        values = ["no", "yes"]
+        """,
+        encoding="utf-8",
+    )
+
+
+def _run_files(prepared: Any, out: Path, stop: int | None) -> Values:
+    """Files of a run; one with `stop` is interrupted at that step, and gone on with."""
+    import torch
+
+    from apiece.jobs import Run, prepare_again, run
+
+    calls = []
+
+    def watch(*event: Any) -> None:
+        calls.append(list(event))
+        if stop is not None and len(calls) == stop:
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        attempt(run, prepared, out=out, watch=watch)
+    if stop is not None:
+        note = json.loads((out / "checkpoints" / "job.json").read_text())
+        yield f"{out} interrupted", [note, sorted(path.name for path in out.iterdir())]
+        again = prepare_again(out)
+        yield f"{out} steps made", [again.steps, again.unfinished.made()]
+        run(again, out=out, watch=lambda *event: calls.append(list(event)))
+    yield f"{out} steps", calls
+    for path in sorted(out.iterdir()):
+        name = f"{out} {path.name}"
+        if path.name == "model.pt":
+            content = torch.load(path, weights_only=True)
+            yield name, {key: part for key, part in content.items() if key != "statement"}
+        elif path.name == "log.jsonl":
+            lines = path.read_text().splitlines()
+            yield name, [_numbers(json.loads(line)) for line in lines]
+        elif path.suffix == ".json":
+            content = _numbers(json.loads(path.read_text()))
+            yield name, {key: part for key, part in content.items() if key != "bound_to"}
+        else:
+            yield name, path.read_text()
+    loaded = Run.load(out)
+    yield f"{out} loaded", [_numbers(loaded.to_dict()), repr(loaded), loaded.release.fit]
+    content = (out / "metrics.json").read_text()
+    for words, change in (
+        ('"models": 1', '"models": 2'), ('"steps": 5', '"steps": "five"'),
+        ('"unit": "record"', '"unit": "person"'), ('"strategy": "sample"', '"strategy": "x"'),
+    ):  # fmt: skip
+        (out / "metrics.json").write_text(content.replace(words, change))
+        yield f"{out} damaged {words}", attempt(lambda: _numbers(Run.load(out).to_dict()))
+    (out / "metrics.json").write_text(content)
+
+
+def _refused_settings() -> Values:
+    """Texts of the errors of single settings, of sections and of what does not go together."""
+    from apiece.jobs import job_from_dict
+    from apiece.jobs.config import SETTINGS
+
+    values = [
+        3,
+        -1,
+        0,
+        1,
+        0.5,
+        "x",
+        "all",
+        True,
+        [3],
+        [],
+        {},
+        {"a": 1},
+        math.nan,
+        math.inf,
+        10**400,
+    ]
+    for name in SETTINGS:
+        for value in values:
+            base = {"source": "people.csv", "epsilon": "budget"}
+            found = attempt(job_from_dict, {}, name="x", changes={**base, name: value})
+            text = found if isinstance(found, str) else found.to_dict()
+            yield f"setting {name} = {str(value)[:20]}", json.dumps(text)
+    sections: list[Any] = [
+        {"dta": {}}, {"data": 3}, {"data": {"soure": "x"}}, {"data": {"epsilon": "x"}}, {},
+        {"data": {"source": "a.csv"}}, {"data": {"source": "a.csv"}, "budgets": {"epsilon": "e"},
+        "compare": {"settings": {"scale": {"steps": 3}}}},
+    ]  # fmt: skip
+    for section in sections:
+        found = attempt(job_from_dict, section, name="x", changes={})
+        yield f"section {section}", found if isinstance(found, str) else found.to_dict()
+
+
 def ledger() -> Values:
     """Answers, balances, entries and exports of a ledger with a history of all operations."""
     import numpy as np
@@ -597,6 +795,7 @@ ROOMS: dict[str, Callable[[], Values]] = {
     "filters": filters,
     "clipping": clipping,
     "training": training,
+    "jobs": jobs,
     "ledger": ledger,
     "queries": queries,
     "audit": audit,
