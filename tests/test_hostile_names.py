@@ -20,7 +20,7 @@ from apiece.audit import Findings
 from apiece.audit.membership import roc
 from apiece.cli.plan import format_plan
 from apiece.jobs import Run
-from apiece.jobs.trained import Facts, Trained, promises_of
+from apiece.jobs.trained import Facts, Trained, list_promises
 from apiece.reporting import report
 from apiece.reporting.closing import closing_table
 from apiece.reporting.closing import findings_text as audit_text
@@ -144,7 +144,7 @@ def texts(svg: str) -> list[str]:
 def test_figures(name: str) -> None:
     """Every figure is made, well formed, and has the name in it as it is, not as a formula."""
     shown = figure_text(name).replace(r"\$", "$").strip()
-    svg = budgets_figure({name: promises_of(run_of(name).kept.plan)})
+    svg = budgets_figure({name: list_promises(run_of(name).kept.plan)})
     assert harmless(svg)
     assert shown in [t.strip() for t in texts(svg)]
     curve = good_curve()

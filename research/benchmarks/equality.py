@@ -467,7 +467,8 @@ def _run_files(prepared: Any, out: Path, stop: int | None) -> Values:
     """Files of a run; one with `stop` is interrupted at that step, and gone on with."""
     import torch
 
-    from apiece.jobs import Run, prepare_again, run
+    from apiece.jobs import Run, run
+    from apiece.jobs.prepared import prepare_again
 
     calls = []
 
@@ -482,7 +483,7 @@ def _run_files(prepared: Any, out: Path, stop: int | None) -> Values:
         note = json.loads((out / "checkpoints" / "job.json").read_text())
         yield f"{out} interrupted", [note, sorted(path.name for path in out.iterdir())]
         again = prepare_again(out)
-        yield f"{out} steps made", [again.steps, again.unfinished.made()]
+        yield f"{out} steps made", [again.steps, again.unfinished.count_steps()]
         run(again, out=out, watch=lambda *event: calls.append(list(event)))
     yield f"{out} steps", calls
     for path in sorted(out.iterdir()):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apiece.jobs.trained import Interval, Predictions, accuracies, share_right
+from apiece.jobs.trained import Interval, Predictions, accuracies_of, share_right
 
 TRUE = np.array([0, 0, 0, 1, 1, 1, 1, 1])
 SAID = np.array([0, 0, 1, 1, 1, 1, 0, 2])
@@ -14,7 +14,7 @@ def answers(unit: np.ndarray | None = None) -> Predictions:
 
 
 def test_shares_by_class_and_by_group() -> None:
-    found = accuracies(answers(), 3, answers(), np.array([0, 1] * 4), 3, {20: 0.5, 10: 0.25})
+    found = accuracies_of(answers(), 3, answers(), np.array([0, 1] * 4), 3, {20: 0.5, 10: 0.25})
     assert found.accuracy is not None
     assert found.accuracy.value == 5 / 8
     assert [None if s is None else s.value for s in found.by_class] == [2 / 3, 3 / 5, None]
@@ -24,7 +24,7 @@ def test_shares_by_class_and_by_group() -> None:
 
 
 def test_nobody_held_out() -> None:
-    found = accuracies(None, 3, answers(), np.zeros(8, int), 1, {})
+    found = accuracies_of(None, 3, answers(), np.zeros(8, int), 1, {})
     assert (found.accuracy, found.by_class, found.confusion, found.curve) == (None, (), (), ())
     assert len(found.by_group) == 1
 

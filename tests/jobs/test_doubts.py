@@ -10,14 +10,19 @@ from apiece.datasets.encode import encode
 from apiece.datasets.schema import Feature
 from apiece.errors import DataError, InputError
 from apiece.jobs import job_from_dict
-from apiece.jobs.people import of_rows, refuse_too_wide, refuse_unread, roles
+from apiece.jobs.table import (
+    assign_roles,
+    describe_row_doubts,
+    refuse_too_wide,
+    refuse_unread,
+)
 
 COLUMNS: dict[str, Feature] = {"x": Numeric(0, 9), "y": Categorical(("a", "b"))}
 
 
 def rows(x: list[str], y: list[str], **options: Any) -> list[str]:
     frame = pd.DataFrame({"x": x, "y": y})
-    return of_rows(
+    return describe_row_doubts(
         frame, COLUMNS, encode(frame, COLUMNS), ".", with_ids=options.get("with_ids", True)
     )
 
@@ -63,14 +68,16 @@ def test_a_decimal_comma_is_told_with_the_remedy() -> None:
     ]
     assert rows(["1", "2"], ["a,b", "1,5"])[0].startswith("column 'y'")
     frame = pd.DataFrame({"x": ["1", "1,5", "2", "none"], "y": ["a"] * 4})
-    found = of_rows(frame, COLUMNS, encode(frame, COLUMNS, decimal=","), ",", with_ids=True)
+    found = describe_row_doubts(
+        frame, COLUMNS, encode(frame, COLUMNS, decimal=","), ",", with_ids=True
+    )
     assert found == ["column 'x': 1 of 4 cells are no finite number"]
 
 
 def test_dates_are_told_as_dates() -> None:
     columns: dict[str, Feature] = {"born": Date("1900-01-01", "2020-01-01")}
     frame = pd.DataFrame({"born": ["1990-05-01", "01.05.1990"]})
-    assert of_rows(frame, columns, encode(frame, columns), ".", with_ids=True) == [
+    assert describe_row_doubts(frame, columns, encode(frame, columns), ".", with_ids=True) == [
         "column 'born': 1 of 2 cells are no date"
     ]
     frame = pd.DataFrame({"born": ["01.05.1990"] * 2})
@@ -96,4 +103,4 @@ def test_copies_are_counted_only_where_nobody_is_named() -> None:
 def test_a_column_has_one_role() -> None:
     job = job_from_dict({}, name="x", changes={"source": "t.csv", "epsilon": "e", "delta": "e"})
     with pytest.raises(InputError, match="both as epsilon and as delta"):
-        roles(job, "y")
+        assign_roles(job.data, job.budgets, "y")

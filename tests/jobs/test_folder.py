@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from apiece.errors import DataError
-from apiece.jobs.prepared import RunFolder, free_folder, refuse_used
+from apiece.jobs.prepared import RunFolder, find_free_folder, refuse_used
 
 
 def test_files_are_written_whole_and_listed(tmp_path: Path) -> None:
@@ -48,10 +48,10 @@ def test_used_places_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_first_free_name(tmp_path: Path) -> None:
-    assert free_folder(tmp_path, "run") == tmp_path / "run"
+    assert find_free_folder(tmp_path, "run") == tmp_path / "run"
     for name in ("run", "run-2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").write_text("x")
-    assert free_folder(tmp_path, "run") == tmp_path / "run-3"
+    assert find_free_folder(tmp_path, "run") == tmp_path / "run-3"
     (tmp_path / "run-3").mkdir()  # empty: free
-    assert free_folder(tmp_path, "run") == tmp_path / "run-3"
+    assert find_free_folder(tmp_path, "run") == tmp_path / "run-3"

@@ -10,11 +10,11 @@ import torch
 from apiece.datasets import Categorical, Numeric
 from apiece.errors import DataError
 from apiece.jobs import load_model
-from apiece.jobs.model import TabularModel, build, to_bytes
+from apiece.jobs.model import TabularModel, build_network, to_bytes
 
 
 def content(folder: Path, hidden: tuple[int, ...] = (4,)) -> dict[str, Any]:
-    network = build(2, 2, hidden, torch.Generator())
+    network = build_network(2, 2, hidden, torch.Generator())
     columns = {"a": Numeric(0.0, 1.0), "b": Numeric(0.0, 1.0)}
     (folder / "good.pt").write_bytes(
         to_bytes(TabularModel(network, columns, "y", Categorical(("n", "p"))))
@@ -54,7 +54,7 @@ def test_a_huge_network_is_not_made(
     assert (tmp_path / "bad.pt").stat().st_size < 10**6
 
     made: list[Any] = []
-    monkeypatch.setattr("apiece.jobs.model.build", lambda *widths: made.append(widths))
+    monkeypatch.setattr("apiece.jobs.model.build_network", lambda *widths: made.append(widths))
     with pytest.raises(DataError, match="not an apiece model") as error:
         load_model(tmp_path / "bad.pt")
     assert "\n" not in str(error.value)

@@ -120,7 +120,7 @@ def test_what_is_left_out_is_as_the_method_has_it() -> None:
     assert (Training().strategy, Training().batch_size) == ("sample", None)
     assert (Training(method="pate").strategy, Training(method="pate").batch_size) == ("weight", 32)
     assert Training(method="pate", strategy="upsample", batch_size=7).batch_size == 7
-    assert Pate().asked == 200
+    assert Pate().question_count == 200
 
 
 def test_an_address_is_not_printed() -> None:

@@ -15,7 +15,8 @@ from apiece.datasets import load
 from apiece.errors import DataError, InputError
 from apiece.jobs import job_from_dict
 from apiece.jobs.config import Data
-from apiece.jobs.people import Examples, declared_public, read_people, read_units, split
+from apiece.jobs.people import Examples, read_people
+from apiece.jobs.roster import choose_public, choose_trained, read_roster
 
 from .small import SIZE, job
 
@@ -26,7 +27,7 @@ def test_rows_are_split_and_their_budgets_stay_in_their_order(tmp_path: Path) ->
     trained = at[at % 4 > 0]
     assert people.budgets.epsilon.tolist() == np.where(trained % 2, 2.0, 8.0).tolist()
     assert (people.train.units, people.test.units) == (45, 15)
-    assert people.classes == ("no", "yes")
+    assert people.declaration.classes == ("no", "yes")
     assert people.group_of_rows.tolist() == people.budgets.group_index.tolist()
     both = np.concatenate([people.train.features, people.test.features])
     assert (people.train.labels == (people.train.features[:, 0] > 0)).all()
@@ -53,16 +54,16 @@ def test_shares_that_coins_draw_are_those_that_were_asked(column: str | None, sh
     frame = pd.DataFrame({"who": [f"p{i}" for i in range(size)]})
     roles: dict[str, Any] = {} if column is None else {column: "who"}
     data = Data(source="t.csv", test_share=share, **roles)
-    units = read_units(frame, data)
+    units = read_roster(frame, data)
 
     def is_near(count: int, of: int, chance: float) -> bool:
         return abs(count - of * chance) <= 5 * (of * chance * (1 - chance)) ** 0.5
 
     for seed in (0, 1):
-        held_out = ~split(units, data, seed)
+        held_out = ~choose_trained(units, data, seed)
         assert is_near(int(held_out.sum()), size, share)
         for public_share in (0.2, 0.7):
-            public = declared_public(units, held_out, public_share, seed)
+            public = choose_public(units, held_out, public_share, seed)
             assert not (public & ~held_out).any()
             assert is_near(int(public.sum()), int(held_out.sum()), public_share)
 

@@ -8,7 +8,7 @@ import pytest
 from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.jobs import Run
-from apiece.jobs.trained import checklist
+from apiece.jobs.trained import make_checklist
 from apiece.plan import Plan
 from sample_runs import FACTS, trained
 
@@ -70,6 +70,6 @@ def test_accuracy_on_public_data_is_no_worry() -> None:
 
 
 def test_the_cap_is_stated() -> None:
-    release = checklist(GOOD.kept, GOOD.data, seed=None, models=1, no_limit_cap=8)
+    release = make_checklist(GOOD.kept, GOOD.data, seed=None, count=1, no_limit_cap=8)
     says = {check.name: check.says for check in release.checks}
     assert "epsilon = 8, a cap set by the steward" in says["largest ε"]

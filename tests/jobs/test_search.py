@@ -191,8 +191,8 @@ def test_the_best_by_score_wins_and_noise_is_the_plans(tmp_path: Path) -> None:
     for seed in range(40):
         trained.clear()
         told.clear()
-        keep = lambda done, best: told.append((done, best.score, best.model))  # noqa: E731
-        best = candidates.best(train, right, Streams.from_seed(seed), keep=keep)
+        save = lambda done, best: told.append((done, best.score, best.model))  # noqa: E731
+        best = candidates.find_best(train, right, Streams.from_seed(seed), save=save)
         most = max(rate for _, rate in trained)
         assert best.model[1] == best.settings["learning_rate"] == most
         assert best.model in trained

@@ -17,7 +17,7 @@ class Part:
     """A part with one of each kind."""
 
     size: int = setting(required=True)
-    share: float = setting(read=of.below_one, value=0.2)
+    share: float = setting(read=of.read_below_one, value=0.2)
     name: str | None = setting()
     secret: str | None = setting(secret=True)
 
@@ -39,16 +39,16 @@ def test_settings_are_checked_and_frozen_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("read", "value", "found"),
     [
-        (of.delta_or_column, "column", "column"),
-        (of.delta_or_column, 1e-5, 1e-5),
-        (of.several(_check.count), [8, 4], (8, 4)),
-        (of.rows_or_all, "all", "all"),
-        (of.rows_or_all, 3, 3),
-        (of.natural, 0, 0),
-        (of.several(of.strategy_name), ["scale", "sample"], ("scale", "sample")),
-        (of.schedule, {"points": [[0, 1], [9, 2]]}, Schedule(((0, 1.0), (9, 2.0)))),
+        (of.read_delta, "column", "column"),
+        (of.read_delta, 1e-5, 1e-5),
+        (of.list_reader(_check.count), [8, 4], (8, 4)),
+        (of.read_row_limit, "all", "all"),
+        (of.read_row_limit, 3, 3),
+        (of.read_natural, 0, 0),
+        (of.list_reader(of.read_strategy), ["scale", "sample"], ("scale", "sample")),
+        (of.read_schedule, {"points": [[0, 1], [9, 2]]}, Schedule(((0, 1.0), (9, 2.0)))),
         (
-            of.shares,
+            of.read_shares,
             [{"name": "a", "epsilon": 1.0, "share": 0.5}],
             (Share("a", 1.0, 0.5),),
         ),
@@ -62,16 +62,16 @@ def test_readers(read: of.Reader, value: object, found: object) -> None:
 @pytest.mark.parametrize(
     ("read", "value", "error"),
     [
-        (of.below_one, 1.0, InputError),
-        (of.delta_or_column, 1.0, InputError),
-        (of.delta_or_column, float("nan"), InputError),
-        (of.natural, -1, InputError),
-        (of.several(_check.count), [0], InputError),
-        (of.rows_or_all, "some", InputError),
-        (of.strategy_name, "scal", OptionError),
-        (of.schedule, {"between": "hold"}, InputError),
-        (of.schedule, {"points": [[1, 1], [0, 1]]}, InputError),
-        (of.shares, [{"name": "a"}], InputError),
+        (of.read_below_one, 1.0, InputError),
+        (of.read_delta, 1.0, InputError),
+        (of.read_delta, float("nan"), InputError),
+        (of.read_natural, -1, InputError),
+        (of.list_reader(_check.count), [0], InputError),
+        (of.read_row_limit, "some", InputError),
+        (of.read_strategy, "scal", OptionError),
+        (of.read_schedule, {"between": "hold"}, InputError),
+        (of.read_schedule, {"points": [[1, 1], [0, 1]]}, InputError),
+        (of.read_shares, [{"name": "a"}], InputError),
     ],
 )
 def test_bad_values_are_refused(read: of.Reader, value: object, error: type[Exception]) -> None:

@@ -14,8 +14,8 @@ import torch
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import DataError
 from apiece.jobs import Run, load_model, statement_of, statement_schema
-from apiece.jobs.model import TabularModel, build, to_bytes
-from apiece.jobs.statement import Bound, sealed
+from apiece.jobs.model import TabularModel, build_network, to_bytes
+from apiece.jobs.statement import Bound, seal
 from apiece.jobs.trained import Level
 from apiece.training.charging import weights_digest
 from sample_runs import sample_run
@@ -114,7 +114,7 @@ def test_an_experiment_promises_nothing_to_who_knows_the_seed() -> None:
     assert "0" not in [str(value) for value in statement["mechanism"].values()]  # nor which
 
 
-NETWORK = build(1, 2, (), torch.Generator())
+NETWORK = build_network(1, 2, (), torch.Generator())
 COLUMNS = {"x": Numeric(0.0, 1.0)}
 BOUND = replace(
     RUNS["a release"],
@@ -137,7 +137,7 @@ def test_a_model_carries_it(tmp_path: Path) -> None:
 
 
 def resealed(said: Any, /, **changes: Any) -> Any:
-    return sealed({k: v for k, v in (said | changes).items() if k != "digest"})
+    return seal({k: v for k, v in (said | changes).items() if k != "digest"})
 
 
 CHANGES: dict[str, Any] = {

@@ -10,7 +10,7 @@ from apiece.jobs import job_from_dict, prepare
 from apiece.jobs.config import Training
 from apiece.jobs.people import Examples
 from apiece.jobs.prepared import RunFolder
-from apiece.jobs.running import ModelRun, student, taught
+from apiece.jobs.running import Execution, teach_student, train_student
 from apiece.pate import Lessons, teach
 from tests.pate.worlds import CLASSES, people, plan, public
 
@@ -28,7 +28,9 @@ def test_the_network_says_what_the_stack_of_one_says() -> None:
     inputs, targets = people()
     records = Examples(inputs.numpy(), targets.numpy())
     training = Training(method="pate", steps=10, batch_size=4, hidden=(5,))
-    network, answers = student(plan(), records, public().numpy(), training, classes=CLASSES, seed=0)
+    network, answers = train_student(
+        plan(), records, public().numpy(), training, classes=CLASSES, seed=0
+    )
     lessons = Lessons(
         steps=10, batch_size=4, learning_rate=training.learning_rate, momentum=training.momentum,
         clip_norm=training.clip_norm,
@@ -44,15 +46,18 @@ def test_the_network_says_what_the_stack_of_one_says() -> None:
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     prepared = prepare(job_from_dict(DATA, name="first", changes={}), out=tmp_path / "run")
     (tmp_path / "run").write_text("in the way")
+    execution = Execution(prepared, None, lambda *_: None, None)  # type: ignore[arg-type]
+    model = execution.start_model("weight", 0)
     with pytest.raises(StateError, match="make room or mend the folder"):
-        taught(ModelRun(prepared, "weight", 0, None, lambda *_: None, None))  # type: ignore[arg-type]
+        teach_student(execution, model)
 
 
 def test_steps_of_teachers_and_student_are_counted_through(tmp_path: Path) -> None:
     prepared = prepare(job_from_dict(DATA, name="first", changes={}), out=tmp_path / "run")
     told: list[tuple[str, int, int, int]] = []
     folder = RunFolder(tmp_path / "run")
-    taught(ModelRun(prepared, "weight", 0, folder, lambda *n: told.append(n), None))
+    execution = Execution(prepared, folder, lambda *n: told.append(n), None)
+    teach_student(execution, execution.start_model("weight", 0))
     assert told == [("weight", 0, s, 4) for s in (1, 2, 3, 4)]
     assert prepared.steps == 4
     assert '"event": "answered"' in (tmp_path / "run" / "log.jsonl").read_text()

@@ -19,19 +19,18 @@ def begun(folder: Path, **more: object) -> Unfinished:
     import tomli_w
 
     asked, out = job(folder, **more), folder / "run"
-    kept = Unfinished.fresh(asked, out)
+    kept = Unfinished.fresh(asked.run.seed, out)
     RunFolder(out).write("config.toml", tomli_w.dumps(complete(asked, out=out).to_dict()))
-    kept.begin(asked)
+    kept.begin(asked.name)
     return kept
 
 
 def test_coins_are_the_seed_or_new_ones_each_time(tmp_path: Path) -> None:
-    assert Unfinished.fresh(job(tmp_path, seed=7), tmp_path).coins == 7
-    release = job(tmp_path, seed=None)
-    drawn = {Unfinished.fresh(release, tmp_path).coins for _ in range(20)}
+    assert Unfinished.fresh(7, tmp_path).coins == 7
+    drawn = {Unfinished.fresh(None, tmp_path).coins for _ in range(20)}
     assert len(drawn) == 20
     assert max(drawn) > 2**100
-    assert "coins" not in repr(Unfinished.fresh(release, tmp_path))
+    assert "coins" not in repr(Unfinished.fresh(None, tmp_path))
 
 
 @pytest.mark.parametrize("seed", [None, 7])
@@ -61,14 +60,14 @@ def test_a_damaged_note_is_refused_in_one_line(note: str, tmp_path: Path) -> Non
 
 def test_checkpoints_are_counted_and_taken_away(tmp_path: Path) -> None:
     kept = begun(tmp_path)
-    assert kept.made() == 0
+    assert kept.count_steps() == 0
     for repeat, step in ((0, 5), (1, 2)):
-        place = kept.model("scale", repeat)
+        place = kept.model_folder("scale", repeat)
         place.mkdir()
         torch.save({"step": step}, place / "state.pt")
         (place / "key").write_bytes(b"k" * 32)
-    assert kept.model("scale", 1).name == "scale-2"
-    assert kept.made() == 7
+    assert kept.model_folder("scale", 1).name == "scale-2"
+    assert kept.count_steps() == 7
     kept.clear()
     assert not kept.folder.exists()
     with pytest.raises(StateError, match="is no interrupted run"):
@@ -78,7 +77,7 @@ def test_checkpoints_are_counted_and_taken_away(tmp_path: Path) -> None:
 def test_what_somebody_else_deleted_is_cleared_all_the_same(tmp_path: Path) -> None:
     """The results are written by then: the run is not to fail for what is gone already."""
     kept = begun(tmp_path)
-    place = kept.model("scale", 0)
+    place = kept.model_folder("scale", 0)
     place.mkdir()
     (place / "key").write_bytes(b"k" * 32)
     (kept.folder / "job.json").unlink()

@@ -6,7 +6,7 @@ import pytest
 
 from apiece.errors import BudgetError, DataError
 from apiece.jobs.config import BudgetColumns, Data
-from apiece.jobs.people import budgets, read_units, split
+from apiece.jobs.roster import choose_trained, read_budgets, read_roster
 
 WHO = [f"p{i:03}" for i in range(300)]
 ROWS = np.random.default_rng(0).integers(1, 6, 300)
@@ -26,27 +26,29 @@ def data(**more: str) -> Data:
 
 
 def test_a_budget_that_was_not_on_offer_is_refused() -> None:
-    units = read_units(visits(), data())
+    units = read_roster(visits(), data())
     everyone = np.ones(300, dtype=bool)
     offered = BudgetColumns(epsilon="consent", delta=1e-5, levels=(8.0, 1, 2, 16))  # 16 nobody took
     assert list(offered.levels.values()) == [1.0, 2.0, 8.0, 16.0]  # type: ignore[union-attr]
-    found = budgets(units, offered, everyone)
+    found = read_budgets(units, offered, everyone)
     assert found.groups.name.tolist() == ["ε = 1", "ε = 2", "ε = 8"]
     said = rf"column 'consent': \d+ of {len(visits())} rows name no declared level; declared: 1, 2;"
     with pytest.raises(BudgetError, match=said):
-        budgets(units, BudgetColumns(epsilon="consent", delta=1e-5, levels=(1.0, 2.0)), everyone)
+        read_budgets(
+            units, BudgetColumns(epsilon="consent", delta=1e-5, levels=(1.0, 2.0)), everyone
+        )
 
 
 def test_the_budgets_of_persons_are_in_the_order_of_their_ids() -> None:
-    units = read_units(visits(), data())
-    chosen = split(units, data(split="part"), None)
-    found = budgets(units, ASKED, chosen)
+    units = read_roster(visits(), data())
+    chosen = choose_trained(units, data(split="part"), None)
+    found = read_budgets(units, ASKED, chosen)
     trained = [w for i, w in enumerate(WHO) if i % 3]
     assert found.ids.tolist() == trained
     assert (
         found.epsilon.tolist() == np.resize([1.0, 2.0, 8.0], 300)[np.arange(300) % 3 > 0].tolist()
     )
-    rows = units.rows(chosen)
+    rows = units.rows_of(chosen)
     assert rows.sum() == ROWS[np.arange(300) % 3 > 0].sum()
     assert units.person is not None
     assert set(units.person[rows]) == set(trained)
@@ -55,17 +57,17 @@ def test_the_budgets_of_persons_are_in_the_order_of_their_ids() -> None:
 
 def test_a_coin_a_person_that_nobody_else_moves() -> None:
     """A law: without a person, with other rows, in another order, everyone else goes as before."""
-    whole = read_units(visits(), data())
-    chosen = split(whole, data(), 5)
+    whole = read_roster(visits(), data())
+    chosen = choose_trained(whole, data(), 5)
     assert 0.6 < chosen.mean() < 0.95
     where = dict(zip(whole.ids.tolist(), chosen, strict=True))  # type: ignore[union-attr]
-    assert len({tuple(split(whole, data(), seed)) for seed in range(4)}) == 4
+    assert len({tuple(choose_trained(whole, data(), seed)) for seed in range(4)}) == 4
     for gone in WHO[:40]:
         less = visits()
         less = less[less["who"] != gone].sample(frac=1, random_state=2)
         less = pd.concat([less, less[less["who"] == WHO[77]]])
-        units = read_units(less, data())
-        again = split(units, data(), 5)
+        units = read_roster(less, data())
+        again = choose_trained(units, data(), 5)
         assert len(again) == 299
         assert all(where[i] == c for i, c in zip(units.ids, again, strict=True))  # type: ignore[arg-type]
 
@@ -75,15 +77,15 @@ def test_a_second_table_says_the_same_in_any_order(tmp_path) -> None:
     people = frame.drop_duplicates("who").sample(frac=1, random_state=3)
     people.to_csv(tmp_path / "people.csv", index=False)
     people.to_parquet(tmp_path / "people.parquet")
-    one = read_units(frame, data())
+    one = read_roster(frame, data())
     for name in ("people.csv", "people.parquet"):
         given = data(people=str(tmp_path / name), split="part")
-        units = read_units(frame[["who"]], given)
-        chosen = split(units, given, None)
-        assert (chosen == split(one, data(split="part"), None)).all()
-        two = budgets(units, ASKED, chosen)
-        assert two.ids.tolist() == budgets(one, ASKED, chosen).ids.tolist()
-        assert two.epsilon.tolist() == budgets(one, ASKED, chosen).epsilon.tolist()
+        units = read_roster(frame[["who"]], given)
+        chosen = choose_trained(units, given, None)
+        assert (chosen == choose_trained(one, data(split="part"), None)).all()
+        two = read_budgets(units, ASKED, chosen)
+        assert two.ids.tolist() == read_budgets(one, ASKED, chosen).ids.tolist()
+        assert two.epsilon.tolist() == read_budgets(one, ASKED, chosen).epsilon.tolist()
 
 
 @pytest.mark.parametrize(
@@ -102,9 +104,9 @@ def test_what_a_person_says_twice_is_refused_and_names_nobody(
         frame["who"] == WHO[int(np.flatnonzero((ROWS > 1) & (np.arange(300) % 3 > 0))[0])]
     ]
     frame.loc[many[0], column] = value
-    units = read_units(frame, data())
+    units = read_roster(frame, data())
     with pytest.raises(DataError, match=said) as caught:
-        budgets(units, ASKED, split(units, data(split="part"), None))
+        read_budgets(units, ASKED, choose_trained(units, data(split="part"), None))
     assert "1 of 300 persons" in str(caught.value)
     assert not any(who in str(caught.value) for who in WHO)
 
@@ -112,10 +114,10 @@ def test_what_a_person_says_twice_is_refused_and_names_nobody(
 def test_one_row_a_person_is_as_records() -> None:
     frame = visits().drop_duplicates("who").sort_values("who", ignore_index=True)
     records = Data(source="visits.csv", ids="who", split="part")
-    one, other = read_units(frame, records), read_units(frame, data())
-    chosen = split(one, records, None)
-    assert (chosen == split(other, data(split="part"), None)).all()
-    first, second = budgets(one, ASKED, chosen), budgets(other, ASKED, chosen)
+    one, other = read_roster(frame, records), read_roster(frame, data())
+    chosen = choose_trained(one, records, None)
+    assert (chosen == choose_trained(other, data(split="part"), None)).all()
+    first, second = read_budgets(one, ASKED, chosen), read_budgets(other, ASKED, chosen)
     assert first.ids.tolist() == second.ids.tolist()
     assert first.epsilon.tolist() == second.epsilon.tolist()
     assert one.person is None
@@ -123,4 +125,4 @@ def test_one_row_a_person_is_as_records() -> None:
 
 def test_repeated_ids_of_records_are_refused_with_the_way_out() -> None:
     with pytest.raises(DataError, match="pass --person who in place of --ids"):
-        read_units(visits(), Data(source="visits.csv", ids="who"))
+        read_roster(visits(), Data(source="visits.csv", ids="who"))

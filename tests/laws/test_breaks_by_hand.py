@@ -182,7 +182,7 @@ def check_public_pages_of_packaged_data() -> None:
     settings = {"source": "german", "delta": 1e-4, "batch_size": 20, "strategy": "scale"}
     for config, changes, simulated in (({}, wishes, False), (drawn, {}, True)):
         job = jobs.job_from_dict(config, name="x", changes=settings | changes)
-        facts = running._facts(jobs.prepare(job, out=Path("nowhere")), None)
+        facts = running._collect_facts(jobs.prepare(job, out=Path("nowhere")), None)
         assert facts.packaged
         assert facts.simulated_budgets == simulated
 
@@ -223,7 +223,8 @@ BREAKS = [
      "data.packaged"),
     ("public", results.statement_of, "(data.packaged and data.simulated_budgets)",
      "data.simulated_budgets"),
-    ("public", running._facts, "bool(prepared.job.budgets.groups)", "prepared.job.data.packaged"),
+    ("public", running._collect_facts, "bool(prepared.job.budgets.groups)",
+     "prepared.job.data.packaged"),
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import pytest
 from apiece.datasets.encode import encode
 from apiece.filters.filter import Filter
 from apiece.jobs.people import read_people
+from apiece.jobs.table import read_job_table
 from apiece.pate.teaching import ask
 from apiece.queries.scan import ClampedColumn, contributions_sql
 from apiece.queries.session import Session
@@ -90,7 +91,7 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     ),
     "Diffprivlib: classes are those that occur": (
         _source(
-            read_people, "target = schema.target(label)",
+            read_job_table, "target = schema.target(label)",
             "target = Categorical(tuple(sorted(set(frame[label]))))",
         ),
         "job",
@@ -107,7 +108,10 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     ),
     "SmartNoise: a query's values are not clamped": (_unclamped, "sum(x)"),
     "Synthcity: how many rows cannot be read is told": (
-        _source(read_people, "private = of_rows(", "public += of_rows("), "job",
+        _source(
+            read_people, "private_doubts = table.list_private_doubts(encoded)",
+            "public_doubts += table.list_private_doubts(encoded); private_doubts = []",
+        ), "job",
     ),
     "Synthcity: noise of 0 for one setting": (
         _source(Loop._release, "draw.noise_stddev", "draw.noise_stddev * (draw.stage > 0)"),

@@ -42,9 +42,9 @@ from apiece.datasets.encode import encode
 from apiece.errors import InputError, unknown
 from apiece.jobs.config import Pate, Training, check_method
 from apiece.jobs.people import Examples
-from apiece.jobs.prepared import plan_of
-from apiece.jobs.results import tuned
-from apiece.jobs.trained import Promise, promises_of
+from apiece.jobs.prepared import plan_training
+from apiece.jobs.results import list_tuned
+from apiece.jobs.trained import Promise, list_promises
 from apiece.pate import plan_votes
 from apiece.plan import BoundPlan
 
@@ -78,7 +78,7 @@ class _Private(Papers):
     def promises_(self) -> tuple[Promise, ...]:
         """Each budget group's budget, and its spending by the fit, rounded up."""
         check_is_fitted(self)
-        return promises_of(self.plan_)
+        return list_promises(self.plan_)
 
     def _budgets(
         self,
@@ -216,7 +216,7 @@ class _Tabular(_Private):
         self._record_run(
             y,
             features=int(features.shape[1]),
-            settings=tuned(training, pate),
+            settings=list_tuned(training, pate),
             seed=seed,
             columns=read_columns(self.columns, list(frame.columns)),
             hidden=training.hidden,
@@ -247,15 +247,15 @@ class _Tabular(_Private):
         """Train by DP-SGD, and return the settings, some of them chosen by a search."""
         import torch
 
-        from apiece.jobs.model import by_sgd
+        from apiece.jobs.model import fit_network
 
         strategy = "sample" if self.strategy is None else self.strategy
         if self.search is not None:
             return self._search(budgets, strategy, target, rows, training, seed)
-        plan = plan_of(training, budgets, strategy, unit=rows.unit)
+        plan = plan_training(training, budgets, strategy, unit=rows.unit)
         self._note_plan(plan)  # before the first step: a fit that fails later has been paid
         targets = torch.from_numpy(rows.labels)
-        self.network_ = by_sgd(plan, rows, target, targets, training, seed=seed)
+        self.network_ = fit_network(plan, rows, target, targets, training, seed=seed)
         self.plan_ = plan.public()
         return training
 
@@ -271,8 +271,8 @@ class _Tabular(_Private):
         """Store the best network of a search and its plan, and return its settings."""
         import torch
 
-        from apiece.jobs.model import by_sgd, rightness
-        from apiece.jobs.search import SETTINGS, Candidates, Search, seed_of_run
+        from apiece.jobs.model import fit_network, score_records
+        from apiece.jobs.search import SETTINGS, Candidates, Search, derive_run_seed
         from apiece.training.randomness import Streams
 
         search = self.search if isinstance(self.search, Search) else Search(self.search)
@@ -286,15 +286,15 @@ class _Tabular(_Private):
         self._note_plan(candidates.first)
 
         def train(plan: BoundPlan, settings: dict[str, Any], run: int) -> torch.nn.Module:
-            run_seed = None if seed is None else seed_of_run(seed, run)
+            run_seed = None if seed is None else derive_run_seed(seed, run)
             run_training = replace(training, **settings)
             labels = torch.from_numpy(rows.labels)
-            return by_sgd(plan, rows, target, labels, run_training, seed=run_seed)
+            return fit_network(plan, rows, target, labels, run_training, seed=run_seed)
 
         targets = torch.from_numpy(scored.labels)
-        best = candidates.best(
+        best = candidates.find_best(
             train,
-            lambda network: rightness(network, scored, target, targets, ids),
+            lambda network: score_records(network, scored, target, targets, ids),
             Streams.from_seed(seed),
         )
         self.network_ = best.model
@@ -443,7 +443,7 @@ class PrivateClassifier(_Classifies, _Tabular):
         """Train by DP-SGD, or a student by PATE, and return the settings."""
         if training.method == "dp-sgd":
             return super()._train(budgets, target, rows, training, seed)
-        from apiece.jobs.running import student
+        from apiece.jobs.running import train_student
 
         assert self.teachers is not None  # checked before
         votes = plan_votes(
@@ -457,7 +457,7 @@ class PrivateClassifier(_Classifies, _Tabular):
         self._note_plan(votes.plan)
         frame = read_frame(self, self.public, reset=False)
         public = encode(frame, read_features(self.columns, list(frame.columns)))
-        self.network_, _ = student(
+        self.network_, _ = train_student(
             votes,
             rows,
             public.features[~public.faulty],
@@ -514,7 +514,7 @@ class PrivateRegressor(RegressorMixin, _Tabular):
         require_same_index(X, y)
         if not np.isfinite(values).all():
             raise InputError("y: contains NaN or infinity; leave these rows out")
-        return self._target().encoded(values).numpy()
+        return self._target().encode(values).numpy()
 
     def predict(self, X: object) -> npt.NDArray[np.float64]:
         """Return a number in the declared range for each row.
@@ -526,7 +526,7 @@ class PrivateRegressor(RegressorMixin, _Tabular):
             InputError: For other columns, or a row with a number that cannot be read.
         """
         check_is_fitted(self)
-        return self._target().decoded(self._outputs(X))
+        return self._target().decode(self._outputs(X))
 
     def score(self, X: object, y: object, sample_weight: object = None) -> float:
         """Return the coefficient of determination R², which is at most 1.

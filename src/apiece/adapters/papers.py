@@ -33,16 +33,16 @@ from apiece.errors import InputError, StateError
 from apiece.jobs.config import read_words
 from apiece.jobs.prepared import RunFolder, refuse_used
 from apiece.jobs.results import METRICS, MODEL, PLAN, REPORT, STATEMENT, Run, statement_of
-from apiece.jobs.statement import Bound, as_text
+from apiece.jobs.statement import Bound, to_text
 from apiece.jobs.trained import (
     Asked,
     Facts,
     Predictions,
     Trained,
-    accuracies,
+    accuracies_of,
     errors_of,
-    levels_of,
-    named_by,
+    name_groups,
+    read_levels,
 )
 from apiece.training.charging import weights_digest
 
@@ -174,7 +174,7 @@ class Papers(BaseEstimator):
         run_folder = RunFolder(Path(folder))
         run_folder.write(PLAN, run.kept.plan.to_json(indent=2) + "\n")
         run_folder.write(MODEL, to_bytes(model, TABULAR if facts.columns else HEAD))
-        run_folder.write(STATEMENT, as_text(statement))
+        run_folder.write(STATEMENT, to_text(statement))
         run_folder.write(METRICS, run.to_json(indent=2) + "\n")
         run_folder.write(REPORT, report(run).html)
         return run_folder.path
@@ -259,7 +259,7 @@ class Papers(BaseEstimator):
         recipe, shape: of images, the recipe's settings and the shape of a view's features.
         options: of `Run`.
         """
-        from apiece.jobs.running import versions
+        from apiece.jobs.running import list_versions
 
         plan = self.plan_
         declared = Schema("fit", columns or {})
@@ -297,7 +297,7 @@ class Papers(BaseEstimator):
             models=1,
             totals=(),
             finished=time.strftime("%Y-%m-%d", time.gmtime()),
-            versions=versions(),
+            versions=list_versions(),
             estimator={
                 "name": type(self).__name__,
                 "labels": labels,
@@ -323,13 +323,13 @@ class Papers(BaseEstimator):
         plan = run.kept.plan
         has_one_delta = np.unique(plan.budget_groups.delta).size == 1
         default_levels = Levels(self.levels) if self.levels and has_one_delta else ()
-        levels = levels_of(said.get("levels", default_levels), plan)
+        levels = read_levels(said.get("levels", default_levels), plan)
         models = run.models
         if self.account is not None:
             models = max(models, len(self.account))
         run = replace(
             run,
-            strategies=(replace(run.kept, plan=named_by(levels, plan)),),
+            strategies=(replace(run.kept, plan=name_groups(levels, plan)),),
             levels=levels or run.levels,
             models=models,
             **entries,  # type: ignore[arg-type]
@@ -352,14 +352,14 @@ class Papers(BaseEstimator):
         facts = replace(facts, test_records=int(unit.max()) + 1)
         if not facts.classes:
             errors = errors_of(predicted, column_or_1d(y, dtype=np.float64), unit)
-            return replace(run, data=facts, strategies=(run.kept.tested([errors], facts.unit),))
+            return replace(run, data=facts, strategies=(run.kept.with_tests([errors], facts.unit),))
         classes = self.classes_
         codes = encode_labels(X, y, classes)
         predicted_codes = pd.Index(classes).get_indexer(pd.Index(predicted))
         predictions = Predictions(predicted_codes, codes, unit)
         facts = replace(facts, commonest_class_share=predictions.commonest)
-        strategy = run.kept.tested([predictions], facts.unit)
-        tested = accuracies(predictions, classes.size, predictions, codes, 0, {})
+        strategy = run.kept.with_tests([predictions], facts.unit)
+        tested = accuracies_of(predictions, classes.size, predictions, codes, 0, {})
         return replace(run, data=facts, strategies=(strategy,), tested=tested)
 
 
@@ -367,12 +367,12 @@ def _load_head(path: Path, name: str, stored: Json) -> torch.nn.Module:
     """Return the trained head of an image classifier, by its name and its stored shape."""
     import torch
 
-    from apiece.jobs.model import readable, stored_state
+    from apiece.jobs.model import explain_damage, read_state
     from apiece.recipes.recipe import HEADS
 
-    with readable(path):
+    with explain_damage(path):
         # The layers take no memory before the stored tensors take their place.
         with torch.device("meta"):
             network = HEADS[name](tuple(stored["shape"]), len(stored["labels"]))
-        network.load_state_dict(stored_state(path)[0], assign=True)
+        network.load_state_dict(read_state(path)[0], assign=True)
     return network

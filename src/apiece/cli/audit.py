@@ -171,7 +171,7 @@ def audit_run(run: Path, delta: float | None, confidence: float, seed: int) -> F
 
     def score(records: Examples, groups: Any = None) -> ModelScores:
         usable = ~records.faulty
-        examples = records.of(usable)
+        examples = records.select(usable)
         confidences = model_confidences(network, examples.features, examples.labels)
         if groups is not None:
             groups = groups[usable]
@@ -210,14 +210,14 @@ def _read_people(job: Job, coins: int | None = None) -> People:
     from apiece.jobs.people import read_people
 
     people = read_people(job, coins)
-    if not people.classes:
+    if not people.declaration.classes:
         raise UnsupportedError(
-            f"run: its model predicts the number {people.label!r}, and scores of membership here "
-            "are those of classes; audit scores of your own with --canaries"
+            f"run: its model predicts the number {people.declaration.label!r}, and scores of "
+            "membership here are those of classes; audit scores of your own with --canaries"
         )
-    from apiece.jobs.running import gone_from, ledger_of
+    from apiece.jobs.running import find_withdrawn, open_ledger
 
-    ledger = ledger_of(job)
+    ledger = open_ledger(job.run)
     if ledger is None:
         return people
     # Raises where the ledger does not know the run: it is another one, without its withdrawals.
@@ -226,13 +226,13 @@ def _read_people(job: Job, coins: int | None = None) -> People:
     def leave_out(records: Examples) -> Examples:
         if records.ids is None:
             return records
-        return records.of(~gone_from(ledger, records.ids))
+        return records.select(~find_withdrawn(ledger, records.ids))
 
     return replace(
         people,
         train=leave_out(people.train),
         test=leave_out(people.test),
-        budgets=people.budgets.taken(~gone_from(ledger, people.budgets.ids)),
+        budgets=people.budgets.taken(~find_withdrawn(ledger, people.budgets.ids)),
     )
 
 
@@ -306,14 +306,14 @@ def _make_shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Call
     job = _read_job(run)
     people = _read_people(job, seed if job.run.seed is None else None)
     from apiece.audit.shadows import half_plan, table_job
-    from apiece.jobs.prepared import with_batch
-    from apiece.jobs.running import gone_from, ledger_of
+    from apiece.jobs.prepared import choose_batch_size
+    from apiece.jobs.running import find_withdrawn, open_ledger
 
-    job = with_batch(job, people.budgets)
+    job = choose_batch_size(job, people.budgets)
     training = job.training_of(job.training.strategy)
-    assert training.batch_size is not None  # set by `with_batch`
+    assert training.batch_size is not None  # set by `choose_batch_size`
     usable = ~people.train.faulty
-    train = people.train.of(usable)
+    train = people.train.select(usable)
     if train.person is not None:
         usable = np.isin(people.budgets.ids, train.person)
     budgets = people.budgets.taken(usable)
@@ -324,10 +324,10 @@ def _make_shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Call
         expected_batch_size=training.batch_size / 2,
         clip_norm=training.clip_norm,
     )
-    ledger = ledger_of(job)
+    ledger = open_ledger(job.run)
 
     def refuse_withdrawn() -> None:
-        if ledger is not None and gone_from(ledger, budgets.ids).any():
+        if ledger is not None and find_withdrawn(ledger, budgets.ids).any():
             raise StateError(
                 f"{run}: somebody in these shadow models has withdrawn; delete them, and repeat "
                 "the command with another --out"

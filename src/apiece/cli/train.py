@@ -120,13 +120,13 @@ def command(
     folder: config.toml, plan.json, model.pt, metrics.json, log.jsonl and report.html.
     """
     from apiece.assignment.unspent import silence_shortfalls
-    from apiece.jobs.prepared import free_folder, prepare
+    from apiece.jobs.prepared import find_free_folder, prepare
     from apiece.jobs.results import REPORT
 
     # Shortfalls are warned of with the other doubts, once training has begun.
     if resume is None:
         job = make_job(config, compare, flags, tune)
-        out = Path(job.run.out) if job.run.out else free_folder(Path("runs"), job.name)
+        out = Path(job.run.out) if job.run.out else find_free_folder(Path("runs"), job.name)
         with silence_shortfalls():
             prepared = prepare(job, out=out)
     else:
@@ -174,7 +174,7 @@ def _run(prepared: Prepared, out: Path) -> Run:
             step = prepared.plans[strategy].steps
         return "planned " + ", ".join(map(describe_spending, make_spending(strategy).at(step)))
 
-    with Bar(prepared.steps, done=prepared.unfinished.made()) as bar:
+    with Bar(prepared.steps, done=prepared.unfinished.count_steps()) as bar:
 
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
             print_doubts()
@@ -187,7 +187,7 @@ def _run(prepared: Prepared, out: Path) -> Run:
         try:
             results = run(prepared, out=out, watch=watch)
         except KeyboardInterrupt:
-            raise Interrupted(_describe_interruption(bar, out, job)) from None
+            raise Interrupted(_describe_interruption(bar, out, job.run.analysis)) from None
     print_doubts()
     return results
 
@@ -206,7 +206,7 @@ def _list_doubts(prepared: Prepared) -> list[str]:
     return doubts
 
 
-def _describe_interruption(bar: Bar, out: Path, job: Job) -> str:
+def _describe_interruption(bar: Bar, out: Path, analysis: str | None) -> str:
     """Return what an interrupted run left behind, and how to go on."""
     files = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
     progress = "" if bar.total is None else f" after {bar.done} of {bar.total} steps"
@@ -215,11 +215,8 @@ def _describe_interruption(bar: Bar, out: Path, job: Job) -> str:
         f"interrupted{progress}; no model was written and nothing is half-written: {out} holds "
         f"{', '.join(files) or 'nothing'}; to go on: {remedy}"
     )
-    if job.run.analysis is not None:
-        message += (
-            f"; the ledger stays charged for it, and --analysis {job.run.analysis!r} charges no "
-            "more"
-        )
+    if analysis is not None:
+        message += f"; the ledger stays charged for it, and --analysis {analysis!r} charges no more"
     return message
 
 

@@ -26,7 +26,7 @@ __getattr__ = _lazy.names_of(
         "config": ("Job", "job_from_dict", "read_job"),
         "model": ("load_model",),
         "prepared": ("prepare",),
-        "results": ("Run", "Search", "statement_of"),
+        "results": ("Run", "statement_of"),
         "running": ("run",),
         "search": ("Search",),
         "statement": ("statement_schema",),

@@ -6,10 +6,10 @@ are made from these fields. `docs/main-job.md` has an example of each.
 """
 
 # Annotations are kept as types, not as texts: they say how a setting is read.
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from apiece._json import plain, read_toml
 from apiece._types import Flags, Json
@@ -19,53 +19,71 @@ from apiece.datasets.tables import PLAIN, Dialect, is_parquet
 from apiece.errors import InputError, as_given, unknown
 from apiece.jobs.search import Search
 from apiece.jobs.settings import (
+    JobSection,
     Share,
-    address,
-    below_one,
-    charged_scope,
     check,
-    day,
-    delta_or_column,
-    held_schedule,
-    inside_one,
-    listed,
-    method_name,
-    natural,
+    list_strategies,
+    pass_through,
+    read_address,
+    read_below_one,
+    read_day,
+    read_delta,
+    read_held_schedule,
+    read_inside_one,
+    read_list,
+    read_method,
+    read_natural,
+    read_row_limit,
+    read_schedule,
+    read_scope_text,
+    read_shares,
+    read_strategy,
     refuse_past,
-    rows_or_all,
-    schedule,
     setting,
     settings_of,
-    several,
-    shares,
-    strategies_of,
-    strategy_name,
-    unread,
 )
 from apiece.plan import Schedule
 
+# Public rows that teachers are asked about by default.
+_DEFAULT_QUESTIONS: Final = 200
+# Mean number of runs of a search by default.
+_DEFAULT_RUNS: Final = 20.0
 
-def settings_by_strategy(name: str, value: object) -> Mapping[str, Mapping[str, Any]]:
-    """Return the settings that strategies have of their own, each checked; see `TUNED`."""
-    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
+
+def read_settings_by_strategy(name: str, value: object) -> Mapping[str, Mapping[str, Any]]:
+    """Return strategy → the settings of `TUNED` that it has of its own, each checked."""
+    is_nested = isinstance(value, Mapping) and all(
+        isinstance(settings, Mapping) for settings in value.values()
+    )
+    if not isinstance(value, Mapping) or not is_nested:
         raise InputError(
             f"{name} = {value!r}: must be tables, as in settings.scale = {{ steps = 9 }}"
         )
-    for strategy, own in value.items():
-        strategy_name("strategy in settings", strategy)
-        for key in own:
+    for strategy, settings in value.items():
+        read_strategy("strategy in settings", strategy)
+        for key in settings:
             if key not in TUNED:
                 raise unknown(f"setting of {strategy}", key, TUNED)
-        Training(strategy=strategy, **own)
-    return {strategy: dict(own) for strategy, own in value.items()}
+        # Raises for values out of bounds.
+        Training(strategy=strategy, **settings)
+    return {strategy: dict(settings) for strategy, settings in value.items()}
+
+
+def _read_strategies(name: str, value: object) -> tuple[str, ...]:
+    return tuple(read_strategy("strategy", strategy) for strategy in read_list(name, value))
+
+
+def _read_offer(name: str, value: object) -> Levels:
+    return Levels(cast(Offered, value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """[data]: the table, its columns, and how a CSV file is written (`datasets.tables.Dialect`)."""
+    """[data]: the table, its columns, and how a CSV file is written (`datasets.tables.Dialect`).
 
-    # Without `split`, `test_share` of the units is held out, by coin. With `person` the persons are
-    # the units, and budgets and split are theirs; `people` is a second table that says them.
+    Without `split`, `test_share` of the units is held out, by coin. With `person` the persons are
+    the units, and budgets and split are theirs; `people` is a second table that says them.
+    """
 
     source: str = setting(
         "CSV or Parquet file, or a packaged table: adult, german, credit_default.",
@@ -75,7 +93,7 @@ class Data:
     schema: str | None = setting("Public schema (TOML); see apiece schema --help.")
     split: str | None = setting("Column that says 'train' or 'test'.")
     test_share: float = setting(
-        "Share of the units to hold out; without --split.", read=below_one, value=0.2
+        "Share of the units to hold out; without --split.", read=read_below_one, value=0.2
     )
     ids: str | None = setting("Column of unique record ids.")
     person: str | None = setting(
@@ -97,6 +115,7 @@ class Data:
             )
         if self.people is not None and self.person is None:
             raise InputError("people: give --person too, the column of persons' ids in both tables")
+        # A dialect that no table has is a mistake, such as a separator of a Parquet file.
         tables = [self.source] if self.people is None else [self.source, self.people]
         declared = Dialect(self.separator, self.decimal, self.encoding)
         if declared != PLAIN and all(self.dialect_of(table) == PLAIN for table in tables):
@@ -129,21 +148,22 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetColumns:
-    """[budgets]: where everyone's ε and δ come from: a column, or simulated `groups`."""
+    """[budgets]: where everyone's ε and δ come from: a column, or simulated `groups`.
 
-    # `levels` are what the consent form offers: public, where those that somebody chose are not.
-    # The column has their names and no other.
+    `levels` are what the consent form offers: public, where those that somebody chose are not. The
+    column has their names and no other.
+    """
 
     epsilon: str | None = setting("Column of each record's ε.")
     delta: float | str = setting(
         "One δ for all, or the column of each record's δ.",
-        read=delta_or_column, value=1e-5, default="",
+        read=read_delta, value=1e-5, default="",
     )  # fmt: skip
-    groups: tuple[Share, ...] = setting(read=shares, value=())
+    groups: tuple[Share, ...] = setting(read=read_shares, value=())
     no_limit_cap: float | None = setting("The ε to use where a budget is 'no limit' or inf.")
     levels: Levels | None = setting(
         "Words of the budget column, as low=1,medium=3,high=8; or its numbers, as 1,3,8.",
-        read=lambda name, value: Levels(cast(Offered, value)),
+        read=_read_offer,
     )
 
     def __post_init__(self) -> None:
@@ -160,7 +180,8 @@ class BudgetColumns:
             )
 
 
-_DEFAULTS: dict[str, Flags] = {
+# Method → settings that it has where they are left out.
+_DEFAULTS: Final[dict[str, Flags]] = {
     "dp-sgd": {"strategy": "sample"},
     "pate": {"strategy": "weight", "batch_size": 32.0},
 }
@@ -168,16 +189,17 @@ _DEFAULTS: dict[str, Flags] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """[training]: one model, and the plan by which it is trained."""
+    """[training]: one model, and the plan by which it is trained.
 
-    # With PATE, batch_size is that of each teacher and of the student. Without hidden layers the
-    # model is a (multinomial) logistic regression. The schedules are factors on the learning rate
-    # and on the noise, by step, as in `schedule_noise`; they are part of every strategy's plan.
+    With PATE, batch_size is that of each teacher and of the student. Without hidden layers the
+    model is a (multinomial) logistic regression. The schedules are factors on the learning rate and
+    on the noise, by step, as in `schedule_noise`; they are part of every strategy's plan.
+    """
 
-    method: str = setting("Training method: dp-sgd or pate.", read=method_name, value="dp-sgd")
+    method: str = setting("Training method: dp-sgd or pate.", read=read_method, value="dp-sgd")
     strategy: str = setting(
         "uniform, scale, sample or threshold; with --method pate uniform, upsample or weight.",
-        read=strategy_name, default="sample; weight with --method pate",
+        read=read_strategy, default="sample; weight with --method pate",
     )  # fmt: skip
     # None until people are read: as many as let each group spend its ε, at most 512.
     batch_size: float | None = setting(
@@ -188,40 +210,42 @@ class Training:
     steps: int = setting("Number of model updates.", value=1000, tuned=True)
     clip_norm: float = setting("Mean clip norm.", value=1.0, tuned=True)
     learning_rate: float = setting("Learning rate of SGD.", value=1.0, tuned=True)
-    momentum: float = setting("Momentum of SGD.", read=below_one, value=0.0, tuned=True)
+    momentum: float = setting("Momentum of SGD.", read=read_below_one, value=0.0, tuned=True)
     hidden: tuple[int, ...] = setting("Width of a hidden layer; repeatable.", value=())
     rows_per_person: int | str | None = setting(
-        "Most rows that a person brings to a step: a public number, or all.", read=rows_or_all
+        "Most rows that a person brings to a step: a public number, or all.", read=read_row_limit
     )
-    learning_rate_schedule: Schedule | None = setting(read=schedule)
-    noise_schedule: Schedule | None = setting(read=held_schedule)
+    learning_rate_schedule: Schedule | None = setting(read=read_schedule)
+    noise_schedule: Schedule | None = setting(read=read_held_schedule)
 
     def __post_init__(self) -> None:
         check(self)
+        # The defaults of a method are written out, so that a stored config says them.
         for name, value in _DEFAULTS[self.method].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
 
 
-TUNED = tuple(name for name, how in settings_of(Training) if how.tuned)
+# Settings of a training in which strategies may differ.
+TUNED = tuple(name for name, entry in settings_of(Training) if entry.tuned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pate:
-    """[pate]: with method = "pate", the teachers, the public rows, and what is asked about them."""
+    """[pate]: with method = "pate", the teachers, the public rows, and what is asked about them.
 
-    # Public rows are not protected: their features may show in the model. Their labels are not
-    # used.
+    Public rows are not protected: their features may show in the model. Their labels are not used.
+    """
 
     teachers: int | None = setting("Number of teachers; with --method pate.")
     questions: int | None = setting("Number of public rows to ask about.", default="200")
     answers: int | None = setting("Largest number of answers; with --threshold.")
     threshold: float | None = setting(
-        "Share of the noisy votes below which a question stays unanswered.", read=inside_one
+        "Share of the noisy votes below which a question stays unanswered.", read=read_inside_one
     )
     public: str | None = setting("Table of public rows for the teachers to label.")
     public_share: float | None = setting(
-        "Share of the held-out units to declare public, in place of --public.", read=inside_one
+        "Share of the held-out units to declare public, in place of --public.", read=read_inside_one
     )
     semi_supervised: bool | None = setting(
         "Spread the answers over all public rows; needs scikit-learn.", default="false"
@@ -231,32 +255,33 @@ class Pate:
         check(self)
 
     @property
-    def asked(self) -> int:
+    def question_count(self) -> int:
         """How many public rows the teachers are asked about."""
-        return 200 if self.questions is None else self.questions
+        return _DEFAULT_QUESTIONS if self.questions is None else self.questions
 
 
 def check_method(training: Training, pate: Pate, *, searched: bool) -> None:
     """Raise `InputError` for a setting of the other method, and for one that the method needs."""
-    how = as_given("method", "pate")
+    remedy = as_given("method", "pate")
     if training.method == "dp-sgd":
         for name, _ in settings_of(Pate):
             if getattr(pate, name) is not None:
-                raise InputError(f"{name}: is for PATE; give {how} too, or leave it out")
+                raise InputError(f"{name}: is for PATE; give {remedy} too, or leave it out")
         return
     if searched:
-        raise InputError(f"search: is for DP-SGD; with {how} leave it out")
+        raise InputError(f"search: is for DP-SGD; with {remedy} leave it out")
     for name in ("rows_per_person", "noise_schedule", "learning_rate_schedule"):
         if getattr(training, name) is not None:
             raise InputError(
-                f"{name}: is for DP-SGD; with {how} leave it out (all rows of a person go to that "
-                "person's teachers)"
+                f"{name}: is for DP-SGD; with {remedy} leave it out (all rows of a person go to "
+                "that person's teachers)"
             )
-    assert training.batch_size is not None  # PATE has a default
+    # PATE has a default.
+    assert training.batch_size is not None
     if not training.batch_size == int(training.batch_size):
         raise InputError(
-            f"batch_size = {training.batch_size:g}: with {how} each teacher's step takes that many "
-            "rows; give a whole number"
+            f"batch_size = {training.batch_size:g}: with {remedy} each teacher's step takes that "
+            "many rows; give a whole number"
         )
     if pate.teachers is None:
         raise InputError(
@@ -269,14 +294,15 @@ def check_method(training: Training, pate: Pate, *, searched: bool) -> None:
 class SearchSettings:
     """[search]: a `Search`, with the path of public rows to score on; none without `space`."""
 
-    space: Mapping[str, Any] | None = setting(read=unread)
-    runs: Any = setting(read=unread)
+    space: Mapping[str, Any] | None = setting(read=pass_through)
+    runs: Any = setting(read=pass_through)
     score_noise: float | None = setting()
     validation: str | None = setting()
 
     def __post_init__(self) -> None:
         check(self)
-        if self.space is None and (self.runs, self.score_noise, self.validation) != (None,) * 3:
+        details = (self.runs, self.score_noise, self.validation)
+        if self.space is None and any(value is not None for value in details):
             raise InputError(
                 "search: space is missing; say which settings are searched, as in "
                 "space = { steps = [50, 200] }"
@@ -288,7 +314,7 @@ class SearchSettings:
         """Return what is searched, checked; None for one run."""
         if self.space is None:
             return None
-        runs = 20.0 if self.runs is None else self.runs
+        runs = _DEFAULT_RUNS if self.runs is None else self.runs
         return Search(self.space, runs, self.score_noise, self.validation)
 
 
@@ -296,15 +322,13 @@ class SearchSettings:
 class Comparison:
     """[compare]: other strategies beside the job's, each trained `seeds` times."""
 
-    # strategies: none is the job's alone. settings: strategy → the values of `TUNED` of its own.
-
-    strategies: tuple[str, ...] = setting(
-        read=lambda name, value: several(strategy_name)("strategy", listed(name, value)), value=()
-    )
+    # None is the job's alone.
+    strategies: tuple[str, ...] = setting(read=_read_strategies, value=())
     seeds: int = setting(
         "Number of models to train for each strategy.", value=1, default="1, with --compare 3"
     )
-    settings: Mapping[str, Flags] = setting(read=settings_by_strategy, factory=dict)
+    # Strategy → the values of `TUNED` that it has of its own.
+    settings: Mapping[str, Flags] = setting(read=read_settings_by_strategy, factory=dict)
 
     def __post_init__(self) -> None:
         check(self)
@@ -312,26 +336,30 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """[run]: the randomness, where the results go, and the ledger that pays for them."""
+    """[run]: the randomness, where the results go, and the ledger that pays for them.
 
-    # Without `seed` all randomness comes from the operating system, as a release must have it.
+    Without `seed` all randomness comes from the operating system, as a release must have it.
+    """
 
     seed: int | None = setting(
-        "Seed for repeatable experiments; never for a release.", read=natural
+        "Seed for repeatable experiments; never for a release.", read=read_natural
     )
     out: str | None = setting("Run folder, new or empty.", default="the first free under runs/")
-    ledger: str | None = setting(  # its address may hold a password
-        "Ledger to charge before the first step; with --ids or --person.", read=address, secret=True
+    # Its address may hold a password.
+    ledger: str | None = setting(
+        "Ledger to charge before the first step; with --ids or --person.",
+        read=read_address,
+        secret=True,
     )
     analysis: str | None = setting("The run's name in the ledger; repeated, it charges once.")
     scope: str | None = setting(
-        "Scope of the charge: querier=NAME,purpose=NAME,…", read=charged_scope
+        "Scope of the charge: querier=NAME,purpose=NAME,…", read=read_scope_text
     )
     purpose: str | None = setting("Purpose of the model, for report and statement.")
     controller: str | None = setting("Who answers for the data; for the statement.")
     contact: str | None = setting("Whom to ask, such as an address; for the statement.")
     valid_until: str | None = setting(
-        "Last day of the statement's validity, as 2030-12-31.", read=day
+        "Last day of the statement's validity, as 2030-12-31.", read=read_day
     )
 
     def __post_init__(self) -> None:
@@ -351,20 +379,23 @@ class RunSettings:
 
 
 # What the steward says of a model, in the words of the steward.
-SAID = ("purpose", "controller", "contact", "valid_until")
+SAID: Final = ("purpose", "controller", "contact", "valid_until")
 
 
-def read_words(said: Mapping[str, object], *others: str) -> dict[str, str]:
-    """Return what the steward says now, checked; `others` are names that are known too."""
-    # Raises `InputError` for a name that is none of `SAID`, and for a day that is past.
-    for name in said:
+def read_words(words: Mapping[str, object], *known: str) -> dict[str, str]:
+    """Return what the steward says now, checked; `known` are names that an error lists too.
+
+    Raises `InputError` for a name that is none of `SAID`, and for a day that is past.
+    """
+    for name in words:
         if name not in SAID:
-            raise unknown("argument", name, (*SAID, *others))
-    checked = RunSettings(**said)  # type: ignore[arg-type]
+            raise unknown("argument", name, (*SAID, *known))
+    checked = RunSettings(**words)  # type: ignore[arg-type]
     refuse_past("valid_until", checked.valid_until)
-    return {name: getattr(checked, name) for name in said}
+    return {name: getattr(checked, name) for name in words}
 
 
+# Section of a config → its class.
 PARTS = {
     "data": Data,
     "budgets": BudgetColumns,
@@ -375,8 +406,13 @@ PARTS = {
     "run": RunSettings,
 }
 # No two sections have a setting of the same name.
-SETTINGS = {name: how for part in PARTS.values() for name, how in settings_of(part)}
-SECTION_OF = {name: section for section, part in PARTS.items() for name, _ in settings_of(part)}
+SETTINGS: Final = {
+    name: entry for section in PARTS.values() for name, entry in settings_of(section)
+}
+# Setting → its section.
+SECTION_OF: Final = {
+    name: section for section, part in PARTS.items() for name, _ in settings_of(part)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,30 +451,40 @@ class Job:
     name: str = field(default="run", compare=False)
 
     def __post_init__(self) -> None:
-        method, strategy, compare = self.training.method, self.training.strategy, self.compare
-        known = strategies_of(method)
-        if strategy not in known:
-            raise unknown(f"strategy of method {method}", strategy, known)
-        for name in (*compare.strategies, *compare.settings):
+        self._check_strategies()
+        self._check_method()
+        strategies = self.compare.strategies
+        if strategies and self.training.strategy not in strategies:
+            raise InputError(
+                f"strategy = {self.training.strategy!r}: its model is kept, so it must be one of "
+                f"[compare] strategies = {list(strategies)}; add it there, or take [compare] out"
+            )
+        if self.search.space is not None:
+            self._check_search()
+        if self.run.ledger is not None:
+            self._check_ledger()
+
+    def _check_strategies(self) -> None:
+        method = self.training.method
+        known = list_strategies(method)
+        if self.training.strategy not in known:
+            raise unknown(f"strategy of method {method}", self.training.strategy, known)
+        for name in (*self.compare.strategies, *self.compare.settings):
             if name not in known:
                 raise unknown(f"[compare]: strategy of method {method}", name, known)
-        check_method(self.training, self.pate, searched=self.search.space is not None)
-        if method == "pate" and (self.pate.public is None) == (self.pate.public_share is None):
+
+    def _check_method(self) -> None:
+        pate = self.pate
+        check_method(self.training, pate, searched=self.search.space is not None)
+        if self.training.method == "dp-sgd":
+            self._check_rows_per_person()
+        elif (pate.public is None) == (pate.public_share is None):
             raise InputError(
                 "public: the student learns from public rows; give a table of them with --public, "
                 "or declare a share of the held-out rows public with --public-share; one of the two"
             )
-        if method == "dp-sgd":
-            self._check_rows_per_person()
-        if compare.strategies and strategy not in compare.strategies:
-            raise InputError(
-                f"strategy = {strategy!r}: its model is kept, so it must be one of [compare] "
-                f"strategies = {list(compare.strategies)}; add it there, or take [compare] out"
-            )
-        if self.search.space is not None:
-            self._check_search()
-        if self.run.ledger is None:
-            return
+
+    def _check_ledger(self) -> None:
         if self.data.ids is None and self.data.person is None:
             raise InputError("ledger: needs --ids or --person, the column with the persons' ids")
         if self.data.split_column is None and self.data.test_share > 0:
@@ -458,7 +504,8 @@ class Job:
                 raise InputError(f"{name}: is for one run; with a search leave it out")
 
     def _check_rows_per_person(self) -> None:
-        person, rows = self.data.person, self.training.rows_per_person
+        person = self.data.person
+        rows = self.training.rows_per_person
         if person is None and rows is not None:
             raise InputError(
                 "rows_per_person: without --person each row is a record; give --person COLUMN, or "
@@ -494,19 +541,30 @@ class Job:
         """
         if self.run.seed is None:
             return None
-        order = list(dict.fromkeys((self.training.strategy, *self.compare.strategies)))
-        first = self.run.seed + order.index(strategy)
-        return tuple(first + repeat * len(order) for repeat in range(self.compare.seeds))
+        # The strategy of the released model comes first: its first model has the job's own seed.
+        strategies = (self.training.strategy, *self.compare.strategies)
+        order = list(dict.fromkeys(strategies))
+        first_seed = self.run.seed + order.index(strategy)
+        return tuple(first_seed + repeat * len(order) for repeat in range(self.compare.seeds))
 
     def to_dict(self) -> dict[str, Json]:
         """Return the job as the sections of its TOML file, every value written out."""
         sections = {}
-        for section, part in PARTS.items():
-            values = {name: getattr(getattr(self, section), name) for name, _ in settings_of(part)}
-            kept = {name: plain(v) for name, v in values.items() if v not in (None, (), {})}
-            if kept:
-                sections[section] = kept
+        for name in PARTS:
+            content = _write_section(getattr(self, name))
+            if content:
+                sections[name] = content
         return sections
+
+
+def _write_section(section: JobSection) -> Json:
+    """Return the settings of a section that are not left out, as TOML holds them."""
+    content = {}
+    for name, _ in settings_of(section):
+        value = getattr(section, name)
+        if value not in (None, (), {}):
+            content[name] = plain(value)
+    return content
 
 
 def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, Any]) -> Job:
@@ -536,7 +594,7 @@ def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, A
             raise InputError(f"config: [{section}] must be a table of keys")
         for key, value in content.items():
             if SECTION_OF.get(key) != section:
-                known = [name for name, where in SECTION_OF.items() if where == section]
+                known = [name for name, owner in SECTION_OF.items() if owner == section]
                 raise unknown(f"key in [{section}]", key, known)
             sections[section][key] = value
     for key, value in changes.items():
@@ -544,11 +602,13 @@ def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, A
     if "source" not in sections["data"]:
         raise InputError("data: none given; give --data FILE or [data] source in a config")
     parts: dict[str, Any] = {name: part(**sections[name]) for name, part in PARTS.items()}
-    own = {
-        strategy: {key: value for key, value in settings.items() if key not in changes}
-        for strategy, settings in parts["compare"].settings.items()
-    }
-    return Job(**parts | {"compare": replace(parts["compare"], settings=own)}, name=name)
+    # A setting that is given anew holds for every strategy.
+    compare = parts["compare"]
+    unchanged = {}
+    for strategy, settings in compare.settings.items():
+        unchanged[strategy] = {key: value for key, value in settings.items() if key not in changes}
+    parts["compare"] = replace(compare, settings=unchanged)
+    return Job(**parts, name=name)
 
 
 def read_job(path: str | Path, changes: Mapping[str, object] | None = None) -> Job:
@@ -578,12 +638,24 @@ def read_job(path: str | Path, changes: Mapping[str, object] | None = None) -> J
 
 
 def complete(job: Job, *, out: Path) -> Job:
-    """Return `job` as it is kept in its run folder: with absolute paths."""
+    """Return a job as its run folder holds it: with absolute paths."""
+    table_paths = ["schema", "people"]
+    if not job.data.packaged:
+        table_paths.append("source")
+    return replace(
+        job,
+        data=_resolve_paths(job.data, table_paths),
+        pate=_resolve_paths(job.pate, ["public"]),
+        search=_resolve_paths(job.search, ["validation"]),
+        run=replace(job.run, out=str(out)),
+    )
 
-    def absolute(part: Any, *names: str) -> Any:
-        paths = {name: path for name in names if (path := getattr(part, name)) is not None}
-        return replace(part, **{name: str(Path(path).resolve()) for name, path in paths.items()})
 
-    data = absolute(job.data, "schema", "people", *([] if job.data.packaged else ["source"]))
-    pate, search = absolute(job.pate, "public"), absolute(job.search, "validation")
-    return replace(job, data=data, pate=pate, search=search, run=replace(job.run, out=str(out)))
+def _resolve_paths(section: Any, names: Sequence[str]) -> Any:
+    """Return a section with absolute paths in some of its settings."""
+    paths = {}
+    for name in names:
+        path = getattr(section, name)
+        if path is not None:
+            paths[name] = str(Path(path).resolve())
+    return replace(section, **paths)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,9 @@ from apiece.training.charging import weights_digest
 from apiece.training.randomness import Streams
 from apiece.training.trainer import fit_by_sgd
 
+# Characters of a library's error that a message repeats, at most.
+_REASON_LENGTH: Final = 160
+# Returns the loss of each record, from outputs and targets.
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -59,16 +63,17 @@ class Classes:
 
     @property
     def loss(self) -> nn.CrossEntropyLoss:
-        """The cross-entropy of each record, from scores (B, classes) and `encoded` labels."""
+        """The cross-entropy of each record, from scores (B, classes) and encoded labels."""
         return nn.CrossEntropyLoss(reduction="none")
 
-    def encoded(self, labels: Integers) -> torch.Tensor:
-        """Return the targets of training, from positions in `names`."""
+    def encode(self, labels: Integers) -> torch.Tensor:
+        """Return the targets of training (n,), from positions in `names`."""
         return torch.from_numpy(labels)
 
-    def rightness(self, outputs: torch.Tensor, targets: torch.Tensor) -> Floats:
-        """Return 1 for each row whose likeliest class is the true one, else 0."""
-        return np.asarray((outputs.argmax(dim=1) == targets).double().numpy())
+    def score(self, outputs: torch.Tensor, targets: torch.Tensor) -> Floats:
+        """Return 1 for each row (n,) whose likeliest class is the true one, else 0."""
+        is_right = outputs.argmax(dim=1) == targets
+        return np.asarray(is_right.double().numpy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +84,9 @@ class Amount:
     is predicted is scaled back, and lies in the range.
 
     >>> amount = Amount(Numeric(0.0, 10.0))
-    >>> amount.encoded(np.array([0.0, 5.0, 99.0]))[:, 0].tolist()
+    >>> amount.encode(np.array([0.0, 5.0, 99.0]))[:, 0].tolist()
     [-1.0, 0.0, 1.0]
-    >>> amount.decoded(torch.tensor([[0.5], [3.0]])).tolist()
+    >>> amount.decode(torch.tensor([[0.5], [3.0]])).tolist()
     [7.5, 10.0]
     """
 
@@ -94,20 +99,22 @@ class Amount:
 
     @property
     def loss(self) -> LossFunction:
-        """The squared error of each record, from outputs (B, 1) and `encoded` numbers."""
+        """The squared error of each record, from outputs (B, 1) and encoded numbers."""
         return lambda outputs, targets: (outputs - targets).square().sum(dim=1)
 
-    def encoded(self, values: Floats) -> torch.Tensor:
+    def encode(self, values: Floats) -> torch.Tensor:
         """Return the targets of training, (n, 1); NaN where the number is not finite."""
         finite = np.where(np.isfinite(values), values, np.nan)
-        return torch.from_numpy(scale(finite, self.declared).astype(np.float32)[:, None])
+        scaled = scale(finite, self.declared).astype(np.float32)
+        return torch.from_numpy(scaled[:, None])
 
-    def rightness(self, outputs: torch.Tensor, targets: torch.Tensor) -> Floats:
-        """Return for each row 1 less the error as a share of the range."""
+    def score(self, outputs: torch.Tensor, targets: torch.Tensor) -> Floats:
+        """Return for each row (n,) 1 less the error as a share of the range, in [0, 1]."""
         error = (outputs.clamp(-1, 1) - targets).double().abs()[:, 0]
+        # The range is scaled to [-1, 1], of width 2.
         return np.asarray(1 - error.numpy() / 2)
 
-    def decoded(self, outputs: torch.Tensor) -> Floats:
+    def decode(self, outputs: torch.Tensor) -> Floats:
         """Return the numbers that outputs (n, 1) stand for, each in the range."""
         return unscale(outputs[:, 0].double().numpy(), self.declared)
 
@@ -115,32 +122,34 @@ class Amount:
 Target = Classes | Amount
 
 
-def target_of(declared: Categorical | Numeric) -> Target:
-    """Return what is predicted where the label's column is declared so."""
+def make_target(declared: Categorical | Numeric) -> Target:
+    """Return what is predicted, from the declaration of the label's column."""
     return Amount(declared) if isinstance(declared, Numeric) else Classes(declared.values)
 
 
-def build(
-    features: int, classes: int, hidden: tuple[int, ...], generator: torch.Generator
+def build_network(
+    features: int, outputs: int, hidden: tuple[int, ...], generator: torch.Generator
 ) -> nn.Sequential:
-    """Return a network from `features` numbers to one score a class, with hidden layers of widths.
+    """Return a network from `features` numbers to `outputs`, with hidden layers of these widths.
 
     Without hidden layers it starts at zero, which is where a convex problem may start; with them,
     at He's random weights: independent of data either way.
     """
     layers: list[nn.Module] = []
-    for inside, outside in pairwise((features, *hidden, classes)):
-        layer = nn.Linear(inside, outside)
+    for inputs, width in pairwise((features, *hidden, outputs)):
+        layer = nn.Linear(inputs, width)
+        # torch's own initial weights are drawn from a generator that others share.
         nn.init.zeros_(layer.bias)
         if hidden:
             nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
         else:
             nn.init.zeros_(layer.weight)
         layers += [layer, nn.ReLU()]
+    # Nothing comes after the last layer: its outputs are scores.
     return nn.Sequential(*layers[:-1])
 
 
-def by_sgd(
+def fit_network(
     plan: Plan,
     records: Examples,
     target: Target,
@@ -148,14 +157,18 @@ def by_sgd(
     training: Training,
     *,
     seed: int | None,
-    watch: Callable[[nn.Module], Callback] | None = None,
-    **how: object,
+    make_callback: Callable[[nn.Module], Callback] | None = None,
+    **options: object,
 ) -> nn.Sequential:
-    """Return a network that DP-SGD trained by a plan."""
-    # targets: `encoded` labels. watch: makes a callback from the network. how: of `fit_by_sgd`.
-    source = Streams.from_seed(seed).initialisation()
-    network = build(records.features.shape[1], target.outputs, training.hidden, source)
-    most = training.rows_per_person
+    """Return a network that DP-SGD trained by a plan.
+
+    `targets` are the encoded labels, and `options` those of `fit_by_sgd`.
+    """
+    generator = Streams.from_seed(seed).initialisation()
+    features = records.features.shape[1]
+    network = build_network(features, target.outputs, training.hidden, generator)
+    # None stands for all rows of a person.
+    limit = training.rows_per_person
     fit_by_sgd(
         network,
         target.loss,
@@ -165,38 +178,44 @@ def by_sgd(
         momentum=training.momentum,
         seed=seed,
         people=records.person,
-        rows_per_person=None if most == "all" else most,
-        callbacks=[] if watch is None else [watch(network)],
-        **how,  # type: ignore[arg-type]
+        rows_per_person=None if limit == "all" else limit,
+        callbacks=[] if make_callback is None else [make_callback(network)],
+        **options,  # type: ignore[arg-type]
     )
     return network
 
 
 @torch.no_grad()
-def evaluated(
-    model: nn.Module, records: Examples, target: Categorical | Numeric
+def evaluate(
+    model: nn.Module, records: Examples, declared: Categorical | Numeric
 ) -> Predictions | Errors | None:
-    """Return what a model says of usable rows and what is so; None where that says nothing."""
-    usable = records.of(~records.faulty)
+    """Return what a model predicts of usable rows and what is true; None where that says nothing.
+
+    `declared` is the declaration of the label's column.
+    """
+    usable = records.select(~records.faulty)
     if not usable.labels.size:
         return None
     outputs = model(torch.from_numpy(usable.features))
-    if isinstance(target, Numeric):
-        return errors_of(Amount(target).decoded(outputs), usable.labels, usable.owner)
+    if isinstance(declared, Numeric):
+        return errors_of(Amount(declared).decode(outputs), usable.labels, usable.owner)
     return Predictions(outputs.argmax(dim=1).numpy(), usable.labels, usable.owner)
 
 
 @torch.no_grad()
-def rightness(
+def score_records(
     model: nn.Module, records: Examples, target: Target, targets: torch.Tensor, ids: Ids
 ) -> Floats:
     """Return how far a model gets each record right, in [0, 1]; a faulty row is wrong.
 
-    targets: `encoded` labels. Of persons it is the mean over their rows, in the order of `ids`.
+    `targets` are the encoded labels. A person's score is the mean over their rows, and persons
+    stand in the order of `ids`.
     """
-    right = target.rightness(model(torch.from_numpy(records.features)), targets)
-    right[records.faulty] = 0.0
-    return right if records.person is None else Units.of(records.person, ids).mean(right)
+    scores = target.score(model(torch.from_numpy(records.features)), targets)
+    scores[records.faulty] = 0.0
+    if records.person is None:
+        return scores
+    return Units.of(records.person, ids).mean(scores)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,18 +279,20 @@ class TabularModel:
         Cells that are not as declared are counted in a `StewardWarning`.
 
         Args:
-            table: As of `probabilities`.
-            dialect: As of `probabilities`.
+            table: With the model's columns: a path or a table, as `probabilities` takes it.
+            dialect: How a CSV file is written; the decimal mark is that of texts in a table too.
 
         Raises:
             DataError: For a column that is missing, and a file that cannot be read."""
         outputs = self._scores(self._features(table, dialect))
         if isinstance(self.target, Numeric):
-            numbers = Amount(self.target).decoded(outputs)
+            numbers = Amount(self.target).decode(outputs)
             return [None if np.isnan(number) else float(number) for number in numbers]
-        return [
-            None if np.isnan(row).any() else self.classes[row.argmax()] for row in outputs.numpy()
-        ]
+        classes: list[str | None] = []
+        for scores in outputs.numpy():
+            is_faulty = np.isnan(scores).any()
+            classes.append(None if is_faulty else self.classes[scores.argmax()])
+        return classes
 
     def _features(self, table: object, dialect: Dialect) -> npt.NDArray[np.float32]:
         frame = read_frame(table, dialect)
@@ -285,18 +306,21 @@ class TabularModel:
         return outputs
 
 
-TABULAR, HEAD = "apiece tabular model 1", "apiece head on features 1"
+# The format of `model.pt` for a network on the columns of a table.
+TABULAR: Final = "apiece tabular model 1"
+# The format for a network on features of images, which no columns describe.
+HEAD: Final = "apiece head on features 1"
 
 
 def to_bytes(model: TabularModel, form: str = TABULAR) -> bytes:
-    """Return the content of `model.pt`: tensors and plain values only."""
-    # form: `HEAD` of a network on features of images, which no columns tell.
-    widths = [int(m.out_features) for m in model.network if isinstance(m, nn.Linear)]
+    """Return the content of `model.pt`, in one of its formats: tensors and plain values only."""
+    widths = [int(layer.out_features) for layer in model.network if isinstance(layer, nn.Linear)]
     content = {
         "format": form,
         "hidden": widths[:-1] if form == TABULAR else [],
         "label": model.label,
-        "classes": list(model.classes),  # for other readers: `target` has them too
+        # For other readers: `target` has them too.
+        "classes": list(model.classes),
         "target": Schema("model", {model.label: model.target}).to_dict()["columns"][model.label],
         "columns": Schema("model", model.columns).to_dict()["columns"],
         "statement": None if model.statement is None else json.dumps(model.statement),
@@ -309,9 +333,9 @@ def to_bytes(model: TabularModel, form: str = TABULAR) -> bytes:
     return buffer.getvalue()
 
 
-def restated(path: Path, statement: Json) -> bytes:
+def replace_statement(path: Path, statement: Json) -> bytes:
     """Return the content of a run's `model.pt` with another statement about the same model."""
-    with readable(path):
+    with explain_damage(path):
         content = torch.load(path, weights_only=True, map_location="cpu")
     buffer = io.BytesIO()
     torch.save(content | {"statement": json.dumps(statement)}, buffer)
@@ -339,27 +363,37 @@ def load_model(path: str | Path) -> TabularModel:
         apiece.errors.DataError: runs/none/model.pt: not an apiece model ...
     """
     path = Path(path)
-    with readable(path):
-        content, target, statement = _content(path)
+    with explain_damage(path):
+        content, target, statement = _read_content(path)
+        # Shapes are compared before the network is built: a file of a few bytes must not make it
+        # take memory for layers that it does not hold.
         columns = Schema.from_dict({"columns": content["columns"]}, str(path)).features(but=set())
         hidden = tuple(content["hidden"])
-        size, outputs = len(name_features(columns)), target_of(target).outputs
-        for layer, (inside, outside) in enumerate(pairwise((size, *hidden, outputs))):
-            for part, shape in (("weight", (outside, inside)), ("bias", (outside,))):
-                if tuple(content["state"][f"{2 * layer}.{part}"].shape) != shape:
-                    raise ValueError(f"layer {layer + 1}: not of the declared {outside} x {inside}")
-        network = build(size, outputs, hidden, torch.Generator())
+        features = len(name_features(columns))
+        outputs = make_target(target).outputs
+        _check_shapes(content["state"], (features, *hidden, outputs))
+        network = build_network(features, outputs, hidden, torch.Generator())
         network.load_state_dict(content["state"])
     return TabularModel(network, columns, str(content["label"]), target, statement)
 
 
-def stored_state(path: Path) -> tuple[State, Json | None]:
+def _check_shapes(state: State, widths: tuple[int, ...]) -> None:
+    """Raise `ValueError` for weights that are not those of layers between these widths."""
+    for layer, (inputs, width) in enumerate(pairwise(widths)):
+        # Between two layers with weights stands one without.
+        name = 2 * layer
+        for part, shape in (("weight", (width, inputs)), ("bias", (width,))):
+            if tuple(state[f"{name}.{part}"].shape) != shape:
+                raise ValueError(f"layer {layer + 1}: not of the declared {width} x {inputs}")
+
+
+def read_state(path: Path) -> tuple[State, Json | None]:
     """Return the parameters in a run's `model.pt`, and its statement, which they are held against.
 
     Raises `DataError` as `load_model`.
     """
-    with readable(path):
-        content, _, statement = _content(path)
+    with explain_damage(path):
+        content, _, statement = _read_content(path)
         state: State = content["state"]
         if content["format"] != HEAD:
             load_model(path)
@@ -367,50 +401,65 @@ def stored_state(path: Path) -> tuple[State, Json | None]:
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def explain_damage(path: Path) -> Iterator[None]:
     """Raise `DataError` for whatever a damaged file makes the body raise."""
     try:
         yield
     except DataError:
         raise
-    except Exception as error:  # torch raises almost anything
-        reason = " ".join(str(error).split())[:160]
+    # torch raises almost anything.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_REASON_LENGTH]
         raise DataError(f"{path}: not an apiece model ({reason}); give a run's model.pt") from None
 
 
-def _content(path: Path) -> tuple[Json, Categorical | Numeric, Json | None]:
-    """Return what a file holds, what it predicts, and its statement."""
+def _read_content(path: Path) -> tuple[Json, Categorical | Numeric, Json | None]:
+    """Return what a file holds, the declaration of its label, and its statement."""
     with zipfile.ZipFile(path) as archive:
+        # A compressed part may unpack to any size.
         if any(part.compress_type for part in archive.infolist()):
-            raise ValueError("parts are compressed")  # it may unpack to any size
+            raise ValueError("parts are compressed")
     content: Json = torch.load(path, weights_only=True, map_location="cpu")
     for name, tensor in content["state"].items():
-        full = tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
-        if not full or not tensor.is_contiguous():
+        # A tensor may declare more than its file holds: a view that repeats a few numbers.
+        size = tensor.numel() * tensor.element_size()
+        if size > tensor.untyped_storage().nbytes() or not tensor.is_contiguous():
             raise ValueError(f"{name}: is not stored in full")
-    declared = Schema.from_dict({"columns": {"label": content["target"]}}, str(path))
-    target = declared.target("label")
-    return content, target, _statement(content, target, path)
+    schema = Schema.from_dict({"columns": {"label": content["target"]}}, str(path))
+    target = schema.target("label")
+    return content, target, _read_statement(content, target, path)
 
 
-def _statement(content: Json, target: Categorical | Numeric, path: Path) -> Json | None:
-    """Return the statement in a stored model; it is its author's word."""
-    # Raises `DataError` where it is of another model, or another than statement.json beside it.
-    statement, where = None, str(path)
+def _read_statement(content: Json, target: Categorical | Numeric, path: Path) -> Json | None:
+    """Return the statement in a stored model, None without; it is its author's word.
+
+    Raises `DataError` where it is of another model, or another than statement.json beside it.
+    """
+    source = str(path)
+    statement = None
     if content.get("statement") is not None:
-        statement = require_sealed(_json.loads(str(content["statement"]), where), where)
-        said = statement["data"] | {"hidden": statement["mechanism"]["hidden"]}
-        own = {name: content[name] for name in ("label", "columns", "hidden")} | {
-            "classes": list(target.values) if isinstance(target, Categorical) else [],
-            "range": [target.lower, target.upper] if isinstance(target, Numeric) else None,
-            "scale": getattr(target, "scale", None),
-        }
+        statement = require_sealed(_json.loads(str(content["statement"]), source), source)
         weights = weights_digest(content["state"])
-        require_same_digest(weights, statement["bound_to"].get("weights"), "weights", where)
-        for name, value in own.items():
-            require_same_digest(value, said[name], name, where)
-    beside = path.with_name("statement.json")
-    if path.name == "model.pt" and beside.exists():
-        said = _json.loads(beside.read_bytes(), str(beside))
-        require_same_digest(statement, said, "the statement in it", where)
+        require_same_digest(weights, statement["bound_to"].get("weights"), "weights", source)
+        # What decides how inputs are encoded is as much part of the model as its weights.
+        stated = statement["data"] | {"hidden": statement["mechanism"]["hidden"]}
+        for name, value in _list_stated(content, target).items():
+            require_same_digest(value, stated[name], name, source)
+    # A model.pt that was put into another run's folder has another statement beside it.
+    neighbour = path.with_name("statement.json")
+    if path.name == "model.pt" and neighbour.exists():
+        stored = _json.loads(neighbour.read_bytes(), str(neighbour))
+        require_same_digest(statement, stored, "the statement in it", source)
     return statement
+
+
+def _list_stated(content: Json, target: Categorical | Numeric) -> Json:
+    """Return what a stored model has that its statement says too, by the statement's names."""
+    return {
+        "label": content["label"],
+        "columns": content["columns"],
+        "hidden": content["hidden"],
+        "classes": [] if isinstance(target, Numeric) else list(target.values),
+        "range": [target.lower, target.upper] if isinstance(target, Numeric) else None,
+        "scale": target.scale if isinstance(target, Numeric) else None,
+    }

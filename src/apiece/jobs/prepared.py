@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from apiece import _json
 from apiece._files import Kind, append, require_own_folder, write
@@ -17,7 +18,7 @@ from apiece.assignment.unspent import default_batch
 from apiece.budgets import Budgets
 from apiece.budgets.groups import describe_cap
 from apiece.errors import DataError, StateError, UnsupportedError, as_given
-from apiece.jobs.config import Job, Training, read_job
+from apiece.jobs.config import Job, Pate, Training, read_job
 from apiece.jobs.people import People, read_people
 from apiece.jobs.search import SETTINGS, Candidates
 from apiece.jobs.settings import refuse_past
@@ -26,9 +27,12 @@ from apiece.pate.planning import VotePlan
 from apiece.plan import BoundPlan
 
 # Records that are expected in a step at most, where no batch size is given.
-MOST_EXPECTED = 512.0
-_FILE = Kind("a run's file", mark=b"")  # the folder was empty when the run began
-_LOG = Kind("a run's log", (".jsonl",), b'{"seconds": ')
+MOST_EXPECTED: Final = 512.0
+# Any file may be overwritten: the folder was empty when the run began.
+_FILE: Final = Kind("a run's file", mark=b"")
+_LOG: Final = Kind("a run's log", (".jsonl",), b'{"seconds": ')
+# Bits of the coins of a split.
+_COIN_BITS: Final = 128
 
 
 class RunFolder:
@@ -46,7 +50,8 @@ class RunFolder:
                 f"out = {path}: cannot be made ({error.strerror}); give another"
             ) from None
         self.path = path
-        self._start = time.monotonic() if timed else None  # of a search it tells how many runs
+        # None for a search: the time would tell how many runs there were.
+        self._start = time.monotonic() if timed else None
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write the file `name`, whole."""
@@ -54,20 +59,27 @@ class RunFolder:
 
     def log(self, event: str, **values: object) -> None:
         """Append one line to log.jsonl: seconds since the start or none, event, public values."""
-        seconds = None if self._start is None else round(time.monotonic() - self._start, 3)
+        seconds = None
+        if self._start is not None:
+            seconds = round(time.monotonic() - self._start, 3)
         line = json.dumps({"seconds": seconds, "event": event, **values}, allow_nan=False)
         append(self.path / "log.jsonl", line, _LOG)
 
-    def curve(self, strategy: str, repeat: int) -> dict[int, float]:
+    def read_curve(self, strategy: str, repeat: int) -> dict[int, float]:
         """Return the figures that were logged as "tested" of one model, by step."""
         lines = (self.path / "log.jsonl").read_text(encoding="utf-8").splitlines()
-        points = [e for e in map(json.loads, lines) if e["event"] == "tested"]
-        of = (strategy, repeat)
-        return {e["step"]: e["figure"] for e in points if (e["strategy"], e["repeat"]) == of}
+        curve = {}
+        for line in lines:
+            entry = json.loads(line)
+            if entry["event"] != "tested":
+                continue
+            if (entry["strategy"], entry["repeat"]) == (strategy, repeat):
+                curve[entry["step"]] = entry["figure"]
+        return curve
 
 
 def _is_free(path: Path) -> bool:
-    """Return whether a run folder can be made at `path`: nothing is there, or an empty folder."""
+    """Whether a run folder can be made at `path`: nothing is there, or an empty folder."""
     if path.is_dir():
         return not any(path.iterdir())
     return not (path.exists() or path.is_symlink())
@@ -86,9 +98,10 @@ def refuse_used(path: Path) -> None:
         raise DataError(f"out = {error}") from None
 
 
-def free_folder(parent: Path, name: str) -> Path:
+def find_free_folder(parent: Path, name: str) -> Path:
     """Return parent/name, or the first of parent/name-2, parent/name-3, … that is free."""
-    path, number = parent / name, 1
+    path = parent / name
+    number = 1
     while not _is_free(path):
         number += 1
         path = parent / f"{name}-{number}"
@@ -97,54 +110,62 @@ def free_folder(parent: Path, name: str) -> Path:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Unfinished:
-    """What a run keeps in its folder until it is done, so that it can be gone on with."""
+    """What a run keeps in its folder until it is done, so that it can be gone on with.
 
-    # The folder `checkpoints` holds a checkpoint of every model begun, with the key of its noise,
-    # and what the config does not say: the job's name, and the coins (the seed) of a split that was
-    # drawn. Only its owner can read it, and it is deleted once the run's results are written.
+    The folder `checkpoints` holds a checkpoint of every model begun, with the key of its noise, and
+    what the config does not say: the job's name, and the coins (the seed) of a split that was
+    drawn. Only its owner can read it, and it is deleted once the run's results are written.
+    """
 
     out: Path
     coins: int
 
     @classmethod
-    def fresh(cls, job: Job, out: Path) -> Unfinished:
-        """Return the place for a new run's checkpoints; nothing is written."""
-        return cls(out, secrets.randbits(128) if job.run.seed is None else job.run.seed)
+    def fresh(cls, seed: int | None, out: Path) -> Unfinished:
+        """Return the checkpoints of a new run, of which nothing is written yet."""
+        return cls(out, secrets.randbits(_COIN_BITS) if seed is None else seed)
 
     @property
     def folder(self) -> Path:
         """Where everything is."""
         return self.out / "checkpoints"
 
-    def begin(self, job: Job) -> None:
-        """Make the folder, and note what the config does not say."""
-        from apiece.training.checkpoints import write_atomically
-
-        self.folder.mkdir(mode=0o700)
-        note = {"name": job.name, "coins": self.coins}
-        write_atomically(self.folder / "job.json", json.dumps(note).encode())
-
-    def model(self, strategy: str, repeat: int) -> Path:
-        """Return the folder of one model's checkpoint."""
-        return self.folder / f"{strategy}-{repeat + 1}"
-
-    def only(self, run: int) -> Path:
-        """Return the folder of the checkpoint of one run of a search; delete those of others."""
-        from apiece.training.checkpoints import CheckpointFolder
-
-        own = self.model("run", run)
-        for path in self.folder.glob("run-*"):
-            if path != own:
-                CheckpointFolder(path).finish()
-                shutil.rmtree(path)
-        return own
+    @property
+    def note(self) -> Path:
+        """The file of what the config does not say; with it the run can be resumed."""
+        return self.folder / "job.json"
 
     @property
-    def search(self) -> Path:
+    def search_folder(self) -> Path:
         """The folder of a search: its key, and the best model so far with its secret score."""
         return self.folder / "search"
 
-    def made(self) -> int:
+    def begin(self, name: str) -> None:
+        """Make the folder, and note what the config does not say."""
+        from apiece.training.checkpoints import write_atomically
+
+        # Readable by its owner alone: it will hold the keys of the noise.
+        self.folder.mkdir(mode=0o700)
+        content = {"name": name, "coins": self.coins}
+        write_atomically(self.note, json.dumps(content).encode())
+
+    def model_folder(self, strategy: str, repeat: int) -> Path:
+        """Return the folder of one model's checkpoint."""
+        return self.folder / f"{strategy}-{repeat + 1}"
+
+    def take_search_folder(self, run: int) -> Path:
+        """Return the folder of the checkpoint of one run of a search; delete those of others."""
+        from apiece.training.checkpoints import CheckpointFolder
+
+        folder = self.model_folder("run", run)
+        # What stayed behind would tell how many runs there were.
+        for path in self.folder.glob("run-*"):
+            if path != folder:
+                CheckpointFolder(path).finish()
+                shutil.rmtree(path)
+        return folder
+
+    def count_steps(self) -> int:
         """Return how many steps the checkpoints hold, all models together."""
         paths = list(self.folder.glob("*/state.pt"))
         if not paths:
@@ -153,14 +174,18 @@ class Unfinished:
 
         from apiece.training.checkpoints import CheckpointFolder
 
-        states = [CheckpointFolder(path.parent).state for path in paths]
-        return sum(int(torch.load(path, weights_only=True)["step"]) for path in states)
+        steps = 0
+        for path in paths:
+            state = torch.load(CheckpointFolder(path.parent).state, weights_only=True)
+            steps += int(state["step"])
+        return steps
 
     def clear(self) -> None:
         """Delete what makes it a run to be resumed, then the keys, then everything."""
         from apiece.training.checkpoints import CheckpointFolder
 
-        (self.folder / "job.json").unlink(missing_ok=True)
+        # A folder without its note is no run to be resumed, whatever is left of it.
+        self.note.unlink(missing_ok=True)
         for path in self.folder.glob("*/key"):
             CheckpointFolder(path.parent).finish()
         shutil.rmtree(self.folder)
@@ -168,18 +193,21 @@ class Unfinished:
 
 def reopen(out: Path, *, ledger: str | None = None) -> tuple[Job, Unfinished]:
     """Return the job of an interrupted run folder, and its checkpoints; see `prepare_again`."""
-    note = out / "checkpoints" / "job.json"
-    if not note.is_file():
-        why = "was finished" if (out / "metrics.json").exists() else "is no interrupted run"
-        raise StateError(f"{out}: {why}; --resume takes the folder of a run that was interrupted")
-    kept = _json.fields(
-        _json.loads(note.read_bytes(), str(note)),
-        str(note),
-        {"name": _json.text, "coins": _json.whole(2**128)},
+    path = out / "checkpoints" / "job.json"
+    if not path.is_file():
+        is_finished = (out / "metrics.json").exists()
+        reason = "was finished" if is_finished else "is no interrupted run"
+        raise StateError(
+            f"{out}: {reason}; --resume takes the folder of a run that was interrupted"
+        )
+    note = _json.fields(
+        _json.loads(path.read_bytes(), str(path)),
+        str(path),
+        {"name": _json.text, "coins": _json.whole(2**_COIN_BITS)},
     )
     job = read_job(out / "config.toml", {} if ledger is None else {"ledger": ledger})
-    job = replace(job, name=kept["name"], run=replace(job.run, out=str(out)))
-    return job, Unfinished(out, kept["coins"])
+    job = replace(job, name=note["name"], run=replace(job.run, out=str(out)))
+    return job, Unfinished(out, note["coins"])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -187,8 +215,8 @@ class Prepared:
     """A job that has passed every check: nothing is written and nothing trained yet.
 
     Attributes:
-        job: What was asked for.
-        people: Read from its table.
+        job: The settings.
+        people: The rows of its table, with their budgets.
         plans: Strategy → its verified plan.
         unfinished: Where the run keeps what it needs to be gone on with.
         resumed: Whether it is an interrupted run.
@@ -221,25 +249,26 @@ class Prepared:
         """
         if self.candidates is not None:
             return None
-        each = [
-            2 * self.job.training_of(name).steps if self.votes else plan.steps
-            for name, plan in self.plans.items()
-        ]
-        return sum(each) * self.job.compare.seeds
+        # With PATE a step of the plan is a vote, and those of teachers and student count.
+        total = 0
+        for name, plan in self.plans.items():
+            total += 2 * self.job.training_of(name).steps if self.votes else plan.steps
+        return total * self.job.compare.seeds
 
     @property
     def private_notes(self) -> list[str]:
         """Counts about people, for the operator's eyes; they are kept out of the run folder."""
         notes = list(self.people.private_warnings)
         rows = "records" if self.people.train.person is None else "rows"
-        for part, records, then in (
+        for part, records, consequence in (
             ("training", self.people.train, "contribute nothing"),
             ("test", self.people.test, "are not counted"),
         ):
-            if faulty := int(records.faulty.sum()):
+            faulty = int(records.faulty.sum())
+            if faulty:
                 notes.append(
                     f"{faulty} of {len(records.labels)} {part} {rows} have a NaN, "
-                    f"infinite or unreadable number and {then}"
+                    f"infinite or unreadable number and {consequence}"
                 )
         return notes
 
@@ -250,7 +279,7 @@ def prepare(job: Job, *, out: Path) -> Prepared:
     Nothing is written.
 
     Args:
-        job: What is asked for.
+        job: The settings.
         out: The run folder, which does not exist yet or is empty.
 
     Raises:
@@ -268,7 +297,7 @@ def prepare(job: Job, *, out: Path) -> Prepared:
     """
     refuse_used(out)
     refuse_past("valid_until", job.run.valid_until)
-    return _prepare(job, Unfinished.fresh(job, out), resumed=False)
+    return _prepare(job, Unfinished.fresh(job.run.seed, out), resumed=False)
 
 
 def prepare_again(out: Path, *, ledger: str | None = None) -> Prepared:
@@ -297,54 +326,65 @@ run that was interrupted
 
 
 def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
-    people, cap = read_people(job, unfinished.coins), job.budgets.no_limit_cap
-    job = with_batch(job, people.budgets)
+    """Return the job with its people and plans, by its method."""
+    people = read_people(job, unfinished.coins)
+    # A batch size that the job leaves open follows from the groups of budgets.
+    job = choose_batch_size(job, people.budgets)
+    cap = job.budgets.no_limit_cap
     notes = () if cap is None else (describe_cap(cap),)
-    if (search := job.search.search()) is not None:
-        name, own = job.training.strategy, {n: getattr(job.training, n) for n in SETTINGS}
+    unit = job.data.unit
+    search = job.search.search()
+    if search is not None:
+        strategy = job.training.strategy
+        defaults = {name: getattr(job.training, name) for name in SETTINGS}
         candidates = Candidates.of(
-            search, people.budgets, name, own, unit=job.data.unit, notes=notes
+            search, people.budgets, strategy, defaults, unit=unit, notes=notes
         )
-        plans = {name: candidates.first}
+        plans = {strategy: candidates.first}
         return Prepared(job, people, plans, unfinished, resumed, candidates=candidates)
     if job.training.method == "pate":
-        pate = job.pate
-        assert pate.teachers is not None  # or the job is refused
-        votes = {
-            name: plan_votes(
-                people.budgets,
-                name,
-                teachers=pate.teachers,
-                questions=pate.asked,
-                answers=pate.answers,
-                threshold=pate.threshold,
-                unit=job.data.unit,
-                notes=notes,
-            )
-            for name in job.strategies
-        }
-        plans = {name: each.plan for name, each in votes.items()}
+        votes = {}
+        for name in job.strategies:
+            votes[name] = _plan_votes(job.pate, people.budgets, name, unit=unit, notes=notes)
+        plans = {name: vote_plan.plan for name, vote_plan in votes.items()}
         return Prepared(job, people, plans, unfinished, resumed, votes)
-    plans = {
-        name: plan_of(job.training_of(name), people.budgets, name, unit=job.data.unit, notes=notes)
-        for name in job.strategies
-    }
+    plans = {}
+    for name in job.strategies:
+        training = job.training_of(name)
+        plans[name] = plan_training(training, people.budgets, name, unit=unit, notes=notes)
     return Prepared(job, people, plans, unfinished, resumed)
 
 
-def with_batch(job: Job, budgets: Budgets) -> Job:
+def _plan_votes(
+    pate: Pate, budgets: Budgets, strategy: str, *, unit: str, notes: tuple[str, ...]
+) -> VotePlan:
+    """Return how the teachers of a strategy vote."""
+    # Or the job is refused.
+    assert pate.teachers is not None
+    return plan_votes(
+        budgets,
+        strategy,
+        teachers=pate.teachers,
+        questions=pate.question_count,
+        answers=pate.answers,
+        threshold=pate.threshold,
+        unit=unit,
+        notes=notes,
+    )
+
+
+def choose_batch_size(job: Job, budgets: Budgets) -> Job:
     """Return the job with a batch size; one for all its strategies, so that they compare."""
-    training = job.training
-    if training.batch_size is not None:
+    if job.training.batch_size is not None:
         return job
-    each = [
-        default_batch(budgets.groups, name, steps=job.training_of(name).steps, most=MOST_EXPECTED)
-        for name in job.strategies
-    ]
-    return replace(job, training=replace(training, batch_size=min(each)))
+    sizes = []
+    for name in job.strategies:
+        steps = job.training_of(name).steps
+        sizes.append(default_batch(budgets.groups, name, steps=steps, most=MOST_EXPECTED))
+    return replace(job, training=replace(job.training, batch_size=min(sizes)))
 
 
-def plan_of(
+def plan_training(
     training: Training,
     budgets: Budgets,
     strategy: Strategy | str,
@@ -373,6 +413,7 @@ def plan_of(
             f"strategy {plan.strategy}: averages the outputs of {len(plan.stages)} models, and one "
             "is made here; choose sample or scale"
         )
+    # Schedules are part of the plan, so that they are verified and charged with it.
     plan = replace(plan, unit=unit, notes=(*plan.notes, *notes))
     if training.noise_schedule is not None:
         plan = schedule_noise(plan, training.noise_schedule)

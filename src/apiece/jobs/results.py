@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,36 +20,47 @@ from apiece._types import Json
 from apiece.accounting import privacy_curve
 from apiece.budgets.frames import apply_cap
 from apiece.errors import DataError, StateError
-from apiece.jobs.config import SAID, SETTINGS, TUNED, Job, Pate, Training, read_job
-from apiece.jobs.settings import stored
+from apiece.jobs.config import SAID, SETTINGS, TUNED, BudgetColumns, Job, Pate, Training, read_job
+from apiece.jobs.settings import stored_reader
 from apiece.jobs.statement import (
     ALLOCATED,
     COVERED,
     FORMAT,
+    METHOD_TEXTS,
     NOT_TRUSTED,
     TRUSTED,
     UNITS,
-    WORDS,
     Bound,
-    assumptions,
-    config_digest,
-    guarantee,
-    not_covered,
+    choose_salt,
+    digest_config,
+    list_assumptions,
+    list_not_covered,
     require_same_digest,
     require_sealed,
-    salt_of,
-    sealed,
+    seal,
+    state_guarantee,
 )
-from apiece.jobs.trained import Accuracies, Facts, Level, Release, Seed, Trained, checklist
+from apiece.jobs.trained import Accuracies, Facts, Level, Release, Seed, Trained, make_checklist
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
 
-CONFIG, PLAN, METRICS, MODEL, REPORT, STATEMENT = (
-    "config.toml", "plan.json", "metrics.json", "model.pt", "report.html", "statement.json",
-)  # fmt: skip
-COMPLETED = "papers.ready"  # holds papers completed later, until they are in their places
-_SOME = 12  # groups for which the cost of all models together is stated, or a figure drawn
-_REMEDY = "give a folder as apiece train wrote it"
+# Files of a run folder.
+CONFIG: Final = "config.toml"
+PLAN: Final = "plan.json"
+METRICS: Final = "metrics.json"
+MODEL: Final = "model.pt"
+REPORT: Final = "report.html"
+STATEMENT: Final = "statement.json"
+# A folder that holds papers completed later, until they are in their places.
+COMPLETED: Final = "papers.ready"
+# Groups for which the cost of all models together is stated, or a figure drawn, at most.
+_MAX_SHOWN: Final = 12
+# Values of a shape that a stored estimator may have, at most.
+_MAX_WIDTH: Final = 10**6
+# What numbers that are computed anew may differ by, since other machines round otherwise.
+_RELATIVE_TOLERANCE: Final = 1e-6
+_ABSOLUTE_TOLERANCE: Final = 1e-12
+_REMEDY: Final = "give a folder as apiece train wrote it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,27 +147,28 @@ class Run:
     @property
     def kept(self) -> Trained:
         """The models of the strategy that the folder holds one of."""
-        return next(each for each in self.strategies if each.strategy == self.strategy)
+        return next(models for models in self.strategies if models.strategy == self.strategy)
 
     @cached_property
     def release(self) -> Release:
         """Whether the run is fit for release, made anew from its values."""
-        return checklist(
-            self.kept, self.data, seed=self.seed, models=self.models, no_limit_cap=self.no_limit_cap
+        return make_checklist(
+            self.kept, self.data, seed=self.seed, count=self.models, no_limit_cap=self.no_limit_cap
         )
 
     def to_dict(self) -> Json:
         """Return the run as JSON types: the content of metrics.json."""
         noise = "operating system" if self.seed is None else "reproducible"
         training = {name: getattr(self, name) for name in _TRAINING}
-        method = {} if self.method == "dp-sgd" else {"method": self.method}
+        if self.method != "dp-sgd":
+            training["method"] = self.method
         parts: Json = _json.plain({
             "apiece": self.version,
             **{name: getattr(self, name) for name in _STORED},
-            "training": training | method,
+            "training": training,
             "ledger": None if self.analysis is None else {"analysis": self.analysis},
             "randomness": {"seed": self.seed, "noise": noise},
-            "strategies": [each.to_dict() for each in self.strategies],
+            "strategies": [models.to_dict() for models in self.strategies],
             "all_models": {"models": self.models, "groups": self.totals},
             "release": self.release.to_dict(),
         })  # fmt: skip
@@ -203,24 +215,21 @@ class Run:
             raise StateError(
                 f"{folder}: completing its papers was interrupted; apiece report {folder} ends it"
             )
-        where = str(folder / METRICS)
-        data = _read(folder / METRICS)
-        run = _run_of(_json.fields(data, where, _RUN), where)
-        require_same(data, run.to_dict(), where)
-        plan = _read(folder / PLAN)
+        source = str(folder / METRICS)
+        # metrics.json must be what the run that it describes would write.
+        metrics = _read_json(folder / METRICS)
+        run = _make_run(_json.fields(metrics, source, _RUN), source)
+        require_same(metrics, run.to_dict(), source)
+        plan = _read_json(folder / PLAN)
         require_same(plan, run.kept.plan.to_dict(), str(folder / PLAN))
+        # An estimator has no config.
         if run.estimator is None:
-            for name, asked, told in _told(run, read_job(folder / CONFIG)):
-                if asked != told:
-                    raise DataError(
-                        f"{folder / CONFIG}: {name} = {asked}, but {METRICS} beside it has "
-                        f"{told}; {_REMEDY}"
-                    )
-        _require_bound(run, plan, data, folder)
+            _require_job(run, read_job(folder / CONFIG), folder)
+        _require_bound(run, plan, metrics, folder)
         return run
 
 
-def _read(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     """Return what a JSON file of a run folder holds; raise `DataError` where it cannot be read."""
     try:
         text = path.read_bytes()
@@ -229,32 +238,37 @@ def _read(path: Path) -> Any:
     return _json.loads(text, str(path))
 
 
-def _label(value: object, where: str) -> object:
+def _read_label(value: object, where: str) -> object:
     if not isinstance(value, str | int | float):
         raise DataError(f"{where} = {value!r}: must be a text or a number")
     return value
 
 
-def _object(**readers: _json.Reader[object]) -> _json.Reader[Json]:
+def _object_reader(**readers: _json.Reader[object]) -> _json.Reader[Json]:
+    """Return a reader of objects with these fields and no other."""
     return lambda value, where: _json.fields(value, where, readers)
 
 
-_TRAINED = _json.readers_of(Trained) | dict.fromkeys(
-    ("test_accuracy_mean", "test_accuracy_stddev"),
-    _json.as_is,  # computed anew, and compared
-)
+# Fields that are computed anew, and compared, are read as they are.
+_TRAINED = {
+    **_json.readers_of(Trained),
+    "test_accuracy_mean": _json.as_is,
+    "test_accuracy_stddev": _json.as_is,
+}
 _ESTIMATOR: dict[str, _json.Reader[object]] = {
     "name": _json.text,
-    "labels": _json.listed(_label),
+    "labels": _json.listed(_read_label),
     "columns": _json.as_is,
     "named": _json.flag,
     "recipe": _json.as_is,
-    "shape": _json.maybe(_json.listed(_json.whole(10**6))),
+    "shape": _json.maybe(_json.listed(_json.whole(_MAX_WIDTH))),
 }
 # Settings of a job are read as from its config; the strategy of an estimator may be anybody's own.
-_SETTINGS = {name: _json.maybe(stored(how)) for name, how in SETTINGS.items()}
-_TRAINING = {name: _SETTINGS[name] for name in ("hidden", "rows_per_person")} | {
-    "strategy": _json.text
+_SETTINGS = {name: _json.maybe(stored_reader(setting)) for name, setting in SETTINGS.items()}
+_TRAINING = {
+    "hidden": _SETTINGS["hidden"],
+    "rows_per_person": _SETTINGS["rows_per_person"],
+    "strategy": _json.text,
 }
 # What metrics.json has under the names of the attributes, and what else it has.
 _STORED: dict[str, _json.Reader[object]] = {
@@ -265,200 +279,269 @@ _STORED: dict[str, _json.Reader[object]] = {
     "data": _json.reader_of(Facts),
     "levels": _json.reader_of(tuple[Level, ...]),
     "tested": _json.maybe(_json.reader_of(Accuracies)),
-    "estimator": _json.maybe(_object(**_ESTIMATOR)),
+    "estimator": _json.maybe(_object_reader(**_ESTIMATOR)),
     "bound": _json.maybe(_json.reader_of(Bound)),
 }
 _RUN: dict[str, _json.Reader[object]] = _STORED | {
     "apiece": _json.text,
     "training": lambda value, where: _json.fields(
-        value, where, _TRAINING, {"method": stored(SETTINGS["method"])}
+        value, where, _TRAINING, {"method": stored_reader(SETTINGS["method"])}
     ),
-    "ledger": _json.maybe(_object(analysis=_json.text)),
-    "randomness": _object(seed=_json.maybe(_json.reader_of(Seed)), noise=_json.as_is),
-    "strategies": _json.listed(_object(**_TRAINED)),
-    "all_models": _object(models=_json.reader_of(int), groups=_json.as_is),
+    "ledger": _json.maybe(_object_reader(analysis=_json.text)),
+    "randomness": _object_reader(seed=_json.maybe(_json.reader_of(Seed)), noise=_json.as_is),
+    "strategies": _json.listed(_object_reader(**_TRAINED)),
+    "all_models": _object_reader(models=_json.reader_of(int), groups=_json.as_is),
     "release": _json.as_is,
 }
 
 
-def _run_of(top: Json, where: str) -> Run:
-    """Return the run of the fields of metrics.json; raise `InputError` where parts do not fit."""
-    training, models, ledger = top["training"], top["all_models"]["models"], top["ledger"]
-    strategies = tuple(
-        Trained(**{k: v for k, v in each.items() if k in Trained.__dataclass_fields__})
-        for each in top["strategies"]
-    )
-    names = [each.strategy for each in strategies]
+def _make_run(fields: Json, source: str) -> Run:
+    """Return the run of the fields of metrics.json; raise `DataError` where parts do not fit."""
+    training = fields["training"]
+    count = fields["all_models"]["models"]
+    ledger = fields["ledger"]
+    # An estimator is one model, though a search may have trained many for it.
+    is_estimator = bool(fields["estimator"])
+    strategies = tuple(map(_make_trained, fields["strategies"]))
+    names = [models.strategy for models in strategies]
     if training["strategy"] not in names or len(set(names)) < len(names):
         raise DataError(
-            f"{where}: strategy {training['strategy']!r} is not among {names}, once; {_REMEDY}"
+            f"{source}: strategy {training['strategy']!r} is not among {names}, once; {_REMEDY}"
         )
-    repeats, rest = (models, 0) if top["estimator"] else divmod(models, len(names))
-    if rest or not repeats > 0:
-        raise DataError(f"{where}: {models} models of {len(names)} strategies; {_REMEDY}")
-    _require_fitting(strategies, top, 1 if top["estimator"] else repeats, where)
+    # Models of each strategy; an estimator has one, whatever was trained for it.
+    repeats = count if is_estimator else count // len(names)
+    if not repeats > 0 or (not is_estimator and count % len(names)):
+        raise DataError(f"{source}: {count} models of {len(names)} strategies; {_REMEDY}")
+    _require_fitting(strategies, fields, 1 if is_estimator else repeats, source)
+    totals: tuple[Total, ...] = ()
+    if not is_estimator:
+        totals = total_costs([models.plan for models in strategies], repeats)
     return Run(
-        version=top["apiece"],
+        version=fields["apiece"],
         strategies=strategies,
-        models=models,
-        totals=() if top["estimator"] else totals([each.plan for each in strategies], repeats),
+        models=count,
+        totals=totals,
         analysis=None if ledger is None else ledger["analysis"],
-        seed=top["randomness"]["seed"],
+        seed=fields["randomness"]["seed"],
         **training,
-        **{name: top[name] for name in _STORED},
+        **{name: fields[name] for name in _STORED},
     )
 
 
-def _require_fitting(strategies: tuple[Trained, ...], top: Json, repeats: int, where: str) -> None:
+def _make_trained(fields: Json) -> Trained:
+    """Return the models of a strategy from their stored fields, without what follows from them."""
+    names = Trained.__dataclass_fields__
+    return Trained(**{name: value for name, value in fields.items() if name in names})
+
+
+def _require_fitting(
+    strategies: tuple[Trained, ...], fields: Json, repeats: int, source: str
+) -> None:
     """Raise `DataError` where parts cannot be of one run."""
-    data, levels, tested = top["data"], top["levels"], top["tested"]
-    groups, number = strategies[0].plan.budget_groups, data.target_range is not None
-    figures = repeats * (data.test_records > 0) * (not number)
-    asked = set(zip(groups.epsilon.tolist(), groups.delta.tolist(), strict=True))
-    declared = {(each.epsilon, each.delta) for each in levels}
-    wrong = {"levels": bool(levels) and not asked <= declared}
+    misfits = _find_misfits(strategies[0].plan, fields)
+    for models in strategies:
+        for name, is_misfit in _find_misfits_of(models, strategies[0], fields, repeats).items():
+            misfits[f"{name} of strategy {models.strategy!r}"] = is_misfit
+    for name, is_misfit in misfits.items():
+        if is_misfit:
+            raise DataError(f"{source}: {name} does not fit the rest of the run; {_REMEDY}")
+
+
+def _find_misfits(plan: Plan, fields: Json) -> dict[str, bool]:
+    """Return which parts do not fit the run, of those that its strategies share."""
+    groups = plan.budget_groups
+    tested = fields["tested"]
+    budgets = set(zip(groups.epsilon.tolist(), groups.delta.tolist(), strict=True))
+    declared = {(level.epsilon, level.delta) for level in fields["levels"]}
+    misfits = {"levels": bool(fields["levels"]) and not budgets <= declared}
     if tested is not None:
-        by_class, classes = tested.by_class, len(data.classes)
-        wrong |= {
-            "tested.by_class": len(by_class) not in (0, classes),
-            "tested.by_group": len(tested.by_group) not in (0, len(groups)),
-            "tested.confusion": len(tested.confusion) != len(by_class)
-            or any(row is not None and len(row) != classes for row in tested.confusion),
-        }
-    for own in strategies:
-        by_person = len(own.test_accuracy_by_person)
-        fits = {
-            "test_accuracy": len(own.test_accuracy) == figures,
-            "test_accuracy_by_person": by_person == figures * (data.unit == "person"),
-            "test_errors": len(own.test_errors) in (0, repeats * number),
-            "data.classes": number != bool(data.classes),
-            "plan.groups": own.plan.budget_groups.same_as(groups),
-            "plan.unit": own.plan.unit == data.unit,
-            "plan.records": own.plan.records == data.training_records,
-        }
-        bad = {name: not good for name, good in fits.items()} | own.contradicted
-        wrong |= {f"{name} of strategy {own.strategy!r}": each for name, each in bad.items()}
-    for name, amiss in wrong.items():
-        if amiss:
-            raise DataError(f"{where}: {name} does not fit the rest of the run; {_REMEDY}")
+        classes = len(fields["data"].classes)
+        rows = [row for row in tested.confusion if row is not None]
+        misfits["tested.by_class"] = len(tested.by_class) not in (0, classes)
+        misfits["tested.by_group"] = len(tested.by_group) not in (0, len(groups))
+        misfits["tested.confusion"] = len(tested.confusion) != len(tested.by_class) or any(
+            len(row) != classes for row in rows
+        )
+    return misfits
+
+
+def _find_misfits_of(
+    models: Trained, reference: Trained, fields: Json, repeats: int
+) -> dict[str, bool]:
+    """Return which parts of a strategy's models do not fit the run, or the reference strategy."""
+    data = fields["data"]
+    plan = models.plan
+    is_number = data.target_range is not None
+    figures = 0 if is_number or data.test_records == 0 else repeats
+    figures_by_person = figures if data.unit == "person" else 0
+    error_counts = (0, repeats if is_number else 0)
+    return {
+        "test_accuracy": len(models.test_accuracy) != figures,
+        "test_accuracy_by_person": len(models.test_accuracy_by_person) != figures_by_person,
+        "test_errors": len(models.test_errors) not in error_counts,
+        "data.classes": is_number == bool(data.classes),
+        "plan.groups": not plan.budget_groups.same_as(reference.plan.budget_groups),
+        "plan.unit": plan.unit != data.unit,
+        "plan.records": plan.records != data.training_records,
+        **models.contradictions,
+    }
 
 
 def require_same(stored: object, computed: object, where: str) -> None:
     """Raise `DataError` where what is stored differs from what was computed anew."""
-    # Numbers may differ in their last digits, since other machines round otherwise.
     if isinstance(computed, dict) and isinstance(stored, dict) and computed.keys() == stored.keys():
         for name, value in computed.items():
             require_same(stored[name], value, f"{where}.{name}")
         return
     if isinstance(computed, list) and isinstance(stored, list) and len(computed) == len(stored):
-        for i, value in enumerate(computed):
-            require_same(stored[i], value, f"{where}[{i}]")
+        for position, value in enumerate(computed):
+            require_same(stored[position], value, f"{where}[{position}]")
         return
-    numbers = (int, float)  # and no Booleans
-    if type(computed) in numbers and type(stored) in numbers:
-        same = math.isclose(computed, stored, rel_tol=1e-6, abs_tol=1e-12)  # type: ignore[arg-type]
-    else:
-        same = stored == computed and type(stored) is type(computed)
-    if not same:
+    if not _is_same(stored, computed):
         raise DataError(f"{where} = {stored!r}, but by the plan it is {computed!r}; {_REMEDY}")
+
+
+def _is_same(stored: object, computed: object) -> bool:
+    """Whether two values are of one type and equal; numbers may differ in their last digits."""
+    # A Boolean is no number here.
+    numbers = (int, float)
+    if type(computed) in numbers and type(stored) in numbers:
+        return math.isclose(
+            computed,  # type: ignore[arg-type]
+            stored,  # type: ignore[arg-type]
+            rel_tol=_RELATIVE_TOLERANCE,
+            abs_tol=_ABSOLUTE_TOLERANCE,
+        )
+    return bool(stored == computed) and type(stored) is type(computed)
 
 
 def _require_bound(run: Run, plan: Json, metrics: Json, folder: Path) -> None:
     """Raise `DataError` where the statement is not of the run, or of other files than are there."""
-    from apiece.jobs.model import stored_state
+    from apiece.jobs.model import read_state
 
-    path, bound = folder / STATEMENT, run.bound
-    said = require_sealed(_read(path), str(path))
+    path = folder / STATEMENT
+    bound = run.bound
+    statement = require_sealed(_read_json(path), str(path))
     if bound is None:
         raise DataError(f"{folder / METRICS}: binds no statement; train again, or use the apiece "
                         "that wrote it")  # fmt: skip
     # What it is bound to is compared with what is stored, not with what was computed anew.
-    expected = statement_of(run) | {name: said[name] for name in ("bound_to", "digest")}
-    require_same(said, expected, str(path))
+    expected = statement_of(run) | {name: statement[name] for name in ("bound_to", "digest")}
+    require_same(statement, expected, str(path))
     config = None
     if run.estimator is None:
-        config = config_digest(_json.read_toml(folder / CONFIG, "config"))
+        config = digest_config(_json.read_toml(folder / CONFIG, "config"))
     require_same_digest(config, bound.config, "config.toml", str(folder))
     if run.seed is not None:
-        require_same_digest(bound.salt, salt_of(run.seed), "the seed", str(folder))
-    for name, value in bound.said(plan, metrics).items():
-        require_same_digest(value, said["bound_to"].get(name), name, str(folder))
-    _, carried = stored_state(folder / MODEL)
-    require_same_digest(carried, said, f"the statement in {MODEL}", str(folder))
+        require_same_digest(bound.salt, choose_salt(run.seed), "the seed", str(folder))
+    for name, value in bound.list_digests(plan, metrics).items():
+        require_same_digest(value, statement["bound_to"].get(name), name, str(folder))
+    _, carried = read_state(folder / MODEL)
+    require_same_digest(carried, statement, f"the statement in {MODEL}", str(folder))
 
 
-def _told(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
-    """Yield what a job and its run both tell: a name, the job's word and the run's."""
-    # What is told by strategy comes last: it is asked of strategies that both have.
-    for name, value in fixed_by(job).items():
+def _require_job(run: Run, job: Job, folder: Path) -> None:
+    """Raise `DataError` where the config and metrics.json do not say the same."""
+    for name, by_job, by_run in _pair_values(run, job):
+        if by_job != by_run:
+            raise DataError(
+                f"{folder / CONFIG}: {name} = {by_job}, but {METRICS} beside it has "
+                f"{by_run}; {_REMEDY}"
+            )
+
+
+def _pair_values(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
+    """Yield what a job and its run both say: a name, the job's value and the run's."""
+    for name, value in list_fixed(job).items():
         yield name, value, getattr(run, name)
-    yield "strategies", job.strategies, tuple(each.strategy for each in run.strategies)
+    yield "strategies", job.strategies, tuple(models.strategy for models in run.strategies)
     yield "unit", job.data.unit, run.data.unit
     yield "groups", bool(job.budgets.groups), run.data.simulated_budgets
     yield "source", job.data.packaged, run.data.packaged
-    search, chosen = job.search.search(), run.kept.plan.selection
-    yield "search", None if search is None else search.runs, None if chosen is None else chosen.runs
-    for own in run.strategies:
-        yield f"seeds of {own.strategy}", job.seeds_of(own.strategy), own.seeds
-        asked = tuned(job.training_of(own.strategy), job.pate)
-        if search is not None and search.admits(own.settings):
-            asked |= {name: own.settings[name] for name in search.values}
-        yield f"settings of {own.strategy}", asked, own.settings
+    search = job.search.search()
+    selection = run.kept.plan.selection
+    law_of_job = None if search is None else search.runs
+    law_of_run = None if selection is None else selection.runs
+    yield "search", law_of_job, law_of_run
+    # By strategy last: the strategies have been compared by then.
+    for models in run.strategies:
+        strategy = models.strategy
+        yield f"seeds of {strategy}", job.seeds_of(strategy), models.seeds
+        settings = list_tuned(job.training_of(strategy), job.pate)
+        # A search chose these settings: they need only be among those that it may draw.
+        if search is not None and search.admits(models.settings):
+            settings |= {name: models.settings[name] for name in search.values}
+        yield f"settings of {strategy}", settings, models.settings
 
 
-def fixed_by(job: Job) -> dict[str, Any]:
+def list_fixed(job: Job) -> dict[str, Any]:
     """Return what a job fixes of its run, by the names of `Run`."""
-    of_training = ("strategy", "method", "hidden", "rows_per_person")
     return {
-        **{name: getattr(job.training, name) for name in of_training},
-        **{name: getattr(job.run, name) for name in ("seed", "analysis", *SAID)},
+        "strategy": job.training.strategy,
+        "method": job.training.method,
+        "hidden": job.training.hidden,
+        "rows_per_person": job.training.rows_per_person,
+        "seed": job.run.seed,
+        "analysis": job.run.analysis,
+        **{name: getattr(job.run, name) for name in SAID},
         "no_limit_cap": job.budgets.no_limit_cap,
-        "levels": declared_levels(job),
+        "levels": declare_levels(job.budgets),
         "models": job.compare.seeds * len(job.strategies),
     }
 
 
-def tuned(training: Training, pate: Pate) -> dict[str, float]:
+def list_tuned(training: Training, pate: Pate) -> dict[str, float]:
     """Return the settings in which trainings may differ."""
     settings = {name: getattr(training, name) for name in TUNED}
     if training.method == "pate":
-        settings |= {"questions": pate.asked, "semi_supervised": int(bool(pate.semi_supervised))}
-        given = {name: getattr(pate, name) for name in ("teachers", "answers", "threshold")}
-        settings |= {name: value for name, value in given.items() if value is not None}
+        settings["questions"] = pate.question_count
+        settings["semi_supervised"] = int(bool(pate.semi_supervised))
+        for name in ("teachers", "answers", "threshold"):
+            value = getattr(pate, name)
+            if value is not None:
+                settings[name] = value
     return settings
 
 
-def declared_levels(job: Job) -> tuple[Level, ...]:
+def declare_levels(budgets: BudgetColumns) -> tuple[Level, ...]:
     """Return the budgets that people could choose from, as a job declares them; maybe none."""
-    asked = job.budgets
-    if isinstance(asked.delta, str):
+    delta = budgets.delta
+    if isinstance(delta, str):
         return ()
-    delta, cap = asked.delta, asked.no_limit_cap
-    if asked.groups:
-        return tuple(Level(g.name, float(apply_cap(g.epsilon, cap)), delta) for g in asked.groups)
-    offered = asked.levels
-    named = () if offered is None else zip(offered.titles, offered.values(), strict=True)
-    return tuple(Level(name, epsilon, delta) for name, epsilon in named)
+    if budgets.groups:
+        cap = budgets.no_limit_cap
+        return tuple(
+            Level(group.name, float(apply_cap(group.epsilon, cap)), delta)
+            for group in budgets.groups
+        )
+    if budgets.levels is None:
+        return ()
+    titled = zip(budgets.levels.titles, budgets.levels.values(), strict=True)
+    return tuple(Level(title, epsilon, delta) for title, epsilon in titled)
 
 
-def some_of(groups: int) -> list[int]:
+def choose_shown(groups: int) -> list[int]:
     """Return the positions of all groups, or of some from first to last where there are many."""
-    return list(np.round(np.linspace(0, groups - 1, min(groups, _SOME))).astype(int).tolist())
+    positions = np.linspace(0, groups - 1, min(groups, _MAX_SHOWN))
+    return list(np.round(positions).astype(int).tolist())
 
 
-def totals(plans: Sequence[Plan], repeats: int) -> tuple[Total, ...]:
-    """Return what groups would spend if every model, `repeats` of each plan, were released."""
-    # With many groups, of some of them from the strictest to the loosest: each takes a composition.
-    # Empty for a single model.
+def total_costs(plans: Sequence[Plan], repeats: int) -> tuple[Total, ...]:
+    """Return what groups would spend if every model, `repeats` of each plan, were released.
+
+    With many groups it is that of some, from the strictest to the loosest: each takes a
+    composition. Empty for a single model.
+    """
     groups = plans[0].budget_groups
     if len(plans) * repeats == 1:
         return ()
     costs = []
-    for g in some_of(len(groups)):
-        every = Composed(*(Repeated(plan.mechanism_for(g), repeats) for plan in plans))
-        delta = float(groups.delta[g])
-        spent = float(privacy_curve(every, method="pld").epsilon(delta).upper)
-        costs.append(Total(str(groups.name[g]), delta, spent))
+    for index in choose_shown(len(groups)):
+        # All models see the same people: their mechanisms compose.
+        composed = Composed(*(Repeated(plan.mechanism_for(index), repeats) for plan in plans))
+        delta = float(groups.delta[index])
+        spent = float(privacy_curve(composed, method="pld").epsilon(delta).upper)
+        costs.append(Total(str(groups.name[index]), delta, spent))
     return tuple(costs)
 
 
@@ -494,50 +577,71 @@ def statement_of(run: Run) -> Json:
         >>> statement_of(run)["unit_of_privacy"]["unit"]
         'record'
     """
-    data, plan, seeded = run.data, run.kept.plan, run.seed is not None
-    searched = plan.runs_on_average is not None
-    public = plan.counts == "released" or (data.packaged and data.simulated_budgets)
-    bound = run.bound and run.bound.said(plan.to_dict(), run.to_dict())
-    return sealed({
+    data = run.data
+    plan = run.kept.plan
+    is_seeded = run.seed is not None
+    is_searched = plan.runs_on_average is not None
+    # Otherwise the Gaussian of a level would tell how many people chose which.
+    counts_are_public = plan.counts == "released" or (data.packaged and data.simulated_budgets)
+    target_range = None
+    target_scale = None
+    if data.target_range is not None:
+        target_range = list(data.target_range)
+        target_scale = data.target_scale
+    not_covered = list_not_covered(
+        models=run.models,
+        charged=run.analysis is not None,
+        method=run.method,
+        searched=is_searched,
+    )
+    assumptions = list_assumptions(
+        seeded=is_seeded,
+        key_stored=run.method != "pate" and run.estimator is None,
+        method=run.method,
+        unit=data.unit,
+        searched=is_searched,
+    )
+    bound_to = None
+    if run.bound is not None:
+        bound_to = run.bound.list_digests(plan.to_dict(), run.to_dict())
+    return seal({
         "statement": FORMAT,
         **{name: getattr(run, name) for name in SAID},
         "finished": run.finished,
-        "for_release": not seeded and not plan.objections,
+        "for_release": not is_seeded and not plan.objections,
         "unit_of_privacy": {"unit": data.unit, "means": UNITS[data.unit]},
         "neighbouring": {
             "relation": plan.relation,
             "means": f"one {data.unit} added or removed, under the same plan",
         },
-        "guarantee": guarantee(plan, run.levels, run.no_limit_cap, counts_are_public=public),
-        "mechanism": _mechanism(run),
-        "covered": [*COVERED, WORDS[run.method][2]],
-        "not_covered": list(not_covered(
-            models=run.models, charged=run.analysis is not None, method=run.method,
-            searched=searched,
-        )),
+        "guarantee": state_guarantee(
+            plan, run.levels, run.no_limit_cap, counts_are_public=counts_are_public
+        ),
+        "mechanism": _describe_mechanism(run),
+        "covered": [*COVERED, METHOD_TEXTS[run.method].attacker],
+        "not_covered": list(not_covered),
         "trust": {"model": "central", "trusted": list(TRUSTED), "not_trusted": list(NOT_TRUSTED)},
-        "assumptions": list(assumptions(
-            seeded=seeded, key_kept=run.method != "pate" and run.estimator is None,
-            method=run.method, unit=data.unit, searched=searched,
-        )),
+        "assumptions": list(assumptions),
         "data": {
             "label": data.label,
             "classes": list(data.classes),
-            "range": data.target_range and list(data.target_range),
-            "scale": data.target_range and data.target_scale,
+            "range": target_range,
+            "scale": target_scale,
             "schema": data.schema,
             "columns": {name: dict(column) for name, column in data.columns.items()},
         },
         "versions": {"apiece": run.version, **run.versions},
-        "bound_to": bound,
+        "bound_to": bound_to,
     })  # fmt: skip
 
 
-def _mechanism(run: Run) -> Json:
-    searched = run.kept.plan.runs_on_average
-    return {
-        "name": WORDS[run.method][0],
-        "sampling": ALLOCATED if run.strategy == "allocate" else WORDS[run.method][1],
+def _describe_mechanism(run: Run) -> Json:
+    """Return how the model was made: method, settings, accounting and randomness."""
+    method = METHOD_TEXTS[run.method]
+    runs_on_average = run.kept.plan.runs_on_average
+    mechanism: Json = {
+        "name": method.name,
+        "sampling": ALLOCATED if run.strategy == "allocate" else method.sampling,
         "strategy": run.strategy,
         "settings": dict(run.kept.settings),
         "hidden": list(run.hidden),
@@ -545,6 +649,8 @@ def _mechanism(run: Run) -> Json:
         "accounting": run.kept.plan.method,
         "randomness": "operating system" if run.seed is None else "seed",
         "models_trained": run.models,
-        **({} if searched is None else {"runs_on_average": searched}),
-        "ledger": run.analysis is not None,
     }
+    if runs_on_average is not None:
+        mechanism["runs_on_average"] = runs_on_average
+    mechanism["ledger"] = run.analysis is not None
+    return mechanism

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,16 @@ from apiece._types import AnyArray, Mask, State
 from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
 from apiece.errors import StateError
-from apiece.jobs.config import Job, Training, complete
-from apiece.jobs.model import TabularModel, build, by_sgd, evaluated, rightness, target_of, to_bytes
+from apiece.jobs.config import RunSettings, Training, complete
+from apiece.jobs.model import (
+    TabularModel,
+    build_network,
+    evaluate,
+    fit_network,
+    make_target,
+    score_records,
+    to_bytes,
+)
 from apiece.jobs.people import Examples
 from apiece.jobs.prepared import Prepared, RunFolder, refuse_used
 from apiece.jobs.results import (
@@ -33,14 +41,14 @@ from apiece.jobs.results import (
     PLAN,
     STATEMENT,
     Run,
-    fixed_by,
+    list_fixed,
+    list_tuned,
     statement_of,
-    totals,
-    tuned,
+    total_costs,
 )
-from apiece.jobs.search import Best, Candidates, seed_of_run
-from apiece.jobs.statement import Bound, as_text
-from apiece.jobs.trained import POINTS, Accuracies, Facts, Predictions, Trained, accuracies
+from apiece.jobs.search import Best, Candidates, derive_run_seed
+from apiece.jobs.statement import Bound, to_text
+from apiece.jobs.trained import CURVE_POINTS, Accuracies, Facts, Predictions, Trained, accuracies_of
 from apiece.pate import Lessons, teach
 from apiece.pate.planning import VotePlan
 from apiece.plan import BoundPlan
@@ -54,11 +62,89 @@ from apiece.training.stacked import StackedMlp
 if TYPE_CHECKING:
     from apiece.ledger import Ledger
 
-# Told about every step: strategy, which repeat, step, steps.
+# Is called at every step with strategy, which of its models, step and number of steps.
 Watcher = Callable[[str, int, int, int], object]
-Models = dict[str, list[tuple[nn.Sequential, float]]]  # of each strategy, with their seconds
-SAVE_EVERY = 1000  # steps: a second or so to make again, against a flush of the disk
-ANSWERS = "answers.json"
+# Steps from one checkpoint to the next: a second or so to make again, against a flush of the disk.
+SAVE_EVERY = 1000
+# Steps from one line of the log to the next.
+_LOG_EVERY: Final = 100
+# The file of the answers that teachers gave, until the run is done.
+ANSWERS: Final = "answers.json"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ModelRun:
+    """One model of a job that is to be trained."""
+
+    strategy: str
+    # Which of the strategy's models it is, from 0.
+    repeat: int
+    training: Training
+    plan: BoundPlan
+    # None for the randomness of the operating system.
+    seed: int | None
+    # Where its checkpoint, or the answers that it learns from, are until the run is done.
+    checkpoint: Path
+    # Whether its steps are logged: nothing is of the runs of a search.
+    is_logged: bool
+    # Whether the run folder will hold this model, whose learning curve is logged then.
+    is_released: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Execution:
+    """A prepared job under way: its folder, who hears of its steps, and what its ledger says."""
+
+    prepared: Prepared
+    folder: RunFolder
+    watch: Watcher
+    # Who takes part; None where no ledger was charged.
+    charge: TrainingCharge | None
+
+    def start_model(self, strategy: str, repeat: int) -> ModelRun:
+        """Return one of the models of a strategy, from 0, as it is trained."""
+        job = self.prepared.job
+        seeds = job.seeds_of(strategy)
+        return ModelRun(
+            strategy,
+            repeat,
+            job.training_of(strategy),
+            self.prepared.plans[strategy],
+            None if seeds is None else seeds[repeat],
+            self.prepared.unfinished.model_folder(strategy, repeat),
+            is_logged=True,
+            is_released=(strategy, repeat) == (job.training.strategy, 0),
+        )
+
+    def start_search_run(
+        self, plan: BoundPlan, settings: Mapping[str, Any], number: int
+    ) -> ModelRun:
+        """Return one run of a search, by its secret number; delete the checkpoints of others."""
+        job = self.prepared.job
+        strategy = job.training.strategy
+        seeds = job.seeds_of(strategy)
+        return ModelRun(
+            strategy,
+            0,
+            replace(job.training, **settings),
+            plan,
+            None if seeds is None else derive_run_seed(seeds[0], number),
+            self.prepared.unfinished.take_search_folder(number),
+            is_logged=False,
+            is_released=False,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TrainedNetwork:
+    """A network, and the seconds that its training took."""
+
+    network: nn.Sequential
+    seconds: float
+
+
+# Strategy → its models.
+Models = dict[str, list[TrainedNetwork]]
 
 
 def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
@@ -96,282 +182,305 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
         ...     run(prepare(job, out=out), out=out, watch=lambda *_: None)
         Run(first: 1 models, scale kept)
     """
-    job, people = prepared.job, prepared.people
+    job = prepared.job
     if not prepared.resumed:
         refuse_used(out)
-    charge = _charge(prepared)
-    folder = _open(prepared, out)
+    # Everyone is charged before a step is made, and before the folder exists: a refusal leaves no
+    # trace.
+    charge = _charge_ledger(prepared)
+    folder = _open_folder(prepared, out)
     try:
         with _one_thread():
-            prepared, models = _made(prepared, folder, watch, charge)
+            prepared, models = _train_models(Execution(prepared, folder, watch, charge))
     except KeyboardInterrupt:
         folder.log("interrupted")
         raise
-    kept, head = models[job.training.strategy][0][0], None
+    network = models[job.training.strategy][0].network
+    # The release is recorded before the model is written: there is no model.pt of which the ledger
+    # does not know.
+    head = None
     if charge is not None:
-        charge.release(kept.state_dict())
+        charge.release(network.state_dict())
         entry = charge.ledger.head()
         head = f"{entry.number}:{entry.digest}"
-    bound = Bound.of(kept.state_dict(), read_toml(out / CONFIG, "config"), job.run.seed, head)
-    made = replace(_found(prepared, models, folder), bound=bound)
-    told = statement_of(made)
-    folder.write(
-        MODEL, to_bytes(TabularModel(kept, people.columns, people.label, people.target, told))
-    )
-    folder.write(STATEMENT, as_text(told))
-    folder.write(METRICS, made.to_json(indent=2) + "\n")
+    config = read_toml(out / CONFIG, "config")
+    bound = Bound.of(network.state_dict(), config, job.run.seed, head)
+    results = replace(_collect_results(prepared, models, folder), bound=bound)
+    statement = statement_of(results)
+    declared = prepared.people.declaration
+    model = TabularModel(network, declared.features, declared.label, declared.target, statement)
+    folder.write(MODEL, to_bytes(model))
+    folder.write(STATEMENT, to_text(statement))
+    folder.write(METRICS, results.to_json(indent=2) + "\n")
+    # By now a search knows which plan its best run had.
     if prepared.candidates is not None:
-        folder.write(PLAN, made.kept.plan.to_json(indent=2) + "\n")
+        folder.write(PLAN, results.kept.plan.to_json(indent=2) + "\n")
+    # Last of all: until the results are whole the run can be gone on with.
     prepared.unfinished.clear()
     folder.log("finished")
-    return made
+    return results
 
 
-def _open(prepared: Prepared, out: Path) -> RunFolder:
+def _open_folder(prepared: Prepared, out: Path) -> RunFolder:
     """Return the run folder, with config and plan in it."""
-    job, folder = prepared.job, RunFolder(out, timed=prepared.candidates is None)
+    job = prepared.job
+    folder = RunFolder(out, timed=prepared.candidates is None)
     if prepared.resumed:
         folder.log("resumed")
         return folder
     folder.write(CONFIG, tomli_w.dumps(complete(job, out=out).to_dict()))
-    if prepared.candidates is None:  # of a search the best run says by which plan
+    # The plan of a search is that of its best run, which is not known yet.
+    if prepared.candidates is None:
         folder.write(PLAN, prepared.plans[job.training.strategy].to_json(indent=2) + "\n")
-    prepared.unfinished.begin(job)
+    prepared.unfinished.begin(job.name)
     folder.log("planned", strategies=list(prepared.plans), apiece=__version__)
     return folder
 
 
-def ledger_of(job: Job) -> Ledger | None:
-    """Return the ledger that a job charges, in its scope; None where it charges none."""
-    if job.run.ledger is None or job.run.analysis is None:
+def open_ledger(run: RunSettings) -> Ledger | None:
+    """Return the ledger that a run charges, in its scope; None where it charges none."""
+    if run.ledger is None or run.analysis is None:
         return None
     from apiece.ledger import Ledger
     from apiece.ledger.scopes import read_scope
 
-    ledger = Ledger.open(job.run.ledger, create=False)
-    return ledger if job.run.scope is None else ledger.within(read_scope(job.run.scope))
+    ledger = Ledger.open(run.ledger, create=False)
+    return ledger if run.scope is None else ledger.within(read_scope(run.scope))
 
 
-def gone_from(ledger: Ledger, ids: AnyArray) -> Mask:
-    """Return who of a table's ids withdrew, or does not permit the ledger's scope now."""
+def find_withdrawn(ledger: Ledger, ids: AnyArray) -> Mask:
+    """Return whose ids (n,) withdrew, or do not permit the ledger's scope now."""
     from apiece.ledger.codec import read_ids
 
-    own, known = read_ids(ids.tolist(), ledger.id_kind)
-    who, place = np.unique(own, return_inverse=True)
-    gone = known.copy()
-    gone[known] = ledger.withdrawn(who)[place]
-    return gone
+    ledger_ids, is_person = read_ids(ids.tolist(), ledger.id_kind)
+    # An id may stand in many rows, and is asked for once.
+    persons, person_of_id = np.unique(ledger_ids, return_inverse=True)
+    withdrawn = is_person.copy()
+    withdrawn[is_person] = ledger.withdrawn(persons)[person_of_id]
+    return withdrawn
 
 
-def _charge(prepared: Prepared) -> TrainingCharge | None:
+def _charge_ledger(prepared: Prepared) -> TrainingCharge | None:
     """Charge the ledger for every model that the job trains; None without a ledger."""
-    job, people, ledger = prepared.job, prepared.people, ledger_of(prepared.job)
+    job = prepared.job
+    people = prepared.people
+    ledger = open_ledger(job.run)
     if ledger is None or job.run.analysis is None:
         return None
+    # Each model is a release of its own, whether or not it is looked at.
     plans = [plan for plan in prepared.plans.values() for _ in range(job.compare.seeds)]
     # What the ledger holds a training to beside its plans: settings and tables.
     sections = job.to_dict()
-    terms = {name: sections.get(name) for name in ("budgets", "training", "compare")} | {
-        **({"search": sections["search"]} if "search" in sections else {}),
-        "pate": {name: value for name, value in asdict(job.pate).items() if name != "public"},
-        "label": people.label,
-        "source": dict(people.fingerprints) or job.data.source,
+    terms: dict[str, Any] = {
+        name: sections.get(name) for name in ("budgets", "training", "compare")
     }
+    if "search" in sections:
+        terms["search"] = sections["search"]
+    # Where the public rows lie may change; what they are is in the fingerprints.
+    terms["pate"] = {name: value for name, value in asdict(job.pate).items() if name != "public"}
+    terms["label"] = people.declaration.label
+    terms["source"] = dict(people.fingerprints) or job.data.source
     return charge_training(ledger, job.run.analysis, *plans, terms=terms, resumed=prepared.resumed)
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """Compute in one thread: faster for models this small, and repeatable on any machine."""
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ModelRun:
-    """One model of a job: its strategy, which of its repeats, and whom to tell.
-
-    folder: of the run. watch: told strategy, repeat, step and number of steps. charge: who takes
-    part, where a ledger was charged. number: of a run of a search, which is secret.
-    """
-
-    prepared: Prepared
-    strategy: str
-    repeat: int
-    folder: RunFolder
-    watch: Watcher
-    charge: TrainingCharge | None
-    number: int | None = None
-
-    @property
-    def training(self) -> Training:
-        """How it is trained."""
-        return self.prepared.job.training_of(self.strategy)
-
-    @property
-    def seed(self) -> int | None:
-        """Its seed; None for the system's randomness."""
-        seeds = self.prepared.job.seeds_of(self.strategy)
-        if seeds is not None and self.number is not None:
-            return seed_of_run(seeds[0], self.number)
-        return None if seeds is None else seeds[self.repeat]
-
-    @property
-    def place(self) -> Path:
-        """Where its checkpoint is."""
-        if self.number is not None:
-            return self.prepared.unfinished.only(self.number)
-        return self.prepared.unfinished.model(self.strategy, self.repeat)
-
-
-def _made(
-    prepared: Prepared, folder: RunFolder, watch: Watcher, charge: TrainingCharge | None
-) -> tuple[Prepared, Models]:
-    """Return the models of each strategy, and the job; of a search the best, as it was made."""
-    models: Models = {}
+def _train_models(execution: Execution) -> tuple[Prepared, Models]:
+    """Return the job with the models of each strategy; of a search the best, as it was made."""
+    prepared = execution.prepared
     if prepared.candidates is not None:
-        prepared, network = searched(prepared, prepared.candidates, folder, watch, charge)
+        prepared, network = search_settings(execution, prepared.candidates)
         # Without its time, which would tell how many runs there were.
-        return prepared, {prepared.job.training.strategy: [(network, 0.0)]}
-    make = taught if prepared.votes else descended
-    for name in prepared.plans:
-        models[name] = []
+        return prepared, {prepared.job.training.strategy: [TrainedNetwork(network, 0.0)]}
+    train = teach_student if prepared.votes else train_network
+    models: Models = {}
+    for strategy in prepared.plans:
+        models[strategy] = []
         for repeat in range(prepared.job.compare.seeds):
-            begun = time.monotonic()
-            network = make(ModelRun(prepared, name, repeat, folder, watch, charge))
-            models[name].append((network, time.monotonic() - begun))
+            start = time.monotonic()
+            network = train(execution, execution.start_model(strategy, repeat))
+            models[strategy].append(TrainedNetwork(network, time.monotonic() - start))
     return prepared, models
 
 
-def descended(one: ModelRun) -> nn.Sequential:
+def train_network(execution: Execution, model: ModelRun) -> nn.Sequential:
     """Return a network that DP-SGD trained."""
-    people, charge = one.prepared.people, one.charge
-    train, target = people.train.without_faulty(), target_of(people.target)
-    alone = one.number is None  # of the runs of a search nothing is logged
-    kept = alone and (one.strategy, one.repeat) == (one.prepared.job.training.strategy, 0)
+    people = execution.prepared.people
+    folder = execution.folder
+    charge = execution.charge
+    records = people.train.without_faulty()
+    declared = people.declaration.target
+    target = make_target(declared)
+    name = {"strategy": model.strategy, "repeat": model.repeat}
 
-    def watch(network: nn.Module) -> Callback:
-        def progress(done: Progress) -> None:
-            step, last = done.step, done.step == done.steps
-            one.watch(one.strategy, one.repeat, step, done.steps)
-            of = {"strategy": one.strategy, "repeat": one.repeat, "step": step}
-            if kept and (step % -(-done.steps // POINTS) == 0 or last):
-                held_out = evaluated(network, people.test, people.target)
+    def make_callback(network: nn.Module) -> Callback:
+        def report_progress(progress: Progress) -> None:
+            step = progress.step
+            is_last = step == progress.steps
+            execution.watch(model.strategy, model.repeat, step, progress.steps)
+            # Steps between two points of the learning curve, rounded up.
+            interval = -(-progress.steps // CURVE_POINTS)
+            if model.is_released and (step % interval == 0 or is_last):
+                held_out = evaluate(network, people.test, declared)
                 if held_out is not None:
-                    one.folder.log("tested", **of, figure=held_out.figure)
-            if alone and (step % 100 == 0 or last):
-                one.folder.log("trained", **of, steps=done.steps)
+                    folder.log("tested", **name, step=step, figure=held_out.figure)
+            if model.is_logged and (step % _LOG_EVERY == 0 or is_last):
+                folder.log("trained", **name, step=step, steps=progress.steps)
 
-        return progress
+        return report_progress
 
-    return by_sgd(
-        one.prepared.plans[one.strategy],
-        train,
+    return fit_network(
+        model.plan,
+        records,
         target,
-        target.encoded(train.labels),
-        one.training,
-        seed=one.seed,
-        watch=watch,
-        checkpoint=one.place,
+        target.encode(records.labels),
+        model.training,
+        seed=model.seed,
+        make_callback=make_callback,
+        checkpoint=model.checkpoint,
         save_every=SAVE_EVERY,
         included=None if charge is None else charge.included,
         withdrawn=None if charge is None else charge.withdrawn,
     )
 
 
-def searched(
-    prepared: Prepared,
-    candidates: Candidates,
-    folder: RunFolder,
-    watch: Watcher,
-    charge: TrainingCharge | None,
-) -> tuple[Prepared, nn.Sequential]:
-    """Return the best model of a search, and the job with its settings and plan.
+def search_settings(execution: Execution, candidates: Candidates) -> tuple[Prepared, nn.Sequential]:
+    """Return the job with the settings and plan of the best model of a search, and that model.
 
     Until the run is done its folder keeps, readable by its owner, the key of the search's draws,
     the best model so far with its score, and a checkpoint of the present run; no other model.
     """
-    job, people = prepared.job, prepared.people
-    journal = CheckpointFolder(prepared.unfinished.search)
-    name, target, seed = job.training.strategy, target_of(people.target), job.run.seed
+    prepared = execution.prepared
+    job = prepared.job
+    people = prepared.people
+    charge = execution.charge
+    target = make_target(people.declaration.target)
     rows = people.train.without_faulty() if people.validation is None else people.validation
-    targets, ids = target.encoded(rows.labels), candidates.first.ids
-    streams, done, best = Streams.from_seed(seed), 0, None
+    targets = target.encode(rows.labels)
+    ids = candidates.first.ids
 
-    def one(plan: BoundPlan, settings: Mapping[str, Any]) -> Prepared:
-        changed = replace(job, training=replace(job.training, **settings))
-        return replace(prepared, job=changed, plans={name: plan})
+    def train(plan: BoundPlan, settings: Mapping[str, Any], number: int) -> nn.Sequential:
+        return train_network(execution, execution.start_search_run(plan, settings, number))
 
-    def train(plan: BoundPlan, settings: Mapping[str, Any], run: int) -> nn.Sequential:
-        return descended(ModelRun(one(plan, settings), name, 0, folder, watch, charge, run))
+    journal = SearchJournal(CheckpointFolder(prepared.unfinished.search_folder))
+    if journal.exists:
+        features = people.train.features.shape[1]
 
-    def keep(done: int, best: Best[nn.Sequential] | None) -> None:
-        state: State = {"step": 0, "finished": False, "done": done, "best": None}
-        if best is not None:
-            state["best"] = [best.score, best.settings, best.model.state_dict()]
-        journal.save(state, streams.key)
+        def make_network() -> nn.Sequential:
+            return build_network(features, target.outputs, job.training.hidden, torch.Generator())
 
-    if journal.state.exists():
-        state, key = journal.load()
-        if key is None or journal.was_copied(state):
-            raise StateError(
-                f"{prepared.unfinished.folder}: is a copy, and its search must not end twice; go "
-                "on with the first, or start afresh"
-            )
-        streams, done = Streams(key, release=seed is None), state["done"]
-        if state["best"] is not None:
-            score, settings, weights = state["best"]
-            widths = people.train.features.shape[1], target.outputs, job.training.hidden
-            best = Best(score, build(*widths, torch.Generator()), settings)
-            best.model.load_state_dict(weights)
+        streams, count, best = journal.read(make_network, job.run.seed)
     else:
-        keep(0, None)
-    chosen = candidates.best(
+        # The key is stored before the first draw: a search that is killed and resumed draws the
+        # same runs again, and cannot be repeated until a draw pleases.
+        streams = Streams.from_seed(job.run.seed)
+        count = 0
+        best = None
+        journal.write(streams, count, best)
+    best = candidates.find_best(
         train,
-        lambda model: rightness(model, rows, target, targets, ids),
+        lambda model: score_records(model, rows, target, targets, ids),
         streams,
         counted=None if charge is None else lambda: charge.included & ~charge.withdrawn(),
-        begun=(done, best),
-        keep=keep,
+        finished_runs=count,
+        best=best,
+        save=lambda count, best: journal.write(streams, count, best),
     )
-    return one(candidates.plan(chosen.settings), chosen.settings), chosen.model
+    # From here on the job is that of the best run, as if no other had been.
+    training = replace(job.training, **best.settings)
+    plans = {job.training.strategy: candidates.plan(best.settings)}
+    chosen = replace(prepared, job=replace(job, training=training), plans=plans)
+    return chosen, best.model
 
 
-def taught(one: ModelRun) -> nn.Sequential:
-    """Return the student of one strategy's teachers, by PATE."""
-    # Until the run is done, the run folder keeps answers alone, readable by their owner: no vote,
-    # no teacher and no key. Steps are counted of teachers and student together.
-    people, training, public = one.prepared.people, one.training, one.prepared.people.public
-    assert public is not None  # of every job whose method is PATE
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SearchJournal:
+    """How far a search has come, in a folder that only its owner can read: it holds the key."""
+
+    folder: CheckpointFolder
+
+    @property
+    def exists(self) -> bool:
+        """Whether a search has begun."""
+        return self.folder.state.exists()
+
+    def write(self, streams: Streams, count: int, best: Best[nn.Sequential] | None) -> None:
+        """Store how many runs were made, and the best of them."""
+        state: State = {"step": 0, "finished": False, "done": count, "best": None}
+        if best is not None:
+            state["best"] = [best.score, best.settings, best.model.state_dict()]
+        self.folder.save(state, streams.key)
+
+    def read(
+        self, make_network: Callable[[], nn.Sequential], seed: int | None
+    ) -> tuple[Streams, int, Best[nn.Sequential] | None]:
+        """Return the streams, the number of runs made, and the best of them.
+
+        Raises `StateError` for a copy of the folder.
+        """
+        state, key = self.folder.load()
+        if key is None or self.folder.was_copied(state):
+            raise StateError(
+                f"{self.folder.state.parent.parent}: is a copy, and its search must not end twice; "
+                "go on with the first, or start afresh"
+            )
+        streams = Streams(key, release=seed is None)
+        if state["best"] is None:
+            return streams, state["done"], None
+        score, settings, weights = state["best"]
+        network = make_network()
+        network.load_state_dict(weights)
+        return streams, state["done"], Best(score, network, settings)
+
+
+def teach_student(execution: Execution, model: ModelRun) -> nn.Sequential:
+    """Return the student of one strategy's teachers, by PATE.
+
+    Until the run is done, the run folder keeps answers alone, readable by their owner: no vote, no
+    teacher and no key.
+    """
+    prepared = execution.prepared
+    people = prepared.people
+    charge = execution.charge
+    # Every job whose method is PATE has public rows.
+    assert people.public is not None
+    folder = model.checkpoint
     try:
-        one.place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StateError(
-            f"{one.place}: cannot be made ({error.strerror}); make room or mend the folder, then "
+            f"{folder}: cannot be made ({error.strerror}); make room or mend the folder, then "
             "resume the run"
         ) from None
-    steps = iter(range(1, 2 * training.steps + 1))
-    network, count = student(
-        one.prepared.votes[one.strategy],
+    # Steps are counted of teachers and student together.
+    total = 2 * model.training.steps
+    steps = iter(range(1, total + 1))
+    network, count = train_student(
+        prepared.votes[model.strategy],
         people.train.without_faulty(),
-        public,
-        training,
-        classes=len(people.classes),
-        semi_supervised=bool(one.prepared.job.pate.semi_supervised),
-        included=None if one.charge is None else one.charge.included & ~one.charge.withdrawn(),
-        seed=one.seed,
-        keep=one.place / ANSWERS,
-        progress=lambda *_: one.watch(one.strategy, one.repeat, next(steps), 2 * training.steps),
+        people.public,
+        model.training,
+        classes=len(people.declaration.classes),
+        semi_supervised=bool(prepared.job.pate.semi_supervised),
+        included=None if charge is None else charge.included & ~charge.withdrawn(),
+        seed=model.seed,
+        keep=folder / ANSWERS,
+        progress=lambda *_: execution.watch(model.strategy, model.repeat, next(steps), total),
     )
-    one.folder.log("answered", strategy=one.strategy, repeat=one.repeat, answers=count)
+    execution.folder.log("answered", strategy=model.strategy, repeat=model.repeat, answers=count)
     return network
 
 
-def student(
+def train_student(
     votes: VotePlan,
     records: Examples,
     public: npt.NDArray[np.float32],
@@ -380,11 +489,14 @@ def student(
     classes: int,
     **options: object,
 ) -> tuple[nn.Sequential, int]:
-    """Return a student as a network, and how many questions were answered."""
-    # records: the rows that the teachers learn from, of persons where the plan of votes is of
-    # persons. public: (Q, d), public rows, encoded alike. options: of `teach`.
+    """Return a student as a network, and how many questions were answered.
+
+    Teachers learn from `records`, of persons where the plan of votes is of persons; `public` (Q, d)
+    are public rows, encoded alike. `options` are those of `teach`.
+    """
     features = records.features.shape[1]
-    assert training.batch_size is not None  # PATE has a default
+    # PATE has a default.
+    assert training.batch_size is not None
     lesson = teach(
         votes,
         StackedMlp((features, *training.hidden, classes)),
@@ -401,69 +513,79 @@ def student(
         people=records.person,
         **options,  # type: ignore[arg-type]
     )
-    network = build(features, classes, training.hidden, torch.Generator())
+    network = build_network(features, classes, training.hidden, torch.Generator())
     nn.utils.vector_to_parameters(lesson.student, network.parameters())
     return network, int((lesson.answers >= 0).sum())
 
 
-def _found(prepared: Prepared, models: Models, folder: RunFolder) -> Run:
-    """Return what a run tells of its models."""
-    job, people = prepared.job, prepared.people
+def _collect_results(prepared: Prepared, models: Models, folder: RunFolder) -> Run:
+    """Return what a run says of its models."""
+    job = prepared.job
+    people = prepared.people
+    declared = people.declaration
+    # Without who is in which group.
     plans = {name: plan.public() for name, plan in prepared.plans.items()}
-    strategies, held_out = [], None
+    strategies = []
+    held_out = None
     for name, trained in models.items():
-        told = [evaluated(network, people.test, people.target) for network, _ in trained]
-        if name == job.training.strategy:
-            held_out = told[0] if isinstance(told[0], Predictions) else None
-        seconds = round(sum(each for _, each in trained), 2)
-        settings = tuned(job.training_of(name), job.pate)
-        made = Trained(name, plans[name], settings, job.seeds_of(name), (), seconds)
-        strategies.append(made.tested(told, job.data.unit))
-    curve = folder.curve(job.training.strategy, 0)
+        tests = [evaluate(model.network, people.test, declared.target) for model in trained]
+        if name == job.training.strategy and isinstance(tests[0], Predictions):
+            held_out = tests[0]
+        seconds = round(sum(model.seconds for model in trained), 2)
+        settings = list_tuned(job.training_of(name), job.pate)
+        strategy = Trained(name, plans[name], settings, job.seeds_of(name), (), seconds)
+        strategies.append(strategy.with_tests(tests, job.data.unit))
+    curve = folder.read_curve(job.training.strategy, 0)
     tested = Accuracies(None, (), (), (), tuple(sorted(curve.items())))
-    if people.classes:
-        kept = models[job.training.strategy][0][0]
-        trained_on = evaluated(kept, people.train, people.target)
-        assert isinstance(trained_on, Predictions)  # somebody is usable, or the people are refused
+    if declared.classes:
+        network = models[job.training.strategy][0].network
+        trained_on = evaluate(network, people.train, declared.target)
+        # Somebody is usable, or the people are refused.
+        assert isinstance(trained_on, Predictions)
+        # Faulty rows have no prediction.
         group = people.group_of_rows[~people.train.faulty]
         groups = len(people.budgets.groups)
-        tested = accuracies(held_out, len(people.classes), trained_on, group, groups, curve)
+        tested = accuracies_of(held_out, len(declared.classes), trained_on, group, groups, curve)
     return Run(
         version=__version__,
         name=job.name,
-        data=_facts(prepared, held_out),
+        data=_collect_facts(prepared, held_out),
         strategies=tuple(strategies),
-        totals=totals(list(plans.values()), job.compare.seeds),
-        **fixed_by(job),
+        totals=total_costs(list(plans.values()), job.compare.seeds),
+        **list_fixed(job),
         finished=time.strftime("%Y-%m-%d", time.gmtime()),
-        versions=versions(),
+        versions=list_versions(),
         tested=tested,
     )
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that a model is made with, by name."""
     libraries = {name: version(name) for name in ("numpy", "scipy", "torch")}
     return {"python": platform.python_version(), **libraries}
 
 
-def _facts(prepared: Prepared, held_out: Predictions | None) -> Facts:
-    data, people = prepared.job.data, prepared.people
-    number = people.target if isinstance(people.target, Numeric) else None
+def _collect_facts(prepared: Prepared, held_out: Predictions | None) -> Facts:
+    """Return what a run says of its table."""
+    data = prepared.job.data
+    people = prepared.people
+    declared = people.declaration
+    number = declared.target if isinstance(declared.target, Numeric) else None
     return Facts(
+        # Where a file lies is nobody's business.
         source=data.source if data.packaged else Path(data.source).name,
         packaged=data.packaged,
-        label=people.label,
-        classes=people.classes,
+        label=declared.label,
+        classes=declared.classes,
         target_range=None if number is None else (number.lower, number.upper),
         target_scale="linear" if number is None else number.scale,
-        schema=people.schema.name,
+        schema=declared.schema.name,
         features=int(people.train.features.shape[1]),
         unit=data.unit,
         training_records=people.train.units,
         test_records=people.test.units,
         commonest_class_share=None if held_out is None else held_out.commonest,
         simulated_budgets=bool(prepared.job.budgets.groups),
-        columns=Schema("model", people.columns).to_dict()["columns"],
+        columns=Schema("model", declared.features).to_dict()["columns"],
         fingerprints=people.fingerprints,
     )

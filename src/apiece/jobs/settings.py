@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import UTC, date, datetime
 from functools import partial
 from types import NoneType
-from typing import Any, ClassVar, Protocol, get_args, get_origin
+from typing import Any, ClassVar, Final, Protocol, get_args, get_origin
 
 from apiece import _check, _json
 from apiece.errors import BudgetError, DataError, InputError, unknown
@@ -27,20 +27,20 @@ class JobSection(Protocol):
 class Setting:
     """How one setting is read, and the option of `apiece train` that gives it."""
 
-    # read: takes name and value; returns the value checked and frozen, or raises. kind: the type of
-    # one value; object for a number or a text. repeatable: whether it is a list. value: its
-    # default; None stands for a setting that is left out, and is not read. help: of the option; a
-    # setting without it has none. flag: the option's name, where it is not the field's. default:
-    # what the help names as default, where that is not `value`. tuned: whether a strategy in a
-    # comparison may have its own.
-
     read: Reader
+    # The type of one value; object for a number or a text.
     kind: type
+    # Whether it is a list.
     repeatable: bool
+    # The default; None stands for a setting that is left out, and is not read.
     value: object = None
+    # Help of the option; a setting without it has none.
     help: str | None = None
+    # The option's name, where it is not the field's.
     flag: str | None = None
+    # What the help names as default, where that is not `value`.
     default: str | None = None
+    # Whether a strategy in a comparison may have its own.
     tuned: bool = False
 
 
@@ -52,48 +52,55 @@ def setting(
     factory: Callable[[], object] | None = None,
     required: bool = False,
     secret: bool = False,
-    **how: object,
+    **options: object,
 ) -> Any:
-    """Return the dataclass field of a setting, which is read by its type or as `read` does."""
-    # factory: makes a default that can change. required: there is no default. secret: not in reprs.
-    metadata = {"read": read, "how": {"value": value, "help": help_, **how}}
+    """Return the dataclass field of a setting, which is read by its type or as `read` does.
+
+    `factory` makes a default that can change. A `required` setting has no default, and a `secret`
+    one is in no repr. `options` are other fields of `Setting`.
+    """
+    metadata = {"read": read, "options": {"value": value, "help": help_, **options}}
     if factory is not None:
         return field(default_factory=factory, repr=not secret, metadata=metadata)
     return field(default=MISSING if required else value, repr=not secret, metadata=metadata)
 
 
-def settings_of(part: JobSection | type[JobSection]) -> Iterator[tuple[str, Setting]]:
-    """Yield the settings of a part of a job, or of its class, in order, by name."""
-    for entry in fields(part):
-        types = [each for each in get_args(entry.type) if each is not NoneType]
+def settings_of(section: JobSection | type[JobSection]) -> Iterator[tuple[str, Setting]]:
+    """Yield the settings of a section of a job, or of its class, in order, by name."""
+    for entry in fields(section):
         kind: Any = entry.type
+        arguments = [argument for argument in get_args(kind) if argument is not NoneType]
         repeatable = get_origin(kind) is tuple
-        if types:
-            kind = types[0] if repeatable or len(types) == 1 else object
+        if arguments:
+            # Of a union of two types a value is a number or a text.
+            kind = arguments[0] if repeatable or len(arguments) == 1 else object
         read = entry.metadata["read"]
         if read is None:
-            read = several(_BY_TYPE[kind]) if repeatable else _BY_TYPE[kind]
-        yield entry.name, Setting(read, kind, repeatable, **entry.metadata["how"])
+            read = _READER_BY_TYPE[kind]
+            if repeatable:
+                read = list_reader(read)
+        yield entry.name, Setting(read, kind, repeatable, **entry.metadata["options"])
 
 
-def check(part: JobSection) -> None:
-    """Put every setting of a new part into its checked form; raise `InputError` for a bad one."""
-    for entry, (name, how) in zip(fields(part), settings_of(part), strict=True):
-        value = getattr(part, name)
+def check(section: JobSection) -> None:
+    """Put the settings of a new section into their checked form; raise for a bad one."""
+    for entry, (name, setting_) in zip(fields(section), settings_of(section), strict=True):
+        # None stands for what is left out, but where a setting has another default.
+        value = getattr(section, name)
         if value is not None or entry.default is not None:
-            object.__setattr__(part, name, how.read(name, value))
+            object.__setattr__(section, name, setting_.read(name, value))
 
 
-def stored(how: Setting) -> _json.Reader[Any]:
+def stored_reader(setting_: Setting) -> _json.Reader[Any]:
     """Return the reader of a setting in a run's files; it raises `DataError`."""
 
-    def read(value: object, where: str) -> object:
+    def read_stored(value: object, where: str) -> object:
         try:
-            return how.read(where, value)
+            return setting_.read(where, value)
         except InputError as error:
             raise DataError(str(error)) from None
 
-    return read
+    return read_stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +112,25 @@ class Share:
     share: float
 
 
-def unread(name: str, value: object) -> object:
-    """Return what is checked later, with what stands beside it."""
+def pass_through(name: str, value: object) -> object:
+    """Return a value that is checked later, with its neighbours."""
     return value
 
 
-def text(name: str, value: object) -> str:
+def read_text(name: str, value: object) -> str:
     """Return a text."""
     if not isinstance(value, str):
         raise InputError(f"{name} = {value!r}: must be a text; put it in quotes")
     return value
 
 
-def day(name: str, value: object) -> str:
+def read_day(name: str, value: object) -> str:
     """Return a day, written as 2026-01-31."""
     with suppress(ValueError):
-        if (given := text(name, value)) == date.fromisoformat(given).isoformat():
-            return given
+        text = read_text(name, value)
+        # Python reads other forms too, such as 20260131.
+        if text == date.fromisoformat(text).isoformat():
+            return text
     raise InputError(f"{name} = {value!r}: must be a day, as 2026-01-31")
 
 
@@ -134,36 +143,40 @@ def refuse_past(name: str, value: str | None) -> None:
         )
 
 
-def yes_or_no(name: str, value: object) -> bool:
+def read_flag(name: str, value: object) -> bool:
     """Return true or false."""
     if not isinstance(value, bool):
         raise InputError(f"{name} = {value!r}: must be true or false")
     return value
 
 
-def listed(name: str, value: object) -> tuple[Any, ...]:
+def read_list(name: str, value: object) -> tuple[Any, ...]:
     """Return a list as a tuple."""
     if not isinstance(value, list | tuple):
         raise InputError(f"{name} = {value!r}: must be a list")
     return tuple(value)
 
 
-def several(read: Reader) -> Reader:
+def list_reader(read: Reader) -> Reader:
     """Return a reader of lists of what `read` reads."""
-    return lambda name, value: tuple(read(name, each) for each in listed(name, value))
+    return lambda name, values: tuple(read(name, value) for value in read_list(name, values))
 
 
-_BY_TYPE: dict[type, Reader] = {
-    str: text, bool: yes_or_no, int: _check.count, float: _check.positive
-}  # fmt: skip
+_READER_BY_TYPE: Final[dict[type, Reader]] = {
+    str: read_text,
+    bool: read_flag,
+    int: _check.count,
+    float: _check.positive,
+}
+# In [0, 1).
+read_below_one: Final = partial(_check.probability, high_open=True)
+# In (0, 1).
+read_inside_one: Final = partial(_check.probability, low_open=True, high_open=True)
+# A whole number of at least 0.
+read_natural: Final = partial(_check.count, least=0)
 
 
-below_one = partial(_check.probability, high_open=True)
-inside_one = partial(_check.probability, low_open=True, high_open=True)
-natural = partial(_check.count, least=0)
-
-
-def delta_or_column(name: str, value: object) -> float | str:
+def read_delta(name: str, value: object) -> float | str:
     """Return a δ in (0, 1), or the name of a column."""
     if isinstance(value, str):
         return value
@@ -171,7 +184,7 @@ def delta_or_column(name: str, value: object) -> float | str:
     return float(_check.positive_array(name, number, below=1.0, error=BudgetError))
 
 
-def rows_or_all(name: str, value: object) -> int | str:
+def read_row_limit(name: str, value: object) -> int | str:
     """Return a whole number of at least 1, or "all"."""
     if value == "all":
         return "all"
@@ -180,23 +193,27 @@ def rows_or_all(name: str, value: object) -> int | str:
     return _check.count(name, value)
 
 
-def address(name: str, value: object) -> str:
-    """Return a ledger's address, after a look before anything repeats it or writes it down."""
+def read_address(name: str, value: object) -> str:
+    """Return a ledger's address, checked before anything repeats it or writes it down."""
     from apiece.ledger.database import check_address
 
-    check_address(text(name, value))
+    check_address(read_text(name, value))
     return str(value)
 
 
-def charged_scope(name: str, value: object) -> str:
-    """Return the text of a ledger's scope, after a look."""
+def read_scope_text(name: str, value: object) -> str:
+    """Return the text of a ledger's scope, checked."""
     from apiece.ledger.scopes import read_scope
 
-    read_scope(text(name, value))
+    read_scope(read_text(name, value))
     return str(value)
 
 
-def strategies_of(method: str) -> Collection[str]:
+# Training methods.
+METHODS: Final = ("dp-sgd", "pate")
+
+
+def list_strategies(method: str) -> Collection[str]:
     """Return the names of a method's strategies."""
     if method == "dp-sgd":
         from apiece.assignment.front import STRATEGIES
@@ -207,38 +224,43 @@ def strategies_of(method: str) -> Collection[str]:
     return VOTERS
 
 
-METHODS = ("dp-sgd", "pate")
+def _list_all_strategies() -> set[str]:
+    return {name for method in METHODS for name in list_strategies(method)}
 
 
-def one_of(names: Callable[[], Collection[str]]) -> Reader:
+def name_reader(list_names: Callable[[], Collection[str]]) -> Reader:
     """Return a reader of one of some names, which are loaded when a value is read."""
 
-    def read(name: str, value: object) -> str:
-        if text(name, value) not in names():
-            raise unknown(name, value, names())
+    def read_name(name: str, value: object) -> str:
+        names = list_names()
+        if read_text(name, value) not in names:
+            raise unknown(name, value, names)
         return str(value)
 
-    return read
+    return read_name
 
 
-method_name = one_of(lambda: METHODS)
-strategy_name = one_of(lambda: {each for method in METHODS for each in strategies_of(method)})
+read_method: Final = name_reader(lambda: METHODS)
+read_strategy: Final = name_reader(_list_all_strategies)
 
 
-def shares(name: str, value: object) -> tuple[Share, ...]:
+def read_shares(name: str, value: object) -> tuple[Share, ...]:
     """Return the groups of a simulated population."""
-    groups = listed(name, value)
+    groups = read_list(name, value)
     for group in groups:
-        good = isinstance(group, Mapping) and set(group) == {"name", "epsilon", "share"}
-        if not (good or isinstance(group, Share)):
+        is_table = isinstance(group, Mapping) and set(group) == {"name", "epsilon", "share"}
+        if not is_table and not isinstance(group, Share):
             raise InputError(f"groups: {group!r} must have just name, epsilon and share")
-    return tuple(
-        group if isinstance(group, Share) else Share(**{**group, "name": str(group["name"])})
-        for group in groups
-    )
+    return tuple(map(_make_share, groups))
 
 
-def schedule(name: str, value: object) -> Schedule:
+def _make_share(group: Share | Mapping[str, Any]) -> Share:
+    if isinstance(group, Share):
+        return group
+    return Share(**{**group, "name": str(group["name"])})
+
+
+def read_schedule(name: str, value: object) -> Schedule:
     """Return a schedule by step."""
     if isinstance(value, Schedule):
         return value
@@ -248,14 +270,15 @@ def schedule(name: str, value: object) -> Schedule:
             f'{name} = {{ points = [[0, 1], [500, 0.1]], between = "hold" }}'
         )
     try:
-        return Schedule(listed("points", value["points"]), value.get("between", "linear"))
+        points = read_list("points", value["points"])
+        return Schedule(points, value.get("between", "linear"))
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
 
 
-def held_schedule(name: str, value: object) -> Schedule:
+def read_held_schedule(name: str, value: object) -> Schedule:
     """Return a schedule that stays at each point up to the next."""
-    noise = schedule(name, value)
+    noise = read_schedule(name, value)
     if noise.between != "hold" and len(noise.points) > 1:
         raise InputError(
             f"{name}: between = {noise.between!r}, but the noise of a stage is one "

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -29,35 +29,37 @@ if TYPE_CHECKING:
 
     from apiece.jobs.trained import Level
 
-FORMAT = "apiece privacy statement 4"
-_MEANS = (
+FORMAT: Final = "apiece privacy statement 4"
+# Bytes of a salt, which is written in hexadecimal digits.
+_SALT_BYTES: Final = 16
+_MEANS: Final = (
     "SHA-256 of the weights, and of the plan and of all else in the run folder under a salt that "
     "metrics.json has; they are compared whenever the model or its folder is loaded"
 )
-_WORD = (
+_SIGNATURE: Final = (
     "its author's word: without a signature nothing shows who wrote this statement, nor that the "
     "training was as it says"
 )
-_REMEDY = "give it as apiece train wrote it"
+_REMEDY: Final = "give it as apiece train wrote it"
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """What binds a run's statement, as its folder keeps it."""
 
-    # weights: the digest of the model that is kept. config: that of config.toml, but for where the
-    # folder lies; None of an estimator, which has none. salt: keeps the statement from telling
-    # anything of plan and figures: whoever has not the folder cannot confirm a guess. head: the
-    # ledger's number:digest after the release was recorded in it, None without one.
-
+    # The digest of the model that the folder holds.
     weights: str
+    # The digest of config.toml, but for where the folder lies; None of an estimator without one.
     config: str | None
-    salt: str = field(repr=False)  # a secret
+    # A secret. It keeps the statement from telling anything of plan and figures: whoever has not
+    # the folder cannot confirm a guess.
+    salt: str = field(repr=False)
+    # The ledger's number:digest after the release was recorded in it; None without a ledger.
     head: str | None
 
     def __post_init__(self) -> None:
-        if not re.fullmatch("[0-9a-f]{32}", self.salt):
-            raise DataError(f"salt = {self.salt!r}: must be 32 hexadecimal digits")
+        if not re.fullmatch(f"[0-9a-f]{{{2 * _SALT_BYTES}}}", self.salt):
+            raise DataError(f"salt = {self.salt!r}: must be {2 * _SALT_BYTES} hexadecimal digits")
 
     @classmethod
     def of(
@@ -67,64 +69,68 @@ class Bound:
         seed: int | None,
         head: str | None,
     ) -> Bound:
-        """Return what binds a run with these weights and this config, as it is read back."""
-        # seed: of an experiment; it makes the salt, so that the folder can be repeated.
+        """Return what binds a run with these weights and this config, as it is read back.
+
+        The seed of an experiment makes the salt, so that the folder can be repeated.
+        """
         from apiece.training.charging import weights_digest
 
-        digest = None if config is None else config_digest(config)
-        return cls(weights_digest(state), digest, salt_of(seed), head)
+        digest = None if config is None else digest_config(config)
+        return cls(weights_digest(state), digest, choose_salt(seed), head)
 
-    def said(self, plan: Json, metrics: Json) -> Json:
+    def list_digests(self, plan: Json, metrics: Json) -> Json:
         """Return the statement's part, of plan.json and metrics.json as they are stored."""
-
-        def under_salt(name: str, value: Json) -> str:
-            content = name.encode() + b"\0" + _canonical(value)
-            return hmac.new(bytes.fromhex(self.salt), content, hashlib.sha256).hexdigest()
-
         return {
             "weights": self.weights,
-            "plan": under_salt("plan", plan),
-            "run": under_salt("run", metrics),
+            "plan": self._digest_with_salt("plan", plan),
+            "run": self._digest_with_salt("run", metrics),
             "ledger": self.head,
             "means": _MEANS,
-            "signature": _WORD,
+            "signature": _SIGNATURE,
         }
 
+    def _digest_with_salt(self, name: str, value: Json) -> str:
+        # The name keeps one file's digest from standing for the other's.
+        content = name.encode() + b"\0" + _encode_canonically(value)
+        return hmac.new(bytes.fromhex(self.salt), content, hashlib.sha256).hexdigest()
 
-def salt_of(seed: int | None) -> str:
+
+def choose_salt(seed: int | None) -> str:
     """Return a fresh salt, or that of an experiment's seed."""
     if seed is None:
-        return secrets.token_hex(16)
-    return hashlib.sha256(f"apiece salt {seed}".encode()).hexdigest()[:32]
+        return secrets.token_hex(_SALT_BYTES)
+    digest = hashlib.sha256(f"apiece salt {seed}".encode())
+    return digest.hexdigest()[: 2 * _SALT_BYTES]
 
 
-def config_digest(config: Json) -> str:
+def digest_config(config: Json) -> str:
     """Return the digest of a config as it was read, wherever its folder lies."""
+    # A folder may be moved.
     run = {name: value for name, value in config.get("run", {}).items() if name != "out"}
     return _digest({**config, "run": run})
 
 
 def _digest(value: Json) -> str:
-    return hashlib.sha256(_canonical(value)).hexdigest()
+    return hashlib.sha256(_encode_canonically(value)).hexdigest()
 
 
-def _canonical(value: Json) -> bytes:
+def _encode_canonically(value: Json) -> bytes:
     """Return a JSON value as bytes, whatever its spaces and the order of its names."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def as_text(statement: Json) -> str:
+def to_text(statement: Json) -> str:
     """Return a statement as its file in a run folder holds it."""
     return json.dumps(statement, indent=2, ensure_ascii=False) + "\n"
 
 
-def sealed(statement: Json) -> Json:
+def seal(statement: Json) -> Json:
     """Return a statement with the digest of all that it says."""
     return {**statement, "digest": _digest(statement)}
 
 
 def require_sealed(statement: object, where: str) -> Json:
-    """Return a statement, or raise `DataError` where a word of it was changed, or it is of old."""
+    """Return a statement; raise `DataError` where a word of it was changed, or it is of old."""
     if not isinstance(statement, dict):
         raise DataError(f"{where}: its statement is no object; {_REMEDY}")
     if statement.get("statement") != FORMAT:
@@ -132,63 +138,81 @@ def require_sealed(statement: object, where: str) -> Json:
             f"{where}: its statement is not in the format {FORMAT!r}, and so bound to nothing; "
             "read it with the apiece that wrote it, or train again"
         )
-    said = {name: value for name, value in statement.items() if name != "digest"}
-    if statement.get("digest") != _digest(said):
+    content = {name: value for name, value in statement.items() if name != "digest"}
+    if statement.get("digest") != _digest(content):
         raise DataError(f"{where}: its statement was changed after it was made; {_REMEDY}")
     if not isinstance(statement.get("bound_to"), dict):
         raise DataError(f"{where}: its statement is bound to nothing; {_REMEDY}")
     return statement
 
 
-def require_same_digest(own: object, said: object, part: str, where: str) -> None:
+def require_same_digest(computed: object, stated: object, part: str, where: str) -> None:
     """Raise `DataError` where a part's digest is not that to which the statement is bound."""
-    if own != said:
+    if computed != stated:
         raise DataError(f"{where}: {part} is not what its statement is bound to; {_REMEDY}")
 
 
-UNITS = {
+# Unit → what it is.
+UNITS: Final = {
     "record": "one record: a row of the table, with all that it says",
     "person": "one person: all rows of one id, however many",
 }
-TRUSTED = (
+TRUSTED: Final = (
     "the steward, who holds the data in the clear, makes the plan and runs the training",
     "the machine, its operating system and random generator, and the versions of software below",
 )
-NOT_TRUSTED = (
+NOT_TRUSTED: Final = (
     "whoever receives the model, with any other knowledge and any computing power",
     "the other contributors: what they choose or send raises nobody else's epsilon",
 )
-COVERED = (
+COVERED: Final = (
     "the parameters of the released model, the plan by which it was trained, and whatever is "
     "computed from them",
 )
-ALLOCATED = (
+# How units take part under the strategy "allocate".
+ALLOCATED: Final = (
     "random allocation: each unit takes part in exactly k of the steps, k its group's number, one "
     "drawn in secret in each of k equal blocks"
 )
-# By method: what it is, how people come in, what an attacker may know, what is assumed of units.
-WORDS = {
-    "dp-sgd": (
-        "DP-SGD: gradients clipped per unit, summed, and covered by Gaussian noise",
-        "Poisson: each unit joins each step by its own secret coin",
-        "an attacker who knows all other data, the plan, and the model after every step",
-        "each unit's gradient depends on that unit alone, by this model's construction",
+
+
+@dataclass(frozen=True, slots=True)
+class MethodText:
+    """What a statement says of a training method."""
+
+    name: str
+    # How people come into a step.
+    sampling: str
+    # Whom the promise holds against: what an attacker may know.
+    attacker: str
+    # What is assumed of units.
+    assumption: str
+
+
+METHOD_TEXTS: Final = {
+    "dp-sgd": MethodText(
+        name="DP-SGD: gradients clipped per unit, summed, and covered by Gaussian noise",
+        sampling="Poisson: each unit joins each step by its own secret coin",
+        attacker="an attacker who knows all other data, the plan, and the model after every step",
+        assumption="each unit's gradient depends on that unit alone, by this model's construction",
     ),
-    "pate": (
-        "PATE: teachers learn from the units' rows and vote on public rows; votes are counted, "
-        "covered by Gaussian noise, and a student learns the class that comes out first",
-        "none: each unit's rows go to teachers that its own secret coins choose",
-        "an attacker who knows all other data, the plan, the public rows and every answer",
-        "each unit's rows change the votes of its own teachers alone",
+    "pate": MethodText(
+        name=(
+            "PATE: teachers learn from the units' rows and vote on public rows; votes are counted, "
+            "covered by Gaussian noise, and a student learns the class that comes out first"
+        ),
+        sampling="none: each unit's rows go to teachers that its own secret coins choose",
+        attacker=(
+            "an attacker who knows all other data, the plan, the public rows and every answer"
+        ),
+        assumption="each unit's rows change the votes of its own teachers alone",
     ),
 }
-
-
-_TOLD = (
+_GAUSSIAN_TOLD: Final = (
     "each level's Gaussian with its slack adds up with those of other results: mu squared to mu "
     "squared, slack to slack; the plan is made of public numbers, so these may be told"
 )
-_WITHHELD = (
+_GAUSSIAN_WITHHELD: Final = (
     "the Gaussian that stands for each level, whose mu squared adds up, follows from how many "
     "people chose which level and is withheld; the steward has it from the plan, and a ledger "
     "charges it"
@@ -208,50 +232,59 @@ def statement_schema() -> Json:
     return schema
 
 
-def guarantee(
+def state_guarantee(
     plan: Plan, levels: tuple[Level, ...], no_limit_cap: float | None, *, counts_are_public: bool
 ) -> Json:
     """Return what is promised of each declared level, and of the plan what may be told."""
-    of, runs = "the release of one model, chosen without looking at others", plan.runs_on_average
+    release = "the release of one model, chosen without looking at others"
+    runs = plan.runs_on_average
     if runs is not None:
-        of = (
+        release = (
             f"the release of one model, the best of a random number of runs, {runs:g} on average; "
             "the promise holds with the choosing inside"
         )
+    public_plan = plan if counts_are_public else None
     return {
         "definition": "individualized (epsilon, delta)-differential privacy: each has their own",
-        "of": of,
-        "levels": [_level(plan if counts_are_public else None, each) for each in levels],
+        "of": release,
+        "levels": [_state_level(level, public_plan) for level in levels],
         "levels_declared": bool(levels),
         "no_limit_cap": no_limit_cap,
         "verified": "before training and again when the run was read: each group's epsilon, an "
         "upper bound recomputed from the plan's own numbers, is at most what was asked",
-        "composition": _TOLD if counts_are_public else _WITHHELD,
+        "composition": _GAUSSIAN_TOLD if counts_are_public else _GAUSSIAN_WITHHELD,
     }
 
 
-def _level(plan: Plan | None, level: Level) -> Json:
+def _state_level(level: Level, plan: Plan | None) -> Json:
     """Return what a level promises, and by a plan that may be told what that made of it."""
-    right = promised_right(level.epsilon, level.delta)
-    said: Json = {**asdict(level), "right_of_1000_at_most": right, "as_made_at_most": None,
-                  "sentence": guess(right), "gaussian": None}  # fmt: skip
+    promised = promised_right(level.epsilon, level.delta)
+    content: Json = {
+        **asdict(level),
+        "right_of_1000_at_most": promised,
+        "as_made_at_most": None,
+        "sentence": guess(promised),
+        "gaussian": None,
+    }
     if plan is None:
-        return said
+        return content
     groups = plan.budget_groups
-    own = np.flatnonzero((groups.epsilon == level.epsilon) & (groups.delta == level.delta)).tolist()
-    if not own:
-        return said
+    is_of_level = (groups.epsilon == level.epsilon) & (groups.delta == level.delta)
+    positions = np.flatnonzero(is_of_level).tolist()
+    if not positions:
+        return content
     # Of groups with one budget (by an excess, say) the largest count and μ hold for all.
-    said["gaussian"] = asdict(
-        max((plan.gaussian(g) for g in own), key=lambda gaussian: gaussian.mu)
-    )
-    if (advantage := plan.measures.advantage) is not None:
-        made = count_up((1 + float(advantage[own].max())) / 2)
-        said |= {"as_made_at_most": made, "sentence": guess(made, right)}
-    return said
+    gaussians = [plan.gaussian(position) for position in positions]
+    content["gaussian"] = asdict(max(gaussians, key=lambda gaussian: gaussian.mu))
+    advantage = plan.measures.advantage
+    if advantage is not None:
+        actual = count_up((1 + float(advantage[positions].max())) / 2)
+        content["as_made_at_most"] = actual
+        content["sentence"] = guess(actual, promised)
+    return content
 
 
-def not_covered(*, models: int, charged: bool, method: str, searched: bool) -> Iterator[str]:
+def list_not_covered(*, models: int, charged: bool, method: str, searched: bool) -> Iterator[str]:
     """Yield what no ε of a run covers."""
     yield (
         "accuracy and errors on held-out people, in metrics.json and the internal report: without "
@@ -262,12 +295,14 @@ def not_covered(*, models: int, charged: bool, method: str, searched: bool) -> I
             f"a comparison: {models} models were trained on the same people; releasing more "
             "than one, or the best by looking, costs more than is promised"
         )
-    yield (
-        "other results from the same people: they add up; the ledger that this run was charged to "
-        "keeps the sum, and where its policy renews budgets each protects the data of one period"
-        if charged
-        else "other results from the same people: they add up, and no ledger was charged"
-    )
+    if charged:
+        yield (
+            "other results from the same people: they add up; the ledger that this run was charged "
+            "to keeps the sum, and where its policy renews budgets each protects the data of one "
+            "period"
+        )
+    else:
+        yield "other results from the same people: they add up, and no ledger was charged"
     if searched:
         yield "any other run of the search: its model, its score, and how many runs there were"
         yield "what else was tuned on these people, if it was: the search covers its own settings"
@@ -281,24 +316,31 @@ def not_covered(*, models: int, charged: bool, method: str, searched: bool) -> I
     yield "how long the training took and what memory it used, for who can watch the machine"
 
 
-def assumptions(
-    *, seeded: bool, key_kept: bool, method: str, unit: str, searched: bool
+def list_assumptions(
+    *, seeded: bool, key_stored: bool, method: str, unit: str, searched: bool
 ) -> Iterator[str]:
-    """Yield what must be so for the promises to hold. key_kept: on disk, while the run went on."""
+    """Yield what must be so for the promises to hold.
+
+    `key_stored` says whether the key of the noise was on disk while the run went on.
+    """
     if not seeded:
-        key = "deleted, and no backup of it is kept" if key_kept else "never written down"
+        key = "deleted, and no backup of it is kept" if key_stored else "never written down"
         yield f"the noise cannot be foreseen; its key was {key}"
     else:
         yield (
             "none of the promises holds for who knows the seed: this is an experiment, and its "
             "model must not be released"
         )
-    yield WORDS[method][3]
-    yield "ranges and categories come from a public schema, " + (
-        "and so do the values that the search chose among: from no look at these people"
-        if searched
-        else "settings from no look at these people"
-    )
+    yield METHOD_TEXTS[method].assumption
+    if searched:
+        yield (
+            "ranges and categories come from a public schema, and so do the values that the search "
+            "chose among: from no look at these people"
+        )
+    else:
+        yield (
+            "ranges and categories come from a public schema, settings from no look at these people"
+        )
     if unit == "person":
         yield "each person's rows carry that person's id"
     else:

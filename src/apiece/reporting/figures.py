@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from apiece._text import figure_text, plain, rounded_up
-from apiece.jobs.results import some_of
+from apiece.jobs.results import choose_shown
 
 if TYPE_CHECKING:
     from apiece.audit.membership import Roc
@@ -72,7 +72,7 @@ def budgets(by_strategy: Mapping[str, Sequence[Promise]]) -> Markup | None:
     groups = next(iter(by_strategy.values()))
     if len(groups) * len(by_strategy) == 1:
         return None
-    shown = some_of(len(groups))
+    shown = choose_shown(len(groups))
     figure, axes = _axes(1.3 + 0.42 * len(shown))
     for row, g in enumerate(shown):
         asked = groups[g].epsilon
@@ -133,7 +133,7 @@ def influence(rows: Sequence[tuple[Group, float, float, float]]) -> Markup | Non
     """Return a figure of each group's share of the people and of the pull; None of one group."""
     if len(rows) == 1:
         return None
-    shown = [rows[i] for i in some_of(len(rows))]
+    shown = [rows[i] for i in choose_shown(len(rows))]
     figure, axes = _axes(1.1 + 0.5 * len(shown))
     places = np.arange(len(shown))
     for i, (column, label) in enumerate(((1, "of the people"), (3, "of the greatest pull"))):

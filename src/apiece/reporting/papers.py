@@ -29,7 +29,7 @@ from apiece.jobs import Run, statement_of
 from apiece.jobs.config import read_words
 from apiece.jobs.prepared import RunFolder
 from apiece.jobs.results import COMPLETED, CONFIG, METRICS, MODEL, REPORT, STATEMENT
-from apiece.jobs.statement import as_text, config_digest
+from apiece.jobs.statement import digest_config, to_text
 from apiece.reporting.pages import environment, report
 from apiece.reporting.sections import ALONE, MADE, promised_cards
 
@@ -271,7 +271,7 @@ def cyclonedx(statement: Json) -> str:
 PAPERS: dict[str, dict[str, tuple[Kind, Callable[[Json], str | bytes]]]] = {
     "statement": {
         "statement.json": (
-            Kind("a statement", (".json",), b'"statement": "apiece privacy stat'), as_text
+            Kind("a statement", (".json",), b'"statement": "apiece privacy stat'), to_text
         ),
         "statement.pdf": (
             Kind("a statement's page", (".pdf",), b"(apiece statement)"), statement_pdf
@@ -298,7 +298,7 @@ def complete_papers(folder: str | Path, **said: str) -> Run:
     # then finishes.
     # said: purpose, controller, contact, and valid_until from today on; the others stay. Nothing is
     # read but the folder, and only declared words differ. Raises as `Run.load` and `read_words`.
-    from apiece.jobs.model import restated
+    from apiece.jobs.model import replace_statement
 
     folder = Path(folder)
     _finish(folder)
@@ -311,13 +311,13 @@ def complete_papers(folder: str | Path, **said: str) -> Run:
         config = _json.read_toml(folder / CONFIG, "config")
         config["run"] = config.get("run", {}) | words
         new[CONFIG] = tomli_w.dumps(config)
-        run = replace(run, bound=run.bound and replace(run.bound, config=config_digest(config)))
+        run = replace(run, bound=run.bound and replace(run.bound, config=digest_config(config)))
     run = replace(run, **words)  # type: ignore[arg-type]
     told = statement_of(run)
     new[METRICS] = run.to_json(indent=2) + "\n"
-    new[STATEMENT] = as_text(told)
+    new[STATEMENT] = to_text(told)
     new[REPORT] = report(run).html
-    new[MODEL] = restated(folder / MODEL, told)
+    new[MODEL] = replace_statement(folder / MODEL, told)
     staged = RunFolder(folder / "papers.new")
     for name, content in new.items():
         staged.write(name, content)

@@ -19,8 +19,8 @@ from apiece.contract import explain
 from apiece.contract.explain import count_cases, promised_right
 from apiece.errors import InputError
 from apiece.jobs.config import SAID
-from apiece.jobs.results import some_of
-from apiece.jobs.trained import Asked, levels_of, promises_of
+from apiece.jobs.results import choose_shown
+from apiece.jobs.trained import Asked, list_promises, read_levels
 from apiece.plan import Plan
 from apiece.plan.parts import RELATION
 from apiece.reporting import figures
@@ -131,7 +131,7 @@ def subject_of(value: object, levels: Asked) -> Subject:
         )
         return Subject(declared, {}, findings=value)
     if isinstance(value, Plan):
-        return _of_plan(value, levels_of(levels, value))
+        return _of_plan(value, read_levels(levels, value))
     if isinstance(getattr(value, "plan", None), Plan):
         raise InputError(
             f"report: a {type(value).__name__} is no finished run; give its plan, as "
@@ -211,8 +211,8 @@ def standing(subject: Subject) -> Json:
 
 def spent(subject: Subject) -> Json:
     """Return what each group asked and what each strategy spends of it."""
-    by_strategy = {name: promises_of(plan) for name, plan in subject.plans.items()}
-    first = promises_of(subject.plan)
+    by_strategy = {name: list_promises(plan) for name, plan in subject.plans.items()}
+    first = list_promises(subject.plan)
     return {
         "by_strategy": by_strategy,
         "spent_by": [f"ε spent, {name}" for name in by_strategy],
@@ -227,7 +227,7 @@ def spent(subject: Subject) -> Json:
 
 def meaning(subject: Subject) -> Json:
     """Return of how many in 1,000 a guess is right at most, by (ε, δ) and by the plan itself."""
-    groups = promises_of(subject.plan)[:SHOWN]
+    groups = list_promises(subject.plan)[:SHOWN]
     return {"rows": [(g, promised_right(g.epsilon, g.delta), g.right) for g in groups]}
 
 
@@ -308,7 +308,7 @@ def comparison(subject: Subject) -> Json | None:
     run = _run(subject)
     if run.models == 1 or not run.totals:
         return None
-    alone = [run.kept.promises[g] for g in some_of(len(run.kept.promises))]
+    alone = [run.kept.promises[g] for g in choose_shown(len(run.kept.promises))]
     return {"totals": list(zip(run.totals, alone, strict=False)), "models": run.models}
 
 
@@ -442,7 +442,7 @@ def cards(subject: Subject, edition: str) -> list[tuple[str, str]]:
         return list(_declared_cards(declared))
     if findings is not None:
         return list(_findings_cards(findings))
-    groups = promises_of(subject.plan)
+    groups = list_promises(subject.plan)
     first = f"{sum(g.records for g in groups):,}", f"{declared.unit}s in the plan"
     if run is not None and (told := held_out(run)):
         at = [each.strategy for each in run.strategies].index(run.strategy)

@@ -30,14 +30,14 @@ def fitted(**how):
 
 def searched(**how):
     """Return an estimator that searched, and the learning rate of each of its runs."""
-    rates, by_sgd = [], model_of_table.by_sgd
+    rates, fit_network = [], model_of_table.fit_network
 
     def noted(plan, rows, target, targets, training, **rest):
         rates.append(training.learning_rate)
-        return by_sgd(plan, rows, target, targets, training, **rest)
+        return fit_network(plan, rows, target, targets, training, **rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_of_table, "by_sgd", noted)
+        patch.setattr(model_of_table, "fit_network", noted)
         return fitted(**how), rates
 
 
