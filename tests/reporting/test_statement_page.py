@@ -65,7 +65,9 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def texts(statement: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return what is written on the pages."""
     written: list[str] = []
-    monkeypatch.setattr(page, "_safe", lambda document, text: written.append(text) or text)
+    monkeypatch.setattr(
+        page, "_escape_missing", lambda document, text: written.append(text) or text
+    )
     statement_pdf(statement)
     monkeypatch.undo()
     return html.unescape(re.sub(r"(<[^>]*>\s*)+", "\n", "\n".join(written)))
@@ -105,7 +107,7 @@ def test_what_the_font_does_not_have_is_escaped() -> None:
         fonts: ClassVar = {"page": type("Font", (), {"cmap": {ord(c): 1 for c in "Zoë "}})}
 
     document: Any = Page()
-    assert page._safe(document, "東 Zoë") == r"\u6771 Zoë"
+    assert page._escape_missing(document, "東 Zoë") == r"\u6771 Zoë"
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from apiece.jobs import Run
     from apiece.jobs.trained import Interval, Promise, Release
 
+# Groups that the closing table shows.
 MOST_GROUPS = 20
-FEW_MODELS = 32  # from here on the AUC of scores without signal is within 0.005 of 1/2
+# From so many models on, the AUC of scores without signal is within 0.005 of 1/2.
+FEW_MODELS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,14 @@ def closing_table(run: Run) -> str:
     # group the ε asked and the ε spent. Of more than 20 groups the first are shown. Where the unit
     # is the person, accuracy is given by row and by person, every person counting alike.
     strategies = run.strategies
-    rows = [["", f"{run.data.unit}s", "ε asked", *(s.strategy for s in strategies)]]
-    rows += [[name, "", "", *texts] for name, texts in held_out(run)]
-    rows.append(["ε spent by group", "", "", *("" for _ in strategies)])
+    names = [strategy.strategy for strategy in strategies]
+    rows = [["", f"{run.data.unit}s", "ε asked", *names]]
+    for figure, texts in list_held_out(run):
+        rows.append([figure, "", "", *texts])
+    rows.append(["ε spent by group", "", "", *[""] * len(strategies)])
     groups = strategies[0].promises
-    for g, group in enumerate(groups[:MOST_GROUPS]):
-        spent = [spent_text(s.promises[g]) for s in strategies]
+    for position, group in enumerate(groups[:MOST_GROUPS]):
+        spent = [spent_text(strategy.promises[position]) for strategy in strategies]
         rows.append([f"  {group.name}", str(group.records), f"{group.epsilon:g}", *spent])
     lines = align_columns(rows)
     if len(groups) > MOST_GROUPS:
@@ -60,17 +64,21 @@ def closing_table(run: Run) -> str:
     return "\n".join(lines)
 
 
-def held_out(run: Run) -> list[tuple[str, list[str]]]:
+def list_held_out(run: Run) -> list[tuple[str, list[str]]]:
     """Return each figure of held-out people by name, with its text for each strategy."""
+    strategies = run.strategies
     if run.data.target_range is not None:
-        errors = [each.test_errors for each in run.strategies]
-        absolute = [interval_text([e.mean_absolute for e in each]) for each in errors]
-        r2 = [interval_text([e.r2 for e in each]) for each in errors]
+        absolute = []
+        r2 = []
+        for strategy in strategies:
+            errors = strategy.test_errors
+            absolute.append(interval_text([error.mean_absolute for error in errors]))
+            r2.append(interval_text([error.r2 for error in errors]))
         return [("mean absolute error", absolute), ("R²", r2)]
-    by_row = [accuracy_text(each.test_accuracy) for each in run.strategies]
+    by_row = [accuracy_text(strategy.test_accuracy) for strategy in strategies]
     if run.data.unit == "record":
         return [("test accuracy", by_row)]
-    by_person = [accuracy_text(each.test_accuracy_by_person) for each in run.strategies]
+    by_person = [accuracy_text(strategy.test_accuracy_by_person) for strategy in strategies]
     return [("test accuracy by row", by_row), ("test accuracy by person", by_person)]
 
 
@@ -83,8 +91,9 @@ def interval_text(intervals: Sequence[Interval]) -> str:
     """
     if not intervals:
         return "not tested"
-    every = [(each.value, each.lower, each.upper) for each in intervals]
-    value, lower, upper = map(statistics.fmean, zip(*every, strict=True))
+    value = statistics.fmean(interval.value for interval in intervals)
+    lower = statistics.fmean(interval.lower for interval in intervals)
+    upper = statistics.fmean(interval.upper for interval in intervals)
     return f"{value:.4g} [{lower:.4g}, {upper:.4g}]"
 
 
@@ -97,28 +106,37 @@ def accuracy_text(values: Sequence[float]) -> str:
     if not values:
         return "not tested"
     mean = f"{100 * statistics.fmean(values):.2f}"
-    return f"{mean} ± {100 * statistics.stdev(values):.2f} %" if len(values) > 1 else f"{mean} %"
+    if len(values) == 1:
+        return f"{mean} %"
+    return f"{mean} ± {100 * statistics.stdev(values):.2f} %"
 
 
 def spent_text(group: Promise) -> str:
     """Return a group's ε spent, rounded up to four digits; its share of the ε asked if unspent."""
     share = group.spent_share
-    return rounded_up(group.epsilon_spent) + (f" ({per_cent(share)})" if share < UNSPENT else "")
+    spent = rounded_up(group.epsilon_spent)
+    return f"{spent} ({per_cent(share)})" if share < UNSPENT else spent
 
 
 def gains(run: Run) -> list[Gain]:
     """Return, for each strategy but uniform, its gain over uniform in accuracy and the spread."""
     # The spread is the root of the sum of the two variances over seeds. Empty where there is no
     # uniform, or fewer than two seeds.
-    by_name = {each.strategy: each for each in run.strategies}
-    base = by_name.pop("uniform", None)
-    if base is None or base.test_accuracy_mean is None or base.test_accuracy_stddev is None:
+    by_name = {strategy.strategy: strategy for strategy in run.strategies}
+    uniform = by_name.pop("uniform", None)
+    if uniform is None:
+        return []
+    uniform_mean = uniform.test_accuracy_mean
+    uniform_stddev = uniform.test_accuracy_stddev
+    if uniform_mean is None or uniform_stddev is None:
         return []
     rows = []
-    for name, other in by_name.items():
-        if other.test_accuracy_mean is not None and other.test_accuracy_stddev is not None:
-            spread = (other.test_accuracy_stddev**2 + base.test_accuracy_stddev**2) ** 0.5
-            rows.append(Gain(name, other.test_accuracy_mean - base.test_accuracy_mean, spread))
+    for name, strategy in by_name.items():
+        mean = strategy.test_accuracy_mean
+        stddev = strategy.test_accuracy_stddev
+        if mean is not None and stddev is not None:
+            spread = (stddev**2 + uniform_stddev**2) ** 0.5
+            rows.append(Gain(name, mean - uniform_mean, spread))
     return rows
 
 
@@ -133,13 +151,18 @@ def release_title(release: Release) -> str:
 
 def findings_text(findings: Findings) -> str:
     """Return the findings for people to read."""
-    by = f", by {findings.unit}" if findings.unit else ""
-    lines = [findings.audit + (f": {findings.attack}" if findings.attack else "") + by]
-    lines += [
-        f"  {each.group}: {each.claim} {'is broken' if each.rejected else 'is not refuted'}: "
-        f"evidence {each.evidence:.4g} after {each.samples:,} of at most {each.most:,} pairs"
-        for each in findings.watched
-    ]
+    title = findings.audit
+    if findings.attack:
+        title += f": {findings.attack}"
+    if findings.unit:
+        title += f", by {findings.unit}"
+    lines = [title]
+    for watched in findings.watched:
+        verdict = "is broken" if watched.rejected else "is not refuted"
+        lines.append(
+            f"  {watched.group}: {watched.claim} {verdict}: evidence {watched.evidence:.4g} "
+            f"after {watched.samples:,} of at most {watched.most:,} pairs"
+        )
     lines += [
         f"  {name}: epsilon >= {bound.epsilon:.4g} at delta = {bound.delta:g} with "
         f"{bound.confidence:.4g} confidence ({bound.basis})"
@@ -148,7 +171,7 @@ def findings_text(findings: Findings) -> str:
     lines += [
         f"  {name}: no ROC, there are {reason}" for name, reason in findings.without_roc.items()
     ]
-    lines += _hints_on_ties(findings)
+    lines += _list_tie_hints(findings)
     lines += [
         f"  {name}: AUC {curve.auc:.4f}, balanced accuracy {curve.balanced_accuracy:.4f}, "
         f"TPR {curve.tpr_at(0.001):.4f} at FPR 0.001"
@@ -169,24 +192,26 @@ def findings_text(findings: Findings) -> str:
             f"  Only {findings.models} models: LiRA puts even what does not leak below AUC 1/2; "
             "train 64 or more."
         )
-    return "\n".join(map(plain, [*lines, "", *_verdict(findings)]))
+    return "\n".join(map(plain, [*lines, "", *_write_verdict(findings)]))
 
 
-def _verdict(findings: Findings) -> list[str]:
+def _write_verdict(findings: Findings) -> list[str]:
     """Return in plain words what the findings show, and what they do not."""
     if findings.watched:
-        broken = [each for each in findings.watched if each.rejected]
+        broken = [watched for watched in findings.watched if watched.rejected]
         if broken:
+            groups = ", ".join(watched.group for watched in broken)
             return [
-                f"Verdict: what is claimed of {', '.join(e.group for e in broken)} is broken, with "
+                f"Verdict: what is claimed of {groups} is broken, with "
                 f"{broken[0].confidence:.4g} confidence."
             ]
         return ["Verdict: no claim is refuted. That is no proof of it: other canaries may do so."]
     if bounds := findings.all_bounds():
-        return _verdict_of_bounds(bounds)
+        return _write_verdict_on_bounds(bounds)
     if not findings.rocs:
         return ["Verdict: nothing was measured."]
     name, roc = max(findings.rocs.items(), key=lambda pair: pair[1].balanced_accuracy)
+    # Rounded up: no better attacker than the one that was measured.
     right = math.ceil(1000 * roc.balanced_accuracy)
     return [
         f"Verdict: this attack tells those of {name} best. Of 1,000, 500 of them members, it is",
@@ -194,12 +219,12 @@ def _verdict(findings: Findings) -> list[str]:
     ]
 
 
-def _verdict_of_bounds(bounds: list[tuple[str, LowerBound]]) -> list[str]:
-    """Say what the bounds without an assumption show, and then what the others would add."""
-    sure = [(name, bound) for name, bound in bounds if bound.assumption is None]
-    assumed = [(name, bound) for name, bound in bounds if bound.assumption is not None]
+def _write_verdict_on_bounds(bounds: list[tuple[str, LowerBound]]) -> list[str]:
+    """Return what the bounds without an assumption show, and then what the others would add."""
+    unconditional = [(name, bound) for name, bound in bounds if bound.assumption is None]
+    conditional = [(name, bound) for name, bound in bounds if bound.assumption is not None]
     lines = []
-    largest = largest_bound(sure)
+    largest = largest_bound(unconditional)
     if largest is not None and largest.epsilon > 0:
         lines += [
             f"Verdict: a leak is shown. The ε of {largest.group} is at least "
@@ -211,11 +236,12 @@ def _verdict_of_bounds(bounds: list[tuple[str, LowerBound]]) -> list[str]:
             "Verdict: no leak is shown. That is no proof that there is none: a stronger attack",
             "may find one. What is promised rests on the plan's accounting, not on an audit.",
         ]
-    beyond = largest_bound(assumed)
-    if beyond is not None and beyond.epsilon > (0.0 if largest is None else largest.epsilon):
+    shown = 0.0 if largest is None else largest.epsilon
+    assumed = largest_bound(conditional)
+    if assumed is not None and assumed.epsilon > shown:
         lines.append(
-            f"If {beyond.assumption}, the ε of {beyond.group} is at least {beyond.epsilon:.4g} "
-            f"with {beyond.confidence:.4g} confidence. Nobody has checked that it is: this bound "
+            f"If {assumed.assumption}, the ε of {assumed.group} is at least {assumed.epsilon:.4g} "
+            f"with {assumed.confidence:.4g} confidence. Nobody has checked that it is: this bound "
             "breaks no promise of (ε, δ) alone."
         )
     return lines
@@ -243,8 +269,8 @@ def largest_bound(bounds: list[tuple[str, LowerBound]]) -> LargestBound | None:
     return LargestBound(name, largest.epsilon, max(1 - error, 0.0), largest.assumption)
 
 
-def _hints_on_ties(findings: Findings) -> list[str]:
-    """Say where so many scores are equal that a leak may be hidden."""
+def _list_tie_hints(findings: Findings) -> list[str]:
+    """Return a line on the first bound with so many equal scores that a leak may be hidden."""
     for name, bound in findings.all_bounds():
         scores = bound.in_count + bound.out_count
         if bound.distinct is not None and 2 * bound.distinct <= scores:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from apiece.jobs.trained import Asked, Interval
     from apiece.plan import Plan
 
+# What each strategy does to a contributor, in their words.
 _WAYS = {
     "scale": (
         "Everyone is used equally often, and the smaller your budget, the less weight your data "
@@ -74,7 +75,7 @@ class Report:
     html: str
 
     def save(self, path: str | Path) -> Path:
-        """Return the path, after the page is written there, whole or not at all.
+        """Write the page, complete or not at all, and return its path.
 
         Args:
             path: Of the file, which ends in .html. Of what is there only a page that apiece wrote
@@ -87,23 +88,24 @@ class Report:
         return Path(path)
 
     def __repr__(self) -> str:
-        return f"Report({len(self.html)} characters)"  # the page speaks for itself
+        # Not the page itself: it may hold data about people.
+        return f"Report({len(self.html)} characters)"
 
     def _repr_html_(self) -> str:
         return self.html
 
 
 class Described(Protocol):
-    """What says itself what was run, such as a fitted estimator."""
+    """An object that describes its run, such as a fitted estimator."""
 
     def described(self) -> Run:
-        """Return it."""
+        """Return the run."""
 
 
 def report(
     value: Plan | Run | Findings | Described, *, edition: str = "internal", levels: Asked = ()
 ) -> Report:
-    """Return the page of a plan, a run, what an audit found or a fitted estimator.
+    """Return the page of a plan, a run, the findings of an audit or a fitted estimator.
 
     The internal edition is for the steward: it has accuracy on held-out people without noise, and
     how many chose which budget. Names from the data are escaped. The same value gives the same
@@ -151,16 +153,15 @@ def render(subject: Subject, edition: str) -> str:
 
     template = environment().get_template("report.html.j2")
 
-    def block(name: str, **context: object) -> Markup:
-        parts = template.blocks[name](template.new_context(context | {"declared": declared}))
+    def render_block(name: str, **values: object) -> Markup:
+        context = template.new_context(values | {"declared": subject.declared})
+        parts = template.blocks[name](context)
         return Markup("".join(parts).rstrip("\n"))
 
-    declared = subject.declared
-    sections = [
-        (section, block(section.name, **context))
-        for section, context in sections_of(subject, edition)
-    ]
-    return block(
+    sections = []
+    for section, values in sections_of(subject, edition):
+        sections.append((section, render_block(section.name, **values)))
+    return render_block(
         "page",
         edition=edition,
         sections=sections,
@@ -170,40 +171,46 @@ def render(subject: Subject, edition: str) -> str:
 
 
 def environment(form: str = "html") -> Environment:
-    """Return what makes HTML or Markdown: values are escaped, and no character does anything."""
+    """Return the templates' environment for HTML or Markdown, which escapes every value."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    def safe(value: object) -> object:
-        if type(value) is not str:  # figures are marked up already, and stay as they are
+    def escape(value: object) -> object:
+        # Figures are marked up already (a subclass of str), and stay as they are.
+        if type(value) is not str:
             return value
-        safe = plain(value)
-        return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", safe) if form == "markdown" else safe
+        text = plain(value)
+        if form != "markdown":
+            # HTML is escaped by jinja2 itself.
+            return text
+        return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", text)
 
     environment = Environment(
         loader=PackageLoader("apiece.reporting"),
         autoescape=form == "html",
         undefined=StrictUndefined,
-        finalize=safe,
+        finalize=escape,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
     environment.globals["guessing"] = guessing()
-    environment.globals["table"] = vars(environment.get_template("table.html.j2").module)["table"]
+    table_macros = environment.get_template("table.html.j2").module
+    environment.globals["table"] = vars(table_macros)["table"]
     environment.filters |= {
         "spent": spent_text,
         "percent": lambda share: f"{100 * share:.2f} %",
         "rounded_up": rounded_up,
         "release_title": release_title,
-        "share": _share,
+        "share": _write_share,
         "shown": shown,
         "sentence": lambda text: text[:1].upper() + text[1:],
-        "number": partial(np.format_float_positional, trim="0"),  # one in YAML 1.1 too
+        # Without an exponent: YAML 1.1 reads 1e-05 as a text.
+        "number": partial(np.format_float_positional, trim="0"),
     }
     return environment
 
 
-def _share(share: Interval | None) -> str:
+def _write_share(share: Interval | None) -> str:
     """Return a share with its interval, in per cent."""
     if share is None:
         return "nobody"
@@ -212,41 +219,43 @@ def _share(share: Interval | None) -> str:
 
 def contributor_page(choices: Choices) -> Report:
     """Return the page on which a contributor picks a budget and sees what it means."""
-    # The person chooses a budget, what the others choose and the strategy, and sees of how many
+    # The person chooses a budget, what the others choose and the strategy, and sees for how many
     # people in 1,000 an attacker is right. The page computes nothing; every count on it was made by
     # `contract.choices`, and is rounded up. Without JavaScript and in print it shows tables of all.
     strategies = list(dict.fromkeys(outcome.strategy for outcome in choices.outcomes))
-    expected = ", ".join(
-        f"{share:.0%} “{plain(name)}”"
-        for name, share in zip(choices.names, choices.shares, strict=True)
-    )
+    shares = zip(choices.names, choices.shares, strict=True)
+    expected = ", ".join(f"{share:.0%} “{plain(name)}”" for name, share in shares)
     others: list[tuple[int | None, str]] = [(None, f"as is expected: {expected}")]
-    others += [(h, f"all others choose “{plain(n)}”") for h, n in enumerate(choices.names)]
-    looked_up: Json = {  # by the page's script
-        "outcomes": {
-            f"{o.strategy} {o.budget} {'' if o.others is None else o.others}": {
-                "right": o.explanation.frequencies.right,
-                "more": o.more,
-                "sentences": [plain(s) for s in o.sentences],
-            }
-            for o in choices.outcomes
+    for position, name in enumerate(choices.names):
+        others.append((position, f"all others choose “{plain(name)}”"))
+    template = environment().get_template("contributor.html.j2")
+    html = template.render(
+        choices=choices,
+        strategies=strategies,
+        ways={name: _WAYS.get(name, "").format(most=choices.most) for name in strategies},
+        others=others,
+        outcomes={
+            (outcome.strategy, outcome.budget, outcome.others): outcome
+            for outcome in choices.outcomes
         },
-        "guaranteed": {
-            f"{name} {g}": choices.guaranteed(g, name)
-            for name in strategies
-            for g in range(len(choices.names))
-        },
-        "promised": [promise.frequencies.right for promise in choices.promises],
-    }
-    return Report(
-        environment()
-        .get_template("contributor.html.j2")
-        .render(
-            choices=choices,
-            strategies=strategies,
-            ways={name: _WAYS.get(name, "").format(most=choices.most) for name in strategies},
-            others=others,
-            outcomes={(o.strategy, o.budget, o.others): o for o in choices.outcomes},
-            data=looked_up,
-        )
+        data=_list_counts(choices, strategies),
     )
+    return Report(html)
+
+
+def _list_counts(choices: Choices, strategies: list[str]) -> Json:
+    """Return the counts that the page's script looks up, by the keys that it makes."""
+    outcomes = {}
+    for outcome in choices.outcomes:
+        others = "" if outcome.others is None else outcome.others
+        outcomes[f"{outcome.strategy} {outcome.budget} {others}"] = {
+            "right": outcome.explanation.frequencies.right,
+            "more": outcome.more,
+            "sentences": [plain(sentence) for sentence in outcome.sentences],
+        }
+    guaranteed = {}
+    for strategy in strategies:
+        for position in range(len(choices.names)):
+            guaranteed[f"{strategy} {position}"] = choices.guaranteed(position, strategy)
+    promised = [promise.frequencies.right for promise in choices.promises]
+    return {"outcomes": outcomes, "guaranteed": guaranteed, "promised": promised}

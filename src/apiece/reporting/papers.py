@@ -36,11 +36,20 @@ from apiece.reporting.sections import ALONE, MADE, promised_cards
 if TYPE_CHECKING:
     from fpdf import FPDF
 
-_SIZES = (10.0, 9.0, 8.0, 7.0, 6.0)  # points: the largest at which all is on two pages
-_LEVELS = 12  # shown on the page; all are in statement.json
-_LONGEST = 300  # characters of a text that somebody wrote
-_INK, _QUIET, _MARK, _SOFT = (28, 39, 51), (86, 99, 111), (11, 122, 117), (244, 246, 248)
+# Sizes of the font in points; the first at which all is on two pages is taken.
+_SIZES = (10.0, 9.0, 8.0, 7.0, 6.0)
+# Levels that the page shows; all are in statement.json.
+_LEVELS = 12
+# Characters that the page shows of a text that somebody wrote.
+_LONGEST = 300
+# Colours in red, green and blue, to 255: of text, of small text, of headings and marks, of the
+# ground of a table, and of a warning.
+_INK = (28, 39, 51)
+_QUIET = (86, 99, 111)
+_MARK = (11, 122, 117)
+_SOFT = (244, 246, 248)
 _WARNING = (180, 60, 0)
+# Stands where a paper must say something that nobody declared.
 _OPEN = "not stated"
 
 
@@ -52,9 +61,9 @@ def statement_pdf(statement: Json) -> bytes:
     from fpdf.fonts import TTFFont
 
     for size in _SIZES:
-        document = _blank(statement)
+        document = _make_document(statement)
         try:
-            _draw(document, statement, size)
+            _draw_pages(document, statement, size)
             if document.page == 2:
                 return bytes(document.output())
         finally:
@@ -64,7 +73,8 @@ def statement_pdf(statement: Json) -> bytes:
     raise UnsupportedError("statement: does not fit on two pages; shorten the purpose")
 
 
-def _blank(statement: Json) -> FPDF:
+def _make_document(statement: Json) -> FPDF:
+    """Return a document with its foot, fonts and margins, and one empty page."""
     from fpdf import FPDF
     from matplotlib import get_data_path
 
@@ -78,7 +88,8 @@ def _blank(statement: Json) -> FPDF:
             self.cell(0, 4, f"{foot} · page {self.page_no()} of 2")
 
     document = Page(format="A4", unit="mm")
-    day = statement["finished"] or "2000-01-01"  # without a day, any: the page then names none
+    # A document has a date, without a day any: the page then names none.
+    day = statement["finished"] or "2000-01-01"
     document.set_creation_date(datetime.fromisoformat(day).replace(tzinfo=UTC))
     document.set_title("Privacy statement")
     document.set_creator("apiece statement")
@@ -93,18 +104,20 @@ def _blank(statement: Json) -> FPDF:
     return document
 
 
-def _draw(document: FPDF, statement: Json, size: float) -> None:
+def _draw_pages(document: FPDF, statement: Json, size: float) -> None:
     """Draw both pages, more where a page is too short for what is on it."""
     from fpdf.fonts import FontFace, TextStyle
 
     mechanism = statement["mechanism"]
     trained = (str(mechanism["models_trained"]), "models trained")
-    if "runs_on_average" in mechanism:  # of a search, whose number of runs is secret
+    # The number of runs of a search is secret; its mean is public.
+    if "runs_on_average" in mechanism:
         trained = (f"{mechanism['runs_on_average']:g}", "runs on average, the best is kept")
+    versions = [f"{name} {number}" for name, number in statement["versions"].items()]
     page = environment().get_template("statement.html.j2")
     context = page.new_context({
         "said": statement, "trained": trained, "cut": _cut, "most": _LEVELS,
-        "versions": ", ".join(f"{name} {number}" for name, number in statement["versions"].items()),
+        "versions": ", ".join(versions),
     })  # fmt: skip
     styles = {
         "h1": TextStyle(font_size_pt=size + 6, font_style="B", color=_INK, b_margin=0.2),
@@ -116,16 +129,16 @@ def _draw(document: FPDF, statement: Json, size: float) -> None:
         "li": TextStyle(l_margin=3, t_margin=0),
     }
 
-    def write(name: str) -> None:
-        html = _safe(document, "".join(page.blocks[name](context)))
+    def write_block(name: str) -> None:
+        html = _escape_missing(document, "".join(page.blocks[name](context)))
         document.set_font("page", "", size)
         document.set_text_color(*_INK)
         document.write_html(
             html, tag_styles=styles, table_line_separators=True, li_prefix_color=_MARK
         )
 
-    write("head")
-    numbers, meanings = zip(*_numbers(statement, trained), strict=True)
+    write_block("head")
+    numbers, meanings = zip(*_list_cards(statement, trained), strict=True)
     document.ln(size * 0.4)
     with document.table(
         borders_layout="NONE", first_row_as_headings=False, gutter_width=4, line_height=size * 0.45,
@@ -135,19 +148,20 @@ def _draw(document: FPDF, statement: Json, size: float) -> None:
         table.row(numbers, style=bold)
         table.row(meanings, style=FontFace(size_pt=size - 2, color=_QUIET, fill_color=_SOFT))
     document.ln(size * 0.4)
-    write("board")
+    write_block("board")
     document.add_page()
-    write("questions")
+    write_block("questions")
 
 
-def _numbers(statement: Json, trained: tuple[str, str]) -> list[tuple[str, str]]:
-    """Return three numbers, each with what it is."""
+def _list_cards(statement: Json, trained: tuple[str, str]) -> list[tuple[str, str]]:
+    """Return the three numbers on top of the page, each with its caption."""
     levels = statement["guarantee"]["levels"]
     if levels:
-        made = all(each["as_made_at_most"] for each in levels)
-        right = "as_made_at_most" if made else "right_of_1000_at_most"
-        told = [(each["epsilon"], each["delta"], each[right]) for each in levels]
-        return list(promised_cards(told, MADE if made else ALONE))
+        # The bound by the mechanism itself, where every level has one.
+        has_bound = all(level["as_made_at_most"] for level in levels)
+        right = "as_made_at_most" if has_bound else "right_of_1000_at_most"
+        promises = [(level["epsilon"], level["delta"], level[right]) for level in levels]
+        return list(promised_cards(promises, MADE if has_bound else ALONE))
     return [
         trained,
         (f"{statement['mechanism']['settings']['steps']:,g}", "steps of training"),
@@ -155,13 +169,19 @@ def _numbers(statement: Json, trained: tuple[str, str]) -> list[tuple[str, str]]
     ]
 
 
-def _safe(document: FPDF, text: str) -> str:
-    """Return HTML; a character that the font does not have is shown as its escape."""
-    known = document.fonts["page"].cmap  # type: ignore[union-attr]  # a font of a file
-    return "".join(c if ord(c) in known or c == "\n" else ascii(c)[1:-1] for c in text)
+def _escape_missing(document: FPDF, text: str) -> str:
+    """Return a text in which a character that the font lacks is written as its escape."""
+    # The font comes from a file, so that it has a map of its characters.
+    known = document.fonts["page"].cmap  # type: ignore[union-attr]
+    characters = []
+    for character in text:
+        is_shown = ord(character) in known or character == "\n"
+        characters.append(character if is_shown else ascii(character)[1:-1])
+    return "".join(characters)
 
 
 def _cut(text: str, most: int = _LONGEST) -> str:
+    """Return a text of at most `most` characters, the last of which says that more were there."""
     safe = plain(text)
     return safe if len(safe) <= most else safe[: most - 1] + "…"
 
@@ -172,20 +192,26 @@ def registry(statement: Json) -> str:
     # as the region, is for its authors to fill in. ε and δ are those of the loosest choice.
     #
     # Raises `InputError` for an experiment, which is no deployment, and for a run without a day.
-    day, data = statement["finished"], statement["data"]
+    day = statement["finished"]
     if not statement["for_release"] or day is None:
         raise InputError(
             "registry: of releases alone; this statement is of an experiment, or has no day"
         )
     controller = statement["controller"] or _OPEN
-    name = f"Model of {data['label']}"
+    name = f"Model of {statement['data']['label']}"
+    # The slug: letters without accents, in lower case.
     folded = unicodedata.normalize("NFKD", f"{controller} {name} {day[:4]}").lower()
-    slug = re.sub("[^a-z0-9]+", "-", folded.encode("ascii", "ignore").decode()).strip("-")
+    ascii_text = folded.encode("ascii", "ignore").decode()
+    slug = re.sub("[^a-z0-9]+", "-", ascii_text).strip("-")
     levels = statement["guarantee"]["levels"]
-    choices = [f"{e['name']}: ε = {shown(e['epsilon'])}, δ = {shown(e['delta'])}" for e in levels]
+    choices = []
+    for level in levels:
+        epsilon = shown(level["epsilon"])
+        delta = shown(level["delta"])
+        choices.append(f"{level['name']}: ε = {epsilon}, δ = {delta}")
     record = environment("markdown").get_template("registry.json.j2")
     return record.render(
-        said=_each(statement, plain),
+        said=_change_texts(statement, plain),
         name=plain(name),
         controller=plain(controller),
         slug=slug,
@@ -194,20 +220,22 @@ def registry(statement: Json) -> str:
     )
 
 
-def _each(value: object, change: Callable[[str], str]) -> object:
-    """Return a value of JSON with every text changed."""
+def _change_texts(value: object, change: Callable[[str], str]) -> object:
+    """Return a value of JSON with every text changed; keys stay."""
     if isinstance(value, dict):
-        return {key: _each(part, change) for key, part in value.items()}
+        return {key: _change_texts(part, change) for key, part in value.items()}
     if isinstance(value, list):
-        return [_each(part, change) for part in value]
+        return [_change_texts(part, change) for part in value]
     return change(value) if isinstance(value, str) else value
 
 
 def card(statement: Json) -> str:
     """Return a model card in Markdown, with the front matter of Hugging Face."""
     # Source: Mitchell et al. 2019.
-    kind = "classification" if statement["data"]["classes"] else "regression"
-    pipeline = f"{'tabular' if statement['data']['columns'] else 'image'}-{kind}"
+    data = statement["data"]
+    form = "tabular" if data["columns"] else "image"
+    task = "classification" if data["classes"] else "regression"
+    pipeline = f"{form}-{task}"
     markdown = environment("markdown").get_template("card.md.j2")
     return markdown.render(said=statement, guessing=guessing(), pipeline=pipeline) + "\n"
 
@@ -215,18 +243,28 @@ def card(statement: Json) -> str:
 def cyclonedx(statement: Json) -> str:
     """Return a bill of materials of the model: CycloneDX 1.6, JSON."""
     # The digests are in properties: they are of parameters and of a statement, and of no file.
-    data, made, bound = statement["data"], statement["mechanism"], statement["bound_to"] or {}
+    data = statement["data"]
+    mechanism = statement["mechanism"]
+    bound = statement["bound_to"] or {}
     versions = dict(statement["versions"])
     tool = {"type": "application", "name": "apiece", "version": versions.pop("apiece")}
     owner = {"organization": {"name": statement["controller"] or _OPEN}}
-    told = {
-        "statement": statement["digest"], "weights": bound.get("weights"),
-        "ledger": bound.get("ledger"), "unit": statement["unit_of_privacy"]["unit"],
-        "relation": statement["neighbouring"]["relation"], "valid until": statement["valid_until"],
-        "contact": statement["contact"], "strategy": made["strategy"],
-        **{f"budget {e['name']}": f"epsilon {e['epsilon']:g}, delta {e['delta']:g}"
-           for e in statement["guarantee"]["levels"]},
-    }  # fmt: skip
+    properties = {
+        "statement": statement["digest"],
+        "weights": bound.get("weights"),
+        "ledger": bound.get("ledger"),
+        "unit": statement["unit_of_privacy"]["unit"],
+        "relation": statement["neighbouring"]["relation"],
+        "valid until": statement["valid_until"],
+        "contact": statement["contact"],
+        "strategy": mechanism["strategy"],
+    }
+    for level in statement["guarantee"]["levels"]:
+        budget = f"epsilon {level['epsilon']:g}, delta {level['delta']:g}"
+        properties[f"budget {level['name']}"] = budget
+    inputs = [f"{name}: {column['kind']}" for name, column in data["columns"].items()]
+    outputs = data["classes"] or ["a number"]
+    mitigation = f"{mechanism['name']}: {statement['guarantee']['definition']}"
     model = {
         "type": "machine-learning-model", "bom-ref": "model", "name": f"Model of {data['label']}",
         "description": statement["purpose"] or _OPEN,
@@ -234,25 +272,28 @@ def cyclonedx(statement: Json) -> str:
             "modelParameters": {
                 "approach": {"type": "supervised"},
                 "task": "classification" if data["classes"] else "regression",
-                "architectureFamily": "neural network" if made["hidden"] else "linear model",
+                "architectureFamily": "neural network" if mechanism["hidden"] else "linear model",
                 "datasets": [{
                     "type": "dataset", "name": data["schema"], "classification": "personal data",
                     "description": f"columns {', '.join(data['columns'])}",
                     "governance": {"owners": [owner]},
                 }],
-                "inputs": [{"format": f"{n}: {c['kind']}"} for n, c in data["columns"].items()],
-                "outputs": [{"format": label} for label in data["classes"] or ["a number"]],
+                "inputs": [{"format": text} for text in inputs],
+                "outputs": [{"format": text} for text in outputs],
             },
             "considerations": {
                 "useCases": [statement["purpose"] or _OPEN],
                 "technicalLimitations": statement["not_covered"],
                 "ethicalConsiderations": [{
                     "name": "What the model tells about who took part",
-                    "mitigationStrategy": f"{made['name']}: {statement['guarantee']['definition']}",
+                    "mitigationStrategy": mitigation,
                 }],
             },
         },
-        "properties": [{"name": f"apiece:{k}", "value": v} for k, v in told.items() if v],
+        "properties": [
+            {"name": f"apiece:{name}", "value": value}
+            for name, value in properties.items() if value
+        ],
     }  # fmt: skip
     metadata = {"tools": {"components": [tool]}, "component": model}
     if statement["finished"]:
@@ -264,7 +305,7 @@ def cyclonedx(statement: Json) -> str:
         "components": [{"type": "library", "bom-ref": name, "name": name, "version": version}
                        for name, version in versions.items()],
     }  # fmt: skip
-    return json.dumps(_each(bom, plain), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(_change_texts(bom, plain), indent=2, ensure_ascii=False) + "\n"
 
 
 # What `apiece report --as` writes: the default name of each file, its kind, and what makes it.
@@ -289,47 +330,49 @@ PAPERS: dict[str, dict[str, tuple[Kind, Callable[[Json], str | bytes]]]] = {
 }  # fmt: skip
 
 
-def complete_papers(folder: str | Path, **said: str) -> Run:
-    """Return the run in a folder, after all its papers say this too."""
+def complete_papers(folder: str | Path, **words: str) -> Run:
+    """Write a run's papers anew with the steward's words, and return the run.
+
+    words: purpose, controller, contact, and valid_until from today on; those not given stay.
+    """
     # statement.json, the statement in model.pt, metrics.json, config.toml and report.html are made
     # anew with these words. Weights, plan, promises and figures stay to the bit, and so does what a
     # ledger holds of the model. What was given away before keeps its own words and stays valid. An
     # interruption leaves the old papers or all that is needed for the new ones, which the next call
-    # then finishes.
-    # said: purpose, controller, contact, and valid_until from today on; the others stay. Nothing is
-    # read but the folder, and only declared words differ. Raises as `Run.load` and `read_words`.
+    # then finishes. Nothing is read but the folder. Raises as `Run.load` and `read_words`.
     from apiece.jobs.model import replace_statement
 
     folder = Path(folder)
-    _finish(folder)
+    _move_completed(folder)
     run = Run.load(folder)
-    if not said:
+    if not words:
         return run
-    words = read_words(said)
-    new: dict[str, str | bytes] = {}
+    checked_words = read_words(words)
+    papers: dict[str, str | bytes] = {}
     if run.estimator is None:
         config = _json.read_toml(folder / CONFIG, "config")
-        config["run"] = config.get("run", {}) | words
-        new[CONFIG] = tomli_w.dumps(config)
+        config["run"] = config.get("run", {}) | checked_words
+        papers[CONFIG] = tomli_w.dumps(config)
         run = replace(run, bound=run.bound and replace(run.bound, config=digest_config(config)))
-    run = replace(run, **words)  # type: ignore[arg-type]
-    told = statement_of(run)
-    new[METRICS] = run.to_json(indent=2) + "\n"
-    new[STATEMENT] = to_text(told)
-    new[REPORT] = report(run).html
-    new[MODEL] = replace_statement(folder / MODEL, told)
+    run = replace(run, **checked_words)  # type: ignore[arg-type]
+    statement = statement_of(run)
+    papers[METRICS] = run.to_json(indent=2) + "\n"
+    papers[STATEMENT] = to_text(statement)
+    papers[REPORT] = report(run).html
+    papers[MODEL] = replace_statement(folder / MODEL, statement)
     staged = RunFolder(folder / "papers.new")
-    for name, content in new.items():
+    for name, content in papers.items():
         staged.write(name, content)
-    staged.path.rename(folder / COMPLETED)  # from here on they are the papers
-    _finish(folder)
+    # From this renaming on, the new papers are the run's: whoever comes next moves them.
+    staged.path.rename(folder / COMPLETED)
+    _move_completed(folder)
     return run
 
 
-def _finish(folder: Path) -> None:
-    """Put papers that were made whole into their places, if there are any."""
-    made = folder / COMPLETED
-    if made.is_dir():
-        for path in made.iterdir():
+def _move_completed(folder: Path) -> None:
+    """Move complete new papers into their places, if there are any."""
+    completed = folder / COMPLETED
+    if completed.is_dir():
+        for path in completed.iterdir():
             RunFolder(folder).write(path.name, path.read_bytes())
-        shutil.rmtree(made)
+        shutil.rmtree(completed)

@@ -25,14 +25,22 @@ if TYPE_CHECKING:
 # Distinguishable with any colour vision (Okabe and Ito 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MOST_CURVES = len(COLOURS)
+# The δ down to which a privacy profile is drawn.
 _LEAST_DELTA = 1e-12
-SIGNED = "RdBu_r"  # blue: more of it costs less privacy; red: more
-_WIDE, _PEOPLE = 50, 1_000
-_RIGHT, _MORE, _WRONG = "#4C5B6B", "#C2571A", "#D5DADF"
+# Colours of a partial sensitivity: blue where more of the attribute costs less privacy, red where
+# it costs more.
+SIGNED = "RdBu_r"
+# People in a field of `promise`, and in a row of it.
+_PEOPLE = 1_000
+_ROW = 50
+# Colours of people whom a blind guess gets right, whom the result adds, and of all others.
+_RIGHT = "#4C5B6B"
+_MORE = "#C2571A"
+_WRONG = "#D5DADF"
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure whole or not at all.
+    """Write a figure, complete or not at all.
 
     Args:
         figure: Of matplotlib.
@@ -75,7 +83,8 @@ def promise(explanation: Explanation) -> Figure:
         >>> [axes.get_title() for axes in promise(explain(1.0, 1e-5)).axes]
         ['without the result: 500 of 1,000', 'with it: at most 732 of 1,000']
     """
-    right, blind = explanation.frequencies.right, _PEOPLE // 2
+    right = explanation.frequencies.right
+    blind = _PEOPLE // 2
     figure = Figure(figsize=(9, 2.9), layout="constrained")
     titles = (
         f"without the result: {blind} of {_PEOPLE:,}",
@@ -84,7 +93,9 @@ def promise(explanation: Explanation) -> Figure:
     person = np.arange(_PEOPLE)
     for axes, count, title in zip(figure.subplots(1, 2), (blind, right), titles, strict=True):
         colours = np.where(person < blind, _RIGHT, np.where(person < count, _MORE, _WRONG))
-        axes.scatter(person % _WIDE, -(person // _WIDE), c=colours.tolist(), s=13, linewidths=0)
+        columns = person % _ROW
+        rows = -(person // _ROW)
+        axes.scatter(columns, rows, c=colours.tolist(), s=13, linewidths=0)
         axes.set_title(title, fontsize=11)
         axes.set_aspect("equal")
         axes.set_axis_off()
@@ -103,7 +114,8 @@ def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
     figure = Figure(figsize=(10, 4.3), layout="constrained")
     left, right = figure.subplots(1, 2)
     reach = max(_reach(curve) for curve in curves.values())
-    alpha, epsilon = np.geomspace(1e-6, 1.0, 100), np.linspace(0.0, reach, 120)
+    alpha = np.geomspace(1e-6, 1.0, 100)
+    epsilon = np.linspace(0.0, reach, 120)
     for colour, (label, curve) in zip(COLOURS, curves.items(), strict=False):
         lower, upper = curve.delta(epsilon)
         visible = upper >= _LEAST_DELTA / 10
@@ -136,14 +148,15 @@ def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
     return figure
 
 
-def at_most_seven(what: str, count: int) -> None:
+def at_most_seven(subject: str, count: int) -> None:
     """Raise `InputError` where there are no curves, or more than there are colours."""
     if not 0 < count <= MOST_CURVES:
-        raise InputError(f"{what}: {count}; draw 1 to {MOST_CURVES} in one figure")
+        raise InputError(f"{subject}: {count}; draw 1 to {MOST_CURVES} in one figure")
 
 
 def _reach(curve: PrivacyCurve) -> float:
     """Return the ε up to which the profile is drawn."""
+    # Not every curve answers at the smallest δ.
     for delta in (_LEAST_DELTA, 1e-9, 1e-6, 1e-3):
         try:
             return max(float(curve.epsilon(delta).upper), 1e-3)
@@ -158,24 +171,25 @@ def risk_map(table: RiskTable) -> Figure:
     figure = Figure(figsize=(10, 4.3), layout="constrained")
     left, right = figure.subplots(1, 2)
     title = f"Advantage on a record with ε = {table.victim_epsilon:g}"
-    _map(left, table, table.advantage, f"{title} (all alike: {table.baseline:.3f})")
-    _map(right, table, table.forward, "Forward excess Δ over what was promised")
+    _draw_map(left, table, table.advantage, f"{title} (all alike: {table.baseline:.3f})")
+    _draw_map(right, table, table.forward, "Forward excess Δ over what was promised")
     return figure
 
 
-def _map(axes: Axes, table: RiskTable, values: Floats, title: str) -> None:
+def _draw_map(axes: Axes, table: RiskTable, values: Floats, title: str) -> None:
     image = axes.imshow(values, origin="lower", aspect="auto", cmap="cividis", vmin=0.0)
     axes.figure.colorbar(image, ax=axes)
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("ε that the others ask")
     axes.set_ylabel("share of the others")
-    axes.set_xticks(range(table.epsilons.size), [f"{e:g}" for e in table.epsilons])
-    axes.set_yticks(range(table.shares.size), [f"{s:g}" for s in table.shares])
+    axes.set_xticks(range(table.epsilons.size), [f"{epsilon:g}" for epsilon in table.epsilons])
+    axes.set_yticks(range(table.shares.size), [f"{share:g}" for share in table.shares])
+    # Below the middle the ground is dark.
     middle = float(values.max()) / 2
-    for (i, j), value in np.ndenumerate(values):
+    for (row, column), value in np.ndenumerate(values):
         text = thousandths(float(value))
         colour = "white" if value < middle else "black"
-        axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=8)
+        axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
 
 
 def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivity) -> Figure:
@@ -188,19 +202,20 @@ def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivit
         raise DataError(f"partial: shape {partial.raw.shape}; give one record a grid point")
     names = [figure_text(name) for name in partial.attributes]
     surfaces = partial.raw.T.reshape(2, len(a), len(b))
-    top = float(np.abs(surfaces).max()) or 1.0
-    scale: dict[str, Any] = {"cmap": SIGNED, "vmin": -top, "vmax": top}
+    # The scale is symmetric about 0; where all is 0, any will do.
+    limit = float(np.abs(surfaces).max()) or 1.0
+    scale: dict[str, Any] = {"cmap": SIGNED, "vmin": -limit, "vmax": limit}
     grid_a, grid_b = np.meshgrid(a, b, indexing="ij")
     figure = Figure(figsize=(9, 7.5), layout="constrained")
-    for j, (name, values) in enumerate(zip(names, surfaces, strict=True)):
-        space: Any = figure.add_subplot(2, 2, 1 + j, projection="3d")
+    for column, (name, values) in enumerate(zip(names, surfaces, strict=True)):
+        space: Any = figure.add_subplot(2, 2, 1 + column, projection="3d")
         space.plot_surface(
             grid_a, grid_b, values, rcount=25, ccount=25, edgecolor="0.5", linewidth=0.2, **scale
         )
         space.view_init(elev=25, azim=-150)
         space.set(xlabel=names[0], ylabel=names[1])
         space.set_title(f"∂‖∇f‖/∂{name}")
-        plane = figure.add_subplot(2, 2, 3 + j)
+        plane = figure.add_subplot(2, 2, 3 + column)
         filled = plane.contourf(grid_a, grid_b, values, 21, **scale)
         lines = plane.contour(grid_a, grid_b, values, 7, colors="black", linewidths=0.5)
         plane.clabel(lines, fontsize=7, fmt="%.3g")

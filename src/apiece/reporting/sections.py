@@ -24,7 +24,7 @@ from apiece.jobs.trained import Asked, list_promises, read_levels
 from apiece.plan import Plan
 from apiece.plan.parts import RELATION
 from apiece.reporting import figures
-from apiece.reporting.closing import gains, held_out, interval_text, largest_bound
+from apiece.reporting.closing import gains, interval_text, largest_bound, list_held_out
 
 if TYPE_CHECKING:
     from apiece.audit import Findings
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from apiece.jobs.trained import Level
 
 EDITIONS = ("internal", "public")
-SHOWN = 40  # rows of a table; plan.json has every group
+# Rows of a table; plan.json has every group.
+SHOWN = 40
 DECLARED = "declared"
 # What a section reads → why it is in no public edition.
 READS = {
@@ -57,13 +58,16 @@ class Declared:
     # Two tables that differ in anyone's rows or budget give the same, as long as the same was
     # declared of them. Nothing here is a count of people.
 
-    of: str  # "run", "plan" or "findings"
+    # "run", "plan" or "findings".
+    of: str
     version: str = __version__
-    purpose: str | None = None  # with the next three, in the steward's words
+    # The next four are the steward's words.
+    purpose: str | None = None
     controller: str | None = None
     contact: str | None = None
     valid_until: str | None = None
-    finished: str | None = None  # the day, as 2026-01-31
+    # The day, as 2026-01-31.
+    finished: str | None = None
     label: str | None = None
     classes: tuple[str, ...] = ()
     target_range: tuple[float, float] | None = None
@@ -71,49 +75,59 @@ class Declared:
     columns: Mapping[str, Json] = field(default_factory=dict)
     unit: str = "record"
     relation: str = RELATION
-    strategy: str | None = None  # of the model that is kept, or of the plan
+    # The strategy of the model that is released, or of the plan.
+    strategy: str | None = None
     method: str = "dp-sgd"
-    settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by strategy
+    # The settings of each strategy.
+    settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     models: int | None = None
-    runs: float | None = None  # of a search, on average
+    # The runs of a search, on average.
+    runs: float | None = None
     hidden: tuple[int, ...] = ()
     rows_per_person: int | str | None = None
-    seeded: bool = False  # so that this is no release
+    # Whether a seed was given, so that this is no release.
+    seeded: bool = False
     no_limit_cap: float | None = None
     levels: tuple[Level, ...] = ()
-    charged: bool = False  # to a ledger
-    simulated: bool = False  # budgets, for want of a column
-    packaged: bool = False  # data that come with apiece
+    # Whether a ledger was charged.
+    charged: bool = False
+    # Whether budgets were simulated, for want of a column.
+    simulated: bool = False
+    # Whether the data come with apiece.
+    packaged: bool = False
     audit: str | None = None
     attack: str | None = None
-    bounds: tuple[tuple[float, float, str], ...] = ()  # δ, confidence and method
+    # δ, confidence and method of each lower bound.
+    bounds: tuple[tuple[float, float, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Subject:
-    """What a page is of: what may be told to anyone, and the rest."""
-
-    # `open` says what of the rest may be told to anyone too (some of `READS`).
+    """The subject of a page: what was declared, which anyone may see, and its data."""
 
     declared: Declared
     plans: Mapping[str, Plan]
     run: Run | None = None
     findings: Findings | None = None
+    # The entries of `READS` that anyone may see too.
     open: frozenset[str] = frozenset()
 
     @property
     def plan(self) -> Plan:
-        """The plan of what is kept."""
+        """The plan of the strategy that is released."""
         return self.plans[str(self.declared.strategy)]
 
 
 def subject_of(value: object, levels: Asked) -> Subject:
-    """Return what a page of a plan, a run or findings is of."""
-    # `levels` are what people of a plan could choose from; a run tells its own.
+    """Return the subject of a page of a plan, a run, findings or a fitted estimator.
+
+    levels: what people of a plan could choose from; a run has its own.
+    """
     from apiece.audit import Findings
     from apiece.jobs import Run
 
-    if hasattr(value, "described"):  # a fitted estimator
+    # A fitted estimator describes its run.
+    if hasattr(value, "described"):
         value = value.described()
     if levels and not isinstance(value, Plan):
         raise InputError("levels: are for the page of a plan; a run has those of its config")
@@ -127,7 +141,7 @@ def subject_of(value: object, levels: Asked) -> Subject:
             models=value.models,
             audit=value.audit,
             attack=value.attack,
-            bounds=tuple((b.delta, b.confidence, b.basis) for b in value.bounds),
+            bounds=tuple((bound.delta, bound.confidence, bound.basis) for bound in value.bounds),
         )
         return Subject(declared, {}, findings=value)
     if isinstance(value, Plan):
@@ -144,27 +158,31 @@ def subject_of(value: object, levels: Asked) -> Subject:
 
 
 def _of_run(run: Run) -> Subject:
+    """Return the subject of a run; its tables are public where they are packaged and simulated."""
     data = run.data
-    of_run = ("version", *SAID, "finished", "strategy", "method", "models", "hidden",
-              "rows_per_person", "no_limit_cap", "levels")  # fmt: skip
-    of_data = ("label", "classes", "target_range", "schema", "columns", "unit", "packaged")
+    run_fields = ("version", *SAID, "finished", "strategy", "method", "models", "hidden",
+                  "rows_per_person", "no_limit_cap", "levels")  # fmt: skip
+    data_fields = ("label", "classes", "target_range", "schema", "columns", "unit", "packaged")
     declared = Declared(
         of="run",
-        **{name: getattr(run, name) for name in of_run},
-        **{name: getattr(data, name) for name in of_data},
-        settings={s.strategy: dict(s.settings) for s in run.strategies},
+        **{name: getattr(run, name) for name in run_fields},
+        **{name: getattr(data, name) for name in data_fields},
+        settings={strategy.strategy: dict(strategy.settings) for strategy in run.strategies},
         seeded=run.seed is not None,
         charged=run.analysis is not None,
         simulated=data.simulated_budgets,
         runs=run.kept.plan.runs_on_average,
     )
     public = data.packaged and data.simulated_budgets
-    opened = frozenset({"budgets", "held out", "members"} if public else ())
-    return Subject(declared, {s.strategy: s.plan for s in run.strategies}, run, open=opened)
+    open_reads = frozenset({"budgets", "held out", "members"} if public else ())
+    plans = {strategy.strategy: strategy.plan for strategy in run.strategies}
+    return Subject(declared, plans, run, open=open_reads)
 
 
 def _of_plan(plan: Plan, levels: tuple[Level, ...]) -> Subject:
-    assert plan.reference is not None  # set when the plan was made
+    """Return the subject of a plan; its budgets are public where their counts were released."""
+    # Every plan has a reference since it was made.
+    assert plan.reference is not None
     declared = Declared(
         of="plan",
         unit=plan.unit,
@@ -174,12 +192,12 @@ def _of_plan(plan: Plan, levels: tuple[Level, ...]) -> Subject:
         levels=levels,
         runs=plan.runs_on_average,
     )
-    opened = frozenset({"budgets"} if plan.counts == "released" else ())
-    return Subject(declared, {plan.strategy: plan.public()}, open=opened)
+    open_reads = frozenset({"budgets"} if plan.counts == "released" else ())
+    return Subject(declared, {plan.strategy: plan.public()}, open=open_reads)
 
 
 def require_no_objections(subject: Subject) -> None:
-    """Raise `InputError` where a plan has objections: what must not be released has no page."""
+    """Raise `InputError` where a plan has objections: a public page would be a release of it."""
     for name, plan in subject.plans.items():
         if plan.objections:
             raise InputError(
@@ -188,7 +206,8 @@ def require_no_objections(subject: Subject) -> None:
             )
 
 
-# What each section shows: the values that its block in `report.html.j2` names. None leaves it out.
+# A function a section, by its name: the values that its block in `report.html.j2` names. A section
+# whose function returns None is left out.
 
 
 def everything(declared: Declared) -> Json:
@@ -197,28 +216,31 @@ def everything(declared: Declared) -> Json:
 
 
 def promise(declared: Declared) -> Json:
-    """Return the levels, with what each means of 1,000 people, by (ε, δ) alone."""
-    told = [(level, explain(level.epsilon, level.delta)) for level in declared.levels]
-    return {"levels": told, "rows": [(e, t.frequencies.right, None) for e, t in told]}
+    """Return the levels, with the meaning of each for 1,000 people, by (ε, δ) alone."""
+    levels = [(level, explain(level.epsilon, level.delta)) for level in declared.levels]
+    rows = [(level, explanation.frequencies.right, None) for level, explanation in levels]
+    return {"levels": levels, "rows": rows}
 
 
 def standing(subject: Subject) -> Json:
     """Return the checklist for a release."""
-    objections = [(name, o) for name, plan in subject.plans.items() for o in plan.objections]
-    run = _run(subject)
+    objections = []
+    for name, plan in subject.plans.items():
+        objections += [(name, objection) for objection in plan.objections]
+    run = _require_run(subject)
     return {"release": run.release, "objections": objections, "folder": run.estimator is None}
 
 
 def spent(subject: Subject) -> Json:
-    """Return what each group asked and what each strategy spends of it."""
+    """Return the ε that each group asked, and the ε that each strategy spends of it."""
     by_strategy = {name: list_promises(plan) for name, plan in subject.plans.items()}
-    first = list_promises(subject.plan)
+    groups = list_promises(subject.plan)
     return {
         "by_strategy": by_strategy,
         "spent_by": [f"ε spent, {name}" for name in by_strategy],
-        "groups": first[:SHOWN],
-        "more": len(first) - min(len(first), SHOWN),
-        "small": sum(group.records < SMALL_GROUP for group in first),
+        "groups": groups[:SHOWN],
+        "more": len(groups) - min(len(groups), SHOWN),
+        "small": sum(group.records < SMALL_GROUP for group in groups),
         "least": SMALL_GROUP,
         "plan": subject.plan,
         "figure": figures.budgets(by_strategy),
@@ -226,9 +248,10 @@ def spent(subject: Subject) -> Json:
 
 
 def meaning(subject: Subject) -> Json:
-    """Return of how many in 1,000 a guess is right at most, by (ε, δ) and by the plan itself."""
+    """Return for how many in 1,000 a guess is right at most, by (ε, δ) and by the plan itself."""
     groups = list_promises(subject.plan)[:SHOWN]
-    return {"rows": [(g, promised_right(g.epsilon, g.delta), g.right) for g in groups]}
+    rows = [(group, promised_right(group.epsilon, group.delta), group.right) for group in groups]
+    return {"rows": rows}
 
 
 def profile(subject: Subject) -> Json:
@@ -239,16 +262,20 @@ def profile(subject: Subject) -> Json:
 
 
 def contract(subject: Subject) -> Json:
-    """Return what the others' choices do to each group, beside what was allowed."""
-    plan, measures = subject.plan, subject.plan.measures
+    """Return each group's ε spent and excess, and whether both are within what was allowed."""
+    plan = subject.plan
+    measures = plan.measures
     if measures.forward is None or measures.backward is None:
         return {"clauses": None, "many": len(plan.groups)}
     clauses = []
-    for g, group in enumerate(plan.groups[:SHOWN]):
-        moved = float(measures.forward[g]), float(measures.backward[g])
-        within = group.excess is None or max(moved) <= group.excess
-        kept = float(measures.epsilon_spent[g]) <= group.epsilon and within
-        clauses.append((group, float(measures.epsilon_spent[g]), *moved, kept))
+    for position, group in enumerate(plan.groups[:SHOWN]):
+        epsilon_spent = float(measures.epsilon_spent[position])
+        forward = float(measures.forward[position])
+        backward = float(measures.backward[position])
+        is_kept = epsilon_spent <= group.epsilon
+        if group.excess is not None:
+            is_kept = is_kept and max(forward, backward) <= group.excess
+        clauses.append((group, epsilon_spent, forward, backward, is_kept))
     return {"clauses": clauses, "many": len(plan.groups)}
 
 
@@ -258,129 +285,153 @@ def influence(subject: Subject) -> Json | None:
     if len(plan.stages) != 1 or subject.declared.method == "pate":
         return None
     groups = plan.groups
-    joining = [g.records * g.sampling_probability for g in groups]
-    pull = [n * g.clip_norm for n, g in zip(joining, groups, strict=True)]
-    people = sum(g.records for g in groups)
-    rows = [
-        (g, g.records / people, n / sum(joining), p / sum(pull))
-        for g, n, p in zip(groups, joining, pull, strict=True)
-    ]
+    people = sum(group.records for group in groups)
+    # The records of each group in a batch, on average.
+    joining = [group.records * group.sampling_probability for group in groups]
+    # The greatest norm of each group's part of a step's sum.
+    pull = [count * group.clip_norm for count, group in zip(joining, groups, strict=True)]
+    rows = []
+    for group, group_joining, group_pull in zip(groups, joining, pull, strict=True):
+        shares = (group.records / people, group_joining / sum(joining), group_pull / sum(pull))
+        rows.append((group, *shares))
     return {"rows": rows[:SHOWN], "figure": figures.influence(rows)}
 
 
 def accuracy(subject: Subject) -> Json | None:
-    """Return how good the models are on held-out people."""
-    run = _run(subject)
-    if not any(s.test_accuracy or s.test_errors for s in run.strategies):
+    """Return the accuracies or errors of the models on held-out people."""
+    run = _require_run(subject)
+    if not any(strategy.test_accuracy or strategy.test_errors for strategy in run.strategies):
         return None
     tested = run.tested
+    classes = run.data.classes
     curve = () if tested is None else tested.curve
     return {
         "data": run.data,
         "strategies": run.strategies,
-        "held_out": held_out(run),
+        "held_out": list_held_out(run),
         "gains": gains(run),
         "figure": figures.accuracy(run),
         "overall": None if tested is None else tested.accuracy,
-        "by_class": _named(run.data.classes, () if tested is None else tested.by_class),
-        "taken": [f"taken for {name}" for name in run.data.classes],
-        "confusion": _named(run.data.classes, () if tested is None else tested.confusion),
+        "by_class": _pair_with_names(classes, () if tested is None else tested.by_class),
+        "taken": [f"taken for {name}" for name in classes],
+        "confusion": _pair_with_names(classes, () if tested is None else tested.confusion),
         "curve": curve,
-        "curve_figure": figures.learning_curve(curve, error=not run.data.classes),
+        "curve_figure": figures.learning_curve(curve, error=not classes),
         "interval_text": interval_text,
     }
 
 
 def fit(subject: Subject) -> Json | None:
-    """Return how often the kept model is right about those whom it was trained on, by group."""
-    run = _run(subject)
+    """Return the accuracy of the released model on its training records, by group."""
+    run = _require_run(subject)
     names = [group.name for group in run.kept.plan.groups]
-    rows = _named(names, () if run.tested is None else run.tested.by_group)
+    rows = _pair_with_names(names, () if run.tested is None else run.tested.by_group)
     return {"by_group": rows[:SHOWN]} if rows else None
 
 
-def _named(names: Sequence[str], values: Sequence[object]) -> list[tuple[str, object]]:
+def _pair_with_names(names: Sequence[str], values: Sequence[object]) -> list[tuple[str, object]]:
+    """Return each value with its name; nothing where there are no values."""
     return list(zip(names, values, strict=True)) if values else []
 
 
 def comparison(subject: Subject) -> Json | None:
-    """Return what all models together cost beside the one that is kept."""
-    run = _run(subject)
+    """Return the ε that all models together spend, beside that of the released one."""
+    run = _require_run(subject)
     if run.models == 1 or not run.totals:
         return None
-    alone = [run.kept.promises[g] for g in choose_shown(len(run.kept.promises))]
-    return {"totals": list(zip(run.totals, alone, strict=False)), "models": run.models}
+    promises = run.kept.promises
+    released = [promises[position] for position in choose_shown(len(promises))]
+    return {"totals": list(zip(run.totals, released, strict=False)), "models": run.models}
 
 
 def audit(subject: Subject) -> Json:
-    """Return what an audit found: bounds, rates and scores by group; nobody's own."""
+    """Return the findings of an audit: bounds, rates and scores by group, of no person."""
     assert subject.findings is not None
     return {"findings": subject.findings, "figure": figures.rocs(subject.findings.rocs)}
 
 
-_KINDS: dict[str, Callable[[Json], str]] = {
-    "numeric": lambda c: (
-        f"number from {c['lower']:g} to {c['upper']:g}"
-        + (", on a logarithmic scale" if c.get("scale") == "log" else "")
-    ),
-    "date": lambda c: f"date from {c['lower']} to {c['upper']}",
-    "categorical": lambda c: "one of " + ", ".join(map(str, c["values"])),
+def _describe_numeric(column: Json) -> str:
+    text = f"number from {column['lower']:g} to {column['upper']:g}"
+    if column.get("scale") == "log":
+        text += ", on a logarithmic scale"
+    return text
+
+
+def _describe_date(column: Json) -> str:
+    return f"date from {column['lower']} to {column['upper']}"
+
+
+def _describe_categorical(column: Json) -> str:
+    return "one of " + ", ".join(map(str, column["values"]))
+
+
+_DESCRIPTIONS: dict[str, Callable[[Json], str]] = {
+    "numeric": _describe_numeric,
+    "date": _describe_date,
+    "categorical": _describe_categorical,
 }
 
 
 def features(declared: Declared) -> Json | None:
     """Return each feature's declared range or values."""
-    rows = [
-        (name, str(c["kind"]), _KINDS[c["kind"]](c), ", ".join(map(repr, c.get("missing", ()))))
-        for name, c in declared.columns.items()
-        if c.get("kind") in _KINDS
-    ]
+    rows = []
+    for name, column in declared.columns.items():
+        kind = column.get("kind")
+        if kind in _DESCRIPTIONS:
+            missing = ", ".join(map(repr, column.get("missing", ())))
+            rows.append((name, str(kind), _DESCRIPTIONS[kind](column), missing))
     return {"features": rows} if rows else None
 
 
 def made(declared: Declared) -> Json:
-    """Return the settings of each strategy under the names that all have."""
-    return {"names": list(dict.fromkeys(n for own in declared.settings.values() for n in own))}
+    """Return the names of all settings of all strategies, each once."""
+    names: dict[str, None] = {}
+    for settings in declared.settings.values():
+        names |= dict.fromkeys(settings)
+    return {"names": list(names)}
 
 
 def rates(subject: Subject) -> Json | None:
-    """Return what is done to the records of each group, of plans of one stage."""
-    rows = [
-        (name, group)
-        for name, plan in subject.plans.items()
-        if len(plan.stages) == 1 and plan.worst_paths is None
-        for group in plan.groups[:SHOWN]
-    ]
+    """Return the groups of plans of one stage: their sampling rates and clip norms."""
+    rows = []
+    for name, plan in subject.plans.items():
+        if len(plan.stages) == 1 and plan.worst_paths is None:
+            rows += [(name, group) for group in plan.groups[:SHOWN]]
     return {"rows": rows, "plan": subject.plan} if rows else None
 
 
 def table(subject: Subject) -> Json:
-    """Return how many people the table has, and which table it is."""
-    return {"run": _run(subject), "data": _run(subject).data}
+    """Return the run and its data, for the size and the hash of the table."""
+    run = _require_run(subject)
+    return {"run": run, "data": run.data}
 
 
-def _run(subject: Subject) -> Run:
+def _require_run(subject: Subject) -> Run:
     assert subject.run is not None
     return subject.run
 
 
 @dataclass(frozen=True, slots=True)
 class ReportSection:
-    """One section of a page: a block of its template, and the place on the page."""
+    """One section of a page: a block of its template, and when it is shown."""
 
-    # `of` are the kinds of subject that it can be of, `reads` is one of `READS`. `tell` makes what
-    # the block shows, from `Declared` where that is all it reads, else from the `Subject`. A
-    # section that stands `instead` of what a public edition leaves out stands only there.
-
+    # The block in `report.html.j2`.
     name: str
     title: str
+    # The kinds of subject that it can be of.
     of: tuple[str, ...]
+    # What it reads: one of `READS`.
     reads: str
+    # Makes what the block shows, from `Declared` where that is all it reads, else from `Subject`.
     tell: Callable[..., Json | None]
+    # Whether it stands only in a public edition, for a section that is left out there.
     instead: bool = False
 
 
-_RUN, _PLANNED, _AUDIT = ("run",), ("run", "plan"), ("findings",)
+_RUN = ("run",)
+_PLANNED = ("run", "plan")
+_AUDIT = ("findings",)
+# In the order of the page.
 SECTIONS = (
     ReportSection("standing", "Whether it is fit for release", _RUN, "budgets", standing),
     ReportSection("promise", "What was promised", _PLANNED, DECLARED, promise, instead=True),
@@ -408,7 +459,9 @@ def sections_of(subject: Subject, edition: str) -> list[tuple[ReportSection, Jso
     """Return the sections of an edition with what they show, in order."""
     shown = []
     for section in SECTIONS:
-        if subject.declared.of not in section.of or _why_not(section, subject, edition):
+        if subject.declared.of not in section.of:
+            continue
+        if _explain_omission(section, subject, edition):
             continue
         values = section.tell(subject.declared if section.reads == DECLARED else subject)
         if values is not None:
@@ -418,79 +471,94 @@ def sections_of(subject: Subject, edition: str) -> list[tuple[ReportSection, Jso
 
 def left_out(subject: Subject, edition: str) -> list[tuple[str, str]]:
     """Return (title, reason) of what an edition leaves out, whether or not there is any of it."""
-    return [
-        (section.title, why)
-        for section in SECTIONS
-        if subject.declared.of in section.of and not section.instead
-        if (why := _why_not(section, subject, edition))
-    ]
+    omissions = []
+    for section in SECTIONS:
+        if subject.declared.of in section.of and not section.instead:
+            reason = _explain_omission(section, subject, edition)
+            if reason:
+                omissions.append((section.title, reason))
+    return omissions
 
 
 def left_out_text(subject: Subject, edition: str) -> str:
-    """Return the same in one paragraph; nothing where nothing is left out."""
-    titles: dict[str, list[str]] = {}
-    for title, why in left_out(subject, edition):
-        titles.setdefault(why, []).append(f"“{title}”")
-    return "; ".join(f"{why}: {', '.join(each)}" for why, each in titles.items())
+    """Return what an edition leaves out, and why, in one paragraph; empty where it is nothing."""
+    titles_by_reason: dict[str, list[str]] = {}
+    for title, reason in left_out(subject, edition):
+        titles_by_reason.setdefault(reason, []).append(f"“{title}”")
+    parts = [f"{reason}: {', '.join(titles)}" for reason, titles in titles_by_reason.items()]
+    return "; ".join(parts)
 
 
 def cards(subject: Subject, edition: str) -> list[tuple[str, str]]:
     """Return the three numbers on top of a page, each with what it is."""
-    declared, run, findings = subject.declared, subject.run, subject.findings
-    reads = {"run": {"budgets", "held out"}, "plan": {"budgets"}, "findings": {"members"}}
-    if edition == "public" and not reads[declared.of] <= subject.open:
-        return list(_declared_cards(declared))
-    if findings is not None:
-        return list(_findings_cards(findings))
+    declared = subject.declared
+    if edition == "public" and not _CARDS_READ[declared.of] <= subject.open:
+        return list(_list_declared_cards(declared))
+    if subject.findings is not None:
+        return list(_list_findings_cards(subject.findings))
     groups = list_promises(subject.plan)
-    first = f"{sum(g.records for g in groups):,}", f"{declared.unit}s in the plan"
-    if run is not None and (told := held_out(run)):
-        at = [each.strategy for each in run.strategies].index(run.strategy)
-        name, texts = told[-1 if run.data.classes else 0]
-        first = (texts[at], f"{name}, on people who were held out")
-        if texts[at] == "not tested":
-            first = f"{run.data.training_records:,}", f"{declared.unit}s it learned from"
-    rights = [g.right for g in groups if g.right is not None]
-    return [
-        first,
-        (
-            span([g.epsilon_spent for g in groups], rounded_up),
-            f"ε spent, at most; asked was {span([g.epsilon for g in groups], shown)}",
-        ),
-        (span(rights, "{:,}".format), MADE if run else f"{RIGHT}By this plan")
-        if rights
-        else (str(len(groups)), "budget groups"),
-    ]
+    size_card = _size_card(subject)
+    spent_range = span([group.epsilon_spent for group in groups], rounded_up)
+    asked_range = span([group.epsilon for group in groups], shown)
+    spent_card = (spent_range, f"ε spent, at most; asked was {asked_range}")
+    rights = [group.right for group in groups if group.right is not None]
+    if rights:
+        caption = MADE if subject.run else f"{RIGHT}By this plan"
+        meaning_card = (span(rights, "{:,}".format), caption)
+    else:
+        meaning_card = (str(len(groups)), "budget groups")
+    return [size_card, spent_card, meaning_card]
+
+
+# What the cards of each kind of subject read, of `READS`.
+_CARDS_READ = {"run": {"budgets", "held out"}, "plan": {"budgets"}, "findings": {"members"}}
+
+
+def _size_card(subject: Subject) -> tuple[str, str]:
+    """Return the accuracy of the released model, or how many it was made from or for."""
+    unit = subject.declared.unit
+    run = subject.run
+    if run is None:
+        records = sum(group.records for group in list_promises(subject.plan))
+        return f"{records:,}", f"{unit}s in the plan"
+    position = [strategy.strategy for strategy in run.strategies].index(run.strategy)
+    name, texts = list_held_out(run)[-1 if run.data.classes else 0]
+    if texts[position] == "not tested":
+        return f"{run.data.training_records:,}", f"{unit}s it learned from"
+    return texts[position], f"{name}, on people who were held out"
 
 
 RIGHT = "of 1,000 people like you an attacker guesses right, at most; 500 by a coin. "
-ALONE, MADE = RIGHT + "By ε and δ alone", RIGHT + "As it was made"
+ALONE = RIGHT + "By ε and δ alone"
+MADE = RIGHT + "As it was made"
 
 
 def span(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """Return the least and the largest value as text, or the only one."""
-    ends = dict.fromkeys(map(text, (min(values), max(values))))
-    return " – ".join(ends)
+    """Return the least and the largest value as text, or one text where they read alike."""
+    low = text(min(values))
+    high = text(max(values))
+    return low if low == high else f"{low} – {high}"
 
 
 def promised_cards(
-    levels: Sequence[tuple[float, float, int]], what: str = ALONE
+    levels: Sequence[tuple[float, float, int]], caption: str = ALONE
 ) -> Iterator[tuple[str, str]]:
-    """Yield what levels promise, as (ε, δ, right of 1,000), in three numbers."""
+    """Yield three cards on levels, each an ε, a δ and how many of 1,000 are guessed right."""
     epsilon, delta, right = zip(*levels, strict=True)
     yield span(epsilon, shown), "ε, each person’s own: the smaller, the less can be learnt of them"
-    yield span(right, "{:,}".format), what
-    yield (
-        f"1 in {count_cases(1 / max(delta)):,}",
-        "chance, at most, that a result gives somebody away altogether: δ",
-    )
+    yield span(right, "{:,}".format), caption
+    cases = count_cases(1 / max(delta))
+    yield f"1 in {cases:,}", "chance, at most, that a result gives somebody away altogether: δ"
 
 
-def _declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
+def _list_declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
+    """Yield three cards from what was declared alone."""
     if declared.levels:
-        yield from promised_cards([
-            (e.epsilon, e.delta, promised_right(e.epsilon, e.delta)) for e in declared.levels
-        ])  # fmt: skip
+        levels = []
+        for level in declared.levels:
+            right = promised_right(level.epsilon, level.delta)
+            levels.append((level.epsilon, level.delta, right))
+        yield from promised_cards(levels)
         return
     if declared.of == "findings":
         yield str(len(declared.bounds)), "lower bounds on ε"
@@ -499,16 +567,19 @@ def _declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
         settings = declared.settings[str(declared.strategy)]
         if declared.runs:
             yield f"{declared.runs:,g}", "runs on average, of which the best is kept"
+        elif declared.models:
+            yield f"{declared.models:,g}", "models trained"
         else:
-            number = declared.models if declared.models else settings["clip_norm"]
-            yield f"{number:,g}", "models trained" if declared.models else "mean clip norm"
+            yield f"{settings['clip_norm']:,g}", "mean clip norm"
         yield f"{settings['steps']:,g}", "steps of training"
     yield f"1 {declared.unit}", "is protected: whether it took part"
 
 
-def _findings_cards(findings: Findings) -> Iterator[tuple[str, str]]:
-    sure = [(name, bound) for name, bound in findings.all_bounds() if bound.assumption is None]
-    largest = largest_bound(sure)
+def _list_findings_cards(findings: Findings) -> Iterator[tuple[str, str]]:
+    """Yield three cards from the findings of an audit."""
+    bounds = findings.all_bounds()
+    unconditional = [(name, bound) for name, bound in bounds if bound.assumption is None]
+    largest = largest_bound(unconditional)
     if largest is None:
         yield "–", "ε at least, by what the attack found"
     else:
@@ -524,11 +595,11 @@ def _findings_cards(findings: Findings) -> Iterator[tuple[str, str]]:
     )
 
 
-def _why_not(section: ReportSection, subject: Subject, edition: str) -> str:
-    """Return why a section is not in an edition; nothing where it is."""
+def _explain_omission(section: ReportSection, subject: Subject, edition: str) -> str:
+    """Return why a section is not in an edition; empty where it is."""
     if edition != "public":
         return "it stands for sections that are there" if section.instead else ""
     if section.instead and "budgets" in subject.open:
         return "the sections that it stands for are there"
-    closed = section.reads != DECLARED and section.reads not in subject.open
-    return READS[section.reads] if closed else ""
+    is_closed = section.reads != DECLARED and section.reads not in subject.open
+    return READS[section.reads] if is_closed else ""
