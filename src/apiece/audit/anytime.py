@@ -40,7 +40,7 @@ LINES = 65
 _UP = 1 + 2.0**-50
 # Nats that are added to the wealth needed: more than its roundings over a million pairs.
 _SLACK = 1e-9
-# Imaginary pairs above and below a threshold with which the estimate of a rate begins.
+# Imaginary scores above a threshold, and as many below it, with which an estimate of a rate begins.
 _PRIOR = 0.25
 # Stakes are set anew when one pair in so many is new.
 _BLOCK = 8

@@ -144,14 +144,14 @@ class ShadowScores:
 
 def positions(known: AnyArray, wanted: AnyArray) -> Integers:
     """Return the position in `known` of each wanted id; raise `DataError` for one not in it."""
-    found = find_positions(known, _check.ids("ids", wanted))
-    unknown = np.flatnonzero(found < 0)
+    index = find_positions(known, _check.ids("ids", wanted))
+    unknown = np.flatnonzero(index < 0)
     if unknown.size:
         raise DataError(
             f"ids: {wanted[unknown[0]]!s} is not among the {known.size} records "
             f"({unknown.size} of {wanted.size} ids do not match)"
         )
-    return found
+    return index
 
 
 def join(name: str, known: AnyArray, wanted_name: str, wanted: AnyArray) -> Integers:

@@ -158,10 +158,13 @@ def _read_instant(text: str, *, end: bool) -> tuple[int, int]:
 
 def _read_period(start: object, end: object) -> tuple[Days, Days]:
     """Return the days on which a period surely holds, and those on which it may."""
-    sure_start, earliest_start = (ALWAYS[0], ALWAYS[0])
+    first_day, last_day = ALWAYS
+    sure_start = first_day
+    earliest_start = first_day
     if start is not None:
         sure_start, earliest_start = _read_bound(start, end=False)
-    sure_end, latest_end = (ALWAYS[1], ALWAYS[1])
+    sure_end = last_day
+    latest_end = last_day
     if end is not None:
         sure_end, latest_end = _read_bound(end, end=True)
     if earliest_start > latest_end:

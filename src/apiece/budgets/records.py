@@ -78,11 +78,11 @@ class Consents:
                 "plan's records are missing); give the budgets of every record of the plan"
             )
         # At −1, a missing record, this takes the last record, which `where` leaves out below.
-        asked = budgets.consents.select(position)
+        bounds = budgets.consents.select(position)
         lowered = []
         for name in BOUNDS:
             current = getattr(self, name)
-            lower = np.minimum(current, getattr(asked, name))
+            lower = np.minimum(current, getattr(bounds, name))
             lowered.append(np.where(missing, current, lower))
         return Consents(self.ids, *lowered)
 

@@ -260,7 +260,8 @@ def _sort_levels(
     rows = np.stack([epsilon, *columns], axis=1)[order]
     if len(np.unique(rows, axis=0)) < len(rows):
         raise BudgetError("levels: two are the same; give each level once")
-    return rows[:, 0], rows[:, 1], None if bounds is None else rows[:, 2]
+    sorted_bounds = None if bounds is None else rows[:, 2]
+    return rows[:, 0], rows[:, 1], sorted_bounds
 
 
 def _find_levels(
@@ -325,7 +326,7 @@ def gaussian_variance(epsilon: float, delta: float) -> Fraction:
         lambda x: np.asarray(is_enough(float(x))), high, low, rounds=rounds, middle=geometric
     )
     variance = Fraction(float(smallest)).limit_denominator(10**6) + Fraction(1, 10**6)
-    # δ of discrete noise need not fall everywhere in the variance, nor at the rounded one.
+    # δ may rise with the variance between integers, so that the rounded one is checked again.
     while discrete_gaussian_delta(variance, epsilon) > delta:
         variance += variance / 100
     return variance

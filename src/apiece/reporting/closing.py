@@ -211,7 +211,7 @@ def _write_verdict(findings: Findings) -> list[str]:
     if not findings.rocs:
         return ["Verdict: nothing was measured."]
     name, roc = max(findings.rocs.items(), key=lambda pair: pair[1].balanced_accuracy)
-    # Rounded up: no better attacker than the one that was measured.
+    # Rounded up, as every count of what an attacker gets right.
     right = math.ceil(1000 * roc.balanced_accuracy)
     return [
         f"Verdict: this attack tells those of {name} best. Of 1,000, 500 of them members, it is",
