@@ -44,7 +44,11 @@ def check(name, place, precision, **more):
         assert moved is not None, "a model that keeps records apart was refused"
 
 
-@pytest.mark.parametrize("place", range(12))
+# Each method and each precision; alone in the narrowest and in the widest.
+PLACES = (0, 1, 2, 4, 6, 11)
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_honest(place):
     check(list(HONEST)[5 * place], place, PRECISIONS[place // 3])
 

@@ -251,10 +251,18 @@ def test_who_looks_at_a_model_leaves_it_as_it_was(name: str, look: str) -> None:
     assert all(torch.equal(t, tensors[place]) for place, t in values(model).items())
 
 
+# One loop is behind all trainers: each trains these, and the others run nightly.
+KINDS = ("a module twice", "orthogonal", "a user's hook")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "train"),
-    [(n, t) for n in ZOO for t in TRAINS],
+    [
+        pytest.param(n, t, marks=[] if n in KINDS or t == "FilteredTrainer" else [pytest.mark.slow])
+        for n in ZOO
+        for t in TRAINS
+    ],
 )
 def test_who_trains_a_model_changes_what_is_trained_and_nothing_else(name: str, train: str) -> None:
     torch.manual_seed(0)

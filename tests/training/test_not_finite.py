@@ -85,11 +85,23 @@ def test_after_the_first_batches_a_spoilt_one_is_run_no_oftener_than_a_clean_one
     assert with_them == clean == 2  # for the captures
 
 
-@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-@pytest.mark.parametrize("people", [None, torch.arange(SIZE) // 2], ids=["rows", "persons"])
-def test_the_others_are_summed_as_if_alone(
-    spoil: Callable[[torch.Tensor], None], people: torch.Tensor | None
-) -> None:
+# Of persons, whose rows are joined before the same comparison, two kinds.
+CASES = [
+    pytest.param(
+        name,
+        persons,
+        marks=[pytest.mark.slow] if persons and name not in ("one", "past the range") else [],
+        id=f"{'persons' if persons else 'rows'}-{name}",
+    )
+    for persons in (False, True)
+    for name in SPOILS
+]
+
+
+@pytest.mark.parametrize(("name", "persons"), CASES)
+def test_the_others_are_summed_as_if_alone(name: str, persons: bool) -> None:
+    spoil = SPOILS[name]
+    people = torch.arange(SIZE) // 2 if persons else None
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
     for seed in range(2):
