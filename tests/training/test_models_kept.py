@@ -236,9 +236,20 @@ TRAINS: dict[str, Callable[[nn.Module], object]] = {
 }
 
 
+# Models that differ in kind: who trains or looks meets these, and one of them meets all models. The
+# other pairs run nightly.
+KINDS = ("a module twice", "tied weights", "orthogonal", "a user's hook")
+
+
 @pytest.mark.filterwarnings("ignore")  # of slower paths
-@pytest.mark.parametrize("name", ZOO)
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize(
+    ("name", "look"),
+    [
+        pytest.param(n, k, marks=[] if n in KINDS or k == "evaluating" else [pytest.mark.slow])
+        for n in ZOO
+        for k in LOOKS
+    ],
+)
 def test_who_looks_at_a_model_leaves_it_as_it_was(name: str, look: str) -> None:
     torch.manual_seed(0)
     model = ZOO[name]()
@@ -249,10 +260,6 @@ def test_who_looks_at_a_model_leaves_it_as_it_was(name: str, look: str) -> None:
         assert (name, look) in REFUSED
     assert snapshot(model) == before
     assert all(torch.equal(t, tensors[place]) for place, t in values(model).items())
-
-
-# One loop is behind all trainers: each trains these, and the others run nightly.
-KINDS = ("a module twice", "orthogonal", "a user's hook")
 
 
 @pytest.mark.filterwarnings("ignore")
