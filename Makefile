@@ -14,7 +14,7 @@ PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 
 $(QUICK): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --no-compile -e '.[sklearn]'
+	$(PIP) --no-compile -e '.[train]'
 	@touch $@
 
 $(STAMP): $(QUICK)
@@ -38,7 +38,7 @@ test-all: $(STAMP)  ## all tests, the slow ones too
 test-extras: $(STAMP)  ## the tests that need an extra (ray, flower, lightning, mlflow, huggingface, networks, oracles, spark), each installed first
 	.ci/extras $(BIN)/python
 
-test-extras-alone: $(STAMP)  ## each extra in a fresh environment of its own, and its commands; all of them: .ci/extras-alone
+test-extras-alone: $(STAMP)  ## apiece without extras, then each extra, in a fresh environment with its commands; all of them: .ci/extras-alone
 	$(BIN)/python .ci/extras-alone --quick
 
 mutants: $(STAMP)  ## how many planted faults the tests find (hours; goes on where it stopped): SAMPLE=100 PACKAGES="plan ledger"

@@ -42,7 +42,7 @@ def test_every_public_name_is_there_and_no_other(package: str) -> None:
 
 
 ROOT = Path(__file__).parents[1]
-TRAIN = "torch cryptography pillow"
+TRAIN = "pandas pyarrow tomli-w jinja2 markupsafe matplotlib torch cryptography pillow rich"
 # Missing, what a user imports or calls, and what the remedy installs.
 STATEMENTS = [
     ("torch", "from apiece import Trainer", "torch"),
@@ -52,10 +52,12 @@ STATEMENTS = [
     ("torch", "from apiece.adapters.stepping import PrivateStep", "torch"),
     ("torch,accelerate", "import apiece.adapters.huggingface", "torch transformers accelerate"),
     ("torch", "import apiece.adapters.lightning", "torch lightning"),
-    ("torch,cryptography,PIL", "import apiece.adapters.flower", f"{TRAIN} flwr"),
+    ("torch,cryptography,PIL", "import apiece.adapters.flower", "torch cryptography pillow flwr"),
     ("torch,cryptography", "from apiece.recipes import RECIPES", "torch cryptography"),
     ("cryptography", "from apiece.training import Trainer", "cryptography"),
     ("sqlalchemy,duckdb", "from apiece import Ledger", "sqlalchemy"),
+    ("sqlalchemy,duckdb", "from apiece.queries import Session", "sqlalchemy duckdb"),
+    ("pyarrow", "from apiece import Ledger", "pyarrow"),
     ("sqlalchemy,psycopg", "from apiece import Ledger", "sqlalchemy 'psycopg[binary]'"),
     ("sklearn", "from apiece.sklearn import Numeric", "scikit-learn"),
     ("sympy", "from apiece.sensitivity import Expression", "sympy"),
@@ -89,7 +91,7 @@ def test_what_is_not_installed_names_its_packages(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     module, kind, _, said = done.stdout.strip().split("|")
     assert (module, kind) == ("apiece.errors", "NotInstalledError"), done.stderr
-    found = re.fullmatch(r"(\S+) is not installed: pip install (.*)", said)
+    found = re.fullmatch(r"(\S+) is not installed \(apiece\[\w+\]\): pip install (.*)", said)
     assert found is not None, said
     optional = {"transformers", "lightning", "flwr", "ray", "mlflow-skinny", "pyspark", "alembic"}
     asked, proposed = remedy.split(), found[2].split()
@@ -126,7 +128,8 @@ def test_an_error_of_a_missing_package_is_caught_as_either(
     assert isinstance(error, UnsupportedError)
     assert isinstance(error, ModuleNotFoundError)
     assert error.name == "sklearn.base"
-    assert str(error) == f"scikit-learn is not installed: pip install {TRAIN} scikit-learn"
+    remedy = f"pip install {TRAIN} scikit-learn"
+    assert str(error) == f"scikit-learn is not installed (apiece[sklearn]): {remedy}"
     of_others = _lazy.lacking("rope", "ray")
     assert str(of_others) == (
         "rope is not installed, which ray needs: install the package that has it"
@@ -151,13 +154,13 @@ def test_no_message_and_no_page_fetches_apiece_by_name_from_an_index() -> None:
 
 
 def test_every_extra_is_tried_alone() -> None:
-    """`.ci/extras-alone` has commands for each extra of the project."""
+    """`.ci/extras-alone` has commands for the core and for each extra of the project."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     smokes = {path.stem for path in (ROOT / ".ci" / "smokes").glob("*.sh")}
-    assert smokes == set(project["optional-dependencies"])
+    assert smokes == {"core", *project["optional-dependencies"]}
 
 
-# What `make quickstart` does not install (sympy comes with torch).
+# What neither training nor the estimators need (sympy comes with torch).
 OTHERS = ("sqlalchemy", "duckdb", "fpdf", "pyspark", "ray", "flwr", "mlflow")
 SHAPE = "--records 500 --batch-size 50 --steps 40 --delta 1e-4 --strategy sample"
 JOB = """
@@ -188,7 +191,7 @@ audit anytime run --max-samples 10
 
 
 def without_other_extras(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run code in a folder where what `make quickstart` does not install cannot be imported."""
+    """Run code where what neither training nor the estimators need cannot be imported."""
     block = f"import sys; sys.modules |= dict.fromkeys({OTHERS!r})\n"
     return subprocess.run(
         [sys.executable, "-c", block + code], capture_output=True, text=True, cwd=folder
@@ -219,4 +222,5 @@ def test_what_needs_another_extra_names_it(tmp_path: Path) -> None:
         tmp_path,
     )
     assert done.returncode == 2
-    assert done.stderr.strip().endswith("sqlalchemy is not installed: pip install sqlalchemy")
+    remedy = "sqlalchemy is not installed (apiece[ledger]): pip install sqlalchemy"
+    assert done.stderr.strip().endswith(remedy)

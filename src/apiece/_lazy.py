@@ -2,20 +2,33 @@
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from apiece.errors import NotInstalledError
 
 # Of each extra the modules that users import, with the package that has each.
-_TRAIN = {"torch": "torch", "cryptography": "cryptography", "PIL": "pillow"}
-_LEDGER = {"sqlalchemy": "sqlalchemy", "psycopg": "psycopg[binary]"}
+_TABLES = {"pandas": "pandas", "pyarrow": "pyarrow", "tomli_w": "tomli-w"}
+_REPORTS = {"jinja2": "jinja2", "markupsafe": "markupsafe", "matplotlib": "matplotlib"}
+_TRAIN = {
+    **_TABLES,
+    **_REPORTS,
+    "torch": "torch",
+    "cryptography": "cryptography",
+    "PIL": "pillow",
+    "rich": "rich",
+}
+_LEDGER = _TABLES | {"sqlalchemy": "sqlalchemy", "psycopg": "psycopg[binary]"}
 _QUERIES = _LEDGER | {"duckdb": "duckdb"}
+# The narrower an extra, the earlier it stands: a module's extra is the first that brings it.
 EXTRAS: Mapping[str, Mapping[str, str]] = {
+    "tables": _TABLES,
+    "reports": _REPORTS,
     "train": _TRAIN,
     "ledger": _LEDGER,
     "queries": _QUERIES,
-    "sensitivity": {"sympy": "sympy", "mpmath": "mpmath"},
+    "sensitivity": _REPORTS | {"sympy": "sympy", "mpmath": "mpmath"},
     "sklearn": _TRAIN | {"sklearn": "scikit-learn"},
     "pdf": _TRAIN | {"fpdf": "fpdf2"},
     "spark": _QUERIES | {"pyspark": "pyspark"},
@@ -32,8 +45,8 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
 def lacking(module: str | None, extra: str | None = None) -> NotInstalledError:
     """Return the error for a module that cannot be imported; its remedy installs all that lack.
 
-    The remedy names the packages, not an extra: in a clone no index has apiece, and where one has
-    a package of that name, it need not be this one.
+    The remedy installs the packages and only names the extra: in a clone no index has apiece, and
+    where one has a package of that name, it need not be this one.
 
     Args:
         module: The name with which the import failed.
@@ -55,7 +68,7 @@ def lacking(module: str | None, extra: str | None = None) -> NotInstalledError:
             missing.append(f"'{package}'" if "[" in package else package)
     remedy = " ".join(missing)
     return NotInstalledError(
-        f"{packages[name]} is not installed: pip install {remedy}", name=module
+        f"{packages[name]} is not installed (apiece[{extra}]): pip install {remedy}", name=module
     )
 
 
@@ -69,6 +82,20 @@ def _can_find(module: str) -> bool:
         return True
 
 
+def require(extra: str, *modules: str) -> None:
+    """Raise `NotInstalledError` unless these modules, which an extra brings, can be found.
+
+    Nothing is imported, so that what needs the modules later starts at once.
+
+    Args:
+        extra: The extra.
+        *modules: Those that are needed; all of the extra's where none is named.
+    """
+    for module in modules or EXTRAS[extra]:
+        if sys.modules.get(module) is None and not _can_find(module):
+            raise lacking(module, extra)
+
+
 def optional(module: str, extra: str) -> Any:
     """Return the module that an extra brings; raise `NotInstalledError` where it is missing."""
     try:
@@ -77,12 +104,15 @@ def optional(module: str, extra: str) -> Any:
         raise lacking(error.name, extra) from None
 
 
-def names_of(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+def names_of(
+    package: str, modules: Mapping[str, tuple[str, ...]], *, extra: str | None = None
+) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package whose modules are to be imported on first use.
 
     Args:
         package: Its name.
         modules: The public names of each of its modules.
+        extra: The extra that the modules need; None for the first that brings what is missing.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 
@@ -94,6 +124,6 @@ def names_of(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[
         except ModuleNotFoundError as error:
             if (error.name or "").startswith(package.partition(".")[0]):
                 raise
-            raise lacking(error.name) from None
+            raise lacking(error.name, extra) from None
 
     return load_name

@@ -9,12 +9,12 @@ Nothing is learned from rows but by the private training: classes, ranges and ca
 declared. `Account` says what several fits, such as those of a cross-validation, spend together.
 """
 
-from apiece._lazy import lacking
+# Imports stand behind the check that what they need is installed.
+# ruff: noqa: E402
 
-try:
-    import sklearn  # noqa: F401
-except ModuleNotFoundError as error:
-    raise lacking(error.name) from None
+from apiece._lazy import require
+
+require("sklearn", "sklearn", "torch", "cryptography", "pandas", "pyarrow")
 
 from apiece.adapters.account import Account, Spending
 from apiece.adapters.estimators import PrivateClassifier, PrivateImageClassifier, PrivateRegressor

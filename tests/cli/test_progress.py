@@ -61,7 +61,7 @@ def test_every_command_has_a_bar_which_what_it_prints_takes_away(
     with Bar(None, "work") as bar:
         time.sleep(0.2)
         echo("told")
-        assert bar._progress is None
+        assert not bar.stands
     captured = capsys.readouterr()
     assert captured.out == "told\n"
     assert "work" in captured.err

@@ -23,8 +23,8 @@ from apiece.budgets.consents import (
     OddError,
     Rule,
 )
-from apiece.datasets import read_table
 from apiece.datasets.cells import read_texts, select_column
+from apiece.datasets.tables import read_columns
 from apiece.errors import DataError
 
 # The kind of a consent that is not understood because of its codes.
@@ -556,7 +556,7 @@ def _list_values(node: Json, name: str) -> list[object]:
 
 def _read_rows(path: Path, mapping: ConsentMapping) -> Iterator[Json]:
     """Return the cells of each row, by the role that the mapping gives to their column."""
-    table = read_table(path)
+    table = read_columns(path, mapping.columns.values())
     roles = list(mapping.columns)
     columns = []
     for role, name in mapping.columns.items():

@@ -1,21 +1,22 @@
-"""Tables with a budget column: pandas, pyarrow, CSV and Parquet."""
+"""Tables with a budget column: pandas, pyarrow, columns by name, CSV and Parquet."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from apiece import _check
+from apiece._lazy import require
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.budgets.levels import NO_LIMIT, Levels
 from apiece.datasets import read_table
 from apiece.datasets.cells import Texts, parse_number, parse_numbers, read_texts, select_column
-from apiece.datasets.tables import PLAIN, Dialect
+from apiece.datasets.tables import PLAIN, Dialect, PlainTable, read_columns
 from apiece.errors import BudgetError, DataError, as_given
 from apiece.tables.containers import pandas_of
 
@@ -30,8 +31,44 @@ def _describe_missing_cap() -> str:
     return f"no limit is no epsilon; give what it is read as, as in {as_given('no_limit_cap', 8)}"
 
 
+def read_budget_table(
+    frame: object, names: Collection[str], dialect: Dialect = PLAIN
+) -> pd.DataFrame | PlainTable:
+    """Return a table with the columns of budgets; columns by name and CSV files without pandas.
+
+    names: of the columns that are needed. Raises `DataError` for no rows.
+    """
+    if isinstance(frame, str | os.PathLike):
+        return read_columns(Path(frame), names, dialect)
+    if isinstance(frame, Mapping):
+        return _gather_columns(frame)
+    return read_frame(frame, dialect)
+
+
+def _gather_columns(columns: Mapping[Any, Any]) -> PlainTable:
+    """Return a table from columns by name, each a list or an array."""
+    cells: dict[str, list[object]] = {}
+    for name, column in columns.items():
+        if not isinstance(column, list | tuple | np.ndarray) or getattr(column, "ndim", 1) != 1:
+            raise DataError(
+                f"table: column {name!r} is a {type(column).__name__}; give each column as a list "
+                "or an array with an entry a row, or the whole as a table"
+            )
+        cells[str(name)] = list(column)
+    lengths = set(map(len, cells.values()))
+    if len(lengths) > 1:
+        raise DataError("table: columns of different lengths; give each one entry a row")
+    if not any(lengths):
+        raise DataError(_NO_ROWS)
+    return PlainTable(list(cells), cells)
+
+
+_NO_ROWS = "table: no rows; give at least one record"
+
+
 def read_frame(frame: object, dialect: Dialect = PLAIN) -> pd.DataFrame:
     """Return a pandas table from one, a pyarrow one, or a path. Raises `DataError` for no rows."""
+    require("tables")
     import pandas as pd
 
     if isinstance(frame, str | os.PathLike):
@@ -40,12 +77,12 @@ def read_frame(frame: object, dialect: Dialect = PLAIN) -> pd.DataFrame:
     if not isinstance(table, pd.DataFrame):
         raise DataError(f"table: a {type(frame).__name__}; give a table, or the path of its file")
     if len(table) == 0:
-        raise DataError("table: no rows; give at least one record")
+        raise DataError(_NO_ROWS)
     return table
 
 
 def read_budgets(
-    table: pd.DataFrame,
+    table: pd.DataFrame | PlainTable,
     *,
     epsilon: str | None,
     delta: str | float,

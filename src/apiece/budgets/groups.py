@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._lazy import require
 from apiece._types import Floats, Integers
 from apiece.budgets.frames import read_budgets
 from apiece.budgets.levels import Offered, parse_levels
@@ -286,6 +287,7 @@ def group_budgets(
 
 def _count_distinct_rows(path: Path, names: list[str]) -> tuple[Any, Any]:
     """Return the distinct rows of these columns as a pandas table, and the number of each."""
+    require("tables")
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -104,10 +104,8 @@ class Levels(Mapping[str, float]):
         Raises:
             BudgetError: For other words, saying how many.
         """
-        import pandas as pd
-
         array = np.asarray(words, dtype=object)
-        cells = read_texts(pd.Series(array.ravel()))
+        cells = read_texts(array.ravel().tolist())
         return self.read(cells, "epsilon").reshape(array.shape)
 
     def read(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._identity import common_index, ids_from, index_of, require_ids
 from apiece._types import Floats, Ids, Integers, Json, Mask
-from apiece.budgets.frames import read_budgets, read_frame
+from apiece.budgets.frames import read_budget_table, read_budgets
 from apiece.budgets.groups import BudgetGroups, group_budgets
 from apiece.budgets.levels import Levels, Offered, parse_epsilons, parse_levels
 from apiece.budgets.units import Units, find_positions, read_ids
@@ -382,13 +382,15 @@ class Budgets:
         no_limit_cap: float | None = None,
         dialect: Dialect = PLAIN,
     ) -> Budgets:
-        """Return the budgets in a pandas or pyarrow table, or in a CSV or Parquet file.
+        """Return the budgets in a table in memory, or in a CSV or Parquet file.
 
         Every row is read by itself. Ids of a CSV file are texts ("007" is not "7"); whole numbers
-        stored in Parquet stay whole numbers.
+        stored in Parquet stay whole numbers. A CSV file and columns by name need no extra; other
+        tables and Parquet need `tables`.
 
         Args:
-            frame: The table, or the path of its file.
+            frame: The table (pandas, pyarrow or another that converts to them; or columns by name,
+                each a list or an array), or the path of its file.
             epsilon: Name of the column of ε.
             delta: Name of a column, or one number for all.
             ids: Name of the column of ids; None numbers the rows.
@@ -405,11 +407,11 @@ class Budgets:
             BudgetError: For a cell that is no budget, with its row; for those that are no declared
                 level, how many.
             InputError: For both `ids` and `person`.
+            NotInstalledError: For a table that needs the extra `tables`, where that is missing.
 
         Example:
-            >>> import pandas as pd
             >>> from apiece import Budgets
-            >>> visits = pd.DataFrame({"who": ["b", "a", "b"], "consent": ["low", "high", "low"]})
+            >>> visits = {"who": ["b", "a", "b"], "consent": ["low", "high", "low"]}
             >>> budgets = Budgets.from_frame(
             ...     visits, epsilon="consent", delta=1e-5, person="who", levels="low=1,high=8")
             >>> budgets.ids.tolist(), budgets.epsilon.tolist(), budgets.groups.name.tolist()
@@ -417,7 +419,8 @@ class Budgets:
         """
         if ids is not None and person is not None:
             raise InputError("ids, person: both given; persons are named by person alone")
-        table = read_frame(frame, dialect)
+        names = [name for name in (epsilon, delta, excess, ids, person) if isinstance(name, str)]
+        table = read_budget_table(frame, names, dialect)
         units = None if person is None else Units.of_column(table, person)
         columns = read_budgets(
             table,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,21 +14,23 @@ from apiece import _check
 from apiece._identifiers import find_flaw
 from apiece._identity import common_index, require_ids, require_rows
 from apiece._types import AnyArray, Floats, Ids, Integers, Mask
-from apiece.datasets.cells import select_column
+from apiece.datasets.cells import is_missing, select_column
 from apiece.errors import DataError, InputError, as_given
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from apiece.datasets.tables import PlainTable
 
-def read_ids(table: pd.DataFrame, name: str) -> Ids:
+
+def read_ids(table: pd.DataFrame | PlainTable, name: str) -> Ids:
     """Return a column of distinct ids: whole numbers where they are stored as such, else texts."""
     remedy = f"give every record its person's id, or leave {as_given('ids')} out"
     title, ids = _read_id_cells(table, name, "ids", remedy)
     return _check.record_ids(title, ids)
 
 
-def read_persons(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
+def read_persons(table: pd.DataFrame | PlainTable, name: str) -> npt.NDArray[np.str_]:
     """Return a column of persons' ids, as texts; a person may have many rows."""
     remedy = "give every row its person's id, or leave the row out"
     title, ids = _read_id_cells(table, name, "person", remedy)
@@ -36,13 +38,17 @@ def read_persons(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
 
 
 def _read_id_cells(
-    table: pd.DataFrame, name: str, role: str, remedy: str
+    table: pd.DataFrame | PlainTable, name: str, role: str, remedy: str
 ) -> tuple[str, list[str | int]]:
     """Return a column's title in messages and its ids, none of them empty, all of one kind."""
     column = select_column(table, name, role)
     title = f"{role} column {name!r}"
-    values = column.to_numpy(dtype=object).tolist()
-    missing = column.isna().to_numpy(dtype=bool)
+    if isinstance(column, Sequence):
+        values: list[Any] = list(column)
+        missing = [is_missing(value) for value in values]
+    else:
+        values = column.to_numpy(dtype=object).tolist()
+        missing = column.isna().to_numpy(dtype=bool).tolist()
     empty = []
     for row, value in enumerate(values):
         if missing[row] or (isinstance(value, str) and not value.strip()):
@@ -138,7 +144,7 @@ class Units:
         return units
 
     @classmethod
-    def of_column(cls, table: pd.DataFrame, name: str) -> Units:
+    def of_column(cls, table: pd.DataFrame | PlainTable, name: str) -> Units:
         """Return the units of a table with a row or more a person; their ids are sorted texts.
 
         Args:

@@ -173,7 +173,7 @@ def _describe_failure(error: BaseException, name: str) -> tuple[str, int] | None
         case KeyboardInterrupt() | click.Abort():
             return str(error) or "interrupted", INTERRUPTED
         case ModuleNotFoundError() if (error.name or "").split(".")[0] != "apiece":
-            return str(lacking(error.name)), 1
+            return str(lacking(error.name)), 2
         # An error of a named file is an `ApieceError`: what is left is standard output.
         case OSError() if error.errno in FULL:
             return f"standard output: cannot be written ({error.strerror})", 1

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
-from threading import Lock, Timer
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import click
@@ -23,8 +25,6 @@ from apiece._text import align_columns, plain, plain_lines
 from apiece.errors import DataError, InputError, unknown
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from apiece._types import Flags
     from apiece.datasets.tables import Dialect
     from apiece.plan import Plan
@@ -442,8 +442,15 @@ def format_bullets(sentences: Iterable[str]) -> list[str]:
 
 # How long a command runs before it shows a bar, in seconds.
 PATIENCE = 2.0
+# How often a bar that stands is drawn anew, in seconds.
+REFRESH = 0.2
 # The largest number of characters beside the bar, so that all fits 80.
 MAX_TEXT = 40
+# The width of the bar, in characters.
+BAR_WIDTH = 20
+# What a terminal takes as: to the beginning of the line, and: erase to its end.
+LINE_START = "\r"
+ERASE_TO_END = "\x1b[K"
 
 
 class Bar:
@@ -453,7 +460,7 @@ class Bar:
     the next step.
 
     Args:
-        total: How many steps; None where nobody knows, and something moves.
+        total: How many steps; None where nobody knows, and the time so far is shown.
         text: Beside the bar.
         done: How many steps are done.
     """
@@ -466,12 +473,18 @@ class Bar:
         self.done = done
         context = click.get_current_context(silent=True)
         for_machines = context is not None and context.params.get("as_json", False)
-        self._visible = sys.stderr.isatty() and not for_machines
+        knows_lines = os.environ.get("TERM") != "dumb"
+        self._visible = sys.stderr.isatty() and knows_lines and not for_machines
         self._started = time.monotonic()
-        self._progress: Progress | None = None
-        # The timer's thread shows the bar, the command's own hides it.
+        # Steps that were done before this bar: they say nothing about its speed.
+        self._done_before = done
+        # Whether the bar stands on the terminal.
+        self.stands = False
+        # Whether it is to be drawn: from the beginning on, and after each step.
+        self._wanted = True
+        # A thread draws the bar, the command's own takes it away.
         self._lock = Lock()
-        self._timer = Timer(PATIENCE, self._show)
+        self._closed = Event()
         self._outer: Bar | None = None
 
     def advance(self, text: str | Callable[[], str]) -> None:
@@ -481,46 +494,52 @@ class Bar:
             text: Beside the bar; a function is called only if it is shown.
         """
         self.done += 1
-        if self._visible and time.monotonic() - self._started >= PATIENCE:
-            self.text = text if isinstance(text, str) else text()
-            self._show()
+        if not self._visible or time.monotonic() - self._started < PATIENCE:
+            return
+        self.text = text if isinstance(text, str) else text()
+        self._wanted = True
+        # In between the thread draws: steps may be many a second.
+        if not self.stands or self.done == self.total:
+            self._draw()
 
-    def _show(self) -> None:
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+    def _redraw(self) -> None:
+        """Draw the bar while it is wanted, until it is closed."""
+        delay = PATIENCE
+        while not self._closed.wait(delay):
+            delay = REFRESH
+            if self._wanted:
+                self._draw()
 
+    def _draw(self) -> None:
+        with self._lock:
+            # Something may have been printed meanwhile, or another bar begun.
+            if Bar.innermost is self and self._wanted:
+                self.stands = True
+                write_status(self._format())
+
+    def _format(self) -> str:
+        """Return the line: text, bar, per cent and the time that is left."""
         text = plain(self.text)
         if len(text) > MAX_TEXT:
             text = text[: MAX_TEXT - 1] + "…"
-        text = escape(text)
-        with self._lock:
-            if Bar.innermost is not self:
-                return
-            if self._progress is None:
-                self._progress = Progress(
-                    "{task.description}",
-                    BarColumn(bar_width=20),
-                    TaskProgressColumn(),
-                    TimeRemainingColumn(),
-                    console=Console(stderr=True),
-                    transient=True,
-                    redirect_stdout=False,
-                    redirect_stderr=False,
-                )
-                self._progress.add_task(text, total=self.total)
-                self._progress.start()
-            (task,) = self._progress.task_ids
-            self._progress.update(task, total=self.total, completed=self.done, description=text)
+        elapsed = time.monotonic() - self._started
+        if self.total is None:
+            return f"{text} {format_seconds(elapsed)}"
+        share = min(self.done / self.total, 1.0) if self.total else 1.0
+        filled = "#" * int(share * BAR_WIDTH)
+        steps = self.done - self._done_before
+        remaining = "-:--:--"
+        if steps > 0:
+            remaining = format_seconds(elapsed / steps * max(self.total - self.done, 0))
+        return f"{text} [{filled:-<{BAR_WIDTH}}] {int(100 * share)}% {remaining}"
 
     def hide(self) -> None:
         """Take the bar away, until the next step."""
-        self._timer.cancel()
         with self._lock:
-            progress = self._progress
-            self._progress = None
-        if progress is not None:
-            progress.stop()
+            self._wanted = False
+            if self.stands:
+                write_status("")
+            self.stands = False
 
     def __enter__(self) -> Self:
         self._outer = Bar.innermost
@@ -528,11 +547,31 @@ class Bar:
         if self._outer is not None:
             self._outer.hide()
         if self._visible:
-            self._timer.daemon = True
-            self._timer.start()
+            Thread(target=self._redraw, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._closed.set()
         with self._lock:
             Bar.innermost = self._outer
         self.hide()
+
+
+def write_status(text: str) -> None:
+    """Write a line on the terminal in place of the last one, cut to its width."""
+    width = shutil.get_terminal_size().columns - 1
+    # A terminal that is gone is no error of the command.
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"{LINE_START}{text[:width]}{ERASE_TO_END}")
+        sys.stderr.flush()
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration as hours, minutes and seconds.
+
+    >>> format_seconds(3723.4)
+    '1:02:03'
+    """
+    minutes, seconds_left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds_left:02}"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece._files import Kind, append
+from apiece._lazy import require
 from apiece._text import lossless, rounded_up, shown
 from apiece.cli import Interrupted
 from apiece.cli._command import (
@@ -131,6 +132,7 @@ def command(
     their column's kind, and people without an account, are left out without a word here; the
     steward's log has them. --cost reads no row and no account.
     """
+    require("queries", "sqlalchemy", "duckdb", "pandas", "pyarrow")
     from apiece.ledger import Ledger
     from apiece.ledger.scopes import read_scope
     from apiece.queries import Schema, Session, query_cost

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from apiece._json import read_toml
+from apiece._lazy import require
 from apiece.cli import Interrupted
 from apiece.cli._command import (
     NUMBER_OR_NAME,
@@ -119,6 +120,9 @@ def command(
     Everything comes from CONFIG (a TOML file), from options, or both; an option wins. Writes a run
     folder: config.toml, plan.json, model.pt, metrics.json, log.jsonl and report.html.
     """
+    # All but what single settings need, before any file is read.
+    needed = ("torch", "cryptography", "pandas", "pyarrow", "tomli_w", "jinja2", "matplotlib")
+    require("train", *needed)
     from apiece.assignment.unspent import silence_shortfalls
     from apiece.jobs.prepared import find_free_folder, prepare
     from apiece.jobs.results import REPORT

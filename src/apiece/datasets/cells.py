@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from apiece.tables.values import ISO, Declared, boolean_of, moment_of, number_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from apiece.datasets.tables import PlainTable
+
     Cells: TypeAlias = pd.Series[Any]
 
 # Texts, one a cell; "" where there is no value.
@@ -30,13 +32,22 @@ Missing: TypeAlias = bool | Sequence[str]
 _NUMBER: Final = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?%?")
 
 
-def select_column(frame: pd.DataFrame, name: str, role: str) -> Cells:
+@overload
+def select_column(frame: pd.DataFrame, name: str, role: str) -> Cells: ...
+@overload
+def select_column(
+    frame: pd.DataFrame | PlainTable, name: str, role: str
+) -> Cells | Sequence[object]: ...
+def select_column(
+    frame: pd.DataFrame | PlainTable, name: str, role: str
+) -> Cells | Sequence[object]:
     """Return the column `name` of a table; `role` says in messages what it is for."""
     require_column(name, [str(column) for column in frame.columns], role)
-    series: Cells = frame[name]
-    if series.ndim != 1:
+    cells: Cells | Sequence[object] = frame[name]
+    # Of two columns with one name pandas gives a table.
+    if getattr(cells, "ndim", 1) != 1:
         raise DataError(f"{role} column {name!r}: occurs twice in the table; rename one of them")
-    return series
+    return cells
 
 
 def require_column(name: str, names: Sequence[str], role: str) -> None:
@@ -62,7 +73,7 @@ def _is_cell_like(name: str) -> bool:
     return stripped == "" or _NUMBER.fullmatch(stripped) is not None
 
 
-def read_texts(cells: Cells) -> Texts:
+def read_texts(cells: Cells | Sequence[object]) -> Texts:
     """Return cells as texts, as `text_of` writes them; a cell without a value is the empty text."""
     return np.array([_read_text(cell) for cell in read_values(cells)], dtype=object)
 
@@ -75,8 +86,11 @@ def _read_text(cell: object) -> str:
     return str(cell).strip() if text is None else text
 
 
-def read_values(cells: Cells) -> list[object]:
+def read_values(cells: Cells | Sequence[object]) -> list[object]:
     """Return cells as Python's values, None for null, a narrow float by its shortest text."""
+    # A column of a plain table has no type.
+    if isinstance(cells, Sequence):
+        return [None if is_missing(cell) else cell for cell in cells]
     from pandas.api.types import is_float_dtype
 
     is_null = cells.isna().to_numpy(dtype=bool).tolist()
@@ -85,6 +99,11 @@ def read_values(cells: Cells) -> list[object]:
     else:
         stored = cells.to_numpy(dtype=object).tolist()
     return [None if null else cell for cell, null in zip(stored, is_null, strict=True)]
+
+
+def is_missing(cell: object) -> bool:
+    """Whether a cell of a plain table has no value: None, or NaN."""
+    return cell is None or (isinstance(cell, float | np.floating) and math.isnan(cell))
 
 
 def _widen_floats(cells: Cells) -> Floats:

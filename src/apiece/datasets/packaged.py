@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
+from apiece._lazy import require
 from apiece.datasets.schema import Schema
 from apiece.errors import unknown
 
@@ -50,6 +51,7 @@ def load(name: str) -> pd.DataFrame:
         >>> load("german").shape
         (1000, 21)
     """
+    require("tables")
     import pandas as pd
 
     with resources.as_file(_locate_file(name, "parquet")) as path:

@@ -14,10 +14,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, Literal
 
-import tomli_w
-
 from apiece import _check
 from apiece._json import read_toml
+from apiece._lazy import require
 from apiece._types import Json
 from apiece.datasets.cells import Date, Missing, list_markers, normalize_texts
 from apiece.errors import DataError, unknown
@@ -319,6 +318,9 @@ def write_template(
     name: str, header: dict[str, str | None], *, label: str, but: Collection[str]
 ) -> str:
     """Return a TOML schema with one entry for each column of `header`, blanks marked '?'."""
+    require("tables", "tomli_w")
+    import tomli_w
+
     has_types = any(header.values())
     parts = [_INTRO.format(name=name, types=" and its storage types" if has_types else "")]
     for column, stored in header.items():

@@ -4,6 +4,9 @@ Nothing is sniffed. A line of a CSV file is one record and is read by itself, as
 file's columns have the types that the file declares. So no row changes how another is read: what
 cannot be read as declared is refused, with its line, for the steward reads their own table.
 `apiece query` reads CSV by another grammar, in `blocks`: its analyst may not see the rows.
+
+Whole tables become pandas tables, which the extra `tables` brings. Some columns of a CSV file, as
+those of budgets, are read without it.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from apiece._lazy import require
 from apiece.errors import DataError, as_given
 
 if TYPE_CHECKING:
@@ -155,6 +160,7 @@ def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
         ...     read_table(path).iloc[0].tolist()
         ['7', 'NA']
     """
+    require("tables")
     import pandas as pd
 
     frame: pd.DataFrame
@@ -172,8 +178,64 @@ def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
         types = {pa.large_string(): pd.ArrowDtype(pa.large_string())}
         frame = table.to_pandas(types_mapper=types.get)
     if frame.empty:
-        raise DataError(f"{path}: it has no rows; give a table with one row a record")
+        raise _make_empty_error(path)
     return frame
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PlainTable:
+    """The names of a table's columns, and the cells of some: all that budgets need of a table.
+
+    Args:
+        columns: The names of all columns.
+        cells: Name → (n,) cells, of the columns that can be asked for.
+    """
+
+    columns: Sequence[str]
+    cells: Mapping[str, Sequence[object]]
+
+    def __getitem__(self, name: str) -> Sequence[object]:
+        return self.cells[name]
+
+    def __len__(self) -> int:
+        return max(map(len, self.cells.values()), default=0)
+
+
+def read_columns(
+    path: str | Path, names: Collection[str], dialect: Dialect = PLAIN
+) -> pd.DataFrame | PlainTable:
+    """Return a table with some of a file's columns, read as `read_table` reads them.
+
+    Args:
+        path: Of the file. CSV is read without pandas and Arrow.
+        names: Of the columns whose cells are needed; one that is not there is passed over.
+        dialect: How a CSV file is written.
+
+    Raises:
+        DataError: As `read_table`.
+    """
+    path = Path(path)
+    if is_parquet(path):
+        return read_table(path, dialect)
+    with _opening(path, dialect) as (file, header, number):
+        separator = dialect.separator_of(path)
+        columns: dict[int, list[str]] = {
+            position: [] for position, name in enumerate(header) if name in names
+        }
+        count = 0
+        while lines := file.readlines(BLOCK):
+            rows = _split_lines(path, lines, number, separator, len(header))
+            for position, cells in columns.items():
+                cells += [row[position] for row in rows]
+            count += len(rows)
+            number += len(lines)
+    if not count:
+        raise _make_empty_error(path)
+    return PlainTable(header, {header[position]: cells for position, cells in columns.items()})
+
+
+def _make_empty_error(path: Path) -> DataError:
+    return DataError(f"{path}: it has no rows; give a table with one row a record")
 
 
 def read_header(path: str | Path, dialect: Dialect = PLAIN) -> dict[str, str | None]:
@@ -186,7 +248,8 @@ def read_header(path: str | Path, dialect: Dialect = PLAIN) -> dict[str, str | N
         schema = _open_parquet(path, dialect).schema_arrow
         _check_names(path, schema.names)
         return {field.name: str(field.type) for field in schema}
-    return dict.fromkeys(next(_read_blocks(path, dialect)).column_names)
+    with _opening(path, dialect) as (_, names, _):
+        return dict.fromkeys(names)
 
 
 def is_parquet(path: str | Path) -> bool:
@@ -206,6 +269,7 @@ def refuse_text_settings(path: Path, dialect: Dialect) -> None:
 
 
 def _open_parquet(path: Path, dialect: Dialect) -> pq.ParquetFile:
+    require("tables", "pyarrow")
     import pyarrow.parquet as pq
 
     refuse_text_settings(path, dialect)
@@ -220,23 +284,34 @@ def _read_blocks(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
     import pyarrow as pa
 
     separator = dialect.separator_of(path)
+    with _opening(path, dialect) as (file, names, number):
+        schema = pa.schema([(name, pa.large_string()) for name in names])
+        yield schema.empty_table()
+        while lines := file.readlines(BLOCK):
+            block = None
+            # A longer line may hold a cell that Python's reader refuses, and Arrow would not.
+            if max(map(len, lines)) < csv.field_size_limit():
+                block = _split_plain("".join(lines), schema, separator)
+            if block is None:
+                rows = _split_lines(path, lines, number, separator, len(names))
+                block = _make_table(rows, schema)
+            yield block
+            number += len(lines)
+
+
+@contextmanager
+def _opening(path: Path, dialect: Dialect) -> Iterator[tuple[io.TextIOWrapper, list[str], int]]:
+    """Open a text table behind its header: the file, the names, and the number of their line.
+
+    What cannot be decoded or unpacked, here or in the block, is a `DataError`.
+    """
+    separator = dialect.separator_of(path)
     with _open_text(path, dialect) as file:
         try:
             names, number = _read_names(path, file, separator)
             _check_names(path, names)
             check_separated(path, names, separator)
-            schema = pa.schema([(name, pa.large_string()) for name in names])
-            yield schema.empty_table()
-            while lines := file.readlines(BLOCK):
-                block = None
-                # A longer line may hold a cell that Python's reader refuses, and Arrow would not.
-                if max(map(len, lines)) < csv.field_size_limit():
-                    block = _split_plain("".join(lines), schema, separator)
-                if block is None:
-                    rows = _split_lines(path, lines, number, separator, len(names))
-                    block = _make_table(rows, schema)
-                yield block
-                number += len(lines)
+            yield file, names, number
         except UnicodeError:
             raise DataError(_explain_encoding(path, dialect.encoding)) from None
         except UNPACKING as error:

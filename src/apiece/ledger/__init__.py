@@ -1,11 +1,11 @@
 """The durable account of every person's spending."""
 
-from apiece._lazy import lacking
+# Imports stand behind the check that what they need is installed.
+# ruff: noqa: E402
 
-try:
-    import sqlalchemy  # noqa: F401
-except ModuleNotFoundError as error:
-    raise lacking(error.name) from None
+from apiece._lazy import require
+
+require("ledger", "sqlalchemy", "pandas", "pyarrow")
 
 from apiece.ledger.chain import Head
 from apiece.ledger.consenting import enroll_consents

@@ -1,5 +1,12 @@
 """Private queries over tables, with an individual charge."""
 
+# Imports stand behind the check that what they need is installed.
+# ruff: noqa: E402
+
+from apiece._lazy import require
+
+require("queries", "sqlalchemy", "duckdb", "pandas", "pyarrow")
+
 from apiece.queries.schema import Schema
 from apiece.queries.session import Answer, QueryCost, Session, query_cost, release_standing
 from apiece.queries.spark import register_on_spark, start_spark

@@ -7,12 +7,12 @@ features = recipe.features(pixels)                 # bytes (n, colours, side, si
 head = recipe.train(recipe.plan(budgets), features, labels, classes=10, seed=None)
 """
 
-from apiece._lazy import lacking
+# Imports stand behind the check that what they need is installed.
+# ruff: noqa: E402
 
-try:
-    import torch  # noqa: F401
-except ModuleNotFoundError as error:
-    raise lacking(error.name) from None
+from apiece._lazy import require
+
+require("train", "torch")
 
 from apiece.recipes.features import soft_bins
 from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe

@@ -17,8 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tomli_w
-
 from apiece import _json
 from apiece._files import Kind
 from apiece._lazy import optional
@@ -350,6 +348,8 @@ def complete_papers(folder: str | Path, **words: str) -> Run:
     checked_words = read_words(words)
     papers: dict[str, str | bytes] = {}
     if run.estimator is None:
+        import tomli_w
+
         config = _json.read_toml(folder / CONFIG, "config")
         config["run"] = config.get("run", {}) | checked_words
         papers[CONFIG] = tomli_w.dumps(config)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from apiece._lazy import require
+
 
 def pandas_of(table: object) -> object:
     """Return a table in memory as a pandas table, each cell as it is stored.
@@ -9,6 +11,7 @@ def pandas_of(table: object) -> object:
     Arrow, Polars and DuckDB tables are converted; anything else comes back as it is. A null makes
     no other person's whole number a float.
     """
+    require("tables", "pandas")
     import pandas as pd
 
     if isinstance(table, pd.DataFrame):
@@ -19,6 +22,7 @@ def pandas_of(table: object) -> object:
     if not hasattr(table, "__arrow_c_stream__"):
         to_pandas = getattr(table, "to_pandas", None)
         return table if to_pandas is None else to_pandas()
+    require("tables", "pyarrow")
     import pyarrow as pa
 
     return pa.table(table).to_pandas(ignore_metadata=True, integer_object_nulls=True)

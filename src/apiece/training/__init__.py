@@ -1,12 +1,11 @@
 """The training engine: sampling, clipping and noise for each record at its own budget."""
 
-from apiece._lazy import lacking
+# Imports stand behind the check that what they need is installed.
+# ruff: noqa: E402
 
-try:
-    import cryptography  # noqa: F401
-    import torch  # noqa: F401
-except ModuleNotFoundError as error:
-    raise lacking(error.name, "train") from None
+from apiece._lazy import require
+
+require("train", "torch", "cryptography")
 
 from apiece.training.batches import poisson_batches
 from apiece.training.callbacks import (

@@ -149,6 +149,7 @@ class ProgressBar:
     """
 
     def __init__(self, plan: Plan, *, console: Console | None = None) -> None:
+        _lazy.require("train", "rich")
         from rich import progress
         from rich.console import Console
 

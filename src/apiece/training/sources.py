@@ -27,6 +27,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from apiece._lazy import require
 from apiece._types import AnyArray, Integers
 from apiece.errors import DataError, StewardWarning
 from apiece.training.clipping import records
@@ -366,6 +367,7 @@ class ParquetShards:
     def __init__(
         self, folder: str | os.PathLike[str], *, inputs: Sequence[str], target: str
     ) -> None:
+        require("train", "pyarrow")
         self.inputs = list(inputs)
         self.target = target
         self.files = _list_files(folder, "*.parquet")
