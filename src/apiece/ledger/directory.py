@@ -8,6 +8,11 @@ without the ledger's salt can look for such a pair.
 People are kept in sorted runs, the oldest first. A new run is merged with the one before it unless
 that is at least twice as large: so there are at most log₂(people) runs, and a person is moved about
 as often.
+
+The database keeps no index of ids. One of SQLite's own (a table WITHOUT ROWID of 16-byte digests,
+filled in sorted batches and searched by a join) takes several times as long to fill and to search
+for many people at once, and more than twice the room. It would also be one more thing in the file
+that could be changed, and would have to be checked against the history.
 """
 
 from __future__ import annotations
