@@ -76,7 +76,7 @@ ACCOUNT = "account --noise-multiplier 1 --sampling-probability .02 --steps 99 --
 PEOPLE = "--epsilon consent --person id --delta 1e-5 --batch-size 30 --steps 40"
 COMMANDS = [
     f"plan {GROUPS} --strategy sample --out plan.json",
-    f"plan {GROUPS} --strategy hybrid --option excess=.02 --json",
+    f"plan {GROUPS} --strategy hybrid --option excess=0.02 --json",
     f"plan {GROUPS} --compare",
     f"plan --data people.csv {PEOPLE}",
     f"plan --data people.csv {PEOPLE} --levels 1,3",
@@ -152,7 +152,7 @@ STATEMENTS = {
     "from apiece.recipes import RECIPES": "train",
     "from apiece import Ledger": "ledger",
     "from apiece.queries import Session": "queries",
-    "from apiece import Query": "sensitivity",
+    "from apiece.sensitivity import Expression": "sensitivity",
     "from apiece.sklearn import PrivateClassifier": "sklearn",
 }  # fmt: skip
 
