@@ -21,7 +21,7 @@ def test_a_bar_is_one_line(
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with Bar(3) as bar:
+    with Bar(2) as bar:
         bar.advance(text)
         bar.advance(text)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
