@@ -53,7 +53,8 @@ class Classes:
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if len(self.names) < 2 or len(set(self.names)) < len(self.names):
+        is_repeated = len(set(self.names)) < len(self.names)
+        if len(self.names) < 2 or is_repeated:
             raise InputError(f"classes = {self.names!r}: give at least two, each once")
 
     @property
@@ -116,7 +117,8 @@ class Amount:
 
     def decode(self, outputs: torch.Tensor) -> Floats:
         """Return the numbers that outputs (n, 1) stand for, each in the range."""
-        return unscale(outputs[:, 0].double().numpy(), self.declared)
+        scaled = outputs[:, 0].double().numpy()
+        return unscale(scaled, self.declared)
 
 
 Target = Classes | Amount
@@ -138,7 +140,8 @@ def build_network(
     layers: list[nn.Module] = []
     for inputs, width in pairwise((features, *hidden, outputs)):
         layer = nn.Linear(inputs, width)
-        # torch's own initial weights are drawn from a generator that others share.
+        # Every weight is set anew: torch's own initial weights are drawn from a generator that
+        # others share.
         nn.init.zeros_(layer.bias)
         if hidden:
             nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)

@@ -108,7 +108,10 @@ class People:
         """(n,) The budget group of each row that is trained on."""
         group = self.budgets.group_index
         person = self.train.person
-        return group if person is None else group[Units.of(person, self.budgets.ids).owner]
+        if person is None:
+            return group
+        # Joined by id: the rows of persons stand in any order.
+        return group[Units.of(person, self.budgets.ids).owner]
 
 
 def read_people(job: Job, coins: int | None = None) -> People:
@@ -146,8 +149,8 @@ def read_people(job: Job, coins: int | None = None) -> People:
     private_doubts = table.list_private_doubts(encoded)
     public = None
     if job.training.method == "pate":
-        held_out = encoded.features[~trained & ~tested]
-        public = _read_public(job.pate, data, declaration, held_out)
+        declared_public = encoded.features[~trained & ~tested]
+        public = _read_public(job.pate, data, declaration, declared_public)
     validation = None
     if job.search.validation is not None:
         validation = _read_validation(job.search.validation, table)
@@ -171,18 +174,23 @@ def read_people(job: Job, coins: int | None = None) -> People:
 def _digest_files(data: Data, *paths: str | None) -> dict[str, str]:
     """Return the SHA-256 of the files of the data and of others, by their names."""
     digests = {}
-    for path in (*paths, data.people, None if data.packaged else data.source):
+    # A packaged table is the same for everybody: it has no file of the steward's.
+    source = None if data.packaged else data.source
+    for path in (*paths, data.people, source):
         if path is not None:
-            digests[Path(path).name] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            content = Path(path).read_bytes()
+            digests[Path(path).name] = hashlib.sha256(content).hexdigest()
     return digests
 
 
-def _read_public(pate: Pate, data: Data, declaration: Declaration, held_out: Features) -> Features:
+def _read_public(
+    pate: Pate, data: Data, declaration: Declaration, declared_public: Features
+) -> Features:
     """Return the encoded public rows, without faulty ones.
 
     They are those of a table of public rows, or the held-out rows that were declared public.
     """
-    features = held_out
+    features = declared_public
     if pate.public is not None:
         dialect = data.dialect_of(pate.public)
         frame = read_table(pate.public, dialect)

@@ -252,7 +252,10 @@ class Prepared:
         # With PATE a step of the plan is a vote, and those of teachers and student count.
         total = 0
         for name, plan in self.plans.items():
-            total += 2 * self.job.training_of(name).steps if self.votes else plan.steps
+            if self.votes:
+                total += 2 * self.job.training_of(name).steps
+            else:
+                total += plan.steps
         return total * self.job.compare.seeds
 
     @property

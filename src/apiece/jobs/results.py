@@ -359,9 +359,8 @@ def _find_misfits(plan: Plan, fields: Json) -> dict[str, bool]:
         rows = [row for row in tested.confusion if row is not None]
         misfits["tested.by_class"] = len(tested.by_class) not in (0, classes)
         misfits["tested.by_group"] = len(tested.by_group) not in (0, len(groups))
-        misfits["tested.confusion"] = len(tested.confusion) != len(tested.by_class) or any(
-            len(row) != classes for row in rows
-        )
+        is_ragged = any(len(row) != classes for row in rows)
+        misfits["tested.confusion"] = len(tested.confusion) != len(tested.by_class) or is_ragged
     return misfits
 
 
@@ -372,8 +371,10 @@ def _find_misfits_of(
     data = fields["data"]
     plan = models.plan
     is_number = data.target_range is not None
+    # How many figures there must be: one a model, where somebody was held out.
     figures = 0 if is_number or data.test_records == 0 else repeats
     figures_by_person = figures if data.unit == "person" else 0
+    # The errors of a number may say nothing, as where all held-out rows have one value.
     error_counts = (0, repeats if is_number else 0)
     return {
         "test_accuracy": len(models.test_accuracy) != figures,

@@ -231,7 +231,8 @@ def _open_folder(prepared: Prepared, out: Path) -> RunFolder:
     folder.write(CONFIG, tomli_w.dumps(complete(job, out=out).to_dict()))
     # The plan of a search is that of its best run, which is not known yet.
     if prepared.candidates is None:
-        folder.write(PLAN, prepared.plans[job.training.strategy].to_json(indent=2) + "\n")
+        plan = prepared.plans[job.training.strategy]
+        folder.write(PLAN, plan.to_json(indent=2) + "\n")
     prepared.unfinished.begin(job.name)
     folder.log("planned", strategies=list(prepared.plans), apiece=__version__)
     return folder
@@ -277,7 +278,8 @@ def _charge_ledger(prepared: Prepared) -> TrainingCharge | None:
     if "search" in sections:
         terms["search"] = sections["search"]
     # Where the public rows lie may change; what they are is in the fingerprints.
-    terms["pate"] = {name: value for name, value in asdict(job.pate).items() if name != "public"}
+    terms["pate"] = asdict(job.pate)
+    del terms["pate"]["public"]
     terms["label"] = people.declaration.label
     terms["source"] = dict(people.fingerprints) or job.data.source
     return charge_training(ledger, job.run.analysis, *plans, terms=terms, resumed=prepared.resumed)
@@ -461,7 +463,7 @@ def teach_student(execution: Execution, model: ModelRun) -> nn.Sequential:
             f"{folder}: cannot be made ({error.strerror}); make room or mend the folder, then "
             "resume the run"
         ) from None
-    # Steps are counted of teachers and student together.
+    # Steps are counted of teachers and student together, each of which makes as many.
     total = 2 * model.training.steps
     steps = iter(range(1, total + 1))
     network, count = train_student(

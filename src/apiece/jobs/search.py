@@ -62,6 +62,7 @@ class Range:
     def locate(self, share: float) -> float:
         """Return the number that a share of the range lies below."""
         if self.log:
+            # Even in the logarithm: low (high / low)^share.
             return self.low * math.exp(share * math.log(self.high / self.low))
         return self.low + share * (self.high - self.low)
 
@@ -127,7 +128,9 @@ def _read_range(name: str, kind: str, declared: Mapping[str, Any]) -> tuple[Any,
     if not is_whole:
         return tuple(values.tolist())
     read = _value_reader(name)
-    return tuple(read(name, value) for value in np.unique(values.round()).tolist())
+    # Neighbours may be rounded to one whole number, which is drawn once then.
+    whole_values = np.unique(values.round())
+    return tuple(read(name, value) for value in whole_values.tolist())
 
 
 def _read_law(declared: object) -> Runs:

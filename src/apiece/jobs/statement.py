@@ -92,7 +92,8 @@ class Bound:
     def _digest_with_salt(self, name: str, value: Json) -> str:
         # The name keeps one file's digest from standing for the other's.
         content = name.encode() + b"\0" + _encode_canonically(value)
-        return hmac.new(bytes.fromhex(self.salt), content, hashlib.sha256).hexdigest()
+        key = bytes.fromhex(self.salt)
+        return hmac.new(key, content, hashlib.sha256).hexdigest()
 
 
 def choose_salt(seed: int | None) -> str:
@@ -116,6 +117,7 @@ def _digest(value: Json) -> str:
 
 def _encode_canonically(value: Json) -> bytes:
     """Return a JSON value as bytes, whatever its spaces and the order of its names."""
+    # Changing this changes every digest, and so refuses every stored statement.
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -151,7 +151,9 @@ def read_job_table(data: Data, budgets: BudgetColumns) -> Table:
     frame, schema, label = apply_schema(frame, data, budgets)
     target = schema.target(label)
     roles = assign_roles(data, budgets, label)
-    if data.person is not None and not isinstance(schema.columns.get(data.person, Skip()), Skip):
+    # A person's id may stand in the schema, but only to be left out.
+    person_column = schema.columns.get(data.person, Skip()) if data.person else Skip()
+    if not isinstance(person_column, Skip):
         raise InputError(
             f"person column {data.person!r}: schema {schema.name} declares it as a feature, and "
             'ids are not to be learned from; declare it kind = "skip"'

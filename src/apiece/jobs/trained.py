@@ -96,6 +96,7 @@ def errors_of(predicted: Floats, truth: Floats, unit: Integers) -> Errors | None
     That is of fewer than two records or persons, of one value for all, and where a model puts out
     what is no number. `unit` (n,) is the position of each row's record or person, from 0.
     """
+    # Squared distances from the rows' mean: what a model that knows the mean alone would err by.
     centred = (truth - truth.mean()) ** 2 if truth.size else truth
     if truth.size == 0 or unit.max() < 1 or not centred.sum() > 0:
         return None
@@ -167,7 +168,8 @@ class Predictions:
     @property
     def commonest(self) -> float:
         """The share of the rows that are of the commonest class."""
-        return float(np.bincount(self.truth).max() / self.truth.size)
+        largest = np.bincount(self.truth).max()
+        return float(largest / self.truth.size)
 
     def confusion(self, rows: Mask, classes: int) -> tuple[float, ...] | None:
         """Return the share of some rows that is taken for each class; None of none."""
@@ -221,7 +223,9 @@ def share_right(hits: Mask, unit: Integers) -> Interval | None:
     position = np.unique(unit, return_inverse=True)[1]
     error = standard_error(values - share, position)
     # As many independent rows as would leave this error; where all are alike, the units.
-    size = share * (1 - share) / error**2 if error > 0 else float(position.max() + 1)
+    size = float(position.max() + 1)
+    if error > 0:
+        size = share * (1 - share) / error**2
     # Wilson's interval holds each share p whose own standard error reaches from p to the share that
     # was seen; its ends solve (share − p)² = NORMAL² p (1 − p) / size.
     spread = NORMAL**2 / size
