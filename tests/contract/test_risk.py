@@ -6,6 +6,7 @@ from apiece.assignment import Sample, assign
 from apiece.budgets import Budgets
 from apiece.contract.exposure import exposure, risk_table
 from apiece.errors import InputError
+from refusals import refused
 
 
 def test_each_cell_is_the_exposure_of_its_plan_and_is_counted() -> None:
@@ -35,7 +36,7 @@ def test_risk_table_moves_the_right_way() -> None:
     assert table.advantage[1, 0] > table.advantage[0, 0] > table.baseline
     assert table.advantage[1, 1] < table.advantage[0, 1] < table.baseline
     assert (table.forward[:, 0] > table.forward[:, 1]).all()
-    with pytest.raises(InputError, match="share"):
+    with refused(InputError, "share"):
         risk_table(
             records=10, victim_epsilon=1, delta=1e-8, shares=[1.0], epsilons=[1],
             steps=1, expected_batch_size=1,

@@ -86,10 +86,11 @@ def test_no_edit_buys_anything(world: World) -> None:
         "apiece_entry[0].number = 0.5",
         "apiece_entry[3].number = 0.5",
         "apiece_payload[2, 0].block = 0.5",
+        "apiece_entry[2].body analysis = 1.5",
     ],
 )
 def test_edits_that_once_passed(tmp_path: Path, name: str) -> None:
-    """SQLite takes a fraction where a whole number belongs."""
+    """SQLite takes a fraction where a whole number belongs, and a body holds one for an id."""
     world = World(f"sqlite:///{tmp_path}/p.db")
     (edit,) = [edit for edit in edits(world.rows) if edit.name == name]
     assert world.gives_away(edit) == []

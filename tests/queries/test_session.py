@@ -14,6 +14,7 @@ from apiece.ledger import Ledger
 from apiece.mechanisms import Laplace
 from apiece.queries import Schema, Session, query_cost, register
 from apiece.queries.table import Table
+from refusals import refused
 
 N = 4000
 
@@ -274,7 +275,7 @@ def test_the_promise_in_words_is_never_below_the_promise(epsilon: float, table: 
 
 @pytest.mark.parametrize("query", ["mean(income)", "covariance(age, income)", "variance(age)"])
 def test_what_has_gaussian_noise_needs_a_delta(people: pd.DataFrame, query: str) -> None:
-    with pytest.raises(InputError, match=r"^delta = 0: .* give a delta"):
+    with refused(InputError, "delta", 0):
         session(people).ask(query, epsilon=1.0, delta=0.0)
 
 
@@ -330,9 +331,9 @@ def test_bad_input(people: pd.DataFrame, tmp_path: Path) -> None:
         session("SELECT 1 AS id")
     with pytest.raises(InputError, match="not a path, a pandas or an Arrow table"):
         session([1, 2])
-    with pytest.raises(DataError, match="source"):
+    with refused(DataError, "source"):
         session(tmp_path / "absent.parquet").ask("count()", **ask)
-    with pytest.raises(InputError, match="epsilon"):
+    with refused(InputError, "epsilon"):
         session(people).ask("count()", epsilon=0, delta=1e-6)
     with pytest.raises(InputError, match="low must be below high"):
         Schema("id", bounds={"x": (3, 3)}, rows_per_person=1)
@@ -436,7 +437,7 @@ def test_without_rows_per_person_only_persons_can_be_counted(tmp_path: Path) -> 
     for frame in (visits(), visits().drop_duplicates("id")):
         asking = session(frame, schema=schema)
         for query in ("count()", "count(rows)", "count(persons) by ward", "mean(x)", "median(x)"):
-            with pytest.raises(InputError, match=r"^rows_per_person: missing; .*rows_per_person=5"):
+            with refused(InputError, "rows_per_person", 5):
                 asking.ask(query, epsilon=1.0, delta=1e-6)
 
 

@@ -14,6 +14,7 @@ import pytest
 from apiece.datasets.blocks import read_batches
 from apiece.errors import DataError, InputError
 from apiece.queries import Schema, register, sources, spark
+from refusals import refused
 
 PEOPLE = pd.DataFrame({
     "id": [3, 1, 2], "x": [0.5, 2.0, 1.5], "g": ["u", "v", "u"], "other": ["never", "read", "x"],
@@ -101,7 +102,7 @@ def test_what_is_known_of_row_groups_before_a_row_is_read(tmp_path: Path) -> Non
         for number in range(groups)
     ]
     assert [part["id"].to_pylist() for part in parts] == [[3, 1], [2]]
-    with pytest.raises(DataError, match=r"column 'y': not in the source '/.*4 columns"):
+    with refused(DataError, "'y'", "4 columns"):
         sources.read_layout(path, ["x", "y"])
     with pytest.raises(DataError, match="changed while it was read"):
         sources.read_row_group(path, 0, ["x"], (about.st_size, about.st_mtime_ns + 1))
@@ -154,7 +155,7 @@ def test_each_wanted_column_is_there_once(form: str, tmp_path: Path) -> None:
         source = tmp_path / "t.parquet"
         pq.write_table(table, source)
     assert [list(columns) for columns in read(source, ["id"])[0]] == [["id"]]
-    with pytest.raises(DataError, match=r"column 'x': twice in the source .*has 3 columns"):
+    with refused(DataError, "'x'", "twice", "3 columns"):
         read(source, ["id", "x"])
     with pytest.raises(DataError, match="column 'ID': not in the source"):
         read(source, ["ID"])

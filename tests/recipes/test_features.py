@@ -8,6 +8,7 @@ import torch
 
 from apiece.errors import InputError
 from apiece.recipes.features import LeafPatches, apply_transform, make_patch_filters, normalise
+from refusals import refused
 
 PATCHES = LeafPatches(side=8, filters=4, size=3, places=2)
 
@@ -43,7 +44,7 @@ def test_normalised_by_the_record_s_own_values() -> None:
     changed[0] *= 7
     assert torch.equal(normalise(changed, 3)[1:], found[1:])
     for groups in (0, 4, 7):
-        with pytest.raises(InputError, match="groups"):
+        with refused(InputError, "groups"):
             normalise(features, groups)
 
 

@@ -1,10 +1,10 @@
 """Dead leaves: repeatable, in range, with the statistics that they are used for."""
 
-import pytest
 import torch
 
 from apiece.errors import InputError
 from apiece.recipes.features import compute_whitening, draw_dead_leaves, draw_patches, scale_to_unit
+from refusals import refused
 
 
 def source(seed: int = 0) -> torch.Generator:
@@ -57,5 +57,5 @@ def test_rows_have_norm_one_and_zeros_stay() -> None:
 
 
 def test_no_leaf_is_refused() -> None:
-    with pytest.raises(InputError, match="leaves"):
+    with refused(InputError, "leaves"):
         draw_dead_leaves(1, 8, leaves=0, generator=source())

@@ -8,6 +8,7 @@ import pytest
 from apiece.audit.membership import roc
 from apiece.errors import InputError
 from apiece.reporting import save
+from refusals import refused
 from research.experiments import audit_figures as figures
 
 
@@ -43,7 +44,7 @@ def test_spaghetti_colours_the_targets_that_rise() -> None:
     assert lines[0].get_color() != lines[1].get_color()
     assert lines[0].get_label() == "more vulnerable at 4 (1 of 2)"
     assert lines[2].get_ydata().tolist() == pytest.approx([0.35, 0.25])
-    with pytest.raises(InputError, match="scores"):
+    with refused(InputError, "scores"):
         figures.spaghetti_figure([1.0], scores)
 
 

@@ -6,6 +6,7 @@ import pytest
 from apiece.errors import DataError
 from apiece.reporting.plots import partial_sensitivity_surface, save
 from apiece.sensitivity.partial import PartialSensitivity
+from refusals import refused
 from research.experiments import mueller_2021_bars as bars
 
 
@@ -27,7 +28,7 @@ def test_surface_and_contour_for_both_attributes():
 
 def test_surface_refuses_other_shapes():
     a, b = np.linspace(0, 1, 4), np.linspace(0, 2, 3)
-    with pytest.raises(DataError, match="two"):
+    with refused(DataError, "two"):
         partial_sensitivity_surface(a, b, grid(4, 3, None))
     with pytest.raises(DataError, match="grid point"):
         partial_sensitivity_surface(a, b, grid(4, 4))
@@ -64,8 +65,8 @@ def test_save_writes_whole_files_of_known_kinds(tmp_path):
     figure = bars.maps_figure({"SGD": {"x": np.eye(2)}})
     save(figure, tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(DataError, match="png"):
+    with refused(DataError, "png"):
         save(figure, tmp_path / "map.exe")
-    with pytest.raises(DataError, match="written"):
+    with refused(DataError, "written"):
         save(figure, tmp_path / "map.png" / "map.png")
     assert [p.name for p in tmp_path.iterdir()] == ["map.png"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from apiece.errors import OptionError, RangeError
 from apiece.sensitivity import Expression
 from apiece.sensitivity.bounds import make_value_objective, maximise
+from refusals import refused
 
 GOLDEN = Expression("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
 
@@ -109,7 +110,7 @@ def test_many_attributes(width):
 
 def test_values_past_the_floating_point_range():
     query = Expression("exp(exp(a))", {"a": (0, 700)})
-    with pytest.raises(RangeError, match="scale"):
+    with refused(RangeError, "scale"):
         query.lipschitz_constant()
 
 

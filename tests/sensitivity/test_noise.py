@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 from apiece.errors import DataError, InputError, OptionError
 from apiece.sensitivity import Expression, HeterogeneousNoise, loss_shares, partial_sensitivity
+from refusals import refused
 
 sizes = st.floats(1e-3, 1e3)
 
@@ -114,9 +115,9 @@ def test_outliers_are_clipped_and_non_finite_records_contribute_nothing():
 def test_noise_accepts_only_what_it_clipped():
     other = HeterogeneousNoise.allocate({"a": 2.0, "b": 4.0}, BOUNDS, noise_multiplier=1)
     generator = np.random.default_rng(0)
-    with pytest.raises(DataError, match="clip_and_sum"):
+    with refused(DataError, "clip_and_sum"):
         NOISE.add_noise(other.clip_and_sum([[1.0, 1.0]]), generator=generator)
-    with pytest.raises(DataError, match="clip_and_sum"):
+    with refused(DataError, "clip_and_sum"):
         NOISE.add_noise(np.zeros(2), generator=generator)
 
 
@@ -148,7 +149,7 @@ def test_unknown_attributes_are_refused():
         HeterogeneousNoise.allocate(BOUNDS, {"a": 1.0, "bb": 1.0}, noise_multiplier=1)
     with pytest.raises(OptionError):
         NOISE.mechanism_for("c")
-    with pytest.raises(DataError, match="shape"):
+    with refused(DataError, "shape"):
         NOISE.clip_and_sum([[1.0]])
 
 

@@ -5,6 +5,7 @@ import sympy
 
 from apiece.errors import AttributeRangeError, ExpressionError, OptionError
 from apiece.sensitivity.expressions import parse
+from refusals import refused
 
 SYMBOLS = {n: sympy.Symbol(n) for n in ("a", "b", "pi_day")}
 
@@ -89,7 +90,7 @@ def test_a_long_sum_is_no_deep_nesting():
 
 
 def test_undeclared_attribute_names_the_declared_ones():
-    with pytest.raises(AttributeRangeError, match=r"attribute 'c' at column 5.*declared: a, b"):
+    with refused(AttributeRangeError, "'c'", 5, "a, b"):
         parse("a + c", SYMBOLS)
 
 

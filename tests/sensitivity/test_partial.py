@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as arrays
 from apiece.errors import InputError
 from apiece.sensitivity import partial_sensitivity
 from apiece.sensitivity.partial import PartialSensitivity
+from refusals import refused
 
 RAW = arrays.arrays(
     np.float64, st.tuples(st.integers(0, 4), st.integers(1, 3), st.integers(1, 2)),
@@ -52,7 +53,7 @@ def test_any_function_that_differentiates_is_taken_and_nothing_else() -> None:
     found = partial_sensitivity(Doubling(), np.array([0.5]), np.array([1.0]))
     assert (len(found), found.raw.tolist()) == (1, [[1.0, 2.0]])
     for other in ("a**2", None, lambda x: x, np.zeros(3)):
-        with pytest.raises(InputError, match=r"give Expression\(expression, \.\.\.\) or ModelLoss"):
+        with refused(InputError, "Expression", "ModelLoss"):
             partial_sensitivity(other, np.zeros(1))  # type: ignore[arg-type]
 
 

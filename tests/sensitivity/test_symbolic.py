@@ -19,6 +19,7 @@ from apiece.errors import (
     UnsupportedError,
 )
 from apiece.sensitivity import Expression, partial_sensitivity
+from refusals import refused
 
 RANGES = {"a": (0.5, 2), "b": (-1, 1.5)}
 
@@ -172,7 +173,7 @@ def test_attributes_without_a_range_are_refused():
 def test_sympy_expressions_work_and_unknown_functions_do_not():
     a = sympy.Symbol("a")
     assert Expression(a**2, {"a": (0, 1)}).values([[0.5]]).tolist() == [0.25]
-    with pytest.raises(UnsupportedError, match="gamma"):
+    with refused(UnsupportedError, "gamma"):
         Expression(sympy.gamma(a + 1), {"a": (0, 1)})
     with pytest.raises(ExpressionError):
         Expression(3, {"a": (0, 1)})
@@ -190,7 +191,7 @@ def test_attributes_may_have_any_name():
 
 
 def test_unknown_constants_are_refused():
-    with pytest.raises(UnsupportedError, match="EulerGamma"):
+    with refused(UnsupportedError, "EulerGamma"):
         Expression(sympy.Symbol("a") + sympy.EulerGamma, {"a": (0, 1)})
 
 
@@ -211,7 +212,7 @@ def test_design_stays_in_the_ranges_and_fills_them():
 
 
 def test_only_functions_of_a_record_can_be_differentiated():
-    with pytest.raises(InputError, match="Expression"):
+    with refused(InputError, "Expression"):
         partial_sensitivity("a**2", [[1.0]])
 
 

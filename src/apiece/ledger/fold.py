@@ -95,8 +95,10 @@ class Fold:
         self.policy = policy
         self.policies[number] = policy
 
-    def reserve(self, number: int, analysis: str, scope: Json, at: str) -> None:
+    def reserve(self, number: int, analysis_id: object, scope: Json, at: str) -> None:
         """Check an entry that reserved an analysis, and note what its charges stay under."""
+        # An edited entry may hold anything here; what is no text counts as an empty id.
+        analysis = analysis_id if isinstance(analysis_id, str) else ""
         if analysis in self.reserved:
             self.report(number, f"analysis {analysis!r} is reserved twice")
         self.reserved.add(analysis)

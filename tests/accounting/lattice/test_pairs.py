@@ -19,6 +19,7 @@ from apiece.accounting.lattice.pairs import (
 )
 from apiece.errors import RangeError
 from apiece.mechanisms.atoms import Atoms
+from refusals import refused
 
 
 def mass(z: float, low: mp.mpf, high: mp.mpf, shift: mp.mpf) -> mp.mpf:
@@ -112,6 +113,10 @@ def test_told_apart_is_the_chance_of_any_step() -> None:
 
 
 def test_past_the_range_is_said() -> None:
-    for pair in (GaussianPair(1e-7), GaussianPair(0.02), LaplacePair(1e-3)):
-        with pytest.raises(RangeError, match="noise_multiplier"):
+    for pair, parameter, value in (
+        (GaussianPair(1e-7), "noise_multiplier", 1e-7),
+        (GaussianPair(0.02), "noise_multiplier", 0.02),
+        (LaplacePair(1e-3), "scale", 1e-3),
+    ):
+        with refused(RangeError, parameter, value):
             pair.window(1e-12)
