@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from apiece.datasets import Numeric, Schema
 from apiece.filters import GaussianFilter
 from apiece.filters.convert import gaussian_mu
-from apiece.queries import Schema, Session
+from apiece.queries import Session
 from research.benchmarks.ledger import emit, machine
 
 HIGH, DELTA = 200_000.0, 1e-6
@@ -45,7 +46,7 @@ def by_apiece(
 ) -> float:
     session = Session(
         frame,
-        Schema("id", bounds={"income": (0, HIGH)}, rows_per_person=1),
+        Schema({"income": Numeric(0, HIGH)}, person="id", rows_per_person=1),
         seed=seed,
     )
     answer = session.ask(f"{what}(income)", epsilon=epsilon, delta=delta)

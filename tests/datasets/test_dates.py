@@ -102,7 +102,7 @@ def test_what_declares_no_dates_is_refused(declared: dict[str, Any], message: st
 
 
 def test_a_schema_comes_back_as_json_types() -> None:
-    schema = Schema("s", {"born": Date("1900-01-01", "2000-01-01", "%d.%m.%Y", ("",))})
+    schema = Schema({"born": Date("1900-01-01", "2000-01-01", "%d.%m.%Y", ("",))}, name="s")
     again = Schema.from_dict(schema.to_dict(), "s")
     assert again == schema
     assert np.isfinite(again.features(but=set())["born"].days).all()  # type: ignore[union-attr]

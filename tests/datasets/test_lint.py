@@ -9,7 +9,7 @@ from apiece.datasets.schema import Column, lint
 
 
 def said(columns: dict[str, Column], names: list[str] | None = None, **taken: str) -> list[str]:
-    return lint(Schema("s", columns), names or [*columns, *taken], taken=taken, records=100)
+    return lint(Schema(columns, name="s"), names or [*columns, *taken], taken=taken, records=100)
 
 
 SOUND: dict[str, Column] = {"x": Numeric(0, 9), "y": Categorical(("a", "b")), "note": Skip()}

@@ -69,7 +69,7 @@ KINDS: dict[str, Column] = {
 
 
 def test_features_are_what_is_neither_skipped_nor_used_otherwise() -> None:
-    schema = Schema("s", KINDS)
+    schema = Schema(KINDS, name="s")
     assert list(schema.features(but={"town", "one"})) == ["pay", "gaps"]
     with pytest.raises(DataError, match="schema s: it declares no feature column"):
         schema.features(but=set(KINDS))
@@ -86,13 +86,13 @@ def test_features_are_what_is_neither_skipped_nor_used_otherwise() -> None:
 )
 def test_columns_that_cannot_be_learned(label: str, said: str) -> None:
     with pytest.raises(DataError, match=said):
-        Schema("s", KINDS).target(label)
+        Schema(KINDS, name="s").target(label)
     with pytest.raises(DataError, match=said):
-        Schema("s", KINDS).classes(label)
+        Schema(KINDS, name="s").classes(label)
 
 
 def test_a_label_is_classes_or_the_range_of_a_number() -> None:
-    schema = Schema("s", KINDS)
+    schema = Schema(KINDS, name="s")
     assert schema.target("pay") is PAY
     assert schema.classes("town") == ("north", "south")
     with pytest.raises(DataError, match="one class cannot be learned"):

@@ -20,8 +20,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from apiece.datasets import Categorical, Date, Numeric, Schema, Text
 from apiece.filters.convert import gaussian_mu
-from apiece.queries import Schema, Session, register
+from apiece.queries import Session, register
 
 # Noise so small that counts, and sums of numbers of this size, are exact but for rounding.
 DELTA = 1e-6
@@ -48,6 +49,14 @@ class Column:
     stored: Any  # a pandas Series, of any dtype
     bounds: tuple[float, float] | None = None
     groups: list[Any] | None = None
+
+    def declare(self) -> Numeric | Categorical | Text | Date:
+        """The declaration in a schema."""
+        if self.bounds is not None:
+            return Numeric(*self.bounds, values=self.groups or ())
+        if self.groups is not None:
+            return Categorical(self.groups)
+        return {"text": Text, "date": Date}[self.kind]()
 
 
 @dataclass(frozen=True)
@@ -141,13 +150,8 @@ def random_survey(seed: int) -> Survey:
         word_column(rng, "note", size),
         day_column(rng, "since", size),
     ]
-    schema = Schema(
-        "who",
-        bounds={each.name: each.bounds for each in columns if each.bounds is not None},
-        groups={each.name: each.groups for each in columns if each.groups is not None},
-        rows_per_person=most,
-        kinds={"note": "text", "since": "date"},
-    )
+    declared = {each.name: each.declare() for each in columns[1:]}
+    schema = Schema(declared, person="who", rows_per_person=most)
     meant = pd.DataFrame({"who": pd.Series([*columns[0].meant], dtype="string")})
     for each in columns[1:]:
         dtype = {"numeric": "Float64", "text": "string", "date": "datetime64[us]"}[each.kind]

@@ -118,7 +118,7 @@ NETWORK = build_network(1, 2, (), torch.Generator())
 COLUMNS = {"x": Numeric(0.0, 1.0)}
 BOUND = replace(
     RUNS["a release"],
-    data=replace(RUNS["a release"].data, columns=Schema("", COLUMNS).to_dict()["columns"]),
+    data=replace(RUNS["a release"].data, columns=Schema(COLUMNS).to_dict()["columns"]),
     bound=Bound.of(NETWORK.state_dict(), {}, None, None),
 )
 

@@ -20,11 +20,11 @@ from apiece.assignment import assign
 from apiece.audit.records import join
 from apiece.budgets import Budgets, Ownership, Units
 from apiece.budgets.units import read_ids
-from apiece.datasets import read_table
+from apiece.datasets import Schema, read_table
 from apiece.errors import ApieceError, DataError, InputError
 from apiece.ledger import Ledger, LedgerFilter
 from apiece.ledger.codec import read_id
-from apiece.queries import Schema, register
+from apiece.queries import register
 
 Ids = list[Any]
 Path_ = Callable[[Ids], Ids]  # what each id has become; or it refuses them
@@ -144,7 +144,8 @@ def by_query(ids: Ids) -> Ids:
     if not all(isinstance(one, str) for one in ids):
         raise DataError("texts alone: a number is the text that it is written as")
     table = register(
-        pd.DataFrame({"id": pd.Series(ids, dtype=object)}), Schema("id", rows_per_person=1)
+        pd.DataFrame({"id": pd.Series(ids, dtype=object)}),
+        Schema({}, person="id", rows_per_person=1),
     )
     people = table.people.tolist()
     table.close()

@@ -11,9 +11,10 @@ import pytest
 
 from apiece import cli
 from apiece.budgets import ConsentMapping, read_consents
+from apiece.datasets import Schema
 from apiece.errors import AnalysisError, ApieceError, DataError, InputError
 from apiece.ledger import Ledger, LedgerFilter, Policy, receipt, scopes
-from apiece.queries import Schema, Session, release_standing
+from apiece.queries import Session, release_standing
 from refusals import refused
 
 from .tables import another_process
@@ -81,7 +82,7 @@ def test_an_analysis_has_one_spelling(tmp_path: Path) -> None:
     people = {"id": ["ann", "bob"]}
     import pandas as pd
 
-    session = Session(pd.DataFrame(people), Schema("id"), ledger)
+    session = Session(pd.DataFrame(people), Schema({}, person="id"), ledger)
     before = ledger.head()
     for name in ODD:
         calls = (

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from apiece import cli
+from apiece.datasets import Schema
 from apiece.filters import Costs
 from apiece.ledger import Ledger, LedgerFilter, reserve_alike, standing
 from apiece.ledger.codec import BLOCK
-from apiece.queries import Schema, Session, release_standing
+from apiece.queries import Session, release_standing
 
 RICH, POOR = 8.0, 0.05
 # People, of whom those from `first` on cannot pay.
@@ -54,7 +55,9 @@ def told(call: Callable[[Ledger], Any], ledger: Ledger) -> Any:
 
 def asked(ledger: Ledger) -> Any:
     frame = pd.DataFrame({"id": [f"p{k}" for k in range(5)]})
-    return Session(frame, Schema("id"), ledger).ask("count(persons)", epsilon=1.0, delta=1e-7)
+    return Session(frame, Schema({}, person="id"), ledger).ask(
+        "count(persons)", epsilon=1.0, delta=1e-7
+    )
 
 
 CALLS: dict[str, Callable[[Ledger], Any]] = {

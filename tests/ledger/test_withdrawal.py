@@ -10,10 +10,11 @@ import torch
 
 from apiece.assignment import Rounds, Sample, Strategy, assign
 from apiece.budgets import Budgets
+from apiece.datasets import Numeric, Schema
 from apiece.errors import BudgetError, DataError, StateError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, LedgerFilter, codec, receipt
-from apiece.queries import Schema, Session
+from apiece.queries import Session
 from apiece.training import Trainer, charge_training
 from apiece.training.batches import PlannedSampler
 
@@ -210,7 +211,9 @@ def test_a_session_that_runs_leaves_them_out_of_its_next_answer(tmp_path: Path) 
     """Noise of no width: the counts are exact."""
     ledger = Ledger.make(f"{tmp_path}/p.db", IDS, 300.0, 1e-5)
     table = pd.DataFrame({"id": IDS, "age": 40.0})
-    session = Session(table, Schema("id", bounds={"age": (0, 100)}, rows_per_person=1), ledger)
+    session = Session(
+        table, Schema({"age": Numeric(0, 100)}, person="id", rows_per_person=1), ledger
+    )
     ask = {"epsilon": 40.0, "delta": 1e-6}
     assert round(session.ask("count()", **ask, analysis_id="a").groups[0]["estimate"]) == 60
     ledger.withdraw([7])

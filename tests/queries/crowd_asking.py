@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from apiece.datasets import Numeric, Schema
 from apiece.errors import AnalysisError
 from apiece.ledger import Ledger
-from apiece.queries import Schema, Session
+from apiece.queries import Session
 
 PROCESSES, PEOPLE = 8, 500
 
@@ -23,7 +24,7 @@ PROCESSES, PEOPLE = 8, 500
 def ask(url: str, query: str, ready: int, begin: int) -> object:
     frame = pd.DataFrame({"id": range(PEOPLE), "x": [i % 7 / 7 for i in range(PEOPLE)]})
     session = Session(
-        frame, Schema("id", bounds={"x": (0, 1)}, rows_per_person=1), Ledger.open(url)
+        frame, Schema({"x": Numeric(0, 1)}, person="id", rows_per_person=1), Ledger.open(url)
     )
     os.write(ready, b"!")
     os.read(begin, 1)

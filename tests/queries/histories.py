@@ -25,9 +25,10 @@ import pandas as pd
 import pytest
 from sqlalchemy import event
 
+from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import ApieceError
 from apiece.ledger import Ledger
-from apiece.queries import Schema, Session, register, schema, session
+from apiece.queries import Session, declarations, register, session
 from apiece.queries.noise import BITS
 from apiece.queries.question import Question
 from apiece.queries.table import Table
@@ -146,8 +147,10 @@ def _fault(rng: random.Random, chance: float) -> tuple[Any, ...]:
 
 @cache
 def schema_of(rows: int, largest: float) -> Schema:
-    bounds = {"x": (0, 10), "big": (0, largest)}
-    return Schema("id", bounds=bounds, groups={"dx": ["flu", "HIV"]}, rows_per_person=rows)
+    columns = {
+        "x": Numeric(0, 10), "big": Numeric(0, largest), "dx": Categorical(["flu", "HIV"]),
+    }  # fmt: skip
+    return Schema(columns, person="id", rows_per_person=rows)
 
 
 @cache
@@ -223,7 +226,7 @@ class World:
             self.told += sum(self.draws)
 
     def _answer(self, ask: Ask, ledger: Ledger) -> str:
-        largest = schema.LARGEST
+        largest = declarations.LARGEST
         table = table_of(ask.rows, ask.version, self.victim, largest)
         source = Watched(self, table)
         asking = Session(source, schema_of(ask.rows, largest), ledger)
@@ -267,7 +270,7 @@ class Watched:
     table: Table
 
     def __post_init__(self) -> None:
-        self.schema, self.fingerprint = self.table.schema, self.table.fingerprint
+        self.declarations, self.fingerprint = self.table.declarations, self.table.fingerprint
 
     @contextmanager
     def contributions(self, question: Question, grid: float) -> Iterator[Any]:

@@ -13,17 +13,23 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from apiece.queries import Schema
+from apiece.datasets import Categorical, Date, Numeric, Schema, Text
+from apiece.queries.declarations import Declarations
 from apiece.queries.sources import text_of
 
 COLUMNS = ("id", "source", "x", 'y "z"', "city", "since")
 SCHEMA = Schema(
-    "id",
-    bounds={"x": (0, 10), 'y "z"': (-1.5, 4)},
-    groups={"city": ["Bonn", "Köln", "7", "a'b"], "source": ["a", "b", ""]},
+    {
+        "x": Numeric(0, 10),
+        'y "z"': Numeric(-1.5, 4),
+        "city": Categorical(["Bonn", "Köln", "7", "a'b"]),
+        "source": Text(values=["a", "b", ""]),
+        "since": Date(),
+    },
+    person="id",
     rows_per_person=2,
-    kinds={"since": "date", "source": "text"},
 )
+DECLARATIONS = Declarations.from_schema(SCHEMA)
 HOSTILE = [
     "", "?", "nan", "NaN", "inf", "-inf", "1e999", "-1e-999", "9" * 400, "0x10", "1_000", "1,5",
     "5.", ".5", "+3", " 7 ", "\u0661\u0662", "\uff17", "\u221e", "1\u00a0000", "true", "NULL", "None",

@@ -10,15 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import ApieceError
 from apiece.ledger import Ledger
-from apiece.queries import Schema, Session
+from apiece.queries import Session
 
 NOISELESS, AFFORDABLE = 1e10, 50.0  # noise of 7e-6, and of a tenth
 HEADER = "id,region,age,diagnosis,source"
-BOUNDS = {"age": (0, 100)}
-GROUPS = {"region": ["1", "2"], "diagnosis": ["flu", "HIV"]}
-SCHEMA = Schema("id", bounds=BOUNDS, groups=GROUPS, rows_per_person=1)
+COLUMNS = {
+    "age": Numeric(0, 100),
+    "region": Categorical(["1", "2"]),
+    "diagnosis": Categorical(["flu", "HIV"]),
+}
+SCHEMA = Schema(COLUMNS, person="id", rows_per_person=1)
 
 
 def ask(source: Any, query: str, schema: Schema = SCHEMA, **more: Any) -> list[dict[str, Any]]:
@@ -121,7 +125,9 @@ def test_ids_are_text_and_never_merge(odd: str, tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     for extra in ([], [odd]):
         path.write_text("id,x\n" + "".join(f"{i},1\n" for i in [*ids, *extra]))
-        found = estimates(path, "sum(x)", Schema("id", bounds={"x": (0, 1)}, rows_per_person=1))
+        found = estimates(
+            path, "sum(x)", Schema({"x": Numeric(0, 1)}, person="id", rows_per_person=1)
+        )
         assert found == [8 + (1 if extra and extra != [""] else 0)]
 
 
@@ -130,7 +136,9 @@ def test_no_column_name_changes_which_rows_are_kept(name: str) -> None:
     """Of twenty rows of each person one is kept; which one, their content says, not their order."""
     frame = pd.DataFrame({"id": [f"p{i % 50}" for i in range(1000)], "x": range(1000)})
     frame[name] = "same"
-    schema = Schema("id", bounds={"x": (0, 1000)}, groups={name: ["same"]}, rows_per_person=1)
+    schema = Schema(
+        {"x": Numeric(0, 1000), name: Categorical(["same"])}, person="id", rows_per_person=1
+    )
     sums = [
         estimates(frame.sample(frac=1, random_state=seed), f"sum(x) by {name}", schema)
         for seed in range(4)
@@ -233,7 +241,7 @@ def test_ids_with_odd_characters_are_nobody(tmp_path: Path) -> None:
         float("nan"),
     ]
     frame = pd.DataFrame({"id": ["a", "b", *odd], "x": 1.0}, dtype=object)
-    schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=5)
+    schema = Schema({"x": Numeric(0, 1)}, person="id", rows_per_person=5)
     ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
     ledger.enroll(["a", "b"], 900.0, 0.5)
     session = Session(frame, schema, ledger, seed=0)
@@ -249,7 +257,7 @@ def test_text_becomes_a_number_in_a_ledger_in_one_way(ids: list[str], tmp_path: 
     frame = pd.DataFrame({"id": ids, "x": 1.0})
     session = Session(
         frame,
-        Schema("id", bounds={"x": (0, 1)}, rows_per_person=1),
+        Schema({"x": Numeric(0, 1)}, person="id", rows_per_person=1),
         ledger,
         seed=0,
     )
@@ -257,7 +265,7 @@ def test_text_becomes_a_number_in_a_ledger_in_one_way(ids: list[str], tmp_path: 
 
 
 def test_a_column_twice_and_a_column_of_lists_are_refused(tmp_path: Path) -> None:
-    schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=1)
+    schema = Schema({"x": Numeric(0, 1)}, person="id", rows_per_person=1)
     path = tmp_path / "people.csv"
     path.write_text("id,x,x\na,1,0\n")
     with pytest.raises(ApieceError, match="column 'x': twice"):
@@ -271,14 +279,16 @@ def test_invalid_utf8_in_a_parquet_file_is_a_missing_cell(tmp_path: Path) -> Non
     raw = pa.array([b"p1", b"p\xff", b"p3"], pa.binary()).view(pa.string())
     table = pa.table({"id": raw, "x": [1.0, 1.0, 1.0]})
     pq.write_table(table, tmp_path / "p.parquet")
-    schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=1)
+    schema = Schema({"x": Numeric(0, 1)}, person="id", rows_per_person=1)
     assert estimates(tmp_path / "p.parquet", "sum(x)", schema) == [2]
 
 
 @pytest.mark.parametrize("size", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_many_groups(size: int) -> None:
     frame = pd.DataFrame({"id": range(size), "g": [f"g{i // 2}" for i in range(size)]})
-    schema = Schema("id", groups={"g": [f"g{i}" for i in range(size)]}, rows_per_person=1)
+    schema = Schema(
+        {"g": Categorical([f"g{i}" for i in range(size)])}, person="id", rows_per_person=1
+    )
     groups = ask(frame, "count() by g", schema)
     assert [round(g["estimate"]) for g in groups] == [2] * (size // 2) + [0] * (size // 2)
     assert [g["g"] for g in groups] == list(schema.groups["g"])

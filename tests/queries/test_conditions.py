@@ -4,12 +4,12 @@ import duckdb
 import pytest
 
 from apiece.errors import DataError, InputError
-from apiece.queries import Schema
+from apiece.queries.declarations import Declarations
 from apiece.queries.grammar import Compare, Missing, parse
 from apiece.queries.question import bind_literals
 from apiece.queries.scan import bind_columns, condition_sql, number_sql, quote_text
 
-SCHEMA = Schema(
+SCHEMA = Declarations(
     "id",
     bounds={"age": (0, 100)},
     groups={"city": ["Bonn", "Köln"]},

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from apiece.queries import Schema
+from apiece.queries.declarations import Declarations
 from apiece.queries.estimates import estimate
 from apiece.queries.grammar import parse
 from apiece.queries.question import list_moments, resolve
 
-SCHEMA = Schema("id", bounds={"x": (-2, 6), "y": (0, 10)}, rows_per_person=1)
+SCHEMA = Declarations("id", bounds={"x": (-2, 6), "y": (0, 10)}, rows_per_person=1)
 X = np.random.default_rng(0).uniform(-2, 6, 4000)
 Y = np.clip(3 + 0.5 * X + np.random.default_rng(1).normal(0, 0.5, X.size), 0, 10)
 COLUMNS = {"x": (X - 2) / 4, "y": (Y - 5) / 5}  # scaled to [-1, 1]

@@ -7,12 +7,12 @@ import duckdb
 import pytest
 
 from apiece.errors import DataError
-from apiece.queries import Schema
+from apiece.queries.declarations import Declarations
 from apiece.queries.grammar import parse
 from apiece.queries.question import list_moments, resolve
 from apiece.queries.scan import DUCKDB, Scan
 
-SCHEMA = Schema("id", bounds={"x": (-2, 6), "y": (0, 1e6), "z": (-3, -1)}, rows_per_person=1)
+SCHEMA = Declarations("id", bounds={"x": (-2, 6), "y": (0, 1e6), "z": (-3, -1)}, rows_per_person=1)
 QUERIES = [
     "count()", "count(x)", "sum(x)", "sum(z)", "mean(x)", "variance(y)", "covariance(x, y)",
     "histogram(x, 7)", "quantile(y, 0.5)", "regression(y ~ x + z)",

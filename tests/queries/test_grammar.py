@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.errors import ApieceError, DataError, InputError, OptionError
-from apiece.queries import Schema
+from apiece.queries.declarations import Declarations
 from apiece.queries.grammar import Combined, Compare, Missing, Negated, parse
 from apiece.queries.question import bind_literals
 from apiece.queries.scan import bind_columns, condition_sql
@@ -95,7 +95,7 @@ def test_no_text_breaks_out(text: str, sign: str) -> None:
     literal = "'" + text.replace("'", "''") + "'"
     right = {"in": f"in ({literal})", "is null": "is null"}.get(sign, f"{sign} {literal}")
     try:
-        schema = Schema("id", kinds={"c" + text: "text"}, rows_per_person=1)
+        schema = Declarations("id", kinds={"c" + text: "text"}, rows_per_person=1)
         where = parse(f'count() where "{name}" {right}').where
         assert where is not None
         sql = condition_sql(bind_columns(bind_literals(where, schema), schema))
@@ -146,7 +146,7 @@ def test_long_flat_conditions_are_answered() -> None:
     terms = " or ".join(f"a = {i}" for i in range(800))
     where = parse(f"count() where {terms}").where
     assert where is not None
-    schema = Schema("id", kinds={"a": "numeric"}, rows_per_person=1)
+    schema = Declarations("id", kinds={"a": "numeric"}, rows_per_person=1)
     sql = condition_sql(bind_columns(bind_literals(where, schema), schema))
     found = duckdb.connect().execute(f"SELECT {sql} FROM (SELECT 799.0::DOUBLE AS c1)").fetchall()
     assert found == [(True,)]
@@ -173,7 +173,7 @@ def test_long_flat_conditions_are_answered() -> None:
 def test_columns_are_compared_by_their_declared_kind(kind: str, literal: str, good: bool) -> None:
     where = parse(f"count() where a >= {literal}").where
     assert where is not None
-    schema = Schema("id", kinds={"a": kind}, rows_per_person=1)
+    schema = Declarations("id", kinds={"a": kind}, rows_per_person=1)
     if good:
         assert "c1 >=" in condition_sql(bind_columns(bind_literals(where, schema), schema))
         return
@@ -184,6 +184,6 @@ def test_columns_are_compared_by_their_declared_kind(kind: str, literal: str, go
 def test_a_column_without_a_kind_is_refused() -> None:
     where = parse("count() where a >= 1").where
     assert where is not None
-    schema = Schema("id", bounds={"b": (0, 1)}, rows_per_person=1)
+    schema = Declarations("id", bounds={"b": (0, 1)}, rows_per_person=1)
     with pytest.raises(DataError, match="no declared kind"):
         condition_sql(bind_columns(bind_literals(where, schema), schema))

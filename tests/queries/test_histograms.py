@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.cli import run
-from apiece.datasets import load
+from apiece.datasets import Categorical, Numeric, Schema, load
 from apiece.errors import InputError
-from apiece.queries import Schema, Session, register, scan
+from apiece.queries import Session, register, scan
+from apiece.queries.declarations import Declarations
 from apiece.queries.grammar import parse
 from apiece.queries.question import Bins, resolve
 from apiece.queries.scan import ClampedColumn, SqlDialect
@@ -46,7 +47,7 @@ GRIDS: dict[str, tuple[float, float, int, np.ndarray]] = {
 def counted(values: Any, low: float, high: float, bins: int) -> tuple[list[int], list[float]]:
     """Return the counts and the edges of a question, of one row a person."""
     rows = pd.DataFrame({"person": np.arange(len(values)), "x": values})
-    schema = Schema("person", bounds={"x": (low, high)}, rows_per_person=1)
+    schema = Schema({"x": Numeric(low, high)}, person="person", rows_per_person=1)
     (group,) = Session(rows, schema).ask(f"histogram(x, {bins})", **NEGLIGIBLE).groups
     return [round(each["estimate"]) for each in group["bins"]], group["edges"]
 
@@ -96,7 +97,7 @@ def test_other_types_are_counted_as_the_numbers_that_they_are(kind: pa.DataType)
         column = pa.array(np.array(tenths).astype(kind.to_pandas_dtype()), kind)
     else:
         column = pa.array(tenths).cast(kind)
-    schema = Schema("person", bounds={"x": (0, 10)}, rows_per_person=1)
+    schema = Schema({"x": Numeric(0, 10)}, person="person", rows_per_person=1)
     table = pa.table({"person": [str(each) for each in range(len(tenths))], "x": column})
     (group,) = Session(table, schema).ask("histogram(x, 100)", **NEGLIGIBLE).groups
     # A narrow float is the number that it is written as, as in a CSV file: .1, not .10000000149.
@@ -114,20 +115,20 @@ BOUND = st.floats(-1e9, 1e9) | st.integers(-1000, 1000).map(float)
 @given(BOUND, st.floats(1e-3, 1e9) | st.integers(1, 1000).map(float), st.integers(1, 40))
 def test_any_grid(low: float, width: float, bins: int) -> None:
     high = low + width
-    edges = np.array(resolve(parse(f"histogram(x, {bins})"), _schema(low, high)).bins.edges)
+    edges = np.array(resolve(parse(f"histogram(x, {bins})"), _declarations(low, high)).bins.edges)
     middles = (edges[1:] + edges[:-1]) / 2
     beside = [edges, np.nextafter(edges, -np.inf), np.nextafter(edges, np.inf), middles]
     assert not disagrees(np.concatenate(beside), low, high, bins)
 
 
-def _schema(low: float, high: float) -> Schema:
-    return Schema("person", bounds={"x": (low, high)}, rows_per_person=1)
+def _declarations(low: float, high: float) -> Declarations:
+    return Declarations("person", bounds={"x": (low, high)}, rows_per_person=1)
 
 
 def test_bins_that_numbers_of_64_bits_cannot_tell_apart_are_refused() -> None:
     with pytest.raises(InputError, match="too near for numbers of 64 bits; give fewer bins"):
-        resolve(parse("histogram(x, 10)"), _schema(1e15, 1e15 + 1))
-    assert len(resolve(parse("histogram(x, 8)"), _schema(1e15, 1e15 + 1)).bins) == 8
+        resolve(parse("histogram(x, 10)"), _declarations(1e15, 1e15 + 1))
+    assert len(resolve(parse("histogram(x, 8)"), _declarations(1e15, 1e15 + 1)).bins) == 8
 
 
 def test_printed_edges_read_back_as_the_edges(
@@ -140,7 +141,7 @@ def test_printed_edges_read_back_as_the_edges(
     assert run(["query", str(path), "histogram(x, 7)", *words]) == 0
     printed = capsys.readouterr().out.splitlines()[:7]
     ends = [line.split("  ")[0].split(" to ") for line in printed]
-    edges = resolve(parse("histogram(x, 7)"), _schema(0, 1)).bins.edges
+    edges = resolve(parse("histogram(x, 7)"), _declarations(0, 1)).bins.edges
     assert [(float(low), float(high)) for low, high in ends] == list(pairwise(edges))
 
 
@@ -183,7 +184,8 @@ def test_planted_bins_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_bins_of_several_groups_and_rows_are_told_apart() -> None:
     rows = pd.DataFrame({"person": [1, 1, 2, 2], "x": [1, 2, 2, 0], "g": ["a", "b", "b", "b"]})
-    schema = replace(_schema(0, 2), groups={"g": ["a", "b"]}, rows_per_person=2)
+    columns = {"x": Numeric(0, 2), "g": Categorical(["a", "b"])}
+    schema = Schema(columns, person="person", rows_per_person=2)
     groups = Session(register(rows, schema), schema).ask("histogram(x, 2) by g", **NEGLIGIBLE)
     found = [[round(each["estimate"]) for each in group["bins"]] for group in groups.groups]
     assert found == [[0, 1], [1, 2]]

@@ -20,7 +20,7 @@ from histories import Ask, Train, history, problems
 from apiece.errors import AnalysisError
 from apiece.ledger import Ledger, charging, reading
 from apiece.ledger.codec import compute_digest
-from apiece.queries import schema
+from apiece.queries import declarations
 
 
 @pytest.mark.parametrize("block", range(2))
@@ -110,7 +110,7 @@ def _one_answers_with_ones_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def _answers_overflow(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(schema, "LARGEST", 1.7e308)
+    patch.setattr(declarations, "LARGEST", 1.7e308)
 
 
 def _who_did_not_pay_is_admitted_again(patch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,19 @@ import shlex
 import pandas as pd
 import pytest
 
+from apiece import datasets
 from apiece.cli import run
+from apiece.datasets import Numeric, Schema
 from apiece.errors import DataError, InputError
-from apiece.queries import Schema, query_cost
+from apiece.queries import query_cost
+from apiece.queries.declarations import Declarations
 from apiece.queries.grammar import parse
 from apiece.queries.mistakes import find_mistakes
 from apiece.queries.question import resolve
 from refusals import refused
 
 BOTH = {"n": "numeric", "x": "text"}
-AGES = Schema("id", bounds={"age": (0, 120)})
+AGES = Schema({"age": Numeric(0, 120)}, person="id")
 
 
 def refusal(text: str, schema: Schema = AGES, epsilon: float = 1.0, delta: float = 1e-6) -> str:
@@ -41,10 +44,11 @@ def test_what_is_not_declared_is_named_at_once_with_a_line_for_the_schema(
     assert "bounds of 'income'; values of 'region'" in said
     assert "how many rows a person brings at most" in said
     line = said.split("as in ")[-1]
-    schema = eval(f"Schema('id', {line})", {"Schema": Schema})
-    assert schema.bounds == {"age": (0, 120), "income": (0, 100)}
-    assert schema.kinds == kinds
-    assert resolve(parse(text), schema).rows == 5
+    declared = {name: getattr(datasets, name) for name in datasets.__all__}
+    declarations = Declarations.from_schema(eval(line, declared, {"schema": AGES}))
+    assert declarations.bounds == {"age": (0, 120), "income": (0, 100)}
+    assert declarations.kinds == kinds
+    assert resolve(parse(text), declarations).rows == 5
 
 
 def test_every_kind_of_mistake_is_listed() -> None:
@@ -71,19 +75,20 @@ def test_what_stands_before_a_slip_of_syntax_is_listed_too(text: str, declared: 
 
 
 def test_a_single_mistake_is_said_as_ever() -> None:
-    rows = Schema("id", bounds={"age": (0, 120)}, rows_per_person=1)
+    rows = Schema({"age": Numeric(0, 120)}, person="id", rows_per_person=1)
     assert refusal("mean(income)", rows).startswith("column 'income': no declared bounds")
     assert refusal("count() by region", rows).startswith("column 'region': no declared groups")
     assert refusal("count() where city = 'a'", rows).startswith("column 'city': no declared kind")
     assert refusal("mean(age)").startswith("rows_per_person: missing")
     assert refusal("mean(age)", rows, delta=0).startswith("delta = 0: mean has Gaussian noise")
     assert refusal("mean(age", rows).startswith("query: expected")
-    assert not find_mistakes("mean(age)", rows, epsilon=1.0, delta=1e-6)
+    declarations = Declarations.from_schema(rows)
+    assert not find_mistakes("mean(age)", declarations, epsilon=1.0, delta=1e-6)
 
 
 def test_undeclared_columns_alone_are_an_error_about_data() -> None:
     with refused(DataError, "bounds", "income", "age"):
-        query_cost("covariance(income, age)", Schema("id"), epsilon=1.0, delta=1e-6)
+        query_cost("covariance(income, age)", Schema({}, person="id"), epsilon=1.0, delta=1e-6)
 
 
 def test_a_long_text_is_refused_in_no_time() -> None:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.errors import UnsupportedError
-from apiece.queries import Schema, reading
+from apiece.queries import reading
+from apiece.queries.declarations import Declarations
 
-SCHEMA = Schema(
+SCHEMA = Declarations(
     "id",
     bounds={"x": (0, 9)},
     kinds={"t": "text", "d": "date"},

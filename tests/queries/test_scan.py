@@ -12,15 +12,17 @@ import pandas as pd
 import pytest
 import random_worlds
 
+from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import DataError
-from apiece.queries import Schema, register
+from apiece.queries import register
+from apiece.queries.declarations import Declarations
 from apiece.queries.grammar import parse
 from apiece.queries.quantiles import Grid
 from apiece.queries.question import resolve
 from apiece.queries.table import DuckDBContributions
 
 GRID = 2.0**-10
-SCHEMA = Schema("id", bounds={"x": (0, 8)}, groups={"g": ["u", "v"]}, rows_per_person=2)
+SCHEMA = Schema({"x": Numeric(0, 8), "g": Categorical(["u", "v"])}, person="id", rows_per_person=2)
 ROWS = pd.DataFrame({
     "id": ["a", "a", "b", "c", "c", "c", "d"],
     "x": [8.0, 4.0, 2.0, 8.0, 8.0, 8.0, None],
@@ -32,7 +34,7 @@ ROWS = pd.DataFrame({
 def scanned(text: str, rows: pd.DataFrame = ROWS) -> Iterator[DuckDBContributions]:
     """What everybody adds to a query's sums."""
     table, query = register(rows, SCHEMA), parse(text)
-    question = resolve(query, SCHEMA)
+    question = resolve(query, table.declarations)
     with table.contributions(question, GRID) as found:
         yield found
 
@@ -60,7 +62,7 @@ def test_of_one_row_a_person_each_cell_is_there_once(seed: int, tmp_path: Path) 
         *(random_worlds.query(rng) for _ in range(5)),
     ):
         query = parse(text)
-        with table.contributions(resolve(query, schema), GRID) as found:
+        with table.contributions(resolve(query, table.declarations), GRID) as found:
             all_, distinct = found.cursor.execute(f"SELECT {pairs} FROM contributions").fetchone()
         assert all_ == distinct
 
@@ -86,7 +88,8 @@ def test_a_row_counts_where_its_condition_holds_and_its_group_is_declared() -> N
 
 def test_a_row_of_a_quantile_is_on_the_point_nearest_to_its_clamped_value() -> None:
     rows = pd.DataFrame({"id": list("abcde"), "x": [8.0, -99.0, 0.1 + 0.2, 1e9, None], "g": "u"})
-    low, high = SCHEMA.bounds["x"]
+    column = SCHEMA.columns["x"]
+    low, high = column.lower, column.upper
     grid = Grid.from_bounds(low, high)
     with scanned("quantile(x, 0.5)", rows) as found:
         totals, (people, norms) = found.totals(None), found.norms(1)
@@ -98,4 +101,4 @@ def test_a_row_of_a_quantile_is_on_the_point_nearest_to_its_clamped_value() -> N
 
 def test_a_column_that_is_not_declared_is_refused_whatever_the_rows() -> None:
     with pytest.raises(DataError, match="'y'"):
-        resolve(parse("sum(x) where y > 1"), SCHEMA)
+        resolve(parse("sum(x) where y > 1"), Declarations.from_schema(SCHEMA))

@@ -15,9 +15,11 @@ import pandas as pd
 import pytest
 
 from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace
+from apiece.datasets import Categorical, Numeric, Schema
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
-from apiece.queries import Schema, Session, quantiles, query_cost, register
+from apiece.queries import Session, quantiles, query_cost, register
+from apiece.queries.declarations import Declarations
 from apiece.queries.quantiles import Grid, Law, Segment
 from apiece.queries.question import Question
 from apiece.queries.session import _Request
@@ -33,9 +35,13 @@ BY = {"": 1, " by g": 2, " by g, h": 4}
 
 def schema_of(rows: int, groups: int = 2) -> Schema:
     return Schema(
-        "person",
-        bounds={"x": (-2, 6), "y": (0, 10)},
-        groups={"g": [str(each) for each in range(groups)], "h": ["u", "v"]},
+        {
+            "x": Numeric(-2, 6),
+            "y": Numeric(0, 10),
+            "g": Categorical([str(each) for each in range(groups)]),
+            "h": Categorical(["u", "v"]),
+        },
+        person="person",
         rows_per_person=rows,
     )
 
@@ -64,7 +70,9 @@ def used(table: Any, asked: _Request) -> float:
 
 
 def ask_of(text: str, schema: Schema, delta: float) -> _Request:
-    return _Request.from_text(text, schema, EPSILON, delta, analysis_id="", source="")
+    return _Request.from_text(
+        text, Declarations.from_schema(schema), EPSILON, delta, analysis_id="", source=""
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 3, 50])
@@ -139,7 +147,7 @@ def test_a_sum_without_a_person_lacks_what_the_person_is_charged_for() -> None:
 @pytest.mark.parametrize("delta", [DELTA, 0.0])
 def test_noise_of_persons_by_group_is_as_wide_as_the_promise_needs(delta: float) -> None:
     """The error of 50 groups: √50 of one group's where it is Gaussian, 50 where it is Laplace."""
-    schema = Schema("p", groups={"g": [*map(str, range(50))]}, rows_per_person=50)
+    schema = Schema({"g": Categorical([*map(str, range(50))])}, person="p", rows_per_person=50)
     frame = pd.DataFrame({"p": np.arange(100), "g": np.arange(100) % 50})
     session = Session(frame.astype(str), schema, seed=1)
     errors = [

@@ -8,11 +8,12 @@ import pytest
 
 from apiece.accounting import privacy_curve
 from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace
+from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import DataError, InputError, StateError
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.mechanisms import Laplace
-from apiece.queries import Schema, Session, query_cost, register
+from apiece.queries import Session, query_cost, register
 from apiece.queries.table import Table
 from refusals import refused
 
@@ -34,9 +35,12 @@ def people() -> pd.DataFrame:
 
 
 SCHEMA = Schema(
-    "id",
-    bounds={"age": (0, 100), "income": (0, 200_000)},
-    groups={"region": ["north", "south", "east"]},
+    {
+        "age": Numeric(0, 100),
+        "income": Numeric(0, 200_000),
+        "region": Categorical(["north", "south", "east"]),
+    },
+    person="id",
     rows_per_person=1,
 )
 
@@ -125,7 +129,7 @@ def test_error_is_what_the_noise_says(table: Table) -> None:
 
 def test_rows_of_a_person_are_bounded() -> None:
     frame = pd.DataFrame({"id": ["a"] * 50 + ["b"] * 2, "x": [1.0] * 52})
-    schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=3)
+    schema = Schema({"x": Numeric(0, 1)}, person="id", rows_per_person=3)
     answer = session(frame, schema=schema).ask("sum(x)", epsilon=1e5, delta=1e-6)
     assert answer.groups[0]["estimate"] == pytest.approx(5, abs=0.2)
 
@@ -134,7 +138,7 @@ def test_others_do_not_change_which_rows_are_kept() -> None:
     rng = np.random.default_rng(4)
     mine = pd.DataFrame({"id": 1, "x": rng.random(20)})
     others = pd.DataFrame({"id": np.repeat(np.arange(2, 40), 20), "x": rng.random(38 * 20)})
-    schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=2)
+    schema = Schema({"x": Numeric(0, 1)}, person="id", rows_per_person=2)
 
     def total(frame: pd.DataFrame) -> float:
         answer = session(frame, schema=schema).ask("sum(x)", epsilon=1e8, delta=0.5)
@@ -146,14 +150,14 @@ def test_others_do_not_change_which_rows_are_kept() -> None:
 
 def test_missing_and_odd_values_contribute_nothing() -> None:
     frame = pd.DataFrame({"id": range(6), "x": [1.0, None, np.nan, np.inf, -np.inf, 0.5]})
-    schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=1)
+    schema = Schema({"x": Numeric(0, 1)}, person="id", rows_per_person=1)
     answer = session(frame, schema=schema).ask("sum(x)", epsilon=1e5, delta=1e-6)
     assert answer.groups[0]["estimate"] == pytest.approx(2.5, abs=0.05)  # inf is clamped to 1
 
 
 def test_each_person_pays_for_their_own_contribution(tmp_path: Path) -> None:
     frame = pd.DataFrame({"id": ["low", "mid", "high", "none"], "x": [0.0, 50.0, 100.0, None]})
-    schema = Schema("id", bounds={"x": (0, 100)}, rows_per_person=1)
+    schema = Schema({"x": Numeric(0, 100)}, person="id", rows_per_person=1)
     ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
     ledger.enroll(frame["id"], 1.0, 1e-6)
     asking = session(frame, schema=schema, ledger=ledger)
@@ -168,7 +172,9 @@ def test_each_person_pays_for_their_own_contribution(tmp_path: Path) -> None:
 )
 def test_laplace_noise_where_delta_is_0(people: pd.DataFrame, table: Table, query: str) -> None:
     asked = {
-        "count() by region": [float((people["region"] == r).sum()) for r in SCHEMA.groups["region"]]
+        "count() by region": [
+            float((people["region"] == r).sum()) for r in SCHEMA.columns["region"].values
+        ]
     }
     expected = asked[query] if query in asked else truth(people, query)
     runs, covered = 24, 0
@@ -193,7 +199,9 @@ def test_laplace_noise_costs_each_their_own_and_what_is_counted_is_what_it_promi
         {"id": ["two"] * 2 + ["one", "half", "none"], "x": [100.0, 100.0, 100.0, 50.0, None],
          "g": ["a", "b", "a", "a", "a"]}
     )  # fmt: skip
-    schema = Schema("id", bounds={"x": (0, 100)}, groups={"g": ["a", "b"]}, rows_per_person=2)
+    schema = Schema(
+        {"x": Numeric(0, 100), "g": Categorical(["a", "b"])}, person="id", rows_per_person=2
+    )
     ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
     who = ["two", "one", "half", "none"]
     ledger.enroll(who, 6.0, 1e-6)
@@ -228,7 +236,7 @@ def test_a_quantile_is_within_its_margin_and_promises_no_delta(
 
 def test_a_quantile_costs_each_by_their_rows(tmp_path: Path) -> None:
     frame = pd.DataFrame({"id": ["two"] * 3 + ["one", "none"], "x": [1.0, 2.0, 3.0, 50.0, None]})
-    schema = Schema("id", bounds={"x": (0, 100)}, rows_per_person=2)
+    schema = Schema({"x": Numeric(0, 100)}, person="id", rows_per_person=2)
     ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
     ledger.enroll(["two", "one", "none", "absent"], 6.0, 1e-6)
     asking = session(frame, schema=schema, ledger=ledger)
@@ -250,7 +258,7 @@ def test_an_account_pays_as_often_as_the_cost_says(
 ) -> None:
     """Of the person who adds the most; the charges are what `spent` tells."""
     frame = pd.DataFrame({"id": ["ann"] * rows, "x": [10.0] * rows})
-    schema = Schema("id", bounds={"x": (0, 10)}, rows_per_person=rows)
+    schema = Schema({"x": Numeric(0, 10)}, person="id", rows_per_person=rows)
     cost = query_cost(query, schema, epsilon=0.5, delta=delta)
     ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
     ledger.enroll(["ann"], 6.0, 1e-6)
@@ -284,7 +292,7 @@ def test_a_question_that_was_charged_and_not_answered_is_asked_again(
 ) -> None:
     """Of so many that threads find them in another order each time; nobody pays twice."""
     many = pd.DataFrame({"id": np.arange(300_000), "x": 1.0})
-    schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=1)
+    schema = Schema({"x": Numeric(0, 1)}, person="id", rows_per_person=1)
     ledger = Ledger.open(f"sqlite:///{tmp_path}/people.db")
     ledger.enroll(many["id"].to_numpy(), 2.0, 1e-6)
     terms = {"epsilon": 1.0, "delta": 1e-6, "analysis_id": "sum"}
@@ -316,15 +324,15 @@ def test_answers_come_from_those_still_active(tmp_path: Path, people: pd.DataFra
 def test_bad_input(people: pd.DataFrame, tmp_path: Path) -> None:
     ask = {"epsilon": 1.0, "delta": 1e-6}
     with pytest.raises(DataError, match="no declared bounds"):
-        Session(people, Schema("id", rows_per_person=1)).ask("mean(income)", **ask)
+        Session(people, Schema({}, person="id", rows_per_person=1)).ask("mean(income)", **ask)
     with pytest.raises(DataError, match="no declared groups"):
         session(people).ask("count() by age", **ask)
     with pytest.raises(DataError, match="not in the source"):
-        session(people, schema=Schema("id", bounds={"wage": (0, 1)}, rows_per_person=1)).ask(
+        session(people, schema=Schema({"wage": Numeric(0, 1)}, person="id", rows_per_person=1)).ask(
             "sum(wage)", **ask
         )
     with pytest.raises(DataError, match="not in the source"):
-        session(people, schema=Schema("person", rows_per_person=1)).ask("count()", **ask)
+        session(people, schema=Schema({}, person="person", rows_per_person=1)).ask("count()", **ask)
     with pytest.raises(InputError, match=r"neither a \.parquet"):
         session("DELETE FROM people").ask("count()", **ask)
     with pytest.raises(InputError, match=r"neither a \.parquet"):
@@ -336,12 +344,14 @@ def test_bad_input(people: pd.DataFrame, tmp_path: Path) -> None:
     with refused(InputError, "epsilon"):
         session(people).ask("count()", epsilon=0, delta=1e-6)
     with pytest.raises(InputError, match="low must be below high"):
-        Schema("id", bounds={"x": (3, 3)}, rows_per_person=1)
+        Schema({"x": Numeric(3, 3)}, person="id", rows_per_person=1)
     with pytest.raises(InputError, match="finite"):
-        Schema("id", bounds={"x": (0, float("inf"))}, rows_per_person=1)
+        Schema({"x": Numeric(0, float("inf"))}, person="id", rows_per_person=1)
     with pytest.raises(InputError, match="not the one"):
-        Session(register(people, SCHEMA), Schema("id", rows_per_person=1))
-    many = Schema("id", bounds={"x": (0, 1)}, groups={"g": range(5000)}, rows_per_person=1)
+        Session(register(people, SCHEMA), Schema({}, person="id", rows_per_person=1))
+    many = Schema(
+        {"x": Numeric(0, 1), "g": Categorical(range(5000))}, person="id", rows_per_person=1
+    )
     with pytest.raises(InputError, match="at most 4194304"):
         session(people.assign(x=0, g=0), schema=many).ask("histogram(x, 1000) by g", **ask)
 
@@ -352,9 +362,13 @@ def test_bad_input(people: pd.DataFrame, tmp_path: Path) -> None:
 def test_a_column_named_as_a_part_of_the_answer(query: str) -> None:
     frame = pd.DataFrame({"id": [1], "estimate": 1, "interval": 1, "x": 1, "intercept": 1})
     schema = Schema(
-        "id",
-        bounds={"x": (0, 2), "intercept": (0, 2)},
-        groups={"estimate": [1], "interval": [1]},
+        {
+            "x": Numeric(0, 2),
+            "intercept": Numeric(0, 2),
+            "estimate": Categorical([1]),
+            "interval": Categorical([1]),
+        },
+        person="id",
         rows_per_person=1,
     )
     with pytest.raises(InputError, match="rename the column"):
@@ -377,9 +391,8 @@ def test_the_promise_says_what_was_spent_and_whether_a_ledger_bounds_the_rest(
 
 
 VISITS = Schema(
-    "id",
-    bounds={"x": (0, 10)},
-    groups={"ward": ["a", "b", "c"], "sex": ["f", "m"]},
+    {"x": Numeric(0, 10), "ward": Categorical(["a", "b", "c"]), "sex": Categorical(["f", "m"])},
+    person="id",
     rows_per_person=2,
 )
 
@@ -431,7 +444,7 @@ def test_a_person_is_counted_once_and_charged_once_in_each_of_their_wards(tmp_pa
 
 def test_without_rows_per_person_only_persons_can_be_counted(tmp_path: Path) -> None:
     """As in training: whatever the rows, and before one is read."""
-    schema = Schema("id", bounds={"x": (0, 10)}, groups={"ward": ["a", "b", "c"]})
+    schema = Schema({"x": Numeric(0, 10), "ward": Categorical(["a", "b", "c"])}, person="id")
     asking = session(visits(), schema=schema)
     assert asking.ask("count(persons)", epsilon=1e5, delta=0.0).rows_per_person == 1
     for frame in (visits(), visits().drop_duplicates("id")):
@@ -444,7 +457,7 @@ def test_without_rows_per_person_only_persons_can_be_counted(tmp_path: Path) -> 
 def test_several_levels_and_an_interval_cost_each_by_their_draws(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"id": range(6000), "x": rng.uniform(0, 100, 6000)})
-    schema = Schema("id", bounds={"x": (0, 100)}, rows_per_person=1)
+    schema = Schema({"x": Numeric(0, 100)}, person="id", rows_per_person=1)
     ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
     ledger.enroll([0, 1], 9.0, 1e-6)
     asking = session(frame, schema=schema, ledger=ledger)

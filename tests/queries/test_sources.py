@@ -11,15 +11,18 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from apiece.datasets import Categorical, Numeric, Schema
 from apiece.datasets.blocks import read_batches
 from apiece.errors import DataError, InputError
-from apiece.queries import Schema, register, sources, spark
+from apiece.queries import register, sources, spark
+from apiece.queries.declarations import Declarations
 from refusals import refused
 
 PEOPLE = pd.DataFrame({
     "id": [3, 1, 2], "x": [0.5, 2.0, 1.5], "g": ["u", "v", "u"], "other": ["never", "read", "x"],
 })  # fmt: skip
-SCHEMA = Schema("id", bounds={"x": (0, 8)}, groups={"g": ["u", "v"]}, rows_per_person=1)
+SCHEMA = Schema({"x": Numeric(0, 8), "g": Categorical(["u", "v"])}, person="id", rows_per_person=1)
+DECLARATIONS = Declarations.from_schema(SCHEMA)
 
 
 def quiet(_: str) -> None:
@@ -113,18 +116,18 @@ def test_a_file_and_a_folder_of_files_are_split_at_their_row_groups(tmp_path: Pa
     for path in paths:
         PEOPLE.to_parquet(path, row_group_size=2)
     for source, files in ((paths[0], paths[:1]), (tmp_path, paths)):
-        parts, rows = spark._list_parts(source, SCHEMA)
+        parts, rows = spark._list_parts(source, DECLARATIONS)
         assert [(name, number) for name, _, _, number in parts] == [
             (str(path), number) for path in files for number in (0, 1)
         ]
         assert rows == 3 * len(files)
     PEOPLE.assign(x="7").to_parquet(tmp_path / "3.parquet")
     with pytest.raises(DataError, match="other columns than the first file's"):
-        spark._list_parts(tmp_path, SCHEMA)
+        spark._list_parts(tmp_path, DECLARATIONS)
     for none in (tmp_path / "p.csv", tmp_path / "empty"):
         none.mkdir()
         with pytest.raises(InputError, match="no Parquet file"):
-            spark._list_parts(none, SCHEMA)
+            spark._list_parts(none, DECLARATIONS)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ import pytest
 from random_worlds import COLUMNS, HOSTILE, SCHEMA, TYPES, _row, query
 
 from apiece.cli import run
+from apiece.datasets import Categorical, Date, Numeric, Schema
 from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.ledger import Ledger
-from apiece.queries import Schema, Session, reading, register, register_on_spark, scan, spark
+from apiece.queries import Session, reading, register, register_on_spark, scan, spark
 from apiece.queries.grammar import parse
 from apiece.queries.question import resolve
 from apiece.queries.scan import SPARK, SqlDialect, encode_text, number_sql, quote_text
@@ -81,7 +82,7 @@ def written(table: pa.Table, folder: Path, rng: random.Random) -> tuple[Path, Pa
 
 def shares(table: Any, text: str, grid: float) -> list[tuple[Any, ...]]:
     """Everybody's contributions."""
-    with table.contributions(resolve(parse(text), table.schema), grid) as held:
+    with table.contributions(resolve(parse(text), table.declarations), grid) as held:
         if isinstance(table, spark.SparkTable):
             return sorted((p, c, *map(int, ks)) for p, c, *ks in held.rows.collect())
         found = held.cursor.execute("FROM contributions").fetchall()
@@ -90,7 +91,7 @@ def shares(table: Any, text: str, grid: float) -> list[tuple[Any, ...]]:
 
 def sums(table: Any, text: str) -> Any:
     """What is charged and what the noise is added to: everybody's norm, sums with some left out."""
-    question = resolve(parse(text), table.schema)
+    question = resolve(parse(text), table.declarations)
     with table.contributions(question, GRIDS[0]) as held:
         ids, norms = held.norms(2)
         paid = np.array([len(i) % 3 > 0 for i in ids.to_pylist()], dtype=bool)
@@ -250,11 +251,9 @@ def test_the_steward_reads_of_each_column_what_could_not_be_read(
         "day": ["2024-01-03", "soon", "2024-02-31", None, "2024-01-04", "x"],
     })  # fmt: skip
     schema = Schema(
-        "id",
-        bounds={"x": (0, 5)},
-        groups={"g": ["yes", "no"]},
+        {"x": Numeric(0, 5), "g": Categorical(["yes", "no"]), "day": Date()},
+        person="id",
         rows_per_person=1,
-        kinds={"day": "date"},
     )
     one, several = written(table, tmp_path / "rows", random.Random(0))
     expected: list[str] = []
@@ -269,7 +268,7 @@ def test_the_steward_reads_of_each_column_what_could_not_be_read(
 
 
 def test_what_cannot_be_read_is_refused(session: Any, tmp_path: Path) -> None:
-    schema, said = Schema("id", bounds={"x": (0, 1)}, rows_per_person=1), list[str]()
+    schema, said = Schema({"x": Numeric(0, 1)}, person="id", rows_per_person=1), list[str]()
     ask = {"spark": session, "workspace": tmp_path, "log": said.append}
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no Parquet file"):
@@ -346,10 +345,10 @@ def test_bins_follow_their_edges_on_spark_too(session: Any, tmp_path: Path) -> N
     ids = pa.array([f"p{number}" for number in range(values.size)])
     path = tmp_path / "people.parquet"
     pq.write_table(pa.table({"id": ids, "x": values}), path)
-    schema = Schema("id", bounds={"x": (0, 10)}, rows_per_person=1)
+    schema = Schema({"x": Numeric(0, 10)}, person="id", rows_per_person=1)
     there = register_on_spark(path, schema, spark=session, workspace=tmp_path)
     for bins in (100, 7, 10_000):
-        question = resolve(parse(f"histogram(x, {bins})"), schema)
+        question = resolve(parse(f"histogram(x, {bins})"), there.declarations)
         with there.contributions(question, 1.0) as held:
             found = held.totals(None)
         assert question.bins is not None

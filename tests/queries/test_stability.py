@@ -18,7 +18,7 @@ import duckdb
 import numpy as np
 import pandas as pd
 import pytest
-from random_worlds import COLUMNS, HEADER, SCHEMA, UNCLEAR, query, world
+from random_worlds import COLUMNS, DECLARATIONS, HEADER, SCHEMA, UNCLEAR, query, world
 
 from apiece.errors import ApieceError, DataError
 from apiece.ledger.scopes import Policy
@@ -58,7 +58,7 @@ class Everyone:
 def shares(found: Table, text: str) -> Shares:
     """Everybody's contributions, in whole grid steps; nobody's if all are zero."""
     sql = scan.contributions_sql(
-        Scan.from_question(resolve(parse(text), SCHEMA), SCHEMA), GRID, DUCKDB
+        Scan.from_question(resolve(parse(text), DECLARATIONS), DECLARATIONS), GRID, DUCKDB
     )
     result: Shares = {}
     for person, cell, *steps in found.database.cursor().execute(sql).fetchall():
@@ -182,8 +182,8 @@ def _swallowing(source: Any, schema: Any) -> Table:
 def _renumbered(source: Any, schema: Any) -> Table:
     """Groups numbered in the order in which the data has them."""
     found = register(source, schema)
-    for column in schema.groups:
-        name = schema.stored_group(column)
+    for column in found.declarations.groups:
+        name = found.declarations.stored_group(column)
         found.database.execute(
             f"CREATE OR REPLACE TABLE rows AS SELECT * REPLACE (CASE WHEN {name} IS NOT NULL "
             f"THEN dense_rank() OVER (ORDER BY {name}) - 1 END AS {name}) FROM rows"
@@ -204,7 +204,7 @@ def _in_order(source: Any, schema: Any) -> Table:
 def _clamped_to_data(source: Any, schema: Any) -> Table:
     """Outliers are cut at what the data has."""
     found = register(source, schema)
-    name = schema.stored("x", "numeric")
+    name = found.declarations.stored("x", "numeric")
     found.database.execute(
         f"CREATE OR REPLACE TABLE rows AS SELECT * REPLACE "
         f"(least({name}, (SELECT quantile_cont({name}, 0.9) FROM rows)) AS {name}) FROM rows"

@@ -17,19 +17,19 @@ import random_worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apiece.datasets import Categorical, Date, Numeric, Schema, Text
 from apiece.datasets.blocks import read_batches
-from apiece.errors import DataError, InputError, OptionError
-from apiece.queries import Schema, Session, reading, register, sources
+from apiece.errors import DataError, InputError
+from apiece.queries import Session, reading, register, sources
 from apiece.queries import table as table_module
+from apiece.queries.declarations import Declarations
 from apiece.queries.grammar import parse
 from apiece.queries.question import resolve
 from refusals import refused
 
 SCHEMA = Schema(
-    "id",
-    bounds={"x": (0, 10)},
-    kinds={"since": "date"},
-    groups={"g": ["a", "b"]},
+    {"x": Numeric(0, 10), "g": Categorical(["a", "b"]), "since": Date()},
+    person="id",
     rows_per_person=1,
 )
 LINES = [
@@ -111,8 +111,8 @@ def numbered(own: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether something was on disk when a table's people had been numbered."""
     seen, real = list[bool](), table_module._number_people
 
-    def number(database: Any, schema: Schema) -> None:
-        real(database, schema)
+    def number(database: Any, declarations: Any) -> None:
+        real(database, declarations)
         seen.append(own.exists())
 
     monkeypatch.setattr(table_module, "_number_people", number)
@@ -123,14 +123,16 @@ def test_what_memory_does_not_hold_is_summed_to_the_bit(
     tmp_path: Path, own: Path, numbered: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And lies nowhere but in its own folder, and there only while the table is open."""
-    schema = Schema("id", bounds={"x": (0, 10)}, groups={"g": ["a", "b"]}, rows_per_person=2)
+    schema = Schema(
+        {"x": Numeric(0, 10), "g": Categorical(["a", "b"])}, person="id", rows_per_person=2
+    )
     path, found = many(tmp_path), []
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     asked = parse(f"mean(x) by g where id != '{7:0110}'")
     for memory in (None, 128_000_000):
         table = register(path, schema, memory=memory)
-        with table.contributions(resolve(asked, schema), 2.0**-20) as shares:
+        with table.contributions(resolve(asked, table.declarations), 2.0**-20) as shares:
             ids, norms = shares.norms(2)
             ids = ids.to_pylist()
             paid = np.array([i.endswith("3") for i in ids], dtype=bool)
@@ -154,15 +156,17 @@ def test_nothing_is_left_of_a_table_that_is_refused(
 
     monkeypatch.setattr(table_module, "_report_reading", failing)
     with pytest.raises(DataError, match="steward's log") as caught:
-        register(path, Schema("id", rows_per_person=1), memory=128_000_000, log=said.append)
+        register(
+            path, Schema({}, person="id", rows_per_person=1), memory=128_000_000, log=said.append
+        )
     assert "HIV" not in str(caught.value)
     assert numbered == [True]
     assert not own.exists()
     with pytest.raises(DataError, match="steward's log"):
-        register(path, Schema("id", rows_per_person=1), memory=1000, log=said.append)
+        register(path, Schema({}, person="id", rows_per_person=1), memory=1000, log=said.append)
     assert "OutOfMemory" in said[-1]
     with refused(InputError, "memory"):
-        register(path, Schema("id", rows_per_person=1), memory=0)
+        register(path, Schema({}, person="id", rows_per_person=1), memory=0)
 
 
 @pytest.mark.parametrize("damage", ["cast", "overflow", "parquet", "quote"])
@@ -201,11 +205,7 @@ def test_storage_types_read_alike() -> None:
     times = [pa.date32(), pa.date64(), *(pa.timestamp(u) for u in ("s", "ms", "us", "ns"))]
     times += [pa.timestamp("us", tz="UTC")]
     schema = Schema(
-        "id",
-        bounds={"x": (0, 10)},
-        kinds={"since": "date"},
-        groups={"x": [3, 4, 5]},
-        rows_per_person=1,
+        {"x": Numeric(0, 10, values=[3, 4, 5]), "since": Date()}, person="id", rows_per_person=1
     )
     rows = []
     for number, time in zip([*xs, xs[0], xs[1]], times, strict=True):
@@ -225,37 +225,42 @@ def test_storage_types_read_alike() -> None:
 
 def test_dictionaries_and_categories_read_as_their_values() -> None:
     frame = pd.DataFrame({"id": ["1", "2"], "g": pd.Categorical(["a", "b"])})
-    schema = Schema("id", groups={"g": ["a", "b"]}, rows_per_person=1)
+    schema = Schema({"g": Categorical(["a", "b"])}, person="id", rows_per_person=1)
     for source in (frame, pa.Table.from_pandas(frame)):
         groups = Session(source, schema).ask("count() by g", epsilon=1e6, delta=0.5).groups
         assert [round(g["estimate"], 1) for g in groups] == [1, 1]
 
 
 def test_declarations_are_checked() -> None:
-    with pytest.raises(OptionError, match="unknown name 'number'"):
-        Schema("id", kinds={"x": "number"}, rows_per_person=1)
+    def declare(column: Any = None, name: str = "g", person: str = "id") -> Declarations:
+        columns = {} if column is None else {name: column}
+        return Declarations.from_schema(Schema(columns, person=person, rows_per_person=1))
+
     with pytest.raises(InputError, match="control characters"):
-        Schema("i\0d", rows_per_person=1)
+        declare(person="i\0d")
     with pytest.raises(InputError, match="control characters"):
-        Schema("id", groups={"g": ["a\x1b[2J"]}, rows_per_person=1)
-    with pytest.raises(InputError, match="each value once"):
-        Schema("id", groups={"g": ["7", 7]}, rows_per_person=1)
+        declare(Text(), name="x\0")
+    with pytest.raises(InputError, match="control characters"):
+        declare(Categorical(["a\x1b[2J"]))
+    with pytest.raises(InputError, match="occurs twice"):
+        declare(Categorical(["7", 7]))
     with pytest.raises(InputError, match="neither a text nor a number"):
-        Schema("id", groups={"g": [b"2020"]}, rows_per_person=1)
+        declare(Categorical([b"2020"]))
     with pytest.raises(InputError, match="'u' is not numeric"):
-        Schema("id", groups={"g": [1, "u"]}, kinds={"g": "numeric"}, rows_per_person=1)
-    days = Schema("id", groups={"g": [date(2020, 1, 1)]}, rows_per_person=1).groups["g"]
-    assert days == ("2020-01-01",)
+        declare(Numeric(values=[1, "u"]))
     with pytest.raises(InputError, match="low must be below high"):
-        Schema("id", bounds={"x": (0, 5e-324)}, rows_per_person=1)
-    declared = Schema("id", groups={"g": np.array([1, 2])}, rows_per_person=1).groups["g"]
-    assert [type(v) for v in declared] == [int, int]
+        declare(Numeric(0, 5e-324))
+    assert declare(Categorical([date(2020, 1, 1)])).groups["g"] == ("2020-01-01",)
+    numbers = declare(Categorical(np.array([1, 2]))).groups["g"]
+    assert [type(number) for number in numbers] == [int, int]
 
 
 def test_of_a_clean_table_the_steward_hears_how_much_it_is(tmp_path: Path) -> None:
     lines: list[str] = []
     (tmp_path / "p.csv").write_text("id,x\na,1\nb,2\na,3\n")
     register(
-        tmp_path / "p.csv", Schema("id", bounds={"x": (0, 5)}, rows_per_person=1), log=lines.append
+        tmp_path / "p.csv",
+        Schema({"x": Numeric(0, 5)}, person="id", rows_per_person=1),
+        log=lines.append,
     )
     assert lines == ["registered: 3 rows of 2 people"]

@@ -25,20 +25,23 @@ from hypothesis import strategies as st
 
 from apiece import Budgets, assign
 from apiece.cli import run
+from apiece.datasets import Categorical, Numeric, Schema, Text
 from apiece.errors import AnalysisError, ApieceError, InputError
 from apiece.ledger import Ledger, LedgerFilter, reserve_plan
-from apiece.queries import Schema, Session, register, session
+from apiece.queries import Session, register, session
+from apiece.queries.declarations import LARGEST, Declarations
 from apiece.queries.estimates import estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import draw_rounded_gaussians
 from apiece.queries.quantiles import Grid, Segment, describe_group
 from apiece.queries.question import resolve
-from apiece.queries.schema import LARGEST
 from apiece.queries.table import Table
 from refusals import refused
 
 SIZE = 30
-SCHEMA = Schema("id", bounds={"age": (0, 100)}, groups={"dx": ["flu", "HIV"]}, rows_per_person=1)
+SCHEMA = Schema(
+    {"age": Numeric(0, 100), "dx": Categorical(["flu", "HIV"])}, person="id", rows_per_person=1
+)
 COST = {"epsilon": 0.001, "delta": 1e-6}
 WORLDS = ("flu", "HIV", None)  # p7's diagnosis; None: no row of theirs
 Asking = Callable[[Session, Ledger], object]
@@ -150,15 +153,9 @@ def test_schema_and_source_are_terms(other: str, tmp_path: Path) -> None:
     interrupted("count()")(asking, ledger)
     schema, frame = SCHEMA, people("flu")
     if other == "rows":
-        schema = Schema("id", bounds=SCHEMA.bounds, groups=SCHEMA.groups, rows_per_person=2)
+        schema = SCHEMA.declare(rows_per_person=2)
     elif other == "kinds":
-        schema = Schema(
-            "id",
-            bounds=SCHEMA.bounds,
-            groups=SCHEMA.groups,
-            kinds={"dx": "text"},
-            rows_per_person=1,
-        )
+        schema = SCHEMA.declare({"dx": Text(values=["flu", "HIV"])})
     else:
         frame = people("flu", age=28.0)
     again = Session(frame, schema, ledger)
@@ -276,7 +273,7 @@ def test_bounds_with_which_an_answer_could_not_be_recorded_are_refused(
     bounds: tuple[float, float],
 ) -> None:
     with pytest.raises(InputError, match="low must be below high"):
-        Schema("id", bounds={"x": bounds}, rows_per_person=1)
+        Declarations("id", bounds={"x": bounds}, rows_per_person=1)
 
 
 QUERIES = [
@@ -298,8 +295,8 @@ SUMS = st.sampled_from([0.0, 1.0, -1.0, 1e-9, 1e18, -1e18, 3.5, math.pi]) | st.f
 def test_an_estimate_of_any_sums_can_be_recorded(
     text: str, x: Any, y: Any, sums: list[float], stddev: float
 ) -> None:
-    schema = Schema("id", bounds={"x": x, "y": y}, rows_per_person=1)
-    question = resolve(parse(text), schema)
+    schema = Schema({"x": Numeric(*x), "y": Numeric(*y)}, person="id", rows_per_person=1)
+    question = resolve(parse(text), Declarations.from_schema(schema))
     noisy = np.resize(np.array(sums), question.shape[1:])
     json.dumps(estimate(question, noisy, stddev), allow_nan=False)
 
@@ -325,7 +322,9 @@ def test_a_quantile_of_any_counts_can_be_recorded(
 def test_the_largest_bounds_are_answered_and_recorded(query: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"id": range(20), "x": [1e300, -1e300] * 10, "y": [1e-300, 0.5] * 10})
     schema = Schema(
-        "id", bounds={"x": (-LARGEST, LARGEST), "y": (0, 1 / LARGEST)}, rows_per_person=1
+        {"x": Numeric(-LARGEST, LARGEST), "y": Numeric(0, 1 / LARGEST)},
+        person="id",
+        rows_per_person=1,
     )
     ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
     ledger.enroll(range(20), 3.0, 1e-6)

@@ -19,13 +19,14 @@ import torch
 from torch import nn
 
 from apiece import Budgets, assign
+from apiece.datasets import Categorical, Numeric, Schema
 from apiece.filters import GaussianFilter
 from apiece.jobs import job_from_dict, load_model, prepare, run
 from apiece.pate import plan_votes, teach
 from apiece.pate.teaching import Lessons
-from apiece.queries import Schema, Session
+from apiece.queries import Session
 from apiece.reporting import report
-from apiece.sklearn import Categorical, Numeric, PrivateClassifier
+from apiece.sklearn import PrivateClassifier
 from apiece.training import FilteredTrainer, Trainer
 from apiece.training.stacked import StackedMlp
 
@@ -261,8 +262,8 @@ QUESTIONS = [
 
 def asked(text: str, epsilon: float = 1.0) -> World:
     """A query over a table of which one person's rows are there or not, or others."""
-    schema = Schema("id", bounds={"x": (0, 10)}, groups={"city": ["Bonn", "Köln", "Ulm"]},
-                    rows_per_person=2)  # fmt: skip
+    columns = {"x": Numeric(0, 10), "city": Categorical(["Bonn", "Köln", "Ulm"])}
+    schema = Schema(columns, person="id", rows_per_person=2)
 
     def go(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
         generator = random.Random(0)

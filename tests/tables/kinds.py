@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from apiece.datasets import Boolean, Categorical, Date, Numeric
+
 SIZE = 60
 
 
@@ -24,6 +26,13 @@ class Column:
     declared: tuple[Any, ...]
     literal: str  # the first declared value in a query
     kind: str | None = None
+
+    def declare(self) -> Categorical | Numeric | Boolean | Date:
+        """The declaration in a schema."""
+        kinds = {"numeric": Numeric, "boolean": Boolean, "date": Date}
+        if self.kind is None:
+            return Categorical(self.declared)
+        return kinds[self.kind](values=self.declared)
 
     def cell(self, row: int) -> Any:
         return self.cells[row % len(self.cells)]

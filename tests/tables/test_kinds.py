@@ -13,10 +13,10 @@ import pytest
 from kinds import COLUMNS, CONTAINERS, NAMES, SIZE, plain_pandas
 
 from apiece.budgets.frames import read_frame
-from apiece.datasets import Categorical, cells
+from apiece.datasets import Categorical, Schema, cells
 from apiece.datasets.encode import encode
 from apiece.datasets.tables import Dialect
-from apiece.queries import Schema, Session, register
+from apiece.queries import Session, register
 from apiece.tables import values
 from apiece.tables.values import Declared, text_of
 
@@ -27,18 +27,13 @@ COUNTS = {
 
 
 def schema(**more: Any) -> Schema:
-    return Schema(
-        "id",
-        groups={name: column.declared for name, column in DECLARED.items()},
-        kinds={name: c.kind for name, c in DECLARED.items() if c.kind is not None},
-        rows_per_person=1,
-        **more,
-    )
+    columns = {name: column.declare() for name, column in DECLARED.items()}
+    return Schema(columns, person="id", rows_per_person=1, **more)
 
 
 def counted(table: Any, name: str) -> dict[int, int]:
     """How many rows of a registered table have each declared value."""
-    stored = table.schema.stored_group(name)
+    stored = table.declarations.stored_group(name)
     sql = f"SELECT coalesce({stored}, -1), count(*) FROM rows GROUP BY ALL"
     return dict(table.database.execute(sql).fetchall())
 
@@ -57,7 +52,7 @@ def test_declared_groups_are_counted_alike(container: str, tmp_path: Path) -> No
         strange = sum(column.place(row) < 0 and column.cell(row) is not None for row in range(SIZE))
         said = f"column {name!r}: {strange} cells are no declared value"
         assert (said in messages) == (strange > 0), messages
-    session = Session(table, table.schema, seed=0)
+    session = Session(table, schema(decimal=decimal), seed=0)
     for name in ("c5", "c8", "c13", "c18"):
         literal = DECLARED[name].literal
         question = f"count(persons) where {name} = {literal} and not {name} != {literal}"
@@ -85,7 +80,7 @@ def test_a_literal_of_each_kind_is_compared_by_value(tmp_path: Path) -> None:
     """`where` with the first declared value counts the rows of its group."""
     for container in ("CSV with commas", "Parquet"):
         table = register(CONTAINERS[container][0](tmp_path), schema())
-        session = Session(table, table.schema, seed=0)
+        session = Session(table, schema(), seed=0)
         for kind, name in zip(COLUMNS, NAMES, strict=True):
             question = f"count(persons) where {name} = {DECLARED[name].literal}"
             (group,) = session.ask(question, epsilon=300, delta=0.0).groups
@@ -154,7 +149,7 @@ def test_undeclared_cells_are_compared_alike(column: str, sign: str, tmp_path: P
     path = tmp_path / "spelled.csv"
     pd.DataFrame({"who": ["a", "b", "c"], "g": spelled}).to_csv(path, index=False)
     stored = pa.table({"who": ["a", "b", "c"], "g": pa.array(typed)})
-    schema = Schema("who", groups={"g": declared}, rows_per_person=1)
+    schema = Schema({"g": Categorical(declared)}, person="who", rows_per_person=1)
     counts = []
     for source in (path, stored):
         table = register(source, schema)
@@ -186,7 +181,7 @@ def test_an_empty_cell_is_the_declared_group_of_no_text(container: str, tmp_path
         frame.to_csv(source, index=False)
     elif container == "arrow":
         source = pa.Table.from_pandas(frame)
-    schema = Schema("who", groups={"g": ["1", ""]}, rows_per_person=1)
+    schema = Schema({"g": Categorical(["1", ""])}, person="who", rows_per_person=1)
     messages: list[str] = []
     table = register(source, schema, log=messages.append)
     session = Session(table, schema, seed=0)

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from kinds import COLUMNS, NAMES, SIZE, arrow
 
-from apiece.queries import Schema, register_on_spark
+from apiece.datasets import Schema
+from apiece.queries import register_on_spark
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed"),
@@ -38,14 +39,10 @@ def test_declared_groups_are_counted_alike_on_spark(spark: Any, tmp_path: Path) 
         half = arrow().slice(part * SIZE // 2, SIZE // 2)
         pq.write_table(half, tmp_path / "source" / f"{part}.parquet")
     declared = dict(zip(NAMES, COLUMNS.values(), strict=True))
-    schema = Schema(
-        "id",
-        groups={name: column.declared for name, column in declared.items()},
-        kinds={name: c.kind for name, c in declared.items() if c.kind is not None},
-        rows_per_person=1,
-    )
+    columns = {name: column.declare() for name, column in declared.items()}
+    schema = Schema(columns, person="id", rows_per_person=1)
     table = register_on_spark(tmp_path / "source", schema, spark=spark, workspace=tmp_path)
     rows = spark.read.parquet(str(table.folder)).toPandas()
     for (name, column), kind in zip(declared.items(), COLUMNS, strict=True):
-        found = Counter(rows[schema.stored_group(name)].fillna(-1).astype(int).tolist())
+        found = Counter(rows[table.declarations.stored_group(name)].fillna(-1).astype(int).tolist())
         assert found == Counter(column.place(row) for row in range(SIZE)), kind

@@ -110,12 +110,15 @@ class Accounts:
     def setup(self):
         import pandas as pd
 
-        from apiece.queries import Schema, Session
+        from apiece.datasets import Numeric, Schema
+        from apiece.queries import Session
 
         self.apiece = importlib.import_module("apiece")
         self.ids = np.arange(10_000)
         people = pd.DataFrame({"id": self.ids, "age": 20.0 + self.ids % 60})
-        self.session = Session(people, Schema("id", bounds={"age": (0, 100)}, rows_per_person=1))
+        self.session = Session(
+            people, Schema({"age": Numeric(0, 100)}, person="id", rows_per_person=1)
+        )
 
     def time_charge(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -344,8 +344,8 @@ class PrivateClassifier(_Classifies, _Tabular):
     Args:
         classes: All labels that there can be, at least two; required.
         columns: The declaration of each column of X, required: `Numeric(lower, upper)` for all, or
-            a mapping of names to `Numeric`, `Categorical`, `Date` or `Skip`, or a `Schema`, or the
-            path of one. The columns of an array are called x0, x1, …
+            a mapping of names to `Numeric`, `Categorical`, `Date`, `Boolean` or `Skip`, or a
+            `Schema`, or the path of one. The columns of an array are called x0, x1, …
         method: "dp-sgd", or "pate": teachers on the rows, who vote on public rows with noise, and a
             student that learns from the answers.
         public: For PATE, rows that are public, with the columns of X and no labels: they are not

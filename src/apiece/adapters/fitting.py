@@ -18,7 +18,7 @@ from apiece._identity import index_of, numbers_rows, require_rows
 from apiece._types import Ids, Integers
 from apiece.budgets import Budgets
 from apiece.budgets.levels import Offered
-from apiece.datasets import Categorical, Date, Numeric, Schema, Skip, read_schema
+from apiece.datasets import Numeric, Schema, Skip, read_schema
 from apiece.datasets.encode import describe_unread, encode, warn_unread
 from apiece.datasets.schema import Column, Feature
 from apiece.errors import BudgetError, DataError, InputError
@@ -101,7 +101,7 @@ def read_frame(estimator: BaseEstimator, X: object, *, reset: bool) -> pd.DataFr
 
 def read_features(columns: object, names: list[str]) -> Columns:
     """Return the declarations of those of the columns `names` that make features."""
-    return Schema("columns", read_columns(columns, names)).features(but=set())
+    return Schema(read_columns(columns, names), name="columns").features(but=set())
 
 
 def read_columns(columns: object, names: list[str]) -> dict[str, Column]:
@@ -114,13 +114,13 @@ def read_columns(columns: object, names: list[str]) -> dict[str, Column]:
     if isinstance(columns, str | Path):
         columns = read_schema(columns)
     if isinstance(columns, Schema):
-        columns = columns.columns
-    kinds = (Numeric, Categorical, Date, Skip)
-    if not isinstance(columns, Mapping) or not all(isinstance(c, kinds) for c in columns.values()):
+        # Ids are not to be learned from.
+        columns = {n: Skip() if n == columns.person else c for n, c in columns.columns.items()}
+    if not isinstance(columns, Mapping) or not all(isinstance(c, Column) for c in columns.values()):
         raise InputError(
             "columns: ranges and categories read from people's rows would leak them; declare them: "
             "Numeric(lower, upper) for all columns, or a mapping of names to Numeric, Categorical, "
-            "Date or Skip, or a Schema"
+            "Date, Boolean or Skip, or a Schema"
         )
     undeclared = [name for name in names if name not in columns]
     absent = [name for name in columns if name not in names]

@@ -262,10 +262,10 @@ class Papers(BaseEstimator):
         from apiece.jobs.running import list_versions
 
         plan = self.plan_
-        declared = Schema("fit", columns or {})
+        declared = Schema(columns or {}, name="fit")
         feature_columns: Json = {}
         if columns:
-            feature_columns = Schema("fit", declared.features(but=set())).to_dict()["columns"]
+            feature_columns = Schema(declared.features(but=set())).to_dict()["columns"]
         number = self.target if isinstance(self.target, Numeric) else None
         labels = np.asarray(getattr(self, "classes_", ())).tolist()
         seeds = None if seed is None else (seed,)

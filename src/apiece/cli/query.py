@@ -7,9 +7,9 @@ import math
 import shlex
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,12 +37,14 @@ from apiece.cli._command import (
     parse_interval,
     require_delta,
 )
-from apiece.errors import ApieceError, InputError, together
+from apiece.errors import ApieceError, DataError, InputError, together, unknown
 
 if TYPE_CHECKING:
     from apiece._types import Flags, Json
-    from apiece.datasets import Schema as Columns
-    from apiece.queries import QueryCost, Schema
+    from apiece.datasets import Schema
+    from apiece.datasets.cells import Value
+    from apiece.datasets.schema import Column
+    from apiece.queries import QueryCost
     from apiece.queries.scan import Registered
 
 Log = Callable[[str], None]
@@ -124,7 +126,8 @@ def command(
     """Answer QUERY over SOURCE (one Parquet or CSV file) with differential privacy.
 
     With --engine spark SOURCE is a Parquet file or a folder of them. What --schema declares is used
-    as for `apiece train`: ranges are bounds, values are groups.
+    as for `apiece train`: ranges are bounds, values are groups. The file may say person,
+    rows_per_person and decimal too; options add to it, or stand in place of what it says.
 
     QUERY is count, count(persons), count(rows), sum, mean, variance, covariance, histogram, median,
     quantile (of several levels), interval or regression, then maybe "by" columns with declared
@@ -135,26 +138,14 @@ def command(
     require("queries", "sqlalchemy", "duckdb", "pandas", "pyarrow")
     from apiece.ledger import Ledger
     from apiece.ledger.scopes import read_scope
-    from apiece.queries import Schema, Session, query_cost
+    from apiece.queries import Session, query_cost
 
     if flags["analysis"] is not None and flags["url"] is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
     if flags["scope"] is not None and flags["url"] is None:
         raise InputError("--scope: is of a charge to a ledger; give --ledger too")
-    dialect = make_dialect(flags)
-    columns = _read_columns(flags["columns_file"])
-    bounds = [parse_interval("--bounds", text, BOUNDS) for text in flags["bounds"]]
-    values = [_parse_values(text) for text in flags["values"]]
-    kinds = [parse_assignment("--kind", text, KINDS, last=True) for text in flags["kinds"]]
-    schema = Schema.of_columns(
-        flags["person"] or "",
-        columns,
-        bounds=make_dict("--bounds", bounds),
-        groups=make_dict("--values", values),
-        rows_per_person=flags["rows_per_person"],
-        kinds=make_dict("--kind", kinds),
-        decimal=dialect.decimal,
-    )
+    schema = _declare(flags)
+    dialect = make_dialect(flags | {"decimal": schema.decimal})
     _refuse_mistakes(query, schema, flags)
     _refuse_settings(engine, memory, workspace)
     if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
@@ -200,10 +191,16 @@ NEEDED = {
 
 def _refuse_mistakes(query: str, schema: Schema, flags: Flags) -> None:
     """Raise `InputError` with all that is missing or wrong, before a row is read."""
+    from apiece.queries.declarations import Declarations
     from apiece.queries.mistakes import find_mistakes
 
     mistakes: list[InputError] = []
-    missing = [name for name in NEEDED if flags[name] is None]
+    is_missing = {
+        "person": schema.person is None,
+        "epsilon": flags["epsilon"] is None,
+        "delta": flags["delta"] is None,
+    }
+    missing = [name for name in NEEDED if is_missing[name]]
     if missing == ["delta"]:
         try:
             require_delta(None)
@@ -214,19 +211,79 @@ def _refuse_mistakes(query: str, schema: Schema, flags: Flags) -> None:
         example = " ".join(NEEDED[name][1] for name in missing)
         remedy = "give it" if len(missing) == 1 else "give them"
         mistakes.append(InputError(f"{explained}: missing; {remedy}, as in {example}"))
-    # Missing numbers are replaced by some that no question refuses.
+    # What is missing is replaced by something that no question refuses.
+    declarations = Declarations.from_schema(
+        schema.declare(person="id") if schema.person is None else schema
+    )
     epsilon = 1.0 if flags["epsilon"] is None else flags["epsilon"]
     delta = EXAMPLE_DELTA if flags["delta"] is None else flags["delta"]
-    mistakes += find_mistakes(query, schema, epsilon=epsilon, delta=delta)
+    mistakes += find_mistakes(query, declarations, epsilon=epsilon, delta=delta)
     if mistakes:
         raise together(mistakes)
 
 
-def _read_columns(path: Path | None) -> Columns:
-    """Return the columns of a public schema's file; without a file, none."""
-    from apiece import datasets
+def _declare(flags: Flags) -> Schema:
+    """Return the schema of the file, if there is one, with what the options declare."""
+    from apiece.datasets import Schema, read_schema
 
-    return datasets.Schema("none", {}) if path is None else datasets.read_schema(path)
+    path = flags["columns_file"]
+    schema = Schema({}) if path is None else read_schema(path)
+    bounds = make_dict("--bounds", [parse_interval("--bounds", b, BOUNDS) for b in flags["bounds"]])
+    values = make_dict("--values", [_parse_values(text) for text in flags["values"]])
+    kinds = make_dict(
+        "--kind", [parse_assignment("--kind", text, KINDS, last=True) for text in flags["kinds"]]
+    )
+    columns = {
+        name: _declare_column(
+            name, schema.columns.get(name), bounds.get(name), values.get(name), kinds.get(name)
+        )
+        for name in dict.fromkeys([*bounds, *values, *kinds])
+    }
+    return schema.declare(
+        columns,
+        person=flags["person"],
+        rows_per_person=flags["rows_per_person"],
+        decimal=flags["decimal"],
+    )
+
+
+def _declare_column(
+    name: str,
+    column: Column | None,
+    bounds: tuple[float, float] | None,
+    values: Sequence[Value] | None,
+    kind: str | None,
+) -> Column:
+    """Return a column with the bounds, values and kind of the options, in place of what it has."""
+    from apiece.datasets import Boolean, Categorical, Date, Numeric, Skip, Text
+
+    classes: dict[str, type[Numeric | Text | Date | Boolean]] = {
+        "numeric": Numeric,
+        "text": Text,
+        "date": Date,
+        "boolean": Boolean,
+    }
+    if kind is not None and kind not in classes:
+        raise unknown("kind", kind, classes)
+    if bounds is not None and kind not in (None, "numeric"):
+        raise InputError(
+            f"--kind {name}={kind}: --bounds declares {name!r} as numbers; leave one of them out"
+        )
+    declared = None if isinstance(column, Skip) else column
+    missing = () if declared is None else declared.missing
+    if values is None:
+        values = [] if declared is None else declared.values
+    try:
+        if bounds is not None:
+            low, high = bounds
+            return Numeric(low, high, missing=missing, values=values)
+        if kind is not None and not isinstance(declared, classes[kind]):
+            return classes[kind](missing=missing, values=values)
+        if declared is None:
+            return Categorical(values)
+        return replace(declared, values=values)
+    except DataError as error:
+        raise DataError(f"column {name!r}: {error}") from None
 
 
 def _refuse_settings(engine: str, memory: float | None, workspace: Path | None) -> None:
@@ -275,7 +332,7 @@ def _parse_values(text: str) -> tuple[str, list[str]]:
         if value != value.strip() or not value:
             raise InputError(
                 f"--values: {value!r} in {text!r} is empty, or begins or ends with a space; write "
-                "column=A,B without spaces at commas (queries.Schema takes any text)"
+                "column=A,B without spaces at commas (in a schema's file values are any texts)"
             )
         if values.count(value) > 1:
             raise InputError(f"--values: {value!r} occurs twice in {text!r}; give it once")

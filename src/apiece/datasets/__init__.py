@@ -2,10 +2,10 @@
 
 from apiece.datasets.cells import Date
 from apiece.datasets.packaged import load, packaged_schema
-from apiece.datasets.schema import Categorical, Numeric, Schema, Skip, read_schema
+from apiece.datasets.schema import Boolean, Categorical, Numeric, Schema, Skip, Text, read_schema
 from apiece.datasets.tables import read_table
 
 __all__ = [
-    "Schema", "Numeric", "Categorical", "Date", "Skip", "read_schema", "read_table", "load",
-    "packaged_schema",
+    "Schema", "Numeric", "Categorical", "Date", "Boolean", "Text", "Skip", "read_schema",
+    "read_table", "load", "packaged_schema",
 ]  # fmt: skip

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Texts = npt.NDArray[np.object_]
 # Markers of missing values; True is the empty cell.
 Missing: TypeAlias = bool | Sequence[str]
+# A declared value: a text, or a number or boolean that cells of any container are compared with.
+Value: TypeAlias = str | float
 # A name that may be a person's number, in a file without a header.
 _NUMBER: Final = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?%?")
 
@@ -189,6 +191,31 @@ def normalize_texts(name: str, values: object) -> tuple[str, ...]:
     return texts
 
 
+def read_declared(values: object) -> tuple[Value, ...]:
+    """Return declared values as texts, numbers and booleans; a date is its text, as ISO 8601."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise DataError(f"values = {values!r}: must be a list")
+    declared = tuple(map(_read_value, values))
+    # One text is one value: 1 and "1" stand for the same cells.
+    if len(set(map(text_of, declared))) < len(declared):
+        raise DataError("values: a value occurs twice; list each once")
+    return declared
+
+
+def _read_value(value: object) -> Value:
+    """Return a declared value as Python's own text, number or boolean, or raise `DataError`."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, datetime.date):
+        value = text_of(value)
+    if isinstance(value, str):
+        return value.strip()
+    # NaN and whole numbers of more than 310 digits have no text.
+    if not isinstance(value, (int, float)) or text_of(value) is None:
+        raise DataError(f"values: {value!r} is neither a text nor a number; give one")
+    return value
+
+
 # Microseconds of a day.
 _DAY: Final = 86_400_000_000
 # Directives of `strptime` that read alike everywhere and at any time: no names of months, no years
@@ -201,16 +228,18 @@ class Date:
     """A column of dates known to lie in [lower, upper]: one feature, by days.
 
     Args:
-        lower: What earlier dates are clipped to; a date, or a text as "1900-01-31".
+        lower: What earlier dates are clipped to; a date, or a text as "1900-01-31". Training needs
+            both ends; without them the column can be compared in questions, and no more.
         upper: What later dates are clipped to.
         format: How texts are written, as for `strptime`: %Y, %m, %d, %j, %H, %M, %S, %f, %z. Cells
             that a Parquet file declares as dates or times need none.
         missing: True for empty cells, or the texts that stand for no value, of which "" is the
             empty cell. They become an indicator.
+        values: Dates that questions may group by; training does not use them.
 
     Raises:
-        DataError: For ends that are no dates or not in order, and a format without a year of four
-            digits, or one that depends on the locale.
+        DataError: For ends that are no dates or not in order, one end without the other, and a
+            format without a year of four digits, or one that depends on the locale.
 
     Example:
         >>> from apiece.datasets import Date
@@ -222,21 +251,36 @@ class Date:
     upper: datetime.date
     format: str = ISO
     missing: Missing = ()
+    values: Sequence[Value] = ()
 
     def __init__(
         self,
-        lower: datetime.date | str,
-        upper: datetime.date | str,
+        lower: datetime.date | str | None = None,
+        upper: datetime.date | str | None = None,
         format: str = ISO,  # noqa: A002
         missing: Missing = (),
+        values: Iterable[object] = (),
     ) -> None:
+        if (lower is None) != (upper is None):
+            end = "lower" if lower is None else "upper"
+            raise DataError(f"{end} is missing; give both ends of the range")
         set_field = object.__setattr__
-        set_field(self, "lower", _check_date("lower", lower))
-        set_field(self, "upper", _check_date("upper", upper))
+        set_field(
+            self, "lower", _check_date("lower", datetime.date.min if lower is None else lower)
+        )
+        set_field(
+            self, "upper", _check_date("upper", datetime.date.max if upper is None else upper)
+        )
         set_field(self, "format", _check_format(format))
         set_field(self, "missing", list_markers(missing))
+        set_field(self, "values", read_declared(values))
         if not self.lower < self.upper:
             raise DataError(f"lower = {self.lower} must be before upper = {self.upper}")
+
+    @property
+    def has_range(self) -> bool:
+        """Whether a range is declared; without one all dates of the calendar are meant."""
+        return (self.lower, self.upper) != (datetime.date.min, datetime.date.max)
 
     @property
     def days(self) -> tuple[float, float]:

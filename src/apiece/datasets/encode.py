@@ -57,7 +57,7 @@ def name_features(columns: Mapping[str, Feature]) -> tuple[str, ...]:
     names: list[str] = []
     for name, kind in columns.items():
         if isinstance(kind, Categorical):
-            names += [f"{name}={value}" for value in kind.values]
+            names += [f"{name}={value}" for value in kind.labels]
         else:
             names.append(name)
         if kind.missing:
@@ -84,11 +84,11 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
         cells = select_column(frame, name, "feature")
         if isinstance(kind, Categorical):
             markers = list_markers(kind.missing)
-            codes, absent = locate_values(cells, kind.values, markers, decimal)
+            codes, absent = locate_values(cells, kind.labels, markers, decimal)
             is_unread = (codes < 0) & ~absent
-            for code in range(len(kind.values)):
+            for code in range(len(kind.labels)):
                 features[:, index + code] = codes == code
-            index += len(kind.values)
+            index += len(kind.labels)
         else:
             values, limits, absent = _read_column(cells, kind, decimal)
             is_unread = ~(np.isfinite(values) | absent)

@@ -1,25 +1,28 @@
 """Public schemas: what is known about a table's columns without looking at anybody's values.
 
 Feature encoding that learns ranges or categories from private rows leaks them, and no ε accounts
-for it. So every range, category and missing-value marker is declared, in a TOML file of tables
-[columns.NAME]; the guide of the main job shows one, and `template` writes one to be filled in.
+for it; nor does one account for a question's groups and bounds. So every range, category and
+missing-value marker is declared, in Python or in a TOML file of tables [columns.NAME]; the guide of
+the main job shows one, and `template` writes one to be filled in.
 """
 
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Final, Literal
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 from apiece import _check
 from apiece._json import read_toml
 from apiece._lazy import require
 from apiece._types import Json
-from apiece.datasets.cells import Date, Missing, list_markers, normalize_texts
-from apiece.errors import DataError, unknown
+from apiece.datasets.cells import Date, Missing, Value, list_markers, read_declared
+from apiece.errors import DataError, InputError, unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +30,38 @@ class Numeric:
     """A column of numbers known to lie in [lower, upper].
 
     Args:
-        lower: What smaller numbers are clipped to.
+        lower: What smaller numbers are clipped to. Training, and a question about sums, means or
+            quantiles, need both ends; without them the column can be compared in questions.
         upper: What larger numbers are clipped to.
-        scale: "linear", or "log" for long tails.
+        scale: "linear", or "log" for long tails, in training.
         missing: True for empty cells, NaN and None, or the texts that stand for no value, of which
             "" is the empty cell. They become an indicator, and the middle of the scale in place of
             the number: a fill that no row has a say in.
+        values: Numbers that questions may group by; training does not use them.
 
     Raises:
-        DataError: Unless lower < upper, both finite, and for "log" lower at least 0.
+        DataError: Unless lower < upper, both finite or both left out, and for "log" lower at least
+            0; for a value that is given twice.
 
     Example:
         >>> from apiece.datasets import Numeric
         >>> Numeric(30.0, 200.0, missing=True)
-        Numeric(lower=30.0, upper=200.0, scale='linear', missing=('',))
+        Numeric(lower=30.0, upper=200.0, scale='linear', missing=('',), values=())
     """
 
-    lower: float
-    upper: float
+    lower: float = -math.inf
+    upper: float = math.inf
     scale: Literal["linear", "log"] = "linear"
     missing: Missing = ()
+    values: Sequence[Value] = ()
 
     def __post_init__(self) -> None:
-        for end in ("lower", "upper"):
-            number = _check.finite(end, getattr(self, end), error=DataError)
-            object.__setattr__(self, end, number)
+        if self.has_range:
+            for end in ("lower", "upper"):
+                number = _check.finite(end, getattr(self, end), error=DataError)
+                object.__setattr__(self, end, number)
         object.__setattr__(self, "missing", list_markers(self.missing))
+        object.__setattr__(self, "values", read_declared(self.values))
         if not self.lower < self.upper:
             raise DataError(f"lower = {self.lower:g} must be less than upper = {self.upper:g}")
         if self.scale not in ("linear", "log"):
@@ -63,13 +72,21 @@ class Numeric:
                 'a lower end of at least 0, or scale = "linear"'
             )
 
+    @property
+    def has_range(self) -> bool:
+        """Whether a range is declared; without one all numbers are meant."""
+        return (self.lower, self.upper) != (-math.inf, math.inf)
+
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
-    """A column of declared values, as texts.
+    """A column of declared values.
 
     Args:
-        values: What a cell may be; anything else is none of them.
+        values: What a cell may be: texts, numbers, booleans or dates. A cell is a declared value
+            where it is the same text, number, boolean or moment, however it is stored and spelled:
+            1, "1.0" and "01", True and "TRUE", a date and its midnight. Anything else is none of
+            them.
         missing: True for empty cells, NaN and None, or the texts that stand for no value, of which
             "" is the empty cell. They become an indicator.
 
@@ -82,15 +99,73 @@ class Categorical:
         ('north', 'south')
     """
 
-    values: tuple[str, ...]
+    values: Sequence[Value]
     missing: Missing = ()
 
     def __post_init__(self) -> None:
         markers = list_markers(self.missing)
-        object.__setattr__(self, "values", normalize_texts("values", self.values))
+        object.__setattr__(self, "values", read_declared(self.values))
         object.__setattr__(self, "missing", markers)
-        if not self.values or set(self.values) & set(markers):
+        if not self.values or set(self.labels) & set(markers):
             raise DataError("give at least one value, none of them a missing marker")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The values as texts: names of classes and of features."""
+        return tuple(map(str, self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """A column of truths: true or false in any case, or the numbers 1 and 0.
+
+    Args:
+        values: True, False or both, that questions may group by.
+        missing: True for empty cells, NaN and None, or the texts that stand for no value, of which
+            "" is the empty cell. In training they become an indicator.
+
+    Raises:
+        DataError: For a value or marker given twice.
+
+    Example:
+        >>> from apiece.datasets import Boolean
+        >>> Boolean()
+        Boolean(values=(), missing=())
+    """
+
+    values: Sequence[Value] = ()
+    missing: Missing = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", read_declared(self.values))
+        object.__setattr__(self, "missing", list_markers(self.missing))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A column of texts that questions compare letter by letter; training does not use it.
+
+    Args:
+        values: Texts that questions may group by, spelled just so: "01" is not "1" here, as it may
+            be in a `Categorical` column.
+        missing: True for empty cells, or the texts that stand for no value, of which "" is the
+            empty cell.
+
+    Raises:
+        DataError: For a value or marker given twice.
+
+    Example:
+        >>> from apiece.datasets import Text
+        >>> Text(missing=("n/a",))
+        Text(values=(), missing=('n/a',))
+    """
+
+    values: Sequence[Value] = ()
+    missing: Missing = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", read_declared(self.values))
+        object.__setattr__(self, "missing", list_markers(self.missing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,59 +180,159 @@ class Skip:
 
 
 Feature = Numeric | Categorical | Date
-Column = Feature | Skip
+Column = Feature | Boolean | Text | Skip
+# Columns of which training makes no feature.
+UNUSED: Final = (Text, Skip)
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The declared columns of a table, in order.
+    """What is declared about a table: its columns in order, and whose rows they are; all public.
+
+    Training reads ranges, categories and markers of missing values from it. Questions read the same
+    declarations: a range is the bounds that values are clamped to, values are the groups of `by`.
 
     Args:
+        columns: Name → declaration. Columns that are not named are not used.
         name: Of the schema, for messages.
-        columns: Name → declaration.
+        person: Column of the person's id, which questions need.
+        rows_per_person: How many rows one person brings at most; surplus rows do not count in an
+            answer, by a choice that other people's rows do not touch. A public number, never one
+            counted in the rows. Without it the only question is `count(persons)` without `by`.
+        decimal: The decimal mark of numbers that are texts, "." or ",".
+
+    Raises:
+        DataError: For what is no declaration of a column, a name that is no text, an unknown
+            decimal mark.
+        InputError: Where rows_per_person is below 1.
 
     Example:
-        >>> from apiece.datasets import Numeric, Schema, Skip
-        >>> Schema("people", {"age": Numeric(0.0, 9.0), "note": Skip()}).features(but=set())
-        {'age': Numeric(lower=0.0, upper=9.0, scale='linear', missing=())}
+        >>> from apiece.datasets import Categorical, Numeric, Schema, Skip
+        >>> columns = {"age": Numeric(0, 120), "town": Categorical(("A", "B")), "note": Skip()}
+        >>> schema = Schema(columns, person="id", rows_per_person=1)
+        >>> list(schema.features(but=set()))
+        ['age', 'town']
     """
 
-    name: str
     columns: Mapping[str, Column]
+    name: str = field(default="table", kw_only=True)
+    person: str | None = field(default=None, kw_only=True)
+    rows_per_person: int | None = field(default=None, kw_only=True)
+    decimal: str = field(default=".", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.columns, Mapping):
+            raise DataError(
+                f"columns = {self.columns!r}: must map names to declarations, as in "
+                "{'age': Numeric(0, 120)}"
+            )
+        columns: Mapping[Any, Any] = self.columns
+        person: object = self.person
+        for name, column in columns.items():
+            if not isinstance(name, str) or not isinstance(column, Column):
+                raise DataError(
+                    f"schema {self.name}, column {name!r}: {column!r} declares no column; give "
+                    "Numeric, Categorical, Date, Boolean, Text or Skip"
+                )
+        if person is not None and (not isinstance(person, str) or not person):
+            raise DataError(f"person = {person!r}: must be the name of a column, as in 'id'")
+        if self.rows_per_person is not None:
+            _check.count("rows_per_person", self.rows_per_person)
+        if self.decimal not in (".", ","):
+            raise DataError(f"decimal = {self.decimal!r}: must be '.' or ','")
+        object.__setattr__(self, "columns", dict(self.columns))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object], name: str) -> Schema:
         """Return the schema in `data`.
 
         Args:
-            data: With one key `columns`, which maps names to declarations, as in TOML.
+            data: As in TOML: `columns`, which maps names to declarations, and maybe `person`,
+                `rows_per_person` and `decimal`.
             name: Of the schema, for messages.
 
         Raises:
             DataError: Where it holds anything else.
         """
         columns = data.get("columns")
-        if not isinstance(columns, dict) or not columns or set(data) != {"columns"}:
-            raise DataError(f"schema {name}: it must hold tables [columns.NAME] and nothing else")
-        return cls(name, {key: _read_column(key, value, name) for key, value in columns.items()})
+        if not isinstance(columns, dict) or not columns or not set(data) <= _KEYS:
+            raise DataError(
+                f"schema {name}: it must hold tables [columns.NAME], before them maybe "
+                "person, rows_per_person and decimal, and nothing else"
+            )
+        settings: dict[str, Any] = {key: value for key, value in data.items() if key != "columns"}
+        declared = {key: _read_column(key, value, name) for key, value in columns.items()}
+        try:
+            return cls(declared, name=name, **settings)
+        except InputError as error:
+            raise DataError(f"schema {name}: {error}") from None
+
+    def declare(
+        self,
+        columns: Mapping[str, Column] = MappingProxyType({}),
+        *,
+        person: str | None = None,
+        rows_per_person: int | None = None,
+        decimal: str | None = None,
+    ) -> Schema:
+        """Return the schema with more declarations, or with others in place of those it has.
+
+        Args:
+            columns: Name → declaration.
+            person: Column of the person's id.
+            rows_per_person: How many rows one person brings at most.
+            decimal: The decimal mark of numbers that are texts.
+
+        Raises:
+            InputError: As the class.
+
+        Example:
+            >>> from apiece.datasets import Numeric, Schema
+            >>> schema = Schema({"age": Numeric(0, 120)}).declare({"pay": Numeric(0, 9e5)})
+            >>> list(schema.columns)
+            ['age', 'pay']
+        """
+        return Schema(
+            {**self.columns, **columns},
+            name=self.name,
+            person=self.person if person is None else person,
+            rows_per_person=self.rows_per_person if rows_per_person is None else rows_per_person,
+            decimal=self.decimal if decimal is None else decimal,
+        )
 
     def features(self, *, but: set[str]) -> dict[str, Feature]:
-        """Return the declared columns that make features: all but skipped ones and those in `but`.
+        """Return the declared columns that make features of training.
+
+        They are all but those in `but`, the person's, and columns that are skipped or texts. A
+        boolean is one of two categories, and values of categories are texts.
 
         Args:
             but: Names of columns with another use.
 
         Raises:
-            DataError: Where none is left.
+            DataError: Where none is left, and for a number or date whose range is not declared.
         """
-        features = {
-            name: column
-            for name, column in self.columns.items()
-            if name not in but and not isinstance(column, Skip)
-        }
+        features: dict[str, Feature] = {}
+        for name, column in self.columns.items():
+            if name in but or name == self.person or isinstance(column, UNUSED):
+                continue
+            features[name] = self._make_feature(name, column)
         if not features:
             raise DataError(f"schema {self.name}: it declares no feature column; declare one")
         return features
+
+    def _make_feature(self, name: str, column: Feature | Boolean) -> Feature:
+        """Return the declaration of a column as training reads it."""
+        if isinstance(column, Boolean):
+            return Categorical(("False", "True"), missing=column.missing)
+        if isinstance(column, Categorical):
+            return replace(column, values=column.labels)
+        if not column.has_range:
+            raise DataError(
+                f"schema {self.name}, column {name!r}: lower and upper are missing; training needs "
+                'the public range of the column, or kind = "skip"'
+            )
+        return column
 
     def target(self, label: str) -> Categorical | Numeric:
         """Return the declaration of the label column: its classes, or the range of a number.
@@ -175,6 +350,8 @@ class Schema:
                 f'add [columns.{label}] with kind = "categorical" and its values, or "numeric" and '
                 "its range"
             )
+        if not isinstance(column, UNUSED):
+            column = self._make_feature(label, column)
         if isinstance(column, Numeric):
             if not column.missing:
                 return column
@@ -200,7 +377,7 @@ class Schema:
         """
         column = self.target(label)
         if isinstance(column, Categorical):
-            return column.values
+            return column.labels
         raise DataError(
             f"label {label!r}: schema {self.name} must declare it categorical with at least "
             "2 values; one class cannot be learned"
@@ -208,7 +385,15 @@ class Schema:
 
     def to_dict(self) -> Json:
         """Return the schema as `from_dict` reads it."""
-        return {"columns": {name: _write_column(c) for name, c in self.columns.items()}}
+        settings: Json = {}
+        if self.person is not None:
+            settings["person"] = self.person
+        if self.rows_per_person is not None:
+            settings["rows_per_person"] = self.rows_per_person
+        if self.decimal != ".":
+            settings["decimal"] = self.decimal
+        columns = {name: _write_column(column) for name, column in self.columns.items()}
+        return {**settings, "columns": columns}
 
 
 def read_schema(path: str | Path) -> Schema:
@@ -239,8 +424,14 @@ _KINDS: Final[dict[str, type[Column]]] = {
     "numeric": Numeric,
     "categorical": Categorical,
     "date": Date,
+    "boolean": Boolean,
+    "text": Text,
     "skip": Skip,
 }
+# What a schema's file may hold at its top.
+_KEYS: Final = {"columns", "person", "rows_per_person", "decimal"}
+# The two ends of a range.
+_ENDS: Final = {"lower", "upper"}
 
 
 def _read_column(key: str, value: object, schema: str) -> Column:
@@ -259,12 +450,10 @@ def _read_column(key: str, value: object, schema: str) -> Column:
         return Skip()
     if kind == "categorical":
         settings.setdefault("values", [])
-    else:
-        for end in ("lower", "upper"):
-            if end not in settings:
-                raise DataError(
-                    f"{location}: {end} is missing; give the public range of the column"
-                )
+    absent = _ENDS - settings.keys()
+    if kind in ("numeric", "date") and len(absent) == 1:
+        (end,) = absent
+        raise DataError(f"{location}: {end} is missing; give the public range of the column")
     try:
         column: Column = _KINDS[kind](**settings)
     except DataError as error:
@@ -275,13 +464,19 @@ def _read_column(key: str, value: object, schema: str) -> Column:
 def _write_column(column: Column) -> Json:
     """Return the declaration of a column as JSON values."""
     settings: Json = {"kind": next(k for k, kind in _KINDS.items() if isinstance(column, kind))}
-    for field in fields(column):
-        value = getattr(column, field.name)
+    has_range = not isinstance(column, Numeric | Date) or column.has_range
+    for attribute in fields(column):
+        value = getattr(column, attribute.name)
+        # What says nothing is left out.
+        if (attribute.name in _ENDS and not has_range) or (
+            attribute.name == "values" and not value
+        ):
+            continue
         if isinstance(value, tuple):
             value = list(value)
         elif isinstance(value, datetime.date):
             value = value.isoformat()
-        settings[field.name] = value
+        settings[attribute.name] = value
     return settings
 
 
@@ -295,6 +490,8 @@ _INTRO: Final = """\
 #   kind = "numeric"      lower, upper; scale = "log" for long tails
 #   kind = "categorical"  values = [...]
 #   kind = "date"         lower = 1900-01-01, upper; format = "%d.%m.%Y" of texts
+#   kind = "boolean"      true or false, 1 or 0
+#   kind = "text"         for questions alone; training does not use it
 #   kind = "skip"         not used
 # missing = true is proposed for cells that may be empty: they get a feature of their own, and the
 # middle of the range as their number. For other markers too: missing = ["", "?", "NA"]. A row
@@ -364,15 +561,21 @@ def lint(
     `taken` maps the columns that have another use to that use, as "label".
     """
     notes = [*_lint_names(schema, names, taken)]
+    person = schema.person
+    if person is not None and taken.get(person) not in ("person", "skipped"):
+        notes.append(
+            f"schema {schema.name} says that {person!r} is the person's column, and each row is "
+            f"protected by itself; pass --person {person} where a person has several rows"
+        )
     for name in names:
-        is_skipped = isinstance(schema.columns.get(name, Skip()), Skip)
-        if is_skipped and name not in taken and _LIKE_IDS.search(name):
+        is_unused = isinstance(schema.columns.get(name, Skip()), UNUSED)
+        if is_unused and name not in taken and name != person and _LIKE_IDS.search(name):
             notes.append(
                 f"column {name!r} looks like an id, and each row is protected by itself; pass "
                 f"--person {name} where a person has several rows, or --ids {name}"
             )
     for name, kind in schema.columns.items():
-        if isinstance(kind, Skip) or taken.get(name) == "label":
+        if isinstance(kind, UNUSED) or taken.get(name) == "label":
             continue
         if name in taken:
             notes.append(
@@ -421,12 +624,12 @@ def _lint_names(schema: Schema, names: Sequence[str], taken: Mapping[str, str]) 
 
 def _lint_values(name: str, kind: Categorical, records: int | None) -> Iterator[str]:
     """Yield the likely mistakes of a categorical column's declared values."""
-    for first, second in _find_cased_pairs(kind.values):
+    for first, second in _find_cased_pairs(kind.labels):
         yield (
             f"feature {name!r}: the values {first!r} and {second!r} differ in case alone; list "
             "one, or mend the cells"
         )
-    for value in kind.values:
+    for value in kind.labels:
         if value.casefold() in _MARKERS:
             yield (
                 f"feature {name!r}: its value {value!r} looks like a marker of missing values; "

@@ -126,7 +126,7 @@ Target = Classes | Amount
 
 def make_target(declared: Categorical | Numeric) -> Target:
     """Return what is predicted, from the declaration of the label's column."""
-    return Amount(declared) if isinstance(declared, Numeric) else Classes(declared.values)
+    return Amount(declared) if isinstance(declared, Numeric) else Classes(declared.labels)
 
 
 def build_network(
@@ -254,7 +254,7 @@ class TabularModel:
     @property
     def classes(self) -> tuple[str, ...]:
         """The classes; none where a number is predicted."""
-        return self.target.values if isinstance(self.target, Categorical) else ()
+        return self.target.labels if isinstance(self.target, Categorical) else ()
 
     def probabilities(self, table: object, dialect: Dialect = PLAIN) -> npt.NDArray[np.float32]:
         """Return one probability a class for every row of a table, NaN for a faulty row.
@@ -324,8 +324,8 @@ def to_bytes(model: TabularModel, form: str = TABULAR) -> bytes:
         "label": model.label,
         # For other readers: `target` has them too.
         "classes": list(model.classes),
-        "target": Schema("model", {model.label: model.target}).to_dict()["columns"][model.label],
-        "columns": Schema("model", model.columns).to_dict()["columns"],
+        "target": Schema({model.label: model.target}).to_dict()["columns"][model.label],
+        "columns": Schema(model.columns).to_dict()["columns"],
         "statement": None if model.statement is None else json.dumps(model.statement),
         "state": {
             name: value.detach().clone() for name, value in model.network.state_dict().items()
@@ -462,7 +462,7 @@ def _list_stated(content: Json, target: Categorical | Numeric) -> Json:
         "label": content["label"],
         "columns": content["columns"],
         "hidden": content["hidden"],
-        "classes": [] if isinstance(target, Numeric) else list(target.values),
+        "classes": [] if isinstance(target, Numeric) else list(target.labels),
         "range": [target.lower, target.upper] if isinstance(target, Numeric) else None,
         "scale": target.scale if isinstance(target, Numeric) else None,
     }

@@ -588,6 +588,6 @@ def _collect_facts(prepared: Prepared, held_out: Predictions | None) -> Facts:
         test_records=people.test.units,
         commonest_class_share=None if held_out is None else held_out.commonest,
         simulated_budgets=bool(prepared.job.budgets.groups),
-        columns=Schema("model", declared.features).to_dict()["columns"],
+        columns=Schema(declared.features).to_dict()["columns"],
         fingerprints=people.fingerprints,
     )

@@ -26,7 +26,7 @@ from apiece.datasets import (
 from apiece.datasets.cells import list_markers, locate_values, read_texts, select_column
 from apiece.datasets.encode import Encoded, encode, encode_labels, encode_numbers
 from apiece.datasets.packaged import PACKAGED, match_packaged
-from apiece.datasets.schema import Feature, lint
+from apiece.datasets.schema import UNUSED, Feature, lint
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import BudgetColumns, Data
 from apiece.jobs.roster import Roster, read_roster
@@ -70,13 +70,13 @@ class Declaration:
     @property
     def classes(self) -> tuple[str, ...]:
         """The label's values; none of a number."""
-        return self.target.values if isinstance(self.target, Categorical) else ()
+        return self.target.labels if isinstance(self.target, Categorical) else ()
 
     def read_labels(self, frame: pd.DataFrame, decimal: str) -> AnyArray:
         """Return what is predicted of each row (n,): positions of classes, or numbers."""
         if isinstance(self.target, Numeric):
             return encode_numbers(frame, self.label, decimal=decimal)
-        return encode_labels(frame, self.label, self.target.values)
+        return encode_labels(frame, self.label, self.target.labels)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -151,9 +151,14 @@ def read_job_table(data: Data, budgets: BudgetColumns) -> Table:
     frame, schema, label = apply_schema(frame, data, budgets)
     target = schema.target(label)
     roles = assign_roles(data, budgets, label)
+    if schema.decimal not in (".", dialect.decimal):
+        raise InputError(
+            f"decimal: schema {schema.name} says {schema.decimal!r}, and the job says "
+            f"{dialect.decimal!r}; pass --decimal {schema.decimal}, or leave it out of the schema"
+        )
     # A person's id may stand in the schema, but only to be left out.
     person_column = schema.columns.get(data.person, Skip()) if data.person else Skip()
-    if not isinstance(person_column, Skip):
+    if not isinstance(person_column, UNUSED):
         raise InputError(
             f"person column {data.person!r}: schema {schema.name} declares it as a feature, and "
             'ids are not to be learned from; declare it kind = "skip"'
@@ -222,7 +227,7 @@ def refuse_too_wide(columns: Columns, rows: int) -> None:
     widths = {}
     # A categorical column becomes a feature for each value, any other one feature.
     for name, kind in columns.items():
-        widths[name] = len(kind.values) if isinstance(kind, Categorical) else 1
+        widths[name] = len(kind.labels) if isinstance(kind, Categorical) else 1
     width = sum(widths.values())
     size = _FEATURE_BYTES * rows * width
     if size > _MAX_FEATURE_BYTES:
@@ -252,7 +257,7 @@ def _explain_unread(cells: Cells, kind: Feature, decimal: str) -> str:
             f"{example!r}); give its format, mend the column, "
         )
     if isinstance(kind, Categorical):
-        declared = ", ".join(repr(value) for value in kind.values[:_SHOWN_VALUES])
+        declared = ", ".join(repr(value) for value in kind.labels[:_SHOWN_VALUES])
         case = "case matters; " if _count_other_case(cells, kind) else ""
         return (
             f"no cell is one of the declared values (the first: {example!r}; declared: "
@@ -327,7 +332,7 @@ def _looks_like_ids(cells: Cells) -> bool:
 
 def _count_other_case(cells: Cells, kind: Categorical) -> int:
     """Return how many cells are no declared value but would be in another case."""
-    folded_values = {value.casefold() for value in kind.values}
-    codes, absent = locate_values(cells, kind.values, list_markers(kind.missing))
+    folded_values = {value.casefold() for value in kind.labels}
+    codes, absent = locate_values(cells, kind.labels, list_markers(kind.missing))
     words = read_texts(cells[(codes < 0) & ~absent])
     return sum(word.casefold() in folded_values for word in words.tolist())

@@ -15,6 +15,7 @@ from typing import Final
 
 from apiece import _check
 from apiece.errors import DataError, InputError, as_given
+from apiece.queries.declarations import Declarations
 from apiece.queries.grammar import (
     Combined,
     Compare,
@@ -25,21 +26,30 @@ from apiece.queries.grammar import (
     parse,
 )
 from apiece.queries.question import bind_literals, count_rows, needs_rows
-from apiece.queries.schema import Schema
 
 # Aggregates of which a row adds to one sum alone: these need no δ.
 PURE: Final = ("count", "sum", "histogram", "quantile", "interval")
-# Declarations of an example: nobody's bounds, values or rows.
+# Declarations of an example: nobody's bounds, values, rows or ids.
 _BOUNDS: Final = (0, 100)
 _VALUES: Final = ("A", "B")
 _ROWS: Final = 5
+_PERSON: Final = "id"
+# Kind of a column → its declaration in a schema, and values for an example.
+_COLUMNS: Final[dict[str, tuple[str, tuple[str | float, ...]]]] = {
+    "numeric": ("Numeric", (1, 2)),
+    "text": ("Text", _VALUES),
+    "date": ("Date", ("2024-01-31",)),
+    "boolean": ("Boolean", (True, False)),
+}
 # A word, a quoted name or text, or a sign.
 _WORD: Final = re.compile(r"""\w+|"[^"]*"|'[^']*'|\S""")
 # Beginnings of a text that are tried, at most.
 _CUTS: Final = 40
 
 
-def find_mistakes(text: str, schema: Schema, *, epsilon: float, delta: float) -> list[InputError]:
+def find_mistakes(
+    text: str, declarations: Declarations, *, epsilon: float, delta: float
+) -> list[InputError]:
     """Return every mistake of a question, in the order of its text, then of its declarations.
 
     Where the text is no question, the longest beginning that is one shows what is to be declared.
@@ -56,8 +66,8 @@ def find_mistakes(text: str, schema: Schema, *, epsilon: float, delta: float) ->
     with _collect(mistakes):
         _require_delta(query, delta)
     if query is not None:
-        mistakes += _find_undeclared(query, schema)
-        mistakes += _find_unfit_literals(query, schema)
+        mistakes += _find_undeclared(query, declarations)
+        mistakes += _find_unfit_literals(query, declarations)
     return mistakes
 
 
@@ -104,20 +114,22 @@ def _yield_leaves(condition: Condition | None) -> Iterator[Compare | Missing]:
             yield condition
 
 
-def _find_unfit_literals(query: ParsedQuery, schema: Schema) -> list[InputError]:
+def _find_unfit_literals(query: ParsedQuery, declarations: Declarations) -> list[InputError]:
     """Return the error of each comparison with a literal of another kind or of no group."""
     mistakes: list[InputError] = []
     for leaf in _yield_leaves(query.where):
-        if leaf.column in schema.columns:
+        if leaf.column in declarations.columns:
             with _collect(mistakes):
-                bind_literals(leaf, schema)
+                bind_literals(leaf, declarations)
     return mistakes
 
 
 @dataclass(frozen=True, slots=True)
 class _Gaps:
-    """The declarations that a query needs and a schema lacks."""
+    """The declarations that a query needs and a table lacks."""
 
+    # Whether the column of people's ids is lacking.
+    person: bool
     # Columns that need bounds, and columns that need groups.
     bounds: list[str]
     groups: list[str]
@@ -127,75 +139,107 @@ class _Gaps:
     rows: bool
 
     @classmethod
-    def from_query(cls, query: ParsedQuery, schema: Schema) -> _Gaps:
-        """Return the gaps of a schema for a query; of an undeclared column one kind of gap."""
+    def from_query(cls, query: ParsedQuery, declarations: Declarations) -> _Gaps:
+        """Return what a query needs and is not declared; of a column that has nothing, one gap."""
         bounds: list[str] = []
         kinds: dict[str, str] = {}
         if query.aggregate == "count":
             kinds = dict.fromkeys(query.columns, "text")
         else:
-            bounds = [name for name in query.columns if name not in schema.bounds]
-        groups = [name for name in query.by if name not in schema.groups]
+            bounds = [name for name in query.columns if name not in declarations.bounds]
+        groups = [name for name in query.by if name not in declarations.groups]
         for leaf in _yield_leaves(query.where):
             kinds[leaf.column] = _guess_kind(leaf)
-        declared = {*schema.columns, *bounds, *groups}
+        declared = {*declarations.columns, *bounds, *groups}
         return cls(
+            person=not declarations.person,
             bounds=bounds,
             groups=groups,
             kinds={name: kind for name, kind in kinds.items() if name not in declared},
-            rows=needs_rows(query) and schema.rows_per_person is None,
+            rows=needs_rows(query) and declarations.rows_per_person is None,
         )
 
 
-def _find_undeclared(query: ParsedQuery, schema: Schema) -> list[InputError]:
+def _find_undeclared(query: ParsedQuery, declarations: Declarations) -> list[InputError]:
     """Return one error that names all declarations that are missing, or none."""
-    gaps = _Gaps.from_query(query, schema)
+    gaps = _Gaps.from_query(query, declarations)
     errors: list[InputError] = []
+    with _collect(errors):
+        declarations.require_person()
     for name in gaps.bounds:
         with _collect(errors):
-            schema.bounds_of(name)
+            declarations.bounds_of(name)
     for name in gaps.groups:
         with _collect(errors):
-            schema.groups_of(name)
+            declarations.groups_of(name)
     for name in gaps.kinds:
         with _collect(errors):
-            schema.kind_of(name)
+            declarations.kind_of(name)
     with _collect(errors):
-        count_rows(query, schema)
+        count_rows(query, declarations)
     # A single gap has its own, more exact message.
-    return errors if len(errors) < 2 else [_join_gaps(gaps, schema)]
+    return errors if len(errors) < 2 else [_join_gaps(gaps, declarations)]
 
 
-def _join_gaps(gaps: _Gaps, schema: Schema) -> DataError:
+def _join_gaps(gaps: _Gaps, declarations: Declarations) -> DataError:
     """Return the error that names several gaps, with one example that fills them all."""
     lacking: list[str] = []
-    examples: list[str] = []
+    flags: list[str] = []
+    settings: list[str] = []
+    if gaps.person:
+        lacking.append("the column of people's ids")
+        flags.append(f"--person {_PERSON}")
+        settings.append(f"person={_PERSON!r}")
     if gaps.bounds:
         lacking.append(f"bounds of {_join_names(gaps.bounds)}")
         low, high = _BOUNDS
-        flags = _join_flags("--bounds", [f"{name}={low}:{high}" for name in gaps.bounds])
-        bounds = {**schema.bounds, **dict.fromkeys(gaps.bounds, _BOUNDS)}
-        examples.append(as_given("bounds", bounds, flag=flags))
+        flags.append(_join_flags("--bounds", [f"{name}={low}:{high}" for name in gaps.bounds]))
     if gaps.groups:
         lacking.append(f"values of {_join_names(gaps.groups)}")
         values = ",".join(_VALUES)
-        flags = _join_flags("--values", [f"{name}={values}" for name in gaps.groups])
-        groups = {name: list(declared) for name, declared in schema.groups.items()}
-        groups |= {name: list(_VALUES) for name in gaps.groups}
-        examples.append(as_given("groups", groups, flag=flags))
+        flags.append(_join_flags("--values", [f"{name}={values}" for name in gaps.groups]))
     if gaps.kinds:
         lacking.append(f"kind of {_join_names(list(gaps.kinds))}")
-        flags = _join_flags("--kind", [f"{name}={kind}" for name, kind in gaps.kinds.items()])
-        kinds = {**schema.kinds, **gaps.kinds}
-        examples.append(as_given("kinds", kinds, flag=flags))
+        kinds = [f"{name}={kind}" for name, kind in gaps.kinds.items()]
+        flags.append(_join_flags("--kind", kinds))
     if gaps.rows:
         lacking.append("how many rows a person brings at most")
-        examples.append(as_given("rows_per_person", _ROWS))
-    example = as_given(", ".join(examples), flag=" ".join(examples))
+        flags.append(f"--rows-per-person {_ROWS}")
+        settings.append(f"rows_per_person={_ROWS}")
+    names = dict.fromkeys([*gaps.bounds, *gaps.groups, *gaps.kinds])
+    columns = [f"{name!r}: {_write_declaration(name, gaps, declarations)}" for name in names]
+    arguments = [f"{{{', '.join(columns)}}}", *settings] if columns else settings
+    example = as_given(f"schema.declare({', '.join(arguments)})", flag=" ".join(flags))
     return DataError(
         f"not declared: {'; '.join(lacking)}; declare them from what is known without looking "
         f"at the data, as in {example}"
     )
+
+
+def _write_declaration(name: str, gaps: _Gaps, declarations: Declarations) -> str:
+    """Return a column's declaration in Python: what it has, with an example of what it lacks."""
+    bounds = _BOUNDS if name in gaps.bounds else declarations.bounds.get(name)
+    kind = declarations.kinds.get(name, gaps.kinds.get(name))
+    if bounds is not None:
+        # Bounds are of numbers, whatever the column was compared as.
+        kind = "numeric"
+    values = declarations.groups.get(name, ())
+    column = "Categorical"
+    examples: tuple[str | float, ...] = _VALUES
+    if kind is not None:
+        column, examples = _COLUMNS[kind]
+    if name in gaps.groups:
+        values = examples
+    arguments: list[str] = []
+    if bounds is not None:
+        arguments += map(repr, bounds)
+    if name in declarations.formats and kind == "date":
+        arguments.append(f"format={declarations.formats[name]!r}")
+    if values:
+        arguments.append(f"{'' if kind is None else 'values='}{list(values)!r}")
+    if name in declarations.missing:
+        arguments.append(f"missing={list(declarations.missing[name])!r}")
+    return f"{column}({', '.join(arguments)})"
 
 
 def _join_flags(flag: str, values: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Questions: a query whose columns, literals and groups are those of a declared schema.
+"""Questions: a query whose columns, literals and groups are those that are declared.
 
 A question says what is counted, over which rows, and how much of it may be one person's. It has
 no SQL in it: `scan` says how a question is counted. No part of it depends on a row.
@@ -17,9 +17,9 @@ import numpy as np
 
 from apiece._types import Json
 from apiece.errors import InputError, as_given, unknown
+from apiece.queries.declarations import Declarations
 from apiece.queries.grammar import Combined, Compare, Condition, Literal, Negated, ParsedQuery
 from apiece.queries.quantiles import Grid
-from apiece.queries.schema import Schema
 from apiece.tables.values import boolean_of, moment_of, number_of, text_of
 
 # Bins of a histogram whose query names no number.
@@ -44,9 +44,9 @@ class Measure:
     high: float
 
     @classmethod
-    def from_schema(cls, name: str, schema: Schema) -> Measure:
+    def from_declarations(cls, name: str, declarations: Declarations) -> Measure:
         """Return a column with its declared bounds; raise `DataError` where it has none."""
-        low, high = schema.bounds_of(name)
+        low, high = declarations.bounds_of(name)
         return cls(name, low, high)
 
     @property
@@ -123,7 +123,7 @@ class Bins:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query over a table whose schema and source are known: what is asked, and what it costs."""
+    """A query over a declared table of a known source: what is asked, and what it costs."""
 
     query: ParsedQuery
     # The columns whose values are added up or ranked, in the order of the query; a count has none.
@@ -140,7 +140,7 @@ class Question:
     persons: bool
     # Rows of a person that count, at most; where persons are counted, groups.
     rows: int
-    # Query, schema and source, as a ledger compares them.
+    # Query, declarations and source, as a ledger compares them.
     terms: Json = field(repr=False)
 
     @property
@@ -181,22 +181,24 @@ class Question:
         return multiple * row_norm, multiple * row_norm / 2
 
 
-def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
+def resolve(query: ParsedQuery, declarations: Declarations, source: str = "") -> Question:
     """Return the question that a query asks of a table; `source` is the table's fingerprint.
 
     Raises `DataError` for a column that is not declared as the query uses it, `InputError` for a
-    literal of another kind than its column's, and where the schema does not say how many rows a
+    literal of another kind than its column's, and where it is not declared how many rows a
     person brings.
     """
     persons = query.counted == "persons"
     measures: tuple[Measure, ...] = ()
     if query.aggregate == "count":
         for column in query.columns:
-            schema.kind_of(column)
+            declarations.kind_of(column)
     else:
-        measures = tuple(Measure.from_schema(column, schema) for column in query.columns)
-    groups = _combine_groups(query, schema)
-    rows = count_rows(query, schema)
+        measures = tuple(
+            Measure.from_declarations(column, declarations) for column in query.columns
+        )
+    groups = _combine_groups(query, declarations)
+    rows = count_rows(query, declarations)
     grid = None
     if query.aggregate in ("quantile", "interval"):
         (measure,) = measures
@@ -209,19 +211,19 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
     return Question(
         query=query,
         measures=measures,
-        where=None if query.where is None else bind_literals(query.where, schema),
+        where=None if query.where is None else bind_literals(query.where, declarations),
         groups=groups,
         bins=bins,
         grid=grid,
         persons=persons,
         rows=min(rows, len(groups)) if persons else rows,
-        terms={"query": query.text, "schema": schema.terms, "source": source},
+        terms={"query": query.text, "schema": declarations.terms, "source": source},
     )
 
 
-def _combine_groups(query: ParsedQuery, schema: Schema) -> tuple[Json, ...]:
+def _combine_groups(query: ParsedQuery, declarations: Declarations) -> tuple[Json, ...]:
     """Return every combination of the declared groups, the last column's the fastest to change."""
-    combinations = product(*(schema.groups_of(column) for column in query.by))
+    combinations = product(*(declarations.groups_of(column) for column in query.by))
     return tuple(dict(zip(query.by, values, strict=True)) for values in combinations)
 
 
@@ -230,17 +232,17 @@ def needs_rows(query: ParsedQuery) -> bool:
     return query.counted != "persons" or bool(query.by)
 
 
-def count_rows(query: ParsedQuery, schema: Schema) -> int:
+def count_rows(query: ParsedQuery, declarations: Declarations) -> int:
     """Return how many rows of a person count at most; raise `InputError` where it is not said."""
     if not needs_rows(query):
         return 1
-    if schema.rows_per_person is None:
+    if declarations.rows_per_person is None:
         raise InputError(
             "rows_per_person: missing; say how many rows a person brings at most "
             f"({as_given('rows_per_person', 5)}): a public number, never one counted in the rows; "
             "count(persons) without by needs none"
         )
-    return schema.rows_per_person
+    return declarations.rows_per_person
 
 
 def _has_moments(query: ParsedQuery) -> bool:
@@ -264,29 +266,31 @@ def list_moments(query: ParsedQuery) -> list[tuple[str, ...]]:
             return [*singles, *combinations_with_replacement(columns, 2)]
 
 
-def bind_literals(condition: Condition, schema: Schema) -> Condition:
+def bind_literals(condition: Condition, declarations: Declarations) -> Condition:
     """Return a condition whose literals are of the kinds that its columns are declared as."""
     match condition:
         case Combined(word, parts):
-            return Combined(word, tuple(bind_literals(part, schema) for part in parts))
+            return Combined(word, tuple(bind_literals(part, declarations) for part in parts))
         case Negated(part):
-            return Negated(bind_literals(part, schema))
-    kind = schema.kind_of(condition.column)
+            return Negated(bind_literals(part, declarations))
+    kind = declarations.kind_of(condition.column)
     if not isinstance(condition, Compare):
         return condition
     column = condition.column
-    has_groups = column in schema.groups and kind == "text" and column not in schema.kinds
+    has_groups = (
+        column in declarations.groups and kind == "text" and column not in declarations.kinds
+    )
     if has_groups:
-        literals = _bind_to_groups(condition, schema)
+        literals = _bind_to_groups(condition, declarations)
     else:
         literals = [_bind_literal(column, kind, value) for value in condition.literals]
     return replace(condition, literals=tuple(literals))
 
 
-def _bind_to_groups(condition: Compare, schema: Schema) -> list[Literal]:
+def _bind_to_groups(condition: Compare, declarations: Declarations) -> list[Literal]:
     """Return the literals beside a column with declared groups: the texts of those groups."""
     column = condition.column
-    declared = schema.declared(column)
+    declared = declarations.declared(column)
     has_numbers = any(number_of(value) is not None for value in declared.values)
     literals: list[Literal] = []
     for literal in condition.literals:

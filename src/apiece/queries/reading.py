@@ -1,7 +1,7 @@
 """Cells of the declared kinds from what is stored, each row by itself, in a locked DuckDB.
 
 Every engine reads with this, in its own processes and some rows at a time: a row's reading is a
-function of that row, the storage types and the schema, so it does not matter which rows it meets.
+function of that row, the storage types and what is declared, whatever rows it meets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from apiece.errors import UnsupportedError
 from apiece.queries import sources
-from apiece.queries.schema import Schema
+from apiece.queries.declarations import Declarations
 from apiece.queries.sources import Columns, Log
 from apiece.tables.values import ISO, Declared
 
@@ -125,19 +125,21 @@ def _memory_limit(database: duckdb.DuckDBPyConnection) -> int:
     return int(float(number) * 2 ** (10 * power))
 
 
-def list_cells(schema: Schema) -> dict[str, tuple[str, str]]:
+def list_cells(declarations: Declarations) -> dict[str, tuple[str, str]]:
     """Return the columns of the table `cells` after `person`: name → the column read, its kind."""
-    columns = {schema.stored(*reading): reading for reading in schema.readings}
-    return columns | {schema.stored_group(column): (column, "group") for column in schema.groups}
+    columns = {declarations.stored(*reading): reading for reading in declarations.readings}
+    return columns | {
+        declarations.stored_group(column): (column, "group") for column in declarations.groups
+    }
 
 
-def unpack_columns(columns: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
+def unpack_columns(columns: Columns, declarations: Declarations) -> dict[str, pa.ChunkedArray]:
     """Return the declared columns as they are stored; a marker of missing values is null."""
     plain: dict[str, pa.ChunkedArray] = {}
-    for column in schema.columns:
+    for column in declarations.columns:
         try:
-            cells = sources.unpack_column(columns[column], exact=column == schema.person)
-            plain[column] = _remove_markers(cells, column, schema)
+            cells = sources.unpack_column(columns[column], exact=column == declarations.person)
+            plain[column] = _remove_markers(cells, column, declarations)
         except UnsupportedError as error:
             raise UnsupportedError(
                 f"column {column!r}: {error}; leave it out or convert it"
@@ -145,28 +147,28 @@ def unpack_columns(columns: Columns, schema: Schema) -> dict[str, pa.ChunkedArra
     return plain
 
 
-def convert_columns(plain: Columns, schema: Schema) -> dict[str, pa.ChunkedArray]:
+def convert_columns(plain: Columns, declarations: Declarations) -> dict[str, pa.ChunkedArray]:
     """Return the columns to be read, by their names in the table `cells`, from unpacked ones.
 
     Doubles, moments and the positions of declared groups are as they will be; the others are texts,
     to be read as their kinds.
     """
-    readings = {"person": sources.convert_to_texts(plain[schema.person])}
-    for name, (column, kind) in list_cells(schema).items():
-        readings[name] = _convert_cells(plain[column], column, kind, schema)
+    readings = {"person": sources.convert_to_texts(plain[declarations.person])}
+    for name, (column, kind) in list_cells(declarations).items():
+        readings[name] = _convert_cells(plain[column], column, kind, declarations)
     return readings
 
 
-def count_present(plain: Columns, schema: Schema) -> dict[str, int]:
+def count_present(plain: Columns, declarations: Declarations) -> dict[str, int]:
     """Return for each reading how many cells are neither empty nor a missing marker.
 
     Where "" is a declared group, an empty cell is one too.
     """
     counts: dict[str, int] = {}
-    for name, (column, kind) in list_cells(schema).items():
+    for name, (column, kind) in list_cells(declarations).items():
         cells = plain[column]
-        named = kind in ("text", "group") and column in schema.groups
-        if named and schema.declared(column).has_empty():
+        named = kind in ("text", "group") and column in declarations.groups
+        if named and declarations.declared(column).has_empty():
             counts[name] = len(cells)
         else:
             counts[name] = sources.count_present(cells)
@@ -174,49 +176,51 @@ def count_present(plain: Columns, schema: Schema) -> dict[str, int]:
 
 
 def _convert_cells(
-    cells: pa.ChunkedArray, column: str, kind: str, schema: Schema
+    cells: pa.ChunkedArray, column: str, kind: str, declarations: Declarations
 ) -> pa.ChunkedArray:
     """Return the cells of an unpacked column as what a kind is read from."""
     match kind:
         case "numeric" | "boolean":
             return sources.convert_to_numbers(cells)
         case "date":
-            return sources.convert_to_moments(cells, schema.formats.get(column, ISO))
+            return sources.convert_to_moments(cells, declarations.formats.get(column, ISO))
         case "group":
-            return sources.locate_declared(cells, schema.declared(column))
-    if column in schema.groups:
-        return sources.convert_to_declared_texts(cells, schema.declared(column))
+            return sources.locate_declared(cells, declarations.declared(column))
+    if column in declarations.groups:
+        return sources.convert_to_declared_texts(cells, declarations.declared(column))
     return sources.convert_to_texts(cells)
 
 
-def _remove_markers(cells: pa.ChunkedArray, column: str, schema: Schema) -> pa.ChunkedArray:
+def _remove_markers(
+    cells: pa.ChunkedArray, column: str, declarations: Declarations
+) -> pa.ChunkedArray:
     """Return the cells of a column in which the declared markers of missing values are null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    markers = schema.missing.get(column)
+    markers = declarations.missing.get(column)
     if not markers:
         return cells
-    positions = sources.locate_declared(cells, Declared(markers, decimal=schema.decimal))
+    positions = sources.locate_declared(cells, Declared(markers, decimal=declarations.decimal))
     return pc.if_else(pc.is_valid(positions), pa.scalar(None, cells.type), cells)
 
 
 def count_faults(
-    database: duckdb.DuckDBPyConnection, schema: Schema, present: Mapping[str, int]
+    database: duckdb.DuckDBPyConnection, declarations: Declarations, present: Mapping[str, int]
 ) -> Counter[Fault]:
     """Return how many cells of the table `cells` were not read, or lie outside their bounds.
 
     Args:
         database: Holds the table `cells`.
-        schema: The declarations.
+        declarations: Of the table.
         present: Reading → how many cells there were to read (see `count_present`).
     """
-    names = list_cells(schema)
+    names = list_cells(declarations)
     # Counting cells is 0 where there is no row; a sum would be NULL.
     beyond = [
-        f"count(CASE WHEN {schema.stored(column, 'numeric')} NOT BETWEEN {low!r} AND {high!r} "
-        "THEN 1 END)"
-        for column, (low, high) in schema.bounds.items()
+        f"count(CASE WHEN {declarations.stored(column, 'numeric')} "
+        f"NOT BETWEEN {low!r} AND {high!r} THEN 1 END)"
+        for column, (low, high) in declarations.bounds.items()
     ]
     counts = [f"count({name})" for name in names]
     query = f"SELECT {', '.join(counts + beyond)} FROM cells"
@@ -225,7 +229,7 @@ def count_faults(
     for (name, (column, kind)), count in zip(names.items(), totals, strict=False):
         reason = "no declared value" if kind == "group" else f"not {kind}"
         faults[column, reason] += present[name] - count
-    for column, count in zip(schema.bounds, totals[len(names) :], strict=True):
+    for column, count in zip(declarations.bounds, totals[len(names) :], strict=True):
         faults[column, _BEYOND] += count
     return faults
 
@@ -239,24 +243,26 @@ def report_faults(faults: Mapping[Fault, int], log: Log) -> None:
             log(f"column {column!r}: {count} cells are {reason}")
 
 
-def list_types(schema: Schema) -> dict[str, str]:
+def list_types(declarations: Declarations) -> dict[str, str]:
     """Return the columns of the table `cells` after `person`, each with its type of storage."""
     storage = {"text": "text", "date": "whole", "group": "whole"}
-    return {name: storage.get(kind, "double") for name, (_, kind) in list_cells(schema).items()}
+    return {
+        name: storage.get(kind, "double") for name, (_, kind) in list_cells(declarations).items()
+    }
 
 
-def order_sql(schema: Schema) -> str:
+def order_sql(declarations: Declarations) -> str:
     """Return SQL for an order of one person's rows by their content alone, in every dialect."""
     # Rows that tie are equal in all that is declared, so which of them comes first is nobody's.
     keys = ["tie"]
-    keys += [f"{name} NULLS FIRST" for name in list_cells(schema)]
+    keys += [f"{name} NULLS FIRST" for name in list_cells(declarations)]
     return ", ".join(keys)
 
 
 def read_cells(
     database: duckdb.DuckDBPyConnection,
     columns: Columns,
-    schema: Schema,
+    declarations: Declarations,
     *,
     append: bool = False,
 ) -> None:
@@ -267,10 +273,10 @@ def read_cells(
     import pyarrow as pa
 
     readings = [f"{_OF_TEXT['person'].replace('@', 'person')} AS person"]
-    for name, (_, kind) in list_cells(schema).items():
-        cell = _cell_sql(name, kind, columns[name], schema.decimal)
+    for name, (_, kind) in list_cells(declarations).items():
+        cell = _cell_sql(name, kind, columns[name], declarations.decimal)
         readings.append(f"{cell} AS {name}")
-    names = list(list_cells(schema))
+    names = list(list_cells(declarations))
     # Shifted by a bit, an unsigned hash is a BIGINT, which Spark has too.
     database.register("stored_columns", pa.table(dict(columns)))
     database.execute(

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from apiece._types import Floats, Mask
+from apiece.queries.declarations import Declarations
 from apiece.queries.grammar import Combined, Compare, Condition, Literal, Missing, Negated
 from apiece.queries.quantiles import Grid
 from apiece.queries.question import Bins, Measure, Question, list_moments
-from apiece.queries.schema import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,23 +143,26 @@ class Scan:
     addends: tuple[str, ...]
 
     @classmethod
-    def from_question(cls, question: Question, schema: Schema) -> Scan:
-        """Return the scan of a table with this schema, against which the question was resolved."""
+    def from_question(cls, question: Question, declarations: Declarations) -> Scan:
+        """Return the scan of a table for a question that its declarations have resolved."""
         query = question.query
         columns = tuple(
-            ClampedColumn(measure, schema.stored(measure.name, "numeric"))
+            ClampedColumn(measure, declarations.stored(measure.name, "numeric"))
             for measure in question.measures
         )
         if query.aggregate == "count":
-            cells = [schema.stored(column, schema.kind_of(column)) for column in query.columns]
+            cells = [
+                declarations.stored(column, declarations.kind_of(column))
+                for column in query.columns
+            ]
         else:
             cells = [column.stored for column in columns]
         return cls(
             question=question,
             columns=columns,
             present=" AND ".join(f"({cell} IS NOT NULL)" for cell in cells) or "TRUE",
-            where=None if question.where is None else bind_columns(question.where, schema),
-            group=_group_sql(query.by, schema),
+            where=None if question.where is None else bind_columns(question.where, declarations),
+            group=_group_sql(query.by, declarations),
             addends=_addends_sql(question, columns),
         )
 
@@ -172,14 +175,14 @@ class Scan:
         return "0"
 
 
-def _group_sql(by: Sequence[str], schema: Schema) -> str | None:
+def _group_sql(by: Sequence[str], declarations: Declarations) -> str | None:
     """Return SQL for the number of a combination of groups, in the order of `Question.groups`."""
     # Numbers in mixed radix: the last column's number counts ones. Where a cell is of no declared
     # group its number is NULL, and so is the sum.
     group: str | None = None
     for column in by:
-        number = schema.stored_group(column)
-        count = len(schema.groups_of(column))
+        number = declarations.stored_group(column)
+        count = len(declarations.groups_of(column))
         group = f"({group} * {count} + {number})" if group else number
     return group
 
@@ -198,15 +201,15 @@ def _addends_sql(question: Question, columns: Sequence[ClampedColumn]) -> tuple[
     return tuple(" * ".join(scaled[name] for name in names) or "1.0" for names in moments)
 
 
-def bind_columns(condition: Condition, schema: Schema) -> Condition:
+def bind_columns(condition: Condition, declarations: Declarations) -> Condition:
     """Return a condition over the stored columns: no name of a user's enters SQL."""
     match condition:
         case Combined(word, parts):
-            return Combined(word, tuple(bind_columns(part, schema) for part in parts))
+            return Combined(word, tuple(bind_columns(part, declarations) for part in parts))
         case Negated(part):
-            return Negated(bind_columns(part, schema))
-    kind = schema.kind_of(condition.column)
-    return replace(condition, column=schema.stored(condition.column, kind))
+            return Negated(bind_columns(part, declarations))
+    kind = declarations.kind_of(condition.column)
+    return replace(condition, column=declarations.stored(condition.column, kind))
 
 
 def condition_sql(condition: Condition, dialect: SqlDialect = DUCKDB) -> str:
@@ -250,7 +253,7 @@ class Registered(Protocol):
     """A table that some engine has registered; another fingerprint is another table."""
 
     @property
-    def schema(self) -> Schema:
+    def declarations(self) -> Declarations:
         """The declarations that it was registered with."""
         ...
 

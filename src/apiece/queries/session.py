@@ -15,6 +15,7 @@ from apiece import _check
 from apiece._text import shown
 from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace
+from apiece.datasets.schema import Schema
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError, together
 from apiece.filters import Costs
 from apiece.filters.convert import gaussian_mu
@@ -22,6 +23,7 @@ from apiece.ledger import Ledger
 from apiece.ledger.chain import check_new_id
 from apiece.ledger.codec import make_terms, read_id, to_units
 from apiece.ledger.reports import SHARES, count_bins, cumulate_bins
+from apiece.queries.declarations import Declarations
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
 from apiece.queries.mistakes import find_mistakes
@@ -35,7 +37,6 @@ from apiece.queries.noise import (
 from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, count_draws, describe_group
 from apiece.queries.question import Question, resolve
 from apiece.queries.scan import Registered, Sums, Texts
-from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 from apiece.queries.table import discard_message, register
 
@@ -74,8 +75,9 @@ class Answer:
 
     Example:
         >>> import pandas as pd
-        >>> from apiece.queries import Schema, Session
-        >>> schema = Schema("id", rows_per_person=1)
+        >>> from apiece.datasets import Schema
+        >>> from apiece.queries import Session
+        >>> schema = Schema({}, person="id", rows_per_person=1)
         >>> session = Session(pd.DataFrame({"id": range(1000)}), schema)
         >>> answer = session.ask("count()", epsilon=1.0, delta=1e-6)
         >>> answer.counted, 900 < answer.groups[0]["estimate"] < 1100
@@ -115,8 +117,9 @@ class QueryCost:
             most groups.
 
     Example:
-        >>> from apiece.queries import Schema, query_cost
-        >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
+        >>> from apiece.datasets import Numeric, Schema
+        >>> from apiece.queries import query_cost
+        >>> schema = Schema({"age": Numeric(0, 100)}, person="id", rows_per_person=1)
         >>> cost = query_cost("mean(age)", schema, epsilon=0.3, delta=1e-6)
         >>> cost.times(1.0, 1e-6)
         9
@@ -159,12 +162,14 @@ def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> Qu
         rows.
 
     Example:
-        >>> from apiece.queries import Schema, query_cost
-        >>> schema = Schema("id", bounds={"age": (0, 100)}, rows_per_person=1)
+        >>> from apiece.datasets import Numeric, Schema
+        >>> from apiece.queries import query_cost
+        >>> schema = Schema({"age": Numeric(0, 100)}, person="id", rows_per_person=1)
         >>> query_cost("median(age)", schema, epsilon=0.3, delta=0).delta
         0.0
     """
-    request = _Request.from_text(text, schema, epsilon, delta, analysis_id="", source="")
+    declarations = Declarations.from_schema(schema)
+    request = _Request.from_text(text, declarations, epsilon, delta, analysis_id="", source="")
     return QueryCost(
         query=request.question.query.text,
         epsilon=request.epsilon,
@@ -195,9 +200,11 @@ class Session:
 
     Example:
         >>> import pandas as pd
-        >>> from apiece.queries import Schema, Session
+        >>> from apiece.datasets import Numeric, Schema
+        >>> from apiece.queries import Session
         >>> people = pd.DataFrame({"id": range(1000), "age": [20.0, 60.0] * 500})
-        >>> session = Session(people, Schema("id", bounds={"age": (0, 100)}, rows_per_person=1))
+        >>> schema = Schema({"age": Numeric(0, 100)}, person="id", rows_per_person=1)
+        >>> session = Session(people, schema)
         >>> answer = session.ask("mean(age)", epsilon=1.0, delta=1e-6)
         >>> 30 < answer.groups[0]["estimate"] < 50
         True
@@ -216,7 +223,7 @@ class Session:
         if not isinstance(self.source, Registered):
             table = register(self.source, self.schema, log=self.log)
             object.__setattr__(self, "source", table)
-        elif self.source.schema != self.schema:
+        elif self.source.declarations != Declarations.from_schema(self.schema):
             raise InputError("schema: not the one that the table was registered with; give that")
 
     @property
@@ -258,7 +265,7 @@ class Session:
         name = str(uuid.uuid4()) if analysis_id is None else analysis_id
         source = self._table.fingerprint
         request = _Request.from_text(
-            text, self.schema, epsilon, delta, analysis_id=name, source=source
+            text, self._table.declarations, epsilon, delta, analysis_id=name, source=source
         )
         if self.ledger is None:
             return self._answer(request)
@@ -391,7 +398,7 @@ class _Request:
     def from_text(
         cls,
         text: str,
-        schema: Schema,
+        declarations: Declarations,
         epsilon: float,
         delta: float,
         *,
@@ -399,10 +406,10 @@ class _Request:
         source: str,
     ) -> Self:
         """Return the request for a query, or raise what `Session.ask` does."""
-        mistakes = find_mistakes(text, schema, epsilon=epsilon, delta=delta)
+        mistakes = find_mistakes(text, declarations, epsilon=epsilon, delta=delta)
         if mistakes:
             raise together(mistakes)
-        question = resolve(parse(text), schema, source)
+        question = resolve(parse(text), declarations, source)
         _require_size(question)
         promised_delta = 0.0 if question.grid else delta
         multiplier, scale = _calibrate_noise(question, epsilon, promised_delta)

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from apiece import _files
 from apiece._lazy import lacking
 from apiece._types import Floats, Mask
+from apiece.datasets.schema import Schema
 from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.queries import reading, scan, sources
+from apiece.queries.declarations import Declarations
 from apiece.queries.question import Question
 from apiece.queries.reading import Fault
 from apiece.queries.scan import SPARK, Scan
-from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 from apiece.queries.table import discard_message, hide_rows
 
@@ -49,7 +50,7 @@ class SparkTable:
     """A table registered with Spark, frozen in a folder. Its rows are data about people."""
 
     # The declarations.
-    schema: Schema
+    declarations: Declarations
     # SHA-256 of the file; of several, of their names and SHA-256s.
     fingerprint: str = field(repr=False)
     # The session that it was registered with.
@@ -60,7 +61,7 @@ class SparkTable:
     @contextmanager
     def contributions(self, question: Question, grid: float) -> Iterator[SparkContributions]:
         """Yield everybody's contributions, in whole steps of the grid."""
-        sql = scan.contributions_sql(Scan.from_question(question, self.schema), grid, SPARK)
+        sql = scan.contributions_sql(Scan.from_question(question, self.declarations), grid, SPARK)
         # A session of its own: its views and settings are nobody else's.
         spark = self.spark.newSession()
         spark.read.parquet(str(self.folder)).createOrReplaceTempView("rows")
@@ -136,15 +137,18 @@ def register_on_spark(
         and sums.
 
     Example:
-        >>> from apiece.queries import Schema, register_on_spark, start_spark
+        >>> from apiece.datasets import Schema
+        >>> from apiece.queries import register_on_spark, start_spark
         >>> from apiece.queries.spark import SparkTable
         >>> def registered(schema: Schema) -> SparkTable:
         ...     return register_on_spark(
         ...         "/shared/people", schema, spark=start_spark("local"), workspace="/shared/own"
         ...     )
     """
+    declarations = Declarations.from_schema(schema)
+    declarations.require_person()
     with hide_rows(source, log):
-        parts, rows = _list_parts(Path(source), schema)
+        parts, rows = _list_parts(Path(source), declarations)
         digest = _hash_files(spark, parts)
         if fingerprint is not None and fingerprint.lower() != digest:
             raise DataError(
@@ -155,7 +159,7 @@ def register_on_spark(
         folder.mkdir(mode=0o700)
         faults = folder / "faults"
         faults.mkdir(mode=0o700)
-        _freeze_rows(spark, parts, schema, folder / "rows", faults)
+        _freeze_rows(spark, parts, declarations, folder / "rows", faults)
         frozen = spark.read.parquet(str(folder / "rows"))
         identified = frozen.count()
         people = frozen.where("place = 1").count()
@@ -163,7 +167,7 @@ def register_on_spark(
     if identified < rows:
         log(f"{rows - identified} rows have no id that can be one; left out")
     log(f"registered: {identified} rows of {people} people")
-    return SparkTable(schema, digest, spark, folder / "rows")
+    return SparkTable(declarations, digest, spark, folder / "rows")
 
 
 def start_spark(master: str) -> SparkSession:
@@ -178,7 +182,8 @@ def start_spark(master: str) -> SparkSession:
         UnsupportedError: Where pyspark or Java is not installed.
 
     Example:
-        >>> from apiece.queries import Schema, register_on_spark, start_spark
+        >>> from apiece.datasets import Schema
+        >>> from apiece.queries import register_on_spark, start_spark
         >>> from apiece.queries.spark import SparkTable
         >>> def registered(schema: Schema) -> SparkTable:
         ...     spark = start_spark("local[*]")
@@ -209,7 +214,7 @@ def start_spark(master: str) -> SparkSession:
         ) from None
 
 
-def _list_parts(source: Path, schema: Schema) -> tuple[list[Part], int]:
+def _list_parts(source: Path, declarations: Declarations) -> tuple[list[Part], int]:
     """Return the row groups of a source, and how many rows they have."""
     files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
     if not files or any(file.suffix.lower() != ".parquet" for file in files):
@@ -220,10 +225,10 @@ def _list_parts(source: Path, schema: Schema) -> tuple[list[Part], int]:
     total = 0
     first_layout = None
     for file in files:
-        groups, empty, rows = sources.read_layout(file, schema.columns)
+        groups, empty, rows = sources.read_layout(file, declarations.columns)
         layout = empty.schema.remove_metadata()
         if first_layout is None:
-            _check_storage(empty, schema)
+            _check_storage(empty, declarations)
             first_layout = layout
         if not layout.equals(first_layout):
             raise DataError(
@@ -237,10 +242,10 @@ def _list_parts(source: Path, schema: Schema) -> tuple[list[Part], int]:
     return parts, total
 
 
-def _check_storage(empty: pa.Table, schema: Schema) -> None:
+def _check_storage(empty: pa.Table, declarations: Declarations) -> None:
     """Raise `UnsupportedError` for a column that cannot be read, by its storage type alone."""
-    columns = {name: empty.column(name) for name in schema.columns}
-    reading.convert_columns(reading.unpack_columns(columns, schema), schema)
+    columns = {name: empty.column(name) for name in declarations.columns}
+    reading.convert_columns(reading.unpack_columns(columns, declarations), declarations)
 
 
 def _hash_files(spark: SparkSession, parts: Sequence[Part]) -> str:
@@ -260,17 +265,21 @@ def _hash_files(spark: SparkSession, parts: Sequence[Part]) -> str:
 
 
 def _freeze_rows(
-    spark: SparkSession, parts: Sequence[Part], schema: Schema, folder: Path, faults: Path
+    spark: SparkSession,
+    parts: Sequence[Part],
+    declarations: Declarations,
+    folder: Path,
+    faults: Path,
 ) -> None:
     """Write the rows, each read by itself, those of each person in their order."""
-    columns = reading.list_types(schema)
+    columns = reading.list_types(declarations)
     names = ", ".join(columns)
     declared = ", ".join(f"{name} {_SPARK_TYPES[kind]}" for name, kind in columns.items())
     tasks = spark.createDataFrame(
         spark.sparkContext.parallelize(list(parts), len(parts)),
         "file STRING, size BIGINT, time BIGINT, part INT",
     )
-    read_parts = _make_reader(schema, faults)
+    read_parts = _make_reader(declarations, faults)
     cells = tasks.mapInArrow(read_parts, f"person STRING, {declared}, tie BIGINT")
     # Views are shared by all who use the session: this one has a name that nobody has.
     view = f"cells_{uuid.uuid4().hex}"
@@ -278,19 +287,19 @@ def _freeze_rows(
     try:
         spark.sql(
             f"SELECT person, {names}, row_number() OVER (PARTITION BY person ORDER BY "
-            f"{reading.order_sql(schema)}) AS place FROM {view} WHERE person IS NOT NULL"
+            f"{reading.order_sql(declarations)}) AS place FROM {view} WHERE person IS NOT NULL"
         ).write.parquet(str(folder))
     finally:
         spark.catalog.dropTempView(view)
 
 
-def _make_reader(schema: Schema, faults: Path) -> Callable[[Batches], Batches]:
+def _make_reader(declarations: Declarations, faults: Path) -> Callable[[Batches], Batches]:
     """Return the function that a worker runs: row groups in, typed rows out.
 
     How many cells of a row group could not be read goes to a file of its own in the folder
     `faults`; a row group that is read again writes it again.
     """
-    names = {"person": "text"} | reading.list_types(schema) | {"tie": "whole"}
+    names = {"person": "text"} | reading.list_types(declarations) | {"tie": "whole"}
 
     def read_parts(batches: Batches) -> Batches:
         import pyarrow as pa
@@ -299,22 +308,24 @@ def _make_reader(schema: Schema, faults: Path) -> Callable[[Batches], Batches]:
         target = pa.schema(types)
         for batch in batches:
             for part in batch.to_pylist():
-                table = _read_part(schema, faults, part, list(names))
+                table = _read_part(declarations, faults, part, list(names))
                 yield from table.cast(target).to_batches()
 
     return read_parts
 
 
 def _read_part(
-    schema: Schema, faults: Path, part: Mapping[str, Any], names: Sequence[str]
+    declarations: Declarations, faults: Path, part: Mapping[str, Any], names: Sequence[str]
 ) -> pa.Table:
     """Return the typed rows of one row group, and write the file of its faults."""
     state = part["size"], part["time"]
-    columns = sources.read_row_group(Path(part["file"]), part["part"], schema.columns, state)
-    plain = reading.unpack_columns(columns, schema)
+    columns = sources.read_row_group(Path(part["file"]), part["part"], declarations.columns, state)
+    plain = reading.unpack_columns(columns, declarations)
     database = reading.connect(threads=1)
-    reading.read_cells(database, reading.convert_columns(plain, schema), schema)
-    counts = reading.count_faults(database, schema, reading.count_present(plain, schema))
+    reading.read_cells(database, reading.convert_columns(plain, declarations), declarations)
+    counts = reading.count_faults(
+        database, declarations, reading.count_present(plain, declarations)
+    )
     _write_faults(faults, part, counts)
     table = database.sql(f"SELECT {', '.join(names)} FROM cells").to_arrow_table()
     database.close()

@@ -22,12 +22,13 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
+from apiece.datasets.schema import Schema
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import ApieceError, DataError, as_given
 from apiece.queries import reading, scan, sources
+from apiece.queries.declarations import Declarations
 from apiece.queries.question import Question
 from apiece.queries.scan import DUCKDB, Scan
-from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 
 if TYPE_CHECKING:
@@ -48,19 +49,20 @@ class Table:
     """A registered table: what `register` has read, frozen. Its ids and rows are data about people.
 
     Attributes:
-        schema: What was declared.
+        declarations: What was declared.
         fingerprint: SHA-256 of the file, or of the columns read from memory.
         database: The rows, in a locked database of this process.
 
     Example:
         >>> import pandas as pd
-        >>> from apiece.queries import Schema, register
-        >>> table = register(pd.DataFrame({"id": ["ann", "bob"]}), Schema("id"))
+        >>> from apiece.datasets import Schema
+        >>> from apiece.queries import register
+        >>> table = register(pd.DataFrame({"id": ["ann", "bob"]}), Schema({}, person="id"))
         >>> len(table.people), len(table.fingerprint)
         (2, 64)
     """
 
-    schema: Schema
+    declarations: Declarations
     fingerprint: str = field(repr=False)
     database: duckdb.DuckDBPyConnection = field(repr=False)
 
@@ -80,10 +82,10 @@ class Table:
         """Yield everybody's contributions, in whole steps of the grid.
 
         Args:
-            question: A query that was resolved against this table's schema.
+            question: A query that was resolved against this table's declarations.
             grid: A step, in units of the features.
         """
-        sql = scan.contributions_sql(Scan.from_question(question, self.schema), grid, DUCKDB)
+        sql = scan.contributions_sql(Scan.from_question(question, self.declarations), grid, DUCKDB)
         cursor = self.database.cursor()
         try:
             cursor.execute(f"CREATE OR REPLACE TEMP TABLE contributions AS {sql}")
@@ -171,16 +173,19 @@ def register(
 
     Example:
         >>> import pandas as pd
-        >>> from apiece.queries import Schema, register
+        >>> from apiece.datasets import Numeric, Schema
+        >>> from apiece.queries import register
         >>> people = pd.DataFrame({"id": ["ann", "bob"], "age": ["20", "?"]})
-        >>> table = register(people, Schema("id", bounds={"age": (0, 100)}), log=print)
+        >>> table = register(people, Schema({"age": Numeric(0, 100)}, person="id"), log=print)
         column 'age': 1 cells are not numeric
         registered: 2 rows of 2 people
     """
+    declarations = Declarations.from_schema(schema)
+    declarations.require_person()
     memory = _MEMORY if memory is None else _check.count("memory", memory)
-    reader = sources.read_source(source, schema.columns, log, dialect)
+    reader = sources.read_source(source, declarations.columns, log, dialect)
     with hide_rows(source, log), reader as (parts, digest):
-        table = _build_table(parts, digest, schema, log, memory)
+        table = _build_table(parts, digest, declarations, log, memory)
     if fingerprint is not None and fingerprint.lower() != table.fingerprint:
         table.close()
         raise DataError(
@@ -207,30 +212,30 @@ def hide_rows(source: object, log: Log) -> Iterator[None]:
 
 
 def _build_table(
-    parts: Iterator[sources.Columns], digest: str, schema: Schema, log: Log, memory: int
+    parts: Iterator[sources.Columns], digest: str, declarations: Declarations, log: Log, memory: int
 ) -> Table:
     """Return the table of all parts of a source; `digest` is its file's, "" in memory."""
     database = reading.connect(spill=reading.make_folder_name(), memory=memory)
     try:
         present = Counter[str]()
         for number, columns in enumerate(parts):
-            plain = reading.unpack_columns(columns, schema)
-            readings = reading.convert_columns(plain, schema)
-            present.update(reading.count_present(plain, schema))
-            reading.read_cells(database, readings, schema, append=number > 0)
-        _number_people(database, schema)
-        _report_reading(database, schema, log, present)
+            plain = reading.unpack_columns(columns, declarations)
+            readings = reading.convert_columns(plain, declarations)
+            present.update(reading.count_present(plain, declarations))
+            reading.read_cells(database, readings, declarations, append=number > 0)
+        _number_people(database, declarations)
+        _report_reading(database, declarations, log, present)
         database.execute("DROP TABLE cells")
     except BaseException:
         database.close()
         raise
     # A table in memory is one part: its digest is that of what was read of it.
-    return Table(schema, digest or _hash_columns(readings), database)
+    return Table(declarations, digest or _hash_columns(readings), database)
 
 
-def _number_people(database: duckdb.DuckDBPyConnection, schema: Schema) -> None:
+def _number_people(database: duckdb.DuckDBPyConnection, declarations: Declarations) -> None:
     """Make the tables `people` and `rows`: persons by number, the rows of each in their order."""
-    names = ", ".join(reading.list_cells(schema))
+    names = ", ".join(reading.list_cells(declarations))
     # Numbered as they stream by, sorted: a window over all of them would be held at once.
     database.execute(
         "CREATE TABLE people AS SELECT person, row_number() OVER () - 1 AS number "
@@ -238,16 +243,19 @@ def _number_people(database: duckdb.DuckDBPyConnection, schema: Schema) -> None:
     )
     database.execute(
         f"CREATE TABLE rows AS SELECT people.number AS person, {names}, row_number() OVER "
-        f"(PARTITION BY person ORDER BY {reading.order_sql(schema)}) AS place "
+        f"(PARTITION BY person ORDER BY {reading.order_sql(declarations)}) AS place "
         "FROM cells JOIN people USING (person)"
     )
 
 
 def _report_reading(
-    database: duckdb.DuckDBPyConnection, schema: Schema, log: Log, present: Mapping[str, int]
+    database: duckdb.DuckDBPyConnection,
+    declarations: Declarations,
+    log: Log,
+    present: Mapping[str, int],
 ) -> None:
     """Log how many rows were registered, and how many cells could not be read or are clamped."""
-    reading.report_faults(reading.count_faults(database, schema, present), log)
+    reading.report_faults(reading.count_faults(database, declarations, present), log)
     ((rows, identified),) = database.execute("SELECT count(*), count(person) FROM cells").fetchall()
     if identified < rows:
         log(f"{rows - identified} rows have no id that can be one; left out")

@@ -23,7 +23,7 @@ def test_a_schema_and_its_file_declare_the_same(tmp_path: Path) -> None:
     path.write_text('[columns.age]\nkind = "numeric"\nlower = 0\nupper = 100\n')
     wanted = {"age": AGE}
     assert read_features(path, ["age"]) == read_features(str(path), ["age"]) == wanted
-    assert read_features(Schema("s", wanted), ["age"]) == wanted
+    assert read_features(Schema(wanted), ["age"]) == wanted
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""Declarations about a table, made before a private query: all public, none taken from rows."""
+"""Declarations about a table as questions use them: all public, none taken from rows.
+
+A `Schema` says of each column what it is. Questions ask the other way round: which columns have
+bounds, which have groups, and by which kind is each compared. A ledger compares them in this form.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from apiece import _check, datasets
+from apiece import _check
 from apiece._types import Json
 from apiece.datasets.blocks import UNREADABLE
-from apiece.datasets.cells import list_markers
+from apiece.datasets.cells import Date, list_markers
+from apiece.datasets.schema import Boolean, Numeric, Schema, Skip, Text
 from apiece.errors import DataError, InputError, as_given, unknown
 from apiece.tables.values import ISO, Declared, text_of
 
@@ -23,48 +28,30 @@ LARGEST: Final = 1e60
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
-    """What is declared about a table: ids, bounds, groups and kinds; all of it public.
+class Declarations:
+    """What is declared about a table, by what a question needs: ids, bounds, groups and kinds.
 
-    Args:
-        person: Column of the person's id.
-        bounds: Column → (low, high), what its values are clamped to.
-        groups: Column → its declared values; rows with others are left out. A cell is a declared
-            value where it is the same text, number, boolean or moment, however it is stored and
-            spelled: 1, "1.0" and "01", True and "TRUE", a date and its midnight. "" is the empty
-            cell.
-        rows_per_person: How many rows one person brings at most; more are dropped, by a choice that
-            other people's rows do not touch. Without it only `count(persons)` without "by" can be
-            asked.
-        kinds: Column → "numeric", "text", "date" or "boolean", how `where` and declared groups
-            compare it. By default a column with bounds is numeric, one with groups has their
-            values, and the person's is text; no other can be named.
-        missing: Column → markers that stand for no value, as -99 or "NA". An empty cell is missing
-            in any case.
-        formats: Column of kind date → how its texts are written, as for `strptime`; by default as
-            ISO 8601.
-        decimal: The decimal mark of numbers that are texts, "." or ",".
-
-    Raises:
-        InputError: Where low ≥ high or bounds are beyond ±1e60, a group is declared twice or is not
-            of the column's kind, rows_per_person is below 1, or a name or value carries control
-            characters.
-        OptionError: For an unknown kind.
-
-    Example:
-        >>> from apiece.queries import Schema
-        >>> Schema("id", bounds={"income": (0, 200_000)}, rows_per_person=1)
-        Schema(person='id', bounds={'income': (0.0, 200000.0)}, groups={}, rows_per_person=1,
-               kinds={}, missing={}, formats={}, decimal='.')
+    Raises `InputError` where low ≥ high or bounds are beyond ±1e60, a group is declared twice or is
+    not of the column's kind, rows_per_person is below 1, or a name or value carries control
+    characters; `OptionError` for an unknown kind.
     """
 
+    # Column of the person's id; "" where none is declared.
     person: str
+    # Column → (low, high), what its values are clamped to.
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    # Column → its declared values; rows with others are left out. "" is the empty cell.
     groups: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
+    # How many rows one person brings at most; None where it is not declared.
     rows_per_person: int | None = None
+    # Column → "numeric", "text", "date" or "boolean", how conditions and declared groups compare
+    # it. By default a column with bounds is numeric, one with groups has their values.
     kinds: Mapping[str, str] = field(default_factory=dict)
+    # Column → markers that stand for no value, as -99 or "NA". An empty cell is always missing.
     missing: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
+    # Column of kind date → how its texts are written, where that is not ISO 8601.
     formats: Mapping[str, str] = field(default_factory=dict)
+    # The decimal mark of numbers that are texts, "." or ",".
     decimal: str = "."
 
     def __post_init__(self) -> None:
@@ -105,74 +92,57 @@ class Schema:
         set_field(self, "formats", dict(self.formats))
 
     @classmethod
-    def of_columns(
-        cls,
-        person: str,
-        columns: datasets.Schema,
-        *,
-        bounds: Mapping[str, tuple[float, float]] | None = None,
-        groups: Mapping[str, Sequence[str | float]] | None = None,
-        kinds: Mapping[str, str] | None = None,
-        rows_per_person: int | None = None,
-        decimal: str = ".",
-    ) -> Schema:
-        """Return the declarations of a public schema, as `apiece schema` writes and `train` takes.
+    def from_schema(cls, schema: Schema) -> Declarations:
+        """Return the declarations of a schema; skipped columns are not read.
 
-        A numeric column's range is its bounds, the values of a categorical one are its groups, and
-        a date is of that kind; markers of missing values and formats of dates go with them.
-
-        Args:
-            person: Column of the person's id, which is left out of the others.
-            columns: A public schema; skipped columns are not read.
-            bounds: Column → (low, high), in addition to the schema's or in their place.
-            groups: Column → values, in addition to the schema's or in their place.
-            kinds: Column → kind, in addition to the schema's or in their place.
-            rows_per_person: How many rows one person brings at most.
-            decimal: The decimal mark of numbers that are texts.
-
-        Raises:
-            InputError: For declarations that `Schema` refuses.
-
-        Example:
-            >>> from apiece import datasets
-            >>> from apiece.queries import Schema
-            >>> people = datasets.Schema("people", {"age": datasets.Numeric(0.0, 120.0)})
-            >>> Schema.of_columns("id", people, rows_per_person=1).bounds
-            {'age': (0.0, 120.0)}
+        A range is a column's bounds, and its values are its groups. A column of categories is
+        compared by what each value is; any other by the kind that it is declared as.
         """
-        ranges = {}
-        categories = {}
-        dates = {}
-        missing = {}
-        formats = {}
-        for name, column in columns.columns.items():
-            if name == person:
+        bounds: dict[str, tuple[float, float]] = {}
+        groups: dict[str, Sequence[str | float]] = {}
+        kinds: dict[str, str] = {}
+        missing: dict[str, Sequence[str | float]] = {}
+        formats: dict[str, str] = {}
+        for name, column in schema.columns.items():
+            if name == schema.person or isinstance(column, Skip):
                 continue
             match column:
-                case datasets.Numeric():
-                    ranges[name] = (column.lower, column.upper)
-                case datasets.Categorical():
-                    categories[name] = column.values
-                case datasets.Date():
-                    dates[name] = "date"
+                case Numeric() if column.has_range:
+                    bounds[name] = (column.lower, column.upper)
+                case Numeric():
+                    kinds[name] = "numeric"
+                case Date():
+                    kinds[name] = "date"
                     if column.format != ISO:
                         formats[name] = column.format
-                case _:
-                    continue
+                case Boolean():
+                    kinds[name] = "boolean"
+                case Text():
+                    kinds[name] = "text"
+            if column.values:
+                groups[name] = column.values
             # The empty cell is missing in any case.
             texts = [marker for marker in list_markers(column.missing) if marker]
             if texts:
                 missing[name] = texts
         return cls(
-            person,
-            bounds=ranges | dict(bounds or {}),
-            groups=categories | dict(groups or {}),
-            rows_per_person=rows_per_person,
-            kinds=dates | dict(kinds or {}),
+            schema.person or "",
+            bounds=bounds,
+            groups=groups,
+            rows_per_person=schema.rows_per_person,
+            kinds=kinds,
             missing=missing,
             formats=formats,
-            decimal=decimal,
+            decimal=schema.decimal,
         )
+
+    def require_person(self) -> None:
+        """Raise `DataError` where the column of people's ids is not declared."""
+        if not self.person:
+            raise DataError(
+                "person: missing; name the column of people's ids, as in "
+                + as_given("schema.declare(person='id')", flag="--person id")
+            )
 
     def _check_groups(self, name: str, values: Sequence[str | float]) -> None:
         """Refuse declared values that are empty, two of one value, or not of the declared kind."""
@@ -224,7 +194,10 @@ class Schema:
             raise DataError(
                 f"column {column!r}: no declared bounds; declare them from what is known without "
                 "looking at the data, as in "
-                + as_given("bounds", {column: (0, 100)}, flag=f"--bounds {column}=0:100")
+                + as_given(
+                    f"schema.declare({{{column!r}: Numeric(0, 100)}})",
+                    flag=f"--bounds {column}=0:100",
+                )
             )
         return self.bounds[column]
 
@@ -240,7 +213,10 @@ class Schema:
         if column not in self.groups:
             raise DataError(
                 f"column {column!r}: no declared groups; declare them, as in "
-                + as_given("groups", {column: ["A", "B"]}, flag=f"--values {column}=A,B")
+                + as_given(
+                    f"schema.declare({{{column!r}: Categorical(['A', 'B'])}})",
+                    flag=f"--values {column}=A,B",
+                )
             )
         return tuple(self.groups[column])
 
@@ -261,8 +237,8 @@ class Schema:
             return "text"
         raise DataError(
             f"column {column!r}: no declared kind; declare numeric, text, date or boolean, as in "
-            f"{as_given('kinds', {column: 'text'}, flag=f'--kind {column}=text')}, or its bounds "
-            "or groups"
+            + as_given(f"schema.declare({{{column!r}: Text()}})", flag=f"--kind {column}=text")
+            + ", or its bounds or groups"
         )
 
     @property

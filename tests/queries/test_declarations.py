@@ -5,7 +5,7 @@ import math
 import pytest
 
 from apiece.errors import DataError, InputError, OptionError
-from apiece.queries import Schema
+from apiece.queries.declarations import Declarations
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,16 @@ from apiece.queries import Schema
 )
 def test_what_is_refused(given: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        Schema("id", **given)  # type: ignore[arg-type]
+        Declarations("id", **given)  # type: ignore[arg-type]
 
 
 def test_an_unknown_kind_names_the_nearest() -> None:
     with pytest.raises(OptionError, match="did you mean 'numeric'"):
-        Schema("id", kinds={"x": "numerik"}, rows_per_person=1)
+        Declarations("id", kinds={"x": "numerik"}, rows_per_person=1)
 
 
 def test_kinds_follow_from_what_is_declared() -> None:
-    schema = Schema(
+    schema = Declarations(
         "id", bounds={"x": (0, 1)}, groups={"g": ["a"]}, kinds={"d": "date"}, rows_per_person=1
     )
     assert [schema.kind_of(c) for c in ("id", "x", "g", "d")] == ["text", "numeric", "text", "date"]
@@ -45,7 +45,7 @@ def test_kinds_follow_from_what_is_declared() -> None:
 
 
 def test_stored_names_are_distinct_and_say_nothing() -> None:
-    schema = Schema(
+    schema = Declarations(
         "id", bounds={"x": (0, 1)}, groups={"x": ["0", "1"], "g": ["a"]}, rows_per_person=1
     )
     names = [schema.stored(*reading) for reading in schema.readings]
@@ -56,6 +56,6 @@ def test_stored_names_are_distinct_and_say_nothing() -> None:
 
 def test_it_does_not_change_with_what_it_was_made_from() -> None:
     bounds = {"x": (0.0, 1.0)}
-    schema = Schema("id", bounds=bounds, rows_per_person=1)
+    schema = Declarations("id", bounds=bounds, rows_per_person=1)
     bounds["x"] = (0.0, 9.0)
     assert schema.bounds_of("x") == (0.0, 1.0)
