@@ -584,12 +584,66 @@ def ledger() -> Values:
         yield "export", accounts.to_csv(index=False)
 
 
+# What tables are declared as, in the words of a question.
+DECLARATIONS: tuple[dict[str, Any], ...] = (
+    {"person": "id"},
+    {"person": "id", "bounds": {"x": (0, 8)}, "groups": {"g": ["u", 7, 0.5, True]}},
+    {"person": "id", "groups": {"g": ["01", ""], "h": [False, True]}, "rows_per_person": 2},
+    {"person": "id", "kinds": {"n": "numeric", "t": "text", "d": "date", "b": "boolean"}},
+    {"person": "id", "bounds": {"n": (-1.5, 3)}, "groups": {"n": [1, 2]}, "decimal": ","},
+    {"person": "id", "groups": {"n": ["1", "2.0"], "t": ["1"]},
+     "kinds": {"n": "numeric", "t": "text"}},
+    {"person": "id", "bounds": {"n": (0, 9)}, "missing": {"n": ["-99"], "d": ["n/a"]},
+     "kinds": {"d": "date"}, "formats": {"d": "%d.%m.%Y"}},
+)  # fmt: skip
+
+
+def _declare(
+    person: str,
+    rows_per_person: int | None = None,
+    decimal: str = ".",
+    **declared: dict[str, Any],
+) -> Any:
+    """A tree's schema of what a question needs; older trees declare it in these words."""
+    from apiece import datasets
+    from apiece import queries as rooms
+
+    if hasattr(rooms, "Schema"):
+        return rooms.Schema(person, rows_per_person=rows_per_person, decimal=decimal, **declared)
+    bounds, groups, kinds, missing, formats = (
+        declared.get(name, {}) for name in ("bounds", "groups", "kinds", "missing", "formats")
+    )
+    columns: dict[str, Any] = {}
+    for name in [*bounds, *groups, *kinds]:
+        settings: dict[str, Any] = {"missing": missing.get(name, ())}
+        if name in groups:
+            settings["values"] = groups[name]
+        if name in formats:
+            settings["format"] = formats[name]
+        if name in bounds:
+            columns[name] = datasets.Numeric(*bounds[name], **settings)
+        elif name in kinds:
+            columns[name] = getattr(datasets, kinds[name].capitalize())(**settings)
+        else:
+            columns[name] = datasets.Categorical(**settings)
+    return datasets.Schema(columns, person=person, rows_per_person=rows_per_person, decimal=decimal)
+
+
+def _declared_terms(schema: Any) -> Any:
+    """What a ledger compares of a schema, in the order of its columns."""
+    if hasattr(schema, "terms"):
+        return json.dumps(schema.terms)
+    from apiece.queries.declarations import Declarations
+
+    return json.dumps(Declarations.from_schema(schema).terms)
+
+
 def queries() -> Values:
     """Answers of all aggregates with fixed random bits, what they charge, and refusals."""
     import numpy as np
     import pandas as pd
 
-    from apiece.queries import Schema, Session, query_cost
+    from apiece.queries import Session, query_cost
 
     rng = np.random.default_rng(SEED)
     size = 600
@@ -600,10 +654,12 @@ def queries() -> Values:
         "g": rng.choice(["a", "b", None, "d"], size),
         "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, size), "D"),
     })  # fmt: skip
-    schema = Schema(
-        "who", bounds={"x": (0, 100), "y": (-1, 1)}, groups={"g": ["a", "b", "c"]},
+    schema = _declare(
+        person="who", bounds={"x": (0, 100), "y": (-1, 1)}, groups={"g": ["a", "b", "c"]},
         rows_per_person=3, kinds={"day": "date"},
     )  # fmt: skip
+    for number, declared in enumerate(DECLARATIONS):
+        yield f"terms {number}", _declared_terms(_declare(**declared))
     questions = [
         "count()", "count(persons)", "count(persons) by g", "sum(x)", "mean(x) by g",
         "variance(y)", "covariance(x, y)", "histogram(x, 10)", "histogram(x, 7) by g",

@@ -207,9 +207,9 @@ def _asked(table: Any, schema: Any, ledger: Any = None) -> None:
 
 
 def _schema() -> Any:
-    from apiece.queries import Schema
+    from apiece.datasets import Numeric, Schema
 
-    return Schema("id", bounds={"income": (0, 200_000)}, rows_per_person=1)
+    return Schema({"income": Numeric(0, 200_000)}, person="id", rows_per_person=1)
 
 
 @stage

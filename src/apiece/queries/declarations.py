@@ -25,6 +25,16 @@ KINDS: Final = ("numeric", "text", "date", "boolean")
 # The largest bound, and the inverse of the smallest distance of two: so no estimate from any noisy
 # sums overflows.
 LARGEST: Final = 1e60
+# Declarations of an example: nobody's bounds and values.
+EXAMPLE_BOUNDS: Final = (0, 100)
+EXAMPLE_VALUES: Final = ("A", "B")
+# Kind of a column → its declaration in a schema, and values for an example.
+_COLUMNS: Final[dict[str, tuple[str, tuple[str | float, ...]]]] = {
+    "numeric": ("Numeric", (1, 2)),
+    "text": ("Text", EXAMPLE_VALUES),
+    "date": ("Date", ("2024-01-31",)),
+    "boolean": ("Boolean", (True, False)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +146,43 @@ class Declarations:
             decimal=schema.decimal,
         )
 
+    def write_example(
+        self,
+        column: str,
+        *,
+        needs_bounds: bool = False,
+        needs_groups: bool = False,
+        kind: str | None = None,
+    ) -> str:
+        """Return a column's declaration in Python: what it has, and an example of what it needs.
+
+        Args:
+            column: A name.
+            needs_bounds: Whether to add bounds.
+            needs_groups: Whether to add groups.
+            kind: One that the column is to have, where it has none.
+        """
+        bounds = EXAMPLE_BOUNDS if needs_bounds else self.bounds.get(column)
+        kind = self.kinds.get(column, kind)
+        if bounds is not None:
+            # Bounds are of numbers, whatever the column was compared as.
+            kind = "numeric"
+        name = "Categorical"
+        examples: tuple[str | float, ...] = EXAMPLE_VALUES
+        if kind is not None:
+            name, examples = _COLUMNS[kind]
+        values = examples if needs_groups else self.groups.get(column, ())
+        arguments: list[str] = []
+        if bounds is not None:
+            arguments += map(repr, bounds)
+        if column in self.formats and kind == "date":
+            arguments.append(f"format={self.formats[column]!r}")
+        if values:
+            arguments.append(f"{'' if kind is None else 'values='}{list(values)!r}")
+        if column in self.missing:
+            arguments.append(f"missing={list(self.missing[column])!r}")
+        return f"{name}({', '.join(arguments)})"
+
     def require_person(self) -> None:
         """Raise `DataError` where the column of people's ids is not declared."""
         if not self.person:
@@ -191,11 +238,12 @@ class Declarations:
             DataError: Where none are declared.
         """
         if column not in self.bounds:
+            example = self.write_example(column, needs_bounds=True)
             raise DataError(
                 f"column {column!r}: no declared bounds; declare them from what is known without "
                 "looking at the data, as in "
                 + as_given(
-                    f"schema.declare({{{column!r}: Numeric(0, 100)}})",
+                    f"schema.declare({{{column!r}: {example}}})",
                     flag=f"--bounds {column}=0:100",
                 )
             )
@@ -211,10 +259,11 @@ class Declarations:
             DataError: Where none are declared.
         """
         if column not in self.groups:
+            example = self.write_example(column, needs_groups=True)
             raise DataError(
                 f"column {column!r}: no declared groups; declare them, as in "
                 + as_given(
-                    f"schema.declare({{{column!r}: Categorical(['A', 'B'])}})",
+                    f"schema.declare({{{column!r}: {example}}})",
                     flag=f"--values {column}=A,B",
                 )
             )

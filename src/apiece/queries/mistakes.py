@@ -15,7 +15,7 @@ from typing import Final
 
 from apiece import _check
 from apiece.errors import DataError, InputError, as_given
-from apiece.queries.declarations import Declarations
+from apiece.queries.declarations import EXAMPLE_BOUNDS, EXAMPLE_VALUES, Declarations
 from apiece.queries.grammar import (
     Combined,
     Compare,
@@ -29,18 +29,9 @@ from apiece.queries.question import bind_literals, count_rows, needs_rows
 
 # Aggregates of which a row adds to one sum alone: these need no δ.
 PURE: Final = ("count", "sum", "histogram", "quantile", "interval")
-# Declarations of an example: nobody's bounds, values, rows or ids.
-_BOUNDS: Final = (0, 100)
-_VALUES: Final = ("A", "B")
+# Declarations of an example: nobody's rows or ids.
 _ROWS: Final = 5
 _PERSON: Final = "id"
-# Kind of a column → its declaration in a schema, and values for an example.
-_COLUMNS: Final[dict[str, tuple[str, tuple[str | float, ...]]]] = {
-    "numeric": ("Numeric", (1, 2)),
-    "text": ("Text", _VALUES),
-    "date": ("Date", ("2024-01-31",)),
-    "boolean": ("Boolean", (True, False)),
-}
 # A word, a quoted name or text, or a sign.
 _WORD: Final = re.compile(r"""\w+|"[^"]*"|'[^']*'|\S""")
 # Beginnings of a text that are tried, at most.
@@ -192,11 +183,11 @@ def _join_gaps(gaps: _Gaps, declarations: Declarations) -> DataError:
         settings.append(f"person={_PERSON!r}")
     if gaps.bounds:
         lacking.append(f"bounds of {_join_names(gaps.bounds)}")
-        low, high = _BOUNDS
+        low, high = EXAMPLE_BOUNDS
         flags.append(_join_flags("--bounds", [f"{name}={low}:{high}" for name in gaps.bounds]))
     if gaps.groups:
         lacking.append(f"values of {_join_names(gaps.groups)}")
-        values = ",".join(_VALUES)
+        values = ",".join(EXAMPLE_VALUES)
         flags.append(_join_flags("--values", [f"{name}={values}" for name in gaps.groups]))
     if gaps.kinds:
         lacking.append(f"kind of {_join_names(list(gaps.kinds))}")
@@ -207,39 +198,21 @@ def _join_gaps(gaps: _Gaps, declarations: Declarations) -> DataError:
         flags.append(f"--rows-per-person {_ROWS}")
         settings.append(f"rows_per_person={_ROWS}")
     names = dict.fromkeys([*gaps.bounds, *gaps.groups, *gaps.kinds])
-    columns = [f"{name!r}: {_write_declaration(name, gaps, declarations)}" for name in names]
+    columns = []
+    for name in names:
+        column = declarations.write_example(
+            name,
+            needs_bounds=name in gaps.bounds,
+            needs_groups=name in gaps.groups,
+            kind=gaps.kinds.get(name),
+        )
+        columns.append(f"{name!r}: {column}")
     arguments = [f"{{{', '.join(columns)}}}", *settings] if columns else settings
     example = as_given(f"schema.declare({', '.join(arguments)})", flag=" ".join(flags))
     return DataError(
         f"not declared: {'; '.join(lacking)}; declare them from what is known without looking "
         f"at the data, as in {example}"
     )
-
-
-def _write_declaration(name: str, gaps: _Gaps, declarations: Declarations) -> str:
-    """Return a column's declaration in Python: what it has, with an example of what it lacks."""
-    bounds = _BOUNDS if name in gaps.bounds else declarations.bounds.get(name)
-    kind = declarations.kinds.get(name, gaps.kinds.get(name))
-    if bounds is not None:
-        # Bounds are of numbers, whatever the column was compared as.
-        kind = "numeric"
-    values = declarations.groups.get(name, ())
-    column = "Categorical"
-    examples: tuple[str | float, ...] = _VALUES
-    if kind is not None:
-        column, examples = _COLUMNS[kind]
-    if name in gaps.groups:
-        values = examples
-    arguments: list[str] = []
-    if bounds is not None:
-        arguments += map(repr, bounds)
-    if name in declarations.formats and kind == "date":
-        arguments.append(f"format={declarations.formats[name]!r}")
-    if values:
-        arguments.append(f"{'' if kind is None else 'values='}{list(values)!r}")
-    if name in declarations.missing:
-        arguments.append(f"missing={list(declarations.missing[name])!r}")
-    return f"{column}({', '.join(arguments)})"
 
 
 def _join_flags(flag: str, values: list[str]) -> str:
