@@ -7,7 +7,10 @@ import pandas as pd
 import pytest
 
 from apiece.cli import run
+from apiece.datasets import Boolean, Numeric, Text, read_schema
+from apiece.errors import AnalysisError
 from apiece.ledger import Ledger
+from apiece.queries import Session
 
 
 @pytest.fixture
@@ -195,3 +198,82 @@ def test_an_answer_says_what_it_counts(table: str, capsys: pytest.CaptureFixture
     assert [line.split("  ")[:2] for line in told[:4]] == [
         ["region=n", "0.25"], ["region=n", "0.75"], ["region=s", "0.25"], ["region=s", "0.75"],
     ]  # fmt: skip
+
+
+SCHEMA = """
+person = "id"
+rows_per_person = 1
+
+[columns.income]
+kind = "numeric"
+lower = 0
+upper = 200000
+scale = "log"
+
+[columns.region]
+kind = "categorical"
+values = ["n", "s"]
+
+[columns.since]
+kind = "date"
+lower = 2000-01-01
+upper = 2030-01-01
+format = "%d.%m.%Y"
+missing = ["n/a"]
+"""
+
+
+def test_a_schema_file_and_options_declare_what_python_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ledger compares the declarations: asked again on the same ones, the answer is the same.
+
+    Options stand in place of what the file says.
+    """
+    table = tmp_path / "people.csv"
+    rows = [f"{number},{number},n,01.02.2024,{number % 2}" for number in range(300)]
+    table.write_text("\n".join(["id,income,region,since,flag", *rows]))
+    path = tmp_path / "people.toml"
+    path.write_text(SCHEMA)
+    url = f"sqlite:///{tmp_path}/p.db"
+    ledger = Ledger.open(url)
+    ledger.enroll(range(300), 9.0, 1e-6)
+    words = ["query", str(table), "count() by region", "--schema", str(path), *COST, "--json"]
+    words += ["--ledger", url, "--analysis"]
+    declared = read_schema(path)
+    changes = ["--bounds", "income=0:9", "--values", "income=1,2", "--rows-per-person", "2"]
+    changes += ["--kind", "region=text", "--kind", "flag=boolean"]
+    changed = declared.declare(
+        {
+            "income": Numeric(0, 9, values=["1", "2"]),
+            "region": Text(values=["n", "s"]),
+            "flag": Boolean(),
+        },
+        rows_per_person=2,
+    )
+    for name, flags, schema in (("file", [], declared), ("both", changes, changed)):
+        assert run([*words, name, *flags]) == 0
+        recorded = json.loads(capsys.readouterr().out)
+        session = Session(table, schema, ledger)
+        ask = {"epsilon": 2.0, "delta": 1e-6, "analysis_id": name}
+        assert session.ask("count() by region", **ask).to_dict() == recorded
+    with pytest.raises(AnalysisError):
+        Session(table, declared, ledger).ask("count() by region", **ask)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--bounds", "income=0:9", "--kind", "income=text"], "declares 'income' as numbers"),
+        (["--kind", "income=words"], "unknown name 'words'"),
+        (["--bounds", "income=9:1"], "income"),
+        (["--decimal", ";"], "decimal"),
+    ],
+)
+def test_declarations_that_contradict_each_other(
+    flags: list[str], words: str, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["query", table, "count()", "--person", "id", *COST, *flags]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1

@@ -23,6 +23,13 @@ def test_nothing_is_said_of_sound_schemas() -> None:
         assert lint(packaged(name), list(table.columns), taken=taken, records=len(table)) == []
 
 
+def test_a_person_that_only_the_schema_names() -> None:
+    schema = Schema({"x": Numeric(0, 9)}, name="s", person="who")
+    (line,) = lint(schema, ["x", "who"], taken={})[:1]
+    assert "pass --person who" in line
+    assert lint(schema, ["x", "who"], taken={"who": "person"}) == []
+
+
 @pytest.mark.parametrize("name", ["id", "person", "user_id", "E-Mail", "uuid", "customer id"])
 def test_names_of_ids(name: str) -> None:
     (line,) = said({name: Numeric(0, 9)})

@@ -1,11 +1,23 @@
 """Public schemas: what declares no column is refused, and the rest survives its file."""
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tomli_w
 
-from apiece.datasets import Categorical, Numeric, Schema, Skip, packaged_schema, read_schema
+from apiece.datasets import (
+    Boolean,
+    Categorical,
+    Date,
+    Numeric,
+    Schema,
+    Skip,
+    Text,
+    packaged_schema,
+    read_schema,
+)
 from apiece.datasets.packaged import PACKAGED
 from apiece.datasets.schema import Column
 from apiece.errors import DataError
@@ -28,6 +40,15 @@ BAD_SCHEMAS: dict[str, tuple[str, str]] = {
         "twice",
     ),
     "no marker": ('[columns.a]\nkind = "numeric"\nlower=0\nupper=1\nmissing = 3\n', "a list"),
+    "no lower": ('[columns.a]\nkind = "date"\nupper = 2000-01-01\n', "lower is missing"),
+    "an odd key at the top": ('people = 3\n[columns.a]\nkind = "skip"\n', "and nothing else"),
+    "no person": ('person = ""\n[columns.a]\nkind = "skip"\n', "the name of a column"),
+    "no rows": ('rows_per_person = 0\n[columns.a]\nkind = "skip"\n', "rows_per_person"),
+    "odd mark": ('decimal = ";"\n[columns.a]\nkind = "skip"\n', "must be '.' or ','"),
+    "value of another type twice": (
+        '[columns.a]\nkind = "categorical"\nvalues = ["1", 1]\n',
+        "twice",
+    ),
     "no values": ('[columns.a]\nkind = "categorical"\n', "at least one value"),
 }
 
@@ -45,6 +66,86 @@ def test_schemas_survive_the_round_trip() -> None:
     for name in PACKAGED:
         schema = packaged_schema(name)
         assert Schema.from_dict(schema.to_dict(), name) == schema
+    columns: dict[str, Column] = {
+        "n": Numeric(values=range(3), missing=(-99,)),
+        "d": Date(format="%d.%m.%Y", values=["2024-01-31"]),
+        "b": Boolean(values=(True, False)),
+        "t": Text(values=["01", "1"], missing=("",)),
+        "c": Categorical([True, 7, 0.5, "x"]),
+        "s": Skip(),
+    }
+    schema = Schema(columns, name="all", person="id", rows_per_person=3, decimal=",")
+    again = Schema.from_dict(tomllib.loads(tomli_w.dumps(schema.to_dict())), "all")
+    assert again == schema
+    values = again.columns["c"].values  # type: ignore[union-attr]
+    assert [type(value) for value in values] == [bool, int, float, str]
+
+
+def test_what_was_written_before_is_written_still() -> None:
+    """A run's files hold declarations of columns; what is new and says nothing is left out."""
+    columns: dict[str, Column] = {"n": Numeric(0, 1), "d": Date("2000-01-01", "2001-01-01")}
+    written = Schema(columns).to_dict()
+    assert written == {
+        "columns": {
+            "n": {"kind": "numeric", "lower": 0.0, "upper": 1.0, "scale": "linear", "missing": []},
+            "d": {
+                "kind": "date",
+                "lower": "2000-01-01",
+                "upper": "2001-01-01",
+                "format": "%Y-%m-%d",
+                "missing": [],
+            },
+        }
+    }
+
+
+def test_training_reads_categories_as_texts_and_truths_as_categories() -> None:
+    schema = Schema({"c": Categorical([1, 0.5, True]), "b": Boolean(missing=True), "t": Text()})
+    assert schema.features(but=set()) == {
+        "c": Categorical(("1", "0.5", "True")),
+        "b": Categorical(("False", "True"), missing=True),
+    }
+    assert schema.classes("c") == ("1", "0.5", "True")
+    with pytest.raises(DataError, match="at least 2 values"):
+        schema.target("t")
+
+
+def test_ids_of_persons_are_no_feature() -> None:
+    schema = Schema({"id": Categorical(("a", "b")), "n": Numeric(0, 1)}, person="id")
+    assert list(schema.features(but=set())) == ["n"]
+
+
+@pytest.mark.parametrize("column", [Numeric(), Date(), Numeric(values=(1, 2))])
+def test_training_needs_a_range(column: Column) -> None:
+    schema = Schema({"n": column, "m": Numeric(0, 1)}, name="s")
+    with pytest.raises(DataError, match="schema s, column 'n': lower and upper are missing"):
+        schema.features(but=set())
+    assert list(schema.features(but={"n"})) == ["m"]
+    with pytest.raises(DataError, match="lower and upper are missing"):
+        schema.target("n")
+
+
+def test_more_is_declared_in_place_of_what_was() -> None:
+    schema = Schema({"n": Numeric(0, 1), "m": Numeric(0, 1)}, name="s", person="id")
+    more = schema.declare({"n": Numeric(0, 9), "t": Text()}, rows_per_person=2)
+    columns = {"n": Numeric(0, 9), "m": Numeric(0, 1), "t": Text()}
+    assert more == Schema(columns, name="s", person="id", rows_per_person=2)
+    assert schema.declare() == schema
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Schema("people"), "must map names to declarations"),  # type: ignore[arg-type]
+        (lambda: Schema({"n": (0, 1)}), "declares no column"),  # type: ignore[dict-item]
+        (lambda: Schema({3: Text()}), "declares no column"),  # type: ignore[dict-item]
+        (lambda: Schema({}, person=""), "name of a column"),
+        (lambda: Schema({}, decimal=";"), "must be"),
+    ],
+)
+def test_schemas_are_checked_from_python(make: Callable[[], Schema], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        make()
 
 
 @pytest.mark.parametrize("kind", ["numeric", "date", "categorical"])
@@ -106,6 +207,11 @@ def test_a_label_is_classes_or_the_range_of_a_number() -> None:
         (lambda: Numeric(0.0, 1.0, "lg"), "did you mean 'log'"),  # type: ignore[arg-type]
         (lambda: Numeric(0.0, float("inf")), "upper"),
         (lambda: Categorical(("a",), missing=("a",)), "none of them a missing marker"),
+        (lambda: Numeric(lower=0.0), "upper"),
+        (lambda: Date("2000-01-01"), "upper is missing"),
+        (lambda: Categorical("ab"), "must be a list"),
+        (lambda: Categorical([float("nan")]), "neither a text nor a number"),
+        (lambda: Text(values=[b"a"]), "neither a text nor a number"),
         (lambda: Numeric(0.0, 1.0, missing="?"), "missing = '\\?': must be a list"),
     ],
 )

@@ -1,10 +1,15 @@
 """What is declared about a table is checked when it is declared, and names no column in SQL."""
 
 import math
+from datetime import date
 
 import pytest
 
+from apiece import datasets
+from apiece.datasets import Boolean, Categorical, Date, Numeric, Schema, Skip, Text
+from apiece.datasets.schema import Column
 from apiece.errors import DataError, InputError, OptionError
+from apiece.queries import query_cost, register
 from apiece.queries.declarations import Declarations
 
 
@@ -59,3 +64,81 @@ def test_it_does_not_change_with_what_it_was_made_from() -> None:
     schema = Declarations("id", bounds=bounds, rows_per_person=1)
     bounds["x"] = (0.0, 9.0)
     assert schema.bounds_of("x") == (0.0, 1.0)
+
+
+def test_a_schema_says_what_questions_need() -> None:
+    """Ranges are bounds, values are groups; other columns are compared by their kind."""
+    columns = {
+        "note": Skip(),
+        "id": Categorical(["a"]),
+        "age": Numeric(0, 120, missing=("", "-99")),
+        "rooms": Numeric(1, 9, values=range(1, 10)),
+        "count": Numeric(),
+        "code": Numeric(values=["1", "2.0"]),
+        "town": Categorical(["A", 7, True], missing=True),
+        "born": Date("1900-01-01", "2010-12-31", format="%d.%m.%Y", missing=("n/a",)),
+        "since": Date(values=[date(2024, 1, 31)]),
+        "smoker": Boolean(),
+        "street": Text(values=["01", "1"]),
+    }
+    schema = Schema(columns, person="id", rows_per_person=2, decimal=",")
+    assert Declarations.from_schema(schema) == Declarations(
+        "id",
+        bounds={"age": (0, 120), "rooms": (1, 9)},
+        groups={
+            "rooms": range(1, 10),
+            "code": ["1", "2.0"],
+            "town": ["A", 7, True],
+            "since": ["2024-01-31"],
+            "street": ["01", "1"],
+        },
+        rows_per_person=2,
+        kinds={
+            "count": "numeric",
+            "code": "numeric",
+            "born": "date",
+            "since": "date",
+            "smoker": "boolean",
+            "street": "text",
+        },
+        missing={"age": ["-99"], "born": ["n/a"]},
+        formats={"born": "%d.%m.%Y"},
+        decimal=",",
+    )
+
+
+def test_a_table_without_a_person_is_refused_before_it_is_read() -> None:
+    schema = Schema({"x": Numeric(0, 1)})
+    assert Declarations.from_schema(schema).person == ""
+    with pytest.raises(DataError, match=r"schema\.declare\(person='id'\)"):
+        register("none.csv", schema)
+    with pytest.raises(DataError, match="the column of people's ids; how many rows"):
+        query_cost("mean(x)", schema, epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("column", "query"),
+    [
+        (Numeric(0.0, 9.0, missing=("-99",)), "count() by x"),
+        (Categorical(["a", "b"]), "mean(x)"),
+        (Date(format="%d.%m.%Y"), "count() by x"),
+        (Boolean(), "count() by x"),
+        (Text(), "count() by x"),
+        (Text(), "mean(x)"),
+        (Skip(), "count() where x = 'a'"),
+    ],
+)
+def test_the_example_of_a_refusal_answers_the_question(column: Column, query: str) -> None:
+    """Pasted, it is a schema of which the question can be asked; markers and formats stay."""
+    schema = Schema({"x": column}, person="id", rows_per_person=1)
+    with pytest.raises(DataError, match="no declared") as caught:
+        query_cost(query, schema, epsilon=1.0, delta=1e-6)
+    line = str(caught.value).split("as in ")[1].split(", or its bounds")[0]
+    names = {name: getattr(datasets, name) for name in datasets.__all__}
+    mended = eval(line, names, {"schema": schema})
+    assert query_cost(query, mended, epsilon=1.0, delta=1e-6).epsilon == 1
+    if query == "count() by x":
+        before, after = schema.columns["x"], mended.columns["x"]
+        assert type(after) is type(before)
+        assert getattr(after, "format", None) == getattr(before, "format", None)
+        assert after.missing == getattr(before, "missing", ())
