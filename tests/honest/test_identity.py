@@ -725,8 +725,6 @@ EXEMPT = {
     "Stage clip_norm": A_GROUP,
     "Verification epsilon": A_GROUP,
     "Verification delta": A_GROUP,
-    "Schema groups": NO_ROWS,
-    "Schema.of_columns groups": NO_ROWS,
     "Answer groups": NO_ROWS,
     "report levels": NO_ROWS,
     "PartialSensitivity norms": RESULT,

@@ -185,7 +185,7 @@ class Session:
     """Ask private queries of `source`, described by `schema`.
 
     Args:
-        source: A registered `Table` or `SparkTable`, or what `register` takes.
+        source: What `register` or `register_on_spark` has returned, or what `register` takes.
         schema: The one that the table was registered with.
         ledger: Charges each person for their own contribution and answers from those whose budget
             allows it, leaving out who has no account. Without one, each answer is (epsilon,
