@@ -284,7 +284,7 @@ class Schema:
             decimal: The decimal mark of numbers that are texts.
 
         Raises:
-            InputError: As the class.
+            InputError: For declarations that the class refuses.
 
         Example:
             >>> from apiece.datasets import Numeric, Schema
