@@ -91,7 +91,7 @@ def test_a_file_s_own_dates_need_no_format(kind: str, tmp_path: Path) -> None:
         ({"format": "%d %B %Y"}, "%B is not taken"),
         ({"format": "%x %Y"}, "%x is not taken"),
         ({"format": "%Y%"}, "is not taken"),
-        ({"upper": None}, "is no date"),
+        ({"upper": None}, "upper is missing"),
         ({"scale": "log"}, "unknown name 'scale'"),
     ],
 )

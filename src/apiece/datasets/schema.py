@@ -601,8 +601,9 @@ def lint(
 def _lint_names(schema: Schema, names: Sequence[str], taken: Mapping[str, str]) -> Iterator[str]:
     """Yield where a schema's names of columns and a table's do not fit."""
     declared = schema.columns
+    used = {*declared, *taken, schema.person}
     # Name in one case → undeclared column of the table that has no other use.
-    free = {name.casefold(): name for name in names if name not in declared and name not in taken}
+    free = {name.casefold(): name for name in names if name not in used}
     for name, kind in declared.items():
         if name in names or isinstance(kind, Skip):
             continue
