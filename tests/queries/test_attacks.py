@@ -291,4 +291,4 @@ def test_many_groups(size: int) -> None:
     )
     groups = ask(frame, "count() by g", schema)
     assert [round(g["estimate"]) for g in groups] == [2] * (size // 2) + [0] * (size // 2)
-    assert [g["g"] for g in groups] == list(schema.groups["g"])
+    assert [g["g"] for g in groups] == list(schema.columns["g"].values)
