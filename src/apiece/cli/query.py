@@ -228,11 +228,11 @@ def _declare(flags: Flags) -> Schema:
 
     path = flags["columns_file"]
     schema = Schema({}) if path is None else read_schema(path)
-    bounds = make_dict("--bounds", [parse_interval("--bounds", b, BOUNDS) for b in flags["bounds"]])
+    intervals = [parse_interval("--bounds", text, BOUNDS) for text in flags["bounds"]]
+    bounds = make_dict("--bounds", intervals)
     values = make_dict("--values", [_parse_values(text) for text in flags["values"]])
-    kinds = make_dict(
-        "--kind", [parse_assignment("--kind", text, KINDS, last=True) for text in flags["kinds"]]
-    )
+    assignments = [parse_assignment("--kind", text, KINDS, last=True) for text in flags["kinds"]]
+    kinds = make_dict("--kind", assignments)
     columns = {
         name: _declare_column(
             name, schema.columns.get(name), bounds.get(name), values.get(name), kinds.get(name)
