@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE  # the tests start programs: what they import is compiled once
 
-.PHONY: help quickstart ring test test-all test-extras test-extras-alone mutants stale reproduce check bench docs sbom lock format install clean
+.PHONY: help quickstart ring test test-all test-extras test-extras-alone test-torch mutants stale reproduce check bench docs sbom lock format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -40,6 +40,9 @@ test-extras: $(STAMP)  ## the tests that need an extra (ray, flower, lightning, 
 
 test-extras-alone: $(STAMP)  ## apiece without extras, then each extra, in a fresh environment with its commands; all of them: .ci/extras-alone
 	$(BIN)/python .ci/extras-alone --quick
+
+test-torch:      ## the engine's tests on the oldest, a middle and the tested PyTorch, each in an environment of its own: TORCH="2.6.0 2.13.0"
+	.ci/test-torch $(PYTHON) $(or $(TORCH),2.6.0 2.9.1 2.13.0)
 
 mutants: $(STAMP)  ## how many planted faults the tests find (hours; goes on where it stopped): SAMPLE=100 PACKAGES="plan ledger"
 	@$(PIP) -e '.[dev,mutants]'
@@ -83,4 +86,4 @@ format: $(STAMP)  ## put the code in form
 	$(BIN)/ruff check --fix .
 
 clean:           ## remove the environment and caches
-	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-torch site .mypy_cache .pytest_cache .ruff_cache

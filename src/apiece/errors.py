@@ -19,6 +19,7 @@ ApieceError
     └── AnalysisError                the same as above
 
 SlowPathWarning (UserWarning)        a model is clipped exactly, but by a slower path than others
+UntestedVersionWarning (UserWarning) torch is newer than what the proof was tested with
 IdleParameterWarning (UserWarning)   parameters are trained that nothing but noise moves
 StewardWarning (UserWarning)         something of the rows, for the eyes of those who hold them
 UnspentBudgetWarning (UserWarning)   a group can spend less than .8 of the ε that it asked
@@ -46,6 +47,10 @@ class SlowPathWarning(UserWarning):
 
 class IsolationWarning(UserWarning):
     """Records run alone in one process, where only a comparison guards what they leave behind."""
+
+
+class UntestedVersionWarning(UserWarning):
+    """A package is newer than the newest version with which a guarantee was tested."""
 
 
 class IdleParameterWarning(UserWarning):

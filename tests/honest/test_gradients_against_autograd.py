@@ -28,13 +28,9 @@ CASES = {**LAYERS, **LOSSES}
 REFUSED = {
     "Embedding, by frequency": "embedding_dense_backward",
     "Embedding, sparse": "_sparse_coo_tensor_with_dims_and_tensors",
-    "EmbeddingBag, max": "_embedding_bag",
     "MaxUnpool1d": "arange", "MaxUnpool2d": "arange", "MaxUnpool3d": "arange",
     "CrossMapLRN2d": "select",
     "RReLU": "rrelu_with_noise_functional",
-    "Linear, orthogonal": "linalg_matrix_exp",
-    "GaussianNLLLoss": "GaussianNLLLoss",
-    "CTCLoss": "CTCLoss",
 }  # fmt: skip
 # Of layers that differ by their number of dimensions, or are pointwise, one stands for all.
 FAST = (
@@ -45,7 +41,7 @@ FAST = (
     "MultiheadAttention", "TransformerEncoderLayer", "Embedding, padded", "EmbeddingBag, mean",
     "CosineSimilarity", "PixelShuffle", "Upsample, bilinear", "Conv2d, weight norm",
     "CrossEntropyLoss, weights", "KLDivLoss", "MultiMarginLoss", "TripletMarginLoss",
-    "EmbeddingBag, max", "GaussianNLLLoss",
+    "EmbeddingBag, max", "GaussianNLLLoss", "CrossMapLRN2d",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import operator
 import random
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from torch import fx, nn
 from torch.func import functionalize
-from torch.overrides import TorchFunctionMode
 
 from apiece.errors import ApieceError
 from apiece.training.clipping import records, torch_internals
@@ -36,10 +35,11 @@ from apiece.training.clipping.graphs import (
     check_agreement,
     is_mutation,
     moved_by_records,
-    place_of,
     tidy,
+    written_by,
 )
 from apiece.training.clipping.records import LossFunction
+from apiece.training.clipping.restated import Restated
 from apiece.training.clipping.sequences import Unwritten, write_out
 from apiece.training.clipping.table import RULES, Sizes, name_of, operator_name
 from apiece.training.clipping.watch import Binding, Watch
@@ -103,7 +103,9 @@ def capture(
         except Coincidence:
             continue
     else:
-        raise Uncaptured(f"model: has sizes that are multiples of each of {PRIMES}; change one")
+        raise Uncaptured(
+            "model: the sizes of its layers cannot be told from the number of records; change one"
+        )
     # Tidied only now: the two captures are compared as they are.
     tidy(graph)
     _check_constants(graph, parameters)
@@ -171,58 +173,10 @@ def _writing(name: str) -> Uncaptured:
 def _quiet() -> Iterator[None]:
     """Leave the streams of random numbers as they were; run what is compiled as it was written."""
     as_written = torch_internals.run_compiled_as_written()
-    with keep_streams(), as_written, warnings.catch_warnings():
+    silent = torch_internals.silence_tracing()
+    with keep_streams(), as_written, silent, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
         yield
-
-
-# Functions that make a value of Python's of a tensor. Of a tensor without values torch raises; of
-# one that has them (a plain attribute of a module) the capture would freeze what they are now.
-_READING_VALUES = {
-    *(getattr(torch.Tensor, name) for name in (
-        "item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__complex__",
-        "__array__", "__contains__", "is_nonzero", "equal", "allclose", "unique",
-    )), torch.is_nonzero, torch.equal, torch.allclose,
-}  # fmt: skip
-
-
-class _Restated(TorchFunctionMode):
-    """Writes two functions in operators that say what they do.
-
-    The pooling of a whole picture is a mean; torch's own writes other strides into its result, for
-    pictures with their channels last. And `one_hot` compares, without values, labels with all
-    classes: one beyond them would be no class, and none the wiser.
-    """
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        kwargs = kwargs or {}
-        has_values = bool(args) and type(args[0]) in (torch.Tensor, nn.Parameter)
-        if has_values and func in _READING_VALUES:
-            raise Uncaptured(
-                "a tensor that is no buffer becomes a number, which would stay as it is; hold the "
-                "number, or compute with the tensor"
-            )
-        if func is nn.functional.adaptive_avg_pool2d and not kwargs:
-            picture, output_size = args
-            if output_size in (1, (1, 1), [1, 1]):
-                return picture.mean((-2, -1), keepdim=True)
-        if func is nn.functional.one_hot:
-            return _one_hot(*args, **kwargs)  # type: ignore[arg-type]
-        return func(*args, **kwargs)
-
-
-def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:  # noqa: A002
-    """Return `one_hot` by a scatter, which refuses a label beyond the classes when it runs."""
-    if num_classes < 0:  # the largest label among the records, and one more
-        raise Uncaptured("one_hot: the records' labels decide how many classes there are; say it")
-    zeros = input.new_zeros((*input.shape, num_classes))
-    return zeros.scatter(-1, input.unsqueeze(-1), 1)
 
 
 def make_fakes(
@@ -284,7 +238,7 @@ class _Task:
                 torch.enable_grad(),
                 _note_modules(self.model, paths) as note,
                 write_out(self.model),
-                _Restated(),
+                Restated(),
             ):
                 trace = torch_internals.trace(
                     functools.partial(self._losses_and_gradients, settling, note),
@@ -292,10 +246,13 @@ class _Task:
                     takes_constants=True,
                 )
                 result = trace(*self._fakes(size))
-        except (ApieceError, Uncaptured, Unsettled, KeyboardInterrupt, MemoryError):
+        except ApieceError as error:  # of losses, with their shapes
+            error.args = (_name_records(str(error), size),)
+            raise
+        except (Uncaptured, Unsettled, KeyboardInterrupt, MemoryError):
             raise  # they say themselves what they mean
         except Exception as error:
-            raise Uncaptured(_locate(error)) from None
+            raise Uncaptured(_locate(error, size)) from None
         # An operator belongs to the module that was entered last before it.
         path = ""
         for position, node in enumerate(result.graph.nodes):
@@ -350,15 +307,20 @@ class _Task:
                 result = trace(*self._fakes(size))
         except Exception as error:
             raise Uncaptured(
-                f"model: cannot be written without writing into tensors ({_short(error)})"
+                "model: cannot be written without writing into tensors "
+                f"({_name_records(_short(error), size)})"
             ) from None
         for node in result.graph.nodes:
             if is_mutation(node) and node.op == "call_function":
-                raise Uncaptured(
-                    f"{place_of(node)}: writes into what it was given (a buffer, a parameter, or a "
-                    "record)"
-                )
+                raise _writing(self._name_of_written(node))
         return result
+
+    def _name_of_written(self, node: fx.Node) -> str:
+        """Return the name of what an operator writes into: a tensor of the model's, or a record."""
+        *_, source = (node, *written_by(node))
+        placeholders = [n for n in node.graph.nodes if n.op == "placeholder"]
+        names: dict[fx.Node, str] = dict(zip(placeholders, self.tensors, strict=False))
+        return names.get(source, "inputs, targets")
 
 
 def _write_elsewhere(graph: fx.Graph) -> None:
@@ -630,20 +592,30 @@ def _note_modules(model: nn.Module, paths: dict[int, str]) -> Iterator[Callable[
 _FOLDERS = tuple(str(Path(path).parent) for path in (torch.__file__, __file__))
 
 
-def _locate(error: BaseException) -> str:
-    """Return what went wrong, and the last line of somebody's code before it did."""
+def _locate(error: BaseException, size: int) -> str:
+    """Return what went wrong with `size` records, and somebody's last line of code before it."""
+    reason = _name_records(_short(error), size)
     frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):  # the innermost first
         if not frame.filename.startswith((*_FOLDERS, "<")):  # "<": code made from text
             file = Path(frame.filename).name
-            return f"{file}:{frame.lineno} ({frame.line}): {_short(error)}"
-    return _short(error)
+            return f"{file}:{frame.lineno} ({frame.line}): {reason}"
+    return reason
+
+
+def _name_records(text: str, size: int) -> str:
+    """Return a text with B for the number of records; few are told from no other number."""
+    return text if size == FEW_RECORDS else Sizes(size).name_records(text)
 
 
 # By the name of torch's error, what it means here.
 _MEANINGS = {
     "DataDependentOutputException": "a value of a record decides what is computed",
     "GuardOnDataDependentSymNode": "a value of a record decides what is computed",
+    "FakeTensorDeviceMismatchError": (
+        "tensors on two devices meet, or derivatives are taken forward of derivatives, which torch "
+        "cannot trace (torch.func.hessian: take jacrev of jacrev)"
+    ),
     "DynamicOutputShapeException": "the shape of a tensor depends on the records' values",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import warnings
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import fx, nn
 
-from apiece.errors import IdleParameterWarning, UnsupportedError
+from apiece.errors import IdleParameterWarning, UnsupportedError, UntestedVersionWarning
 from apiece.training.clipping import records, torch_internals
 from apiece.training.clipping.ambient import (
     computes_in_single,
@@ -140,6 +141,7 @@ def build_engine(batch: Batch, watch: Watch) -> Engine:
         program = rewrite(captured, proved, model_tensors(captured.names, batch), ranges)
     except (Uncaptured, Unproved) as error:
         return AloneEngine(Proof(False, {}, str(error)))
+    warn_of_newer_torch()
     # said once, when the graph is built, and not at each step
     idle = tuple(name for name in batch.parameters if name not in program.parts)
     if idle:
@@ -147,6 +149,21 @@ def build_engine(batch: Batch, watch: Watch) -> Engine:
     proof = Proof(True, dict(sorted(proved.operators.items())), idle=idle)
     capacity = _capacity(batch, captured, proved, program, operators)
     return ProvedEngine(proof, program, captured.names, capacity, ranges=ranges)
+
+
+@functools.cache  # once a process
+def warn_of_newer_torch() -> None:
+    """Warn where torch is newer than what the rules of the proof were tested with."""
+    tested = torch_internals.NEWEST_TESTED
+    if torch_internals.version() > tested:
+        newest = ".".join(map(str, tested))
+        warnings.warn(
+            f"torch: version {torch.__version__} is newer than {newest}, the newest with which the "
+            "rules of the proof were tested: an operator may do something else by now; install "
+            f"torch=={newest}.*, or run the engine's tests (make test-torch TORCH=...)",
+            UntestedVersionWarning,
+            stacklevel=7,
+        )
 
 
 def _warn_of_idle(idle: Sequence[str], trained: int) -> None:

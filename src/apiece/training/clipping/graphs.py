@@ -199,11 +199,11 @@ def moved_by_records(graph: fx.Graph) -> set[fx.Node]:
             if node not in moved and moved.isdisjoint(node.all_input_nodes):
                 continue
             moved.add(node)
-            moved.update(_written_by(node))
+            moved.update(written_by(node))
     return moved
 
 
-def _written_by(node: fx.Node) -> list[fx.Node]:
+def written_by(node: fx.Node) -> list[fx.Node]:
     """Return the tensor that an operator writes into, and all those that this one is a view of.
 
     They are followed by the first argument: of a view, what it is of.
@@ -238,7 +238,8 @@ class _Pairs:
         shapes = _shapes(node.meta.get("val"))
         if not self.arguments_agree(shapes, _shapes(other.meta.get("val"))):
             raise Uncaptured(
-                f"{place_of(node)}: {name_of(node)}: a size is not a multiple of the batch's"
+                f"{place_of(node)}: {name_of(node)}: a size follows the number of records, and "
+                "is no multiple of it"
             )
         if node.op == "placeholder":
             return True

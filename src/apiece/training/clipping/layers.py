@@ -87,24 +87,8 @@ def _along_axis(call: Call) -> Layouts:
     return layout
 
 
-def is_linear_in_sums(call: Call, gradient: str = "grad_output") -> bool:
-    """Return whether a backward takes a sum over records back through what is shared.
-
-    A backward is linear in the gradient that it is given, so that it gives a sum over records, too.
-    """
-    if not isinstance(call.of(call.argument(gradient)), Summed):
-        return False
-    layouts = [call.of(tensor) for tensor in call.tensors_repeated()]
-    # times another sum, or a record's values, it would not be linear
-    sums = layouts.count(SUMMED)
-    return sums == 1 and layouts.count(SHARED) == len(layouts) - sums
-
-
 @rule("_softmax_backward_data _log_softmax_backward_data glu_backward")
 def _along_axis_backward(call: Call) -> Layouts:
-    # The shared output fixes a matrix that takes each record's gradient back.
-    if is_linear_in_sums(call):
-        return SUMMED
     layout = aligned_layout(call, "grad_output", "output", "self")
     axis = call.axis(call.argument("dim"), call.argument("grad_output"))
     require_within_records([axis], layout, "softmax")
@@ -455,7 +439,7 @@ def _embedding_backward(call: Call) -> Layouts:
     gradient = call.of(call.argument("grad_output"))
     if isinstance(layout, Records) and gradient == layout:
         return SUMMED
-    if isinstance(layout, Shared) and isinstance(gradient, Summed | Shared):
+    if isinstance(layout, Shared) and isinstance(gradient, Shared):
         return gradient
     raise Unproved(MEET)
 
@@ -473,8 +457,8 @@ def _bags(call: Call) -> Layouts:
     layout = call.of(call.argument("indices"))
     offsets = call.of(call.argument("offsets"))
     # Bag i is places i·step … (i + 1)·step − 1, all of record i, where the offsets say just that.
-    if call.argument("include_last_offset") or call.argument("mode") == 2:
-        raise Unproved("bags are given by where they end, or by their largest entries")
+    if call.argument("include_last_offset"):
+        raise Unproved("bags are given by where they end; give where they begin")
     if not isinstance(offsets, Places) or layout != Records(0, 1, offsets.step):
         raise Unproved("bags are not the records' own places")
     _require_layout(call, layout, "per_sample_weights")

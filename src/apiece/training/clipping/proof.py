@@ -91,14 +91,17 @@ def prove(
                 layouts[node] = _layout(node, layouts, sizes)
             except Unproved as error:
                 module = module_of(node) or "model"
-                raise Unproved(f"{module}: {name_of(node)}: {error}") from None
+                reason = sizes.name_records(str(error))
+                raise Unproved(f"{module}: {name_of(node)}: {reason}") from None
             if node.target is operator.getitem:  # the operator that it takes from is counted
                 continue
-            if _has(layouts[node], Records | Summed):
+            if has_layout(layouts[node], Records | Summed):
                 operators[name_of(node)] += 1
-            takes_records = any(_has(layouts.get(n, SHARED), Records) for n in node.all_input_nodes)
+            takes_records = any(
+                has_layout(layouts.get(n, SHARED), Records) for n in node.all_input_nodes
+            )
             # here the theorem's g_i are: what each record gives the sum
-            if takes_records and _has(layouts[node], Summed):
+            if takes_records and has_layout(layouts[node], Summed):
                 leaves.append(node)
     _check_results(layouts, losses, gradients)
     return Proved(layouts, tuple(leaves), operators)
@@ -116,7 +119,7 @@ def _check_results(
             raise Unproved("a parameter's gradient is no sum over the records")
 
 
-def _has(layouts: Layouts, kinds: type | UnionType) -> bool:
+def has_layout(layouts: Layouts, kinds: type | UnionType) -> bool:
     """Return whether one of the layouts that an operator gives is of these kinds."""
     outputs = layouts if isinstance(layouts, tuple) else (layouts,)
     return any(isinstance(layout, kinds) for layout in outputs)
@@ -167,7 +170,7 @@ def layout_of(call: Call) -> Layouts:
     # Rules are asked when the laws hold of the arguments, and need not say them again.
     _check_numbers(call)
     _check_arguments(call)
-    result = RULES[call.name](call)
+    result = SUMMED if _is_linear_backward(call) else RULES[call.name](call)
     value = call.node.meta["val"]
     values = value if isinstance(value, list | tuple) else [value]
     layouts = result if isinstance(result, tuple) else (result,) * len(values)
@@ -228,7 +231,7 @@ _PICKING = words("index _unsafe_index index_put _unsafe_index_put _embedding_bag
 _PLACES = words(
     """
     permute permute_copy t mT adjoint t_copy transpose transpose_copy unsqueeze unsqueeze_copy
-    squeeze squeeze_copy expand expand_copy broadcast_to slice slice_copy narrow arange
+    squeeze squeeze_copy expand expand_copy broadcast_to slice slice_copy narrow arange mul
     _embedding_bag_forward_only _embedding_bag_backward
     """
 )
@@ -252,6 +255,25 @@ def _check_arguments(call: Call) -> None:
     # Record j would meet, in the sum, what record i gave: the theorem's end.
     if SUMMED in layouts and _follows_records(layouts):
         raise Unproved(AGAIN)
+
+
+# How the schemas of ATen's backwards name the gradient that they are given.
+_GRADIENTS = ("grad_output", "grad_out", "grad_out_", "grad", "grad_in")
+
+
+def _is_linear_backward(call: Call) -> bool:
+    """Return whether a backward takes a sum over records back through what is shared.
+
+    A backward is a product of the gradient that it is given and a matrix of all else. Where that is
+    shared, a sum over the records goes to a sum over them; with the sum in it twice, it would not.
+    """
+    if "::" in call.name or not call.name.endswith(("_backward", "_backward_data")):
+        return False
+    gradients = [call.argument(name) for name in _GRADIENTS]
+    if not any(isinstance(call.of(gradient), Summed) for gradient in gradients):
+        return False
+    layouts = [call.of(tensor) for tensor in call.tensors_repeated()]
+    return layouts.count(SUMMED) == 1 and layouts.count(SHARED) == len(layouts) - 1
 
 
 def _argument_layouts(call: Call) -> set[Layout]:

@@ -65,6 +65,8 @@ def find_ranges(captured: Captured) -> tuple[IndexRange, ...]:
         call = Call(node, {}, captured.sizes)
         source = _source(call.argument(counting.index))
         shape = call.shape(call.argument(counting.table))
+        if not shape:
+            continue
         axis = int(call.argument("dim")) if counting.axis is None else counting.axis
         size = shape[min(axis, len(shape) - 1)]
         # a size that follows the batch is no fixed number of places

@@ -32,7 +32,13 @@ _ROUND_OFF_OF_PARAMETER = 1e-6
 _ROUND_OFF_OF_LARGEST = 1e-9
 # of products of two of the values that the sums are made of:
 _ROUND_OFF_OF_PRODUCTS = 1e-12
-_NARROW = (torch.float16, torch.bfloat16, torch.float32)
+# By type, the one in double precision.
+_WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
 _CPU = torch.device("cpu")
 
 
@@ -53,8 +59,8 @@ def _exchange(argument: object) -> object:
     """Return an operator's argument, with the processor for devices and double for narrow types."""
     if isinstance(argument, torch.device):
         return _CPU
-    if isinstance(argument, torch.dtype) and argument in _NARROW:
-        return torch.float64
+    if isinstance(argument, torch.dtype):
+        return _WIDE.get(argument, argument)
     return argument
 
 
@@ -63,7 +69,7 @@ def _widen(value: object) -> object:
     if not isinstance(value, torch.Tensor):
         return value
     value = value.detach().to(_CPU)
-    return value.double() if value.dtype in _NARROW else value
+    return value.to(_WIDE.get(value.dtype, value.dtype))
 
 
 def made_up_arguments(
@@ -126,7 +132,8 @@ def reconcile(program: Any, gradients: Sequence[str], trials: Iterable[list[torc
     """
     # An operator of a library's own may not know double precision, or write outside of the graph.
     graph = program.module.graph
-    if any("::" in name_of(node) for node in graph.nodes if node.op == "call_function"):
+    names = {name_of(node) for node in graph.nodes if node.op == "call_function"}
+    if any("::" in name and not name.startswith("apiece::") for name in names):
         return
     for arguments in trials:
         with (

@@ -32,7 +32,7 @@ from apiece.training.clipping.contributions import (
 )
 from apiece.training.clipping.convolution import Kernel, convolution
 from apiece.training.clipping.graphs import free_batch_size
-from apiece.training.clipping.proof import Proved, module_of
+from apiece.training.clipping.proof import Proved, has_layout, module_of
 from apiece.training.clipping.ranges import IndexRange
 from apiece.training.clipping.reconcile import LARGEST_MODEL, made_up_arguments, reconcile
 from apiece.training.clipping.table import (
@@ -413,7 +413,7 @@ class _Writer:
                 return
             if self.is_leaf(node):
                 leaves.append(node)
-            elif not isinstance(self.proved.layouts.get(node, SHARED), Summed):
+            elif not has_layout(self.proved.layouts.get(node, SHARED), Summed):
                 shared.append(node)  # a factor, the same for all records
             else:
                 for source in node.all_input_nodes:
@@ -473,8 +473,8 @@ class _Term:
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
-    """Return the shape of what a node gives."""
-    return tuple(node.meta["val"].shape)
+    """Return the shape of what a node gives; () for several tensors."""
+    return tuple(getattr(node.meta["val"], "shape", ()))
 
 
 def _shorten(chain: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -626,6 +626,9 @@ def _bags(call: Call, _output: int) -> Rule | None:
     is_mean = call.argument("mode") == 1
     weights = call.argument("per_sample_weights")
     nodes = [call.argument("grad"), call.argument("indices")]
+    if call.argument("mode") == 2:
+        nodes += [call.argument("maximum_indices"), call.argument("bag_size")]
+        return Rule((nodes[0], *nodes[2:]), functools.partial(_largest_of_bags, count))
     if isinstance(weights, fx.Node):
         nodes.append(weights)
 
@@ -643,6 +646,14 @@ def _bags(call: Call, _output: int) -> Rule | None:
         return lookups(index, gradient.unsqueeze(1) * weight.unsqueeze(2), count)
 
     return Rule(tuple(nodes), make)
+
+
+def _largest_of_bags(count: int, operands: Tensors, _size: int) -> Contribution:
+    """Return what bags of largest entries give a table: entry d's gradient to row index[d]."""
+    gradient, index, bag_size = operands
+    # a bag of padding alone has no largest entry
+    gradient = gradient.masked_fill(bag_size.unsqueeze(1) == 0, 0)
+    return lookups(index, torch.diag_embed(gradient), count)
 
 
 def _normaliser(

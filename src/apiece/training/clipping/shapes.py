@@ -31,6 +31,7 @@ from apiece.training.clipping.table import (
     require_own_draws,
     require_within_records,
     rule,
+    spread_shared,
     view_records,
 )
 
@@ -91,17 +92,11 @@ def _expand(call: Call) -> Layouts:
     axis = axis_of(layout)
     if axis is not None:
         return move_records(layout, axis + shift)
-    batch_axes = call.sizes.batch_axes(out)
-    if not batch_axes:
-        return layout
     if isinstance(layout, Summed):
-        raise Unproved(AGAIN)
-    # What is shared becomes a copy for each record, which is a record's own from here on.
-    axis = batch_axes[0]
-    differs = axis >= shift and shape[axis - shift] != 1
-    if len(batch_axes) > 1 or differs:
-        raise Unproved("what is shared differs from place to place of the batch")
-    return Records(axis, 1, call.sizes.factor(out[axis]))  # the same for every record
+        if call.sizes.batch_axes(out):
+            raise Unproved(AGAIN)
+        return layout
+    return spread_shared(call, tensor)
 
 
 @rule("repeat")
@@ -188,11 +183,20 @@ def _cat(call: Call) -> Layouts:
     return layout
 
 
-@rule("flip roll fft_fftshift")
+@rule("flip roll fft_fftshift _fft_r2c _fft_c2r _fft_c2c")
 def _flip(call: Call) -> Layouts:
-    # Places of an axis change their order: along the records they would go to one another.
+    # Places of an axis change their order, or become sums of all of them with factors of their
+    # own: linear maps, and along the records they would mix them.
     tensor, layout = layout_and_tensor(call)
-    require_within_records(call.axes(call.argument("dims"), tensor), layout, call.name)
+    dims = call.axes(call.argument("dims", call.argument("dim")), tensor)
+    require_within_records(dims, layout, call.name)
+    return layout
+
+
+@rule("view_as_real view_as_complex view_as_real_copy view_as_complex_copy resolve_conj")
+def _parts_of_numbers(call: Call) -> Layouts:
+    """Real and imaginary parts along an axis after all others, of length two."""
+    _, layout = layout_and_tensor(call)
     return layout
 
 
@@ -242,6 +246,20 @@ def _planes(call: Call) -> Layouts:
     if call.name == "diag_embed" or layout.axis != 0 or 0 in dims:
         raise Unproved("an entry's place depends on the records' axis")
     return layout
+
+
+@rule("diagonal_scatter")
+def _diagonal_scatter(call: Call) -> Layouts:
+    # A diagonal's places are an axis after all others, in place of the two that it lies in.
+    tensor, layout = layout_and_tensor(call)
+    dims = [call.axis(call.argument(name), tensor) for name in ("dim1", "dim2")]
+    require_within_records(dims, layout, "a diagonal")
+    source = call.argument("src")
+    if isinstance(layout, Records):
+        if call.of(source) != drop_axes(layout, dims):
+            raise Unproved("records and what is not along them are joined")
+        return layout
+    return common_layout(call, [tensor, source])
 
 
 @rule("slice_backward select_backward diagonal_backward unfold_backward")

@@ -14,6 +14,7 @@ PyTorch's own sharding rules where it has one.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -32,6 +33,10 @@ USED = "a sum over the batch's records is computed with, as if it were one recor
 PLACE = "a record's place in the batch becomes a value"
 PICKED = "some of the batch's records are picked by their place"
 DRAWN = "a random number is drawn for all records at once; draw one for each"
+
+
+# A whole number in a text.
+_NUMERAL = re.compile(r"(?<![\d.])\d+(?!\d|\.\d)")
 
 
 class Unproved(Exception):  # noqa: N818
@@ -120,6 +125,21 @@ class Sizes:
             raise Unproved("a size is not a multiple of the number of records")
         return result
 
+    def name_records(self, text: str) -> str:
+        """Return a text in which B stands for the number of records in the capture."""
+
+        def name(numeral: re.Match[str]) -> str:
+            size = int(numeral[0])
+            factors: list[str] = []
+            while self.depends(size):
+                size //= self.batch
+                factors.append("B")
+            if size != 1 or not factors:
+                factors.insert(0, str(size))
+            return "·".join(factors)
+
+        return _NUMERAL.sub(name, text)
+
     def batch_axes(self, shape: Shape) -> list[int]:
         """Return the axes that are as long as the batch, or a multiple."""
         return [axis for axis, size in enumerate(shape) if self.depends(size)]
@@ -129,10 +149,12 @@ class Sizes:
         axis = axis_of(layout)
         expected_axes = [] if axis is None else [axis]
         if self.batch_axes(shape) != expected_axes:
-            raise Unproved(f"shape {shape} of what is {layout}: it changes with the records")
+            raise Unproved(
+                f"shape {shape} changes with the number of records, which no rule expects"
+            )
         rows = layout.rows if isinstance(layout, Records) else 1
         if axis is not None and self.factor(shape[axis]) != rows:
-            raise Unproved(f"shape {shape} of what has {rows} places a record along axis {axis}")
+            raise Unproved(f"shape {shape} does not have {rows} places a record along axis {axis}")
 
 
 def view_records(layout: Records, old: Shape, new: Shape, sizes: Sizes) -> Records:
@@ -306,7 +328,9 @@ def common_layout(call: Call, tensors: Sequence[object]) -> Layout:
     # of one kind, what is joined is of that kind: entries are moved, and none is made of two
     if len(layouts) == 1:
         return layouts.pop()
-    if SUMMED in layouts:
+    if SUMMED in layouts:  # beside entries of sums, zeros are sums of zeros
+        if all(call.of(tensor) == SUMMED or is_zero(tensor) for tensor in tensors):
+            return SUMMED
         raise Unproved("a sum over the records is joined to something else")
     raise Unproved("records and what is not along them are joined")
 
@@ -351,7 +375,8 @@ POINTWISE = words(
     selu sgn sigmoid sigmoid_backward sign signbit silu silu_backward sin sinc sinh
     smooth_l1_loss smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward softplus
     softplus_backward special_entr special_erfcx special_i0e special_i1 special_i1e
-    special_log_ndtr special_ndtri special_xlog1py special_zeta sqrt sub tan tanh tanh_backward
+    polar special_log_ndtr special_ndtri special_xlog1py special_zeta sqrt sub tan tanh
+    tanh_backward _conj_physical
     threshold threshold_backward trunc where xlogy binary_cross_entropy
     binary_cross_entropy_backward huber_loss_backward detach alias _to_copy lift_fresh_copy
     lift_fresh _conj prelu _prelu_kernel copy _prelu_kernel_backward fill isreal trunc_divide
@@ -360,7 +385,9 @@ POINTWISE = words(
     """
 )
 # Operators that are linear in their one tensor, so that a sum over records stays one.
-_LINEAR_IN_ONE = {"neg", "clone", "detach", "alias", "_to_copy", "lift_fresh_copy", "real"}
+_LINEAR_IN_ONE = words(
+    "neg clone detach alias _to_copy lift_fresh_copy copy real imag conj _conj _conj_physical"
+)
 # Operators that draw random numbers, one for each entry.
 RANDOM = words(
     """
@@ -375,9 +402,14 @@ def _pointwise(call: Call) -> Layouts:
     """Every entry of the output is made of the entries at its place."""
     require_unreduced(call)
     tensors = call.tensors()
+    layouts = [call.of(tensor) for tensor in tensors]
+    if any(isinstance(layout, Places) for layout in layouts):
+        return _scaled_places(call)
     if call.name == "copy":  # what it writes over counts for its shape alone
         tensors = [call.argument("src")]
-    layouts = [call.of(tensor) for tensor in tensors]
+        layouts = [call.of(tensors[0])]
+        if layouts == [SHARED]:
+            return spread_shared(call, tensors[0])
     if SUMMED in layouts:
         if not _is_linear(call):
             raise Unproved(USED)
@@ -385,6 +417,17 @@ def _pointwise(call: Call) -> Layouts:
     if call.name in RANDOM:
         require_own_draws(call, layouts)
     return broadcast_layout(call, tensors, layouts)
+
+
+def _scaled_places(call: Call) -> Layout:
+    """Return the layout of the records' numbers times a whole number, the same for all."""
+    numbers, layout = layout_and_tensor(call)
+    factor = call.argument("other")
+    is_scaled = call.name == "mul" and isinstance(layout, Places) and type(factor) is int
+    if not is_scaled or numbers.meta["val"].is_floating_point() or factor < 1:
+        raise Unproved(PLACE)
+    assert isinstance(layout, Places)
+    return Places(layout.axis, layout.step * factor)
 
 
 def broadcast_layout(call: Call, tensors: list[fx.Node], layouts: list[Layout]) -> Layout:
@@ -400,6 +443,22 @@ def broadcast_layout(call: Call, tensors: list[fx.Node], layouts: list[Layout]) 
         axes = ", ".join(str(axis_of(result)) for result in sorted(results, key=str))
         raise Unproved(f"{AXES} ({axes})")
     return results.pop() if results else SHARED
+
+
+def spread_shared(call: Call, tensor: fx.Node) -> Layout:
+    """Return the layout of what is shared, copied along new axes or ones of length one."""
+    out = call.out_shape()
+    batch_axes = call.sizes.batch_axes(out)
+    if not batch_axes:
+        return SHARED
+    shape = call.shape(tensor)
+    axis = batch_axes[0]
+    shift = len(out) - len(shape)  # new axes come first
+    differs = axis >= shift and shape[axis - shift] != 1
+    if len(batch_axes) > 1 or differs:
+        raise Unproved("what is shared differs from place to place of the batch")
+    # A copy for each record, which is a record's own from here on: the same for every record.
+    return Records(axis, 1, call.sizes.factor(out[axis]))
 
 
 def require_own_draws(call: Call, layouts: list[Layout]) -> None:
@@ -423,7 +482,7 @@ def _is_linear(call: Call) -> bool:
     if name in _LINEAR_IN_ONE:
         # rounding to whole numbers is not linear
         result = call.node.meta["val"]
-        return name != "_to_copy" or bool(result.is_floating_point())
+        return bool(result.is_floating_point() or result.is_complex())
     if name in ("add", "sub"):  # what is no sum has no share for each record
         return sums == len(layouts) == 2
     if name == "mul":  # by what is shared: records may not meet a sum
@@ -431,9 +490,6 @@ def _is_linear(call: Call) -> bool:
     if name == "div":
         is_numerator = isinstance(call.of(call.argument("self")), Summed)
         return is_numerator and sums == 1 and call.argument("rounding_mode") is None
-    if name.endswith("_backward"):  # a product of the gradient and a matrix of all the rest
-        gradient = call.argument("grad_output", call.argument("grad_out"))
-        return isinstance(call.of(gradient), Summed) and sums == 1
     if name == "masked_fill":  # times a shared matrix of zeros and ones
         is_shared = isinstance(call.of(call.argument("mask")), Shared)
         return is_shared and sums == 1 and is_zero_number(call.argument("value"))

@@ -11,6 +11,7 @@ that a program which only checks its input does not wait for it.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,6 +22,16 @@ from torch.utils import _pytree
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
+
+# The newest version with which the tests of the proof have passed (`make test-torch`).
+NEWEST_TESTED = (2, 13)
+
+
+def version() -> tuple[int, int]:
+    """Return the version of torch that runs: its first two numbers."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
 
 # ---------------------------------------------------------------- operators
 
@@ -163,6 +174,21 @@ def run_compiled_as_written() -> contextlib.AbstractContextManager[None]:
         error_on_nested_fx_trace=False
     )
     return context
+
+
+@contextlib.contextmanager
+def silence_tracing() -> Iterator[None]:
+    """Let torch not write to its log what a trace cannot do, with the shapes of the trace.
+
+    `torch._subclasses.fake_tensor`, the log's name: since 2.1.
+    """
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = was_disabled
 
 
 @contextlib.contextmanager
