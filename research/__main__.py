@@ -183,15 +183,17 @@ def run_experiment(
 
     again = not flags["resume"]
 
-    def run_watched(units: Sequence[Unit]) -> Sequence[Outcome]:
+    def run_with_bar(units: Sequence[Unit]) -> Sequence[Outcome]:
         pending = units if again else missing_units(units, store.load(experiment.name))
         with Bar(len(pending)) as bar:
 
-            def watch(unit: Unit) -> None:
+            def report_unit(unit: Unit) -> None:
                 bar.advance(lambda: ", ".join(f"{value}" for value in unit.values()))
 
             try:
-                return run_units(experiment, units, store, folders, again=again, watch=watch)
+                return run_units(
+                    experiment, units, store, folders, again=again, progress=report_unit
+                )
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"interrupted after {bar.done} of {bar.total} units, which are in "
@@ -199,12 +201,12 @@ def run_experiment(
                 ) from None
 
     units = experiment.list_units(flags["seeds"], flags["scale"])
-    outcomes = run_watched(choose_units(units, flags["only"]))
+    outcomes = run_with_bar(choose_units(units, flags["only"]))
     if experiment.after is None or flags["held_out"]:
         return outcomes
     seeds = flags["seeds"] or experiment.seeds
     later_units = experiment.after(outcomes, seeds, flags["scale"])
-    return run_watched(match_units(later_units, flags["only"]))
+    return run_with_bar(match_units(later_units, flags["only"]))
 
 
 def choose_units(units: Sequence[Unit], only: Sequence[str]) -> list[Unit]:

@@ -91,7 +91,7 @@ def run_units(
     folders: Folders,
     *,
     again: bool = False,
-    watch: Callable[[Unit], object] = lambda unit: None,
+    progress: Callable[[Unit], object] = lambda unit: None,
 ) -> list[Outcome]:
     """Run each unit that has no result, and store each result at once.
 
@@ -101,7 +101,7 @@ def run_units(
         store: The store of the results.
         folders: The folders that units read and write.
         again: Whether units that have a result are run too.
-        watch: Called with each unit that ended.
+        progress: Called with each unit that ended.
 
     Returns:
         All units of the experiment in the store.
@@ -138,5 +138,5 @@ def run_units(
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         outcomes.append(Outcome(dict(unit), result, seconds, describe_machine(), today))
         store.save(experiment.name, outcomes)
-        watch(unit)
+        progress(unit)
     return store.load(experiment.name)

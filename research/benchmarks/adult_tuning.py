@@ -64,7 +64,7 @@ def main() -> None:
                     base.training, batch_size=batch_size, steps=steps, learning_rate=rate
                 )
                 job = replace(base, training=training)
-                found = run(prepare(job, out=place), out=place, watch=lambda *_: None).strategies
+                found = run(prepare(job, out=place), out=place).strategies
                 setting = {"batch_size": batch_size, "steps": steps, "learning_rate": rate}
                 validated = {s.strategy: list(s.test_accuracy) for s in found}
                 means = [fmean(s.test_accuracy) for s in found]

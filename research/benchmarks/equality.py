@@ -477,14 +477,16 @@ def _run_files(prepared: Any, out: Path, stop: int | None) -> Values:
         if stop is not None and len(calls) == stop:
             raise KeyboardInterrupt
 
+    listens = inspect.signature(run).parameters
+    listener = {"progress" if "progress" in listens else "watch": watch}
     with contextlib.suppress(KeyboardInterrupt):
-        attempt(run, prepared, out=out, watch=watch)
+        attempt(run, prepared, out=out, **listener)
     if stop is not None:
         note = json.loads((out / "checkpoints" / "job.json").read_text())
         yield f"{out} interrupted", [note, sorted(path.name for path in out.iterdir())]
         again = prepare_again(out)
         yield f"{out} steps made", [again.steps, again.unfinished.count_steps()]
-        run(again, out=out, watch=lambda *event: calls.append(list(event)))
+        run(again, out=out, progress=lambda *event: calls.append(list(event)))
     yield f"{out} steps", calls
     for path in sorted(out.iterdir()):
         name = f"{out} {path.name}"

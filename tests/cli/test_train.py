@@ -372,7 +372,7 @@ def test_a_faulty_record_changes_nothing_for_others(tmp_path: Path) -> None:
         ready: Prepared = prepare(job, out=tmp_path / name)
         if bad is not None:
             ready.people.train.features[0] = bad
-        run(ready, out=tmp_path / name, watch=lambda *_: None)
+        run(ready, out=tmp_path / name)
         content = torch.load(tmp_path / name / "model.pt", weights_only=True)
         states.append(content["state"]["0.weight"])
     assert torch.isfinite(states[0]).all()
@@ -458,7 +458,7 @@ def test_a_release_goes_on_with_the_same_people_and_no_others(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(first, out=out, watch=stop)
+        run(first, out=out, progress=stop)
     again = prepare_again(out)
     assert np.array_equal(again.people.train.features, first.people.train.features)
     assert not np.array_equal(

@@ -258,11 +258,11 @@ def test_a_kill_leaves_answers_alone_and_is_gone_on_with(
     with monkeypatch.context() as patch:
         patch.setattr(teaching.KeptAnswers, "write", dying)
         with pytest.raises(Killed):
-            run(make(), out=Path("run"), watch=lambda *_: None)
+            run(make(), out=Path("run"))
     left = [p for p in (Path("run") / "checkpoints").rglob("*") if p.is_file()]
     assert sorted(p.name for p in left) == ["answers.json"] * (block > 0) + ["job.json"]
     assert all(p.stat().st_mode & 0o077 == 0 for p in left)
-    run(prepare_again(Path("run")), out=Path("run"), watch=lambda *_: None)
+    run(prepare_again(Path("run")), out=Path("run"))
     assert weights("run") == weights("first")
     assert not (Path("run") / "checkpoints").exists()
 
@@ -290,10 +290,10 @@ def test_who_withdraws_after_a_kill_teaches_nobody_and_no_answer_is_given_anew(
     monkeypatch.setattr(teaching.KeptAnswers, "write", noted)
     monkeypatch.setattr("apiece.pate.teaching.deal_rows", spy)
     with pytest.raises(Killed):
-        run(prepare(job, out=Path("run")), out=Path("run"), watch=lambda *_: None)
+        run(prepare(job, out=Path("run")), out=Path("run"))
     spent = ledger.spent(np.arange(N)).tolist()
     ledger.withdraw([4, 5])
-    run(prepare_again(Path("run")), out=Path("run"), watch=lambda *_: None)
+    run(prepare_again(Path("run")), out=Path("run"))
     ids, before, after = dealt[0][0], *(set(shares.rows.tolist()) for _, shares in dealt)
     assert before == set(range(ids.size))
     assert {int(ids[row]) for row in before - after} == {4, 5}
@@ -312,7 +312,7 @@ def test_ctrl_c_in_a_lesson_of_teachers_or_student(train: Any, monkeypatch: Any,
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(make(), out=Path("run"), watch=dying)
+        run(make(), out=Path("run"), progress=dying)
     again = prepare_again(Path("run"))
     kept = Path("run/checkpoints/weight-1/answers.json")
     before = json.loads(kept.read_text())["answers"] if kept.exists() else None
@@ -322,7 +322,7 @@ def test_ctrl_c_in_a_lesson_of_teachers_or_student(train: Any, monkeypatch: Any,
             patch.setattr(
                 "apiece.pate.teaching.predict_classes", lambda *_: pytest.fail("asked again")
             )
-        run(again, out=Path("run"), watch=lambda *_: None)
+        run(again, out=Path("run"))
     assert Run.load("run").method == "pate"
 
 
@@ -334,10 +334,10 @@ def test_a_changed_table_is_seen_on_the_way(train: Any, monkeypatch: Any) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(make(), out=Path("run"), watch=dying)
+        run(make(), out=Path("run"), progress=dying)
     visits().assign(age=7).to_csv("visits.csv", index=False)
     with pytest.raises(StateError, match="start a new run"):
-        run(prepare_again(Path("run")), out=Path("run"), watch=lambda *_: None)
+        run(prepare_again(Path("run")), out=Path("run"))
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(train: Any, monkeypatch: Any) ->
             if step == 5:
                 raise KeyboardInterrupt
 
-        run(prepared, out=given["out"], watch=watch)
+        run(prepared, out=given["out"], progress=watch)
 
     with monkeypatch.context() as patch:
         patch.setattr("apiece.jobs.running.run", stop)
@@ -153,7 +153,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(train: Any, monkeypatch: Any) ->
     moved.loc[moved.index[a], "patient"] = person[b]
     moved.to_csv("visits.csv", index=False)
     with pytest.raises(StateError, match="data"):
-        run(prepare_again(Path("part")), out=Path("part"), watch=lambda *_: None)
+        run(prepare_again(Path("part")), out=Path("part"))
     visits().to_csv("visits.csv", index=False)
     assert ask(["train", "--resume", "part"]) == 0
     left, right = (load_model(f"{out}/model.pt").network.state_dict() for out in ("whole", "part"))

@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     }  # fmt: skip
     job = job_from_dict({}, name="made", changes=changes)
     out = folder / "run"
-    return out, run(prepare(job, out=out), out=out, watch=lambda *_: None)
+    return out, run(prepare(job, out=out), out=out)
 
 
 FILES = ("metrics.json", "plan.json", "config.toml", "statement.json", "model.pt")
@@ -255,7 +255,7 @@ def test_another_run_s_model_plan_or_statement_is_refused(
     job = replace(read_job(made[0] / "config.toml"), name="made")
     other = tmp_path_factory.mktemp("other") / "run"
     job = replace(job, run=replace(job.run, seed=4))
-    run(prepare(job, out=other), out=other, watch=lambda *_: None)
+    run(prepare(job, out=other), out=other)
     assert loads(other)
     for names in OF_ANOTHER[first::2]:
         before = {name: (folder / name).read_bytes() for name in names}

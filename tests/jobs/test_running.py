@@ -19,7 +19,7 @@ FINISHED = {"config.toml", "log.jsonl", "metrics.json", "model.pt", "plan.json",
 
 
 def done(prepared: Prepared, out: Path) -> Run:
-    return run(prepared, out=out, watch=lambda *_: None)
+    return run(prepared, out=out)
 
 
 def weights(out: Path) -> list[torch.Tensor]:
@@ -34,7 +34,7 @@ def test_a_run_fills_its_folder_and_tells_every_step(tmp_path: Path) -> None:
     out, seen = tmp_path / "run", list[tuple[str, int, int, int]]()
     prepared = prepare(job(tmp_path, strategies=["scale", "uniform"]), out=out)
     threads = torch.get_num_threads()
-    found = run(prepared, out=out, watch=lambda *told: seen.append(told))
+    found = run(prepared, out=out, progress=lambda *told: seen.append(told))
     assert torch.get_num_threads() == threads
     assert seen == [(name, 0, step, 3) for name in ("scale", "uniform") for step in (1, 2, 3)]
     assert {path.name for path in out.iterdir()} == FINISHED
@@ -59,7 +59,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_model(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(prepare(one, out=out), out=out, watch=stop)
+        run(prepare(one, out=out), out=out, progress=stop)
     assert events(out)[-1] == "interrupted"
     begun = {"checkpoints", "config.toml", "log.jsonl", "plan.json"}
     assert {path.name for path in out.iterdir()} == begun
@@ -89,7 +89,7 @@ def test_everyone_is_charged_before_a_step_and_a_model_is_released_before_it_is_
     run(
         prepare(one, out=out),
         out=out,
-        watch=lambda *_: at_the_first_step.append(ledger.status("m")),
+        progress=lambda *_: at_the_first_step.append(ledger.status("m")),
     )
     assert at_the_first_step == ["reserved"] * 3
     kept = {name for name, status in at_each_write.items() if status == "committed"}

@@ -41,7 +41,7 @@ def searched(one: Any, out: Path, stop: int | None = None) -> Run:
             raise KeyboardInterrupt
 
     prepared = prepare_again(out) if one is None else prepare(one, out=out)
-    return run(prepared, out=out, watch=watch)
+    return run(prepared, out=out, progress=watch)
 
 
 @pytest.fixture(scope="module")

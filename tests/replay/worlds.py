@@ -177,7 +177,7 @@ def job(folder: Path, strategy: str, **more: Any) -> World:
             "seed": 0, **more,
         }  # fmt: skip
         prepared = prepare(job_from_dict({}, name="small", changes=settings), out=out / "run")
-        found = run(prepared, out=out / "run", watch=lambda *_: None)
+        found = run(prepared, out=out / "run")
         network = load_model(out / "run" / "model.pt").network
         page = report(found, edition="public").html
         log = [json.loads(line) for line in (out / "run" / "log.jsonl").read_text().splitlines()]

@@ -24,7 +24,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert [one.result for one in store.load(experiment.name)] == [0.0]
     (place.work / "stop").unlink()
     seen = []
-    done = run_units(experiment, units, store, place, watch=seen.append)
+    done = run_units(experiment, units, store, place, progress=seen.append)
     assert [one.result for one in done] == [0.0, 0.5, 1.0]
     assert [unit["seed"] for unit in seen] == [1, 2]
     assert (place.work / "log").read_text() == "0 1 1 2 "

@@ -185,7 +185,7 @@ def test_a_job_trained_from_a_file_is_right_about_pandas(tmp_path: Path) -> None
     groups = {"budgets": {"groups": [{"name": "all", "share": 1.0, "epsilon": 8.0}]}}
     job = job_from_dict(groups, name="x", changes=settings)
     out = tmp_path / "run"
-    run(prepare(job, out=out), out=out, watch=lambda *_: None)
+    run(prepare(job, out=out), out=out)
     (stored,) = (tmp_path / "run").rglob("model.pt")
     frame = pd.read_csv(path)
     loaded = load_model(stored)

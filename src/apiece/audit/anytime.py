@@ -402,6 +402,9 @@ def sequential(
         max_samples: Pairs a group after which it stops anyway.
         delta: At which a lower bound on ε is to be told.
 
+    Returns:
+        Whether the claims were rejected, the evidence of each group, and the lower bounds on ε.
+
     Raises:
         DataError: For scores that are none, or a group without a claim.
         InputError: For numbers outside their bounds, or no claims.

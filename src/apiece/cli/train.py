@@ -180,7 +180,7 @@ def _run(prepared: Prepared, out: Path) -> Run:
 
     with Bar(prepared.steps, done=prepared.unfinished.count_steps()) as bar:
 
-        def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
+        def report_progress(strategy: str, repeat: int, step: int, steps: int) -> None:
             print_doubts()
             if prepared.candidates is not None:
                 bar.advance(f"search, step {step}/{steps} of a run")
@@ -189,7 +189,7 @@ def _run(prepared: Prepared, out: Path) -> Run:
             bar.advance(lambda: f"{position}, {describe_plan(strategy, step)}")
 
         try:
-            results = run(prepared, out=out, watch=watch)
+            results = run(prepared, out=out, progress=report_progress)
         except KeyboardInterrupt:
             raise Interrupted(_describe_interruption(bar, out, job.run.analysis)) from None
     print_doubts()

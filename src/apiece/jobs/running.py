@@ -62,8 +62,8 @@ from apiece.training.stacked import StackedMlp
 if TYPE_CHECKING:
     from apiece.ledger import Ledger
 
-# Is called at every step with strategy, which of its models, step and number of steps.
-Watcher = Callable[[str, int, int, int], object]
+# Is called after every step with strategy, which of its models, step and number of steps.
+StepProgress = Callable[[str, int, int, int], object]
 # Steps from one checkpoint to the next: a second or so to make again, against a flush of the disk.
 SAVE_EVERY = 1000
 # Steps from one line of the log to the next.
@@ -91,13 +91,17 @@ class ModelRun:
     is_released: bool
 
 
+def _ignore_step(_strategy: str, _repeat: int, _step: int, _steps: int) -> None:
+    """Nobody listens."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Execution:
     """A prepared job under way: its folder, who hears of its steps, and what its ledger says."""
 
     prepared: Prepared
     folder: RunFolder
-    watch: Watcher
+    progress: StepProgress
     # Who takes part; None where no ledger was charged.
     charge: TrainingCharge | None
 
@@ -147,7 +151,7 @@ class TrainedNetwork:
 Models = dict[str, list[TrainedNetwork]]
 
 
-def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
+def run(prepared: Prepared, *, out: Path, progress: StepProgress | None = None) -> Run:
     """Return what was found by training every strategy as often as asked; fill the run folder.
 
     The report is the caller's to make, from what is returned. KeyboardInterrupt is passed on after
@@ -158,7 +162,8 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
         prepared: A job that has passed every check.
         out: A folder that does not exist yet or is empty, or that of the run that `prepare_again`
             found.
-        watch: Told about every step.
+        progress: Called after every step with the strategy, which of its models, the step and the
+            number of steps.
 
     Raises:
         DataError: Where the folder is used or cannot be written to.
@@ -179,7 +184,7 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
         >>> job = job_from_dict(data, name="first", changes=changes)
         >>> with tempfile.TemporaryDirectory() as parent:
         ...     out = Path(parent) / "run"
-        ...     run(prepare(job, out=out), out=out, watch=lambda *_: None)
+        ...     run(prepare(job, out=out), out=out)
         Run(first: 1 models, scale kept)
     """
     job = prepared.job
@@ -191,7 +196,8 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
     folder = _open_folder(prepared, out)
     try:
         with _one_thread():
-            prepared, models = _train_models(Execution(prepared, folder, watch, charge))
+            execution = Execution(prepared, folder, progress or _ignore_step, charge)
+            prepared, models = _train_models(execution)
     except KeyboardInterrupt:
         folder.log("interrupted")
         raise
@@ -328,7 +334,7 @@ def train_network(execution: Execution, model: ModelRun) -> nn.Sequential:
         def report_progress(progress: Progress) -> None:
             step = progress.step
             is_last = step == progress.steps
-            execution.watch(model.strategy, model.repeat, step, progress.steps)
+            execution.progress(model.strategy, model.repeat, step, progress.steps)
             # Steps between two points of the learning curve, rounded up.
             interval = -(-progress.steps // CURVE_POINTS)
             if model.is_released and (step % interval == 0 or is_last):
@@ -476,7 +482,7 @@ def teach_student(execution: Execution, model: ModelRun) -> nn.Sequential:
         included=None if charge is None else charge.included & ~charge.withdrawn(),
         seed=model.seed,
         keep=folder / ANSWERS,
-        progress=lambda *_: execution.watch(model.strategy, model.repeat, next(steps), total),
+        progress=lambda *_: execution.progress(model.strategy, model.repeat, next(steps), total),
     )
     execution.folder.log("answered", strategy=model.strategy, repeat=model.repeat, answers=count)
     return network

@@ -75,11 +75,14 @@ class Report:
     html: str
 
     def save(self, path: str | Path) -> Path:
-        """Write the page, complete or not at all, and return its path.
+        """Write the page, complete or not at all.
 
         Args:
             path: Of the file, which ends in .html. Of what is there only a page that apiece wrote
                 is replaced.
+
+        Returns:
+            The path.
 
         Raises:
             DataError: Where it cannot be written, or would take the place of something else.
