@@ -52,6 +52,14 @@ def test_any_names_of_columns_come_back(names: list[str]) -> None:
     assert list(tomllib.loads(text)["columns"]) == names
 
 
+@pytest.mark.parametrize("person", ["id", "the id", 'a "b"\n[columns.x]'])
+def test_the_person_s_column_is_named(person: str) -> None:
+    header = {person: None, "y": None}
+    schema = tomllib.loads(write_template("t", header, label="y", but=[person], person=person))
+    assert schema["person"] == person
+    assert list(schema["columns"]) == ["y"]
+
+
 def test_what_has_another_use_is_left_out() -> None:
     header = {"id": "int64", "age": "float", "old": "bool", "y": None}
     columns = tomllib.loads(write_template("t", header, label="y", but=["id"]))["columns"]

@@ -34,7 +34,7 @@ Examples:
 @click.argument("data", type=PATH)
 @option("--label", required=True, help="Column to predict.")
 @option("--skip", multiple=True, help="Column that is no feature; repeatable.")
-@option("--person", help="Column of persons' ids, which is no feature.")
+@option("--person", help="Column of persons' ids, which is no feature and which the schema names.")
 @option("--ids", help="Column of record ids, which is no feature.")
 @option("--epsilon", help="Column of budgets, which is no feature.")
 @add_table_options
@@ -82,7 +82,7 @@ def command(
     for name in (label, *skip):
         require_column(name, list(header), "label" if name == label else "skipped")
     if check is None:
-        _write_schema(write_template(data.name, header, label=label, but=skip), out)
+        _write_schema(write_template(data.name, header, label=label, but=skip, person=person), out)
         return
     if out is not None:
         raise InputError("--check: nothing is written; leave --out out")

@@ -512,14 +512,24 @@ _BY_STORAGE: Final = (
 
 
 def write_template(
-    name: str, header: dict[str, str | None], *, label: str, but: Collection[str]
+    name: str,
+    header: dict[str, str | None],
+    *,
+    label: str,
+    but: Collection[str],
+    person: str | None = None,
 ) -> str:
-    """Return a TOML schema with one entry for each column of `header`, blanks marked '?'."""
+    """Return a TOML schema with one entry for each column of `header`, blanks marked '?'.
+
+    `person` is the column of persons' ids, which the schema names.
+    """
     require("tables", "tomli_w")
     import tomli_w
 
     has_types = any(header.values())
     parts = [_INTRO.format(name=name, types=" and its storage types" if has_types else "")]
+    if person is not None:
+        parts.append(tomli_w.dumps({"person": person}))
     for column, stored in header.items():
         if column in but:
             continue
