@@ -115,7 +115,10 @@ def read_columns(columns: object, names: list[str]) -> dict[str, Column]:
         columns = read_schema(columns)
     if isinstance(columns, Schema):
         # Ids are not to be learned from.
-        columns = {n: Skip() if n == columns.person else c for n, c in columns.columns.items()}
+        columns = {
+            name: Skip() if name == columns.person else column
+            for name, column in columns.columns.items()
+        }
     if not isinstance(columns, Mapping) or not all(isinstance(c, Column) for c in columns.values()):
         raise InputError(
             "columns: ranges and categories read from people's rows would leak them; declare them: "
