@@ -31,6 +31,7 @@ LAYERS = [
     "plan",
     "accounting",
     "mechanisms",
+    "correlation",
     "budgets",
     "datasets",
     "tables",

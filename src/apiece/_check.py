@@ -99,6 +99,11 @@ def numbers(
         raise error(f"{name}: not numbers; give {give}") from None
 
 
+def finite_array(name: str, values: object) -> Floats:
+    """Return `values` as a read-only float array without NaN and infinity."""
+    return _check_array(name, values, "(-inf, inf)", np.isfinite, InputError)
+
+
 def positive_array(
     name: str, values: object, *, below: float = math.inf, error: type[InputError] = InputError
 ) -> Floats:

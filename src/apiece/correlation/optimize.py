@@ -1,0 +1,277 @@
+"""The coefficients that disturb a workload least, for what a person's participations may be.
+
+What is minimised is sensitivity times error, each up to a common factor: the error at a fixed μ.
+Gradients are exact; series are multiplied by transforms, so a step costs O(T log T).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from apiece import _check
+from apiece._types import Floats
+from apiece.correlation.sensitivity import count_participations, sum_shifted
+from apiece.correlation.series import correlate_series, invert_series, multiply_series
+from apiece.correlation.strategies import Banded, Buffered
+from apiece.correlation.workloads import Workload
+from apiece.errors import unknown
+
+# Over all steps: the root of the mean of the squared errors, or the error after the last step.
+ErrorKind: TypeAlias = Literal["mean", "last"]
+# A squared quantity of a first column, and its gradient in the column.
+_Squared: TypeAlias = tuple[float, Floats]
+
+# Steps of the search, at most; some dozens are usual.
+_MOST_ITERATIONS = 500
+# Columns of A C⁻¹ that stand for all where learning rates vary.
+_SAMPLED_COLUMNS = 128
+# Slowest and fastest decays that a search over buffers starts from, as half-lives in steps over T.
+_LONGEST_HALF_LIFE = 2.0
+
+
+def optimize_banded(
+    workload: Workload,
+    *,
+    bands: int,
+    participations: int = 1,
+    separation: int | None = None,
+    error: ErrorKind = "mean",
+) -> Banded:
+    """Return the banded strategy with the least error at a fixed privacy cost.
+
+    With at most `separation` bands the coefficients are free. With more, or where a person takes
+    part more often than once within the bands, they are kept from increasing and from being
+    negative, so that the sensitivity is exact.
+
+    Args:
+        workload: What the noise disturbs.
+        bands: At least 1; more than the workload has steps are as many as it has.
+        participations: How many steps a person takes part in at most.
+        separation: The least distance of two of them; None for as far apart as the steps allow.
+        error: "mean" over all steps, or that after the "last".
+
+    Raises:
+        InputError: For numbers that are not whole or below 1.
+        OptionError: For another error.
+
+    References:
+        Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization".
+
+    Example:
+        >>> from apiece.correlation import Workload, optimize_banded
+        >>> workload = Workload(64)
+        >>> found = optimize_banded(workload, bands=8)
+        >>> round(workload.mean_error(found), 2)
+        2.05
+    """
+    objective = _Objective(workload, participations, separation, error)
+    size = min(_check.count("bands", bands), workload.steps)
+    start = Banded.square_root(size).coefficients[1:]
+    if size == 1:
+        return Banded([1.0])
+    if objective.has_disjoint_columns(size):
+        return Banded(_search(objective, start, _free_column))
+    # Of each ratio a_j/a_{j−1} in (0, 1) its logit.
+    ratios = Banded.square_root(size).coefficients[1:] / Banded.square_root(size).coefficients[:-1]
+    return Banded(_search(objective, np.log(ratios / (1 - ratios)), _falling_column))
+
+
+def optimize_buffered(
+    workload: Workload,
+    *,
+    buffers: int = 4,
+    participations: int = 1,
+    separation: int | None = None,
+    error: ErrorKind = "mean",
+) -> Buffered:
+    """Return the strategy of few buffers with the least error at a fixed privacy cost.
+
+    Args:
+        workload: What the noise disturbs.
+        buffers: Copies of the model that the noise remembers, at least 1.
+        participations: As for `optimize_banded`.
+        separation: As for `optimize_banded`.
+        error: As for `optimize_banded`.
+
+    Raises:
+        InputError: For numbers that are not whole or below 1.
+        OptionError: For another error.
+
+    References:
+        McMahan et al. 2024, "A Hassle-free Algorithm for Private Learning in Practice".
+
+    Example:
+        >>> from apiece.correlation import Workload, optimize_buffered
+        >>> workload = Workload(1000)
+        >>> found = optimize_buffered(workload, buffers=3)
+        >>> round(workload.mean_error(found), 1)
+        2.3
+    """
+    objective = _Objective(workload, participations, separation, error)
+    count = _check.count("buffers", buffers)
+    # Half-lives from one step to more than the training, evenly in their logarithm.
+    half_lives = np.geomspace(1.0, _LONGEST_HALF_LIFE * workload.steps, count)
+    decays = 2.0 ** (-1 / half_lives)
+    # Together they hold half of what they may.
+    weights = np.full(count, 0.5 / count)
+    start = np.concatenate([np.log(decays / (1 - decays)), np.log(weights / 0.5)])
+    found = _minimize(objective, start, _buffered_column)
+    fitted_decays, fitted_weights = _read_buffers(found)
+    return Buffered(fitted_decays, fitted_weights)
+
+
+# ---------------------------------------------------------------- what is minimised
+
+
+class _Objective:
+    """log(sensitivity² · error²) of a first column, and its gradient."""
+
+    def __init__(
+        self, workload: Workload, participations: int, separation: int | None, error: ErrorKind
+    ) -> None:
+        if error not in ("mean", "last"):
+            raise unknown("error", error, ["mean", "last"])
+        steps = workload.steps
+        times = _check.count("participations", participations)
+        self.apart = max(steps // times, 1)
+        if separation is not None:
+            self.apart = _check.count("separation", separation)
+        self.times = count_participations(steps, times, self.apart)
+        self.steps = steps
+        self._momentum = workload.momentum ** np.arange(steps, dtype=float)
+        self._rates = workload.learning_rates
+        self._error = error
+
+    def has_disjoint_columns(self, bands: int) -> bool:
+        """Return whether a person's columns of so many bands never overlap."""
+        return self.times == 1 or bands <= self.apart
+
+    def __call__(self, column: Floats) -> _Squared:
+        """Return the objective of a column, (steps,), and its gradient."""
+        sensitivity, of_sensitivity = self._sensitivity(column)
+        error, of_error = self._squared_error(column)
+        value = np.log(sensitivity) + np.log(error)
+        return float(value), of_sensitivity / sensitivity + of_error / error
+
+    def _sensitivity(self, column: Floats) -> _Squared:
+        last = int(np.flatnonzero(column)[-1])
+        if self.has_disjoint_columns(last + 1):
+            return self.times * float(column @ column), 2 * self.times * column
+        total = sum_shifted(column, self.times, self.apart)
+        gradient = np.zeros_like(column)
+        for start in range(0, self.times * self.apart, self.apart):
+            gradient[: column.size - start] += 2 * total[start:]
+        return float(total @ total), gradient
+
+    def _squared_error(self, column: Floats) -> _Squared:
+        inverse = invert_series(column, self.steps)
+        response = multiply_series(self._momentum, inverse, self.steps)
+        error, of_response = self._error_of_response(response)
+        of_inverse = correlate_series(of_response, self._momentum, self.steps)
+        # δ(1/a) = −(1/a)²·δa.
+        square = multiply_series(inverse, inverse, self.steps)
+        return error, -correlate_series(of_inverse, square, self.steps)
+
+    def _error_of_response(self, response: Floats) -> _Squared:
+        """Return the squared error by what a step's noise adds to later steps, at rate 1."""
+        if self._rates is None:
+            # Rows are the beginnings of one sequence: the t-th entry is in T − t of them.
+            total = np.cumsum(response)
+            weights = np.ones(self.steps)
+            if self._error == "mean":
+                weights = np.arange(self.steps, 0, -1) / self.steps
+            weighted = weights * total
+            return float(weighted @ total), 2 * np.cumsum(weighted[::-1])[::-1]
+        if self._error == "last":
+            row = correlate_series(self._rates, response, self.steps)
+            return float(row @ row), 2 * correlate_series(self._rates, row, self.steps)
+        columns = np.unique(np.linspace(0, self.steps - 1, _SAMPLED_COLUMNS).astype(int))
+        error = 0.0
+        gradient = np.zeros(self.steps)
+        for column in columns:
+            later = self._rates[column:]
+            entries = np.cumsum(later * response[: later.size])
+            error += float(entries @ entries) / columns.size
+            falling = np.cumsum(entries[::-1])[::-1]
+            gradient[: later.size] += 2 * later * falling / columns.size
+        return error, gradient
+
+
+# ---------------------------------------------------------------- what is searched
+
+# Parameters and a number of steps → the column, and what takes its gradient back to them.
+_Form: TypeAlias = Callable[[Floats, int], tuple[Floats, Callable[[Floats], Floats]]]
+
+
+def _free_column(parameters: Floats, steps: int) -> tuple[Floats, Callable[[Floats], Floats]]:
+    """Coefficients after the first, as they are."""
+    column = np.zeros(steps)
+    column[0] = 1.0
+    column[1 : parameters.size + 1] = parameters
+    return column, lambda gradient: gradient[1 : parameters.size + 1]
+
+
+def _falling_column(parameters: Floats, steps: int) -> tuple[Floats, Callable[[Floats], Floats]]:
+    """Coefficients that are positive and never increase, by the logits of their ratios."""
+    ratios = expit(parameters)
+    column = np.zeros(steps)
+    column[0] = 1.0
+    column[1 : parameters.size + 1] = np.cumprod(ratios)
+
+    def pull_back(gradient: Floats) -> Floats:
+        # A ratio scales its own coefficient and all after it.
+        scaled = (gradient * column)[1 : parameters.size + 1]
+        return np.cumsum(scaled[::-1])[::-1] * (1 - ratios)
+
+    return column, pull_back
+
+
+def _read_buffers(parameters: Floats) -> tuple[Floats, Floats]:
+    """Return the decays by their logits, and the weights, which sum to less than 1."""
+    logits, scores = np.split(parameters, 2)
+    shares = np.exp(scores)
+    return expit(logits), shares / (1 + shares.sum())
+
+
+def _buffered_column(parameters: Floats, steps: int) -> tuple[Floats, Callable[[Floats], Floats]]:
+    decays, weights = _read_buffers(parameters)
+    lags = np.arange(steps - 1)
+    powers = decays[:, None] ** lags
+    column = np.ones(steps)
+    column[1:] = weights @ powers
+
+    def pull_back(gradient: Floats) -> Floats:
+        of_weights = powers @ gradient[1:]
+        of_scores = weights * (of_weights - weights @ of_weights)
+        # lag·decay^(lag − 1)·decay·(1 − decay), by the logit.
+        of_logits = weights * (1 - decays) * ((lags * powers) @ gradient[1:])
+        return np.concatenate([of_logits, of_scores])
+
+    return column, pull_back
+
+
+def _search(objective: _Objective, start: Floats, form: _Form) -> Floats:
+    """Return the coefficients that a search ends with."""
+    found = _minimize(objective, start, form)
+    column, _ = form(found, objective.steps)
+    return column[: start.size + 1]
+
+
+def _minimize(objective: _Objective, start: Floats, form: _Form) -> Floats:
+    """Return the parameters with the least objective that L-BFGS finds."""
+
+    def evaluate(parameters: Floats) -> _Squared:
+        column, pull_back = form(parameters, objective.steps)
+        value, gradient = objective(column)
+        return value, pull_back(gradient)
+
+    found = minimize(
+        evaluate, start, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_ITERATIONS}
+    )
+    result: Floats = found.x
+    return result
