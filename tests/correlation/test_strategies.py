@@ -27,7 +27,7 @@ def test_json_comes_back(strategy: Banded | Buffered) -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [{}, {"bandit": {}}, {"banded": {"rows": [1.0]}}, {"banded": {}, "buffered": {}}, []],
+    [{}, {"bandit": {}}, {"banded": {"rows": [1.0]}}, {"banded": {}, "buffered": {}}],
 )
 def test_other_documents_are_refused(document: object) -> None:
     with pytest.raises(InputError):

@@ -28,9 +28,10 @@ def sensitivity_bound(
     """Return an upper bound on ‖C u‖₂ over every schedule and all vectors u_t of norm at most 1.
 
     Three cases. With at most `separation` bands, columns of one person do not overlap, and the
-    bound is √k·‖a‖, less what the end of the training cuts off. With coefficients that are not negative and never increase, the worst schedule
-    is 1, 1 + b, 1 + 2b, … with all vectors alike. For any others it is the bound by absolute inner
-    products of columns at each distance. The first two are attained, but for rounding upwards.
+    bound is √k·‖a‖, less what the end of the training cuts off. With coefficients that are not
+    negative and never increase, the worst schedule is 1, 1 + b, 1 + 2b, … with all vectors alike.
+    For any others it is the bound by absolute inner products of columns at each distance. The first
+    two are attained, but for rounding upwards.
 
     Args:
         strategy: C.

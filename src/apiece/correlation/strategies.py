@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -177,19 +177,22 @@ class Buffered:
 
 NoiseStrategy: TypeAlias = Banded | Buffered
 
+# By their names in JSON.
+_KINDS: Final = {"banded": Banded, "buffered": Buffered}
+
 
 def strategy_from_json(document: Json) -> NoiseStrategy:
     """Return the strategy that `to_json` wrote.
 
     Raises `InputError` for anything else.
     """
-    kinds = {"banded": Banded, "buffered": Buffered}
-    if not isinstance(document, dict) or len(document) != 1:
+    if len(document) != 1:
         raise InputError("noise strategy: must be one of banded and buffered, with its numbers")
     ((kind, fields),) = document.items()
-    if kind not in kinds:
-        raise unknown("noise strategy", kind, kinds)
+    if kind not in _KINDS:
+        raise unknown("noise strategy", kind, _KINDS)
     try:
-        return kinds[kind](**fields)
+        strategy: NoiseStrategy = _KINDS[kind](**fields)
     except TypeError:
         raise InputError(f"noise strategy {kind}: other fields than it has") from None
+    return strategy
