@@ -26,6 +26,7 @@ from apiece.mechanisms import (
     Selected,
 )
 from apiece.mechanisms.allocated import block_sizes
+from apiece.plan.correlated import CorrelatedNoise
 
 # The only adjacency that a plan knows: a neighbour lacks one record.
 RELATION = "add_remove"
@@ -41,6 +42,8 @@ INTERPOLATIONS = ("hold", "linear", "cosine", "exponential")
 PUBLIC = "public"
 # The share of its ε below which a group is said to spend less than it asked.
 UNSPENT = 0.95
+# The distance from 1.0 to the next float64.
+ULP = 2.0**-52
 # How far times/steps may be from the sampling probability that it is given as.
 TIMES_TOLERANCE = 1e-12
 # How far a batch size may be from the sum of its sampling probabilities, relative to itself.
@@ -120,8 +123,9 @@ class Stage:
             None where every record takes part.
         weight: This stage's model's weight, where outputs of the stages' models are averaged.
         times: k, where each record takes part in exactly k of the steps: one in each of k equal
-            blocks, drawn uniformly. `sampling_probability` is then times/steps. None where a coin
-            decides in each step.
+            blocks, drawn uniformly, or, with `correlated` noise, k fixed ones.
+            `sampling_probability` is then times/steps. None where a coin decides in each step.
+        correlated: How the noise of the steps is correlated; None where it is independent.
 
     Raises:
         InputError: For values out of bounds and for arrays of different lengths.
@@ -141,6 +145,7 @@ class Stage:
     participation: Floats | None = field(default=None, repr=False)
     weight: float = 1.0
     times: Integers | None = field(default=None, repr=False)
+    correlated: CorrelatedNoise | None = None
 
     def __post_init__(self) -> None:
         _check.put(
@@ -156,6 +161,12 @@ class Stage:
             _check.put(self, participation=self._check_chances)
         if self.times is not None:
             self._check_times(np.asarray(self.times))
+        if self.correlated is not None:
+            if self.times is None:
+                raise InputError(
+                    "correlated: without times; say how many steps a group takes part in"
+                )
+            self.correlated.check_times(self.steps, int(self.times.max()))
 
     def _check_times(self, times: AnyArray) -> None:
         """Raise unless `times` are whole numbers that agree with the sampling probabilities."""
@@ -195,6 +206,11 @@ class Stage:
             return None
         if steps is None:
             steps = self.steps
+        if self.correlated is not None:
+            assert self.times is not None  # checked when it was made
+            moved = self.correlated.sensitivity(steps=steps, times=int(self.times[group]))
+            # Rounded down: the sensitivity is rounded up, and the division to the nearest.
+            return Gaussian(part.noise_multiplier / moved * (1 - 2 * ULP))
         if self.times is not None:
             times = int(self.times[group])
             # Rounded up: the record may have been drawn in any step of a block that has begun.

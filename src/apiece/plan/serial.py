@@ -12,6 +12,7 @@ from apiece.accounting.bounds import within_range
 from apiece.budgets import BudgetGroups
 from apiece.errors import DataError
 from apiece.mechanisms.algebra import read_runs
+from apiece.plan.correlated import CorrelatedNoise, noise_from_json
 from apiece.plan.parts import (
     UNSPENT,
     Numbers,
@@ -160,6 +161,8 @@ def describe_parameters(plan: Numbers) -> Json:
         top["noise_stddev"] = stage.noise_stddev
         columns |= _list_columns(stage)
         columns["noise_multiplier"] = stage.noise_stddev / stage.clip_norm
+        if stage.correlated is not None:
+            top["correlated"] = stage.correlated.to_json()
     else:
         top["combine"] = plan.combine
         top["stages"] = [_describe_stage(stage) for stage in plan.stages]
@@ -197,6 +200,8 @@ def _describe_stage(stage: Stage) -> Json:
     }
     for name, column in _list_columns(stage).items():
         fields[name] = column.tolist()
+    if stage.correlated is not None:
+        fields["correlated"] = stage.correlated.to_json()
     return fields
 
 
@@ -236,10 +241,27 @@ _TIMES = tuple[_STEPS, ...]
 _RECORDS = Annotated[int, _json.whole(MAX_RECORDS)]
 # Fields that a plan of one stage has at the top level, and each of several stages in its object.
 _STAGE_NUMBERS = _make_readers(expected_batch_size=float, noise_stddev=float)
+# Of correlated noise.
+_STRATEGY_KINDS: Readers = {
+    "banded": _make_object_reader(_make_readers(coefficients=_COLUMN)),
+    "buffered": _make_object_reader(_make_readers(decays=_COLUMN, weights=_COLUMN)),
+}
+_read_noise_fields = _make_object_reader(
+    {
+        "strategy": lambda value, where: _json.fields(value, where, {}, _STRATEGY_KINDS),
+        **_make_readers(separation=_STEPS),
+    }
+)
+
+
+def _read_noise(value: object, where: str) -> CorrelatedNoise:
+    return noise_from_json(_read_noise_fields(value, where))
+
+
 _read_stage = _make_object_reader(
     _STAGE_NUMBERS
     | _make_readers(steps=_STEPS, weight=float, sampling_probability=_COLUMN, clip_norm=_COLUMN),
-    _make_readers(participation=_COLUMN, times=_TIMES),
+    {**_make_readers(participation=_COLUMN, times=_TIMES), "correlated": _read_noise},
 )
 
 
@@ -274,6 +296,7 @@ _TOP_OPTIONAL: Readers = {
     **_make_readers(combine=str, unit=str, learning_rate=Schedule),
     "stages": _json.listed(_read_stage),
     "selection": _read_selection,
+    "correlated": _read_noise,
 }
 _GROUP = _make_readers(name=str, records=_RECORDS, epsilon=float, delta=float)
 _GROUP_OPTIONAL: Readers = {
@@ -324,6 +347,7 @@ def read_plan(data: object) -> tuple[Json, Claims]:
     if single:
         stage = {name: top.pop(name) for name in _STAGE_NUMBERS}
         stage["steps"] = top["steps"]
+        stage["correlated"] = top.pop("correlated", None)
         for name in _STAGE_COLUMNS:
             stage[name] = _make_array(columns.get(name))
         stages = [stage]
