@@ -1,11 +1,12 @@
 """From budgets to plans: one file a strategy; `front` is the door."""
 
 from apiece.assignment.allocate import Allocate
+from apiece.assignment.correlated import Epochs
 from apiece.assignment.front import assign, assign_levels, compare
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
 from apiece.assignment.owners import assign_owned
-from apiece.assignment.request import Strategy
+from apiece.assignment.request import Correlated, Strategy
 from apiece.assignment.rounds import AdaPDP, Rounds
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
@@ -17,6 +18,6 @@ from apiece.assignment.uniform import Uniform
 
 __all__ = [
     "assign", "Uniform", "Scale", "Sample", "Allocate", "Hybrid", "Threshold", "Sequential",
-    "Rounds", "AdaPDP", "JorgensenSampling", "Strategy", "assign_levels", "assign_owned",
-    "assign_tuned", "schedule_noise", "compare",
+    "Rounds", "AdaPDP", "JorgensenSampling", "Epochs", "Correlated", "Strategy", "assign_levels",
+    "assign_owned", "assign_tuned", "schedule_noise", "compare",
 ]  # fmt: skip

@@ -9,9 +9,10 @@ import numpy as np
 from apiece._text import per_cent
 from apiece._types import Json
 from apiece.assignment.allocate import Allocate
+from apiece.assignment.correlated import Epochs, plan_correlated
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
-from apiece.assignment.request import Request, Strategy
+from apiece.assignment.request import Correlated, Request, Strategy
 from apiece.assignment.rounds import AdaPDP, PublishedAdaPDP, PublishedRounds, Rounds
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
@@ -20,6 +21,7 @@ from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
 from apiece.assignment.unspent import warn_of_shortfall
 from apiece.budgets import BudgetLevels, Budgets
+from apiece.correlation import Banded, Workload
 from apiece.errors import (
     InfeasibleError,
     InputError,
@@ -45,6 +47,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         JorgensenSampling,
         Rounds,
         AdaPDP,
+        Epochs,
         PublishedRounds,
         PublishedAdaPDP,
     )
@@ -71,6 +74,7 @@ def assign(
     expected_batch_size: float,
     clip_norm: float,
     method: str = "pld",
+    noise: Correlated | None = None,
 ) -> BoundPlan:
     """Return a verified plan: what will be done to every record so that each promise is kept.
 
@@ -87,6 +91,9 @@ def assign(
         clip_norm: The mean ℓ2 bound c̄ on a record's gradient.
         method: The accounting to calibrate with, "pld" (tight) or "rdp" (looser; for published
             values).
+        noise: `Correlated()` for fixed batches and correlated noise, by Uniform, Scale, Threshold
+            or Epochs: each record then takes part steps·expected_batch_size/n times, rounded down.
+            None for sampling and independent noise.
 
     Raises:
         InputError: For settings out of bounds, and a strategy of one's own that goes wrong.
@@ -116,6 +123,7 @@ def assign(
         expected_batch_size=expected_batch_size,
         clip_norm=clip_norm,
         method=method,
+        noise=noise,
     )
     warn_of_shortfall(plan)
     return plan
@@ -129,10 +137,11 @@ def make_plan(
     expected_batch_size: float,
     clip_norm: float,
     method: str = "pld",
+    noise: Correlated | None = None,
 ) -> BoundPlan:
     """Return the plan of `assign` without a warning, for callers that do not run it."""
     _require_type("budgets", budgets, Budgets, "Budgets(epsilon, delta)")
-    request = Request(budgets, steps, expected_batch_size, clip_norm, method)
+    request = Request(budgets, steps, expected_batch_size, clip_norm, method, noise=noise)
     return BoundPlan.of(_make_verified(request, _resolve_strategy(strategy)))
 
 
@@ -297,12 +306,18 @@ def _require_type(name: str, value: object, kind: type, remedy: str) -> None:
 
 def noise_over_signal(plan: Plan) -> float:
     """Return S / Σ q_i·c_i, a root mean square over steps: less is better."""
-    # The noises of steps are independent, so that their squares add up.
+    # The noises of steps are independent, so that their squares add up. Correlated noise counts as
+    # the independent noise that would disturb running sums as much.
     records = plan.budget_groups.records
     squares = 0.0
     for stage in plan.stages:
         signal = float(records @ (stage.chances() * stage.clip_norm))
-        squares += stage.steps * (stage.noise_stddev / signal) ** 2
+        stddev = stage.noise_stddev
+        if stage.correlated is not None:
+            sums = Workload(stage.steps)
+            independent = sums.mean_error(Banded([1.0]))
+            stddev *= sums.mean_error(stage.correlated.strategy) / independent
+        squares += stage.steps * (stddev / signal) ** 2
     return float(np.sqrt(squares / plan.steps))
 
 
@@ -323,7 +338,13 @@ def _resolve_strategy(strategy: Strategy | str) -> Strategy:
 def _run_strategy(strategy: Strategy, request: Request) -> Plan:
     """Return a strategy's plan; where a user's own strategy goes wrong, say so by its name."""
     if type(strategy) in STRATEGIES.values():
+        if request.noise is not None:
+            return plan_correlated(strategy, request, request.noise)
         return strategy.plan(request)
+    if request.noise is not None:
+        raise UnsupportedError(
+            f"strategy {strategy.name}: a strategy of one's own plans for sampling; leave noise out"
+        )
     label = f"strategy {strategy.name}:"
     try:
         plan: object = strategy.plan(request)

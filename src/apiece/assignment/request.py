@@ -10,6 +10,7 @@ from apiece import _check
 from apiece._types import Floats
 from apiece.accounting.choose import require_batch
 from apiece.budgets import BudgetGroups, BudgetLevels, Budgets
+from apiece.correlation import NoiseStrategy
 from apiece.errors import InputError
 from apiece.plan import Plan
 from apiece.plan.parts import Reference, Stage
@@ -18,6 +19,49 @@ from apiece.plan.parts import Reference, Stage
 BACK = 1e-3
 # The relative difference up to which a batch size is the one asked.
 BATCH_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Correlated:
+    """Correlated noise in place of sampling: each record takes part in fixed steps.
+
+    Args:
+        separation: The least number of steps between two of one record; None for a pass, as with
+            batches in an order that is the same in every pass.
+        bands: Of the strategy that is searched for; None for as many as the separation. Noise
+            remembers a copy of the model for each but one.
+        strategy: A strategy matrix in place of the one that is searched for.
+        momentum: Of the optimizer, in [0, 1): what the noise is made to disturb least.
+        learning_rates: Of each step, up to a common factor; None where they are alike.
+
+    Raises:
+        InputError: For numbers that are out of bounds.
+
+    References:
+        Denisov et al. 2022; Choquette-Choo et al. 2023; Kalinin and Lampert 2024.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> from apiece.assignment import Correlated
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Scale(), steps=40, expected_batch_size=10, clip_norm=1.0,
+        ...               noise=Correlated())
+        >>> plan.mechanism_for(0)
+        Gaussian(noise_multiplier=3.7304…)
+    """
+
+    separation: int | None = None
+    bands: int | None = None
+    strategy: NoiseStrategy | None = None
+    momentum: float = 0.0
+    learning_rates: Floats | None = None
+
+    def __post_init__(self) -> None:
+        if self.separation is not None:
+            _check.put(self, separation=_check.count)
+        if self.bands is not None:
+            _check.put(self, bands=_check.count)
+        _check.probability("momentum", self.momentum, high_open=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +75,7 @@ class Request:
         clip_norm: The mean ℓ2 bound c̄ on a record's gradient, above 0.
         method: The accounting to calibrate with.
         back: How far below its budget each group is aimed at, in log ε (see `lower`).
+        noise: How the noise is correlated; None for sampling and independent noise.
 
     Raises:
         InputError: For values outside their bounds; an unknown method.
@@ -48,6 +93,7 @@ class Request:
     clip_norm: float
     method: str = "pld"
     back: Floats | float = 0.0
+    noise: Correlated | None = None
 
     def __post_init__(self) -> None:
         _check.put(self, steps=_check.count, expected_batch_size=_check.positive)

@@ -539,6 +539,9 @@ class Numbers:
         """Return the reference at the mean rate of this plan, for one that nobody requested."""
         # Over the records that asked: public ones are added to the batch size that was requested
         # for those.
+        if any(stage.correlated is not None for stage in self.stages):
+            # Without sampling: one Gaussian.
+            return Reference(1.0, 1)
         groups = self.budget_groups
         records = groups.records[groups.name != PUBLIC]
         if not records.size:
