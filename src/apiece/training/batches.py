@@ -22,6 +22,7 @@ from apiece._types import Floats, Ids, Integers, Mask
 from apiece.errors import InputError
 from apiece.plan import BoundPlan, Plan
 from apiece.plan.parts import Stage
+from apiece.training.fixed import FixedSampler
 from apiece.training.randomness import Generator, Streams, draw_uniforms
 
 # Positions of records in the data: 4 bytes each where they fit, else 8.
@@ -330,14 +331,13 @@ class PlannedSampler:
         if self._stage != number:
             self._enter_stage(number, streams)
             self._stage = number
-        if self._allocated is None:
+        if self._fixed is not None:
+            records = self._in_shard(self._fixed.draw(within))
+        elif self._allocated is None:
             records = self._poisson.draw(streams.sampling(step, self._shard[0]))
         else:
             # By a stream of the block's, so that a step can be drawn again alone.
-            rank, world = self._shard
-            records = self._allocated.draw(within)
-            in_shard = records % world == rank
-            records = records[self._included[records] & in_shard]
+            records = self._in_shard(self._allocated.draw(within))
         withdrawn = self.find_withdrawn()
         if withdrawn.size:
             records = records[~withdrawn[records]]
@@ -349,6 +349,12 @@ class PlannedSampler:
             stage=number,
             within=within,
         )
+
+    def _in_shard(self, records: Integers) -> Integers:
+        """Return those of the records that may be drawn, and are this process's."""
+        rank, world = self._shard
+        mine: Integers = records[self._included[records] & (records % world == rank)]
+        return mine
 
     def find_withdrawn(self) -> Mask:
         """Return who has withdrawn by now, (n,); (0,) where nobody can."""
@@ -363,6 +369,10 @@ class PlannedSampler:
         stage = self._plan.stages[number]
         group_index = self._plan.group_index
         self._allocated: AllocatedSampler | None = None
+        self._fixed: FixedSampler | None = None
+        if stage.correlated is not None:
+            self._fixed = FixedSampler(stage, group_index, streams.participation(number))
+            return
         if stage.times is not None:
             groups = stage.times.size
 

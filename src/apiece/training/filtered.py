@@ -228,12 +228,14 @@ class FilteredTrainer(Descent):
         else:
             self._charger = ByNorm(accounts)
         self.expected_batch_size = sampler.size
+        streams = Streams.from_seed(seed)
         self._loop = Loop(
             sums=sums,
             sampler=sampler,
             charger=self._charger,
             updates=updates,
-            streams=Streams.from_seed(seed),
+            streams=streams,
+            noise=streams.noise,
             processes=processes,
             callbacks=tuple(callbacks),
         )

@@ -18,7 +18,7 @@ from apiece.training.batches import Draw, Sampler
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.clipping import ClippedSum, Proof, guards
 from apiece.training.processes import Processes
-from apiece.training.randomness import Streams, Uncopied, noisy_mean
+from apiece.training.randomness import Generator, Streams, Uncopied, noisy_mean
 from apiece.training.sums import Sums
 from apiece.training.updates import Restarts, Unfreezing, Updates
 
@@ -60,6 +60,7 @@ class Loop(Uncopied):
     charger: Charger
     updates: Updates
     streams: Streams
+    noise: Callable[[int], Generator]
     processes: Processes
     callbacks: tuple[Callback, ...] = ()
     restarts: Restarts | None = None
@@ -121,7 +122,7 @@ class Loop(Uncopied):
         total = self.processes.gather(clipped)
         noisy = total.gradients
         if self.processes.adds_noise:
-            generator = self.streams.noise(self.step_number)
+            generator = self.noise(self.step_number)
             mean = draw.expected_batch_size
             noisy = noisy_mean(total, draw.noise_stddev, mean, generator=generator)
         update = self.processes.share(noisy)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
@@ -157,7 +158,17 @@ def _write_normals(words: torch.Tensor, out: torch.Tensor, pairs: int) -> None:
     torch.sin(angle[:sines], out=out[pairs:]).mul_(radius[:sines])
 
 
-Generator: TypeAlias = ChaCha20Stream | torch.Generator | np.random.Generator
+class NormalSource(ABC):
+    """A source of the normal values of one step, all of them at once."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def normals(self, size: int, device: torch.device) -> torch.Tensor:
+        """Return `size` values on a device."""
+
+
+Generator: TypeAlias = ChaCha20Stream | NormalSource | torch.Generator | np.random.Generator
 
 
 def draw_uniforms(generator: Generator, size: int) -> Floats:
@@ -178,6 +189,8 @@ def draw_normals(generator: Generator, size: int, device: torch.device) -> torch
     ChaCha20 gives doubles, so that the sum is rounded only after the noise is in it; the others
     give single precision.
     """
+    if isinstance(generator, NormalSource):
+        return generator.normals(size, device)
     if isinstance(generator, ChaCha20Stream):
         return generator.normal(size).to(device)
     if isinstance(generator, torch.Generator):

@@ -21,6 +21,7 @@ from apiece.training.callbacks import Callback, Progress
 from apiece.training.checkpoints import CheckpointFolder, Keeper
 from apiece.training.clipping import guards
 from apiece.training.clipping.records import LossFunction
+from apiece.training.correlated import CorrelatedNoise
 from apiece.training.loop import Descent, Loop, NoiseAlone, Prepaid
 from apiece.training.processes import Processes
 from apiece.training.randomness import Streams
@@ -169,16 +170,23 @@ class Trainer(Descent):
         )
         if streams.release:
             plan.require()
+        is_correlated = any(stage.correlated is not None for stage in plan.stages)
+        if is_correlated and unfreeze is not None:
+            raise InputError(
+                "unfreeze: correlated noise is of the same parameters in all steps; leave out"
+            )
         self._loop = Loop(
             sums=sums,
             sampler=PlannedSampler(bound, mask, processes.shard, withdrawn),
             charger=Prepaid(),
             updates=updates,
             streams=streams,
+            noise=CorrelatedNoise(plan.stages, streams).at if is_correlated else streams.noise,
             processes=processes,
             callbacks=tuple(callbacks),
             unfreezing=_make_unfreezing(plan, sums, optimizer, unfreeze),
-            watch=NoiseAlone([float(stage.clip_norm.min()) for stage in plan.stages]),
+            # Its test is for noise that is independent between steps.
+            watch=None if is_correlated else _watch_noise(plan),
         )
         self._keeper = Keeper(
             self._loop,
@@ -322,6 +330,11 @@ def _make_restarts(
             "kept whole; use DistributedDataParallel"
         )
     return Restarts(model, updates)
+
+
+def _watch_noise(plan: Plan) -> NoiseAlone:
+    """Return what warns of parameters that only noise moves."""
+    return NoiseAlone([float(stage.clip_norm.min()) for stage in plan.stages])
 
 
 def _make_unfreezing(

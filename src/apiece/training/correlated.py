@@ -1,0 +1,108 @@
+"""Correlated noise: each step takes part of the noise of the steps before back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from apiece.correlation import Banded, NoiseStrategy
+from apiece.plan.parts import Stage
+from apiece.training.randomness import Generator, NormalSource, Streams, draw_normals
+
+
+class NoiseRecurrence:
+    """The noise C⁻¹z of one step after the other, for z independent standard normal.
+
+    It remembers `strategy.memory` copies of the model in double precision.
+    """
+
+    def __init__(self, strategy: NoiseStrategy) -> None:
+        self._strategy = strategy
+        self._memory: torch.Tensor | None = None
+        self._steps = 0
+
+    def advance(self, fresh: torch.Tensor) -> torch.Tensor:
+        """Return the noise of the next step, by the independent noise z of it, (size,)."""
+        if self._strategy.memory == 0:
+            return fresh
+        if self._memory is None:
+            shape = (self._strategy.memory, fresh.numel())
+            self._memory = torch.zeros(shape, dtype=torch.float64, device=fresh.device)
+        if isinstance(self._strategy, Banded):
+            return self._advance_banded(self._strategy, self._memory, fresh)
+        decays = torch.from_numpy(self._strategy.decays.copy()).to(fresh.device)
+        weights = torch.from_numpy(self._strategy.weights.copy()).to(fresh.device)
+        noise = fresh.double() - weights @ self._memory
+        self._memory.mul_(decays.unsqueeze(1)).add_(noise)
+        return noise
+
+    def _advance_banded(
+        self, strategy: Banded, memory: torch.Tensor, fresh: torch.Tensor
+    ) -> torch.Tensor:
+        # A ring: the noise of step t lies in row t modulo its length.
+        length = strategy.memory
+        row = self._steps % length
+        lags = (row - np.arange(length)) % length
+        # The row that is written next holds the oldest noise.
+        lags[row] = length
+        weights = torch.from_numpy(strategy.coefficients[lags]).to(memory.device)
+        noise = fresh.double() - weights @ memory
+        memory[row] = noise
+        self._steps += 1
+        return noise
+
+
+class CorrelatedNoise:
+    """The noise of a run's steps, where it is correlated within a stage; made from the run's key.
+
+    After a resumption the steps before are gone through again: all follows from the key.
+    """
+
+    def __init__(self, stages: tuple[Stage, ...], streams: Streams) -> None:
+        self._stages = stages
+        self._streams = streams
+        self._recurrence: NoiseRecurrence | None = None
+        # The step whose noise comes next from the recurrence.
+        self._next = -1
+
+    def at(self, step: int) -> Generator:
+        """Return the source of the noise of a step, counted from 0."""
+        start = 0
+        for stage in self._stages:
+            if step < start + stage.steps:
+                break
+            start += stage.steps
+        if stage.correlated is None:
+            return self._streams.noise(step)
+        return _StepNoise(self, stage.correlated.strategy, start, step)
+
+    def draw(
+        self, strategy: NoiseStrategy, start: int, step: int, size: int, device: torch.device
+    ) -> torch.Tensor:
+        """Return the noise of a step of the stage that starts at step `start`, (size,)."""
+        if self._recurrence is None or step != self._next or step == start:
+            self._recurrence = NoiseRecurrence(strategy)
+            for earlier in range(start, step):
+                self._recurrence.advance(self._draw_fresh(earlier, size, device))
+        noise = self._recurrence.advance(self._draw_fresh(step, size, device))
+        self._next = step + 1
+        return noise
+
+    def _draw_fresh(self, step: int, size: int, device: torch.device) -> torch.Tensor:
+        return draw_normals(self._streams.noise(step), size, device)
+
+
+@dataclass(frozen=True, slots=True)
+class _StepNoise(NormalSource):
+    """The correlated noise of one step; of unit deviation where it were independent."""
+
+    noise: CorrelatedNoise
+    strategy: NoiseStrategy
+    start: int
+    step: int
+
+    def normals(self, size: int, device: torch.device) -> torch.Tensor:
+        """Return the noise of all parameters, (size,)."""
+        return self.noise.draw(self.strategy, self.start, self.step, size, device)
