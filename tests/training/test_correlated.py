@@ -1,6 +1,7 @@
 """Training with correlated noise: fixed batches, the recurrence, resumption to the bit."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,14 +96,15 @@ def test_noise_is_the_inverse_of_the_strategy_times_independent_noise(
 
 def test_noise_after_a_resumption_is_the_same() -> None:
     stages = make_plan().stages
-    straight = CorrelatedNoise(stages, Streams.from_seed(3))
+    streams = Streams.from_seed(3)
+    straight = CorrelatedNoise(stages)
     cpu = torch.device("cpu")
-    every = [straight.at(step).normals(5, cpu) for step in range(10)]  # type: ignore[union-attr]
-    resumed = CorrelatedNoise(stages, Streams.from_seed(3))
-    assert torch.equal(resumed.at(9).normals(5, cpu), every[9])  # type: ignore[union-attr]
+    every = [straight.at(step, streams).normals(5, cpu) for step in range(10)]  # type: ignore[union-attr]
+    resumed = CorrelatedNoise(stages)
+    assert torch.equal(resumed.at(9, streams).normals(5, cpu), every[9])  # type: ignore[union-attr]
 
 
-def make_trainer(folder: Path | None = None) -> Trainer:
+def make_arguments() -> tuple[Any, ...]:
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -110,25 +112,15 @@ def make_trainer(folder: Path | None = None) -> Trainer:
     inputs = torch.randn(RECORDS, 3, generator=generator)
     targets = (inputs[:, 0] > 0).long()
     loss = nn.CrossEntropyLoss(reduction="none")
-    return Trainer(
-        model,
-        optimizer,
-        loss,
-        make_plan(),
-        (inputs, targets),
-        seed=5,
-        checkpoint=folder,
-        save_every=5,
-    )
+    return model, optimizer, loss, make_plan(), (inputs, targets)
 
 
 def test_a_training_resumes_to_the_bit(tmp_path: Path) -> None:
-    whole = make_trainer()
+    whole = Trainer(*make_arguments(), seed=5)
     whole.fit()
-    part = make_trainer(tmp_path)
-    part.fit(10)
-    again = make_trainer(tmp_path)
-    again.resume()
+    part = Trainer(*make_arguments(), seed=5, checkpoint=tmp_path, save_every=5)
+    part.fit(13)
+    again = Trainer.resume(tmp_path, *make_arguments())
     again.fit()
     for left, right in zip(whole.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(left, right)
@@ -144,11 +136,11 @@ def test_what_is_released_is_the_sum_with_correlated_noise() -> None:
     trainer = Trainer(
         model, optimizer, lambda o, t: o[:, 0] * 0 + 0 * t, plan, (inputs, inputs[:, 0]), seed=5
     )
-    source = CorrelatedNoise(plan.stages, Streams.from_seed(5))
+    source = CorrelatedNoise(plan.stages)
     total = torch.zeros(3, dtype=torch.float64)
     for step in range(6):
         trainer.step()
-        noise = source.at(step).normals(3, torch.device("cpu"))  # type: ignore[union-attr]
+        noise = source.at(step, Streams.from_seed(5)).normals(3, torch.device("cpu"))  # type: ignore[union-attr]
         total -= noise.double() * plan.noise_stddev / plan.expected_batch_size
         torch.testing.assert_close(model.weight.detach()[0].double(), total, atol=1e-4, rtol=1e-4)
 

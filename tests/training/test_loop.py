@@ -86,7 +86,6 @@ def loop(sampler: Turns, *, model: nn.Module | None = None, strict: bool = False
         charger=Strict(log) if strict else Prepaid(),
         updates=Updates(Watched(model.parameters(), log), None, None),
         streams=Streams.from_seed(0),
-        noise=Streams.from_seed(0).noise,
         processes=Processes(0, 1),
         callbacks=(lambda done: log.append(f"told {done.step} of {done.steps}"),),
         journal=lambda step, update: log.append(f"journal {step}"),

@@ -60,14 +60,13 @@ class CorrelatedNoise:
     After a resumption the steps before are gone through again: all follows from the key.
     """
 
-    def __init__(self, stages: tuple[Stage, ...], streams: Streams) -> None:
+    def __init__(self, stages: tuple[Stage, ...]) -> None:
         self._stages = stages
-        self._streams = streams
         self._recurrence: NoiseRecurrence | None = None
-        # The step whose noise comes next from the recurrence.
-        self._next = -1
+        # The key, and the step whose noise comes next from the recurrence.
+        self._position: tuple[bytes, int] | None = None
 
-    def at(self, step: int) -> Generator:
+    def at(self, step: int, streams: Streams) -> Generator:
         """Return the source of the noise of a step, counted from 0."""
         start = 0
         for stage in self._stages:
@@ -75,23 +74,27 @@ class CorrelatedNoise:
                 break
             start += stage.steps
         if stage.correlated is None:
-            return self._streams.noise(step)
-        return _StepNoise(self, stage.correlated.strategy, start, step)
+            return streams.noise(step)
+        return _StepNoise(self, stage.correlated.strategy, range(start, step), streams)
 
     def draw(
-        self, strategy: NoiseStrategy, start: int, step: int, size: int, device: torch.device
+        self,
+        strategy: NoiseStrategy,
+        earlier: range,
+        streams: Streams,
+        size: int,
+        device: torch.device,
     ) -> torch.Tensor:
-        """Return the noise of a step of the stage that starts at step `start`, (size,)."""
-        if self._recurrence is None or step != self._next or step == start:
+        """Return the noise of the step after `earlier`, the steps of its stage so far, (size,)."""
+        step = earlier.stop
+        is_next = bool(earlier) and self._position == (streams.key, step)
+        if self._recurrence is None or not is_next:
             self._recurrence = NoiseRecurrence(strategy)
-            for earlier in range(start, step):
-                self._recurrence.advance(self._draw_fresh(earlier, size, device))
-        noise = self._recurrence.advance(self._draw_fresh(step, size, device))
-        self._next = step + 1
+            for past in earlier:
+                self._recurrence.advance(draw_normals(streams.noise(past), size, device))
+        noise = self._recurrence.advance(draw_normals(streams.noise(step), size, device))
+        self._position = streams.key, step + 1
         return noise
-
-    def _draw_fresh(self, step: int, size: int, device: torch.device) -> torch.Tensor:
-        return draw_normals(self._streams.noise(step), size, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +103,9 @@ class _StepNoise(NormalSource):
 
     noise: CorrelatedNoise
     strategy: NoiseStrategy
-    start: int
-    step: int
+    earlier: range
+    streams: Streams
 
     def normals(self, size: int, device: torch.device) -> torch.Tensor:
         """Return the noise of all parameters, (size,)."""
-        return self.noise.draw(self.strategy, self.start, self.step, size, device)
+        return self.noise.draw(self.strategy, self.earlier, self.streams, size, device)

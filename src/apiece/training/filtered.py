@@ -235,7 +235,6 @@ class FilteredTrainer(Descent):
             charger=self._charger,
             updates=updates,
             streams=streams,
-            noise=streams.noise,
             processes=processes,
             callbacks=tuple(callbacks),
         )

@@ -21,7 +21,8 @@ class FixedSampler:
         assert stage.times is not None
         assert stage.correlated is not None
         self._separation = stage.correlated.separation
-        order = np.argsort(draw_uniforms(generator, group_index.size), kind="stable")
+        # Group by group, so that the records of each are spread over all steps.
+        order = np.lexsort((draw_uniforms(generator, group_index.size), group_index))
         slots = np.empty(group_index.size, dtype=np.int64)
         slots[order] = np.arange(group_index.size) % min(self._separation, stage.steps)
         # How many steps a slot has, and how many of them its record takes part in.

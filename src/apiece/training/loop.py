@@ -17,6 +17,7 @@ from apiece.errors import IdleParameterWarning
 from apiece.training.batches import Draw, Sampler
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.clipping import ClippedSum, Proof, guards
+from apiece.training.correlated import CorrelatedNoise
 from apiece.training.processes import Processes
 from apiece.training.randomness import Generator, Streams, Uncopied, noisy_mean
 from apiece.training.sums import Sums
@@ -60,13 +61,13 @@ class Loop(Uncopied):
     charger: Charger
     updates: Updates
     streams: Streams
-    noise: Callable[[int], Generator]
     processes: Processes
     callbacks: tuple[Callback, ...] = ()
     restarts: Restarts | None = None
     unfreezing: Unfreezing | None = None
     journal: Callable[[int, Iterable[torch.Tensor]], None] | None = None  # step, update
     watch: NoiseAlone | None = None
+    correlated: CorrelatedNoise | None = None
     step_number: int = 0
     passes: int = 0  # of the present step
     rejected: int = 0
@@ -122,7 +123,7 @@ class Loop(Uncopied):
         total = self.processes.gather(clipped)
         noisy = total.gradients
         if self.processes.adds_noise:
-            generator = self.noise(self.step_number)
+            generator = self._noise_of_step()
             mean = draw.expected_batch_size
             noisy = noisy_mean(total, draw.noise_stddev, mean, generator=generator)
         update = self.processes.share(noisy)
@@ -132,6 +133,12 @@ class Loop(Uncopied):
             if self.processes.rank == 0:
                 self.journal(self.step_number, tensors)
         return update
+
+    def _noise_of_step(self) -> Generator:
+        """Return the source of the step's noise, by the key that the run has now."""
+        if self.correlated is None:
+            return self.streams.noise(self.step_number)
+        return self.correlated.at(self.step_number, self.streams)
 
 
 class Descent(Uncopied):

@@ -181,12 +181,12 @@ class Trainer(Descent):
             charger=Prepaid(),
             updates=updates,
             streams=streams,
-            noise=CorrelatedNoise(plan.stages, streams).at if is_correlated else streams.noise,
             processes=processes,
             callbacks=tuple(callbacks),
             unfreezing=_make_unfreezing(plan, sums, optimizer, unfreeze),
             # Its test is for noise that is independent between steps.
             watch=None if is_correlated else _watch_noise(plan),
+            correlated=CorrelatedNoise(plan.stages) if is_correlated else None,
         )
         self._keeper = Keeper(
             self._loop,
