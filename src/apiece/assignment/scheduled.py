@@ -86,6 +86,11 @@ def _require_plain(plan: Plan) -> Stage:
             f"schedule_noise: strategy {plan.strategy} has {len(plan.stages)} stages or coins of "
             "its own; take a plan of one stage, such as Sample's, Scale's or Uniform's"
         )
+    if stage.correlated is not None:
+        raise UnsupportedError(
+            "schedule_noise: the noise of the plan's steps is correlated, and one matrix for all; "
+            "leave out the schedule, or noise=Correlated()"
+        )
     if plan.budget_groups.excess is not None:
         raise UnsupportedError(
             "schedule_noise: the budgets carry bounds on the excess, which it does not solve for; "

@@ -30,7 +30,7 @@ from apiece._types import Floats, Json
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.audit.bounds import LowerBound, count_above, doubling_ranks, flat_scores
 from apiece.budgets import Budgets
-from apiece.errors import DataError, InputError
+from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.plan import Plan
 from apiece.plan.parts import GroupStage, Stage, sampled_steps
 
@@ -516,6 +516,11 @@ def step_claims(plan: Plan) -> dict[str, Claim]:
 
 def _list_drawn_groups(plan: Plan, stage: Stage) -> list[tuple[str, GroupStage]]:
     """Return the groups that a stage may draw, by name, and each group's part of the stage."""
+    if stage.correlated is not None:
+        raise UnsupportedError(
+            "plan: the noise of its steps is correlated, so no step has a claim of its own; watch "
+            "a plan of Poisson batches with the same budgets"
+        )
     suffix = "" if len(plan.stages) == 1 else f", stage {plan.stages.index(stage) + 1}"
     parts = [(f"{name}{suffix}", stage.of(k)) for k, name in enumerate(plan.budget_groups.name)]
     return [(name, part) for name, part in parts if part.sampling_probability > 0]

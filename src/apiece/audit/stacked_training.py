@@ -229,8 +229,8 @@ def stage_rates(
     """Return sampling probabilities and clip norms, (K, n) each; 0 probability outside a world."""
     if stage.times is not None:
         raise UnsupportedError(
-            "strategy allocate: shadow models are trained on Poisson batches alone; audit a plan "
-            "of Sample with the same budgets"
+            "plan: its records take part in fixed numbers of steps, and shadow models are trained "
+            "on Poisson batches alone; audit a plan of Sample with the same budgets"
         )
     joined = included
     if stage.participation is not None:

@@ -61,7 +61,7 @@ class Banded:
             bands: At least 1; 1 is independent noise.
 
         References:
-            Fichtenberger, Henzinger, Upadhyay 2022.
+            Fichtenberger, Henzinger, Upadhyay 2023.
 
         Example:
             >>> from apiece.correlation import Banded

@@ -16,7 +16,7 @@ from apiece.accounting.divergence import excesses
 from apiece.budgets import BudgetGroups
 from apiece.budgets.records import Consents
 from apiece.errors import VerificationError
-from apiece.mechanisms import Mechanism
+from apiece.mechanisms import Gaussian, Mechanism
 from apiece.numerics.rounding import after_coin
 from apiece.plan.parts import Numbers, Reference, Stage, sampled_steps
 
@@ -253,6 +253,8 @@ def compute_spending(plan: Numbers, method: str) -> Floats:
         stage = plan.stages[0]
         if stage.participation is not None:
             return _compute_spending_by_coin(plan, stage, stage.participation, method)
+        if len(positions_by_mechanism) >= QUICK and stage.correlated is not None:
+            return _compute_spending_of_gaussians(plan, stage, method)
         # The batch's bounds are as good as the curves', in a fraction of the time.
         if len(positions_by_mechanism) >= QUICK and stage.times is None:
             joins = stage.sampling_probability > 0
@@ -267,6 +269,26 @@ def compute_spending(plan: Numbers, method: str) -> Floats:
     for positions in positions_by_mechanism:
         mechanism = plan.mechanism_at(int(positions[0]))
         spent[positions] = _bound_epsilons(mechanism, method, tuple(delta[positions].tolist()))
+    return spent
+
+
+def _compute_spending_of_gaussians(plan: Numbers, stage: Stage, method: str) -> Floats:
+    """Return upper bounds on ε for a stage of which each record meets one Gaussian."""
+    multipliers = np.zeros(len(plan.budget_groups))
+    for group in range(multipliers.size):
+        mechanism = stage.mechanism(group)
+        if isinstance(mechanism, Gaussian):
+            multipliers[group] = mechanism.noise_multiplier
+    joins = multipliers > 0
+    once = np.ones(int(joins.sum()))
+    spent = np.zeros(multipliers.size)
+    spent[joins] = upper_epsilons(
+        noise_multiplier=multipliers[joins],
+        sampling_probability=once,
+        steps=once,
+        delta=plan.budget_groups.delta[joins],
+        method=method,
+    )
     return spent
 
 
