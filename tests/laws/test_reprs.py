@@ -29,6 +29,8 @@ MARK = "7310429"  # a number that nothing else prints
 
 # What holds something of a person, or a secret, and in which fields.
 HOLDS = {
+    "datasets.tables.PlainTable": "columns cells",
+    "training.correlated._StepNoise": "noise streams",
     "budgets.consents.ConsentRecords": "rules odd aside",
     "budgets.consents.Rule": "permit level queriers purposes sure maybe exceptions",
     "budgets.consents.Standing": "ids epsilon until allowed aside",
@@ -134,6 +136,9 @@ HOLDS = {
 }
 # What holds public parameters, noisy results, figures over many people, and values of the above.
 PUBLIC = [
+    "assignment.correlated.Epochs",
+    "assignment.request.Correlated",
+    "plan.correlated.CorrelatedNoise",
     "assignment.gains.MeasuredGain",
     "assignment.gains.PredictedGain",
     "recipes.features.LeafPatches",
@@ -334,7 +339,7 @@ PUBLIC = [
     "reporting.sections.ReportSection",
 ]
 # Mechanisms and their accounting: they know no records.
-PUBLIC_PACKAGES = ("accounting.", "mechanisms.")
+PUBLIC_PACKAGES = ("accounting.", "correlation.", "mechanisms.")
 # Names of fields that speak of people, wherever they are.
 PERSONAL = {"ids", "norms", "losses", "included", "scores", "group_index", "inputs", "targets"}
 PERSONAL |= {"people", "features", "faulty", "confidences", "pixels", "password", "key"}
@@ -489,6 +494,7 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
     }  # fmt: skip
     known = {"budgets.records.Budgets", "budgets.groups.BudgetGroups", "plan.model.Plan"}
     known |= {"budgets.levels.Levels"}  # declared to everybody
+    known |= {"correlation.strategies.Banded", "correlation.strategies.Buffered"}  # sizes
     known |= {"adapters.account.Account"}  # the number of fits
     known |= {"audit.stacked_training.PaddedBatch"}  # made with marks
     known |= {"training.clipping.capture._Number"}  # refuses to be written

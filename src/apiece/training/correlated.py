@@ -97,7 +97,7 @@ class CorrelatedNoise:
         return noise
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _StepNoise(NormalSource):
     """The correlated noise of one step; of unit deviation where it were independent."""
 
