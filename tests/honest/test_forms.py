@@ -386,6 +386,30 @@ def test_lengths_of_python_s_are_those_of_all_records_or_refused():
     assert "ctc_loss" in refused(model, joined, inputs, labels)
 
 
+def test_a_second_derivative_of_ctc_is_refused():
+    def penalised(outputs, targets):
+        chances = outputs.log_softmax(-1).transpose(0, 1)
+        size = len(outputs)
+        losses = functional.ctc_loss(chances, targets, (8,) * size, (3,) * size, reduction="none")
+        (slope,) = torch.autograd.grad(losses.sum(), outputs, create_graph=True)
+        return losses + slope.square().sum((1, 2))
+
+    model, _, inputs, targets = spoken(False)
+    assert "twice" in refused(model, penalised, inputs, targets["labels"])
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.float32])
+def test_places_are_scaled_in_long_integers_only(kind):
+    model, loss, inputs, targets = bags("sum")(False)
+
+    def forward(model, index):
+        begin = torch.arange(len(index), dtype=kind) * index.shape[1]
+        return model.last(model.bag(index.flatten().int(), begin.int()))
+
+    model.run = forward
+    assert "place" in refused(model, loss, inputs, targets)
+
+
 def test_a_spectral_norm_that_iterates_is_refused_by_the_name_of_what_it_writes():
     model, loss, inputs, targets = spectral(False)
     assert "layer.parametrizations.weight.0._" in refused(model.train(), loss, inputs, targets)

@@ -66,15 +66,15 @@ def _instead_of(*functions: Any) -> Callable[[Callable[..., Any]], Callable[...,
 # ---------------------------------------------------------------- pictures and tables
 
 
-def _pool(function: Any, axes: tuple[int, ...], picture: Tensor, output_size: Any) -> Any:
+def _pool(function: Any, axes: tuple[int, ...], input: Tensor, output_size: Any) -> Any:  # noqa: A002
     """Return an adaptive mean; of a whole picture by `mean`.
 
     Torch's own writes other strides into its result, for pictures with their channels last.
     """
     sizes = (output_size,) if isinstance(output_size, int) else tuple(output_size)
     if set(sizes) == {1}:
-        return picture.mean(axes, keepdim=True)
-    return function(picture, output_size)
+        return input.mean(axes, keepdim=True)
+    return function(input, output_size)
 
 
 _POOLS = (functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d,
@@ -220,11 +220,22 @@ def _(log_probs: Tensor, targets: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return log_probs.new_empty(targets.shape[0]), torch.empty_like(log_probs)
 
 
-_ctc.register_autograd(
-    # each loss takes its own record's part of the gradient
-    lambda ctx, of_losses, _: (ctx.saved_tensors[0] * of_losses[:, None], *[None] * 5),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output[1]),
-)
+def _save_gradient(ctx: Any, inputs: object, output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[1])
+
+
+def _take_back(
+    ctx: Any, of_losses: Tensor, of_gradient: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Return the gradient of log_probs: of each loss, its own record's part."""
+    if of_gradient is not None:
+        raise NotImplementedError("ctc_loss cannot be differentiated twice")
+    (gradient,) = ctx.saved_tensors
+    return gradient * of_losses[:, None], *[None] * 5
+
+
+_ctc.register_autograd(_take_back, setup_context=_save_gradient)
 
 
 @rule("apiece::ctc_loss")

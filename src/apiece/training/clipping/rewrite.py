@@ -651,9 +651,9 @@ def _bags(call: Call, _output: int) -> Rule | None:
 def _largest_of_bags(count: int, operands: Tensors, _size: int) -> Contribution:
     """Return what bags of largest entries give a table: entry d's gradient to row index[d]."""
     gradient, index, bag_size = operands
-    # a bag of padding alone has no largest entry
+    # a bag of padding alone has no largest entry, and perhaps −1 for its index
     gradient = gradient.masked_fill(bag_size.unsqueeze(1) == 0, 0)
-    return lookups(index, torch.diag_embed(gradient), count)
+    return lookups(index.clamp(min=0), torch.diag_embed(gradient), count)
 
 
 def _normaliser(

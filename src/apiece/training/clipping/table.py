@@ -423,11 +423,12 @@ def _scaled_places(call: Call) -> Layout:
     """Return the layout of the records' numbers times a whole number, the same for all."""
     numbers, layout = layout_and_tensor(call)
     factor = call.argument("other")
-    is_scaled = call.name == "mul" and isinstance(layout, Places) and type(factor) is int
-    if not is_scaled or numbers.meta["val"].is_floating_point() or factor < 1:
-        raise Unproved(PLACE)
-    assert isinstance(layout, Places)
-    return Places(layout.axis, layout.step * factor)
+    # in shorter integers, products of large numbers would be other ones
+    is_long = numbers.meta["val"].dtype is torch.int64
+    is_factor = type(factor) is int and factor > 0
+    if call.name == "mul" and isinstance(layout, Places) and is_long and is_factor:
+        return Places(layout.axis, layout.step * factor)
+    raise Unproved(PLACE)
 
 
 def broadcast_layout(call: Call, tensors: list[fx.Node], layouts: list[Layout]) -> Layout:
