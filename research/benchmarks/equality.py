@@ -82,6 +82,7 @@ def accounting() -> Values:
 
     from apiece import accounting as rooms
     from apiece import mechanisms as m
+    from apiece.accounting import slack
 
     mechanisms = {
         "gaussian": m.Gaussian(1.3),
@@ -127,9 +128,9 @@ def accounting() -> Values:
     divergence = rooms.excess(first, second)
     yield "excess", [divergence.forward, divergence.backward, divergence.symmetric]
     for name, convert in {
-        "bounded range": rooms.gaussian_of_bounded_range,
-        "laplace": rooms.gaussian_of_laplace,
-        "pure": rooms.gaussian_of_pure,
+        "bounded range": slack.gaussian_of_bounded_range,
+        "laplace": slack.gaussian_of_laplace,
+        "pure": slack.gaussian_of_pure,
     }.items():
         yield f"gaussian of {name}", convert(grid)
 
