@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from apiece import Budgets, Gaussian, Hybrid, Plan, Sample, Scale, Sequential, assign
 from apiece.accounting import privacy_curve
-from apiece.assignment import Correlated, Epochs, Strategy, Threshold, Uniform, schedule_noise
+from apiece.assignment import (
+    Correlated,
+    Epochs,
+    Strategy,
+    Threshold,
+    Uniform,
+    compare,
+    schedule_noise,
+)
 from apiece.assignment.front import noise_over_signal
 from apiece.audit.anytime import step_claims
 from apiece.correlation import Banded, Buffered, sensitivity_bound
@@ -162,3 +170,13 @@ def test_more_steps_than_fit_are_refused() -> None:
     with pytest.raises(InputError, match="times"):
         Stage(12, 1.0, 1.0, [0.5], [1.0], correlated=noise)
     assert Correlated(strategy=Banded([1.0])).strategy == Banded([1.0])
+
+
+def test_a_threshold_is_never_noisier_than_one_budget_for_all() -> None:
+    for budgets in (three_groups(), Budgets([0.1] * 5 + [3.0] * 95, 1e-5)):
+        rows = compare(budgets, ["uniform", "threshold"], noise=Correlated(), **SETTINGS)
+        noise = {row.strategy: row.noise_over_signal for row in rows}
+        assert set(noise) == {
+            "uniform", "threshold", "uniform, correlated", "threshold, correlated"
+        }  # fmt: skip
+        assert noise["threshold, correlated"] <= noise["uniform, correlated"] * (1 + 1e-9)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from apiece import cli
 from apiece.cli.plan import command, format_budget
 from apiece.errors import ApieceError, DataError, InputError
+from apiece.plan import Plan
 
 from .options import instead
 
@@ -217,3 +218,43 @@ def test_nothing_is_gained_is_an_answer() -> None:
     groups = ["--groups", "strict:1:0.01,weak:3:0.99"]  # leaving out a hundredth costs nothing
     text = run(*instead(FLAGS, *groups), "--compare", "--parameters", "10")
     assert text.splitlines()[-1].startswith("Nothing here")
+
+
+SAMPLED = [
+    *["--records", "200", "--groups", "strict:1:0.5,weak:3:0.5", "--delta", "1e-5"],
+    *["--batch-size", "20", "--steps", "40", "--clip-norm", "1"],
+]
+REQUEST = [*SAMPLED, "--noise", "correlated"]
+
+
+def test_a_plan_without_sampling_from_flags(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    text = run(*REQUEST, "--strategy", "epochs", "--out", str(out))
+    assert "joined" in text
+    assert "correlated noise" in text
+    plan = Plan.from_json(out.read_text())
+    assert plan.stages[0].correlated is not None
+    assert plan.stages[0].times is not None
+    assert plan.stages[0].times.tolist() == [1, 4]
+    assert "correlated noise" in run("--from", str(out))
+
+
+def test_correlated_noise_stands_beside_sampling() -> None:
+    rows = json.loads(run(*REQUEST, "--compare", "--json"))["strategies"]
+    names = [row["strategy"] for row in rows]
+    assert "scale" in names
+    assert "scale, correlated" in names
+
+
+@pytest.mark.parametrize(
+    ("flags", "fact"),
+    [
+        (["--noise", "pink"], "correlated"),
+        (["--bands", "3"], "--noise correlated"),
+        (["--noise", "correlated", "--strategy", "sample"], "epochs"),
+        (["--noise", "correlated", "--momentum", "1"], "momentum"),
+    ],
+)
+def test_what_correlated_noise_cannot_be_is_refused(flags: list[str], fact: str) -> None:
+    with pytest.raises(InputError, match=fact):
+        run(*SAMPLED, *flags)

@@ -114,10 +114,15 @@ def _plan_threshold(
             f"Threshold epsilon = {levels[0]:g}: keeps fewer records than expected_batch_size = "
             f"{request.expected_batch_size:g}; use a lower one"
         )
-    # The batch is the same for all but for rounding: the noise over it decides.
-    return min(
-        plans, key=lambda plan: plan.stages[0].noise_stddev / plan.stages[0].expected_batch_size
-    )
+    workload = noise.workload(request.steps)
+    return min(plans, key=lambda plan: _disturbance(plan.stages[0], workload))
+
+
+def _disturbance(stage: Stage, workload: Workload) -> float:
+    """Return the error of what the optimizer makes of gradients, over the batch."""
+    assert stage.correlated is not None
+    error = stage.noise_stddev * workload.mean_error(stage.correlated.strategy)
+    return error / stage.expected_batch_size
 
 
 def _plan_scaled(
@@ -217,7 +222,7 @@ def _choose_strategy(request: Request, noise: Correlated, passes: int) -> NoiseS
     if noise.strategy is not None:
         return noise.strategy
     separation = _separate(request, noise, passes)
-    workload = Workload(request.steps, momentum=noise.momentum, learning_rates=noise.learning_rates)
+    workload = noise.workload(request.steps)
     bands = separation if noise.bands is None else noise.bands
     if bands == 1:
         return Banded([1.0])

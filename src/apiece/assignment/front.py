@@ -55,6 +55,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 # The strategies that keep bounds Δ̄, whatever the others ask.
 KEEP_BOUNDS = (Uniform.name, Scale.name, Hybrid.name)
+# The strategies that plan for correlated noise.
+CORRELATED = (Uniform.name, Scale.name, Threshold.name, Epochs.name)
 # How many plans are made where groups spend too much; each aims twice as far below as the one
 # before.
 ATTEMPTS = 12
@@ -239,6 +241,7 @@ def compare(
     expected_batch_size: float,
     clip_norm: float = 1.0,
     method: str = "pld",
+    noise: Correlated | None = None,
 ) -> tuple[Compared, ...]:
     """Return what each strategy makes of the same budgets, in the order given; none is run.
 
@@ -249,6 +252,9 @@ def compare(
         expected_batch_size: Of each.
         clip_norm: The mean bound on a record's gradient.
         method: Of accounting.
+        noise: Correlated noise, with which the strategies that can are compared as well, as
+            "scale, correlated"; its noise over signal is that of the independent noise that would
+            disturb running sums as much.
 
     Raises:
         InputError: As `assign`, but for requests that cannot be met: `objection` says why.
@@ -264,7 +270,14 @@ def compare(
     """
     _require_type("budgets", budgets, Budgets, "Budgets(epsilon, delta)")
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
-    rows = [_measure_strategy(request, _resolve_strategy(strategy)) for strategy in strategies]
+    resolved = [_resolve_strategy(strategy) for strategy in strategies]
+    rows = [_measure_strategy(request, strategy) for strategy in resolved]
+    if noise is not None:
+        unsampled = replace(request, noise=noise)
+        for strategy in resolved:
+            if strategy.name in CORRELATED:
+                row = _measure_strategy(unsampled, strategy)
+                rows.append(replace(row, strategy=f"{strategy.name}, correlated"))
     # Uniform is what there is without individual budgets.
     baseline = None
     for row in rows:

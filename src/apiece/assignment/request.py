@@ -10,7 +10,7 @@ from apiece import _check
 from apiece._types import Floats
 from apiece.accounting.choose import require_batch
 from apiece.budgets import BudgetGroups, BudgetLevels, Budgets
-from apiece.correlation import NoiseStrategy
+from apiece.correlation import NoiseStrategy, Workload
 from apiece.errors import InputError
 from apiece.plan import Plan
 from apiece.plan.parts import Reference, Stage
@@ -62,6 +62,17 @@ class Correlated:
         if self.bands is not None:
             _check.put(self, bands=_check.count)
         _check.probability("momentum", self.momentum, high_open=True)
+
+    def workload(self, steps: int) -> Workload:
+        """Return what the noise of so many steps is made to disturb least.
+
+        Args:
+            steps: At least 1.
+
+        Raises:
+            InputError: For learning rates of another number of steps.
+        """
+        return Workload(steps, momentum=self.momentum, learning_rates=self.learning_rates)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ import click
 from apiece._files import PLAN, write
 from apiece._text import plain, rounded_up
 from apiece._types import Flags, Json
-from apiece.assignment import Strategy, compare
+from apiece.assignment import Correlated, Strategy, compare
 from apiece.assignment.front import COMPARED, Compared, make_plan, make_strategy
 from apiece.assignment.gains import (
     MeasuredGain,
@@ -44,7 +44,7 @@ from apiece.cli._command import (
     require_delta,
     warn,
 )
-from apiece.errors import InputError
+from apiece.errors import InputError, unknown
 from apiece.plan import Plan
 from apiece.plan.parts import UNSPENT
 
@@ -58,10 +58,13 @@ Example:
   apiece plan --records 50000 --groups strict:1:0.5,weak:3:0.5 --delta 1e-5 \\
               --batch-size 1024 --steps 1465 --compare --parameters 2570 --classes 10
 """
+# How the noise of a plan's steps hangs together.
+NOISES = ("independent", "correlated")
 # The heads of a group's columns beyond those that every plan has, by their names in JSON.
 HEADS = {
     "delta": "δ",
     "sampling_probability": "chance\nto join",
+    "times": "steps\njoined",
     "clip_norm": "clip\nnorm",
     "noise_multiplier": "noise\nover clip",
 }
@@ -99,6 +102,10 @@ SMALL_GAIN = 0.5
 @option("--strategy")
 @option("--option")
 @option("--method", default="pld", help="Accounting method: pld or rdp.")
+@option("--noise", default="independent", help="independent or correlated (fixed batches).")
+@option("--separation", type=int, help="Steps between two of one record; with correlated noise.")
+@option("--bands", type=int, help="Bands of correlated noise: one copy of the model each.")
+@option("--momentum", type=float, help="Of the optimizer; with correlated noise.")
 @option("--from", "source", type=PATH, help="Read a plan's JSON file and verify it.")
 @option("--gaussian", is_flag=True, help="Print each group's μ, with its slack and regret.")
 @option("--compare", "compared", is_flag=True, help="Compare several strategies in a table.")
@@ -187,8 +194,24 @@ def _read_request(flags: Flags) -> tuple[Budgets, Strategy, Flags]:
         "clip_norm": flags["clip_norm"],
         "method": flags["method"],
         "expected_batch_size": flags["batch_size"],
+        "noise": _read_noise(flags),
     }
     return budgets, make_strategy(flags["strategy"], **options), settings
+
+
+def _read_noise(flags: Flags) -> Correlated | None:
+    """Return the correlated noise that the flags describe; None for independent noise."""
+    kind = flags["noise"]
+    if kind not in NOISES:
+        raise unknown("noise", kind, NOISES)
+    if kind == "independent":
+        refuse_given(
+            ("separation", "bands", "momentum"), "is of correlated noise; add --noise correlated"
+        )
+        return None
+    return Correlated(
+        separation=flags["separation"], bands=flags["bands"], momentum=flags["momentum"] or 0.0
+    )
 
 
 def _compare(flags: Flags, parameters: int | None, classes: int | None, as_json: bool) -> None:
@@ -362,7 +385,8 @@ def format_plan(plan: Plan) -> str:
     if len(deltas) > 1:
         names.append("delta")
     if "stages" not in data:
-        names += ["sampling_probability", "clip_norm", "noise_multiplier"]
+        share = "sampling_probability" if "correlated" not in data else "times"
+        names += [share, "clip_norm", "noise_multiplier"]
     rows = [_format_group(group, names) for group in groups]
     if len(rows) > MAX_ROWS:
         rows = [*rows[:END_ROWS], ["…"] * len(rows[0]), *rows[-END_ROWS:]]
