@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece import Budgets, Gaussian, Hybrid, Plan, Sample, Scale, Sequential, assign
+from apiece import Budgets, Gaussian, Hybrid, Plan, Sample, Scale, Sequential, assign, report
 from apiece.accounting import privacy_curve
 from apiece.assignment import (
     Correlated,
@@ -18,6 +18,8 @@ from apiece.assignment import (
 )
 from apiece.assignment.front import noise_over_signal
 from apiece.audit.anytime import step_claims
+from apiece.contract import explain
+from apiece.contract.explain import count_participation
 from apiece.correlation import Banded, Buffered, sensitivity_bound
 from apiece.errors import InfeasibleError, InputError, UnsupportedError
 from apiece.plan import Schedule
@@ -180,3 +182,21 @@ def test_a_threshold_is_never_noisier_than_one_budget_for_all() -> None:
             "uniform", "threshold", "uniform, correlated", "threshold, correlated"
         }  # fmt: skip
         assert noise["threshold, correlated"] <= noise["uniform, correlated"] * (1 + 1e-9)
+
+
+def test_contributors_are_told_that_their_steps_are_fixed() -> None:
+    plan = assign(three_groups(), Epochs(), noise=Correlated(), **SETTINGS)
+    told = count_participation(plan, 0)
+    assert told == (1, 60, False)
+    sentences = explain(1.0, 1e-5, curve=plan.curve(0), taking_part=told).sentences
+    assert "at most 1 of 60 steps, fixed beforehand" in sentences[-1]
+    assert "drawn" not in sentences[-1]
+    left_out = assign(three_groups(), Threshold(3.0), noise=Correlated(), **SETTINGS)
+    assert count_participation(left_out, 0) is None
+
+
+def test_a_report_says_that_batches_are_fixed() -> None:
+    plan = assign(three_groups(), Scale(), noise=Correlated(), **SETTINGS)
+    page = report(plan, edition="public").html
+    assert "fixed beforehand" in page
+    assert "Poisson samples" not in page

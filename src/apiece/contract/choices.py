@@ -68,7 +68,8 @@ class Outcome:
     @property
     def unspent(self) -> int | None:
         """Per cent of ε, at least, that a whole number of steps leaves; else None."""
-        if self.explanation.taking_part is None:
+        participation = self.explanation.taking_part
+        if participation is None or not participation.is_drawn:
             return None
         share = 1 - self.epsilon_spent / self.explanation.epsilon
         return math.floor(100 * max(share, 0.0))

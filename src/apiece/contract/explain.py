@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -203,6 +204,14 @@ LIMITS = (
 )
 
 
+class Participation(NamedTuple):
+    """How often a person takes part: in k of T steps, drawn in secret or fixed beforehand."""
+
+    times: int
+    steps: int
+    is_drawn: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """What a person is promised, as counts and in sentences.
@@ -214,7 +223,7 @@ class Explanation:
         promised: The count `right` that (ε, δ) alone allows, where `frequencies` are of the
             mechanism that is run, which may allow less; else None.
         relation: Between the worlds that are compared.
-        taking_part: (k, T) where a person takes part in exactly k of T steps; else None.
+        taking_part: How often, where a person takes part in k of T steps; else None.
 
     Guarantee:
         No count that an attacker reaches is below what the best attacker reaches on average.
@@ -231,7 +240,7 @@ they did is right about at most 732; who has not seen the result, about 500.
     frequencies: Frequencies
     promised: int | None = None
     relation: str = RELATION
-    taking_part: tuple[int, int] | None = None
+    taking_part: Participation | None = None
 
     @property
     def tighter(self) -> bool:
@@ -267,11 +276,17 @@ they did is right about at most 732; who has not seen the result, about 500.
                 "this promise may give you away altogether. The counts above include that."
             )
         if self.taking_part is not None:
-            times, steps = self.taking_part
-            sentences.append(
-                f"Your record takes part in exactly {times:,} of {steps:,} steps, drawn at random. "
-                "Which ones stays secret, and the counts above rest on that."
-            )
+            times, steps, is_drawn = self.taking_part
+            if is_drawn:
+                sentences.append(
+                    f"Your record takes part in exactly {times:,} of {steps:,} steps, drawn at "
+                    "random. Which ones stays secret, and the counts above rest on that."
+                )
+            else:
+                sentences.append(
+                    f"Your record takes part in at most {times:,} of {steps:,} steps, fixed "
+                    "beforehand. The counts above hold even if everybody knows which ones."
+                )
         return tuple(sentences)
 
     @property
@@ -311,18 +326,20 @@ they did is right about at most 732; who has not seen the result, about 500.
             "frequencies": self.frequencies.to_dict(),
             "sentences": list(self.sentences),
             "limits": list(self.limits),
-            "taking_part": None if self.taking_part is None else list(self.taking_part),
+            "taking_part": None if self.taking_part is None else list(self.taking_part[:2]),
         }
 
 
-def count_participation(plan: Plan, group: int) -> tuple[int, int] | None:
-    """Return (k, T) where a group's records take part in exactly k of a plan's T steps."""
+def count_participation(plan: Plan, group: int) -> Participation | None:
+    """Return how often a group's records take part, where that is a number of steps."""
     total = 0
+    is_drawn = False
     for stage in plan.stages:
         if stage.times is None:
             return None
         total += int(stage.times[group])
-    return total, plan.steps
+        is_drawn |= stage.correlated is None
+    return Participation(total, plan.steps, is_drawn) if total else None
 
 
 def explain(
@@ -330,7 +347,7 @@ def explain(
     delta: float,
     *,
     curve: PrivacyCurve | None = None,
-    taking_part: tuple[int, int] | None = None,
+    taking_part: tuple[int, int] | Participation | None = None,
 ) -> Explanation:
     """Return what a budget promises a person, as counts and in sentences.
 
@@ -340,7 +357,8 @@ def explain(
         epsilon: Of the promise, above 0, at most 1000.
         delta: Of the promise, in [0, 1); above 0 with a curve.
         curve: Of the mechanism that is run, which allows less than (ε, δ) does.
-        taking_part: (k, T) of a plan by `Allocate`, 1 <= k <= T: it is said in a sentence.
+        taking_part: (k, T) of a plan by `Allocate`, 1 <= k <= T, or what `count_participation`
+            found of a plan: it is said in a sentence.
 
     Raises:
         InputError: For values out of bounds, and a curve that spends more than (ε, δ).
@@ -360,9 +378,10 @@ def explain(
     if taking_part is not None:
         _check.count("taking_part: k", taking_part[0], least=1)
         _check.count("taking_part: T", taking_part[1], least=taking_part[0])
+    participation = None if taking_part is None else Participation(*taking_part)
     if curve is None:
         counts = frequencies(promised_curve(epsilon, delta), epsilon, delta)
-        return Explanation(float(epsilon), float(delta), counts, taking_part=taking_part)
+        return Explanation(float(epsilon), float(delta), counts, taking_part=participation)
     promised = promised_right(epsilon, delta)
     spent = float(curve.epsilon(delta).upper)
     if not spent <= epsilon * (1 + 1e-9):
@@ -371,4 +390,4 @@ def explain(
             "explain it by what it spends"
         )
     counts = frequencies(curve, epsilon, delta)
-    return Explanation(float(epsilon), float(delta), counts, promised, taking_part=taking_part)
+    return Explanation(float(epsilon), float(delta), counts, promised, taking_part=participation)

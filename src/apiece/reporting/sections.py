@@ -89,6 +89,8 @@ class Declared:
     seeded: bool = False
     no_limit_cap: float | None = None
     levels: tuple[Level, ...] = ()
+    # Whether each person's steps are fixed, with correlated noise, and not drawn.
+    fixed_steps: bool = False
     # Whether a ledger was charged.
     charged: bool = False
     # Whether budgets were simulated, for want of a column.
@@ -183,12 +185,16 @@ def _of_plan(plan: Plan, levels: tuple[Level, ...]) -> Subject:
     """Return the subject of a plan; its budgets are public where their counts were released."""
     # Every plan has a reference since it was made.
     assert plan.reference is not None
+    has_fixed_steps = any(stage.correlated is not None for stage in plan.stages)
+    # As requested; the reference of fixed steps is one Gaussian.
+    steps = plan.steps if has_fixed_steps else plan.reference.steps
     declared = Declared(
         of="plan",
         unit=plan.unit,
         relation=plan.relation,
         strategy=plan.strategy,
-        settings={plan.strategy: {"steps": plan.reference.steps, "clip_norm": plan.clip_norm}},
+        fixed_steps=has_fixed_steps,
+        settings={plan.strategy: {"steps": steps, "clip_norm": plan.clip_norm}},
         levels=levels,
         runs=plan.runs_on_average,
     )
