@@ -1,4 +1,4 @@
-"""Packed sequences written out under a mask: what each record gets alone, by torch's own layers."""
+"""Recurrent layers, packed sequences under a mask: what torch's own give each record alone."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.nn.utils import rnn
 
 from apiece.errors import UnsupportedError
 from apiece.training import clip_and_sum
-from apiece.training.clipping import sequences
+from apiece.training.clipping import recurrence, sequences
 
 SIZE, LENGTH, WIDTH = 7, 3, 3
 
@@ -79,9 +79,10 @@ def test_the_same_as_each_record_alone(name):
     assert apart(name) < 1e-9
 
 
-def test_a_mask_that_is_wrong_by_one_is_seen(monkeypatch):
-    later = lambda self, step: (self.lengths >= step).unsqueeze(1)  # noqa: E731
-    monkeypatch.setattr(sequences.Padded, "has_entry", later)
+@pytest.mark.parametrize("wrong", [lambda lengths: lengths + 1, lambda lengths: lengths * 0 + 3])
+def test_a_mask_that_is_wrong_is_seen(wrong, monkeypatch):
+    right = recurrence._open_steps
+    monkeypatch.setattr(recurrence, "_open_steps", lambda n, steps: right(wrong(n), steps))
     assert apart("gru") > 1e-4
 
 
@@ -168,7 +169,7 @@ class Reads(nn.Module):
     ],
     ids=["gru", "rnn", "two layers, both ways", "lstm, projected"],
 )
-def test_step_by_step_as_on_a_gpu_is_the_same_as_each_record_alone(options, monkeypatch):
+def test_unpacked_is_the_same_as_each_record_alone(options):
     torch.manual_seed(3)
     model, x, y = (
         Reads(**options).double(),
@@ -177,7 +178,6 @@ def test_step_by_step_as_on_a_gpu_is_the_same_as_each_record_alone(options, monk
     )
     model(x)
     alone = clip_and_sum(model, squares, x, y, 0.05, method="alone")
-    monkeypatch.setattr(sequences, "_FUSED", ("cpu",))
     proved = clip_and_sum(model, squares, x, y, 0.05, method="proved")
     torch.testing.assert_close(proved.norms, alone.norms, rtol=1e-9, atol=0)
     torch.testing.assert_close(dict(proved.gradients), dict(alone.gradients), rtol=1e-9, atol=1e-12)

@@ -10,7 +10,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from apiece.training.clipping import layers, restated, table  # noqa: F401 - puts in its rules
+from apiece.training.clipping import (
+    layers,
+    recurrence,
+    restated,  # noqa: F401 - puts in its rules
+    table,
+)
 from apiece.training.clipping.capture import decompositions
 from apiece.training.clipping.graphs import free_batch_size
 from apiece.training.clipping.proof import _layout
@@ -460,6 +465,28 @@ def summed_through_layers(x, w):
     return back.sum() + kernels.sum() + wide.sum()
 
 
+def recurring(mode, x, weight, bias=None, *, lengths=None, reverse=False):
+    """A recurrence and back, from gates (B, T, blocks·H)."""
+    blocks = {"LSTM": 4, "GRU": 3}.get(mode, 1)
+    state = x[:, 0, : x.shape[2] // blocks].sin()
+    cell = state.cos() if mode == "LSTM" else None
+    given = state, cell, weight, bias, None, lengths, mode, reverse
+    states, gates, cells, _, last, last_cell = recurrence.recur(x, *given)
+    grads = states.cos(), last.sin(), last_cell.cos() if mode == "LSTM" else None
+    previous = recurrence._before_steps(state, states, reverse)
+    kept = previous, cell, states, gates, cells, weight, None, lengths, mode, reverse
+    return recurrence.recur_backward(*grads, *kept)
+
+
+def by_lengths(x, lengths, *shared):
+    mode = {16: "LSTM", 12: "GRU", 4: "RNN_TANH"}[x.shape[2]]
+    back = [
+        recurring(mode, x, *shared, lengths=lengths),
+        recurring(mode, x, *shared, reverse=True),
+    ]
+    return [tensor for tensors in back for tensor in tensors[:2]]
+
+
 CASES = {
     "waves": (waves, [rows(5, 6)], []),
     "copied": (copied, [rows(5, 5)], [torch.randn(5, 5)]),
@@ -475,6 +502,13 @@ CASES = {
         [],
     ),
     "sums through layers": (summed_through_layers, [rows(4, 6, 8)], [torch.randn(4, 6, 8)]),
+    "lstm": (by_lengths, [rows(5, 16), torch.tensor([3, 5, 0, 1])], [torch.randn(16, 4)]),
+    "gru": (
+        by_lengths,
+        [rows(5, 12), torch.tensor([3, 5, 0, 1])],
+        [torch.randn(12, 4), torch.randn(12)],
+    ),
+    "rnn": (by_lengths, [rows(5, 4), torch.tensor([3, 5, 0, 1])], [torch.randn(4, 4)]),
     "further": (further, [rows(5, 5)], []),
     "bits": (bits, [torch.randint(0, 5, (B, 3)), torch.randint(0, 5, (B, 3))], []),
     "volumes": (volumes, [rows(2, 4, 4, 4)], []),
@@ -540,6 +574,8 @@ def test_random_numbers_are_drawn_for_each_row():
 
 
 MIXED = {
+    "a recurrence over the records": lambda x: recurring("RNN_TANH", x[None], x.new_ones(6, 6)),
+    "a weight of the records'": lambda x: recurring("RNN_TANH", x[:, None], x.t() @ x),
     "mean": lambda x: x - x.mean(0),
     "softmax": lambda x: x.softmax(0),
     "sort": lambda x: x.sort(0).values,
@@ -601,6 +637,26 @@ WRONG = {
     "flip": lambda x: x.flip(0),
     "_fft_c2c": lambda x: torch.fft.fft(x + 0j, dim=0),
 }
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("wrong", ["_before_steps", "_open_steps", "_keep_ended"])
+def test_the_check_finds_a_recurrence_that_mixes_rows(name, wrong, monkeypatch):
+    """Start states of other records; the longest of the batch; the next one's last state."""
+    right = getattr(recurrence, wrong)
+    twins = {
+        "_before_steps": lambda first, *rest: right(first.roll(1, 0), *rest),
+        "_open_steps": lambda lengths, steps: right(
+            None if lengths is None else lengths.amax().expand(len(lengths)), steps
+        ),
+        "_keep_ended": lambda new, old, *rest: right(new, old.roll(1, 0), *rest),
+    }
+    torch.manual_seed(0)
+    function, given, shared = CASES[name]
+    monkeypatch.setattr(recurrence, wrong, twins[wrong])
+    # where the graph shows it, it is not proved
+    with pytest.raises((AssertionError, Unproved)):
+        check(function, given, shared)
 
 
 @pytest.mark.parametrize("name", WRONG)

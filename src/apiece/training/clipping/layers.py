@@ -267,14 +267,20 @@ for _rank, _names in _PLANAR.items():
 @rule(
     "grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward grid_sampler_3d_backward "
     "_thnn_fused_lstm_cell nll_loss_backward nll_loss2d_backward multi_margin_loss "
-    "multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss_backward"
+    "multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss_backward "
+    "apiece::recurrence apiece::recurrence_backward"
 )
 def _row_by_row(call: Call) -> Layouts:
     """Each record's rows by themselves, with what is the same for all."""
     # With reduction="none" a loss is one of a row; weights are those of the classes.
     require_unreduced(call)
-    call.require_shared("input_bias", "hidden_bias", "weight")
-    names = "grad_output input grid input_gates hidden_gates cx self target is_target"
+    call.require_shared("input_bias", "hidden_bias", "weight", "bias", "projection")
+    names = (
+        "grad_output input grid input_gates hidden_gates cx self target is_target "
+        # a recurrence's, and its backward's
+        "gates state cell lengths grad_states grad_last grad_last_cell previous states "
+        "activations cells"
+    )
     return _records_first(call, *names.split())
 
 

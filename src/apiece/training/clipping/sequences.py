@@ -1,9 +1,10 @@
-"""Packed sequences, written out step by step: each record under a mask of its own length.
+"""Recurrent layers and packed sequences in a capture: each record under a mask of its own length.
 
 Torch packs a batch by sorting its records by length, and pads to the longest of them: what a record
 becomes there depends on the others. In a capture a packed sequence is the padded one with its
 lengths, in the records' own order, and a recurrent layer keeps a record's state once it has ended.
-That is what each record gets alone; a sequence without an entry leaves the state as it was.
+That is what each record gets alone; a sequence without an entry leaves the state as it was. All
+steps of a layer's direction are one operator (`recurrence`), however many there are.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from torch import nn
 from torch.nn.utils import rnn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from apiece.training.clipping.recurrence import recur
+
 Tensor = torch.Tensor
 # What a recurrent layer carries from step to step, each (B, H): one tensor, two for an LSTM.
 States = tuple[Tensor, ...]
 # `is_capturing`: whether the thread is within `write_out`. Code is exchanged for all threads, and
 # others must find what they know.
 _THREAD = threading.local()
-# Devices on which a recurrent layer is one operator for all steps.
-_FUSED = ("cuda", "mps")
 
 
 class Unwritten(Exception):  # noqa: N818
@@ -60,10 +61,6 @@ class Padded(rnn.PackedSequence):
 
     data = batch_sizes = sorted_indices = unsorted_indices = property(_refuse_reading)
     _replace = __iter__ = __getitem__ = _refuse_reading
-
-    def has_entry(self, step: int) -> Tensor | None:
-        """Return whether each record has an entry at a step, (B, 1); None where all have."""
-        return None if self.lengths is None else (self.lengths > step).unsqueeze(1)
 
 
 def pack(
@@ -141,12 +138,12 @@ def run_recurrent(
     return sequence, stacked if is_lstm else stacked[0]
 
 
-def run_unfused(
+def run_unpacked(
     layer: nn.RNNBase,
     input: Tensor,  # noqa: A002
     start: Tensor | States | None = None,
 ) -> tuple[Tensor, Tensor | States]:
-    """Return what a recurrent layer gives, step by step: cuDNN's has no operators in a graph."""
+    """Return what a recurrent layer gives for sequences that are not packed."""
     if input.dim() == 2:
         raise Unwritten("a recurrent layer is given a sequence without records; batch it")
     values = input if layer.batch_first else input.transpose(0, 1)
@@ -155,56 +152,31 @@ def run_unfused(
 
 
 def _run_direction(
-    layer: nn.RNNBase, sequence: Padded, suffix: str, states: States, *, reverse: bool
+    layer: nn.RNNBase, sequence: Padded, suffix: str, starts: States, *, reverse: bool
 ) -> tuple[Tensor, States]:
     """Return one direction of one layer: (B, T, H), and its states when each record has ended.
 
     suffix: of the names of its weights.
     """
 
-    def apply_linear(values: Tensor, kind: str) -> Tensor:
-        weight = getattr(layer, f"weight_{kind}{suffix}", None)
-        bias = getattr(layer, f"bias_{kind}{suffix}", None)
-        assert weight is not None
-        return nn.functional.linear(values, weight, bias)
+    def find(kind: str) -> Any:
+        return getattr(layer, f"{kind}{suffix}", None)
 
+    bias = find("bias_ih")
+    bias_of_state = find("bias_hh")
+    # of the two one sum, but where a reset gate comes between them
+    if bias is not None and layer.mode != "GRU":
+        bias = bias + bias_of_state
+        bias_of_state = None
     # of all steps at once: what the input gives does not depend on the state
-    gates = apply_linear(sequence.padded, "ih")
-    length = sequence.padded.shape[1]
-    outputs: list[Tensor] = [states[0]] * length
-    for step in reversed(range(length)) if reverse else range(length):
-        proposed = _run_cell(layer.mode, gates[:, step], apply_linear(states[0], "hh"), states)
-        if layer.proj_size:
-            proposed = (apply_linear(proposed[0], "hr"), *proposed[1:])
-        has_entry = sequence.has_entry(step)
-        if has_entry is not None:  # a record that has ended, or not begun, keeps its state
-            proposed = tuple(
-                torch.where(has_entry, new, old) for new, old in zip(proposed, states, strict=True)
-            )
-        states = proposed
-        outputs[step] = states[0]
-    return torch.stack(outputs, 1), states
-
-
-def _run_cell(mode: str, of_input: Tensor, of_state: Tensor, states: States) -> States:
-    """Return the states after one step, as the documents of torch's layers have it.
-
-    of_input, of_state: (B, gates·H) what the weights make of the step's entry and of the state.
-    """
-    if mode == "GRU":
-        reset, update, new = of_input.chunk(3, 1)
-        reset_by_state, update_by_state, new_by_state = of_state.chunk(3, 1)
-        keep = torch.sigmoid(update + update_by_state)
-        proposed = torch.tanh(new + torch.sigmoid(reset + reset_by_state) * new_by_state)
-        # which is (1 − keep)·proposed + keep·state
-        return ((states[0] - proposed) * keep + proposed,)
-    if mode == "LSTM":
-        enter, forget, new, leave = (of_input + of_state).chunk(4, 1)
-        remembered = torch.sigmoid(forget) * states[1]
-        cell = remembered + torch.sigmoid(enter) * torch.tanh(new)
-        return torch.sigmoid(leave) * torch.tanh(cell), cell
-    activation = torch.relu if mode == "RNN_RELU" else torch.tanh
-    return (activation(of_input + of_state),)
+    gates = nn.functional.linear(sequence.padded, find("weight_ih"), bias)
+    # under autocast the gates are narrower than states and weights
+    dtype = torch.promote_types(gates.dtype, starts[0].dtype)
+    state, cell = starts if layer.mode == "LSTM" else (starts[0], None)
+    tensors = (gates, state, cell, find("weight_hh"), bias_of_state, find("weight_hr"))
+    of_one_type = [None if tensor is None else tensor.to(dtype) for tensor in tensors]
+    states, _, _, _, last, last_cell = recur(*of_one_type, sequence.lengths, layer.mode, reverse)
+    return states, (last,) if cell is None else (last, last_cell)
 
 
 # ---------------------------------------------------------------- in place of torch's
@@ -241,13 +213,13 @@ pad_packed_sequence.instead = _dispatch(pad_packed_sequence, pad)  # type: ignor
 
 
 def _replace_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a recurrent layer's forward that runs step by step what torch's would not show."""
+    """Return a recurrent layer's forward in operators that say what they do."""
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002
         if isinstance(input, Padded):
             return run_recurrent(self, input, hx)
-        if isinstance(input, Tensor) and input.device.type in _FUSED:
-            return run_unfused(self, input, hx)
+        if isinstance(input, Tensor):
+            return run_unpacked(self, input, hx)
         return original(self, input, hx)
 
     return forward
