@@ -112,7 +112,7 @@ HOLDS = {
     "training.clipping.convolution.Convolution": "inputs outputs",
     "training.randomness.Streams": "key",
     "training.clipping.records.Batch": "inputs targets clip_norms owner",
-    "training.clipping.capture._Task": "inputs targets",
+    "training.clipping.capture.Task": "inputs targets",
     "training.clipping.joined.Joined": "part persons",
     "training.clipping.joined.Group": "persons rows is_row",
     "training.clipping.joined.Persons": "owner",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import nn
 
-from apiece.errors import UnsupportedError
+from apiece.errors import ApieceError, UnsupportedError
 from apiece.training.clipping import records
 from apiece.training.clipping.engine import (
     Engine,
@@ -20,6 +21,9 @@ from apiece.training.clipping.engine import (
 )
 from apiece.training.clipping.records import Batch, LossFunction
 from apiece.training.clipping.watch import Watch
+
+if TYPE_CHECKING:
+    from apiece.training.clipping.lengths import Axes, Family
 
 # Forms of one model's batches whose engines are held.
 _FORMS_OF_MODEL = 16
@@ -63,6 +67,10 @@ class EngineCache:
     def __init__(self) -> None:
         # By the form and what model and loss held (`Watch.key`); in the order of their captures.
         self._forms: weakref.WeakKeyDictionary[nn.Module, dict[object, _Form]] = (
+            weakref.WeakKeyDictionary()
+        )
+        # By the form without its length and what model and loss held; None where there is none.
+        self._families: weakref.WeakKeyDictionary[nn.Module, dict[object, Family | None]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -109,7 +117,8 @@ class EngineCache:
         if state in forms:  # as it was once: what was captured then holds again
             engine = forms[state].engine
         else:
-            engine = build_engine(batch, watch)
+            of_any_length = self._by_length(forms, signature, batch, watch)
+            engine = of_any_length or build_engine(batch, watch)
             if not watch.is_unchanged():  # a library has noted something
                 watch = Watch(batch.model, batch.loss_fn, *classes)
         if compiled and isinstance(engine, ProvedEngine) and engine.whole is None:
@@ -119,6 +128,38 @@ class EngineCache:
             del forms[next(iter(forms))]
         forms[state] = _Form(signature, batch.loss_fn, watch, engine)
         return engine
+
+    def _by_length(
+        self, forms: dict[object, _Form], signature: Signature, batch: Batch, watch: Watch
+    ) -> Engine | None:
+        """Return the engine of a form that has one length where a proved one has another.
+
+        None where there is no such form, or no graph for both.
+        """
+        siblings = [form.signature for form in forms.values() if form.engine.proof.proved]
+        differences = (_axes_of_length(signature, sibling) for sibling in siblings)
+        axes = next(filter(None, differences), None)
+        if axes is None:
+            return None
+        # slow to import, and there by now
+        from apiece.training.clipping.graphs import Uncaptured
+        from apiece.training.clipping.lengths import capture_family
+
+        families = self._families.setdefault(batch.model, {})
+        state = _without_length(signature, axes), watch.key
+        length = _length(signature, axes)
+        family = families.get(state)
+        shortest = min(length, *(_length(s, axes) for s in siblings if _is_of(s, signature, axes)))
+        is_new = state not in families
+        if is_new or (family is not None and not family.takes(length)):
+            families[state] = family = None
+            with contextlib.suppress(Uncaptured, ApieceError):
+                families[state] = family = capture_family(batch, watch, axes, shortest, length)
+        if family is None:
+            return None
+        find_graph = functools.partial(family.capture, batch, length)
+        engine = build_engine(batch, watch, find_graph)
+        return engine if isinstance(engine, ProvedEngine) else None
 
 
 # Of this process: what was proved of a model holds wherever it is clipped.
@@ -138,3 +179,42 @@ def _signature_of(batch: Batch, compiled: bool) -> Signature:
     # A graph writes the strides of parameters into its views.
     parameters = [(name, p.shape, p.stride(), p.dtype) for name, p in batch.parameters.items()]
     return tuple(tensors), tuple(parameters), records.outline(trees), compiled
+
+
+def _axes_of_length(signature: Signature, other: Signature) -> Axes | None:
+    """Return the axes along one length, in which alone two forms differ; None where they do not."""
+    from apiece.training.clipping.lengths import find_axes
+
+    shapes, kinds = _split(signature)
+    other_shapes, other_kinds = _split(other)
+    return (find_axes(shapes, other_shapes) or None) if kinds == other_kinds else None
+
+
+def _split(signature: Signature) -> tuple[list[list[Any]], object]:
+    """Return the shapes of a form's tensors, and all else of it."""
+    tensors, *others = signature
+    shapes = [list(shape) for shape, _, _ in tensors]  # type: ignore[attr-defined]
+    kinds = [kind for _, *kind in tensors]  # type: ignore[attr-defined]
+    return shapes, [kinds, others]
+
+
+def _length(signature: Signature, axes: Axes) -> int:
+    """Return the length of a form's records."""
+    shapes, _ = _split(signature)
+    number, axis, _ = axes[0]
+    return int(shapes[number][axis - 1])
+
+
+def _without_length(signature: Signature, axes: Axes) -> object:
+    """Return what forms have in common that differ in a length."""
+    length = _length(signature, axes)
+    shapes, kinds = _split(signature)
+    for number, axis, surplus in axes:
+        # one that is not as long as the others is no such form
+        shapes[number][axis - 1] = "length" if shapes[number][axis - 1] == length + surplus else -1
+    return str((shapes, axes)), str(kinds)
+
+
+def _is_of(signature: Signature, other: Signature, axes: Axes) -> bool:
+    """Return whether two forms differ in a length alone."""
+    return _without_length(signature, axes) == _without_length(other, axes)

@@ -94,11 +94,11 @@ def capture(
     # Nothing could be put back of it, nor a change be seen.
     if watch.moving:
         raise Uncaptured(f"model, loss_fn: {watch.moving}; hold a list")
-    task = _Task(model, parameters, loss_fn, inputs, targets)
+    task = Task(model, parameters, loss_fn, inputs, targets)
     # A layer of 1009 units would be taken for the records: then another prime decides.
     for prime in PRIMES:
         try:
-            graph = _capture_twice(task, watch, prime)
+            graph, _, _ = capture_twice(task, watch, prime)
             break
         except Coincidence:
             continue
@@ -108,15 +108,21 @@ def capture(
         )
     # Tidied only now: the two captures are compared as they are.
     tidy(graph)
-    _check_constants(graph, parameters)
+    check_constants(graph, parameters)
     return Captured(graph, tuple(task.tensors), tuple(parameters), Sizes(prime))
 
 
-def _capture_twice(task: _Task, watch: Watch, prime: int) -> fx.GraphModule:
-    """Return the graph with `prime` records, which is one with the graph of other records."""
+def capture_twice(
+    task: Task, watch: Watch, prime: int, lengths: tuple[int, int] | None = None
+) -> tuple[fx.GraphModule, fx.GraphModule, dict[fx.Node, fx.Node]]:
+    """Return the graph with `prime` records, one of few records, and the nodes that are one.
+
+    lengths: of the records in the two; None for the task's own.
+    """
+    length, length_of_few = lengths or (None, None)
     with watch.undo_changes(), _quiet():
         states = _stream_states()
-        graph = task.trace(prime)
+        graph = task.trace(prime, length=length)
         # Torch's coins are operators of the graph; those of others would be constants in it.
         if _stream_states() != states:
             raise Uncaptured(
@@ -135,8 +141,8 @@ def _capture_twice(task: _Task, watch: Watch, prime: int) -> fx.GraphModule:
             # other seeds than the first capture's: a coin that the state does not show moves here
             random.seed(20)
             np.random.seed(20)  # noqa: NPY002
-            graph_of_few = task.trace(FEW_RECORDS, settling)
-        check_agreement(graph, graph_of_few, prime)
+            graph_of_few = task.trace(FEW_RECORDS, settling, length_of_few)
+        pairs = check_agreement(graph, graph_of_few, prime, lengths)
     except (Uncaptured, Unsettled):
         if changed:  # the cause is what was written, not what came of it
             raise _writing(changed[0]) from None
@@ -150,10 +156,10 @@ def _capture_twice(task: _Task, watch: Watch, prime: int) -> fx.GraphModule:
     # What writes into views or into what several nodes take is left to `functionalize`.
     calls = [node for node in graph.graph.nodes if node.op == "call_function"]
     if any(map(is_mutation, calls)):
-        graph = task.remove_writes(graph, prime)
-        graph_of_few = task.remove_writes(graph_of_few, FEW_RECORDS)
-        check_agreement(graph, graph_of_few, prime)
-    return graph
+        graph = task.remove_writes(graph, prime, length)
+        graph_of_few = task.remove_writes(graph_of_few, FEW_RECORDS, length_of_few)
+        pairs = check_agreement(graph, graph_of_few, prime, lengths)
+    return graph, graph_of_few, pairs
 
 
 def _stream_states() -> tuple[object, str]:
@@ -195,14 +201,19 @@ def make_fakes(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Task:
-    """A model and a loss to be captured."""
+class Task:
+    """A model and a loss to be captured.
+
+    axes: of the records' tensors, by number, that have one length in common; with how much longer
+    than it each is.
+    """
 
     model: nn.Module
     parameters: dict[str, nn.Parameter]
     loss_fn: LossFunction
     inputs: object
     targets: object
+    axes: tuple[tuple[int, int, int], ...] = ()
 
     @functools.cached_property
     def names(self) -> list[tuple[str, torch.Tensor]]:
@@ -223,15 +234,25 @@ class _Task:
                 result[name] = tensor
         return result
 
-    def _fakes(self, size: int) -> list[torch.Tensor]:
+    def fakes(self, size: int, length: int | None = None) -> list[torch.Tensor]:
         """Return what the graph takes, without values: the model's tensors, then the records'."""
         shared = list(self.tensors.values())
         of_records = records.leaves([self.inputs, self.targets])
+        if length is not None:
+            for number, axis, surplus in self.axes:
+                shape = [1, *of_records[number].shape[1:]]
+                shape[axis] = length + surplus
+                of_records[number] = of_records[number].new_empty(shape)
         along = [False] * len(shared) + [True] * len(of_records)
         return list(make_fakes([*shared, *of_records], along, size))
 
-    def trace(self, size: int, settling: _Settling | None = None) -> fx.GraphModule:
-        """Return the graph for one number of records, from the state that forwards leave."""
+    def trace(
+        self, size: int, settling: _Settling | None = None, length: int | None = None
+    ) -> fx.GraphModule:
+        """Return the graph for one number of records, from the state that forwards leave.
+
+        length: of the records; None for what inputs and targets have.
+        """
         paths: dict[int, str] = {}
         try:
             with (
@@ -245,7 +266,7 @@ class _Task:
                     decompositions=decompositions(),
                     takes_constants=True,
                 )
-                result = trace(*self._fakes(size))
+                result = trace(*self.fakes(size, length))
         except ApieceError as error:  # of losses, with their shapes
             error.args = (_name_records(str(error), size),)
             raise
@@ -295,7 +316,9 @@ class _Task:
                     raise _writing(name)
         return [losses.detach(), *gradients]
 
-    def remove_writes(self, graph: fx.GraphModule, size: int) -> fx.GraphModule:
+    def remove_writes(
+        self, graph: fx.GraphModule, size: int, length: int | None = None
+    ) -> fx.GraphModule:
         """Return a graph that does the same, and writes into no tensor."""
         # `functionalize` follows views of what is written and computes them anew.
         try:
@@ -304,7 +327,7 @@ class _Task:
                     functionalize(fx.Interpreter(graph).run, remove="mutations"),
                     takes_constants=True,
                 )
-                result = trace(*self._fakes(size))
+                result = trace(*self.fakes(size, length))
         except Exception as error:
             raise Uncaptured(
                 "model: cannot be written without writing into tensors "
@@ -378,7 +401,7 @@ def _is_fresh(node: fx.Node) -> bool:
     return schema is not None and all(result.alias_info is None for result in schema.returns)
 
 
-def _check_constants(graph: fx.GraphModule, parameters: dict[str, nn.Parameter]) -> None:
+def check_constants(graph: fx.GraphModule, parameters: dict[str, nn.Parameter]) -> None:
     """Raise `Uncaptured` where the graph holds a trained parameter that it was not given.
 
     As a constant it would have no gradient, and values of the first batch for ever.

@@ -118,8 +118,13 @@ Engine: TypeAlias = ProvedEngine | AloneEngine
 
 
 @torch.inference_mode(False)  # in which nothing has a gradient
-def build_engine(batch: Batch, watch: Watch) -> Engine:
-    """Capture, prove and rewrite what clips batches of this form."""
+def build_engine(
+    batch: Batch, watch: Watch, find_graph: Callable[[], Captured] | None = None
+) -> Engine:
+    """Capture, prove and rewrite what clips batches of this form.
+
+    find_graph: gives the graph in place of a capture.
+    """
     # tracing takes half a second to import, and is of no use to who only plans
     from apiece.training.clipping.capture import capture
     from apiece.training.clipping.graphs import Uncaptured
@@ -129,9 +134,12 @@ def build_engine(batch: Batch, watch: Watch) -> Engine:
     from apiece.training.clipping.table import Unproved
 
     try:
-        captured = capture(
-            batch.model, batch.parameters, batch.loss_fn, batch.inputs, batch.targets, watch
-        )
+        if find_graph is None:
+            captured = capture(
+                batch.model, batch.parameters, batch.loss_fn, batch.inputs, batch.targets, watch
+            )
+        else:
+            captured = find_graph()
         graph = captured.module.graph
         losses, gradients = captured.results
         proved = prove(graph, captured.records, captured.sizes, losses, gradients)

@@ -154,13 +154,19 @@ _MOVES = (
 )
 
 
-def check_agreement(graph: fx.GraphModule, other: fx.GraphModule, batch: int) -> None:
-    """Raise `Uncaptured` where a graph with `batch` records differs from one with `FEW_RECORDS`.
+def check_agreement(
+    graph: fx.GraphModule,
+    other: fx.GraphModule,
+    batch: int,
+    lengths: tuple[int, int] | None = None,
+) -> dict[fx.Node, fx.Node]:
+    """Return the other's node for each; they may be of records of two lengths.
 
-    Sizes may differ that are the same multiple of the numbers of records. Raises `Coincidence`
-    where a size is a multiple of `batch`, a prime, and the same in both.
+    Raises `Uncaptured` where a graph with `batch` records differs from one with `FEW_RECORDS`.
+    Sizes may differ that are the same multiple of the numbers of records, or follow the length.
+    Raises `Coincidence` where a size is a multiple of `batch`, a prime, and the same in both.
     """
-    pairs = _Pairs({}, batch)
+    pairs = _Pairs({}, batch, lengths)
     # What is made of inputs or of chance comes in the order of the code, the same in both.
     nodes = _ordered_nodes(graph.graph)
     other_nodes = _ordered_nodes(other.graph)
@@ -173,6 +179,25 @@ def check_agreement(graph: fx.GraphModule, other: fx.GraphModule, batch: int) ->
             )
     if len(nodes) != len(other_nodes):
         raise Uncaptured(f"model: other operators from one capture to the next; {_MOVES}")
+    return pairs.partner
+
+
+def size_between(
+    value: int, other: int, batch: int, lengths: tuple[int, int], length: int
+) -> int | None:
+    """Return a size for records of `length`; None where it does not follow the lengths so.
+
+    It is `value` in a graph with `batch` records of the first of `lengths`, and `other` with
+    `FEW_RECORDS` of the second. What a record has of it is the same, or s·length + c with whole
+    numbers s and c.
+    """
+    is_along = value % batch == 0 == other % FEW_RECORDS
+    unit, other_unit = (batch, FEW_RECORDS) if is_along else (1, 1)
+    share = value // unit
+    slope, remainder = divmod(share - other // other_unit, lengths[0] - lengths[1])
+    if remainder and value != other:
+        return None
+    return value if value == other else unit * (share + slope * (length - lengths[0]))
 
 
 def _ordered_nodes(graph: fx.Graph) -> list[fx.Node]:
@@ -223,11 +248,13 @@ def written_by(node: fx.Node) -> list[fx.Node]:
 class _Pairs:
     """Nodes of two captures that do the same, the first with `batch` records.
 
-    partner: by node of the first capture, the node of the second.
+    partner: by node of the first capture, the node of the second. lengths: of their records, where
+    the two have several.
     """
 
     partner: dict[fx.Node, fx.Node]
     batch: int
+    lengths: tuple[int, int] | None = None
 
     def nodes_agree(self, node: fx.Node, other: fx.Node) -> bool:
         """Return whether two nodes do the same with what are the same nodes before them."""
@@ -267,6 +294,8 @@ class _Pairs:
             # By chance, as it seems, a fixed size is a multiple: with another prime it is none.
             if value == other and value and value % self.batch == 0:
                 raise Coincidence
+            if self.lengths is not None:
+                return size_between(value, other, self.batch, self.lengths, 0) is not None
             # value/batch = other/few, without a division
             return value == other or value * FEW_RECORDS == other * self.batch
         if isinstance(value, float) and isinstance(other, float) and value != value:

@@ -1,0 +1,188 @@
+"""One capture for many lengths: what runs for each is what a capture of that length gives."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import rnn
+
+from apiece.training import clip_and_sum
+from apiece.training.clipping import cache, graphs, lengths
+from apiece.training.clipping.cache import proof_of
+
+SIZE, WIDTH = 5, 4
+
+
+def squares(out, y):
+    return (out.squeeze(1) - y).square()
+
+
+class Ragged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(11, WIDTH)
+        self.layer = nn.GRU(WIDTH, 6, batch_first=True, bidirectional=True)
+        self.last = nn.Linear(12, 1)
+
+    def forward(self, words, ends):
+        packed = rnn.pack_padded_sequence(self.table(words), ends, True, enforce_sorted=False)
+        states, _ = rnn.pad_packed_sequence(self.layer(packed)[0], True)
+        return self.last(states.sum(1) / ends.unsqueeze(1))
+
+
+class Attends(nn.Module):
+    """A layer of attention with positions, a convolution along the length and a last difference."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(400, WIDTH) * 0.1)
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.convolution = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+        self.last = nn.Linear(WIDTH, 1)
+
+    def forward(self, x):
+        x = x + self.positions[: x.shape[1]]
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        x = self.convolution(x.mT).relu().mT
+        return self.last(x.mean(1) + (x[:, 1:] - x[:, :-1]).square().sum(1) / x.shape[1])
+
+
+class Changes(nn.Module):
+    """A layer over sequences, with a factor that follows their length."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+        self.layer = nn.Linear(WIDTH, 1)
+
+    def forward(self, x):
+        return self.layer(x.sum(1)) * self.factor(x.shape[1])
+
+
+def words(length):
+    ends = torch.randint(1, length + 1, (SIZE,))
+    ends[0] = length
+    return torch.randint(11, (SIZE, length)), ends
+
+
+def values(length):
+    return torch.randn(SIZE, length, WIDTH).double()
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """Count the graphs that are traced."""
+    counted = []
+    trace = lengths.Task.trace
+    monkeypatch.setattr(
+        lengths.Task, "trace", lambda *args, **more: counted.append(1) or trace(*args, **more)
+    )
+    return counted
+
+
+def apart(model, inputs):
+    """Return how far the proved sum and norms are from those of each record alone."""
+    y = torch.randn(SIZE).double()
+    one, other = (
+        clip_and_sum(model, squares, inputs, y, 0.05, method=method)
+        for method in ("proved", "alone")
+    )
+    pairs = [(one.gradients[name], other.gradients[name]) for name in one.gradients]
+    pairs += [(one.norms, other.norms), (one.losses, other.losses)]
+    return max(float((a - b).abs().max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("kind", [(Ragged, words), (Attends, values)])
+def test_after_two_lengths_no_other_one_is_captured(kind, captures):
+    torch.manual_seed(4)
+    make, batch = kind
+    model = make().double()
+    counts = []
+    for length in (8, 6, 7, 12, 15, 5, 8, 9):
+        assert apart(model, batch(length)) < 1e-9
+        counts.append(len(captures))
+    assert counts[0] == 2
+    assert set(counts[1:]) == {counts[1]}
+
+
+def test_a_length_beyond_the_two_captured_is_captured_again(captures):
+    model = Ragged().double()
+    for length in (6, 7):
+        assert apart(model, words(length)) < 1e-9
+    before = len(captures)
+    for length in (200, 150, 7):
+        assert apart(model, words(length)) < 1e-9
+    # a pair, and one between them in two graphs
+    assert len(captures) == before + 4
+
+
+FACTORS = {
+    "a square": lambda length: 1 / (length * length),
+    "a square, as an operator's number": lambda length: torch.tensor(2.0).double() / length**2,
+    "a root": lambda length: length**-0.5,
+    "a threshold": lambda length: 2.0 if length > 9 else 3.0,
+    "rounded up": lambda length: -(-length // 4) * 4,
+    "parity": lambda length: 1 + length % 2,
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_what_follows_the_length_otherwise_is_captured_for_each(name):
+    torch.manual_seed(4)
+    model = Changes(FACTORS[name]).double()
+    for length in (8, 6, 7, 12, 11):
+        assert apart(model, values(length)) < 1e-9
+    assert set(cache.ENGINES._families[model].values()) == {None}
+
+
+def test_a_number_that_is_the_length_is_no_constant():
+    model = Changes(lambda length: 3 * length - 2).double()
+    for length in (8, 6, 7, 12, 11):
+        assert apart(model, values(length)) < 1e-9
+    assert set(cache.ENGINES._families[model].values()) != {None}
+
+
+def test_each_length_is_proved_anew(monkeypatch):
+    """A graph for a length whose operators mix records is refused, however it was made."""
+    model = Ragged().double()
+    for length in (8, 6, 7):
+        assert apart(model, words(length)) < 1e-9
+    right = lengths.Family.graph_of
+
+    def mixed(self, task, length):
+        module = right(self, task, length)
+        node = next(n for n in module.graph.nodes if "embedding" in str(n.target))
+        with module.graph.inserting_after(node):
+            turned = module.graph.call_function(torch.ops.aten.flip.default, (node, [0]))
+        turned.meta = dict(node.meta)
+        node.replace_all_uses_with(turned, delete_user_cb=lambda user: user is not turned)
+        return module
+
+    monkeypatch.setattr(lengths.Family, "graph_of", mixed)
+    # another capture, which is right, takes its place
+    assert apart(model, words(9)) < 1e-9
+    assert "flip" not in proof_of(model).operators
+
+
+def test_torch_refuses_sizes_that_are_none(monkeypatch):
+    model = Ragged().double()
+    for length in (8, 6, 7):
+        assert apart(model, words(length)) < 1e-9
+    wrong = lambda *args: (right(*args) or 0) + 1  # noqa: E731
+    right = graphs.size_between
+    monkeypatch.setattr(lengths, "size_between", wrong)
+    assert apart(model, words(9)) < 1e-9
+
+
+def test_two_lengths_that_differ_by_as_much_are_one():
+    assert lengths.find_axes([[5, 2], [6]], [[7, 2], [8]]) == ((0, 1, 0), (1, 1, 1))
+    assert lengths.find_axes([[5, 2], [6]], [[7, 2], [9]]) == ()
+    assert lengths.find_axes([[5, 2]], [[5, 2]]) == ()
+    assert lengths.find_axes([[5, 2]], [[5]]) == ()
+
+
+def test_a_size_between_two():
+    between = graphs.size_between
+    assert between(3 * 1009 * 10, 3 * 4 * 20, 1009, (10, 20), 15) == 3 * 1009 * 15
+    assert between(11, 21, 1009, (10, 20), 15) == 16
+    assert between(7, 7, 1009, (10, 20), 15) == 7
+    assert between(5, 11, 1009, (10, 20), 15) is None
