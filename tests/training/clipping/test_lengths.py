@@ -111,8 +111,17 @@ def test_a_length_beyond_the_two_captured_is_captured_again(captures):
     before = len(captures)
     for length in (200, 150, 7):
         assert apart(model, words(length)) < 1e-9
-    # a pair, and one between them in two graphs
-    assert len(captures) == before + 4
+    assert len(captures) == before + 3  # a pair, and a short one
+
+
+def test_a_table_of_positions_may_end_before_twice_the_length(captures):
+    model = Attends().double()
+    model.positions = nn.Parameter(model.positions[:80].detach())
+    for length in (60, 50):
+        assert apart(model, values(length)) < 1e-9
+    before = len(captures)
+    assert apart(model, values(55)) < 1e-9
+    assert len(captures) == before
 
 
 FACTORS = {

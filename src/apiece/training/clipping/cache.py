@@ -149,12 +149,12 @@ class EngineCache:
         state = _without_length(signature, axes), watch.key
         length = _length(signature, axes)
         family = families.get(state)
-        shortest = min(length, *(_length(s, axes) for s in siblings if _is_of(s, signature, axes)))
+        met = [_length(s, axes) for s in siblings if _without_length(s, axes) == state[0]]
         is_new = state not in families
         if is_new or (family is not None and not family.takes(length)):
             families[state] = family = None
             with contextlib.suppress(Uncaptured, ApieceError):
-                families[state] = family = capture_family(batch, watch, axes, shortest, length)
+                families[state] = family = capture_family(batch, watch, axes, [*met, length])
         if family is None:
             return None
         find_graph = functools.partial(family.capture, batch, length)
@@ -213,8 +213,3 @@ def _without_length(signature: Signature, axes: Axes) -> object:
         # one that is not as long as the others is no such form
         shapes[number][axis - 1] = "length" if shapes[number][axis - 1] == length + surplus else -1
     return str((shapes, axes)), str(kinds)
-
-
-def _is_of(signature: Signature, other: Signature, axes: Axes) -> bool:
-    """Return whether two forms differ in a length alone."""
-    return _without_length(signature, axes) == _without_length(other, axes)

@@ -98,7 +98,7 @@ def capture(
     # A layer of 1009 units would be taken for the records: then another prime decides.
     for prime in PRIMES:
         try:
-            graph, _, _ = capture_twice(task, watch, prime)
+            graph, _ = capture_twice(task, watch, prime)
             break
         except Coincidence:
             continue
@@ -114,8 +114,8 @@ def capture(
 
 def capture_twice(
     task: Task, watch: Watch, prime: int, lengths: tuple[int, int] | None = None
-) -> tuple[fx.GraphModule, fx.GraphModule, dict[fx.Node, fx.Node]]:
-    """Return the graph with `prime` records, one of few records, and the nodes that are one.
+) -> tuple[fx.GraphModule, dict[fx.Node, fx.Node]]:
+    """Return the graph with `prime` records, and for each node that of one with few records.
 
     lengths: of the records in the two; None for the task's own.
     """
@@ -159,7 +159,19 @@ def capture_twice(
         graph = task.remove_writes(graph, prime, length)
         graph_of_few = task.remove_writes(graph_of_few, FEW_RECORDS, length_of_few)
         pairs = check_agreement(graph, graph_of_few, prime, lengths)
-    return graph, graph_of_few, pairs
+    return graph, pairs
+
+
+def capture_few(task: Task, watch: Watch, length: int) -> fx.GraphModule:
+    """Return the graph of few records of a length; a forward must leave nothing behind."""
+    with watch.undo_changes(), _quiet():
+        graph = task.trace(FEW_RECORDS, length=length)
+    if watch.changed:
+        raise _writing(watch.changed[0])
+    _write_elsewhere(graph.graph)
+    if any(is_mutation(node) for node in graph.graph.nodes if node.op == "call_function"):
+        graph = task.remove_writes(graph, FEW_RECORDS, length)
+    return graph
 
 
 def _stream_states() -> tuple[object, str]:

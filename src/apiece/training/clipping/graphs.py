@@ -191,7 +191,7 @@ def size_between(
     `FEW_RECORDS` of the second. What a record has of it is the same, or s·length + c with whole
     numbers s and c.
     """
-    is_along = value % batch == 0 == other % FEW_RECORDS
+    is_along = value != 0 and value % batch == 0 == other % FEW_RECORDS
     unit, other_unit = (batch, FEW_RECORDS) if is_along else (1, 1)
     share = value // unit
     slope, remainder = divmod(share - other // other_unit, lengths[0] - lengths[1])

@@ -1,11 +1,11 @@
 """One capture for all lengths of a batch, between two that were captured.
 
 Forms of batches that differ in one length alone (sequences padded to the longest of a batch) have
-graphs that differ in sizes alone. Two captures, of a short and of a long record, say how: each size
+graphs that differ in sizes alone. Two captures, of one length and of a long one, say how: each size
 is the same in both, or a record's share of it is s·length + c, with whole s and c. A third one, of
-a length between the two, must be the graph that the two say. From there on a graph for a length
-between them costs no capture: its sizes are put in, torch says the shapes of all that it computes,
-and it is proved anew. What is proved is what runs, whatever the captures had in common.
+a short length, must be the graph that the two say. From there on a graph for a length between short
+and long costs no capture: its sizes are put in, torch says the shapes of all that it computes, and
+it is proved anew. What is proved is what runs, whatever the captures had in common.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from apiece.training.clipping.capture import PRIMES, Captured, Task, capture_twice, check_constants
+from apiece.training.clipping.capture import (
+    PRIMES,
+    Captured,
+    Task,
+    capture_few,
+    capture_twice,
+    check_constants,
+)
 from apiece.training.clipping.graphs import (
     Coincidence,
     Uncaptured,
@@ -30,7 +37,7 @@ from apiece.training.clipping.table import Sizes
 from apiece.training.clipping.watch import Watch
 
 # How much longer than the short records the long ones are: primes, of which no stride and no
-# multiple that lengths are rounded to divides the difference.
+# multiple that lengths are rounded to is a divisor.
 _DIFFERENCES = (67, 131, 257, 521, 997, 2003, 4001, 8009)
 # Of the records' tensors: number, axis, and how much longer it is than the first of them.
 Axes = tuple[tuple[int, int, int], ...]
@@ -38,21 +45,22 @@ Axes = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """A graph for any length between two.
+    """A graph for any length from `shortest` to the second of `lengths`.
 
     graph: of `batch` records of the first of `lengths`. other: of the second, by node of the graph.
     """
 
     axes: Axes
     batch: int
+    shortest: int
     lengths: tuple[int, int]
     graph: fx.GraphModule
     other: dict[fx.Node, fx.Node]
 
     def takes(self, length: int) -> bool:
         """Return whether a length lies between the two, and is none like a number of records."""
-        shortest, longest = self.lengths
-        return shortest <= length <= longest and length % self.batch != 0
+        is_between = self.shortest <= length <= self.lengths[1]
+        return is_between and length % self.batch != 0
 
     def capture(self, batch: Batch, length: int) -> Captured:
         """Return the graph for the length that a batch has.
@@ -79,6 +87,8 @@ class Family:
                 copied.args = fx.map_arg(tuple(args), nodes.__getitem__)
                 copied.kwargs = fx.map_arg(kwargs, nodes.__getitem__)
         module = fx.GraphModule(self.graph, graph)
+        if length == self.lengths[0]:  # it is as it was captured
+            return module
         try:
             with torch.no_grad():
                 _Shapes(module).run(*task.fakes(self.batch, length))
@@ -132,28 +142,41 @@ def find_axes(shapes: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) 
 
 
 @torch.inference_mode(False)  # in which nothing has a gradient
-def capture_family(batch: Batch, watch: Watch, axes: Axes, shortest: int, length: int) -> Family:
-    """Return a graph for lengths from below `shortest` to beyond `length`, which the batch has.
+def capture_family(batch: Batch, watch: Watch, axes: Axes, met: Sequence[int]) -> Family:
+    """Return a graph for the lengths met, the batch's own last, and for others about them.
 
     Raises `Uncaptured` where it is another graph for another length.
     """
     # None of an axis is shorter than two: at one, operators do something else.
     least = 2 - min(surplus for _, _, surplus in axes)
-    short = max(least, shortest // 2)
-    difference = next((d for d in _DIFFERENCES if short + d > 2 * length), None)
-    if difference is None or not short < length:
-        raise Uncaptured("model: records of lengths that far apart have no graph in common")
-    lengths = (short, short + difference)
+    short = max(least, min(met) // 2)
+    # A table of positions may end before twice the length.
+    bounds = (2 * max(met), max(met))
+    longer = [next((d for d in _DIFFERENCES if short + d > bound), None) for bound in bounds]
+    error = Uncaptured("model: lengths of records are too far apart to have one graph")
+    for difference in dict.fromkeys(longer):
+        if difference is not None and short < met[-1]:
+            try:
+                return _capture_between(batch, watch, axes, short, (met[-1], short + difference))
+            except Uncaptured as refusal:
+                error = refusal
+    raise error
+
+
+def _capture_between(
+    batch: Batch, watch: Watch, axes: Axes, short: int, lengths: tuple[int, int]
+) -> Family:
+    """Return a graph for any length from `short` to the second of two; a batch has the first."""
     task = _task(batch, axes)
     for prime in PRIMES:
-        if any(size % prime == 0 for size in (*lengths, length)):
+        if any(length % prime == 0 for length in (short, *lengths)):
             continue
         try:
-            graph, _, pairs = capture_twice(task, watch, prime, lengths)
-            family = Family(axes, prime, lengths, graph, pairs)
+            graph, other = capture_twice(task, watch, prime, lengths)
+            family = Family(axes, prime, short, lengths, graph, other)
             # what two lengths have in common by chance (a square, a branch) a third one has not
-            _, few, _ = capture_twice(task, watch, prime)
-            check_agreement(family.graph_of(task, length), few, prime)
+            graph_of_few = capture_few(task, watch, short)
+            check_agreement(family.graph_of(task, short), graph_of_few, prime)
             return family
         except Coincidence:
             continue
