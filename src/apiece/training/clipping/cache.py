@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Forms of one model's batches whose engines are held.
 _FORMS_OF_MODEL = 16
+# Graphs for many lengths that are held of one model.
+_FAMILIES_OF_MODEL = 4
 # Batches of one form after which it pays to write a small graph out whole, with norms and sums.
 _BATCHES_TO_JOIN = 128
 # Operators of a small graph: calls between them cost as much as they do.
@@ -69,10 +71,11 @@ class EngineCache:
         self._forms: weakref.WeakKeyDictionary[nn.Module, dict[object, _Form]] = (
             weakref.WeakKeyDictionary()
         )
-        # By the form without its length and what model and loss held; None where there is none.
-        self._families: weakref.WeakKeyDictionary[nn.Module, dict[object, Family | None]] = (
-            weakref.WeakKeyDictionary()
-        )
+        # By the form without its length and what model and loss held, which the watch keeps alive;
+        # None where there is none.
+        self._families: weakref.WeakKeyDictionary[
+            nn.Module, dict[object, tuple[Watch, Family | None]]
+        ] = weakref.WeakKeyDictionary()
 
     def find(self, batch: Batch, *, compiled: bool = False) -> Engine:
         """Return how batches like this one are clipped; captured and proved once for each form.
@@ -148,13 +151,16 @@ class EngineCache:
         families = self._families.setdefault(batch.model, {})
         state = _without_length(signature, axes), watch.key
         length = _length(signature, axes)
-        family = families.get(state)
-        met = [_length(s, axes) for s in siblings if _without_length(s, axes) == state[0]]
-        is_new = state not in families
-        if is_new or (family is not None and not family.takes(length)):
-            families[state] = family = None
+        _, family = families.get(state, (watch, None))
+        if state not in families or (family is not None and not family.takes(length)):
+            met = [_length(s, axes) for s in siblings if _without_length(s, axes) == state[0]]
+            family = None
             with contextlib.suppress(Uncaptured, ApieceError):
-                families[state] = family = capture_family(batch, watch, axes, [*met, length])
+                family = capture_family(batch, watch, axes, [*met, length])
+            families.pop(state, None)
+            if len(families) >= _FAMILIES_OF_MODEL:
+                del families[next(iter(families))]
+            families[state] = watch, family
         if family is None:
             return None
         find_graph = functools.partial(family.capture, batch, length)

@@ -10,6 +10,7 @@ it is proved anew. What is proved is what runs, whatever the captures had in com
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,9 +37,6 @@ from apiece.training.clipping.records import Batch
 from apiece.training.clipping.table import Sizes
 from apiece.training.clipping.watch import Watch
 
-# How much longer than the short records the long ones are: primes, of which no stride and no
-# multiple that lengths are rounded to is a divisor.
-_DIFFERENCES = (67, 131, 257, 521, 997, 2003, 4001, 8009)
 # Of the records' tensors: number, axis, and how much longer it is than the first of them.
 Axes = tuple[tuple[int, int, int], ...]
 
@@ -150,17 +148,26 @@ def capture_family(batch: Batch, watch: Watch, axes: Axes, met: Sequence[int]) -
     # None of an axis is shorter than two: at one, operators do something else.
     least = 2 - min(surplus for _, _, surplus in axes)
     short = max(least, min(met) // 2)
+    error = Uncaptured("model: records of the least length have no graph in common with others")
     # A table of positions may end before twice the length.
-    bounds = (2 * max(met), max(met))
-    longer = [next((d for d in _DIFFERENCES if short + d > bound), None) for bound in bounds]
-    error = Uncaptured("model: lengths of records are too far apart to have one graph")
-    for difference in dict.fromkeys(longer):
-        if difference is not None and short < met[-1]:
+    for longest in (2 * max(met), max(met)):
+        if short < met[-1]:
+            lengths = met[-1], short + _prime_from(longest - short + 1)
             try:
-                return _capture_between(batch, watch, axes, short, (met[-1], short + difference))
+                return _capture_between(batch, watch, axes, short, lengths)
             except Uncaptured as refusal:
                 error = refusal
     raise error
+
+
+def _prime_from(number: int) -> int:
+    """Return the least prime that is not below a number above one.
+
+    As a difference of lengths: no stride, and nothing that lengths are rounded to, divides it.
+    """
+    while any(number % divisor == 0 for divisor in range(2, math.isqrt(number) + 1)):
+        number += 1
+    return number
 
 
 def _capture_between(
