@@ -157,7 +157,7 @@ def _(*args: Any) -> tuple[Tensor, ...]:
 # ---------------------------------------------------------------- backward
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Slopes:
     """What the gradient of a step's state is multiplied by on its way back, all (B, T, ·).
 
