@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import random
+import warnings
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -472,7 +473,9 @@ def program_of(seed: int) -> Program:
         shared_state = dict(writer.parameters), dict(writer.buffers)
         text = writer.line(tuple(h.shape[1:]))
         names: dict[str, object] = {**writer.parameters, **writer.buffers}
-        made = eval(text, space, {"x": x, "h": h, "self": type("Held", (), names)})
+        with warnings.catch_warnings():  # a line that torch warns of is mostly not finite
+            warnings.simplefilter("ignore")
+            made = eval(text, space, {"x": x, "h": h, "self": type("Held", (), names)})
         entries = made[0].numel()
         fits = len(made) == size and made.dim() in (2, 3, 4) and 0 < entries <= _LARGEST_VALUE
         if not (fits and made.isfinite().all()):

@@ -117,6 +117,7 @@ def compared(mesh, function, given, shared=()):
 LINEAR_IN_A_SUM = (
     "tanh_backward", "sigmoid_backward", "threshold_backward", "gelu_backward", "silu_backward",
     "_log_softmax_backward_data", "_softmax_backward_data", "masked_fill", "scatter", "scatter_add",
+    "native_layer_norm_backward", "convolution_backward",
 )  # fmt: skip
 # Where DTensor would move data before it begins, though the operator can be run on each half.
 MOVED = {
