@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import linecache
 import random
-import warnings
 import textwrap
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
