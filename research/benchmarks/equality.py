@@ -865,6 +865,17 @@ ROOMS: dict[str, Callable[[], Values]] = {
 }
 
 
+def leave_class(value: Any) -> Any:
+    """A value, or of a refusal the class of its error."""
+    if isinstance(value, list):
+        return [leave_class(part) for part in value]
+    if isinstance(value, dict):
+        return {name: leave_class(part) for name, part in value.items()}
+    if isinstance(value, str) and (found := re.match(r"([A-Z]\w*(?:Error|Warning)): ", value)):
+        return found[1]
+    return value
+
+
 def values_of(room: str, source: Path) -> dict[str, Any]:
     """Values of a room's program under a source tree."""
     settings = {"PYTHONPATH": str(source.resolve()), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
@@ -888,6 +899,11 @@ def main() -> int:
     parser.add_argument("before", nargs="?", type=Path)
     parser.add_argument("after", nargs="?", type=Path)
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
+    parser.add_argument(
+        "--classes-of-errors",
+        action="store_true",
+        help="compare the classes of refusals, whose texts may be better now",
+    )
     parser.add_argument("--values", choices=ROOMS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.values:
@@ -901,6 +917,9 @@ def main() -> int:
     for room in options.rooms:
         before = values_of(room, options.before)
         after = values_of(room, options.after)
+        if options.classes_of_errors:
+            before = {name: leave_class(value) for name, value in before.items()}
+            after = {name: leave_class(value) for name, value in after.items()}
         names = [name for name in before | after if before.get(name) != after.get(name)]
         for name in names:
             print(f"{room}: {name}: {str(before.get(name))[:200]}")
