@@ -99,7 +99,7 @@ def _one_hot(input: Tensor, num_classes: int = -1) -> Tensor:  # noqa: A002
 # ---------------------------------------------------------------- matrices
 
 # Times that an exponential is squared: exact up to a norm of 2 to this power, and NaN beyond it.
-_SQUARINGS = 12
+_SQUARINGS = 10
 # Terms of its series, for a norm of at most 1: what they leave out is below the precision.
 _TERMS = 11
 _TERMS_OF_DOUBLE = 18

@@ -430,6 +430,8 @@ class _Writer:
                 args, kwargs = fx.map_arg((step.args, step.kwargs), values.__getitem__)
                 if step.name in _VIEWS:  # of what may lie in memory otherwise than in the graph
                     values[step.node] = args[0].reshape(step.shape)
+                elif step.name == "copy":  # which `vmap` would run record by record
+                    values[step.node] = args[1].to(args[0].dtype).expand(step.shape)
                 else:
                     values[step.node] = step.node.target(*args, **kwargs)  # type: ignore[operator]
             result: torch.Tensor = values[gradient]
