@@ -78,7 +78,12 @@ def test_the_whole_budget_is_spent_and_nobody_moves_another(strategy: Strategy) 
 
 @pytest.mark.parametrize(
     "noise",
-    [Correlated(), Correlated(bands=3), Correlated(strategy=Buffered([0.9], [0.5]))],
+    [
+        Correlated(),
+        Correlated(bands=3),
+        Correlated(buffers=2),
+        Correlated(strategy=Buffered([0.9], [0.5])),
+    ],
 )
 def test_a_plan_comes_back_from_json(noise: Correlated) -> None:
     plan = assign(three_groups(), Scale(), noise=noise, **SETTINGS)
@@ -200,3 +205,8 @@ def test_a_report_says_that_batches_are_fixed() -> None:
     page = report(plan, edition="public").html
     assert "fixed beforehand" in page
     assert "Poisson samples" not in page
+
+
+def test_the_noise_is_fixed_in_one_way() -> None:
+    with pytest.raises(InputError, match="bands, buffers"):
+        Correlated(bands=3, buffers=2)

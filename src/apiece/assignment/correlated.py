@@ -13,7 +13,14 @@ from apiece.assignment.scale import Scale
 from apiece.assignment.solve import ROUND, solve_noise
 from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
-from apiece.correlation import Banded, NoiseStrategy, Workload, optimize_banded, sensitivity_bound
+from apiece.correlation import (
+    Banded,
+    NoiseStrategy,
+    Workload,
+    optimize_banded,
+    optimize_buffered,
+    sensitivity_bound,
+)
 from apiece.errors import InfeasibleError, InputError, UnsupportedError
 from apiece.plan import Plan
 from apiece.plan.correlated import CorrelatedNoise
@@ -223,6 +230,10 @@ def _choose_strategy(request: Request, noise: Correlated, passes: int) -> NoiseS
         return noise.strategy
     separation = _separate(request, noise, passes)
     workload = noise.workload(request.steps)
+    if noise.buffers is not None:
+        return optimize_buffered(
+            workload, buffers=noise.buffers, participations=passes, separation=separation
+        )
     bands = separation if noise.bands is None else noise.bands
     if bands == 1:
         return Banded([1.0])

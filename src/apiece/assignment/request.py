@@ -30,6 +30,8 @@ class Correlated:
             batches in an order that is the same in every pass.
         bands: Of the strategy that is searched for; None for as many as the separation. Noise
             remembers a copy of the model for each but one.
+        buffers: In place of bands: the noise remembers so many copies of the model, however long
+            the training is.
         strategy: A strategy matrix in place of the one that is searched for.
         momentum: Of the optimizer, in [0, 1): what the noise is made to disturb least.
         learning_rates: Of each step, up to a common factor; None where they are alike.
@@ -52,6 +54,7 @@ class Correlated:
 
     separation: int | None = None
     bands: int | None = None
+    buffers: int | None = None
     strategy: NoiseStrategy | None = None
     momentum: float = 0.0
     learning_rates: Floats | None = None
@@ -61,6 +64,12 @@ class Correlated:
             _check.put(self, separation=_check.count)
         if self.bands is not None:
             _check.put(self, bands=_check.count)
+        if self.buffers is not None:
+            _check.put(self, buffers=_check.count)
+        ways = {"bands": self.bands, "buffers": self.buffers, "strategy": self.strategy}
+        chosen = [name for name, value in ways.items() if value is not None]
+        if len(chosen) > 1:
+            raise InputError(f"{chosen[0]}, {chosen[1]}: say one of them; each fixes the noise")
         _check.probability("momentum", self.momentum, high_open=True)
 
     def workload(self, steps: int) -> Workload:

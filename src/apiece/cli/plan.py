@@ -105,6 +105,7 @@ SMALL_GAIN = 0.5
 @option("--noise", default="independent", help="independent or correlated (fixed batches).")
 @option("--separation", type=int, help="Steps between two of one record; with correlated noise.")
 @option("--bands", type=int, help="Bands of correlated noise: one copy of the model each.")
+@option("--buffers", type=int, help="Copies of the model that correlated noise remembers.")
 @option("--momentum", type=float, help="Of the optimizer; with correlated noise.")
 @option("--from", "source", type=PATH, help="Read a plan's JSON file and verify it.")
 @option("--gaussian", is_flag=True, help="Print each group's μ, with its slack and regret.")
@@ -206,11 +207,15 @@ def _read_noise(flags: Flags) -> Correlated | None:
         raise unknown("noise", kind, NOISES)
     if kind == "independent":
         refuse_given(
-            ("separation", "bands", "momentum"), "is of correlated noise; add --noise correlated"
+            ("separation", "bands", "buffers", "momentum"),
+            "is of correlated noise; add --noise correlated",
         )
         return None
     return Correlated(
-        separation=flags["separation"], bands=flags["bands"], momentum=flags["momentum"] or 0.0
+        separation=flags["separation"],
+        bands=flags["bands"],
+        buffers=flags["buffers"],
+        momentum=flags["momentum"] or 0.0,
     )
 
 
