@@ -97,3 +97,24 @@ def test_one_band_is_independent_noise() -> None:
 def test_an_unknown_error_is_refused() -> None:
     with pytest.raises(OptionError, match="mean"):
         optimize_banded(Workload(10), bands=2, error="meen")  # type: ignore[arg-type]
+
+
+# Sensitivity times root mean squared error of jax-privacy 2.0.0, in double precision:
+# toeplitz.optimize_banded_toeplitz(steps, bands), minsep_sensitivity_squared, per_query_error.
+JAX_PRIVACY = {
+    (64, 1, 64): 2.1790434328611643,
+    (64, 1, 8): 2.6639748341308613,
+    (256, 1, 256): 2.616450035308718,
+    (256, 4, 64): 5.566133565606768,
+    (256, 16, 16): 14.550295297122988,
+    (1000, 10, 100): 11.572670973957795,
+}
+
+
+@pytest.mark.parametrize(("steps", "times", "bands"), JAX_PRIVACY)
+def test_the_search_ends_where_jax_privacy_does(steps: int, times: int, bands: int) -> None:
+    workload = Workload(steps)
+    apart = steps // times
+    found = optimize_banded(workload, bands=bands, participations=times, separation=apart)
+    expected = JAX_PRIVACY[steps, times, bands]
+    assert cost(found, workload, times, apart) == pytest.approx(expected, rel=1e-6)

@@ -137,6 +137,7 @@ HOLDS = {
 }
 # What holds public parameters, noisy results, figures over many people, and values of the above.
 PUBLIC = [
+    "contract.explain.Participation",
     "assignment.correlated.Epochs",
     "assignment.request.Correlated",
     "plan.correlated.CorrelatedNoise",
