@@ -9,7 +9,7 @@ from torch import nn
 from apiece import Budgets, Scale, Trainer, assign
 from apiece.errors import StateError, UnsupportedError
 from apiece.training import clip_and_sum
-from apiece.training.clipping import cache
+from apiece.training.clipping import cache, whole
 
 by_a_compiler = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"
@@ -63,6 +63,38 @@ def test_a_form_that_comes_often_is_written_out_to_the_bit(monkeypatch, make):
     for k, some in enumerate(found[4:], 4):
         same = zip(some, found[k % 4], strict=True)
         assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in same)
+
+
+def test_sums_that_unroll_are_given_up_early(monkeypatch):
+    """A convolution's sums are as many operators as there are records: no graph for a long run."""
+    monkeypatch.setattr(cache, "_BATCHES_TO_JOIN", 2)
+    sizes = []
+    given_up = whole.limit_graph
+
+    def note(most):
+        sizes.append(most)
+        return given_up(most)
+
+    monkeypatch.setattr(cache, "limit_graph", note)
+    joined = []
+    real = cache.join_graphs
+
+    def join(*arguments):
+        try:
+            engine = real(*arguments)
+        except UnsupportedError as error:
+            joined.append(str(error))
+            raise
+        joined.append(engine.whole)
+        return engine
+
+    monkeypatch.setattr(cache, "join_graphs", join)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 2))
+    x = torch.randn(40, 1, 8, 8)
+    for _ in range(3):
+        clip_and_sum(model, LOSS, x, torch.zeros(40, dtype=torch.long), torch.ones(40))
+    assert len(joined) == 1
+    assert f"more than {sizes[0]} operators" in joined[0]
 
 
 @pytest.fixture(scope="module")

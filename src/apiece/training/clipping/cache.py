@@ -21,6 +21,7 @@ from apiece.training.clipping.engine import (
 )
 from apiece.training.clipping.records import Batch, LossFunction
 from apiece.training.clipping.watch import Watch
+from apiece.training.clipping.whole import limit_graph
 
 if TYPE_CHECKING:
     from apiece.training.clipping.lengths import Axes, Family
@@ -33,6 +34,12 @@ _FAMILIES_OF_MODEL = 4
 _BATCHES_TO_JOIN = 128
 # Operators of a small graph: calls between them cost as much as they do.
 _SMALL_GRAPH = 200
+
+# Nodes of a graph written out whole, at most: so many a call of the small graph. Norms and sums of
+# layers take 4 or 5 for each; sums that unroll, as those of convolutions, a hundred.
+_NODES_A_CALL = 8
+# Calls that any graph is taken to have.
+_FEW_CALLS = 10
 
 # What batches of one form have in common: shapes, types and devices, and Python's values in trees.
 Signature: TypeAlias = tuple[object, ...]
@@ -107,7 +114,9 @@ class EngineCache:
             return
         match form.engine:
             case ProvedEngine(whole=None) as engine if engine.program.calls <= _SMALL_GRAPH:
-                with contextlib.suppress(UnsupportedError):
+                # Where the sums unroll it is given up before it takes longer than some steps.
+                most = _NODES_A_CALL * max(engine.program.calls, _FEW_CALLS)
+                with contextlib.suppress(UnsupportedError), limit_graph(most):
                     form.engine = join_graphs(engine, batch, compiled)
 
     def _add(
