@@ -270,7 +270,7 @@ ALLOWED = {
     ("_files.py", "*"): "the policy",
     ("ledger/anchor.py", "os.open"): "the head file, read; and its folder, to be synced",
     ("ledger/anchor.py", "os.fdopen"): "the same",
-    ("jobs/running.py", "journal.save"): "a checkpoint's folder, which writes by the policy",
+    ("jobs/running.py", "self.folder.save"): "a checkpoint's folder, which writes by the policy",
     ("training/checkpoints.py", "os.open"): "the key, read without a link",
     ("training/checkpoints.py", "os.fdopen"): "the same; and zeros over a key, by the policy",
     ("queries/table.py", "stream.write_table"): "in memory, for a digest",

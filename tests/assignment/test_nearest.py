@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from apiece.assignment import Hybrid, Strategy, Uniform, assign
+from apiece.assignment import Correlated, Hybrid, Strategy, Uniform, assign
 from apiece.assignment.front import STRATEGIES
 from apiece.assignment.request import Request
 from apiece.assignment.solve import require_rates
@@ -64,7 +64,9 @@ def strategy_for(name: str) -> Strategy:
 def test_a_right_plan_or_an_error_with_a_remedy(edge: str, name: str) -> None:
     budgets, settings = EDGES[edge]
     try:
-        plan = assign(budgets, strategy_for(name), clip_norm=1.0, method="pld", **settings)
+        noise = Correlated() if name == "epochs" else None
+        strategy = strategy_for(name)
+        plan = assign(budgets, strategy, clip_norm=1.0, method="pld", noise=noise, **settings)
     except ApieceError as error:
         message = str(error)
         assert "\n" not in message

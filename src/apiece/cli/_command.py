@@ -176,7 +176,7 @@ SHARED: dict[str, Flags] = {
     "--strategy": {
         "default": "sample",
         "help": "How budgets become a plan: uniform, scale, sample, hybrid, threshold, "
-        "sequential, jorgensen, rounds, adapdp or allocate.",
+        "sequential, jorgensen, rounds, adapdp, allocate, or epochs (with --noise correlated).",
     },
     "--option": {"multiple": True, "help": "Option of the strategy, as name=value; repeatable."},
     "--excess": {"type": float, "help": "Bound Δ̄ on everyone's excess risk."},
