@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from apiece import Budgets, Sample, assign
 from apiece.filters import GaussianFilter
 from apiece.training import FilteredTrainer, Trainer, clip_and_sum
-from apiece.training.clipping import sequences
+from apiece.training.clipping import recurrence
 from apiece.training.clipping.contributions import Products
 from apiece.training.randomness import ChaCha20Stream, noisy_mean
 from apiece.training.stacked import SUMS
@@ -328,13 +328,12 @@ def test_they_see_norms_of_fast_products(monkeypatch):
         )
 
 
-def test_they_see_a_recurrent_layer_that_is_written_out_wrongly(monkeypatch):
-    def late(mode, given, of_state, states):
-        return right(mode, given, 0.9 * of_state, states)
+def test_they_see_a_recurrent_layer_that_is_differentiated_wrongly(monkeypatch):
+    def weak(activations, previous):
+        return right(0.9 * activations, previous)
 
-    right = sequences._run_cell
-    monkeypatch.setattr(sequences, "_run_cell", late)
-    monkeypatch.setattr(sequences, "_FUSED", (DEVICE,))
+    right = recurrence._slopes_of_gru
+    monkeypatch.setattr(recurrence, "_slopes_of_gru", weak)
     make = HONEST["gru at 0"]
     proved, alone = sums(there(make), "float64", "proved"), sums(make, "float64", "alone")
     assert (proved - alone).abs().max() > 1e-5

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from apiece import Budgets, Scale, assign, release_histogram, report
+from apiece.assignment import Correlated
 from apiece.audit import Findings, lower_bound, one_run, roc_by_group
 from apiece.datasets import load
 from apiece.errors import InputError
@@ -345,6 +346,7 @@ def test_what_is_declared_is_these_fields() -> None:
         "columns", "unit", "relation", "strategy", "settings", "models", "hidden",
         "rows_per_person", "seeded", "no_limit_cap", "levels", "charged", "simulated", "packaged",
         "audit", "attack", "bounds", "method", "controller", "contact", "valid_until",
+        "fixed_steps",  # of correlated noise, which is chosen
         "runs",  # of a search: the mean of its law, and not how many there were
     }  # fmt: skip
 
@@ -357,6 +359,19 @@ def test_plans_of_other_counts(counts: tuple[int, int]) -> None:
     page = report(plan(), edition="public", levels=levels).html
     assert report(other, edition="public", levels=levels).html == page
     assert "What was promised, and what was spent" in page.split('id="left-out"')[1]
+
+
+@pytest.mark.parametrize("counts", [(51, 49), (90, 10)])
+def test_plans_without_sampling_of_other_counts(counts: tuple[int, int]) -> None:
+    settings = {"steps": 40, "expected_batch_size": 10, "clip_norm": 1.0, "noise": Correlated()}
+    pages = []
+    for strict, weak in ((50, 50), counts):
+        budgets = Budgets([1.0] * strict + [4.0] * weak, 1e-3)
+        made = assign(budgets, Scale(), **settings)  # type: ignore[arg-type]
+        levels = [(1.0, 1e-3), (4.0, 1e-3)]
+        pages.append(report(made, edition="public", levels=levels).html)
+    assert pages[0] == pages[1]
+    assert "fixed beforehand" in pages[0]
 
 
 def test_a_plan_of_released_counts_is_shown() -> None:
