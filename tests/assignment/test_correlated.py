@@ -21,7 +21,8 @@ from apiece.audit.anytime import step_claims
 from apiece.contract import explain
 from apiece.contract.explain import count_participation
 from apiece.correlation import Banded, Buffered, sensitivity_bound
-from apiece.errors import InfeasibleError, InputError, UnsupportedError
+from apiece.errors import InfeasibleError, InputError, RangeError, UnsupportedError
+from apiece.ledger import plan_costs
 from apiece.plan import Schedule
 from apiece.plan.parts import Stage
 
@@ -145,8 +146,11 @@ def test_what_rests_on_sampling_is_refused(strategy: Strategy) -> None:
 
 
 def test_epochs_need_correlated_noise() -> None:
-    with pytest.raises(InputError, match="Correlated"):
+    with pytest.raises(UnsupportedError, match="Correlated"):
         assign(three_groups(), Epochs(), **SETTINGS)
+    independent, correlated = compare(three_groups(), [Epochs()], noise=Correlated(), **SETTINGS)
+    assert independent.objection is not None
+    assert correlated.noise_over_signal is not None
 
 
 def test_less_than_a_pass_is_refused() -> None:
@@ -210,3 +214,20 @@ def test_a_report_says_that_batches_are_fixed() -> None:
 def test_the_noise_is_fixed_in_one_way() -> None:
     with pytest.raises(InputError, match="bands, buffers"):
         Correlated(bands=3, buffers=2)
+
+
+def test_an_account_pays_the_gaussian_and_no_slack() -> None:
+    plan = assign(three_groups(), Scale(), noise=Correlated(), **SETTINGS)
+    costs = plan_costs(plan)
+    for group in range(3):
+        mechanism = plan.mechanism_for(group)
+        assert isinstance(mechanism, Gaussian)
+        squared = mechanism.noise_multiplier**-2
+        # The pair without slack, by which twelve trainings add up to one Gaussian.
+        (without,) = costs.loss[group][costs.slack[group] == 0]
+        assert squared <= without <= squared * (1 + 1e-6)
+
+
+def test_a_file_with_too_many_steps_is_refused_at_once() -> None:
+    with pytest.raises(RangeError, match="steps"):
+        sensitivity_bound(Banded([1.0]), steps=10**9, participations=1, separation=1)

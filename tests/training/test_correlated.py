@@ -14,11 +14,11 @@ from torch import nn
 from apiece import Budgets, Trainer, assign
 from apiece.assignment import Correlated
 from apiece.correlation import Banded, Buffered, NoiseStrategy
-from apiece.errors import InputError
+from apiece.errors import InputError, UnsupportedError
 from apiece.plan import BoundPlan
 from apiece.plan.correlated import CorrelatedNoise as PlannedNoise
 from apiece.plan.parts import Stage
-from apiece.training.batches import PlannedSampler
+from apiece.training.batches import PlannedSampler, poisson_batches
 from apiece.training.correlated import CorrelatedNoise, NoiseRecurrence
 from apiece.training.fixed import FixedSampler
 from apiece.training.randomness import Streams
@@ -157,3 +157,32 @@ def test_unfreezing_is_refused() -> None:
             (inputs, inputs[:, 0].long()),
             unfreeze={0: ["bias"], 3: ["weight"]},
         )
+
+
+def test_nobodys_absence_moves_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot that is left empty stays empty; dealt anew to those who are there, it would not."""
+
+    def draw_without(left_out: list[int]) -> list[list[int]]:
+        included = np.ones(RECORDS, dtype=bool)
+        included[left_out] = False
+        sampler = PlannedSampler(make_plan(), included)
+        streams = Streams.from_seed(7)
+        batches = [sampler.draw(step, streams).records.tolist() for step in range(STEPS)]
+        return [[record for record in batch if record != 4] for batch in batches]
+
+    assert draw_without([]) == draw_without([4])
+
+    real = PlannedSampler._in_shard
+
+    def deal_anew(self: PlannedSampler, records: np.ndarray) -> np.ndarray:
+        # the planted break: who is there moves up
+        present = np.flatnonzero(self._included)
+        return real(self, present[records % present.size])
+
+    monkeypatch.setattr(PlannedSampler, "_in_shard", deal_anew)
+    assert draw_without([]) != draw_without([4])
+
+
+def test_a_loop_of_ones_own_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="Trainer"):
+        next(poisson_batches(make_plan(), seed=0))

@@ -21,7 +21,7 @@ from apiece.correlation import (
     optimize_buffered,
     sensitivity_bound,
 )
-from apiece.errors import InfeasibleError, InputError, UnsupportedError
+from apiece.errors import InfeasibleError, UnsupportedError
 from apiece.plan import Plan
 from apiece.plan.correlated import CorrelatedNoise
 from apiece.plan.parts import Reference, Stage
@@ -54,12 +54,12 @@ class Epochs(Strategy):
     def plan(self, request: Request) -> Plan:
         """Return the plan with a number of passes a group.
 
-        Raises `InputError` where the request asks for independent noise.
+        Raises `UnsupportedError` where the request asks for independent noise.
         """
         if request.noise is None:
-            raise InputError(
-                "strategy epochs: needs correlated noise, whose steps are fixed; give "
-                "noise=Correlated()"
+            raise UnsupportedError(
+                "strategy epochs: needs correlated noise, whose steps are fixed; plan with "
+                "noise=Correlated(), or apiece plan --noise correlated"
             )
         return plan_correlated(self, request, request.noise)
 

@@ -176,7 +176,8 @@ SHARED: dict[str, Flags] = {
     "--strategy": {
         "default": "sample",
         "help": "How budgets become a plan: uniform, scale, sample, hybrid, threshold, "
-        "sequential, jorgensen, rounds, adapdp, allocate, or epochs (with --noise correlated).",
+        "sequential, jorgensen, rounds, adapdp or allocate; for apiece plan with correlated noise "
+        "also epochs.",
     },
     "--option": {"multiple": True, "help": "Option of the strategy, as name=value; repeatable."},
     "--excess": {"type": float, "help": "Bound Δ̄ on everyone's excess risk."},

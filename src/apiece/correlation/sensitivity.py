@@ -11,6 +11,10 @@ from apiece import _check
 from apiece._types import Floats
 from apiece.correlation.series import correlate_series
 from apiece.correlation.strategies import NoiseStrategy
+from apiece.errors import RangeError
+
+# Steps, at most: coefficients, and what they come to, are held for each.
+MOST_STEPS = 10**6
 
 # A sum of n products of rounded numbers is off by at most about n·2⁻⁵³ of the sum of their sizes;
 # twice that, and some for the square root, is the margin.
@@ -41,6 +45,7 @@ def sensitivity_bound(
 
     Raises:
         InputError: For numbers that are not whole or below 1.
+        RangeError: For more than 10⁶ steps.
 
     Guarantee:
         No schedule and no vectors move C u further, whatever the vectors follow from; arithmetic is
@@ -57,6 +62,11 @@ def sensitivity_bound(
         2.0
     """
     length = _check.count("steps", steps)
+    if length > MOST_STEPS:
+        raise RangeError(
+            f"steps = {length}: correlated noise is accounted for over at most {MOST_STEPS} steps; "
+            "give fewer"
+        )
     apart = _check.count("separation", separation)
     times = _check.count("participations", participations)
     times = count_participations(length, times, apart)

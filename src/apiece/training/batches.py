@@ -19,7 +19,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._identity import require_ids
 from apiece._types import Floats, Ids, Integers, Mask
-from apiece.errors import InputError
+from apiece.errors import InputError, UnsupportedError
 from apiece.plan import BoundPlan, Plan
 from apiece.plan.parts import Stage
 from apiece.training.fixed import FixedSampler
@@ -229,6 +229,7 @@ def poisson_batches(plan: Plan, *, seed: int | None = None) -> Iterator[Integers
 
     Raises:
         InputError: For a plan that is not bound to records.
+        UnsupportedError: For a plan with correlated noise, which `Trainer` makes.
 
     Guarantee:
         In every step of a stage each record joins independently of all others with probability
@@ -245,6 +246,11 @@ def poisson_batches(plan: Plan, *, seed: int | None = None) -> Iterator[Integers
         >>> len(batches), all((np.diff(batch) > 0).all() for batch in batches)
         (3, True)
     """
+    if any(stage.correlated is not None for stage in plan.stages):
+        raise UnsupportedError(
+            "plan: the noise of its steps is correlated, and a loop of one's own adds independent "
+            "noise; train it by Trainer"
+        )
     yield from draw_batches(plan, Streams.from_seed(seed))
 
 

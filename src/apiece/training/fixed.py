@@ -11,8 +11,9 @@ class FixedSampler:
     """Says who takes part in a step of a stage in which each record has k fixed steps.
 
     Every record has a slot: it can take part in the steps slot, slot + b, slot + 2b, …, with b the
-    separation, and does so in k of them, spread evenly. Slots are dealt in an order that is drawn
-    once, before anything is known of the records; so nobody's absence moves another.
+    separation, and does so in k of them, spread evenly. Slots are dealt to all records of the
+    plan, group by group, in an order that is drawn once. Who is left out afterwards leaves their
+    slot empty, so that nobody's absence moves another.
 
     generator: draws the order.
     """
