@@ -58,6 +58,14 @@ class Changes(nn.Module):
         return self.layer(x.sum(1)) * self.factor(x.shape[1])
 
 
+class Counts(Changes):
+    """It makes positions that it does not use, as masks of language models do."""
+
+    def forward(self, x):
+        torch.arange(x.shape[1]).add(1)
+        return super().forward(x)
+
+
 def words(length):
     ends = torch.randint(1, length + 1, (SIZE,))
     ends[0] = length
@@ -146,6 +154,13 @@ def test_what_follows_the_length_otherwise_is_captured_for_each(name):
     for length in (8, 6, 7, 12, 11):
         assert apart(model, values(length)) < 1e-9
     assert families(model) == [None]
+
+
+def test_constants_that_are_not_used_follow_no_length():
+    model = Counts(lambda length: 2.0).double()
+    for length in (8, 6, 7, 12, 11):
+        assert apart(model, values(length)) < 1e-9
+    assert families(model)[0] is not None
 
 
 def test_a_number_that_is_the_length_is_no_constant():

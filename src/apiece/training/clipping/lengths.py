@@ -76,6 +76,8 @@ class Family:
         graph = fx.Graph()
         nodes: dict[fx.Node, fx.Node] = {}
         for node in self.graph.graph.nodes:
+            if node.op == "call_function" and node not in self.other:
+                continue  # made of constants alone, and nothing depends on it
             copied = graph.node_copy(node, nodes.__getitem__)
             nodes[node] = copied
             if node.op == "call_function":
