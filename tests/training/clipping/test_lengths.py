@@ -74,7 +74,7 @@ def words(length):
 
 def families(model):
     """Return the graphs for many lengths that are held of a model, None for a refusal."""
-    return [family for _, family in cache.ENGINES._families[model].values()]
+    return [family for _, family in cache.ENGINES._stores[model].families.values()]
 
 
 def values(length):

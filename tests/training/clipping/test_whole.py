@@ -59,7 +59,7 @@ def test_a_form_that_comes_often_is_written_out_to_the_bit(monkeypatch, make):
             joined = clip_and_sum(model, LOSS, x, y, bounds[1:], people=people)
             sums = [*total.gradients.values(), *joined.gradients.values()]
             found.append([*sums, total.losses, total.norms, joined.norms])
-    assert any(form.engine.whole for form in cache.ENGINES._forms[model].values())
+    assert any(form.engine.whole for form in cache.ENGINES._stores[model].forms.values())
     for k, some in enumerate(found[4:], 4):
         same = zip(some, found[k % 4], strict=True)
         assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in same)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import nn
@@ -26,8 +26,14 @@ from apiece.training.clipping.whole import limit_graph
 if TYPE_CHECKING:
     from apiece.training.clipping.lengths import Axes, Family
 
-# Forms of one model's batches whose engines are held.
+# Forms of one model's batches whose engines are held, at least.
 _FORMS_OF_MODEL = 16
+# Operators of the graphs that are held of one model where they are more: some hundred MiB.
+_OPERATORS_OF_MODEL = 1 << 16
+# A form counts for at least as many, with what is watched for it.
+_OPERATORS_OF_FORM = 1 << 8
+# Models that are held although nobody else does: where their losses or layers lead to them.
+_MODELS_KEPT = 16
 # Graphs for many lengths that are held of one model.
 _FAMILIES_OF_MODEL = 4
 # Batches of one form after which it pays to write a small graph out whole, with norms and sums.
@@ -58,6 +64,14 @@ class _Form:
     engine: Engine
     batches: int = 0
 
+    @property
+    def operators(self) -> int:
+        """How many operators this form counts for in the room that a model has."""
+        match self.engine:
+            case ProvedEngine(program=program):
+                return max(_OPERATORS_OF_FORM, program.calls)
+        return _OPERATORS_OF_FORM
+
     def holds(self, signature: Signature, loss_fn: LossFunction) -> bool:
         """Return whether the engine is right for batches of this form and loss, as things are."""
         # what costs most is asked last
@@ -65,24 +79,40 @@ class _Form:
         return is_same_form and self.watch.is_unchanged()
 
 
+@dataclass(slots=True, eq=False)
+class _Store:
+    """The engines of one model.
+
+    forms: by the form and what model and loss held (`Watch.key`), in the order of their captures.
+    families: by the form without its length and what model and loss held, which the watch keeps
+    alive; None where there is none.
+    """
+
+    forms: dict[object, _Form] = field(default_factory=dict)
+    families: dict[object, tuple[Watch, Family | None]] = field(default_factory=dict)
+
+    def make_room(self) -> None:
+        """Let the oldest forms go where the graphs are too many and too large."""
+        while len(self.forms) >= _FORMS_OF_MODEL:
+            if sum(form.operators for form in self.forms.values()) < _OPERATORS_OF_MODEL:
+                break
+            del self.forms[next(iter(self.forms))]
+
+
 class EngineCache:
     """Engines by model and form of batch.
 
-    It owns them: at most `_FORMS_OF_MODEL` for a model, of which the oldest goes first, and none
-    for longer than its model lives. An engine is right as long as nothing has changed that model
-    and loss hold; after a change the form is captured anew, unless it is one that was met before.
+    It owns them: as many as have room for a model (`_Store.make_room`), of which the oldest goes
+    first, and none for longer than its model lives. A model that its own layers or its loss lead to
+    would live as long as its engines: of such ones the last `_MODELS_KEPT` are held. An engine is
+    right as long as nothing has changed that model and loss hold; after a change the form is
+    captured anew, unless it is one that was met before.
     """
 
     def __init__(self) -> None:
-        # By the form and what model and loss held (`Watch.key`); in the order of their captures.
-        self._forms: weakref.WeakKeyDictionary[nn.Module, dict[object, _Form]] = (
-            weakref.WeakKeyDictionary()
-        )
-        # By the form without its length and what model and loss held, which the watch keeps alive;
-        # None where there is none.
-        self._families: weakref.WeakKeyDictionary[
-            nn.Module, dict[object, tuple[Watch, Family | None]]
-        ] = weakref.WeakKeyDictionary()
+        self._stores: weakref.WeakKeyDictionary[nn.Module, _Store] = weakref.WeakKeyDictionary()
+        # Models that their engines keep alive, the latest last.
+        self._kept: list[nn.Module] = []
 
     def find(self, batch: Batch, *, compiled: bool = False) -> Engine:
         """Return how batches like this one are clipped; captured and proved once for each form.
@@ -90,20 +120,20 @@ class EngineCache:
         Raises `UnsupportedError` where the graph is to be compiled and cannot be.
         """
         signature = _signature_of(batch, compiled)
-        forms = self._forms.setdefault(batch.model, {})
+        store = self._stores.setdefault(batch.model, _Store())
         # Few forms: to look at each costs less than a key of all that model and loss hold.
-        for form in forms.values():
+        for form in store.forms.values():
             if form.holds(signature, batch.loss_fn):
                 self._count(form, batch, compiled)
                 return form.engine
-        return self._add(forms, signature, batch, compiled)
+        return self._add(store, signature, batch, compiled)
 
     def latest_proof(self, model: nn.Module) -> Proof | None:
         """Return what was proved last of a model; None before its first batch, and by "alone"."""
-        forms = self._forms.get(model)
-        if not forms:
+        store = self._stores.get(model)
+        if store is None or not store.forms:
             return None
-        return list(forms.values())[-1].engine.proof
+        return list(store.forms.values())[-1].engine.proof
 
     def _count(self, form: _Form, batch: Batch, compiled: bool) -> None:
         """Count a batch; after `_BATCHES_TO_JOIN` of them write a small graph out whole."""
@@ -119,36 +149,42 @@ class EngineCache:
                 with contextlib.suppress(UnsupportedError), limit_graph(most):
                     form.engine = join_graphs(engine, batch, compiled)
 
-    def _add(
-        self, forms: dict[object, _Form], signature: Signature, batch: Batch, compiled: bool
-    ) -> Engine:
+    def _add(self, store: _Store, signature: Signature, batch: Batch, compiled: bool) -> Engine:
         """Hold the engine of a form that is new, or whose model or loss has changed."""
         classes = records.named_tuples([batch.inputs, batch.targets])
         watch = Watch(batch.model, batch.loss_fn, *classes)
         state = signature, watch.key
-        if state in forms:  # as it was once: what was captured then holds again
-            engine = forms[state].engine
+        if state in store.forms:  # as it was once: what was captured then holds again
+            engine = store.forms[state].engine
         else:
-            of_any_length = self._by_length(forms, signature, batch, watch)
+            of_any_length = self._by_length(store, signature, batch, watch)
             engine = of_any_length or build_engine(batch, watch)
             if not watch.is_unchanged():  # a library has noted something
                 watch = Watch(batch.model, batch.loss_fn, *classes)
         if compiled and isinstance(engine, ProvedEngine) and engine.whole is None:
             engine = join_graphs(engine, batch, compiled)
-        forms.pop(state, None)  # so that it comes last in the order of captures
-        if len(forms) >= _FORMS_OF_MODEL:
-            del forms[next(iter(forms))]
-        forms[state] = _Form(signature, batch.loss_fn, watch, engine)
+        store.forms.pop(state, None)  # so that it comes last in the order of captures
+        store.make_room()
+        store.forms[state] = _Form(signature, batch.loss_fn, watch, engine)
+        if watch.keeps_model:
+            self._limit_kept(batch.model)
         return engine
 
+    def _limit_kept(self, model: nn.Module) -> None:
+        """Note a model that its engines keep alive; let the oldest of them go."""
+        self._kept = [*(other for other in self._kept if other is not model), model]
+        for oldest in self._kept[:-_MODELS_KEPT]:
+            self._stores.pop(oldest, None)
+        self._kept = self._kept[-_MODELS_KEPT:]
+
     def _by_length(
-        self, forms: dict[object, _Form], signature: Signature, batch: Batch, watch: Watch
+        self, store: _Store, signature: Signature, batch: Batch, watch: Watch
     ) -> Engine | None:
         """Return the engine of a form that has one length where a proved one has another.
 
         None where there is no such form, or no graph for both.
         """
-        siblings = [form.signature for form in forms.values() if form.engine.proof.proved]
+        siblings = [form.signature for form in store.forms.values() if form.engine.proof.proved]
         differences = (_axes_of_length(signature, sibling) for sibling in siblings)
         axes = next(filter(None, differences), None)
         if axes is None:
@@ -157,7 +193,7 @@ class EngineCache:
         from apiece.training.clipping.graphs import Uncaptured
         from apiece.training.clipping.lengths import capture_family
 
-        families = self._families.setdefault(batch.model, {})
+        families = store.families
         state = _without_length(signature, axes), watch.key
         length = _length(signature, axes)
         _, family = families.get(state, (watch, None))

@@ -117,6 +117,24 @@ class Binding:
             self._holder[self._name] = value
 
 
+class _Owner(NamedTuple):
+    """Whose a mapping is: of a class, of an instance of a kind, or of neither.
+
+    label: how messages name it.
+    """
+
+    label: str
+    owner: type | None = None
+    kind: type | None = None
+
+    @property
+    def is_layer_of_torch(self) -> bool:
+        """Whether changes are torch's own: recurrent layers note which weights they hold."""
+        kind = self.kind
+        is_module = kind is not None and issubclass(kind, nn.Module)
+        return is_module and kind.__module__.startswith("torch.nn.modules.")
+
+
 class Watch:
     """The Python values that code of a model and a loss may read: a change of any is noticed.
 
@@ -124,10 +142,12 @@ class Watch:
     the code that it names, goes by name: globals, attributes of modules and classes. Of libraries'
     code nothing is followed. It is asked at every call, and so must cost less than a small step.
 
+    The model itself is not kept alive, but where something that it or the loss holds leads to it.
+
     classes: of named tuples among inputs and targets, whose methods a forward may call. key: what a
     graph of model and loss depends on besides tensors' values. moving: what could not be watched,
-    if anything. changed: after `undo_changes`, what has changed, as messages name it; bindings:
-    those of it that are names.
+    if anything. keeps_model: whether the model lives as long as this. changed: after
+    `undo_changes`, what has changed, as messages name it; bindings: those of it that are names.
     """
 
     def __init__(self, model: nn.Module, loss_fn: object, *classes: type) -> None:
@@ -136,6 +156,8 @@ class Watch:
         self.bindings: dict[str, Binding] = {}
         self._paths = {id(module): name for name, module in model.named_modules()}
         self._model_buffers = set(map(id, model.buffers()))
+        self._model = weakref.ref(model)
+        self.keeps_model = False
         # An id stands for its value only while that lives.
         self._alive: list[Any] = []
 
@@ -155,8 +177,8 @@ class Watch:
         self._globals: dict[int, tuple[Any, set[str]]] = {}
         # Generators, hashes and locks, and how their state is read.
         self._streams: list[tuple[Any, ReadState]] = []
-        # By the id of a mapping: whose it is, and how messages name it.
-        self._owners: dict[int, tuple[Any, str]] = {}
+        # By the id of a mapping.
+        self._owners: dict[int, _Owner] = {}
 
         # What the walk knows of code, on its way.
         # Classes and modules, whose names are yet to come, and whether a module is a library's.
@@ -266,6 +288,7 @@ class Watch:
         """Yield what tells each value from others, outer ones first."""
         for value, number in walk(roots, self._within, self._named):
             if number is not None:
+                self.keeps_model |= number == 0  # the first root is the model
                 yield number
             elif id(value) in self._model_buffers:
                 yield value.shape, value.dtype, value.device  # one of another value is taken
@@ -274,7 +297,8 @@ class Watch:
 
     def _within(self, value: Any) -> Iterable[object]:
         """Note how a change of a value is seen; return what is within it."""
-        self._alive.append(value)
+        if value is not self._model():
+            self._alive.append(value)
         kind = type(value)
         if isinstance(value, torch.Tensor):
             # values of tensors are the graph's inputs, or its constants, and no part of the key
@@ -312,13 +336,15 @@ class Watch:
         """Note whose a module's attributes are, and its state outside of Python if it has one."""
         if (read := state_reader(module)) is not None:
             self._streams.append((module, read))
+            self.keeps_model = True
         path = self._paths.get(id(module), "loss_fn") or type(module).__name__
-        self._owners[id(module.__dict__)] = module, path
+        owner = _Owner(path, kind=type(module))
+        self._owners[id(module.__dict__)] = owner
         # dicts and lists among the attributes, such as `_buffers`, are named by the attribute
         for key, value in module.__dict__.items():
-            if not (key.startswith("_") and _is_layer_of_torch(module)):
+            if not (key.startswith("_") and owner.is_layer_of_torch):
                 label = f"{path}.{key.removeprefix('_')}"
-                self._owners.setdefault(id(value), (None, label))
+                self._owners.setdefault(id(value), _Owner(label))
         return [module.__dict__, type(module)]
 
     def _within_mapping(self, mapping: Any) -> list[object]:
@@ -329,8 +355,8 @@ class Watch:
         attributes = [] if is_plain else _attributes(mapping)
         # Of a user's module, libraries' objects wait until code names the attribute.
         values = list(mapping.values())
-        owner, _ = self._owners.get(id(mapping), (None, ""))
-        if isinstance(owner, nn.Module) and not is_of_a_library(type(owner)):
+        kind = self._owners.get(id(mapping), _Owner("")).kind
+        if kind is not None and issubclass(kind, nn.Module) and not is_of_a_library(kind):
             values = [value for key, value in mapping.items() if not self._is_put_off(key, value)]
         keys = [key for key in mapping if not isinstance(key, PLAIN)]
         return [*values, *keys, *attributes]
@@ -355,7 +381,7 @@ class Watch:
         # A cell, an instance with slots, an object in C: by what the collector sees of it.
         self._objects.append(value)
         if package == "torch" and hasattr(value, "__dict__"):  # it may keep what it works out
-            self._owners.setdefault(id(value.__dict__), (value, kind.__name__))
+            self._owners.setdefault(id(value.__dict__), _Owner(kind.__name__, kind=kind))
         referents = gc.get_referents(value)
         if not isinstance(value, types.CellType):
             self._note_classes(referent for referent in referents if referent is not kind)
@@ -434,7 +460,7 @@ class Watch:
             return [base for base in owner.__mro__[1:] if not is_of_a_library(base)]
         mapping = vars(owner)
         self._mappings.append(mapping)  # and so alive: `vars` makes a new view at each call
-        self._owners[id(mapping)] = owner, owner.__qualname__
+        self._owners[id(mapping)] = _Owner(owner.__qualname__, owner)
         self._open.append((owner, False))
         values = [
             value
@@ -545,8 +571,9 @@ class Watch:
             for key in {**content, **mapping}
             if mapping.get(key, _END) is not content.get(key, _END)
         ]
-        owner, path = self._owners.get(id(mapping), (None, ""))
-        if isinstance(owner, type):
+        owned = self._owners.get(id(mapping), _Owner(""))
+        owner = owned.owner
+        if owner is not None:
             # Python's notes on a class, and a compiler's
             notes = ("__", "_abc_", torch_internals.COMPILER_NOTES)
             moved = [key for key in moved if not key.startswith(notes)]
@@ -558,13 +585,12 @@ class Watch:
         elif moved or list(mapping) != list(content):
             mapping.clear()
             mapping.update(content)
-        if owner is None:
+        if owner is None and owned.kind is None:
             if moved:
                 self._note_change(mapping)
-        elif not _is_layer_of_torch(owner):
-            holder = owner if isinstance(owner, type) else mapping
+        elif not owned.is_layer_of_torch:
             for key in moved:
-                self._note_binding(Binding(holder, key, f"{path}.{key}"))
+                self._note_binding(Binding(owner or mapping, key, f"{owned.label}.{key}"))
 
     def _note_binding(self, binding: Binding) -> None:
         """Note that a name was given another value."""
@@ -573,15 +599,10 @@ class Watch:
 
     def _note_change(self, holder: object) -> None:
         """Note that what holds other values has changed, where it has no name of its own."""
-        unknown = None, "something that the model or the loss holds"
-        _, label = self._owners.get(id(holder), unknown)
+        unknown = _Owner("something that the model or the loss holds")
+        label = self._owners.get(id(holder), unknown).label
         if label:
             self.changed.append(label)
-
-
-def _is_layer_of_torch(module: object) -> bool:
-    """Return whether changes are torch's own: recurrent layers note which weights they hold."""
-    return isinstance(module, nn.Module) and type(module).__module__.startswith("torch.nn.modules.")
 
 
 def _package_of(kind: type) -> str | None:
