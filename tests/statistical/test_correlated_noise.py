@@ -1,4 +1,4 @@
-"""Trainings with correlated noise, audited as a whole: each canary's release is the Gaussian claimed.
+"""Trainings with correlated noise, audited: each canary meets the Gaussian that was claimed.
 
 A canary has a gradient along a coordinate of its own, far over its bound, in each of its steps. Of
 what a training releases, y = x + C⁻¹z, the best test of a canary is the product of C y with C u,
