@@ -235,6 +235,11 @@ class Stage:
             participation=participation,
         )
 
+    @property
+    def has_fixed_steps(self) -> bool:
+        """Whether each record's steps are fixed beforehand, and none is drawn by chance."""
+        return self.correlated is not None
+
     def chances(self) -> Floats:
         """Return each group's chance that a record of it is in a given batch."""
         participation = 1.0 if self.participation is None else self.participation

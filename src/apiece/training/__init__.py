@@ -18,6 +18,7 @@ from apiece.training.callbacks import (
 from apiece.training.charging import TrainingCharge, charge_training
 from apiece.training.clipping import ClippedSum, Proof, clip_and_sum
 from apiece.training.filtered import FilteredTrainer
+from apiece.training.fixed import RecordStream
 from apiece.training.randomness import add_noise
 from apiece.training.sources import ParquetShards, TarShards
 from apiece.training.trainer import Trainer
@@ -25,5 +26,5 @@ from apiece.training.trainer import Trainer
 __all__ = [
     "Trainer", "FilteredTrainer", "Progress", "ProgressBar", "PlannedSpending", "Evaluation",
     "TensorBoard", "charge_training", "TrainingCharge", "clip_and_sum", "ClippedSum", "Proof",
-    "add_noise", "poisson_batches", "ParquetShards", "TarShards",
+    "add_noise", "poisson_batches", "ParquetShards", "TarShards", "RecordStream",
 ]  # fmt: skip

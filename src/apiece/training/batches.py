@@ -22,7 +22,7 @@ from apiece._types import Floats, Ids, Integers, Mask
 from apiece.errors import InputError, UnsupportedError
 from apiece.plan import BoundPlan, Plan
 from apiece.plan.parts import Stage
-from apiece.training.fixed import FixedSampler
+from apiece.training.fixed import FixedSampler, OwnOrder
 from apiece.training.randomness import Generator, Streams, draw_uniforms
 
 # Positions of records in the data: 4 bytes each where they fit, else 8.
@@ -304,6 +304,10 @@ class Sampler(Protocol):
         """Return which records are in no draw from now on, (n,); or (0,) where none can leave."""
         return np.zeros(0, dtype=bool)
 
+    def digest_order(self, steps: int) -> str | None:
+        """Return a digest of the first batches of an order of the user's own; None without one."""
+        return None
+
 
 class PlannedSampler:
     """Poisson batches as a plan says: each record joins at its own rate, stage after stage.
@@ -314,7 +318,10 @@ class PlannedSampler:
 
     included: (n,) who may be drawn at all; nothing else follows from it. shard: (rank, world) as in
     `PoissonSampler`. withdrawn: called in each step; returns who has left since, (n,). They are
-    taken out after the draw, so that the draws of all others stay as they were.
+    taken out after the draw, so that the draws of all others stay as they were. order: batches of
+    the user's own, for a plan of one stage with fixed steps; None for the plan's.
+
+    Raises `InputError` for an order where steps are drawn by chance, or in several stages.
     """
 
     def __init__(
@@ -323,8 +330,10 @@ class PlannedSampler:
         included: Mask,
         shard: tuple[int, int] = (0, 1),
         withdrawn: Callable[[], Mask] | None = None,
+        order: object = None,
     ) -> None:
         self._plan = plan
+        self._order = None if order is None else _make_order(order, plan)
         self._included = included
         self._shard = shard
         self._withdrawn = withdrawn
@@ -337,8 +346,9 @@ class PlannedSampler:
         if self._stage != number:
             self._enter_stage(number, streams)
             self._stage = number
-        if self._fixed is not None:
-            records = self._in_shard(self._fixed.draw(within))
+        fixed = self._fixed if self._order is None else self._order
+        if fixed is not None:
+            records = self._in_shard(fixed.draw(within))
         elif self._allocated is None:
             records = self._poisson.draw(streams.sampling(step, self._shard[0]))
         else:
@@ -361,6 +371,10 @@ class PlannedSampler:
         rank, world = self._shard
         mine: Integers = records[self._included[records] & (records % world == rank)]
         return mine
+
+    def digest_order(self, steps: int) -> str | None:
+        """Return a digest of the first batches of the user's own order; None without one."""
+        return None if self._order is None else self._order.digest(steps)
 
     def find_withdrawn(self) -> Mask:
         """Return who has withdrawn by now, (n,); (0,) where nobody can."""
@@ -390,6 +404,17 @@ class PlannedSampler:
         joined = draw_participants(stage, group_index, streams.participation(number))
         joined &= self._included
         self._poisson = PoissonSampler(stage, group_index, joined=joined, shard=self._shard)
+
+
+def _make_order(order: object, plan: BoundPlan) -> OwnOrder:
+    """Return the user's own order, for a plan of one stage with fixed steps."""
+    is_fixed = len(plan.stages) == 1 and plan.stages[0].has_fixed_steps
+    if not is_fixed:
+        raise InputError(
+            "order: the plan's steps are drawn by chance, or in several stages; leave it out, or "
+            "plan with noise=Correlated()"
+        )
+    return OwnOrder(order, plan.stages[0], plan.group_index)
 
 
 def find_stage(plan: Plan, step: int) -> tuple[int, int]:

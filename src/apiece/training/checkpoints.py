@@ -369,6 +369,7 @@ class Keeper:
             "world": loop.processes.world,
             "rejected": loop.rejected,
             "withdrawn": self._digest_withdrawn(),
+            "order": loop.sampler.digest_order(loop.step_number),
             "model": gather_tensors(loop.sums.model.state_dict()),
             "updates": gather_tensors(loop.updates.state_dict()),
             "restarts": None if loop.restarts is None else loop.restarts.state_dict(),
@@ -400,10 +401,24 @@ class Keeper:
         loop.updates.load_state_dict(shard_updates(state["updates"], loop.updates.optimizer))
         if loop.restarts is not None:
             loop.restarts.load_state_dict(state["restarts"])
+        if key is not None:
+            self._check_order(state)
         step = int(state["step"]) if key is None else self._find_next_step(folder, state)
         loop.step_number = step
         loop.updates.begun = step
         loop.rejected = int(state["rejected"])
+
+    def _check_order(self, state: State) -> None:
+        """Raise `StateError` where the batches until the checkpoint were not in this order.
+
+        Who took part in them would otherwise take part again, too soon or too often.
+        """
+        step = int(state["step"])
+        if self._loop.sampler.digest_order(step) != state.get("order"):
+            raise StateError(
+                f"checkpoint: its {step} steps were made in another order of batches; give the "
+                "run's own order, from its beginning"
+            )
 
     def _check_same_run(self, state: State) -> None:
         """Raise `StateError` where the checkpoint is of another plan; or of other data or updates.

@@ -279,17 +279,19 @@ def _split_halves(batch: object) -> tuple[object, object]:
     raise DataError("dataset: its items must be pairs (inputs, target) or dicts with 'labels'")
 
 
-def source_of(dataset: object) -> Source:
+def source_of(dataset: object, *, order: object = None) -> Source:
     """Return `dataset` as a source: (inputs, targets), a TensorDataset, a Dataset or a DataLoader.
 
     A mapping of tensors with "labels" stands for a pair. Of a DataLoader its dataset and
-    `collate_fn` are taken; the plan decides who is in a batch.
+    `collate_fn` are taken; the plan decides who is in a batch. order: where it is that loader, its
+    order is checked elsewhere, batch by batch.
 
     Raises `DataError` for anything whose records cannot be read by position, and for a DataLoader
     that draws some records oftener than others, or leaves some out.
     """
     if isinstance(dataset, DataLoader):
-        _check_even(dataset)
+        if dataset is not order:
+            _check_even(dataset)
         source = source_of(dataset.dataset)
         # Opacus wraps the user's function.
         collate = getattr(dataset.collate_fn, "wrapped_collator_fn", dataset.collate_fn)

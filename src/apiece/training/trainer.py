@@ -86,13 +86,18 @@ class Trainer(Descent):
             get neither gradient nor noise. None trains those that require a gradient.
         compiled: Whether the proved graph is compiled at the first step, as in `clip_and_sum`: for
             long runs of models without convolutions. A run that is resumed needs the same.
+        order: For a plan with correlated noise, batches in an order of one's own in place of the
+            plan's: an iterable that yields the positions of a step's records (of persons, with
+            `people`), or a DataLoader, whose batches are taken pass after pass. It must not depend
+            on who is there. Each batch is checked as it comes. A run that is resumed needs the same
+            order from its beginning, and all processes need the same.
 
     Raises:
         DataError: For a Series that cannot be joined to the plan's ids or to the dataset.
         InputError: For a plan of another number of records or not bound to records, a plan for
             persons without `people`, a model without trainable parameters, parameters that the
-            optimizer does not hold, two schedules, a scheduler that ends before the plan does; for
-            a release, a plan with objections.
+            optimizer does not hold, two schedules, a scheduler that ends before the plan does, an
+            order for a plan that draws its batches; for a release, a plan with objections.
         VerificationError: For a release by a plan that breaks a promise: all are recomputed.
         UnsupportedError: For an optimizer that calls for a closure (LBFGS), a scheduler that calls
             for a metric, and what `clip_and_sum` does not take.
@@ -142,6 +147,7 @@ class Trainer(Descent):
         rows_per_person: int | None = None,
         unfreeze: Mapping[int, Sequence[str]] | None = None,
         compiled: bool = False,
+        order: object = None,
     ) -> None:
         self.model = guards.unwrap(model)
         self.optimizer = optimizer
@@ -151,7 +157,7 @@ class Trainer(Descent):
         # Where stages are averaged, each starts the scheduler again.
         steps = [stage.steps for stage in plan.stages]
         run_dry(scheduler, optimizer, max(steps) if plan.combine == "average" else sum(steps))
-        source = source_of(dataset)
+        source = source_of(dataset, order=order)
         width = _check.count("physical_batch_size", physical_batch_size)
         bound = BoundPlan.of(plan)
         processes = Processes.current(self.model)
@@ -177,7 +183,7 @@ class Trainer(Descent):
             )
         self._loop = Loop(
             sums=sums,
-            sampler=PlannedSampler(bound, mask, processes.shard, withdrawn),
+            sampler=PlannedSampler(bound, mask, processes.shard, withdrawn, order),
             charger=Prepaid(),
             updates=updates,
             streams=streams,
@@ -229,6 +235,8 @@ class Trainer(Descent):
             The progress that the callbacks got.
 
         Raises:
+            BudgetError: For a batch of an order of one's own that breaks the plan's limits.
+            DataError: For an order that has ended, or a batch that is no positions.
             StateError: Where all steps have been taken, the last was interrupted half-way, or
                 other parameters are trainable than at first.
         """
