@@ -479,15 +479,15 @@ def _run_files(prepared: Any, out: Path, stop: int | None) -> Values:
             raise KeyboardInterrupt
 
     listens = inspect.signature(run).parameters
-    listener = {"progress" if "progress" in listens else "watch": watch}
+    listener = "progress" if "progress" in listens else "watch"
     with contextlib.suppress(KeyboardInterrupt):
-        attempt(run, prepared, out=out, **listener)
+        attempt(run, prepared, out=out, **{listener: watch})
     if stop is not None:
         note = json.loads((out / "checkpoints" / "job.json").read_text())
         yield f"{out} interrupted", [note, sorted(path.name for path in out.iterdir())]
         again = prepare_again(out)
-        yield f"{out} steps made", [again.steps, again.unfinished.count_steps()]
-        run(again, out=out, progress=lambda *event: calls.append(list(event)))
+        yield f"{out} steps made", [again.steps, _count_steps(out / "checkpoints")]
+        run(again, out=out, **{listener: lambda *event: calls.append(list(event))})
     yield f"{out} steps", calls
     for path in sorted(out.iterdir()):
         name = f"{out} {path.name}"
@@ -512,6 +512,17 @@ def _run_files(prepared: Any, out: Path, stop: int | None) -> Values:
         (out / "metrics.json").write_text(content.replace(words, change))
         yield f"{out} damaged {words}", attempt(lambda: _numbers(Run.load(out).to_dict()))
     (out / "metrics.json").write_text(content)
+
+
+def _count_steps(folder: Path) -> int:
+    """Steps that the checkpoints of a run hold, all models together."""
+    import torch
+
+    from apiece.training.checkpoints import CheckpointFolder
+
+    folders = [path.parent for path in folder.glob("*/state.pt")]
+    states = [torch.load(CheckpointFolder(path).state, weights_only=True) for path in folders]
+    return sum(int(state["step"]) for state in states)
 
 
 def _refused_settings() -> Values:
@@ -904,6 +915,13 @@ def main() -> int:
         action="store_true",
         help="compare the classes of refusals, whose texts may be better now",
     )
+    parser.add_argument(
+        "--leave-out",
+        nargs="+",
+        metavar="NAME",
+        default=[],
+        help="beginnings of the names of values that were meant to change",
+    )
     parser.add_argument("--values", choices=ROOMS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.values:
@@ -920,7 +938,12 @@ def main() -> int:
         if options.classes_of_errors:
             before = {name: leave_class(value) for name, value in before.items()}
             after = {name: leave_class(value) for name, value in after.items()}
-        names = [name for name in before | after if before.get(name) != after.get(name)]
+        left_out = tuple(options.leave_out)
+        names = [
+            name
+            for name in before | after
+            if before.get(name) != after.get(name) and not name.startswith(left_out)
+        ]
         for name in names:
             print(f"{room}: {name}: {str(before.get(name))[:200]}")
             print(f"    now {str(after.get(name))[:200]}")

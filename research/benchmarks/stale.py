@@ -3,7 +3,8 @@
     python -m research.benchmarks.stale                            # make stale: exit 1 if any is
     python -m research.benchmarks.stale record research/results/search.json    # it was made anew
     python -m research.benchmarks.stale confirm research/results/recipes.json
-    python -m research.benchmarks.stale carry BEFORE/src RESULT...     # a change of form alone
+    python -m research.benchmarks.stale carry BEFORE/src RESULT...     # a change of form alone,
+                                        # but for values by name: --leave-out 'lstm proved'
 
 stored.toml beside this file names, for each result, its command and the code that decides its
 figures; stored.json holds what that code was. A change of comments, docstrings, annotations or the
@@ -301,8 +302,11 @@ def why_not_carried(result: Result, root: Path) -> str | None:
     return None
 
 
-def carry(results: Sequence[Result], source: Path) -> int:
-    """Let records follow from an earlier checkout, if all rooms compute the same to the bit."""
+def carry(results: Sequence[Result], source: Path, left_out: Sequence[str] = ()) -> int:
+    """Let records follow from an earlier checkout, if all rooms compute the same to the bit.
+
+    Values whose names begin with one of `left_out` may differ; the records name them.
+    """
     root = source.resolve().parent
     refused = {result.path: why_not_carried(result, root) for result in results}
     for path, reason in refused.items():
@@ -324,11 +328,14 @@ def carry(results: Sequence[Result], source: Path) -> int:
     equality = ROOT / "research" / "benchmarks" / "equality.py"
     # The text of an error is no figure.
     program = [sys.executable, str(equality), "--classes-of-errors"]
-    if subprocess.run([*program, str(source), str(ROOT / "src")], check=False).returncode:
+    trees = [str(source), str(ROOT / "src")]
+    exceptions = ["--leave-out", *left_out] if left_out else []
+    if subprocess.run([*program, *trees, *exceptions], check=False).returncode:
         print("not carried: the two trees compute different values")
         return 1
     for result in chosen:
-        write_record(result, carried=head.stdout.strip())
+        words = [head.stdout.strip(), *(f"but for {name}" for name in left_out)]
+        write_record(result, carried=", ".join(words))
         print(f"{result.path}: carried")
     return 0 if len(chosen) == len(results) else 1
 
@@ -379,13 +386,20 @@ def main() -> int:
     actions = ("list", "record", "confirm", "carry")
     parser.add_argument("action", nargs="?", choices=actions, default="list")
     parser.add_argument("paths", nargs="*")
+    parser.add_argument(
+        "--leave-out",
+        action="append",
+        metavar="NAME",
+        default=[],
+        help="beginning of the names of values that a carried change was meant to change",
+    )
     options = parser.parse_args()
     results = read_manifest()
     if options.action == "carry":
         source, *paths = options.paths or [""]
         if not Path(source, "apiece").is_dir() or not set(paths) <= set(results):
             parser.error("carry: give the folder src of an earlier checkout, then results")
-        return carry([results[path] for path in paths], Path(source))
+        return carry([results[path] for path in paths], Path(source), options.leave_out)
     unknown = [path for path in options.paths if path not in results]
     if unknown:
         parser.error(f"{unknown[0]}: not in research/benchmarks/stored.toml")

@@ -255,3 +255,11 @@ def test_trees_that_differ_carry_nothing(
     equality.write_text("raise SystemExit(0)\n")
     assert stale.carry([result], before / "src") == 0
     assert len(json.loads((now / "stored.json").read_text())["result.json"]["carried"]) >= 7
+    # Values that the change was meant to change reach the comparison, and the record names them.
+    equality.write_text(
+        "import sys\nraise SystemExit('--leave-out lstm' not in ' '.join(sys.argv))\n"
+    )
+    assert stale.carry([result], before / "src") == 1
+    assert stale.carry([result], before / "src", ["lstm"]) == 0
+    record = json.loads((now / "stored.json").read_text())["result.json"]
+    assert record["carried"].endswith(", but for lstm")
