@@ -882,7 +882,7 @@ def leave_class(value: Any) -> Any:
         return [leave_class(part) for part in value]
     if isinstance(value, dict):
         return {name: leave_class(part) for name, part in value.items()}
-    if isinstance(value, str) and (found := re.match(r"([A-Z]\w*(?:Error|Warning)): ", value)):
+    if isinstance(value, str) and (found := re.match(r"\"?([A-Z]\w*(?:Error|Warning)): ", value)):
         return found[1]
     return value
 
