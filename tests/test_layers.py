@@ -24,6 +24,7 @@ LAYERS = [
     "sensitivity",
     "recipes",
     "training",
+    "synthesis",
     "queries",
     "ledger",
     "filters",

@@ -1,0 +1,1 @@
+"""Synthetic tables from people with their own budgets."""

@@ -1,0 +1,131 @@
+"""Each person's weight, and the one account a budget from which measurements and choices are paid.
+
+A person of weight w moves a weighted marginal by at most w, which Gaussian noise of standard
+deviation σ hides at μ = w/σ. The same person moves the scores of a choice by w, so that the
+exponential mechanism has a range of η·w for them, and is charged as the Gaussian that stands for
+it. With weights in proportion to the μ of what people asked, all of them are spent at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from apiece._types import Floats, Mask
+from apiece.accounting.slack import gaussian_of_bounded_range
+from apiece.errors import BudgetError
+from apiece.filters import Costs, GaussianFilter
+from apiece.filters.convert import ULP
+from apiece.numerics.normal import log_tail
+
+# What a search for noise or a range leaves of a budget, in proportion, so that rounding never
+# keeps anybody out.
+_MARGIN: Final = 2.0**-30
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Weights:
+    """The distinct budgets of people, as limits of μ², and the weight of each in (0, 1].
+
+    Attributes:
+        epsilon: (groups,) ε of each distinct budget.
+        delta: (groups,) δ of each.
+        limit: (groups,) The largest μ² that keeps the promise, rounded down.
+        weight: (groups,) √(limit / largest limit), rounded down.
+    """
+
+    epsilon: Floats
+    delta: Floats
+    limit: Floats
+    weight: Floats
+
+    @classmethod
+    def from_budgets(cls, epsilon: Floats, delta: Floats) -> Weights:
+        """Return the weights of distinct budgets.
+
+        Args:
+            epsilon: (groups,) Positive.
+            delta: (groups,) In (0, 1).
+
+        Raises:
+            BudgetError: For budgets out of bounds.
+        """
+        limit = np.atleast_1d(GaussianFilter(epsilon, delta).limit)
+        weight = np.sqrt(limit / limit.max()) * (1 - 4 * ULP)
+        return cls(np.atleast_1d(epsilon), np.atleast_1d(delta), limit, weight)
+
+
+@dataclass(eq=False, repr=False)
+class Account:
+    """What each distinct budget has spent, in μ², and what noise it still pays for.
+
+    A charge comes before what it pays for, and whoever cannot pay is left out of that.
+
+    Args:
+        weights: Of the budgets.
+        spent: (groups,) μ² that was spent before; nothing by default.
+    """
+
+    weights: Weights
+    spent: Floats | None = field(default=None)
+    _filter: GaussianFilter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._filter = GaussianFilter(self.weights.epsilon, self.weights.delta)
+        if self.spent is not None:
+            admitted = self._filter.admit_costs(Costs.fixed(np.asarray(self.spent, np.float64)))
+            if not admitted.all():
+                raise BudgetError("spent: is above the limit of a budget; begin anew")
+
+    def charge_measurement(self, noise_stddev: float) -> Mask:
+        """Charge a weighted marginal with Gaussian noise; return the budgets that take part."""
+        return self._filter.admit(self.weights.weight, noise_stddev)
+
+    def charge_choice(self, loss_range: float) -> Mask:
+        """Charge a choice of range η for weight 1; return the budgets that take part."""
+        return self._filter.admit_costs(Costs.fixed(self._cost_choice(loss_range)))
+
+    @property
+    def spending(self) -> Floats:
+        """μ² that each budget has spent, rounded up."""
+        return self._filter.spent
+
+    @property
+    def share_spent(self) -> float:
+        """The largest share of a budget that is spent, in [0, 1]."""
+        return float((self._filter.spent / self.weights.limit).max())
+
+    def affords(self, noise_stddev: float, loss_range: float, rounds: int) -> bool:
+        """Return whether every budget pays for so many rounds of a choice and a measurement."""
+        cost = self._cost_measurement(noise_stddev) + self._cost_choice(loss_range)
+        return bool((rounds * cost * (1 + _MARGIN) <= self._filter.remaining).all())
+
+    def divide(self, rounds: int, choice_share: float) -> tuple[float, float]:
+        """Return noise σ and range η with which what is left pays for so many rounds.
+
+        Args:
+            rounds: How many.
+            choice_share: The share of each round that the choice takes, in (0, 1).
+        """
+        of_round = self._filter.remaining / rounds * (1 - _MARGIN)
+        ranges = _range_of_gaussian(np.sqrt(of_round * choice_share)) / self.weights.weight
+        loss_range = float(ranges.min() * (1 - _MARGIN))
+        for_noise = of_round - self._cost_choice(loss_range)
+        noise_stddev = float((self.weights.weight / np.sqrt(for_noise)).max() * (1 + _MARGIN))
+        return noise_stddev, loss_range
+
+    def _cost_measurement(self, noise_stddev: float) -> Floats:
+        return np.asarray((self.weights.weight / noise_stddev) ** 2)
+
+    def _cost_choice(self, loss_range: float) -> Floats:
+        """Return μ² of a choice for each budget, rounded up."""
+        mu = gaussian_of_bounded_range(loss_range * self.weights.weight * (1 + 2 * ULP))
+        return np.asarray(mu * mu * (1 + 4 * ULP))
+
+
+def _range_of_gaussian(mu: Floats) -> Floats:
+    """Return the range η whose choice costs about μ: the inverse of −2·Φ⁻¹(1/(1 + e^(η/2)))."""
+    # With p = Φ(−μ/2): e^(η/2) = (1 − p)/p.
+    return np.asarray(2 * (log_tail(-mu / 2) - log_tail(mu / 2)))
