@@ -28,6 +28,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "train": _TRAIN,
     "ledger": _LEDGER,
     "queries": _QUERIES,
+    "sql": _QUERIES | {"sqlglot": "sqlglot"},
     "synthesis": _QUERIES | _REPORTS | {"mbi": "mbi", "jax": "jax"},
     "sensitivity": _REPORTS | {"sympy": "sympy", "mpmath": "mpmath"},
     "sklearn": _TRAIN | {"sklearn": "scikit-learn"},

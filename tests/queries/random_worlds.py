@@ -154,6 +154,29 @@ def query(rng: random.Random) -> str:
     return aggregate + by + where
 
 
+def select(rng: random.Random) -> str:
+    """Return a random SELECT over the columns of `SCHEMA`, with derived columns that go wrong."""
+    y = '"y ""z"""'
+    number = rng.choice([
+        f"x / {y}", "1 / x", "x * 1e50 * x", f"sqrt({y})", f"x % {y}", "CAST(city AS DOUBLE)", "ln(x)",
+        "CASE WHEN since > '2020-02-29' THEN x END", f"coalesce({y}, x)", "date_diff('day', since, DATE '2020-01-01')",
+        "exp(x * 100)", "length(source || city)", "power(x, 20)", "round(x, 2)", f"least(x, {y})",
+    ])  # fmt: skip
+    statistics = rng.sample([
+        "count(*)", f"avg(clamp({number}, -5, 5))", f"sum(clamp({number}, 0, 2))", "count(DISTINCT city)",
+        f"stddev(x) FILTER (WHERE {number} > 1)", f"count({number})", "count(DISTINCT id)", "count(DISTINCT lower(city))",
+    ], rng.randint(1, 2))  # fmt: skip
+    group = rng.choice(["", "", "floor(x / 3)", "month(since)", "lower(city)", "substr(source, 1, 1)",
+                        f"width_bucket({number}, 0, 4, 3)", f"CASE WHEN {number} > 1 THEN 'a' ELSE 'b' END",
+                        "x > 3", "city"])  # fmt: skip
+    where = rng.choice(["", f" WHERE {number} < 3", " WHERE city LIKE 'B%' OR x IS NULL", " WHERE NOT (x > since)",
+                        " WHERE since + INTERVAL 3 DAY > '2020-01-01'", " WHERE lower(city) = 'bonn'"])  # fmt: skip
+    by = f" GROUP BY {group}" if group else ""
+    return f"SELECT {', '.join(statistics)} FROM people{where}{by}".replace(
+        " WHERE NOT (x > since)", ""
+    )
+
+
 def _condition(rng: random.Random, depth: int) -> str:
     if depth and rng.random() < 0.5:
         left, right = _condition(rng, depth - 1), _condition(rng, depth - 1)

@@ -20,6 +20,7 @@ from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.queries import Session, quantiles, query_cost, register
 from apiece.queries.declarations import Declarations
+from apiece.queries.parts import Part
 from apiece.queries.quantiles import Grid, Law, Segment
 from apiece.queries.question import Question
 from apiece.queries.session import _Request
@@ -60,7 +61,7 @@ def every_person(rows: int) -> pd.DataFrame:
     return pd.DataFrame(cells, columns=["person", "x", "y", "g", "h"])
 
 
-def used(table: Any, asked: _Request) -> float:
+def used(table: Any, asked: Part) -> float:
     """Return the share of the sensitivity behind the noise that the widest person uses."""
     with table.contributions(asked.question, asked.grid) as held:
         _, steps = held.norms(1 if asked.pure else 2)
@@ -69,10 +70,12 @@ def used(table: Any, asked: _Request) -> float:
     return float(steps.max() * asked.grid / hidden)
 
 
-def ask_of(text: str, schema: Schema, delta: float) -> _Request:
-    return _Request.from_text(
+def ask_of(text: str, schema: Schema, delta: float) -> Part:
+    request = _Request.from_text(
         text, Declarations.from_schema(schema), EPSILON, delta, analysis_id="", source=""
     )
+    (part,) = request.parts
+    return part
 
 
 @pytest.mark.parametrize("rows", [1, 3, 50])

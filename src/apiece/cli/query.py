@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import tempfile
 import uuid
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 Log = Callable[[str], None]
 # The forms of options, for their errors.
 BOUNDS = "column=LOW:HIGH, as in income=0:200000"
+# The bounds of a column of dates.
+_DATES = re.compile(r"(?P<name>.+)=(?P<first>\d{4}-\d\d-\d\d):(?P<last>\d{4}-\d\d-\d\d)")
 KINDS = "column=numeric, text, date or boolean, as in city=text"
 # δ of the accounts that --cost takes as examples, and where --delta is missing.
 EXAMPLE_DELTA = 1e-6
@@ -69,7 +72,11 @@ Example:
 @click.argument("source")
 @click.argument("query")
 @option("--person", help="Column of persons' ids; needed.")
-@option("--bounds", multiple=True, help="Range of a column, as column=LOW:HIGH; repeatable.")
+@option(
+    "--bounds",
+    multiple=True,
+    help="Range of a column, as column=LOW:HIGH, numbers or dates; repeatable.",
+)
 @option("--values", multiple=True, help="Groups of a column, as column=A,B,…; repeatable.")
 @option(
     "--kind",
@@ -86,6 +93,7 @@ Example:
     type=float,
     help="δ of the query, needed; 0 for Laplace noise (count, sum, histogram), and of quantiles.",
 )
+@option("--split", help="Shares of several statistics in one SELECT, as 2,1,1; of the budget.")
 @option("--cost", "cost_only", is_flag=True, help="Print what the query costs, and ask nothing.")
 @option("--ledger", "url", help="Ledger to charge: sqlite:///file.db or postgresql://…")
 @option("--analysis", help="Name in the ledger; repeated, it returns the recorded answer.")
@@ -125,13 +133,16 @@ def command(
 ) -> None:
     """Answer QUERY over SOURCE (one Parquet or CSV file) with differential privacy.
 
+    QUERY is SQL, as "SELECT region, avg(income / 12), count(*) FROM people WHERE age >= 18 GROUP BY
+    region", which needs the extra sql; or the short form that follows.
+
     With --engine spark SOURCE is a Parquet file or a folder of them. What --schema declares is used
     as for `apiece train`: ranges are bounds, values are groups. The file may say person,
     rows_per_person and decimal too; options add to it, or stand in place of what it says.
 
-    QUERY is count, count(persons), count(rows), sum, mean, variance, covariance, histogram, median,
-    quantile (of several levels), interval or regression, then maybe "by" columns with declared
-    values and "where" a condition on columns with bounds, values or a kind. Cells that are not of
+    The short form is count, count(persons), count(rows), sum, mean, variance, covariance,
+    histogram, median, quantile (of several levels), interval or regression, then maybe "by" columns
+    with declared values and "where" a condition on columns with bounds, values or a kind. Cells that are not of
     their column's kind, and people without an account, are left out without a word here; the
     steward's log has them. --cost reads no row and no account.
     """
@@ -152,7 +163,8 @@ def command(
         raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
     epsilon = flags["epsilon"]
     delta = flags["delta"]
-    cost = query_cost(query, schema, epsilon=epsilon, delta=delta)
+    split = _parse_split(flags["split"])
+    cost = query_cost(query, schema, epsilon=epsilon, delta=delta, split=split)
     if cost_only:
         emit(as_json, asdict(cost), _format_cost(cost, delta or EXAMPLE_DELTA))
         return
@@ -165,7 +177,9 @@ def command(
     try:
         with _register(source, schema, engine, memory, workspace, settings) as table:
             session = Session(table, schema, ledger, log=log)
-            answer = session.ask(query, epsilon=epsilon, delta=delta, analysis_id=analysis)
+            answer = session.ask(
+                query, epsilon=epsilon, delta=delta, analysis_id=analysis, split=split
+            )
     except (KeyboardInterrupt, ApieceError) as error:
         # A library may make another error of a Ctrl-C.
         if not (Printed.interrupted or isinstance(error, KeyboardInterrupt)):
@@ -228,8 +242,16 @@ def _declare(flags: Flags) -> Schema:
 
     path = flags["columns_file"]
     schema = Schema({}) if path is None else read_schema(path)
-    intervals = [parse_interval("--bounds", text, BOUNDS) for text in flags["bounds"]]
+    intervals = [
+        parse_interval("--bounds", text, BOUNDS)
+        for text in flags["bounds"]
+        if not _DATES.fullmatch(text)
+    ]
     bounds = make_dict("--bounds", intervals)
+    matches = [match for text in flags["bounds"] if (match := _DATES.fullmatch(text))]
+    periods = make_dict(
+        "--bounds", [(match["name"], (match["first"], match["last"])) for match in matches]
+    )
     values = make_dict("--values", [_parse_values(text) for text in flags["values"]])
     assignments = [parse_assignment("--kind", text, KINDS, last=True) for text in flags["kinds"]]
     kinds = make_dict("--kind", assignments)
@@ -238,7 +260,11 @@ def _declare(flags: Flags) -> Schema:
             name, schema.columns.get(name), bounds.get(name), values.get(name), kinds.get(name)
         )
         for name in dict.fromkeys([*bounds, *values, *kinds])
+        if name not in periods
     }
+    for name, (first, last) in periods.items():
+        declared = schema.columns.get(name)
+        columns[name] = _declare_dates(name, declared, first, last, values.get(name, ()))
     return schema.declare(
         columns,
         person=flags["person"],
@@ -284,6 +310,30 @@ def _declare_column(
         return replace(declared, values=values)
     except DataError as error:
         raise DataError(f"column {name!r}: {error}") from None
+
+
+def _declare_dates(
+    name: str, column: Column | None, first: str, last: str, values: Sequence[Value]
+) -> Column:
+    """Return a column of dates between two, with the format and markers that it has."""
+    from apiece.datasets import Date
+
+    try:
+        if isinstance(column, Date):
+            return Date(first, last, column.format, column.missing, tuple(values) or column.values)
+        return Date(first, last, values=tuple(values))
+    except DataError as error:
+        raise DataError(f"column {name!r}: {error}") from None
+
+
+def _parse_split(text: str | None) -> list[float] | None:
+    """Return the shares of `--split`, or None where it is not given."""
+    if text is None:
+        return None
+    try:
+        return [float(share) for share in text.split(",")]
+    except ValueError:
+        raise InputError(f"--split {text!r}: give numbers, as in --split 2,1,1") from None
 
 
 def _refuse_settings(engine: str, memory: float | None, workspace: Path | None) -> None:
@@ -371,8 +421,9 @@ def _format_answer(answer: Json, *, charged: bool) -> list[str]:
 
     lines = []
     for group in answer["groups"]:
-        labels = [f"{name}={value}" for name, value in group.items() if name not in FIELDS]
-        for name, estimate in _list_estimates(group):
+        names = [name for name in group if name not in FIELDS and name != "level"]
+        labels = [f"{name}={group[name]}" for name in names]
+        for name, estimate in _list_statistics(group):
             words = [*labels, name] if name else labels
             lines.append("  ".join([*words, _format_estimate(estimate)]))
     left_out = "cells that are not of their declared kind"
@@ -391,7 +442,9 @@ def _format_estimate(estimate: Json) -> str:
     """Return a number with its margin or interval."""
     text = f"{estimate['estimate']:.6g}"
     if "rank_margin" in estimate:
-        text += f"  at most {estimate['rank_margin']:.3g} rows from the quantile"
+        level = estimate.get("level")
+        quantile = "the quantile" if level is None else f"the quantile of level {level:g}"
+        text += f"  at most {estimate['rank_margin']:.3g} rows from {quantile}"
     elif "interval" in estimate:
         low, high = estimate["interval"]
         text += f"  [{low:.6g}, {high:.6g}]"
@@ -407,6 +460,18 @@ def _describe_counting(unit: str, limit: int | None) -> str:
     else:
         frequency = f"each in at most {limit} groups"
     return f"counted: {unit}, {frequency}"
+
+
+def _list_statistics(group: Json) -> list[tuple[str, Json]]:
+    """Return all numbers of a group by name, of several statistics one after the other."""
+    if "statistics" not in group:
+        return _list_estimates(group)
+    named = []
+    for statistic, part in group["statistics"].items():
+        named += [
+            (f"{statistic} {name}".strip(), estimate) for name, estimate in _list_estimates(part)
+        ]
+    return named
 
 
 def _list_estimates(group: Json) -> list[tuple[str, Json]]:

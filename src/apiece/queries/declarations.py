@@ -19,7 +19,7 @@ from apiece.datasets.blocks import UNREADABLE
 from apiece.datasets.cells import Date, list_markers
 from apiece.datasets.schema import Boolean, Numeric, Schema, Skip, Text
 from apiece.errors import DataError, InputError, as_given, unknown
-from apiece.tables.values import ISO, Declared, text_of
+from apiece.tables.values import ISO, Declared, moment_of, text_of
 
 KINDS: Final = ("numeric", "text", "date", "boolean")
 # The largest bound, and the inverse of the smallest distance of two: so no estimate from any noisy
@@ -28,6 +28,8 @@ LARGEST: Final = 1e60
 # Declarations of an example: nobody's bounds and values.
 EXAMPLE_BOUNDS: Final = (0, 100)
 EXAMPLE_VALUES: Final = ("A", "B")
+# Microseconds of a day.
+_DAY: Final = 86_400_000_000
 # Kind of a column → its declaration in a schema, and values for an example.
 _COLUMNS: Final[dict[str, tuple[str, tuple[str | float, ...]]]] = {
     "numeric": ("Numeric", (1, 2)),
@@ -63,6 +65,8 @@ class Declarations:
     formats: Mapping[str, str] = field(default_factory=dict)
     # The decimal mark of numbers that are texts, "." or ",".
     decimal: str = "."
+    # Column of kind date → its first and last moment, in microseconds since 1970.
+    periods: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bounds = {}
@@ -100,6 +104,7 @@ class Declarations:
         set_field(self, "kinds", dict(self.kinds))
         set_field(self, "missing", missing)
         set_field(self, "formats", dict(self.formats))
+        set_field(self, "periods", dict(self.periods))
 
     @classmethod
     def from_schema(cls, schema: Schema) -> Declarations:
@@ -113,6 +118,7 @@ class Declarations:
         kinds: dict[str, str] = {}
         missing: dict[str, Sequence[str | float]] = {}
         formats: dict[str, str] = {}
+        periods: dict[str, tuple[int, int]] = {}
         for name, column in schema.columns.items():
             if name == schema.person or isinstance(column, Skip):
                 continue
@@ -125,6 +131,8 @@ class Declarations:
                     kinds[name] = "date"
                     if column.format != ISO:
                         formats[name] = column.format
+                    if column.has_range:
+                        periods[name] = _read_period(column)
                 case Boolean():
                     kinds[name] = "boolean"
                 case Text():
@@ -144,6 +152,7 @@ class Declarations:
             missing=missing,
             formats=formats,
             decimal=schema.decimal,
+            periods=periods,
         )
 
     def write_example(
@@ -221,6 +230,8 @@ class Declarations:
         # Those that came later are left out where they say nothing, so that older entries of a
         # ledger stay comparable.
         terms = asdict(self)
+        # Only derived columns are made from dates between bounds; their questions add them.
+        del terms["periods"]
         if self.decimal == ".":
             del terms["decimal"]
         for name in ("missing", "formats"):
@@ -320,6 +331,15 @@ class Declarations:
         """
         self.groups_of(column)
         return f"g{list(self.groups).index(column)}"
+
+
+def _read_period(column: Date) -> tuple[int, int]:
+    """Return the first and the last microsecond of the days of a column's declared range."""
+    first = moment_of(column.lower)
+    last = moment_of(column.upper)
+    assert first is not None
+    assert last is not None
+    return first, last + _DAY - 1
 
 
 def _unwrap_value(value: object) -> str | float:

@@ -12,14 +12,14 @@ import numpy as np
 
 from apiece._types import Floats, Json
 from apiece.queries.quantiles import CONFIDENCE
-from apiece.queries.question import Measure, Question, list_moments
+from apiece.queries.question import SPREADS, Measure, Question, list_moments
 
 # Repetitions of the noise behind an interval of a variance, covariance or regression.
 DRAWS: Final = 2000
 # Names of the parts of an answer, which no grouping column may have.
 FIELDS: Final = {
     "estimate", "interval", "edges", "bins", "coefficients", "quantiles", "resolution",
-    "rank_margin",
+    "rank_margin", "statistics",
 }  # fmt: skip
 
 
@@ -31,7 +31,7 @@ def estimate(question: Question, sums: Floats, scale: float, pure: bool = False)
     """
     margin = scale * (_laplace_quantile() if pure else _normal_quantile())
     match question.query.aggregate:
-        case "count":
+        case "count" | "distinct":
             return _estimate_total(sums[0, 0], margin)
         case "sum":
             largest = question.measures[0].largest
@@ -95,7 +95,8 @@ def _bootstrap(question: Question, sums: Floats, stddev: float) -> list[Json]:
     # The draws describe an interval, they hide nothing: their seed is fixed.
     generator = np.random.default_rng(0)
     draws = sums + generator.normal(0, stddev, (DRAWS, sums.size))
-    solve = _solve_regression if question.query.aggregate == "regression" else _solve_moment
+    solvers = {"regression": _solve_regression, "correlation": _solve_correlation}
+    solve = solvers.get(question.query.aggregate, _solve_moment)
     estimates = solve(question, sums[None, :], stddev)[0]
     tail = (1 - CONFIDENCE) / 2
     lows, highs = np.quantile(solve(question, draws, stddev), [tail, 1 - tail], axis=0)
@@ -106,17 +107,36 @@ def _bootstrap(question: Question, sums: Floats, stddev: float) -> list[Json]:
 
 
 def _solve_moment(question: Question, sums: Floats, stddev: float) -> Floats:
-    """Return the variance or covariance that each row of sums stands for, shape (rows, 1)."""
+    """Return the variance, deviation or covariance of each row of sums, shape (rows, 1)."""
+    aggregate = question.query.aggregate
     count = np.maximum(sums[:, 0], max(stddev, 1.0))
     # The sums are those of 1, x, y and xy; of a variance 1, x and x², so that y is x.
     x = sums[:, 1] / count
     y = sums[:, -2] / count
     product = sums[:, -1] / count
-    lowest = 0.0 if question.query.aggregate == "variance" else -1.0
+    lowest = 0.0 if aggregate in SPREADS else -1.0
     moment = np.clip(product - x * y, lowest, 1.0)
+    if aggregate.startswith("sample_"):
+        # As SQL has it, with n − 1 in place of n; noise may leave no second row.
+        moment = moment * (count / np.maximum(count - 1, 1.0))
     x_half = question.measures[0].half
     y_half = question.measures[-1].half
-    return np.asarray(moment[:, None] * x_half * y_half)
+    result = np.asarray(moment[:, None] * x_half * y_half)
+    return np.sqrt(result) if aggregate.endswith("deviation") else result
+
+
+def _solve_correlation(question: Question, sums: Floats, stddev: float) -> Floats:
+    """Return the correlation that each row of sums stands for, in [−1, 1], shape (rows, 1)."""
+    # The sums are those of 1, x, y, xx, xy and yy; the correlation is that of scaled columns.
+    assert len(question.measures) == 2
+    count = np.maximum(sums[:, 0], max(stddev, 1.0))
+    x, y, xx, xy, yy = (sums[:, number] / count for number in range(1, 6))
+    # A variance below the noise's size is raised to it: its correlation is the noise's.
+    least = max(stddev, 1.0) / count
+    x_variance = np.maximum(xx - x * x, least)
+    y_variance = np.maximum(yy - y * y, least)
+    correlation = (xy - x * y) / np.sqrt(x_variance * y_variance)
+    return np.asarray(np.clip(correlation, -1.0, 1.0)[:, None])
 
 
 def _solve_regression(question: Question, sums: Floats, stddev: float) -> Floats:

@@ -18,12 +18,21 @@ column's answer is likely; a column of such a name is in double quotes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
 from apiece.datasets.blocks import UNREADABLE
 from apiece.errors import InputError, OptionError, unknown
+from apiece.queries.expressions import (
+    Combined,
+    Compare,
+    Condition,
+    Expression,
+    Literal,
+    Missing,
+    Negated,
+)
 
 T = TypeVar("T")
 # Levels of quantiles in one query, at most.
@@ -75,43 +84,6 @@ _EXAMPLE: Final = "for instance: mean(income) by region where age >= 18"
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
-    """A comparison of a column with literals."""
-
-    column: str
-    # One of = != <> < <= > >=, with one literal, or the word in, with one or more.
-    sign: str
-    literals: tuple[Literal, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A column whose cell is missing, or cannot be read as its declared kind."""
-
-    column: str
-
-
-@dataclass(frozen=True, slots=True)
-class Negated:
-    """A negated condition; of a missing cell neither a comparison nor its negation holds."""
-
-    part: Condition
-
-
-@dataclass(frozen=True, slots=True)
-class Combined:
-    """Several conditions, joined by one word."""
-
-    # The word and, or the word or.
-    word: str
-    parts: tuple[Condition, ...]
-
-
-Literal = float | str
-Condition = Compare | Missing | Negated | Combined
-
-
-@dataclass(frozen=True, slots=True)
 class ParsedQuery:
     """A parsed query; the first column of a regression is the response."""
 
@@ -126,6 +98,10 @@ class ParsedQuery:
     counted: str = ""
     # Whether the prior of quantiles gives more weight to small numbers.
     log: bool = False
+    # Derived columns among those above: name → expression.
+    derived: Mapping[str, Expression] = field(default_factory=dict)
+    # Whether it was written in SQL, in which booleans are numbers and groups without a word.
+    is_sql: bool = False
 
 
 def parse(text: str) -> ParsedQuery:
@@ -316,8 +292,8 @@ class _Parser:
         return text[1:-1].replace("''", "'")
 
 
-def _split_tokens(text: str) -> list[_Token]:
-    """Return the tokens of a text, the last of which is its end."""
+def check_text(text: str) -> None:
+    """Raise `InputError` for a query that is too long or has a control character."""
     if len(text) > _LENGTH:
         raise InputError(f"query: give a text of at most {_LENGTH:,} characters")
     control = UNREADABLE.search(text)
@@ -326,6 +302,11 @@ def _split_tokens(text: str) -> list[_Token]:
             f"query: control character {control[0]!r} at character {control.start() + 1}; leave "
             "it out"
         )
+
+
+def _split_tokens(text: str) -> list[_Token]:
+    """Return the tokens of a text, the last of which is its end."""
+    check_text(text)
     tokens: list[_Token] = []
     start = 0
     while start < len(text.rstrip()):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,19 +16,28 @@ from typing import Final
 from apiece import _check
 from apiece.errors import DataError, InputError, as_given
 from apiece.queries.declarations import EXAMPLE_BOUNDS, EXAMPLE_VALUES, Declarations
-from apiece.queries.grammar import (
+from apiece.queries.expressions import (
+    Call,
+    Cell,
+    Choice,
     Combined,
     Compare,
     Condition,
+    Constant,
+    Expression,
+    Lacking,
+    Matches,
     Missing,
     Negated,
-    ParsedQuery,
-    parse,
+    Relation,
 )
-from apiece.queries.question import bind_literals, count_rows, needs_rows
+from apiece.queries.functions import FUNCTIONS
+from apiece.queries.grammar import ParsedQuery, parse
+from apiece.queries.question import bind_literals, count_rows, make_view, needs_rows, settle_query
+from apiece.queries.sql import is_sql, parse_statement
 
 # Aggregates of which a row adds to one sum alone: these need no δ.
-PURE: Final = ("count", "sum", "histogram", "quantile", "interval")
+PURE: Final = ("count", "distinct", "sum", "histogram", "quantile", "interval")
 # Declarations of an example: nobody's rows or ids.
 _ROWS: Final = 5
 _PERSON: Final = "id"
@@ -46,19 +55,49 @@ def find_mistakes(
     Where the text is no question, the longest beginning that is one shows what is to be declared.
     """
     mistakes: list[InputError] = []
-    query: ParsedQuery | None = None
+    queries: list[ParsedQuery] = []
     try:
-        query = parse(text)
+        statement = parse_statement(text)
+        queries = [settle_query(query, declarations) for query in statement.queries]
     except InputError as error:
         mistakes.append(error)
-        query = _parse_beginning(text)
+        beginning = None if is_sql(text) else _parse_beginning(text)
+        if beginning is not None:
+            queries = [beginning]
     with _collect(mistakes):
         _check.positive("epsilon", epsilon)
     with _collect(mistakes):
-        _require_delta(query, delta)
-    if query is not None:
-        mistakes += _find_undeclared(query, declarations)
+        _require_delta(queries, delta)
+    undeclared = _find_undeclared(queries, declarations)
+    mistakes += undeclared
+    for query in queries:
         mistakes += _find_unfit_literals(query, declarations)
+        if query.is_sql and not undeclared:
+            mistakes += _find_unfit_values(query, declarations)
+    # What several statistics have in common is said once.
+    return list({str(mistake): mistake for mistake in mistakes}.values())
+
+
+def _find_unfit_values(query: ParsedQuery, declarations: Declarations) -> list[InputError]:
+    """Return the error of each derived column without bounds or groups, or of unlike values."""
+    mistakes: list[InputError] = []
+    try:
+        view = make_view(query, declarations)
+    except InputError as error:
+        return [error]
+    if query.aggregate not in ("count", "distinct"):
+        for name in query.columns:
+            with _collect(mistakes):
+                view.bounds_of(name)
+    for name in query.by if query.aggregate != "distinct" else (*query.by, *query.columns):
+        with _collect(mistakes):
+            view.groups_of(name)
+    for name in query.derived:
+        with _collect(mistakes):
+            view.kind_of(name)
+    if query.where is not None and not mistakes:
+        with _collect(mistakes):
+            view.check_condition(bind_literals(query.where, declarations))
     return mistakes
 
 
@@ -83,12 +122,14 @@ def _collect(mistakes: list[InputError]) -> Iterator[None]:
         mistakes.append(error)
 
 
-def _require_delta(query: ParsedQuery | None, delta: float) -> None:
+def _require_delta(queries: Sequence[ParsedQuery], delta: float) -> None:
     """Raise `InputError` for a δ out of bounds, and for δ = 0 where the noise is Gaussian."""
     delta = _check.probability("delta", delta, high_open=True)
-    if delta == 0 and query is not None and query.aggregate not in PURE:
+    gaussian = [query.aggregate for query in queries if query.aggregate not in PURE]
+    if delta == 0 and gaussian:
+        name = gaussian[0].replace("_", " ")
         raise InputError(
-            f"delta = 0: {query.aggregate} has Gaussian noise, which needs one; give a delta, "
+            f"delta = 0: {name} has Gaussian noise, which needs one; give a delta, "
             f"such as 1e-6 ({', '.join(PURE)} may have 0, for Laplace noise)"
         )
 
@@ -103,12 +144,33 @@ def _yield_leaves(condition: Condition | None) -> Iterator[Compare | Missing]:
             yield from _yield_leaves(part)
         case Compare() | Missing():
             yield condition
+        case Relation(left, _, right):
+            yield from _yield_inner_leaves(left)
+            yield from _yield_inner_leaves(right)
+        case Lacking(expression) | Matches(expression):
+            yield from _yield_inner_leaves(expression)
+
+
+def _yield_inner_leaves(expression: Expression) -> Iterator[Compare | Missing]:
+    """Yield the comparisons with a plain column in an expression, from left to right."""
+    match expression:
+        case Call(_, arguments):
+            for argument in arguments:
+                yield from _yield_inner_leaves(argument)
+        case Choice(branches, otherwise):
+            for condition, value in branches:
+                yield from _yield_leaves(condition)
+                yield from _yield_inner_leaves(value)
+            yield from _yield_inner_leaves(otherwise)
 
 
 def _find_unfit_literals(query: ParsedQuery, declarations: Declarations) -> list[InputError]:
     """Return the error of each comparison with a literal of another kind or of no group."""
     mistakes: list[InputError] = []
-    for leaf in _yield_leaves(query.where):
+    leaves = [*_yield_leaves(query.where)]
+    for expression in query.derived.values():
+        leaves += _yield_inner_leaves(expression)
+    for leaf in leaves:
         if leaf.column in declarations.columns:
             with _collect(mistakes):
                 bind_literals(leaf, declarations)
@@ -130,30 +192,116 @@ class _Gaps:
     rows: bool
 
     @classmethod
-    def from_query(cls, query: ParsedQuery, declarations: Declarations) -> _Gaps:
-        """Return what a query needs and is not declared; of a column that has nothing, one gap."""
-        bounds: list[str] = []
+    def from_queries(cls, queries: Sequence[ParsedQuery], declarations: Declarations) -> _Gaps:
+        """Return what queries need and is not declared; of a column that has nothing, one gap."""
+        bounds: dict[str, None] = {}
+        groups: dict[str, None] = {}
         kinds: dict[str, str] = {}
-        if query.aggregate == "count":
-            kinds = dict.fromkeys(query.columns, "text")
-        else:
-            bounds = [name for name in query.columns if name not in declarations.bounds]
-        groups = [name for name in query.by if name not in declarations.groups]
-        for leaf in _yield_leaves(query.where):
-            kinds[leaf.column] = _guess_kind(leaf)
+        for query in queries:
+            _add_gaps(query, declarations, bounds, groups, kinds)
         declared = {*declarations.columns, *bounds, *groups}
         return cls(
             person=not declarations.person,
-            bounds=bounds,
-            groups=groups,
+            bounds=list(bounds),
+            groups=list(groups),
             kinds={name: kind for name, kind in kinds.items() if name not in declared},
-            rows=needs_rows(query) and declarations.rows_per_person is None,
+            rows=any(map(needs_rows, queries)) and declarations.rows_per_person is None,
         )
 
 
-def _find_undeclared(query: ParsedQuery, declarations: Declarations) -> list[InputError]:
+def _add_gaps(
+    query: ParsedQuery,
+    declarations: Declarations,
+    bounds: dict[str, None],
+    groups: dict[str, None],
+    kinds: dict[str, str],
+) -> None:
+    """Add the columns that a query needs bounds, groups or a kind of."""
+    plain = [name for name in query.columns if name not in query.derived]
+    booleans = [name for name in (*plain, *query.by) if declarations.kinds.get(name) == "boolean"]
+    is_bare = query.is_sql
+    if query.aggregate == "count":
+        kinds |= dict.fromkeys(plain, "text")
+    elif query.aggregate == "distinct":
+        groups |= dict.fromkeys(
+            name
+            for name in plain
+            if name not in declarations.groups and not (is_bare and name in booleans)
+        )
+    else:
+        bounds |= dict.fromkeys(
+            name
+            for name in plain
+            if name not in declarations.bounds and not (is_bare and name in booleans)
+        )
+    groups |= dict.fromkeys(
+        name
+        for name in query.by
+        if name not in query.derived
+        and name not in declarations.groups
+        and not (is_bare and name in booleans)
+    )
+    for leaf in _yield_leaves(query.where):
+        kinds[leaf.column] = _guess_kind(leaf)
+    for expression in query.derived.values():
+        for column, kind in _guess_kinds(expression, "text"):
+            if kind == "numeric" and column not in declarations.columns:
+                bounds[column] = None
+            else:
+                kinds.setdefault(column, kind)
+    for expression, context in _yield_compared(query.where):
+        for column, kind in _guess_kinds(expression, context):
+            kinds.setdefault(column, kind)
+
+
+def _yield_compared(condition: Condition | None) -> Iterator[tuple[Expression, str]]:
+    """Yield the expressions of a condition, with the kind that the other side suggests."""
+    match condition:
+        case Combined(_, parts):
+            for part in parts:
+                yield from _yield_compared(part)
+        case Negated(part):
+            yield from _yield_compared(part)
+        case Relation(left, _, right):
+            yield left, _kind_of_constant(right)
+            yield right, _kind_of_constant(left)
+        case Lacking(expression) | Matches(expression):
+            yield expression, "text"
+
+
+def _kind_of_constant(expression: Expression) -> str:
+    if isinstance(expression, Constant) and expression.kind != "null":
+        return expression.kind
+    return "numeric"
+
+
+def _guess_kinds(expression: Expression, context: str) -> Iterator[tuple[str, str]]:
+    """Yield the columns of an expression with the kind that each is used as."""
+    match expression:
+        case Cell(column):
+            yield column, context
+        case Call(name, arguments):
+            expected = FUNCTIONS[name].kinds if name in FUNCTIONS else ("text",)
+            for index, argument in enumerate(arguments):
+                kind = expected[min(index, len(expected) - 1)]
+                yield from _guess_kinds(argument, context if kind == "any" else kind)
+        case Choice(branches, otherwise):
+            for condition, value in branches:
+                for leaf in _yield_leaves(condition):
+                    yield leaf.column, _guess_kind(leaf)
+                for compared, kind in _yield_compared(condition):
+                    yield from _guess_kinds(compared, kind)
+                yield from _guess_kinds(value, "numeric")
+            yield from _guess_kinds(otherwise, "numeric")
+
+
+def _find_undeclared(
+    queries: Sequence[ParsedQuery], declarations: Declarations
+) -> list[InputError]:
     """Return one error that names all declarations that are missing, or none."""
-    gaps = _Gaps.from_query(query, declarations)
+    if not queries:
+        return []
+    gaps = _Gaps.from_queries(queries, declarations)
     errors: list[InputError] = []
     with _collect(errors):
         declarations.require_person()
@@ -166,8 +314,11 @@ def _find_undeclared(query: ParsedQuery, declarations: Declarations) -> list[Inp
     for name in gaps.kinds:
         with _collect(errors):
             declarations.kind_of(name)
-    with _collect(errors):
-        count_rows(query, declarations)
+    for query in queries:
+        with _collect(errors):
+            count_rows(query, declarations)
+        if gaps.rows and needs_rows(query):
+            break
     # A single gap has its own, more exact message.
     return errors if len(errors) < 2 else [_join_gaps(gaps, declarations)]
 

@@ -446,7 +446,9 @@ def describe_group(
     values = [grid.value(p) for p in draw_quantiles(grid, segment, levels, eta, rows, bits)]
     if len(levels) == 1:
         margin = rank_margin(grid, levels[0], eta, rows, CONFIDENCE)
-        return {"estimate": values[0], "resolution": grid.step, "rank_margin": margin}
+        group = {"estimate": values[0], "resolution": grid.step, "rank_margin": margin}
+        # In SQL min and max are quantiles too, and which ones is said.
+        return group | {"level": levels[0]} if query.is_sql else group
     # Every digit of a level is in its name: two levels that agree in six digits are two.
     names = map(lossless, levels)
     estimates = [{"estimate": value} for value in values]

@@ -18,12 +18,30 @@ import numpy as np
 from apiece._types import Json
 from apiece.errors import InputError, as_given, unknown
 from apiece.queries.declarations import Declarations
-from apiece.queries.grammar import Combined, Compare, Condition, Literal, Negated, ParsedQuery
+from apiece.queries.derived import View, settle_call
+from apiece.queries.expressions import (
+    Call,
+    Cell,
+    Choice,
+    Combined,
+    Compare,
+    Condition,
+    Expression,
+    Lacking,
+    Literal,
+    Matches,
+    Missing,
+    Negated,
+    Relation,
+)
+from apiece.queries.grammar import ParsedQuery
 from apiece.queries.quantiles import Grid
 from apiece.tables.values import boolean_of, moment_of, number_of, text_of
 
 # Bins of a histogram whose query names no number.
 BINS: Final = 10
+# Groups of a question, at most.
+GROUPS: Final = 2**22
 # Signs that put cells in an order, in which texts are compared letter by letter.
 _ORDER: Final = ("<", "<=", ">", ">=")
 # Kind of a column → what a literal beside it looks like, for messages.
@@ -44,9 +62,9 @@ class Measure:
     high: float
 
     @classmethod
-    def from_declarations(cls, name: str, declarations: Declarations) -> Measure:
-        """Return a column with its declared bounds; raise `DataError` where it has none."""
-        low, high = declarations.bounds_of(name)
+    def from_view(cls, name: str, view: View) -> Measure:
+        """Return a column with its bounds; raise `DataError` where it has none."""
+        low, high = view.bounds_of(name)
         return cls(name, low, high)
 
     @property
@@ -142,6 +160,8 @@ class Question:
     rows: int
     # Query, declarations and source, as a ledger compares them.
     terms: Json = field(repr=False)
+    # Values of the column whose distinct values are counted; 1 for other questions.
+    values: int = 1
 
     @property
     def cell_count(self) -> int:
@@ -149,6 +169,16 @@ class Question:
         if self.grid is not None:
             return self.grid.size
         return 1 if self.bins is None else len(self.bins)
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether distinct values are counted: those that somebody has."""
+        return self.query.aggregate == "distinct"
+
+    @property
+    def scan_by(self) -> tuple[str, ...]:
+        """The columns whose combinations are the groups of the scan."""
+        return (*self.query.by, *self.query.columns) if self.is_distinct else self.query.by
 
     @property
     def feature_count(self) -> int:
@@ -162,7 +192,9 @@ class Question:
 
     @property
     def unit(self) -> str:
-        """The unit of the answer: "persons" where each counts once, or "rows"."""
+        """The unit of the answer: "persons" where each counts once, "rows", or "values"."""
+        if self.is_distinct:
+            return "values"
         return "persons" if self.persons or self.rows == 1 else "rows"
 
     def sensitivity(self, power: int) -> tuple[float, float]:
@@ -177,7 +209,9 @@ class Question:
         row_norm = self.feature_count ** (1 / power)
         # A person's rows may all lie in one cell, where their norms add up. Where persons are
         # counted, each is in a cell of its own, and of k such rows the norm is k^(1/power).
-        multiple = self.rows ** (1 / power) if self.persons else self.rows
+        # Of distinct values a person may be the only one who has each of theirs, in one group.
+        is_spread = self.persons and not self.is_distinct
+        multiple = self.rows ** (1 / power) if is_spread else self.rows
         return multiple * row_norm, multiple * row_norm / 2
 
 
@@ -188,17 +222,23 @@ def resolve(query: ParsedQuery, declarations: Declarations, source: str = "") ->
     literal of another kind than its column's, and where it is not declared how many rows a
     person brings.
     """
-    persons = query.counted == "persons"
+    query = settle_query(query, declarations)
+    is_distinct = query.aggregate == "distinct"
+    persons = query.counted == "persons" or is_distinct
+    view = make_view(query, declarations)
     measures: tuple[Measure, ...] = ()
     if query.aggregate == "count":
         for column in query.columns:
-            declarations.kind_of(column)
-    else:
-        measures = tuple(
-            Measure.from_declarations(column, declarations) for column in query.columns
-        )
-    groups = _combine_groups(query, declarations)
+            view.kind_of(column)
+    elif not is_distinct:
+        measures = tuple(Measure.from_view(column, view) for column in query.columns)
+    groups = _combine_groups(query, view)
     rows = count_rows(query, declarations)
+    values = math.prod(len(view.groups_of(column)) for column in query.columns if is_distinct)
+    if len(groups) * values > GROUPS:
+        raise InputError(
+            f"query: {len(groups) * values:,} values to be counted; give at most {GROUPS:,}"
+        )
     grid = None
     if query.aggregate in ("quantile", "interval"):
         (measure,) = measures
@@ -211,25 +251,74 @@ def resolve(query: ParsedQuery, declarations: Declarations, source: str = "") ->
     return Question(
         query=query,
         measures=measures,
-        where=None if query.where is None else bind_literals(query.where, declarations),
+        where=None if query.where is None else _bind_condition(query.where, view),
         groups=groups,
         bins=bins,
         grid=grid,
         persons=persons,
-        rows=min(rows, len(groups)) if persons else rows,
-        terms={"query": query.text, "schema": declarations.terms, "source": source},
+        rows=min(rows, len(groups) * values) if persons else rows,
+        terms={"query": query.text, "schema": _describe_schema(view), "source": source},
+        values=values,
     )
 
 
-def _combine_groups(query: ParsedQuery, declarations: Declarations) -> tuple[Json, ...]:
-    """Return every combination of the declared groups, the last column's the fastest to change."""
-    combinations = product(*(declarations.groups_of(column) for column in query.by))
+def settle_query(query: ParsedQuery, declarations: Declarations) -> ParsedQuery:
+    """Return a query in which distinct ids are persons."""
+    is_id = query.columns == (declarations.person,) and query.aggregate == "distinct"
+    if not is_id:
+        return query
+    return replace(query, aggregate="count", columns=(), counted="persons")
+
+
+def make_view(query: ParsedQuery, declarations: Declarations) -> View:
+    """Return the declared columns with those that a query derives, their literals bound."""
+    derived = {
+        name: bind_expression(expression, declarations)
+        for name, expression in query.derived.items()
+    }
+    if query.is_sql:
+        # A boolean's bounds and groups are the same for everybody.
+        columns = [*query.columns, *query.by]
+        plain = [name for name in columns if name not in derived]
+        derived |= {name: Cell(name) for name in plain if _is_bare_boolean(name, declarations)}
+    return View(declarations, derived)
+
+
+def _is_bare_boolean(column: str, declarations: Declarations) -> bool:
+    """Return whether a column is a boolean without declared groups."""
+    return declarations.kinds.get(column) == "boolean" and column not in declarations.groups
+
+
+def _bind_condition(condition: Condition, view: View) -> Condition:
+    """Return a condition with its literals bound, of values that can be compared."""
+    bound = bind_literals(condition, view.declarations)
+    view.check_condition(bound)
+    return bound
+
+
+def _describe_schema(view: View) -> Json:
+    """Return the declarations as a ledger compares them, with the bounds of dates if need be."""
+    terms = view.declarations.terms
+    if view.derived and view.declarations.periods:
+        terms["periods"] = {name: list(ends) for name, ends in view.declarations.periods.items()}
+    return terms
+
+
+def _combine_groups(query: ParsedQuery, view: View) -> tuple[Json, ...]:
+    """Return every combination of the groups, the last column's the fastest to change."""
+    values = [view.groups_of(column) for column in query.by]
+    count = math.prod(map(len, values))
+    if count > GROUPS:
+        raise InputError(
+            f"query: {count:,} groups; give at most {GROUPS:,}, by fewer columns or wider bands"
+        )
+    combinations = product(*values)
     return tuple(dict(zip(query.by, values, strict=True)) for values in combinations)
 
 
 def needs_rows(query: ParsedQuery) -> bool:
     """Return whether a question's noise depends on how many rows a person brings."""
-    return query.counted != "persons" or bool(query.by)
+    return query.counted != "persons" or bool(query.by) or query.aggregate == "distinct"
 
 
 def count_rows(query: ParsedQuery, declarations: Declarations) -> int:
@@ -247,7 +336,24 @@ def count_rows(query: ParsedQuery, declarations: Declarations) -> int:
 
 def _has_moments(query: ParsedQuery) -> bool:
     """Return whether the answer is made from sums of products of columns."""
-    return query.aggregate in ("mean", "variance", "covariance", "regression")
+    return query.aggregate in MOMENTS
+
+
+# Aggregates that are made from sums of products of columns.
+MOMENTS: Final = (
+    "mean",
+    "variance",
+    "sample_variance",
+    "deviation",
+    "sample_deviation",
+    "covariance",
+    "sample_covariance",
+    "correlation",
+    "regression",
+)
+# Of these the ones of a column and its squares, and of a product of two columns.
+SPREADS: Final = ("variance", "sample_variance", "deviation", "sample_deviation")
+COVARIANCES: Final = ("covariance", "sample_covariance")
 
 
 def list_moments(query: ParsedQuery) -> list[tuple[str, ...]]:
@@ -255,15 +361,13 @@ def list_moments(query: ParsedQuery) -> list[tuple[str, ...]]:
     columns = query.columns
     singles: list[tuple[str, ...]] = [()]
     singles += [(column,) for column in columns]
-    match query.aggregate:
-        case "mean":
-            return singles
-        case "variance":
-            return [*singles, columns * 2]
-        case "covariance":
-            return [*singles, columns]
-        case _:
-            return [*singles, *combinations_with_replacement(columns, 2)]
+    if query.aggregate == "mean":
+        return singles
+    if query.aggregate in SPREADS:
+        return [*singles, columns * 2]
+    if query.aggregate in COVARIANCES:
+        return [*singles, columns]
+    return [*singles, *combinations_with_replacement(columns, 2)]
 
 
 def bind_literals(condition: Condition, declarations: Declarations) -> Condition:
@@ -273,10 +377,19 @@ def bind_literals(condition: Condition, declarations: Declarations) -> Condition
             return Combined(word, tuple(bind_literals(part, declarations) for part in parts))
         case Negated(part):
             return Negated(bind_literals(part, declarations))
-    kind = declarations.kind_of(condition.column)
-    if not isinstance(condition, Compare):
-        return condition
+        case Relation(left, sign, right):
+            return Relation(
+                bind_expression(left, declarations), sign, bind_expression(right, declarations)
+            )
+        case Lacking(expression):
+            return Lacking(bind_expression(expression, declarations))
+        case Matches(expression, pattern):
+            return Matches(bind_expression(expression, declarations), pattern)
+        case Missing(column):
+            declarations.kind_of(column)
+            return condition
     column = condition.column
+    kind = declarations.kind_of(column)
     has_groups = (
         column in declarations.groups and kind == "text" and column not in declarations.kinds
     )
@@ -285,6 +398,21 @@ def bind_literals(condition: Condition, declarations: Declarations) -> Condition
     else:
         literals = [_bind_literal(column, kind, value) for value in condition.literals]
     return replace(condition, literals=tuple(literals))
+
+
+def bind_expression(expression: Expression, declarations: Declarations) -> Expression:
+    """Return an expression, the literals of the conditions in it being of their columns' kinds."""
+    match expression:
+        case Call(function, arguments):
+            bound = [bind_expression(argument, declarations) for argument in arguments]
+            return settle_call(function, bound, View(declarations))
+        case Choice(branches, otherwise):
+            pairs = tuple(
+                (bind_literals(condition, declarations), bind_expression(value, declarations))
+                for condition, value in branches
+            )
+            return Choice(pairs, bind_expression(otherwise, declarations))
+    return expression
 
 
 def _bind_to_groups(condition: Compare, declarations: Declarations) -> list[Literal]:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from apiece._types import Floats, Mask
+from apiece.errors import UnsupportedError
 from apiece.queries.declarations import Declarations
-from apiece.queries.grammar import Combined, Compare, Condition, Literal, Missing, Negated
+from apiece.queries.derived import View
+from apiece.queries.expressions import Combined, Compare, Condition, Literal, Missing, Negated
 from apiece.queries.quantiles import Grid
-from apiece.queries.question import Bins, Measure, Question, list_moments
+from apiece.queries.question import Bins, Measure, Question, list_moments, make_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,8 +137,12 @@ class Scan:
     columns: tuple[ClampedColumn, ...]
     # SQL: the row has all cells that are asked for.
     present: str
-    # The question's condition, over stored columns.
+    # SQL: the table, with its derived columns if the question has some.
+    table: str
+    # The question's condition, over stored columns; None where `condition` has it.
     where: Condition | None
+    # SQL for a condition that compares derived values.
+    condition: str | None
     # SQL: the number of the row's combination of groups; None where nothing is grouped.
     group: str | None
     # SQL, in [−1, 1]: what a row that counts adds to each sum of its cell.
@@ -146,23 +152,33 @@ class Scan:
     def from_question(cls, question: Question, declarations: Declarations) -> Scan:
         """Return the scan of a table for a question that its declarations have resolved."""
         query = question.query
+        view = make_view(query, declarations)
         columns = tuple(
-            ClampedColumn(measure, declarations.stored(measure.name, "numeric"))
+            ClampedColumn(measure, view.stored(measure.name, "numeric"))
             for measure in question.measures
         )
-        if query.aggregate == "count":
-            cells = [
-                declarations.stored(column, declarations.kind_of(column))
-                for column in query.columns
-            ]
+        if question.is_distinct:
+            cells = []
+        elif query.aggregate == "count":
+            cells = [view.stored(column, view.kind_of(column)) for column in query.columns]
         else:
             cells = [column.stored for column in columns]
+        where = None
+        condition = None
+        table = "rows"
+        if view.derived or not is_plain(question.where):
+            grouped = [column for column in question.scan_by if column in view.derived]
+            table, condition = view.table_sql(grouped, question.where)
+        elif question.where is not None:
+            where = bind_columns(question.where, declarations)
         return cls(
             question=question,
             columns=columns,
             present=" AND ".join(f"({cell} IS NOT NULL)" for cell in cells) or "TRUE",
-            where=None if question.where is None else bind_columns(question.where, declarations),
-            group=_group_sql(query.by, declarations),
+            table=table,
+            where=where,
+            condition=condition,
+            group=_group_sql(question.scan_by, view),
             addends=_addends_sql(question, columns),
         )
 
@@ -175,14 +191,24 @@ class Scan:
         return "0"
 
 
-def _group_sql(by: Sequence[str], declarations: Declarations) -> str | None:
+def is_plain(condition: Condition | None) -> bool:
+    """Return whether a condition compares declared columns with literals alone."""
+    match condition:
+        case Combined(_, parts):
+            return all(map(is_plain, parts))
+        case Negated(part):
+            return is_plain(part)
+    return condition is None or isinstance(condition, Compare | Missing)
+
+
+def _group_sql(by: Sequence[str], view: View) -> str | None:
     """Return SQL for the number of a combination of groups, in the order of `Question.groups`."""
     # Numbers in mixed radix: the last column's number counts ones. Where a cell is of no declared
     # group its number is NULL, and so is the sum.
     group: str | None = None
     for column in by:
-        number = declarations.stored_group(column)
-        count = len(declarations.groups_of(column))
+        number = view.stored_group(column)
+        count = len(view.groups_of(column))
         group = f"({group} * {count} + {number})" if group else number
     return group
 
@@ -190,7 +216,7 @@ def _group_sql(by: Sequence[str], declarations: Declarations) -> str | None:
 def _addends_sql(question: Question, columns: Sequence[ClampedColumn]) -> tuple[str, ...]:
     """Return SQL for what a row adds to each sum of its cell: numbers in [−1, 1]."""
     match question.query.aggregate:
-        case "count" | "histogram" | "quantile" | "interval":
+        case "count" | "distinct" | "histogram" | "quantile" | "interval":
             return ("1.0",)
         case "sum":
             (column,) = columns
@@ -208,6 +234,7 @@ def bind_columns(condition: Condition, declarations: Declarations) -> Condition:
             return Combined(word, tuple(bind_columns(part, declarations) for part in parts))
         case Negated(part):
             return Negated(bind_columns(part, declarations))
+    assert isinstance(condition, Compare | Missing)
     kind = declarations.kind_of(condition.column)
     return replace(condition, column=declarations.stored(condition.column, kind))
 
@@ -226,6 +253,7 @@ def condition_sql(condition: Condition, dialect: SqlDialect = DUCKDB) -> str:
             values = ", ".join(_literal_sql(value, dialect) for value in literals)
             right = f"({values})" if sign == "in" else values
             return f"({column} {sign.upper()} {right})"
+    raise AssertionError("derived values are compared by `View.table_sql`")
 
 
 def _literal_sql(value: Literal, dialect: SqlDialect) -> str:
@@ -275,6 +303,11 @@ def contributions_sql(scan: Scan, grid: float, dialect: SqlDialect) -> str:
     `grid` is a step of the noise's grid, in units of the features.
     """
     question = scan.question
+    if scan.table != "rows" and dialect is not DUCKDB:
+        raise UnsupportedError(
+            "query: derived columns are computed by duckdb alone; leave out --engine, or ask "
+            "without arithmetic"
+        )
     base = "0" if scan.group is None else f"{scan.group} * {question.cell_count}"
     cell = f"({base}) + {scan.cell_sql(dialect)}"
     # A feature is at most 1 in size and 1/grid at most 2^44, so a step is exact in 64 bits and no
@@ -310,10 +343,12 @@ def _matching_sql(scan: Scan, base: str, dialect: SqlDialect) -> str:
     conditions = [f"({scan.present})"]
     if scan.where is not None:
         conditions.append(condition_sql(scan.where, dialect))
+    if scan.condition is not None:
+        conditions.append(scan.condition)
     if scan.group is not None:
         conditions.append(f"({scan.group} IS NOT NULL)")
     # Without the alias Spark would read "WHERE (TRUE)" as one.
-    matching = f"SELECT * FROM rows AS all_rows WHERE {' AND '.join(conditions)}"
+    matching = f"SELECT * FROM {scan.table} AS all_rows WHERE {' AND '.join(conditions)}"
     if not (scan.question.persons and scan.question.rows > 1):
         return matching
     # The first row of each person in each group.

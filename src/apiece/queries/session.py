@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Final, Self
@@ -14,18 +15,15 @@ import numpy as np
 from apiece import _check
 from apiece._text import shown
 from apiece._types import Floats, Ids, Integers, Json, Mask
-from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace
 from apiece.datasets.schema import Schema
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError, together
 from apiece.filters import Costs
-from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.ledger.chain import check_new_id
 from apiece.ledger.codec import make_terms, read_id, to_units
 from apiece.ledger.reports import SHARES, count_bins, cumulate_bins
 from apiece.queries.declarations import Declarations
 from apiece.queries.estimates import FIELDS, estimate
-from apiece.queries.grammar import parse
 from apiece.queries.mistakes import find_mistakes
 from apiece.queries.noise import (
     BITS,
@@ -34,10 +32,13 @@ from apiece.queries.noise import (
     draw_rounded_laplaces,
     make_bits,
 )
-from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, count_draws, describe_group
+from apiece.queries.parts import SLACK, Part, check_shares, make_parts, square_mu
+from apiece.queries.presentation import present_groups
+from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, describe_group
 from apiece.queries.question import Question, resolve
 from apiece.queries.scan import Registered, Sums, Texts
 from apiece.queries.sources import Log
+from apiece.queries.sql import Statement, parse_statement
 from apiece.queries.table import discard_message, register
 
 # Noisy sums of an answer, at most: each is a draw of exact noise.
@@ -48,10 +49,6 @@ NORM: Final = math.sqrt(2)
 _SHORT: Final = "^(0|-?[1-9][0-9]{0,17})$"
 # Ids that are looked up at a time.
 _PART: Final = 2**20
-# What the arithmetic of a charge or a scale in doubles is off by at most, in proportion.
-_SLACK: Final = 2.0**-40
-# The same of a few operations on the μ of an exponential mechanism.
-_FINE_SLACK: Final = 2.0**-50
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,8 @@ class Answer:
     Attributes:
         query: Its text.
         analysis_id: The name under which the ledger has charged it.
-        groups: One estimate with its interval for each declared group.
+        groups: One estimate with its interval for each declared group; of several statistics,
+            under "statistics", one each by name.
         epsilon: ε for the person with the largest possible contribution; others pay less.
         delta: δ for that person.
         noise_multiplier: The noise's standard deviation (of Laplace noise: its scale) over that
@@ -69,7 +67,7 @@ class Answer:
         confidence: That of the intervals, which are about the noise alone.
         relation: "add_remove", of all rows of a person.
         guarantee: The promise as a sentence.
-        counted: "persons", each once, or "rows".
+        counted: "persons", each once, "rows", or "values" where distinct ones are counted.
         rows_per_person: The most rows that a person brings; where persons are counted by group, the
             most groups.
 
@@ -144,11 +142,18 @@ class QueryCost:
             BudgetError: For what no account can be.
         """
         account = make_terms(np.zeros(1, dtype=np.int64), epsilon, delta)
-        charge = _charge_of(np.array(self.mu))
+        charge = square_mu(np.array(self.mu))
         return int(account["limit"][0] // to_units(charge))
 
 
-def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> QueryCost:
+def query_cost(
+    text: str,
+    schema: Schema,
+    *,
+    epsilon: float,
+    delta: float,
+    split: Sequence[float] | None = None,
+) -> QueryCost:
     """Return what a question costs, before it is asked; no table is read and nobody is charged.
 
     Args:
@@ -156,6 +161,7 @@ def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> Qu
         schema: Of the table.
         epsilon: Positive and finite, as for `Session.ask`, whose errors this raises.
         delta: In [0, 1); 0 where the noise may be Laplace noise.
+        split: As for `Session.ask`.
 
     Guarantee:
         Nobody is charged more. It does not say whether somebody can pay: that depends on their
@@ -169,9 +175,11 @@ def query_cost(text: str, schema: Schema, *, epsilon: float, delta: float) -> Qu
         0.0
     """
     declarations = Declarations.from_schema(schema)
-    request = _Request.from_text(text, declarations, epsilon, delta, analysis_id="", source="")
+    request = _Request.from_text(
+        text, declarations, epsilon, delta, analysis_id="", source="", split=split
+    )
     return QueryCost(
-        query=request.question.query.text,
+        query=request.statement.text,
         epsilon=request.epsilon,
         delta=request.delta,
         mu=request.largest_mu,
@@ -232,12 +240,19 @@ class Session:
         return self.source
 
     def ask(
-        self, text: str, *, epsilon: float, delta: float, analysis_id: str | None = None
+        self,
+        text: str,
+        *,
+        epsilon: float,
+        delta: float,
+        analysis_id: str | None = None,
+        split: Sequence[float] | None = None,
     ) -> Answer:
-        """Return the answer to a query (see `grammar`); it costs anyone at most (epsilon, delta).
+        """Return the answer to a query; it costs anyone at most (epsilon, delta).
 
         Args:
-            text: The query.
+            text: The query, in the language of `grammar`, or a SELECT in SQL, which needs the extra
+                `sql`.
             epsilon: Positive and finite.
             delta: In [0, 1). With 0 a count, sum or histogram has Laplace noise; otherwise the
                 noise is Gaussian. A quantile is drawn by the exponential mechanism and needs none.
@@ -245,6 +260,9 @@ class Session:
                 stands for its terms: query, schema, epsilon, delta and source. Asked again on the
                 same terms, also by several processes at once or after a crash, the answer is the
                 one recorded first.
+            split: Of several statistics in one SELECT the share of each, in proportion: of μ², or
+                of epsilon where delta is 0. By default such that each sum has the same noise,
+                relative to the bounds of its column.
 
         Raises:
             InputError: For what is not a query, one whose answer would be too large, epsilon or
@@ -265,7 +283,13 @@ class Session:
         name = str(uuid.uuid4()) if analysis_id is None else analysis_id
         source = self._table.fingerprint
         request = _Request.from_text(
-            text, self._table.declarations, epsilon, delta, analysis_id=name, source=source
+            text,
+            self._table.declarations,
+            epsilon,
+            delta,
+            analysis_id=name,
+            source=source,
+            split=split,
         )
         if self.ledger is None:
             return self._answer(request)
@@ -278,18 +302,14 @@ class Session:
     def _answer(self, request: _Request) -> Answer:
         """Return the answer to a request, charged if there is a ledger."""
         sums = self._sum_cells(request)
-        question = request.question
-        if question.grid is None:
-            estimates = self._estimate_groups(request, sums)
-        else:
-            estimates = self._draw_groups(request, question.grid, sums)
-        groups = [
-            labels | estimate for labels, estimate in zip(question.groups, estimates, strict=True)
+        columns = [
+            self._estimate_part(part, cells)
+            for part, cells in zip(request.parts, sums, strict=True)
         ]
         return Answer(
-            query=question.query.text,
+            query=request.statement.text,
             analysis_id=request.analysis_id,
-            groups=groups,
+            groups=present_groups(request.statement, request.questions, columns),
             epsilon=request.epsilon,
             delta=request.delta,
             noise_multiplier=request.multiplier,
@@ -299,26 +319,34 @@ class Session:
             **request.counts,
         )
 
-    def _estimate_groups(self, request: _Request, sums: Sums) -> list[Json]:
+    def _estimate_part(self, part: Part, sums: Sums) -> list[Json]:
+        """Return a statistic's estimate of each group from its sums."""
+        if part.question.grid is not None:
+            return self._draw_groups(part, part.question.grid, sums)
+        if part.question.is_distinct:
+            sums = _count_values(part, sums)
+        return self._estimate_groups(part, sums)
+
+    def _estimate_groups(self, part: Part, sums: Sums) -> list[Json]:
         """Return each group's estimate from its noisy sums."""
-        shape = request.question.shape
+        shape = part.question.shape
         groups, cells, features = shape
         # Every cell gets noise, also one to which nobody adds anything.
-        draw_noise = draw_rounded_laplaces if request.pure else draw_rounded_gaussians
+        draw_noise = draw_rounded_laplaces if part.pure else draw_rounded_gaussians
         noise = iter(draw_noise(math.prod(shape), self._bits))
         zeros = [0] * features
         noisy = []
         for cell in range(groups * cells):
             steps = [value + next(noise) for value in sums.get(cell, zeros)]
-            noisy.append([float(step) * request.grid for step in steps])
+            noisy.append([float(step) * part.grid for step in steps])
         return [
-            estimate(request.question, values, request.scale, request.pure)
+            estimate(part.question, values, part.scale, part.pure)
             for values in np.array(noisy).reshape(shape)
         ]
 
-    def _draw_groups(self, request: _Request, grid: Grid, sums: Sums) -> list[Json]:
+    def _draw_groups(self, part: Part, grid: Grid, sums: Sums) -> list[Json]:
         """Return each group's quantiles, drawn by the exponential mechanism."""
-        question = request.question
+        question = part.question
         cells = np.array(sorted(sums), dtype=np.int64)
         rows = np.array([sums[cell][0] for cell in cells.tolist()], dtype=np.int64)
         # The cells of a group are the points of the grid, one group after the other.
@@ -328,71 +356,137 @@ class Session:
         for first_cell, (begin, end) in zip(first_cells, pairwise(limits), strict=False):
             segment = Segment(cells[begin:end] - first_cell, rows[begin:end], 0, grid.size - 1)
             group = describe_group(
-                grid, segment, question.query, request.epsilon, question.rows, self._bits
+                grid, segment, question.query, part.epsilon, question.rows, self._bits
             )
             groups.append(group)
         return groups
 
-    def _sum_cells(self, request: _Request) -> Sums:
-        """Charge, and return the sums of each cell over those who paid, in steps of the grid."""
+    def _sum_cells(self, request: _Request) -> list[Sums]:
+        """Charge, and return each part's sums over those who paid, in steps of its grid."""
         try:
-            with self._table.contributions(request.question, request.grid) as contributions:
-                paid = None
+            with ExitStack() as stack:
+                scans = [
+                    stack.enter_context(self._table.contributions(part.question, part.grid))
+                    for part in request.parts
+                ]
+                masks: list[Mask | None] = [None] * len(scans)
                 if self.ledger is not None:
-                    ids, steps = contributions.norms(1 if request.pure else 2)
-                    paid = self._charge(self.ledger, request, ids, steps * request.grid)
-                return contributions.totals(paid)
+                    norms = [
+                        contributions.norms(part.norm_power)
+                        for part, contributions in zip(request.parts, scans, strict=True)
+                    ]
+                    masks = [*self._charge(self.ledger, request, norms)]
+                return [
+                    contributions.totals(paid)
+                    for contributions, paid in zip(scans, masks, strict=True)
+                ]
         except ApieceError:
             raise
         # Any error of the engine's may quote a row.
         except Exception as error:
-            self.log(f"query {request.question.query.text!r}: {type(error).__name__}: {error}")
+            self.log(f"query {request.statement.text!r}: {type(error).__name__}: {error}")
             raise StateError(
                 "query: could not be evaluated; the reason is in the steward's log"
             ) from None
 
-    def _charge(self, ledger: Ledger, request: _Request, people: Texts, norms: Floats) -> Mask:
-        """Charge everyone with an account who can pay; return who they are."""
+    def _charge(
+        self, ledger: Ledger, request: _Request, norms: Sequence[tuple[Texts, Floats]]
+    ) -> list[Mask]:
+        """Charge everyone with an account who can pay; return of each part who they are."""
+        if len(request.parts) == 1:
+            ((people, steps),) = norms
+            return [self._charge_one(ledger, request, people, steps * request.parts[0].grid)]
+        people, positions = _join_people([ids for ids, _ in norms])
+        cost = np.zeros(len(people))
+        for part, position, (_, steps) in zip(request.parts, positions, norms, strict=True):
+            # A person is in each part once.
+            cost[position] += square_mu(part.mu(steps * part.grid))
+        paid = self._reserve(ledger, request, people, cost * (1 + SLACK))
+        return [paid[position] for position in positions]
+
+    def _charge_one(self, ledger: Ledger, request: _Request, people: Texts, norms: Floats) -> Mask:
+        """Charge for a single statistic; return who has paid."""
+        (part,) = request.parts
+        if part.pure:
+            return self._reserve(ledger, request, people, square_mu(part.mu(norms)))
+        ids, has_account = self._find_accounts(ledger, request, people)
+        admitted = ledger.reserve(
+            request.analysis_id, ids, norms[has_account], part.scale, terms=request.terms
+        )
+        return self._mark_paid(request, ids, admitted, has_account)
+
+    def _reserve(self, ledger: Ledger, request: _Request, people: Texts, cost: Floats) -> Mask:
+        """Charge people these μ²; return who has paid."""
+        ids, has_account = self._find_accounts(ledger, request, people)
+        costs = Costs.fixed(cost[has_account])
+        admitted = ledger.reserve_costs(request.analysis_id, ids, costs, terms=request.terms)
+        return self._mark_paid(request, ids, admitted, has_account)
+
+    def _find_accounts(self, ledger: Ledger, request: _Request, people: Texts) -> tuple[Ids, Mask]:
+        """Return the ids that have an account, and which of the people they are."""
         ids, has_account = find_accounts(people, ledger)
-        analysis = f"analysis {request.analysis_id!r}"
-        size = len(people)
         strangers = int((~has_account).sum())
         if strangers:
-            self.log(f"{analysis}: {strangers} of {size} people have no account; left out")
-        norms = norms[has_account]
-        if request.pure:
-            costs = Costs.fixed(_charge_of(request.mu(norms)))
-            admitted = ledger.reserve_costs(request.analysis_id, ids, costs, terms=request.terms)
-        else:
-            admitted = ledger.reserve(
-                request.analysis_id, ids, norms, request.scale, terms=request.terms
-            )
-        paid = has_account
-        if admitted.size < ids.size:
             self.log(
-                f"{analysis}: {ids.size - admitted.size} of {size} people have no budget left, or "
-                "were charged less when it was first asked; left out"
+                f"analysis {request.analysis_id!r}: {strangers} of {len(people)} people have no "
+                "account; left out"
             )
-            paid = has_account.copy()
-            paid[has_account] = np.isin(ids, admitted)
+        return ids, has_account
+
+    def _mark_paid(self, request: _Request, ids: Ids, admitted: Ids, has_account: Mask) -> Mask:
+        """Return which of the people have paid, those with an account being `ids`, in order."""
+        if admitted.size == ids.size:
+            return has_account
+        self.log(
+            f"analysis {request.analysis_id!r}: {ids.size - admitted.size} of {has_account.size} "
+            "people have no budget left, or were charged less when it was first asked; left out"
+        )
+        paid = has_account.copy()
+        paid[has_account] = np.isin(ids, admitted)
         return paid
+
+
+def _join_people(parts: Sequence[Texts]) -> tuple[Texts, list[Integers]]:
+    """Return everybody of several lists of ids, once, and where each list's people are in it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chunks = [chunk for part in parts for chunk in part.chunks]
+    everybody = pc.unique(pa.chunked_array(chunks, pa.string()))
+    # By the bytes of the id, so that a charge that is repeated after a crash is the same one.
+    people = everybody.take(pc.array_sort_indices(everybody))
+    positions = [
+        np.asarray(pc.index_in(part, value_set=people).combine_chunks()).astype(np.int64)
+        for part in parts
+    ]
+    return pa.chunked_array([people]), positions
+
+
+def _count_values(part: Part, sums: Sums) -> Sums:
+    """Return how many values somebody has in each group, in steps of the noise's grid."""
+    # A person who alone has a value was charged for as many steps, or one more.
+    steps = math.floor(1 / part.grid)
+    counts: Sums = {}
+    for cell, (count,) in sums.items():
+        if count > 0:
+            group = counts.setdefault(cell // part.question.values, [0])
+            group[0] += steps
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A question with its noise and what the ledger holds it to, fixed before a row is read."""
+    """What is asked, with its noise and what the ledger holds it to, fixed before a row is read."""
 
-    question: Question
+    statement: Statement
+    # One part a statistic, in the order of the text.
+    parts: tuple[Part, ...]
     epsilon: float
-    # δ of the promise: 0 where the exponential mechanism answers, whatever was asked.
+    # δ of the promise: 0 where the exponential mechanism alone answers, whatever was asked.
     delta: float
     analysis_id: str
     # What the analysis id stands for in the ledger: query, schema, source, ε and δ.
     terms: Json = field(repr=False)
-    # The noise's scale over the largest norm that a person adds.
-    multiplier: float
-    # The noise's standard deviation, of Laplace noise its scale, in units of the features.
-    scale: float
 
     @classmethod
     def from_text(
@@ -404,69 +498,67 @@ class _Request:
         *,
         analysis_id: str,
         source: str,
+        split: Sequence[float] | None = None,
     ) -> Self:
         """Return the request for a query, or raise what `Session.ask` does."""
         mistakes = find_mistakes(text, declarations, epsilon=epsilon, delta=delta)
         if mistakes:
             raise together(mistakes)
-        question = resolve(parse(text), declarations, source)
-        _require_size(question)
-        promised_delta = 0.0 if question.grid else delta
-        multiplier, scale = _calibrate_noise(question, epsilon, promised_delta)
+        statement = parse_statement(text)
+        shares = check_shares(split, len(statement.queries))
+        questions = [resolve(query, declarations, source) for query in statement.queries]
+        for question in questions:
+            _require_size(question)
+        _require_labels(statement)
+        promised_delta = delta
+        if len(questions) == 1 and questions[0].grid:
+            promised_delta = 0.0
+        # Of several parts those with derived dates have the fullest terms.
+        terms = max((question.terms for question in questions), key=_count_terms)
+        terms = {**terms, "epsilon": epsilon, "delta": delta}
+        if shares is not None:
+            terms["split"] = list(shares)
         return cls(
-            question=question,
+            statement=statement,
+            parts=make_parts(questions, epsilon, promised_delta, shares),
             epsilon=epsilon,
             delta=promised_delta,
             analysis_id=analysis_id,
-            terms={**question.terms, "epsilon": epsilon, "delta": delta},
-            multiplier=multiplier,
-            scale=scale,
+            terms=terms,
         )
+
+    @property
+    def questions(self) -> list[Question]:
+        """The question of each statistic."""
+        return [part.question for part in self.parts]
 
     @property
     def counts(self) -> Json:
         """The unit of the answer, and how many of them a person may bring."""
-        return {"counted": self.question.unit, "rows_per_person": self.question.rows}
+        units = {question.unit for question in self.questions}
+        unit = units.pop() if len(units) == 1 else "rows"
+        return {
+            "counted": unit,
+            "rows_per_person": max(question.rows for question in self.questions),
+        }
 
     @property
-    def pure(self) -> bool:
-        """Whether the promise has no δ: Laplace noise, or the exponential mechanism."""
-        return self.delta == 0
-
-    @property
-    def grid(self) -> float:
-        """A step of the sums, in units of the features: whole rows where they are ranked."""
-        return 1.0 if self.question.grid else math.ldexp(self.scale, -BITS)
+    def multiplier(self) -> float:
+        """The noise multiplier; of several statistics, that of all of them as one Gaussian."""
+        if len(self.parts) == 1:
+            return self.parts[0].multiplier
+        return 1 / self.largest_mu if self.delta else 1 / self.epsilon
 
     @property
     def largest_mu(self) -> float:
         """μ of the Gaussian that the person with the largest contribution is charged as."""
-        if not self.pure:
-            return 1 / self.multiplier
-        # The norm that the mechanism hides with ε: all rows that a person may bring, or ε scales of
-        # the Laplace noise.
-        if self.question.grid:
-            largest_norm = float(self.question.rows)
-        else:
-            largest_norm = self.scale * self.epsilon
-        return float(self.mu(np.array(largest_norm)))
-
-    def mu(self, norms: Floats) -> Floats:
-        """Return the μ that a pure answer costs people whose contributions have these norms."""
-        if self.question.grid is None:
-            return gaussian_of_laplace(norms / self.scale)
-        # A person with k of the rows that may be brought moves the scores of each draw so that its
-        # loss has a range of ε·k/rows over the draws; draws compose as Gaussians do.
-        draws = count_draws(self.question.query)
-        ranges = norms * (self.epsilon / (self.question.rows * draws))
-        mu_of_draw = gaussian_of_bounded_range(ranges)
-        return np.asarray(mu_of_draw * math.sqrt(draws) * (1 + _FINE_SLACK))
+        if len(self.parts) == 1:
+            return self.parts[0].largest_mu
+        return math.hypot(*(part.largest_mu for part in self.parts)) * (1 + SLACK)
 
     def write_guarantee(self, ledger: Ledger | None) -> str:
         """Return the promise as a sentence."""
-        mechanism = f"exact {'Laplace' if self.pure else 'Gaussian'} noise, rounded to a grid"
-        if self.question.grid:
-            mechanism = "an exact exponential mechanism"
+        names = dict.fromkeys(_name_mechanism(part) for part in self.parts)
         scope = "this query alone"
         if ledger is not None:
             scope = "and each person's own budget over everything this ledger has charged"
@@ -476,48 +568,46 @@ class _Request:
         delta = shown(self.delta)
         return (
             f"({epsilon}, {delta})-DP under adding or removing "
-            f"all rows of a person ({mechanism}); {scope}"
+            f"all rows of a person ({' and '.join(names)}); {scope}"
         )
 
 
-def _charge_of(mu: Floats) -> Floats:
-    """Return the μ² that a pure answer is charged, rounded up."""
-    return np.asarray(mu * mu * (1 + _SLACK))
+def _name_mechanism(part: Part) -> str:
+    """Return what hides a statistic, for the promise."""
+    if part.question.grid:
+        return "an exact exponential mechanism"
+    return f"exact {'Laplace' if part.pure else 'Gaussian'} noise, rounded to a grid"
+
+
+def _count_terms(terms: Json) -> int:
+    return len(terms["schema"])
+
+
+def _require_labels(statement: Statement) -> None:
+    """Refuse a name of the answer's columns that its parts have too."""
+    clash = {*FIELDS, "level"}.intersection(statement.group_labels.values())
+    if clash:
+        raise InputError(
+            f"query: {min(clash)!r} is the name of a part of the answer; give the column another "
+            "name, with AS"
+        )
 
 
 def _require_size(question: Question) -> None:
     """Refuse answers that are too large, or whose parts would share a name."""
     query = question.query
     groups, cells, features = question.shape
+    has_names = not query.is_sql and FIELDS.intersection(query.by)
     if not groups * cells * features <= CELLS:
         raise InputError(
             f"query: {groups} groups of {cells * features} noisy sums; give at most {CELLS} in all"
         )
     has_intercept = query.aggregate == "regression" and "intercept" in query.columns
-    if has_intercept or FIELDS.intersection(query.by):
+    if has_intercept or has_names:
         raise InputError(
             "query: a column has the name of a part of the answer (such as 'estimate' or "
             "'intercept'); rename the column"
         )
-
-
-def _calibrate_noise(question: Question, epsilon: float, delta: float) -> tuple[float, float]:
-    """Return the noise multiplier and the noise's scale in units of the features."""
-    # Gaussian noise hides what a person adds by its ℓ2 norm, Laplace noise (δ = 0) by its ℓ1 norm.
-    # Rounding to the grid adds up to `steps` grid steps to the norm. The grid is a fraction of the
-    # noise, so the scale solves scale · mu = norm + steps · grid, with grid = scale · 2^−BITS.
-    mu = float(gaussian_mu(epsilon, delta)) if delta else epsilon
-    norm, steps = question.sensitivity(2 if delta else 1)
-    rounding = math.ldexp(steps, -BITS)
-    if not mu > 2 * rounding:
-        raise InputError(
-            f"epsilon = {epsilon:g}, delta = {delta:g}: too small for the grid of the noise with "
-            f"{question.rows} rows per person; give a larger epsilon or fewer rows"
-        )
-    scale = norm / (mu - rounding) * (1 + _SLACK)
-    if not scale / norm > 2.0**-20:
-        raise InputError(f"epsilon = {epsilon:g}: gives no privacy; give a smaller one")
-    return 1 / mu, scale
 
 
 def _record_once(

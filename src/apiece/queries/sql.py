@@ -1,0 +1,1065 @@
+"""Questions in SQL, read by sqlglot: `SELECT town, avg(pay / 12) FROM people GROUP BY town`.
+
+sqlglot makes a tree of the text, and this module makes questions of the tree: what it does not
+know it refuses by its name, with the nearest that is answered. Nothing of the text reaches the
+database but declared columns, numbers and quoted texts; the SQL that runs is written anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from apiece._lazy import require
+from apiece.errors import InputError, unknown
+from apiece.queries.derived import date_constant, write
+from apiece.queries.expressions import (
+    NULL,
+    Call,
+    Cell,
+    Choice,
+    Combined,
+    Compare,
+    Condition,
+    Constant,
+    Expression,
+    Lacking,
+    Matches,
+    Missing,
+    Negated,
+    Relation,
+)
+from apiece.queries.functions import PARTS, UNITS
+from apiece.queries.grammar import DEPTH, LEVELS, ParsedQuery, check_text, parse
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+# Statistics of a question, at most.
+STATISTICS: Final = 20
+# The levels that stand for the least and the largest value.
+EXTREMES: Final = {"min": 0.01, "max": 0.99}
+# The beginning of a question in SQL.
+_SQL: Final = re.compile(r"\s*(--[^\n]*\n\s*|/\*.*?\*/\s*)*(select|with)\b", re.I | re.S)
+# Escape sequences of terminals, which sqlglot puts into its messages.
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
+_EXAMPLE: Final = "for instance: SELECT town, avg(pay) FROM people WHERE age >= 18 GROUP BY town"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A column of the answer by which its groups are ordered."""
+
+    # A label of a group or of a statistic.
+    label: str
+    descending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A comparison of a noisy statistic with a number: which groups are shown."""
+
+    label: str
+    sign: str
+    number: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a text asks: statistics of the same groups, and how their answer is shown."""
+
+    text: str
+    # One query a statistic, in the order of the text; all of them have the same `by`.
+    queries: tuple[ParsedQuery, ...]
+    # The name of each statistic in the answer.
+    labels: tuple[str, ...]
+    # Column of `by` → its name in the answer.
+    group_labels: dict[str, str] = field(default_factory=dict)
+    orders: tuple[Order, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    # How many groups are shown, at most.
+    shown: int | None = None
+    is_sql: bool = False
+
+
+def parse_statement(text: str) -> Statement:
+    """Return what a text asks, in SQL or in the language of `grammar`.
+
+    Raises `InputError` where it is no question, and `NotInstalledError` for SQL without sqlglot.
+    """
+    if not is_sql(text):
+        query = parse(text)
+        return Statement(query.text, (query,), (query.text,))
+    check_text(text)
+    return _Reader(text).read()
+
+
+def is_sql(text: str) -> bool:
+    """Return whether a text is to be read as SQL: whether it begins with SELECT."""
+    return _SQL.match(text) is not None
+
+
+# Class of a node → the function of `FUNCTIONS` that it calls, of its arguments in order.
+_FUNCTIONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "Abs": ("abs", ("this",)),
+    "Ceil": ("ceil", ("this",)),
+    "Sign": ("sign", ("this",)),
+    "Sqrt": ("sqrt", ("this",)),
+    "Ln": ("ln", ("this",)),
+    "Exp": ("exp", ("this",)),
+    "Lower": ("lower", ("this",)),
+    "Upper": ("upper", ("this",)),
+    "Length": ("length", ("this",)),
+    "Add": ("+", ("this", "expression")),
+    "Sub": ("-", ("this", "expression")),
+    "Mul": ("*", ("this", "expression")),
+    "Div": ("/", ("this", "expression")),
+    "Mod": ("%", ("this", "expression")),
+    "Pow": ("power", ("this", "expression")),
+    "Nullif": ("nullif", ("this", "expression")),
+    "DPipe": ("||", ("this", "expression")),
+    "Replace": ("replace", ("this", "expression", "replacement")),
+    "WidthBucket": ("width_bucket", ("this", "min_value", "max_value", "num_buckets")),
+    "Year": ("year", ("this",)),
+    "Quarter": ("quarter", ("this",)),
+    "Month": ("month", ("this",)),
+    "Week": ("week", ("this",)),
+    "WeekOfYear": ("week", ("this",)),
+    "Day": ("day", ("this",)),
+    "DayOfMonth": ("day", ("this",)),
+    "DayOfYear": ("dayofyear", ("this",)),
+    "DayOfWeek": ("weekday", ("this",)),
+    "DayOfWeekIso": ("isoweekday", ("this",)),
+    "Hour": ("hour", ("this",)),
+    "Minute": ("minute", ("this",)),
+}
+# Functions that sqlglot has no node for: name → function, and how many arguments.
+_ANONYMOUS: Final = {
+    "clamp": ("clamp", 3),
+    "width_bucket": ("width_bucket", 4),
+    "trunc": ("trunc", 1),
+    "weekday": ("weekday", 1),
+    "isodow": ("isoweekday", 1),
+    "minute": ("minute", 1),
+    "log10": ("log10", 1),
+}
+# Word of EXTRACT and date_part → part of a date.
+_PARTS: Final = {
+    **{name: name for name in PARTS},
+    "dow": "weekday",
+    "dayofweek": "weekday",
+    "isodow": "isoweekday",
+    "doy": "dayofyear",
+}
+_COMPARISONS: Final = {
+    "EQ": "=",
+    "NEQ": "<>",
+    "LT": "<",
+    "LTE": "<=",
+    "GT": ">",
+    "GTE": ">=",
+}
+# Sign of a comparison → the sign that says the same with the sides swapped.
+_SWAPPED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+# Class of a node → aggregate of a number.
+_AGGREGATES: Final = {
+    "Sum": "sum",
+    "Avg": "mean",
+    "Stddev": "sample_deviation",
+    "StddevSamp": "sample_deviation",
+    "StddevPop": "deviation",
+    "Variance": "sample_variance",
+    "VariancePop": "variance",
+    "Median": "median",
+    "Min": "min",
+    "Max": "max",
+}
+_ANONYMOUS_AGGREGATES: Final = {
+    "mean": "mean",
+    "std": "sample_deviation",
+    "stdev": "sample_deviation",
+    "var": "sample_variance",
+}
+_PAIRS: Final = {
+    "Corr": "correlation",
+    "CovarSamp": "sample_covariance",
+    "CovarPop": "covariance",
+}
+# Class of a node → what to write in its place.
+_NEAREST: Final = {
+    "Star": "rows are never shown; ask for statistics, as count(*) or avg(pay)",
+    "Window": "a window shows a value for each row; ask for a statistic with GROUP BY",
+    "Subquery": "ask the inner question by itself, or write its columns as expressions",
+    "Select": "ask the inner question by itself, or write its columns as expressions",
+    "Exists": "write a condition on the row itself",
+    "Join": "one table is asked; join a public table of values by CASE",
+    "Union": "ask one question after the other",
+    "With": "write the columns of the inner question as expressions",
+    "Mode": "SELECT value, count(*) … GROUP BY value ORDER BY count(*) DESC LIMIT 1",
+    "GroupConcat": "texts of rows are never shown; ask count(*) GROUP BY the column",
+    "ArrayAgg": "values of rows are never shown; ask for quantiles or a histogram",
+    "AnyValue": "values of rows are never shown; ask median(x), or count(*) GROUP BY it",
+    "First": "values of rows are never shown; ask min(x), or count(*) GROUP BY it",
+    "Last": "values of rows are never shown; ask max(x), or count(*) GROUP BY it",
+    "CurrentDate": "a question means the same on every day; write DATE '2024-01-31'",
+    "CurrentTimestamp": "a question means the same at any time; write TIMESTAMP '2024-01-31 18:30'",
+    "Rand": "a random number is no function of a row; the answer's noise is added by itself",
+    "RegexpLike": "write LIKE, as in name LIKE 'A%'",
+    "RegexpExtract": "write substr(x, start, length)",
+    "ILike": "write lower(x) LIKE 'a%'",
+    "RegrSlope": "ask regression(y ~ x)",
+    "RegrIntercept": "ask regression(y ~ x)",
+    "Cube": "ask once for each GROUP BY",
+    "Rollup": "ask once for each GROUP BY",
+    "GroupingSets": "ask once for each GROUP BY",
+    "JSONExtract": "make it a column of its own before",
+    "Placeholder": "write the value itself",
+    "Parameter": "write the value itself",
+}
+
+
+class _Aggregate(NamedTuple):
+    """An aggregate with its columns, and its levels or number of bins."""
+
+    name: str
+    arguments: list[Expression]
+    numbers: list[float]
+
+
+class _Reader:
+    """Reads a tree of sqlglot's into a statement."""
+
+    def __init__(self, text: str) -> None:
+        require("sql", "sqlglot")
+        self.text = text.strip()
+        # Alias → the node that it stands for.
+        self.aliases: dict[str, exp.Expression] = {}
+        self.depth = 0
+
+    def read(self) -> Statement:
+        """Return the statement; raise `InputError` for what is not one."""
+        select = self._parse()
+        self._refuse_clauses(select)
+        grouped = self._read_grouping(select)
+        where = select.args.get("where")
+        condition = None if where is None else self.read_condition(where.this)
+        queries: list[ParsedQuery] = []
+        labels: list[str] = []
+        group_labels: dict[str, str] = {}
+        for node in select.expressions:
+            label = node.alias if node.alias and _class_of(node) == "Alias" else ""
+            inner = node.this if _class_of(node) == "Alias" else node
+            name = self._match_group(inner, grouped)
+            if name is not None:
+                group_labels[name] = label or name
+                continue
+            query = self._read_statistic(inner, list(grouped), condition, grouped)
+            queries.append(query)
+            labels.append(label or _label_of(query))
+        if not queries:
+            raise InputError(
+                "query: SELECT names no statistic; add one, as count(*) (rows are never shown)"
+            )
+        if len(queries) > STATISTICS:
+            raise InputError(f"query: {len(queries)} statistics; give at most {STATISTICS}")
+        group_labels = {name: group_labels.get(name, name) for name in grouped}
+        names = [*group_labels.values(), *labels]
+        for label in names:
+            if names.count(label) > 1:
+                raise InputError(
+                    f"query: the answer has {label!r} twice; give one of them a name, with AS"
+                )
+        statement = Statement(self.text, tuple(queries), tuple(labels), group_labels, is_sql=True)
+        return self._read_presentation(select, statement, grouped)
+
+    def _parse(self) -> exp.Select:
+        """Return the tree of the text, which must be one SELECT."""
+        import sqlglot
+        from sqlglot import errors, exp
+
+        try:
+            trees = sqlglot.parse(self.text, read="duckdb")
+        except errors.SqlglotError as error:
+            raise InputError(f"query: {_describe(error)}; {_EXAMPLE}") from None
+        except RecursionError:
+            raise InputError(f"query: nested more than {DEPTH} deep; write it flatter") from None
+        statements = [tree for tree in trees if tree is not None]
+        if len(statements) != 1:
+            raise InputError(f"query: {len(statements)} statements; ask one SELECT")
+        (tree,) = statements
+        if not isinstance(tree, exp.Select):
+            raise self.refuse(tree, "ask one SELECT")
+        return tree
+
+    def refuse(self, node: Any, remedy: str = "") -> InputError:
+        """Return the error for a part of SQL that is not answered, with the nearest that is."""
+        name = _class_of(node)
+        if name == "Anonymous":
+            near = unknown("function", str(node.this).lower(), _known_names())
+            return InputError(f"query: {near}")
+        try:
+            text = node.sql(dialect="duckdb")
+        except Exception:  # sqlglot's generators raise what they like; the name is enough
+            text = name
+        text = text if len(text) <= 60 else text[:59] + "…"
+        remedy = remedy or _NEAREST.get(name, "")
+        tail = f"; {remedy}" if remedy else f"; {_EXAMPLE}"
+        return InputError(f"query: {_spell(name)} is not answered ({text}){tail}")
+
+    def _refuse_clauses(self, select: exp.Select) -> None:
+        """Raise `InputError` for clauses of SELECT that have no meaning here."""
+        allowed = {
+            "expressions", "from", "from_", "where", "group", "having", "order", "limit", "kind",
+            "hint", "operation_modifiers",
+        }  # fmt: skip
+        for name, value in select.args.items():
+            if not value or name in allowed:
+                continue
+            if name == "distinct":
+                raise InputError(
+                    "query: SELECT DISTINCT is not answered; groups are declared: ask count(*) "
+                    "GROUP BY the column"
+                )
+            nodes = value if isinstance(value, list) else [value]
+            raise self.refuse(nodes[0])
+        source = select.args.get("from_") or select.args.get("from")
+        if source is None:
+            raise InputError(f"query: SELECT without FROM; name the table; {_EXAMPLE}")
+        table = source.this
+        if _class_of(table) != "Table":
+            raise self.refuse(table, _NEAREST["Subquery"])
+        if _class_of(table.this) != "Identifier":
+            raise self.refuse(table.this, "name the table that is asked")
+        extra = [value for key, value in table.args.items() if value and key not in
+                 ("this", "alias", "db", "catalog")]  # fmt: skip
+        if extra:
+            node = extra[0][0] if isinstance(extra[0], list) else extra[0]
+            raise self.refuse(node)
+
+    def _read_grouping(self, select: exp.Select) -> dict[str, Expression]:
+        """Return the grouping columns: name → expression, in the order of GROUP BY."""
+        self.aliases = {
+            node.alias.lower(): node.this
+            for node in select.expressions
+            if _class_of(node) == "Alias"
+        }
+        group = select.args.get("group")
+        grouped: dict[str, Expression] = {}
+        if group is None:
+            return grouped
+        for key, value in group.args.items():
+            if value and key != "expressions":
+                if key == "all":
+                    nodes = [
+                        node.this if _class_of(node) == "Alias" else node
+                        for node in select.expressions
+                    ]
+                    plain = [node for node in nodes if not _has_aggregate(node)]
+                    group.set("expressions", plain)
+                    continue
+                node = value[0] if isinstance(value, list) else value
+                raise self.refuse(node, _NEAREST["Rollup"])
+        for node in group.expressions:
+            target = self._resolve_reference(node, select)
+            if _has_aggregate(target) and _class_of(node) == "Column":
+                # The name of a statistic may be that of a column.
+                target = node
+            if _has_aggregate(target):
+                raise self.refuse(target, "group by a column or an expression of the row")
+            expression = self.read_expression(target)
+            name = _name_of(expression)
+            if name in grouped:
+                raise InputError(f"query: GROUP BY has {name!r} twice; give it once")
+            grouped[name] = expression
+        return grouped
+
+    def _resolve_reference(self, node: Any, select: exp.Select) -> Any:
+        """Return what a number or an alias in GROUP BY stands for."""
+        if _class_of(node) == "Literal" and not node.is_string:
+            number = int(node.this) if str(node.this).isdigit() else 0
+            if not 1 <= number <= len(select.expressions):
+                raise InputError(
+                    f"query: GROUP BY {node.this}: SELECT has {len(select.expressions)} columns; "
+                    "name the column"
+                )
+            target = select.expressions[number - 1]
+            return target.this if _class_of(target) == "Alias" else target
+        if _class_of(node) == "Column" and not node.table:
+            return self.aliases.get(node.name.lower(), node)
+        return node
+
+    def _match_group(self, node: Any, grouped: dict[str, Expression]) -> str | None:
+        """Return the grouping column that a selected expression is; None for a statistic."""
+        if _has_aggregate(node):
+            return None
+        if _class_of(node) == "Star":
+            raise self.refuse(node)
+        name = _name_of(self.read_expression(node))
+        if name in grouped:
+            return name
+        raise InputError(
+            f"query: SELECT {name}: neither a statistic nor in GROUP BY (rows are never shown); "
+            f"add GROUP BY {name}, or a statistic of it, as avg({name})"
+        )
+
+    def _read_statistic(
+        self,
+        node: Any,
+        by: list[str],
+        where: Condition | None,
+        grouped: dict[str, Expression],
+    ) -> ParsedQuery:
+        """Return the query of one statistic."""
+        condition = where
+        while _class_of(node) == "Paren":
+            node = node.this
+        if _class_of(node) == "Filter":
+            inner = self.read_condition(node.expression.this)
+            condition = inner if where is None else Combined("and", (where, inner))
+            node = node.this
+        if _class_of(node) == "CountIf":
+            inner = self.read_condition(node.this)
+            condition = inner if condition is None else Combined("and", (condition, inner))
+            aggregate = _Aggregate("count", [], [])
+        else:
+            aggregate = self._read_aggregate(node)
+        derived = {name: value for name, value in grouped.items() if _is_derived(value)}
+        columns = []
+        for argument in aggregate.arguments:
+            name = _name_of(argument)
+            columns.append(name)
+            if _is_derived(argument):
+                derived[name] = argument
+        if len(set(columns)) < len(columns):
+            raise InputError(
+                f"query: {aggregate.name} of {columns[0]} with itself; give two columns"
+            )
+        return ParsedQuery(
+            aggregate=aggregate.name,
+            columns=tuple(columns),
+            numbers=tuple(sorted(aggregate.numbers)),
+            by=tuple(by),
+            where=condition,
+            text=self.text,
+            derived=derived,
+            is_sql=True,
+        )
+
+    def _read_aggregate(self, node: Any) -> _Aggregate:
+        """Return an aggregate with its columns and its numbers."""
+        name = _class_of(node)
+        if name == "Count":
+            return self._read_count(node)
+        if name in _AGGREGATES or self._anonymous_name(node) in _ANONYMOUS_AGGREGATES:
+            aggregate = _AGGREGATES.get(name) or _ANONYMOUS_AGGREGATES[self._anonymous_name(node)]
+            inner = node.this if name in _AGGREGATES else self._only_argument(node)
+            if _class_of(inner) == "Distinct":
+                raise self.refuse(node, "leave DISTINCT out, or ask count(DISTINCT …)")
+            if node.args.get("expressions") and name != "Anonymous":
+                raise self.refuse(node, "ask for the one value, or for quantile(x, level)")
+            column = self.read_expression(inner)
+            if aggregate == "median":
+                return _Aggregate("quantile", [column], [0.5])
+            if aggregate in EXTREMES:
+                return _Aggregate("quantile", [column], [EXTREMES[aggregate]])
+            return _Aggregate(aggregate, [column], [])
+        if name in _PAIRS:
+            columns = [self.read_expression(part) for part in (node.this, node.expression)]
+            return _Aggregate(_PAIRS[name], columns, [])
+        if name in ("Quantile", "ApproxQuantile"):
+            return self._read_quantile(node.this, node.args["quantile"])
+        if name in ("PercentileCont", "PercentileDisc") and node.expression:
+            return self._read_quantile(node.this, node.expression)
+        if name == "WithinGroup" and _class_of(node.this) in ("PercentileCont", "PercentileDisc"):
+            (ordered,) = node.expression.expressions
+            if ordered.args.get("desc"):
+                raise self.refuse(node, "order it the other way and take 1 − the level")
+            return self._read_quantile(ordered.this, node.this.this)
+        if self._anonymous_name(node) == "histogram":
+            parts = list(node.expressions)
+            if not 1 <= len(parts) <= 2:
+                raise self.refuse(node, "write histogram(x, bins)")
+            bins = [self._read_number(part) for part in parts[1:]]
+            if bins and not (bins[0].is_integer() and 1 <= bins[0] <= 10_000):
+                raise InputError("query: histogram(x, bins): give a whole number to 10,000")
+            return _Aggregate("histogram", [self.read_expression(parts[0])], bins)
+        if name == "ApproxDistinct":
+            return _Aggregate("distinct", [self.read_expression(node.this)], [])
+        raise self._refuse_statistic(node)
+
+    def _refuse_statistic(self, node: Any) -> InputError:
+        if _class_of(node) in ("Add", "Sub", "Mul", "Div", "Round", "Neg", "Coalesce", "Cast"):
+            return self.refuse(
+                node, "ask for each statistic by itself and calculate with the answers"
+            )
+        return self.refuse(node)
+
+    def _read_count(self, node: Any) -> _Aggregate:
+        inner = node.this
+        if inner is None or _class_of(inner) in ("Star", "Literal"):
+            return _Aggregate("count", [], [])
+        if _class_of(inner) == "Distinct":
+            if len(inner.expressions) != 1:
+                raise self.refuse(node, "count one column, or GROUP BY both")
+            return _Aggregate("distinct", [self.read_expression(inner.expressions[0])], [])
+        return _Aggregate("count", [self.read_expression(inner)], [])
+
+    def _read_quantile(self, node: Any, level: Any) -> _Aggregate:
+        parts = level.expressions if _class_of(level) in ("Array", "Tuple") else [level]
+        numbers = [self._read_number(part) for part in parts]
+        if not (numbers and all(0 < number < 1 for number in numbers)):
+            raise InputError("query: quantile needs its level, in (0, 1); as in quantile(pay, 0.5)")
+        if len(numbers) > LEVELS or len(set(numbers)) < len(numbers):
+            raise InputError(f"query: give up to {LEVELS} levels, each of them once")
+        return _Aggregate("quantile", [self.read_expression(node)], numbers)
+
+    def _anonymous_name(self, node: Any) -> str:
+        return str(node.this).lower() if _class_of(node) == "Anonymous" else ""
+
+    def _only_argument(self, node: Any) -> Any:
+        if len(node.expressions) != 1:
+            raise self.refuse(node, f"write {node.this}(x)")
+        return node.expressions[0]
+
+    def _read_number(self, node: Any) -> float:
+        value = self.read_expression(node)
+        if isinstance(value, Constant) and isinstance(value.value, float):
+            return value.value
+        raise self.refuse(node, "write a number")
+
+    # Expressions of one row.
+
+    def read_expression(self, node: Any) -> Expression:
+        """Return an expression of a row."""
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise InputError(f"query: nested more than {DEPTH} deep; write it flatter")
+        try:
+            return self._read_expression(node)
+        finally:
+            self.depth -= 1
+
+    def _read_expression(self, node: Any) -> Expression:
+        name = _class_of(node)
+        readers: dict[str, Callable[[Any], Expression]] = {
+            "Column": lambda n: Cell(_column_name(n)),
+            "Paren": lambda n: self.read_expression(n.this),
+            "Literal": _read_literal,
+            "Boolean": lambda n: Constant(float(bool(n.this)), "boolean"),
+            "Null": lambda n: NULL,
+            "Neg": self._read_negative,
+            "Case": self._read_case,
+            "If": lambda n: self._make_choice(
+                [(self.read_condition(n.this), n.args["true"])], n.args.get("false")
+            ),
+            "Cast": self._read_cast,
+            "TryCast": self._read_cast,
+            "Round": self._read_round,
+            "Floor": lambda n: self._read_step(n, "floor"),
+            "Ceil": lambda n: self._read_step(n, "ceil"),
+            "Log": self._read_log,
+            "IntDiv": lambda n: Call("trunc", (Call("/", self._read_both(n)),)),
+            "Sub": self._read_difference,
+            "Add": self._read_sum,
+            "Least": lambda n: Call("least", self._read_all(n)),
+            "Greatest": lambda n: Call("greatest", self._read_all(n)),
+            "Coalesce": lambda n: Call("coalesce", self._read_all(n)),
+            "Concat": self._read_concat,
+            "Substring": self._read_substring,
+            "Left": lambda n: Call(
+                "substr",
+                (self.read_expression(n.this), Constant(1.0, "numeric"),
+                 self.read_expression(n.expression)),
+            ),
+            "Trim": self._read_trim,
+            "Extract": lambda n: self._read_part(n.this, n.expression),
+            "DateTrunc": lambda n: self._read_trunc(n),
+            "TimestampTrunc": lambda n: self._read_trunc(n),
+            "DateDiff": self._read_date_diff,
+            "TimestampDiff": self._read_date_diff,
+            "Anonymous": self._read_anonymous,
+        }  # fmt: skip
+        if name in readers:
+            return readers[name](node)
+        if name in _FUNCTIONS:
+            function, keys = _FUNCTIONS[name]
+            parts = [node.args.get(key) for key in keys]
+            extra = [k for k, v in node.args.items() if v and k not in keys and k not in _HARMLESS]
+            if None in parts or extra:
+                raise self.refuse(node)
+            return Call(function, tuple(self.read_expression(part) for part in parts))
+        if name in _CONDITIONS:
+            # A condition as a value is true, false or null.
+            condition = self.read_condition(node)
+            true = Constant(1.0, "boolean")
+            false = Constant(0.0, "boolean")
+            return Choice(((condition, true), (Negated(condition), false)), NULL)
+        if _is_aggregate(node):
+            raise self.refuse(node, "a statistic of a statistic; ask for each by itself")
+        raise self.refuse(node)
+
+    def _read_both(self, node: Any) -> tuple[Expression, Expression]:
+        return self.read_expression(node.this), self.read_expression(node.expression)
+
+    def _read_all(self, node: Any) -> tuple[Expression, ...]:
+        parts = [node.this, *node.expressions]
+        return tuple(self.read_expression(part) for part in parts if part is not None)
+
+    def _read_negative(self, node: Any) -> Expression:
+        inner = self.read_expression(node.this)
+        if isinstance(inner, Constant) and isinstance(inner.value, float):
+            return Constant(-inner.value, "numeric")
+        return Call("-", (Constant(0.0, "numeric"), inner))
+
+    def _read_case(self, node: Any) -> Expression:
+        branches = []
+        for branch in node.args["ifs"]:
+            test = branch.this
+            if node.this is not None:
+                condition = self._make_comparison(node.this, "=", test)
+            else:
+                condition = self.read_condition(test)
+            branches.append((condition, branch.args["true"]))
+        return self._make_choice(branches, node.args.get("default"))
+
+    def _make_choice(self, branches: list[tuple[Condition, Any]], default: Any) -> Expression:
+        pairs = tuple((condition, self.read_expression(value)) for condition, value in branches)
+        return Choice(pairs, NULL if default is None else self.read_expression(default))
+
+    def _read_cast(self, node: Any) -> Expression:
+        inner = self.read_expression(node.this)
+        target = str(node.args["to"].this.name)
+        is_text = isinstance(inner, Constant) and isinstance(inner.value, str)
+        if target in ("DATE", "DATETIME", "TIMESTAMP", "TIMESTAMPNTZ", "TIMESTAMPTZ"):
+            if is_text:
+                return date_constant(str(inner.value))  # type: ignore[union-attr]
+            if target == "DATE":
+                return Call("date_trunc_day", (inner,))
+            return inner
+        if target in _WHOLE_TYPES:
+            # As DuckDB casts a double, a half goes to the even number; here it is `round`.
+            return Call("round", (Call("cast_number", (inner,)),))
+        if target in _REAL_TYPES:
+            return Call("cast_number", (inner,))
+        if target in ("TEXT", "VARCHAR", "CHAR", "NVARCHAR"):
+            return Call("cast_text", (inner,))
+        raise self.refuse(node, "cast to DOUBLE, INTEGER, VARCHAR or DATE")
+
+    def _read_round(self, node: Any) -> Expression:
+        inner = self.read_expression(node.this)
+        decimals = node.args.get("decimals")
+        if decimals is None:
+            return Call("round", (inner,))
+        return Call("round_digits", (inner, self.read_expression(decimals)))
+
+    def _read_step(self, node: Any, function: str) -> Expression:
+        if node.args.get("decimals") is not None or node.args.get("to") is not None:
+            raise self.refuse(node, f"write {function}(x / 10) * 10")
+        return Call(function, (self.read_expression(node.this),))
+
+    def _read_log(self, node: Any) -> Expression:
+        # log(x) is to base 10, as in DuckDB and PostgreSQL.
+        if node.expression is None:
+            return Call("log10", (self.read_expression(node.this),))
+        base = self.read_expression(node.this)
+        if base == Constant(10.0, "numeric"):
+            return Call("log10", (self.read_expression(node.expression),))
+        raise self.refuse(node, "write ln(x) / ln(base)")
+
+    def _read_difference(self, node: Any) -> Expression:
+        return self._read_shift(node, -1.0) or Call("-", self._read_both(node))
+
+    def _read_sum(self, node: Any) -> Expression:
+        return self._read_shift(node, 1.0) or Call("+", self._read_both(node))
+
+    def _read_shift(self, node: Any, sign: float) -> Expression | None:
+        """Return a date that is moved by an interval; None where there is no interval."""
+        interval = node.expression
+        if _class_of(interval) != "Interval":
+            return None
+        unit = str(interval.args["unit"].name).lower().rstrip("s") if interval.unit else ""
+        count = str(interval.this.name) if interval.this is not None else ""
+        if unit not in ("day", "week") or not count.lstrip("-").isdigit():
+            raise self.refuse(interval, "give days or weeks, as INTERVAL 30 DAY")
+        days = float(count) * (7 if unit == "week" else 1) * sign
+        return Call("add_days", (self.read_expression(node.this), Constant(days, "numeric")))
+
+    def _read_concat(self, node: Any) -> Expression:
+        parts = [self.read_expression(part) for part in node.expressions]
+        # concat passes over nulls, as in DuckDB and PostgreSQL.
+        empty = Constant("", "text")
+        texts = [
+            part if isinstance(part, Constant) else Call("coalesce", (part, empty))
+            for part in parts
+        ]
+        joined: Expression = texts[0]
+        for text in texts[1:]:
+            joined = Call("||", (joined, text))
+        return joined
+
+    def _read_substring(self, node: Any) -> Expression:
+        start = node.args.get("start")
+        length = node.args.get("length")
+        limit = Constant(1e6, "numeric") if length is None else self.read_expression(length)
+        begin = Constant(1.0, "numeric") if start is None else self.read_expression(start)
+        for number in (begin, limit):
+            if isinstance(number, Constant) and not (
+                isinstance(number.value, float)
+                and number.value.is_integer()
+                and abs(number.value) <= 1e6
+            ):
+                raise self.refuse(node, "give whole numbers, as substr(x, 1, 2)")
+        return Call("substr", (self.read_expression(node.this), begin, limit))
+
+    def _read_trim(self, node: Any) -> Expression:
+        if node.expression is not None or node.args.get("position"):
+            raise self.refuse(node, "write trim(x), which takes blanks off both ends")
+        return Call("trim", (self.read_expression(node.this),))
+
+    def _read_part(self, part: Any, date: Any) -> Expression:
+        word = str(part.name).lower()
+        if word not in _PARTS:
+            raise InputError(f"query: {unknown('part of a date', word, _PARTS)}")
+        return Call(_PARTS[word], (self.read_expression(date),))
+
+    def _read_unit(self, node: Any) -> str:
+        unit = node.args.get("unit")
+        word = str(unit.name).lower() if unit is not None else "day"
+        # sqlglot has WEEK(MONDAY) and the like.
+        word = re.sub(r"\W.*", "", word)
+        if word not in UNITS:
+            raise InputError(f"query: {unknown('unit of time', word, UNITS)}")
+        return word
+
+    def _read_trunc(self, node: Any) -> Expression:
+        return Call(f"date_trunc_{self._read_unit(node)}", (self.read_expression(node.this),))
+
+    def _read_date_diff(self, node: Any) -> Expression:
+        # sqlglot has the later date first.
+        last, first = self._read_both(node)
+        return Call(f"date_diff_{self._read_unit(node)}", (first, last))
+
+    def _read_anonymous(self, node: Any) -> Expression:
+        name = self._anonymous_name(node)
+        arguments = node.expressions
+        if name in ("date_part", "datepart") and len(arguments) == 2:
+            return self._read_part(arguments[0], arguments[1])
+        if name not in _ANONYMOUS:
+            raise self.refuse(node)
+        function, count = _ANONYMOUS[name]
+        if len(arguments) != count:
+            raise InputError(
+                f"query: {name} takes {count} arguments, not {len(arguments)}; give {count}"
+            )
+        return Call(function, tuple(self.read_expression(part) for part in arguments))
+
+    # Conditions of one row.
+
+    def read_condition(self, node: Any) -> Condition:
+        """Return a condition of a row."""
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise InputError(f"query: nested more than {DEPTH} deep; write it flatter")
+        try:
+            return self._read_condition(node)
+        finally:
+            self.depth -= 1
+
+    def _read_condition(self, node: Any) -> Condition:
+        name = _class_of(node)
+        if name == "Paren":
+            return self.read_condition(node.this)
+        if name in ("And", "Or"):
+            parts = [self.read_condition(part) for part in _flatten(node, name)]
+            return Combined(name.lower(), tuple(parts))
+        if name == "Not":
+            return Negated(self.read_condition(node.this))
+        if name in _COMPARISONS:
+            return self._make_comparison(node.this, _COMPARISONS[name], node.expression)
+        if name == "Between":
+            low = self._make_comparison(node.this, ">=", node.args["low"])
+            high = self._make_comparison(node.this, "<=", node.args["high"])
+            return Combined("and", (low, high))
+        if name == "In":
+            return self._read_in(node)
+        if name == "Is":
+            return self._read_is(node)
+        if name == "Like":
+            return self._read_like(node.this, node.expression, node)
+        if name == "StartsWith":
+            return self._read_like(node.this, node.expression, node, after="%")
+        if name == "Contains":
+            return self._read_like(node.this, node.expression, node, before="%", after="%")
+        if name in ("Column", "Case", "If", "Boolean", "Coalesce", "Null"):
+            # A boolean by itself.
+            true = Constant(1.0, "boolean")
+            return Relation(self.read_expression(node), "=", true)
+        raise self.refuse(node)
+
+    def _make_comparison(self, left: Any, sign: str, right: Any) -> Condition:
+        """Return a comparison; of a plain column with a literal as a declared value is compared."""
+        first = self.read_expression(left)
+        second = self.read_expression(right)
+        if isinstance(second, Cell) and isinstance(first, Constant):
+            first, second, sign = second, first, _SWAPPED[sign]
+        if isinstance(first, Cell) and isinstance(second, Constant):
+            literal = _literal_of(second)
+            if literal is not None:
+                return Compare(first.column, sign, (literal,))
+        return Relation(first, sign, second)
+
+    def _read_in(self, node: Any) -> Condition:
+        if node.args.get("query") or node.args.get("unnest") or not node.expressions:
+            raise self.refuse(node, "list the values, as town IN ('A', 'B')")
+        first = self.read_expression(node.this)
+        values = [self.read_expression(part) for part in node.expressions]
+        literals = [_literal_of(v) if isinstance(v, Constant) else None for v in values]
+        known = [literal for literal in literals if literal is not None]
+        if isinstance(first, Cell) and len(known) == len(values):
+            return Compare(first.column, "in", tuple(known))
+        relations = tuple(Relation(first, "=", value) for value in values)
+        return relations[0] if len(relations) == 1 else Combined("or", relations)
+
+    def _read_is(self, node: Any) -> Condition:
+        inner = self.read_expression(node.this)
+        kind = _class_of(node.expression)
+        if kind == "Null":
+            return Missing(inner.column) if isinstance(inner, Cell) else Lacking(inner)
+        if kind == "Boolean":
+            # IS TRUE is never null, so that NOT finds the rows without a value too.
+            truth = Relation(inner, "=", Constant(float(bool(node.expression.this)), "boolean"))
+            lacking = Missing(inner.column) if isinstance(inner, Cell) else Lacking(inner)
+            return Combined("and", (truth, Negated(lacking)))
+        raise self.refuse(node, "write IS NULL, IS TRUE or IS FALSE")
+
+    def _read_like(
+        self, left: Any, right: Any, node: Any, before: str = "", after: str = ""
+    ) -> Condition:
+        pattern = self.read_expression(right)
+        if not (isinstance(pattern, Constant) and isinstance(pattern.value, str)):
+            raise self.refuse(node, "compare with a text in quotes, as name LIKE 'A%'")
+        if (before or after) and set(pattern.value) & {"%", "_"}:
+            raise self.refuse(node, "write LIKE; there % stands for any letters and _ for one")
+        return Matches(self.read_expression(left), f"{before}{pattern.value}{after}")
+
+    # How an answer is shown.
+
+    def _read_presentation(
+        self, select: exp.Select, statement: Statement, grouped: dict[str, Expression]
+    ) -> Statement:
+        """Return the statement with its HAVING, ORDER BY and LIMIT, which cost nothing."""
+        orders = []
+        order = select.args.get("order")
+        for node in [] if order is None else order.expressions:
+            label = self._find_label(node.this, select, statement, grouped)
+            orders.append(Order(label, bool(node.args.get("desc"))))
+        limits: list[Limit] = []
+        having = select.args.get("having")
+        if having is not None:
+            limits += [
+                self._read_limit(node, select, statement, grouped)
+                for node in _flatten(having.this, "And")
+            ]
+        shown = None
+        limit = select.args.get("limit")
+        if limit is not None:
+            number = limit.expression
+            if _class_of(number) != "Literal" or not str(number.this).isdigit():
+                raise self.refuse(limit, "give a whole number, as LIMIT 10")
+            shown = int(str(number.this))
+        if (shown is not None or limits or orders) and not grouped:
+            raise InputError(
+                "query: HAVING, ORDER BY and LIMIT are of groups, and there is no GROUP BY; leave "
+                "them out"
+            )
+        return Statement(
+            statement.text,
+            statement.queries,
+            statement.labels,
+            statement.group_labels,
+            tuple(orders),
+            tuple(limits),
+            shown,
+            is_sql=True,
+        )
+
+    def _read_limit(
+        self, node: Any, select: exp.Select, statement: Statement, grouped: dict[str, Expression]
+    ) -> Limit:
+        while _class_of(node) == "Paren":
+            node = node.this
+        name = _class_of(node)
+        if name not in _COMPARISONS:
+            raise self.refuse(node, "compare a selected statistic, as HAVING count(*) > 100")
+        sign = _COMPARISONS[name]
+        left, right = node.this, node.expression
+        if _class_of(left) == "Literal":
+            left, right, sign = right, left, _SWAPPED[sign]
+        label = self._find_label(left, select, statement, grouped)
+        if label not in statement.labels:
+            raise self.refuse(node, "write the condition of a group's own value in WHERE")
+        return Limit(label, sign, self._read_number(right))
+
+    def _find_label(
+        self, node: Any, select: exp.Select, statement: Statement, grouped: dict[str, Expression]
+    ) -> str:
+        """Return the label of the answer that a node of ORDER BY or HAVING names."""
+        target = self._resolve_reference(node, select)
+        if _has_aggregate(target):
+            query = self._read_statistic(target, list(grouped), statement.queries[0].where, grouped)
+            for label, candidate in zip(statement.labels, statement.queries, strict=True):
+                same = (query.aggregate, query.columns, query.numbers)
+                if same == (candidate.aggregate, candidate.columns, candidate.numbers):
+                    return label
+            raise InputError(
+                f"query: {_label_of(query)} is not selected; add it to SELECT, so that it is "
+                "answered once"
+            )
+        name = _name_of(self.read_expression(target))
+        if name in statement.group_labels:
+            return statement.group_labels[name]
+        raise InputError(f"query: {name} is neither selected nor in GROUP BY; add it to SELECT")
+
+
+_HARMLESS: Final = ("typed", "safe", "big_int", "coalesce", "ignore_nulls", "encoding", "binary")
+_CONDITIONS: Final = (
+    "And", "Or", "Not", "EQ", "NEQ", "LT", "LTE", "GT", "GTE", "Between", "In", "Is", "Like",
+    "StartsWith", "Contains",
+)  # fmt: skip
+_WHOLE_TYPES: Final = (
+    "INT",
+    "BIGINT",
+    "SMALLINT",
+    "TINYINT",
+    "HUGEINT",
+    "INT128",
+    "UINT",
+    "UBIGINT",
+)
+_REAL_TYPES: Final = ("DOUBLE", "FLOAT", "DECIMAL", "REAL")
+
+
+def _known_names() -> list[str]:
+    """Return the names of functions and statistics that SQL may call, for messages."""
+    statistics = [
+        "count", "sum", "avg", "median", "quantile", "stddev", "variance", "corr", "covar_samp",
+        "min", "max", "histogram",
+    ]  # fmt: skip
+    functions = [name for name, _ in _FUNCTIONS.values() if name.isidentifier()]
+    others = ["floor", "ceil", "round", "coalesce", "least", "greatest", "substr", "trim", "concat",
+              "date_trunc", "date_diff", "date_part"]  # fmt: skip
+    return sorted({*statistics, *functions, *others, *_ANONYMOUS})
+
+
+def _class_of(node: Any) -> str:
+    return type(node).__name__
+
+
+def _spell(name: str) -> str:
+    """Return the name of a class of nodes as SQL has it: `RowNumber` is ROW NUMBER."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).upper()
+
+
+def _describe(error: Any) -> str:
+    """Return what sqlglot says of a text that it cannot read, in one line."""
+    details = getattr(error, "errors", None)
+    if details:
+        first = details[0]
+        near = str(first.get("highlight") or "").strip()[:40]
+        text = f"{first.get('description', 'cannot be read')}".rstrip(".")
+        text = f"{text}, near {near!r} at character {first.get('col')}"
+    else:
+        text = str(error).splitlines()[0] if str(error) else "cannot be read"
+    return "cannot read the SQL: " + _ESCAPES.sub("", text)[:200]
+
+
+def _column_name(node: Any) -> str:
+    # The table's name before a column is that of the one table.
+    return str(node.name)
+
+
+def _read_literal(node: Any) -> Expression:
+    if node.is_string:
+        return Constant(str(node.this), "text")
+    value = float(str(node.this))
+    if not abs(value) <= 1e60:
+        raise InputError(f"query: {node.this}: a number beyond 1e60; give a smaller one")
+    return Constant(value, "numeric")
+
+
+def _literal_of(constant: Constant) -> float | str | None:
+    """Return a constant as the literal of a comparison with a plain column."""
+    match constant.kind:
+        case "numeric":
+            return float(constant.value or 0.0)
+        case "text":
+            return str(constant.value)
+        case "boolean":
+            return "true" if constant.value else "false"
+    return None
+
+
+def _flatten(node: Any, name: str) -> list[Any]:
+    """Return the parts of a chain of ANDs or ORs, without recursion on its length."""
+    pending = [node]
+    parts: list[Any] = []
+    while pending:
+        current = pending.pop()
+        if _class_of(current) == name:
+            pending += [current.expression, current.this]
+        else:
+            parts.append(current)
+    return parts
+
+
+def _is_aggregate(node: Any) -> bool:
+    from sqlglot import exp
+
+    if isinstance(node, exp.AggFunc | exp.WithinGroup | exp.Filter):
+        return True
+    name = str(node.this).lower() if _class_of(node) == "Anonymous" else ""
+    return name in _ANONYMOUS_AGGREGATES or name == "histogram"
+
+
+def _has_aggregate(node: Any) -> bool:
+    return any(_is_aggregate(part) for part in node.walk())
+
+
+def _is_derived(expression: Expression) -> bool:
+    return not isinstance(expression, Cell)
+
+
+def _name_of(expression: Expression) -> str:
+    """Return the name of a column of a query: of a plain one its own, else its text."""
+    return write(expression)
+
+
+# Aggregate → its name in SQL, for labels.
+_NAMES: Final = {
+    "mean": "avg",
+    "sample_deviation": "stddev",
+    "deviation": "stddev_pop",
+    "sample_variance": "variance",
+    "variance": "var_pop",
+    "correlation": "corr",
+    "sample_covariance": "covar_samp",
+    "covariance": "covar_pop",
+}
+
+
+def _label_of(query: ParsedQuery) -> str:
+    """Return the name of a statistic in an answer where it has no alias."""
+    columns = ", ".join(query.columns)
+    if query.aggregate == "count":
+        return f"count({columns or '*'})"
+    if query.aggregate == "distinct":
+        return f"count(DISTINCT {columns})"
+    if query.aggregate == "quantile" and len(query.numbers) == 1:
+        (level,) = query.numbers
+        words = {0.5: "median", EXTREMES["min"]: "min", EXTREMES["max"]: "max"}
+        if level in words:
+            return f"{words[level]}({columns})"
+    numbers = "".join(f", {number:g}" for number in query.numbers)
+    return f"{_NAMES.get(query.aggregate, query.aggregate)}({columns}{numbers})"
