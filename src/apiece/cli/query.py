@@ -142,9 +142,10 @@ def command(
 
     The short form is count, count(persons), count(rows), sum, mean, variance, covariance,
     histogram, median, quantile (of several levels), interval or regression, then maybe "by" columns
-    with declared values and "where" a condition on columns with bounds, values or a kind. Cells that are not of
-    their column's kind, and people without an account, are left out without a word here; the
-    steward's log has them. --cost reads no row and no account.
+    with declared values and "where" a condition on columns with bounds, values or a kind.
+
+    Cells that are not of their column's kind, and people without an account, are left out without
+    a word here; the steward's log has them. --cost reads no row and no account.
     """
     require("queries", "sqlalchemy", "duckdb", "pandas", "pyarrow")
     from apiece.ledger import Ledger
