@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece import Budgets, Gaussian, Hybrid, Plan, Sample, Scale, Sequential, assign, report
+from apiece import Budgets, Gaussian, Plan, Sample, Scale, Sequential, assign, report
 from apiece.accounting import privacy_curve
 from apiece.assignment import (
     Correlated,
@@ -139,7 +139,7 @@ def test_nobody_spends_more_than_they_asked(
         assert plan.verify(budgets).ok
 
 
-@pytest.mark.parametrize("strategy", [Sample(), Hybrid(), Sequential()], ids=lambda s: s.name)
+@pytest.mark.parametrize("strategy", [Sample(), Sequential()], ids=lambda s: s.name)
 def test_what_rests_on_sampling_is_refused(strategy: Strategy) -> None:
     with pytest.raises(UnsupportedError, match="scale"):
         assign(three_groups(), strategy, noise=Correlated(), **SETTINGS)
@@ -196,8 +196,9 @@ def test_a_threshold_is_never_noisier_than_one_budget_for_all() -> None:
 def test_contributors_are_told_that_their_steps_are_fixed() -> None:
     plan = assign(three_groups(), Epochs(), noise=Correlated(), **SETTINGS)
     told = count_participation(plan, 0)
-    assert told == (1, 60, False)
+    assert told == (1, 60, False, 6)
     sentences = explain(1.0, 1e-5, curve=plan.curve(0), taking_part=told).sentences
+    assert "You take part in at most 1 of 6 passes" in sentences[-1]
     assert "at most 1 of 60 steps, fixed beforehand" in sentences[-1]
     assert "drawn" not in sentences[-1]
     left_out = assign(three_groups(), Threshold(3.0), noise=Correlated(), **SETTINGS)

@@ -347,6 +347,7 @@ def test_what_is_declared_is_these_fields() -> None:
         "rows_per_person", "seeded", "no_limit_cap", "levels", "charged", "simulated", "packaged",
         "audit", "attack", "bounds", "method", "controller", "contact", "valid_until",
         "fixed_steps",  # of correlated noise, which is chosen
+        "turns",  # likewise
         "runs",  # of a search: the mean of its law, and not how many there were
     }  # fmt: skip
 

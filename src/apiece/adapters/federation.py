@@ -1,5 +1,8 @@
 """Federations: their plan, and what it promises to each client and each record.
 
+There are two kinds. In one, coins decide who joins a round. In the other, clients come when they
+like, at most so often and so far apart, and the noise is correlated between the rounds.
+
 In a round each client joins by a coin of the server's, and each of its records by a coin of its
 own. Two nested coins are not one coin of the product for a record: the client's other records join
 by the same client coin, and a large sum of theirs shows how it fell. So for records the client's
@@ -14,19 +17,22 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from apiece import _check
 from apiece._identity import require_ids
 from apiece._types import Floats
-from apiece.accounting import Bounds, PrivacyCurve, privacy_curve
+from apiece.accounting import Bounds, PrivacyCurve, noise_multipliers, privacy_curve
+from apiece.correlation import NoiseStrategy, Workload, optimize_banded, optimize_buffered
 from apiece.errors import InfeasibleError, InputError
 from apiece.filters import Costs, costs_of
 from apiece.ledger import Ledger
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 from apiece.numerics.roots import bisect
+from apiece.plan.correlated import CorrelatedNoise
+from apiece.plan.parts import ULP
 
 # Share of δ for joining more often than any number that is counted.
 _TAIL: Final = 1e-3
@@ -137,6 +143,159 @@ class Federation:
         return _compute_costs(self, delta)
 
 
+@dataclass(frozen=True, slots=True)
+class UnsampledFederation:
+    """The public numbers of a federated training without sampling, fixed before the first round.
+
+    Clients come when they like: each joins at most `participations` rounds, any two of them at
+    least `separation` rounds apart, and in these all its records take part.
+
+    Args:
+        rounds: The most rounds that are run.
+        participations: The most rounds that a client joins.
+        noise: How the noise of the rounds is correlated, with the separation.
+        clip_norms: Of each level of budgets, the ℓ2 bound on a record's part of a sum.
+        noise_stddev: Standard deviation of the independent noise of which that of rounds is made.
+        expected_batch_size: The divisor of each round's noisy sum, whoever joined.
+
+    Raises:
+        InputError: For values out of bounds, and more rounds a client than fit.
+
+    Guarantee:
+        A record of level l meets the Gaussian of `record_epsilon(l, δ)`, against whoever sees every
+        round's noisy sum, under its contributions being zero, as long as the rounds that its client
+        joins do not depend on its records.
+
+    References:
+        Denisov et al. 2022; McMahan et al. 2024.
+    """
+
+    rounds: int
+    participations: int
+    noise: CorrelatedNoise
+    clip_norms: tuple[float, ...]
+    noise_stddev: float
+    expected_batch_size: float
+
+    def __post_init__(self) -> None:
+        _check.count("rounds", self.rounds)
+        _check.count("participations", self.participations)
+        for name in ("noise_stddev", "expected_batch_size"):
+            _check.positive(name, getattr(self, name))
+        clip_norms = tuple(_check.positive("clip_norm", norm) for norm in self.clip_norms)
+        object.__setattr__(self, "clip_norms", clip_norms)
+        self.noise.check_times(self.rounds, self.participations)
+
+    def mechanism(self, level: int) -> Gaussian:
+        """Return the one Gaussian that a record of this level meets in all rounds together.
+
+        Args:
+            level: Its position in `clip_norms`.
+        """
+        moved = self.noise.sensitivity(steps=self.rounds, times=self.participations)
+        multiplier = self.noise_stddev / self.clip_norms[level] / moved
+        # Rounded down: the divisions are rounded to the nearest.
+        return Gaussian(multiplier * (1 - 3 * ULP))
+
+    def record_epsilon(self, level: int, delta: float) -> float:
+        """Return an upper bound on the ε of a record of this level at `delta`.
+
+        Args:
+            level: Its position in `clip_norms`.
+            delta: In (0, 1).
+        """
+        return float(privacy_curve(self.mechanism(level)).epsilon(delta).upper)
+
+    def costs(self, delta: float) -> Costs:
+        """Return the costs of all rounds for a record of each level: μ² without slack.
+
+        Args:
+            delta: The δ of the accounts that pay.
+        """
+        levels = range(len(self.clip_norms))
+        return costs_of([self.mechanism(level) for level in levels], delta)
+
+
+AnyFederation: TypeAlias = Federation | UnsampledFederation
+
+
+def plan_unsampled_federation(
+    epsilon: Sequence[float],
+    delta: float,
+    records: Sequence[int],
+    *,
+    rounds: int,
+    participations: int,
+    separation: int | None = None,
+    buffers: int | None = None,
+    clip_norm: float = 1.0,
+) -> UnsampledFederation:
+    """Return the federation in which clients come when they like, and clip norms carry the budgets.
+
+    Args:
+        epsilon: The ε of each level of budgets.
+        delta: One δ for all levels.
+        records: Number of records of each level, over all clients; public or released.
+        rounds: As in `UnsampledFederation`.
+        participations: As in `UnsampledFederation`.
+        separation: The least rounds between two of a client; None for as far apart as they fit.
+        buffers: Copies of the model that the server's noise remembers; None for as many as the
+            separation has rounds, less one.
+        clip_norm: The mean over the records.
+
+    Raises:
+        InputError: For values out of bounds.
+
+    Guarantee:
+        `record_epsilon(l, delta)` of the result is at most epsilon[l].
+
+    Example:
+        >>> from apiece.adapters.federation import plan_unsampled_federation
+        >>> federation = plan_unsampled_federation(
+        ...     [1.0, 4.0], 1e-5, [300, 100], rounds=20, participations=4)
+        >>> federation.clip_norms[0] < federation.clip_norms[1]
+        True
+        >>> 0.99 < federation.record_epsilon(0, 1e-5) <= 1
+        True
+    """
+    delta = _check.probability("delta", delta, low_open=True, high_open=True)
+    if len(records) != len(epsilon) or not len(epsilon):
+        raise InputError(
+            f"records: {len(records)} counts for {len(epsilon)} levels; give one a level"
+        )
+    times = _check.count("participations", participations)
+    length = _check.count("rounds", rounds)
+    apart = max(length // times, 1) if separation is None else separation
+    workload = Workload(length)
+    strategy: NoiseStrategy
+    if buffers is None:
+        strategy = optimize_banded(workload, bands=apart, participations=times, separation=apart)
+    else:
+        strategy = optimize_buffered(
+            workload, buffers=buffers, participations=times, separation=apart
+        )
+    noise = CorrelatedNoise(strategy, apart)
+    moved = noise.sensitivity(steps=length, times=times)
+    multipliers = noise_multipliers(
+        epsilon=_check.positive_array("epsilon", epsilon),
+        delta=delta,
+        sampling_probability=1.0,
+        steps=1,
+    )
+    # As for the strategy Scale: c_l = S/(z_l·s), with the mean asked for.
+    inverse = 1 / (np.asarray(multipliers) * moved)
+    counts = np.asarray(records, dtype=float)
+    stddev = _check.positive("clip_norm", clip_norm) * counts.sum() / float(counts @ inverse)
+    return UnsampledFederation(
+        rounds=length,
+        participations=times,
+        noise=noise,
+        clip_norms=tuple((stddev * inverse * (1 - 8 * ULP)).tolist()),
+        noise_stddev=float(stddev),
+        expected_batch_size=float(counts.sum() * times / length),
+    )
+
+
 def plan_federation(
     epsilon: Sequence[float],
     delta: float,
@@ -207,7 +366,7 @@ def plan_federation(
 
 
 def charge(
-    ledger: Ledger, run: str, ids: Any, levels: Any, federation: Federation, *, delta: float
+    ledger: Ledger, run: str, ids: Any, levels: Any, federation: AnyFederation, *, delta: float
 ) -> Any:
     """Charge a silo's people for the whole training; return the ids of those who could pay.
 
@@ -230,7 +389,10 @@ def charge(
     """
     require_ids("ids", ids, levels=levels)
     costs = federation.costs(delta).of(levels)
-    return ledger.reserve_costs(run, ids, costs, terms={"federation": asdict(federation)})
+    terms: Any = asdict(federation)
+    if isinstance(federation, UnsampledFederation):
+        terms["noise"] = federation.noise.to_json()
+    return ledger.reserve_costs(run, ids, costs, terms={"federation": terms})
 
 
 @functools.lru_cache(maxsize=64)

@@ -34,13 +34,31 @@ except ModuleNotFoundError as error:
 
 from apiece._identity import require_rows
 from apiece._types import AnyArray, Integers, Mask
-from apiece.adapters.federation import Federation, charge, plan_federation
+from apiece.adapters.federation import (
+    AnyFederation,
+    Federation,
+    UnsampledFederation,
+    charge,
+    plan_federation,
+    plan_unsampled_federation,
+)
 from apiece.errors import InputError, StateError, StewardWarning
 from apiece.training import ClippedSum, add_noise, clip_and_sum
 from apiece.training.checkpoints import write_atomically
-from apiece.training.randomness import ChaCha20Stream, noisy_mean
+from apiece.training.correlated import NoiseRecurrence
+from apiece.training.randomness import (
+    KEY_BYTES,
+    ChaCha20Stream,
+    Generator,
+    NormalSource,
+    Streams,
+    noisy_mean,
+)
 
-__all__ = ["FederatedClient", "FederatedStrategy", "Federation", "charge", "plan_federation"]
+__all__ = [
+    "FederatedClient", "FederatedStrategy", "Federation", "UnsampledFederation", "charge",
+    "plan_federation", "plan_unsampled_federation",
+]  # fmt: skip
 
 # A parameter, or a sum of its gradients.
 Array = AnyArray
@@ -50,6 +68,9 @@ Form = list[tuple[str, tuple[int, ...]]]
 
 # The key of a round's configuration under which the server lists the parameters that are trained.
 _TRAINED = "trained"
+
+# The key under which the server says the number of the round, from 0.
+_ROUND = "round"
 
 # Values of the server's coins: a client joins where one is below its probability times this.
 _COIN_VALUES = 2**53
@@ -87,14 +108,16 @@ class FederatedStrategy(Strategy):
     Args:
         parameters: The model, of which the parameters that require a gradient are trained, or these
             parameters alone as arrays by name. A sequence of arrays has no names to compare.
-        federation: The federation that is run.
+        federation: The federation that is run. In one without sampling every client that is there
+            is asked, unless it has joined as often as it may, or too recently.
         learning_rate: Length of the step along each round's noisy mean, as a factor on it.
         least: The clients' `least`; None where the noise is added here.
         journal: A file with the number of rounds that were begun; a server that is started again
-            goes on after them. None writes no file.
+            goes on after them. None writes no file. Without sampling it also holds who joined when,
+            and the key of the noise, which is removed after the last round.
 
     Raises:
-        InputError: For no parameter that is trained.
+        InputError: For no parameter that is trained, and for noise of clients that is correlated.
 
     Guarantee:
         No more than federation.rounds rounds are begun, each once, whatever dies in between. With
@@ -116,7 +139,7 @@ class FederatedStrategy(Strategy):
     def __init__(
         self,
         parameters: nn.Module | Mapping[str, Array] | Sequence[Array],
-        federation: Federation,
+        federation: AnyFederation,
         *,
         learning_rate: float = 0.1,
         least: int | None = None,
@@ -137,6 +160,14 @@ class FederatedStrategy(Strategy):
         self.journal = None if journal is None else Path(journal)
         self.begun = 0
         self.released = 0
+        self._turns: _Turns | None = None
+        if isinstance(federation, UnsampledFederation):
+            if least is not None:
+                raise InputError(
+                    "least: clients' noise is independent, and this federation's is correlated "
+                    "between rounds; leave it out, so that the server adds the noise"
+                )
+            self._turns = _Turns(federation)
         if self.journal is not None and self.journal.exists():
             self._read_journal(self.journal)
 
@@ -158,19 +189,24 @@ class FederatedStrategy(Strategy):
                 "plan_federation more rounds="
             )
         self.begun += 1
+        clients = client_manager.all()
+        asked = self._choose_clients(clients)
         self._write_journal()
-        config: dict[str, Any] = {}
+        config: dict[str, Any] = {_ROUND: self.begun - 1}
         if self.names is not None:
             shapes = [list(p.shape) for p in self.current]
             config[_TRAINED] = json.dumps(list(zip(self.names, shapes, strict=True)))
         instructions = FitIns(self._pack_parameters(), config)
+        return [(clients[name], instructions) for name in asked]
+
+    def _choose_clients(self, clients: Mapping[str, Any]) -> list[str]:
+        """Return the names of the clients that are asked to join the round that has begun."""
+        if self._turns is not None:
+            return self._turns.join(list(clients), self.begun - 1)
+        assert isinstance(self.federation, Federation)
         # Rounded down: a client joins with at most the planned probability.
         joining_values = int(self.federation.client_probability * _COIN_VALUES)
-        return [
-            (client, instructions)
-            for client in client_manager.all().values()
-            if secrets.randbelow(_COIN_VALUES) < joining_values
-        ]
+        return [name for name in clients if secrets.randbelow(_COIN_VALUES) < joining_values]
 
     def aggregate_fit(
         self, server_round: int, results: list[Any], failures: Sequence[object]
@@ -242,13 +278,17 @@ class FederatedStrategy(Strategy):
     def _compute_noisy_mean(self, totals: list[Array]) -> list[Array]:
         """Return the sums with noise, over the expected batch size; clients may have added it."""
         sums = {str(k): torch.from_numpy(total) for k, total in enumerate(totals)}
-        bound = torch.tensor([self.federation.clip_norm])
+        generator: Generator = ChaCha20Stream()
+        if self._turns is not None:
+            generator = self._turns.noise_of(self.begun - 1)
+        # The bounds are the clients'; noise goes on their sum.
+        bound = torch.ones(1)
         clipped = ClippedSum(sums, bound, bound, bound)
         noisy = noisy_mean(
             clipped,
             0.0 if self.least is not None else self.federation.noise_stddev,
             self.federation.expected_batch_size,
-            generator=ChaCha20Stream(),
+            generator=generator,
         )
         return [noisy[name].numpy() for name in sums]
 
@@ -264,6 +304,9 @@ class FederatedStrategy(Strategy):
                 "released": self.released,
                 "parameters": [p.tolist() for p in self.current],
             }
+            if self._turns is not None:
+                is_over = self.released and self.begun == self.federation.rounds
+                state["turns"] = self._turns.to_json(with_key=not is_over)
             write_atomically(self.journal, json.dumps(state).encode())
 
     def _read_journal(self, journal: Path) -> None:
@@ -273,6 +316,8 @@ class FederatedStrategy(Strategy):
             begun = int(state["begun"])
             released = int(state["released"])
             arrays = [np.array(p, dtype=np.float64) for p in state["parameters"]]
+            if self._turns is not None:
+                self._turns.read(state["turns"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(
                 f"{journal}: cannot be read ({type(error).__name__}); how many rounds were "
@@ -284,6 +329,84 @@ class FederatedStrategy(Strategy):
         self.current = arrays
         self.begun = begun
         self.released = released
+
+
+class _Turns:
+    """Who joined which round of a federation without sampling, and its noise.
+
+    The noise of a round follows from the key and the round's number, so that a server that is
+    started again takes the same earlier noise back. No round gets its noise twice.
+    """
+
+    def __init__(self, federation: UnsampledFederation) -> None:
+        self._federation = federation
+        # Of each client that joined: how many rounds, and the last.
+        self._joined: dict[str, tuple[int, int]] = {}
+        self._streams = Streams.from_seed(None)
+        self._recurrence = NoiseRecurrence(federation.noise.strategy)
+        # The round whose noise comes next from the recurrence, and the least that may be released.
+        self._next = 0
+        self._least = 0
+
+    def join(self, clients: Sequence[str], number: int) -> list[str]:
+        """Return the clients that may join a round, and remember that they do."""
+        found = []
+        for client in clients:
+            times, last = self._joined.get(client, (0, -self._federation.noise.separation))
+            is_early = number - last < self._federation.noise.separation
+            if times < self._federation.participations and not is_early:
+                self._joined[client] = (times + 1, number)
+                found.append(client)
+        return found
+
+    def noise_of(self, number: int) -> NormalSource:
+        """Return the noise of a round; raise `StateError` where it was made before."""
+        if number < self._least:
+            raise StateError(
+                f"federation: round {number} has its noise already, and a second sum under it "
+                "would tell the difference; go on with the next round"
+            )
+        self._least = number + 1
+        return _RoundNoise(self, number)
+
+    def draw(self, number: int, size: int, device: torch.device) -> torch.Tensor:
+        """Return the correlated noise of a round, (size,), after that of all rounds before."""
+        while True:
+            fresh = ChaCha20Stream(self._streams.derive("noise", self._next)).normal(size)
+            noise = self._recurrence.advance(fresh.to(device))
+            self._next += 1
+            if self._next > number:
+                return noise
+
+    def to_json(self, *, with_key: bool) -> dict[str, Any]:
+        """Return what a server that is started again needs."""
+        return {
+            "joined": {name: list(pair) for name, pair in self._joined.items()},
+            "key": self._streams.key.hex() if with_key else None,
+            "least": self._least,
+        }
+
+    def read(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `to_json` wrote."""
+        self._joined = {name: (int(a), int(b)) for name, (a, b) in state["joined"].items()}
+        self._least = int(state["least"])
+        if state["key"] is not None:
+            key = bytes.fromhex(state["key"])
+            if len(key) != KEY_BYTES:
+                raise ValueError("key")
+            self._streams = Streams(key, release=True)
+
+
+class _RoundNoise(NormalSource):
+    """The noise of one round."""
+
+    def __init__(self, turns: _Turns, number: int) -> None:
+        self._turns = turns
+        self._number = number
+
+    def normals(self, size: int, device: torch.device) -> torch.Tensor:
+        """Return the noise of all parameters, (size,)."""
+        return self._turns.draw(self._number, size, device)
 
 
 def _is_finite(client: Any, arrays: list[Array]) -> bool:
@@ -326,8 +449,9 @@ class FederatedClient(NumPyClient):
         model: Takes the round's parameters, for those that require a gradient.
         loss_fn: (outputs, targets) → one loss a record.
         data: Inputs and targets, tensors with a row a record.
-        levels: Of each record, its position in `federation.rates`; in the order of the data, which
-            have no index: a Series with one other than 0, 1, 2, … is refused.
+        levels: Of each record, its position in `federation.rates` (in `clip_norms` without
+            sampling); in the order of the data, which have no index: a Series with one other than
+            0, 1, 2, … is refused.
         federation: The federation that is run.
         included: The records that take part at all, such as those who could pay; None for all.
         least: With this many clients at least in every round, each adds a share of the noise, and
@@ -341,7 +465,8 @@ class FederatedClient(NumPyClient):
     Guarantee:
         Its sum is a function of the records whose coins fell so; without one record it differs by
         at most clip_norm, and with client_clip it is at most that long in all. Coins and shares of
-        the noise come from the operating system's randomness.
+        the noise come from the operating system's randomness. Without sampling it refuses a round
+        that is beyond its own limits, whatever the server asks.
 
     Example:
         >>> import numpy as np
@@ -364,13 +489,19 @@ class FederatedClient(NumPyClient):
         loss_fn: Callable[..., torch.Tensor],
         data: tuple[torch.Tensor, torch.Tensor],
         levels: Integers,
-        federation: Federation,
+        federation: AnyFederation,
         *,
         included: Mask | None = None,
         least: int | None = None,
     ) -> None:
         require_rows("data", None, levels=levels, included=included)
-        rates = np.asarray(federation.rates)[np.asarray(levels, dtype=np.int64)]
+        level_of_record = np.asarray(levels, dtype=np.int64)
+        if isinstance(federation, UnsampledFederation):
+            bounds = np.asarray(federation.clip_norms)[level_of_record]
+            rates = np.ones(bounds.size)
+        else:
+            rates = np.asarray(federation.rates)[level_of_record]
+            bounds = np.full(rates.size, federation.clip_norm)
         if included is not None:
             mask = np.asarray(included)
             if mask.dtype != np.bool_ or mask.shape != rates.shape:
@@ -386,8 +517,12 @@ class FederatedClient(NumPyClient):
         self.loss_fn = loss_fn
         self.data = data
         self.rates = rates
+        self.bounds = bounds
         self.federation = federation
         self.least = least
+        # Without sampling, the rounds joined and the last of them.
+        self._times = 0
+        self._last: int | None = None
 
     def fit(
         self, parameters: list[Array], config: Mapping[str, Any]
@@ -399,8 +534,11 @@ class FederatedClient(NumPyClient):
             config: The server's list of them; empty where it knows no names.
 
         Raises:
-            StateError: Where the server trains other parameters than this model does.
+            StateError: Where the server trains other parameters than this model does, and, without
+                sampling, for a round beyond this client's limits.
         """
+        if isinstance(self.federation, UnsampledFederation):
+            self._check_turn(self.federation, config.get(_ROUND))
         trained = find_trained(self.model)
         local: Form = [(name, tuple(p.shape)) for name, p in trained.items()]
         self._check_form(local, parameters, config.get(_TRAINED))
@@ -414,6 +552,23 @@ class FederatedClient(NumPyClient):
             total = replace(total, gradients=add_noise(total, share))
         arrays = [total.gradients[name].double().cpu().numpy() for name in trained]
         return arrays, 1, {}
+
+    def _check_turn(self, federation: UnsampledFederation, number: Any) -> None:
+        """Count a round that this client joins; raise `StateError` for one beyond its limits."""
+        if not isinstance(number, int) or not 0 <= number < federation.rounds:
+            raise StateError(
+                f"federation: round {number!r} of {federation.rounds}; the server must be of the "
+                "same federation"
+            )
+        separation = federation.noise.separation
+        is_early = self._last is not None and number - self._last < separation
+        if self._times >= federation.participations or is_early:
+            raise StateError(
+                f"federation: round {number} is beyond this client's limits, "
+                f"{federation.participations} rounds that are {separation} apart; it joins none"
+            )
+        self._times += 1
+        self._last = number
 
     def _check_form(self, local: Form, parameters: list[Array], listed: Any) -> None:
         """Raise `StateError` unless the server trains the same parameters.
@@ -445,11 +600,11 @@ class FederatedClient(NumPyClient):
             return ClippedSum(zeros, empty, empty, empty)
         rows = torch.from_numpy(drawn)
         inputs, targets = self.data
-        bounds = torch.full((drawn.size,), self.federation.clip_norm)
+        bounds = torch.from_numpy(self.bounds[drawn])
         total = clip_and_sum(self.model, self.loss_fn, inputs[rows], targets[rows], bounds)
-        bound = self.federation.client_clip
-        if bound is None:
+        if isinstance(self.federation, UnsampledFederation) or self.federation.client_clip is None:
             return total
+        bound = self.federation.client_clip
         # The nearest point of a ball: two sums are no further apart than they were.
         squares = [float(g.double().square().sum()) for g in total.gradients.values()]
         norm = math.sqrt(sum(squares))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from apiece._types import Floats, Integers
+from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.request import Correlated, Request, Strategy
+from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
 from apiece.assignment.solve import ROUND, solve_noise
 from apiece.assignment.threshold import Threshold
@@ -24,7 +27,7 @@ from apiece.correlation import (
 from apiece.errors import InfeasibleError, UnsupportedError
 from apiece.plan import Plan
 from apiece.plan.correlated import CorrelatedNoise
-from apiece.plan.parts import Reference, Stage
+from apiece.plan.parts import ULP, Reference, Stage
 
 # What the excess is measured against: each person's own Gaussian, in one step without sampling.
 ONE_GAUSSIAN = Reference(1.0, 1)
@@ -69,6 +72,8 @@ def plan_correlated(strategy: Strategy, request: Request, noise: Correlated) -> 
 
     Raises `UnsupportedError` for a strategy that rests on sampling.
     """
+    if noise.sampled:
+        return _plan_sampled(strategy, request, noise)
     # Of each group the noise multiplier at which one Gaussian spends its budget.
     multipliers = solve_noise(request, request.target, request.groups.delta, 1.0, steps=1)
     match strategy:
@@ -77,7 +82,8 @@ def plan_correlated(strategy: Strategy, request: Request, noise: Correlated) -> 
             return _plan_alike(strategy, request, noise, multipliers, every)
         case Threshold(epsilon):
             return _plan_threshold(strategy, request, noise, multipliers, epsilon)
-        case Scale():
+        case Scale() | Hybrid():
+            # Each meets their own Gaussian whatever others ask: Δ = 0, within any bound.
             times = _count_passes(request, np.ones(multipliers.size, dtype=bool))
             return _plan_scaled(strategy, request, noise, multipliers, times)
         case Epochs():
@@ -85,8 +91,90 @@ def plan_correlated(strategy: Strategy, request: Request, noise: Correlated) -> 
             return _plan_scaled(strategy, request, noise, multipliers, times)
     raise UnsupportedError(
         f"strategy {strategy.name}: rests on sampling, and correlated noise has none; use scale, "
-        "epochs, threshold or uniform"
+        "epochs, threshold or uniform, or coins as well (cyclic)"
     )
+
+
+# ---------------------------------------------------------------- parts that take turns
+
+
+def _plan_sampled(strategy: Strategy, request: Request, noise: Correlated) -> Plan:
+    """Return the plan that disturbs least: of parts that take turns, one part, or fixed steps.
+
+    One part is independent noise and Poisson sampling, so that no plan is worse than that.
+    """
+    if not isinstance(strategy, Uniform | Scale | Sample | Threshold):
+        raise UnsupportedError(
+            f"strategy {strategy.name}: has no parts that take turns; use sample, scale, threshold "
+            "or uniform"
+        )
+    workload = noise.workload(request.steps)
+    plans = []
+    if noise.separation is not None:
+        plans.append(_plan_turns(strategy, request, noise, noise.separation))
+    else:
+        for parts in _list_parts(request):
+            try:
+                plans.append(_plan_turns(strategy, request, noise, parts))
+            except InfeasibleError:
+                # Without a part more the groups cannot spend; with one part there is always a plan.
+                if parts == 1:
+                    raise
+        if not isinstance(strategy, Sample):
+            with suppress(InfeasibleError):
+                plans.append(plan_correlated(strategy, request, replace(noise, sampled=False)))
+    return min(plans, key=lambda plan: _disturbance(plan, workload))
+
+
+def _list_parts(request: Request) -> list[int]:
+    """Return numbers of parts to choose from: powers of two, and as many as leave no coin."""
+    most = min(int(request.records / request.expected_batch_size), request.steps)
+    parts = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+    return sorted({*parts, most})
+
+
+def _plan_turns(strategy: Strategy, request: Request, noise: Correlated, parts: int) -> Plan:
+    """Return the plan with so many parts: the strategy's own for a part's steps, its noise spread.
+
+    In a turn a record meets one sampled Gaussian, whatever the bands: the plan with T/parts steps
+    and batches that are `parts` times as large, whose noise is multiplied by the norm of a column.
+    """
+    batch = request.expected_batch_size * parts
+    turns = -(-request.steps // parts)
+    if batch > request.records or turns < 1:
+        raise InfeasibleError(
+            f"separation = {parts}: parts of {request.records / parts:g} records have no batch of "
+            f"{request.expected_batch_size:g}; take fewer parts or a smaller batch"
+        )
+    inner = strategy.plan(replace(request, steps=turns, expected_batch_size=batch, noise=None))
+    if parts == 1:
+        note = "correlated noise: none, since independent noise and sampling disturb less"
+        return replace(inner, notes=(*inner.notes, note))
+    (stage,) = inner.stages
+    bands = parts if noise.bands is None else min(noise.bands, parts)
+    matrix = Banded([1.0])
+    if bands > 1:
+        matrix = optimize_banded(
+            noise.workload(request.steps), bands=bands, participations=turns, separation=parts
+        )
+    correlated = CorrelatedNoise(matrix, parts, sampled=True)
+    norm = correlated.sensitivity(steps=request.steps, times=1)
+    # Rounded up, and the chances down, so that a turn is no more than the inner plan's step.
+    chances = stage.sampling_probability / parts * (1 - 8 * ULP)
+    spread = Stage(
+        request.steps,
+        float(chances @ request.groups.records),
+        stage.noise_stddev * norm * (1 + 8 * ULP),
+        chances,
+        stage.clip_norm,
+        correlated=correlated,
+    )
+    plan = request.plan(inner.strategy, (spread,), objections=inner.objections)
+    note = (
+        f"correlated noise: {matrix!r}, which remembers {matrix.memory} copies of the model; "
+        f"{parts} parts take turns"
+    )
+    return replace(plan, notes=(*inner.notes, note))
 
 
 def _plan_alike(
@@ -122,14 +210,15 @@ def _plan_threshold(
             f"{request.expected_batch_size:g}; use a lower one"
         )
     workload = noise.workload(request.steps)
-    return min(plans, key=lambda plan: _disturbance(plan.stages[0], workload))
+    return min(plans, key=lambda plan: _disturbance(plan, workload))
 
 
-def _disturbance(stage: Stage, workload: Workload) -> float:
-    """Return the error of what the optimizer makes of gradients, over the batch."""
-    assert stage.correlated is not None
-    error = stage.noise_stddev * workload.mean_error(stage.correlated.strategy)
-    return error / stage.expected_batch_size
+def _disturbance(plan: Plan, workload: Workload) -> float:
+    """Return the error of what the optimizer makes of gradients, over their largest sum a step."""
+    (stage,) = plan.stages
+    matrix = Banded([1.0]) if stage.correlated is None else stage.correlated.strategy
+    signal = float(plan.budget_groups.records @ (stage.sampling_probability * stage.clip_norm))
+    return stage.noise_stddev * workload.mean_error(matrix) / signal
 
 
 def _plan_scaled(

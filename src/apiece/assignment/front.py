@@ -57,6 +57,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
 KEEP_BOUNDS = (Uniform.name, Scale.name, Hybrid.name)
 # The strategies that plan for correlated noise.
 CORRELATED = (Uniform.name, Scale.name, Threshold.name, Epochs.name)
+# Those that plan for parts that take turns, with coins in each.
+CYCLIC = (Uniform.name, Scale.name, Threshold.name, Sample.name)
 # How many plans are made where groups spend too much; each aims twice as far below as the one
 # before.
 ATTEMPTS = 12
@@ -253,8 +255,8 @@ def compare(
         clip_norm: The mean bound on a record's gradient.
         method: Of accounting.
         noise: Correlated noise, with which the strategies that can are compared as well, as
-            "scale, correlated"; its noise over signal is that of the independent noise that would
-            disturb running sums as much.
+            "scale, correlated" (with coins "scale, cyclic"); its noise over signal is that of the
+            independent noise that would disturb running sums as much.
 
     Raises:
         InputError: As `assign`, but for requests that cannot be met: `objection` says why.
@@ -273,11 +275,13 @@ def compare(
     resolved = [_resolve_strategy(strategy) for strategy in strategies]
     rows = [_measure_strategy(request, strategy) for strategy in resolved]
     if noise is not None:
-        unsampled = replace(request, noise=noise)
+        with_noise = replace(request, noise=noise)
+        kind = "cyclic" if noise.sampled else "correlated"
+        plan_for_it = CYCLIC if noise.sampled else CORRELATED
         for strategy in resolved:
-            if strategy.name in CORRELATED:
-                row = _measure_strategy(unsampled, strategy)
-                rows.append(replace(row, strategy=f"{strategy.name}, correlated"))
+            if strategy.name in plan_for_it:
+                row = _measure_strategy(with_noise, strategy)
+                rows.append(replace(row, strategy=f"{strategy.name}, {kind}"))
     # Uniform is what there is without individual budgets.
     baseline = None
     for row in rows:

@@ -17,6 +17,9 @@ from apiece.plan.parts import Reference, Stage
 
 # By how much of log ε a broken promise is at least aimed lower, the first time.
 BACK = 1e-3
+# How the noise of a training's steps goes together: independent, with batches drawn by chance;
+# correlated, with fixed batches; or cyclic, with parts that take turns and coins in each.
+NOISES = ("independent", "correlated", "cyclic")
 # The relative difference up to which a batch size is the one asked.
 BATCH_TOLERANCE = 1e-9
 
@@ -35,9 +38,13 @@ class Correlated:
         strategy: A strategy matrix in place of the one that is searched for.
         momentum: Of the optimizer, in [0, 1): what the noise is made to disturb least.
         learning_rates: Of each step, up to a common factor; None where they are alike.
+        sampled: Whether coins decide as well: records are in `separation` parts, which take turns,
+            and join the steps of their part by coins. Without a separation it is searched for,
+            from one part, which is independent noise and Poisson sampling, to fixed steps, for the
+            least disturbance.
 
     Raises:
-        InputError: For numbers that are out of bounds.
+        InputError: For numbers that are out of bounds, and buffers or a strategy with `sampled`.
 
     References:
         Denisov et al. 2022; Choquette-Choo et al. 2023; Kalinin and Lampert 2024.
@@ -58,6 +65,7 @@ class Correlated:
     strategy: NoiseStrategy | None = None
     momentum: float = 0.0
     learning_rates: Floats | None = None
+    sampled: bool = False
 
     def __post_init__(self) -> None:
         if self.separation is not None:
@@ -70,6 +78,11 @@ class Correlated:
         chosen = [name for name, value in ways.items() if value is not None]
         if len(chosen) > 1:
             raise InputError(f"{chosen[0]}, {chosen[1]}: say one of them; each fixes the noise")
+        if self.sampled and not {"buffers", "strategy"}.isdisjoint(chosen):
+            raise InputError(
+                f"{chosen[0]}: with coins the noise is banded and searched for; leave it out, or "
+                "take fixed steps"
+            )
         _check.probability("momentum", self.momentum, high_open=True)
 
     def workload(self, steps: int) -> Workload:

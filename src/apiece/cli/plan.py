@@ -20,6 +20,7 @@ from apiece.assignment.gains import (
     predicted_gain,
     relative_noise,
 )
+from apiece.assignment.request import NOISES
 from apiece.assignment.unspent import describe_shortfall
 from apiece.budgets import Budgets
 from apiece.budgets.frames import apply_cap
@@ -58,8 +59,6 @@ Example:
   apiece plan --records 50000 --groups strict:1:0.5,weak:3:0.5 --delta 1e-5 \\
               --batch-size 1024 --steps 1465 --compare --parameters 2570 --classes 10
 """
-# How the noise of a plan's steps hangs together.
-NOISES = ("independent", "correlated")
 # The heads of a group's columns beyond those that every plan has, by their names in JSON.
 HEADS = {
     "delta": "δ",
@@ -102,7 +101,7 @@ SMALL_GAIN = 0.5
 @option("--strategy")
 @option("--option")
 @option("--method", default="pld", help="Accounting method: pld or rdp.")
-@option("--noise", default="independent", help="independent or correlated (fixed batches).")
+@option("--noise", default="independent", help="independent, correlated (fixed batches) or cyclic.")
 @option("--separation", type=int, help="Steps between two of one record; with correlated noise.")
 @option("--bands", type=int, help="Bands of correlated noise: one copy of the model each.")
 @option("--buffers", type=int, help="Copies of the model that correlated noise remembers.")
@@ -216,6 +215,7 @@ def _read_noise(flags: Flags) -> Correlated | None:
         bands=flags["bands"],
         buffers=flags["buffers"],
         momentum=flags["momentum"] or 0.0,
+        sampled=kind == "cyclic",
     )
 
 
@@ -390,7 +390,7 @@ def format_plan(plan: Plan) -> str:
     if len(deltas) > 1:
         names.append("delta")
     if "stages" not in data:
-        share = "sampling_probability" if "correlated" not in data else "times"
+        share = "times" if plan.has_fixed_steps else "sampling_probability"
         names += [share, "clip_norm", "noise_multiplier"]
     rows = [_format_group(group, names) for group in groups]
     if len(rows) > MAX_ROWS:

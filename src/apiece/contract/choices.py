@@ -16,11 +16,18 @@ from apiece import _check
 from apiece._text import count_up
 from apiece._types import Json
 from apiece.accounting import noise_multipliers, privacy_curve
-from apiece.assignment import Allocate, Hybrid, Sample, Scale, Strategy
+from apiece.assignment import Allocate, Correlated, Epochs, Hybrid, Sample, Scale, Strategy
+from apiece.assignment.correlated import ONE_GAUSSIAN
 from apiece.assignment.front import make_plan
 from apiece.budgets import Budgets
 from apiece.budgets.groups import refuse_absurd
-from apiece.contract.explain import PEOPLE, Explanation, count_participation, explain
+from apiece.contract.explain import (
+    PEOPLE,
+    Explanation,
+    Participation,
+    count_participation,
+    explain,
+)
 from apiece.errors import BudgetError, InfeasibleError, InputError
 from apiece.mechanisms import Mechanism
 from apiece.plan import BoundPlan
@@ -30,7 +37,9 @@ from apiece.plan.verification import compute_excess
 # Name, epsilon and expected share.
 Offer: TypeAlias = tuple[str, float, float]
 # The explanations by mechanism and ε, with the excess: equal ones are explained once.
-_Explained: TypeAlias = dict[tuple[Mechanism, float], tuple[float, Explanation]]
+_Explained: TypeAlias = dict[
+    tuple[Mechanism | None, float, Participation | None], tuple[float, Explanation]
+]
 # The largest number of budgets on offer; people choose among few.
 MAX_OFFERS = 6
 
@@ -145,10 +154,10 @@ class Choices:
 
         Args:
             budget: Position of the budget on offer.
-            strategy: Name of a strategy. Scale does not move with the others, Hybrid by no more
-                than the bound; of all others the promise alone is known to hold.
+            strategy: Name of a strategy. Scale and Epochs do not move with the others, Hybrid by no
+                more than the bound; of all others the promise alone is known to hold.
         """
-        if strategy == Scale.name:
+        if strategy in (Scale.name, Epochs.name):
             return self.references[budget]
         if strategy == Hybrid.name:
             return self.bounded[budget]
@@ -178,6 +187,7 @@ def choices(
     expected_batch_size: float,
     bound: float,
     strategies: Sequence[Strategy] | None = None,
+    noise: Correlated | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Choices:
     """Return what each budget on offer means, under each strategy, as the others choose.
@@ -194,7 +204,9 @@ def choices(
         expected_batch_size: As of `assign`.
         bound: Δ̄ for Hybrid, in [0, 1].
         strategies: Scale, Sample, Hybrid with `bound` and Allocate unless given; Allocate is left
-            out, which is said, where a budget does not allow a single step.
+            out, which is said, where a budget does not allow a single step. With correlated noise
+            Scale and Epochs unless given.
+        noise: Correlated noise with fixed steps, in place of sampling.
         progress: Called with (plans made, of how many).
 
     Raises:
@@ -220,7 +232,9 @@ def choices(
     offers = _check_offers(offered, records)
     bound = _check.probability("bound", bound)
     skip_allocate = strategies is None
-    if strategies is None:
+    if strategies is None and noise is not None:
+        strategies = [Scale(), Epochs()]
+    elif strategies is None:
         strategies = [Scale(), Sample(), Hybrid(bound), Allocate()]
     for strategy in strategies:
         if isinstance(strategy, Hybrid) and strategy.excess != bound:
@@ -234,15 +248,18 @@ def choices(
         strategies,
         steps=steps,
         expected_batch_size=expected_batch_size,
+        noise=noise,
         progress=progress,
         skip_allocate=skip_allocate,
     )
     reference = Reference(expected_batch_size / records, steps)
+    if noise is not None:
+        reference = ONE_GAUSSIAN
     references = []
     bounded = []
     for (_, epsilon, _), promise in zip(offers, promises, strict=True):
-        noise = noise_multipliers(epsilon=epsilon, delta=delta, **asdict(reference))
-        curve = privacy_curve(reference.mechanism(float(noise)))
+        multiplier = noise_multipliers(epsilon=epsilon, delta=delta, **asdict(reference))
+        curve = privacy_curve(reference.mechanism(float(multiplier)))
         # The greatest share of right guesses where everybody has this budget.
         right = float(curve.success(0.5).upper)
         references.append(count_up(right, PEOPLE))
@@ -299,6 +316,7 @@ def _compute_outcomes(
     *,
     steps: int,
     expected_batch_size: float,
+    noise: Correlated | None,
     progress: Callable[[int, int], None] | None,
     skip_allocate: bool,
 ) -> tuple[list[Outcome], list[str]]:
@@ -320,6 +338,7 @@ def _compute_outcomes(
                 steps=steps,
                 expected_batch_size=expected_batch_size,
                 clip_norm=1.0,
+                noise=noise,
             )
         except InfeasibleError as error:
             if not skip_allocate or not isinstance(strategy, Allocate):
@@ -344,12 +363,13 @@ def _make_outcome(
     epsilon = float(groups.epsilon[group])
     delta = float(groups.delta[group])
     mechanism = plan.mechanism_for(group)
-    if (mechanism, epsilon) not in explained:
+    participation = count_participation(plan, group)
+    key = (mechanism, epsilon, participation)
+    if key not in explained:
         curve = plan.curve(group, method="pld")
         excess = float(compute_excess(plan, group, curve).forward.upper)
-        participation = count_participation(plan, group)
         explanation = explain(epsilon, delta, curve=curve, taking_part=participation)
-        explained[mechanism, epsilon] = (excess, explanation)
-    excess, explanation = explained[mechanism, epsilon]
+        explained[key] = (excess, explanation)
+    excess, explanation = explained[key]
     spent = float(plan.epsilon_spent[group])
     return Outcome(budget, plan.strategy, others, spent, excess, explanation)

@@ -205,11 +205,15 @@ LIMITS = (
 
 
 class Participation(NamedTuple):
-    """How often a person takes part: in k of T steps, drawn in secret or fixed beforehand."""
+    """How often a person takes part: in k of T steps, drawn in secret or fixed beforehand.
+
+    passes: over the data, where steps are fixed; a person takes part once in a pass at most.
+    """
 
     times: int
     steps: int
     is_drawn: bool = True
+    passes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +280,7 @@ they did is right about at most 732; who has not seen the result, about 500.
                 "this promise may give you away altogether. The counts above include that."
             )
         if self.taking_part is not None:
-            times, steps, is_drawn = self.taking_part
+            times, steps, is_drawn, passes = self.taking_part
             if is_drawn:
                 sentences.append(
                     f"Your record takes part in exactly {times:,} of {steps:,} steps, drawn at "
@@ -284,8 +288,9 @@ they did is right about at most 732; who has not seen the result, about 500.
                 )
             else:
                 sentences.append(
-                    f"Your record takes part in at most {times:,} of {steps:,} steps, fixed "
-                    "beforehand. The counts above hold even if everybody knows which ones."
+                    f"You take part in at most {times:,} of {max(passes, times):,} passes over the "
+                    f"data: in at most {times:,} of {steps:,} steps, fixed beforehand. The counts "
+                    "above hold even if everybody knows which ones."
                 )
         return tuple(sentences)
 
@@ -333,13 +338,16 @@ they did is right about at most 732; who has not seen the result, about 500.
 def count_participation(plan: Plan, group: int) -> Participation | None:
     """Return how often a group's records take part, where that is a number of steps."""
     total = 0
+    passes = 0
     is_drawn = False
     for stage in plan.stages:
         if stage.times is None:
             return None
         total += int(stage.times[group])
-        is_drawn |= stage.correlated is None
-    return Participation(total, plan.steps, is_drawn) if total else None
+        # Who takes part most often does so in each pass.
+        passes += int(stage.times.max())
+        is_drawn |= not stage.has_fixed_steps
+    return Participation(total, plan.steps, is_drawn, passes) if total else None
 
 
 def explain(

@@ -28,6 +28,8 @@ _Squared: TypeAlias = tuple[float, Floats]
 
 # Steps of the search, at most; some dozens are usual.
 _MOST_ITERATIONS = 500
+# The objective where it is beyond all numbers: more than any that is not.
+_TOO_LARGE = 1e6
 # Columns of A C⁻¹ that stand for all where learning rates vary.
 _SAMPLED_COLUMNS = 128
 # Slowest and fastest decays that a search over buffers starts from, as half-lives in steps over T.
@@ -267,8 +269,13 @@ def _minimize(objective: _Objective, start: Floats, form: _Form) -> Floats:
 
     def evaluate(parameters: Floats) -> _Squared:
         column, pull_back = form(parameters, objective.steps)
-        value, gradient = objective(column)
-        return value, pull_back(gradient)
+        # A step that is too long may make the inverse grow beyond all numbers.
+        with np.errstate(over="ignore", invalid="ignore"):
+            value, gradient = objective(column)
+            slope = pull_back(gradient)
+        if not (np.isfinite(value) and np.isfinite(slope).all()):
+            return _TOO_LARGE, np.zeros_like(parameters)
+        return value, slope
 
     found = minimize(
         evaluate, start, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_ITERATIONS}

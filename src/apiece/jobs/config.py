@@ -11,8 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
+import numpy as np
+
 from apiece._json import plain, read_toml
 from apiece._types import Flags, Json
+from apiece.assignment.request import Correlated
 from apiece.budgets.levels import Levels, Offered
 from apiece.datasets.packaged import PACKAGED
 from apiece.datasets.tables import PLAIN, Dialect, is_parquet
@@ -33,6 +36,7 @@ from apiece.jobs.settings import (
     read_list,
     read_method,
     read_natural,
+    read_noise,
     read_row_limit,
     read_schedule,
     read_scope_text,
@@ -217,13 +221,60 @@ class Training:
     )
     learning_rate_schedule: Schedule | None = setting(read=read_schedule)
     noise_schedule: Schedule | None = setting(read=read_held_schedule)
+    noise: str | None = setting(
+        "independent, with batches drawn by chance; correlated, with fixed batches; or cyclic, "
+        "with coins as well.",
+        read=read_noise, default="independent",
+    )  # fmt: skip
+    separation: int | None = setting(
+        "Steps between two of one record; with --noise correlated.", default="a pass"
+    )
+    bands: int | None = setting(
+        "Bands of correlated noise: one copy of the model each.", default="the separation"
+    )
+    buffers: int | None = setting("Copies of the model that correlated noise remembers.")
 
     def __post_init__(self) -> None:
         check(self)
+        self._check_noise()
         # The defaults of a method are written out, so that a stored config says them.
-        for name, value in _DEFAULTS[self.method].items():
+        defaults = _DEFAULTS[self.method]
+        if self.method == "dp-sgd" and self.noise == "correlated":
+            defaults = {"strategy": "scale"}
+        for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
+
+    def _check_noise(self) -> None:
+        """Raise `InputError` for settings of correlated noise without it, or that do not fit."""
+        if self.noise in (None, "independent"):
+            for name in ("separation", "bands", "buffers"):
+                if getattr(self, name) is not None:
+                    remedy = as_given("noise", "correlated")
+                    raise InputError(f"{name}: is of correlated noise; give {remedy} too")
+            return
+        if self.noise_schedule is not None:
+            raise InputError(
+                "noise_schedule: correlated noise is of one size in all steps; leave it out"
+            )
+        self.correlated_noise()
+
+    def correlated_noise(self) -> Correlated | None:
+        """Return how the noise is correlated, for what this optimizer makes of it; None if not."""
+        if self.noise in (None, "independent"):
+            return None
+        schedule = self.learning_rate_schedule
+        rates = None
+        if schedule is not None:
+            rates = np.array([schedule.at(step) for step in range(self.steps)])
+        return Correlated(
+            separation=self.separation,
+            bands=self.bands,
+            buffers=self.buffers,
+            momentum=self.momentum,
+            learning_rates=rates,
+            sampled=self.noise == "cyclic",
+        )
 
 
 # Settings of a training in which strategies may differ.
@@ -270,7 +321,7 @@ def check_method(training: Training, pate: Pate, *, searched: bool) -> None:
         return
     if searched:
         raise InputError(f"search: is for DP-SGD; with {remedy} leave it out")
-    for name in ("rows_per_person", "noise_schedule", "learning_rate_schedule"):
+    for name in ("rows_per_person", "noise_schedule", "learning_rate_schedule", "noise"):
         if getattr(training, name) is not None:
             raise InputError(
                 f"{name}: is for DP-SGD; with {remedy} leave it out (all rows of a person go to "
@@ -499,7 +550,7 @@ class Job:
             raise InputError(
                 "search: chooses one model; leave out [compare], --compare and --seeds"
             )
-        for name in ("noise_schedule", "learning_rate_schedule"):
+        for name in ("noise_schedule", "learning_rate_schedule", "noise"):
             if getattr(self.training, name) is not None:
                 raise InputError(f"{name}: is for one run; with a search leave it out")
 

@@ -410,6 +410,7 @@ def plan_training(
         steps=training.steps,
         expected_batch_size=batch,
         clip_norm=training.clip_norm,
+        noise=training.correlated_noise(),
     )
     if plan.combine != "continue":
         raise UnsupportedError(

@@ -25,10 +25,12 @@ from apiece.jobs.settings import stored_reader
 from apiece.jobs.statement import (
     ALLOCATED,
     COVERED,
+    FIXED_STEPS,
     FORMAT,
     METHOD_TEXTS,
     NOT_TRUSTED,
     TRUSTED,
+    TURNS,
     UNITS,
     Bound,
     choose_salt,
@@ -601,6 +603,7 @@ def statement_of(run: Run) -> Json:
         method=run.method,
         unit=data.unit,
         searched=is_searched,
+        fixed_steps=run.kept.plan.has_fixed_steps or run.kept.plan.has_turns,
     )
     bound_to = None
     if run.bound is not None:
@@ -640,9 +643,16 @@ def _describe_mechanism(run: Run) -> Json:
     """Return how the model was made: method, settings, accounting and randomness."""
     method = METHOD_TEXTS[run.method]
     runs_on_average = run.kept.plan.runs_on_average
+    sampling = method.sampling
+    if run.strategy == "allocate":
+        sampling = ALLOCATED
+    elif run.kept.plan.has_fixed_steps:
+        sampling = FIXED_STEPS
+    elif run.kept.plan.has_turns:
+        sampling = TURNS
     mechanism: Json = {
         "name": method.name,
-        "sampling": ALLOCATED if run.strategy == "allocate" else method.sampling,
+        "sampling": sampling,
         "strategy": run.strategy,
         "settings": dict(run.kept.settings),
         "hidden": list(run.hidden),

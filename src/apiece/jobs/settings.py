@@ -240,7 +240,14 @@ def name_reader(list_names: Callable[[], Collection[str]]) -> Reader:
     return read_name
 
 
+def _list_noises() -> Collection[str]:
+    from apiece.assignment.request import NOISES
+
+    return NOISES
+
+
 read_method: Final = name_reader(lambda: METHODS)
+read_noise: Final = name_reader(_list_noises)
 read_strategy: Final = name_reader(_list_all_strategies)
 
 

@@ -176,6 +176,22 @@ ALLOCATED: Final = (
     "random allocation: each unit takes part in exactly k of the steps, k its group's number, one "
     "drawn in secret in each of k equal blocks"
 )
+# How units take part where noise is correlated.
+FIXED_STEPS: Final = (
+    "none: each unit takes part in at most k steps, k its group's number, fixed beforehand whoever "
+    "is there; the noise of a step takes part of the earlier noise back, and one Gaussian stands "
+    "for the whole training"
+)
+# How units take part where noise is correlated and parts take turns.
+TURNS: Final = (
+    "by turns: each unit is in one part, dealt whoever is there, and joins each step of its part "
+    "by its own secret coin; the noise of a step takes part of the earlier noise back"
+)
+# What is assumed where noise is correlated.
+FIXED_ASSUMPTION: Final = (
+    "which steps a unit takes part in does not depend on who is there: a unit that is left out "
+    "leaves its steps empty, and moves no other"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +335,13 @@ def list_not_covered(*, models: int, charged: bool, method: str, searched: bool)
 
 
 def list_assumptions(
-    *, seeded: bool, key_stored: bool, method: str, unit: str, searched: bool
+    *,
+    seeded: bool,
+    key_stored: bool,
+    method: str,
+    unit: str,
+    searched: bool,
+    fixed_steps: bool = False,
 ) -> Iterator[str]:
     """Yield what must be so for the promises to hold.
 
@@ -334,6 +356,8 @@ def list_assumptions(
             "model must not be released"
         )
     yield METHOD_TEXTS[method].assumption
+    if fixed_steps:
+        yield FIXED_ASSUMPTION
     if searched:
         yield (
             "ranges and categories come from a public schema, and so do the values that the search "

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from apiece import _check
-from apiece._types import Json
+from apiece._types import Floats, Json
 from apiece.correlation.sensitivity import count_participations, sensitivity_bound
-from apiece.correlation.strategies import NoiseStrategy, strategy_from_json
+from apiece.correlation.strategies import Banded, NoiseStrategy, strategy_from_json
 from apiece.errors import InputError
+
+# The distance from 1.0 to the next float64.
+_ULP = 2.0**-52
 
 
 @dataclass(frozen=True, slots=True)
 class CorrelatedNoise:
-    """Noise C⁻¹z in place of independent noise, where nobody's steps are drawn by chance.
+    """Noise C⁻¹z in place of independent noise, with fixed steps or with parts that take turns.
 
     A record takes part in a fixed number of steps, any two of them at least `separation` apart, in
     an order that does not depend on who is there. It meets one Gaussian in all steps together.
 
+    With `sampled` each record belongs to one of `separation` parts, which take turns, and joins
+    each step of its part by a coin of its own. With no more bands than parts it meets the sampled
+    Gaussian once a turn.
+
     Attributes:
         strategy: C, lower triangular.
-        separation: The least distance of two steps of a record, at least 1.
+        separation: The least distance of two steps of a record, at least 1; with `sampled` the
+            number of parts.
+        sampled: Whether coins decide who of a part joins its steps.
 
     Raises:
-        InputError: For a separation below 1.
+        InputError: For a separation below 1, and coins with more bands than parts.
 
     References:
-        Denisov et al. 2022; Choquette-Choo et al. 2023.
+        Denisov et al. 2022; Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization",
+        Theorem 4.
 
     Example:
         >>> from apiece.correlation import Banded
@@ -38,9 +50,45 @@ class CorrelatedNoise:
 
     strategy: NoiseStrategy
     separation: int
+    sampled: bool = False
 
     def __post_init__(self) -> None:
         _check.put(self, separation=_check.count)
+        if not self.sampled:
+            return
+        if not isinstance(self.strategy, Banded) or self.strategy.bands > self.separation:
+            raise InputError(
+                f"correlated: {self.strategy!r} for {self.separation} parts that take turns; a "
+                "record's steps must not share noise, so give at most as many bands as parts"
+            )
+
+    def turns(self, steps: int) -> int:
+        """Return how many of the first steps are of one part, at most.
+
+        Args:
+            steps: From the first of the stage on.
+        """
+        return -(-steps // self.separation)
+
+    def rates(self, chances: Floats) -> Floats:
+        """Return the chances to join a step of one's own part, by those to join any; rounded up.
+
+        Args:
+            chances: In [0, 1], each the mean over all steps.
+        """
+        return np.minimum(chances * self.separation * (1 + 2 * _ULP), 1.0)
+
+    def check_chances(self, chances: Floats) -> None:
+        """Raise `InputError` where a record would join its own part's steps more than always.
+
+        Args:
+            chances: Each group's chance to join a step, the mean over all steps.
+        """
+        if not (chances * self.separation <= 1 + 1e-9).all():
+            raise InputError(
+                f"sampling_probability: up to {chances.max():g}, which is above one in "
+                f"{self.separation} parts; give at most {1 / self.separation:g}"
+            )
 
     def sensitivity(self, *, steps: int, times: int) -> float:
         """Return by how much a record moves C x at most, in units of its clip norm; rounded up.
@@ -64,9 +112,14 @@ class CorrelatedNoise:
 
     def to_json(self) -> Json:
         """Return the noise as JSON."""
-        return {"strategy": self.strategy.to_json(), "separation": self.separation}
+        content: Json = {"strategy": self.strategy.to_json(), "separation": self.separation}
+        if self.sampled:
+            content["sampled"] = True
+        return content
 
 
 def noise_from_json(fields: Json) -> CorrelatedNoise:
     """Return the noise that `to_json` wrote."""
-    return CorrelatedNoise(strategy_from_json(fields["strategy"]), fields["separation"])
+    return CorrelatedNoise(
+        strategy_from_json(fields["strategy"]), fields["separation"], fields.get("sampled", False)
+    )

@@ -131,6 +131,18 @@ class Plan(Numbers):
         return int(self.budget_groups.records.sum())
 
     @property
+    def has_fixed_steps(self) -> bool:
+        """Whether each record's steps are fixed beforehand in some stage, and none is drawn."""
+        return any(stage.has_fixed_steps for stage in self.stages)
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether noise is correlated in some stage, with parts that take turns and coins."""
+        return any(
+            stage.correlated is not None and stage.correlated.sampled for stage in self.stages
+        )
+
+    @property
     def _stage(self) -> Stage:
         """The only stage of the plan; raises where it has several."""
         if len(self.stages) != 1:

@@ -161,7 +161,14 @@ class Stage:
             _check.put(self, participation=self._check_chances)
         if self.times is not None:
             self._check_times(np.asarray(self.times))
-        if self.correlated is not None:
+        if self.correlated is not None and self.correlated.sampled:
+            if self.times is not None or self.participation is not None:
+                raise InputError(
+                    "correlated: coins decide who joins its parts' steps; give neither times nor "
+                    "participation"
+                )
+            self.correlated.check_chances(self.sampling_probability)
+        elif self.correlated is not None:
             if self.times is None:
                 raise InputError(
                     "correlated: without times; say how many steps a group takes part in"
@@ -206,6 +213,10 @@ class Stage:
             return None
         if steps is None:
             steps = self.steps
+        if self.correlated is not None and self.correlated.sampled:
+            multipliers, rates = self.of_turns()
+            turns = self.correlated.turns(steps)
+            return sampled_steps(float(multipliers[group]), float(rates[group]), turns)
         if self.correlated is not None:
             assert self.times is not None  # checked when it was made
             moved = self.correlated.sensitivity(steps=steps, times=int(self.times[group]))
@@ -238,7 +249,17 @@ class Stage:
     @property
     def has_fixed_steps(self) -> bool:
         """Whether each record's steps are fixed beforehand, and none is drawn by chance."""
-        return self.correlated is not None
+        return self.correlated is not None and not self.correlated.sampled
+
+    def of_turns(self) -> tuple[Floats, Floats]:
+        """Return what each group meets once a turn of its part: noise multiplier and chance.
+
+        For noise that is correlated and parts whose records join by coins; rounded towards privacy.
+        """
+        assert self.correlated is not None
+        moved = self.correlated.sensitivity(steps=self.steps, times=1)
+        multipliers = self.noise_stddev / self.clip_norm / moved * (1 - 3 * ULP)
+        return multipliers, self.correlated.rates(self.sampling_probability)
 
     def chances(self) -> Floats:
         """Return each group's chance that a record of it is in a given batch."""

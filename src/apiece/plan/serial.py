@@ -250,7 +250,8 @@ _read_noise_fields = _make_object_reader(
     {
         "strategy": lambda value, where: _json.fields(value, where, {}, _STRATEGY_KINDS),
         **_make_readers(separation=_STEPS),
-    }
+    },
+    _make_readers(sampled=bool),
 )
 
 

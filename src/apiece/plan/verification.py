@@ -253,15 +253,21 @@ def compute_spending(plan: Numbers, method: str) -> Floats:
         stage = plan.stages[0]
         if stage.participation is not None:
             return _compute_spending_by_coin(plan, stage, stage.participation, method)
-        if len(positions_by_mechanism) >= QUICK and stage.correlated is not None:
+        if len(positions_by_mechanism) >= QUICK and stage.has_fixed_steps:
             return _compute_spending_of_gaussians(plan, stage, method)
         # The batch's bounds are as good as the curves', in a fraction of the time.
         if len(positions_by_mechanism) >= QUICK and stage.times is None:
             joins = stage.sampling_probability > 0
+            multipliers = stage.noise_stddev / stage.clip_norm
+            rates = stage.sampling_probability
+            steps = stage.steps
+            if stage.correlated is not None:
+                multipliers, rates = stage.of_turns()
+                steps = stage.correlated.turns(steps)
             spent[joins] = upper_epsilons(
-                noise_multiplier=stage.noise_stddev / stage.clip_norm[joins],
-                sampling_probability=stage.sampling_probability[joins],
-                steps=np.full(int(joins.sum()), stage.steps),
+                noise_multiplier=multipliers[joins],
+                sampling_probability=rates[joins],
+                steps=np.full(int(joins.sum()), steps),
                 delta=delta[joins],
                 method=method,
             )

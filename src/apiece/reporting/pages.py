@@ -43,6 +43,10 @@ _WAYS = {
         "Everyone is used equally often, and the smaller your budget, the less weight your data "
         "have. What the others choose changes nothing for you."
     ),
+    "epochs": (
+        "The smaller your budget, the fewer passes over the data you take part in. What the others "
+        "choose changes nothing for you."
+    ),
     "sample": (
         "The smaller your budget, the less often your data are used. How often depends on what "
         "the others choose: so does what an attacker can do."

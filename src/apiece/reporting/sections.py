@@ -91,6 +91,8 @@ class Declared:
     levels: tuple[Level, ...] = ()
     # Whether each person's steps are fixed, with correlated noise, and not drawn.
     fixed_steps: bool = False
+    # Whether parts take turns, with correlated noise, and coins decide in each.
+    turns: bool = False
     # Whether a ledger was charged.
     charged: bool = False
     # Whether budgets were simulated, for want of a column.
@@ -174,6 +176,8 @@ def _of_run(run: Run) -> Subject:
         charged=run.analysis is not None,
         simulated=data.simulated_budgets,
         runs=run.kept.plan.runs_on_average,
+        fixed_steps=run.kept.plan.has_fixed_steps,
+        turns=run.kept.plan.has_turns,
     )
     public = data.packaged and data.simulated_budgets
     open_reads = frozenset({"budgets", "held out", "members"} if public else ())
@@ -185,15 +189,15 @@ def _of_plan(plan: Plan, levels: tuple[Level, ...]) -> Subject:
     """Return the subject of a plan; its budgets are public where their counts were released."""
     # Every plan has a reference since it was made.
     assert plan.reference is not None
-    has_fixed_steps = any(stage.correlated is not None for stage in plan.stages)
     # As requested; the reference of fixed steps is one Gaussian.
-    steps = plan.steps if has_fixed_steps else plan.reference.steps
+    steps = plan.steps if plan.has_fixed_steps else plan.reference.steps
     declared = Declared(
         of="plan",
         unit=plan.unit,
         relation=plan.relation,
         strategy=plan.strategy,
-        fixed_steps=has_fixed_steps,
+        fixed_steps=plan.has_fixed_steps,
+        turns=plan.has_turns,
         settings={plan.strategy: {"steps": steps, "clip_norm": plan.clip_norm}},
         levels=levels,
         runs=plan.runs_on_average,

@@ -22,7 +22,7 @@ from apiece._types import Floats, Ids, Integers, Mask
 from apiece.errors import InputError, UnsupportedError
 from apiece.plan import BoundPlan, Plan
 from apiece.plan.parts import Stage
-from apiece.training.fixed import FixedSampler, OwnOrder
+from apiece.training.fixed import FixedSampler, OwnOrder, deal_slots
 from apiece.training.randomness import Generator, Streams, draw_uniforms
 
 # Positions of records in the data: 4 bytes each where they fit, else 8.
@@ -101,7 +101,11 @@ class PoissonSampler:
         positions: Positions = np.arange(rank, group_index.size, world, dtype=integer)
         if joined is not None:
             positions = positions[joined[positions]]
-        self.buckets = _make_buckets(positions, stage.sampling_probability, group_index)
+        rates = stage.sampling_probability
+        if stage.correlated is not None:
+            # The chance to join a step of one's own part.
+            _, rates = stage.of_turns()
+        self.buckets = _make_buckets(positions, rates, group_index)
 
     def draw(self, generator: Generator) -> Integers:
         """Return the positions of the records of one batch, in increasing order."""
@@ -110,6 +114,47 @@ class PoissonSampler:
         batch = batch.astype(np.int64, copy=False)
         batch.sort()
         return batch
+
+
+class CyclicSampler:
+    """Draws who joins a step of a stage whose parts take turns: of the step's part, by coins.
+
+    Every record is in one of as many parts as the noise's separation, dealt once, whoever is there;
+    in the steps of its part it joins by a coin of its own.
+
+    joined, shard: as for `PoissonSampler`. generator: deals the parts.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        group_index: Integers,
+        generator: Generator,
+        *,
+        joined: Mask,
+        shard: tuple[int, int],
+    ) -> None:
+        assert stage.correlated is not None
+        self._stage = stage
+        self._group_index = group_index
+        self._joined = joined
+        self._shard = shard
+        self._parts, _ = deal_slots(group_index, stage.correlated.separation, generator)
+        # The sampler of each part, made in its first step.
+        self._samplers: dict[int, PoissonSampler] = {}
+
+    def draw(self, within: int, generator: Generator) -> Integers:
+        """Return the positions of the records of a step of the stage, in increasing order."""
+        assert self._stage.correlated is not None
+        part = within % self._stage.correlated.separation
+        if part not in self._samplers:
+            self._samplers[part] = PoissonSampler(
+                self._stage,
+                self._group_index,
+                joined=self._joined & (self._parts == part),
+                shard=self._shard,
+            )
+        return self._samplers[part].draw(generator)
 
 
 class AllocatedSampler:
@@ -349,6 +394,8 @@ class PlannedSampler:
         fixed = self._fixed if self._order is None else self._order
         if fixed is not None:
             records = self._in_shard(fixed.draw(within))
+        elif self._cyclic is not None:
+            records = self._cyclic.draw(within, streams.sampling(step, self._shard[0]))
         elif self._allocated is None:
             records = self._poisson.draw(streams.sampling(step, self._shard[0]))
         else:
@@ -385,11 +432,21 @@ class PlannedSampler:
         return np.asarray(withdrawn)
 
     def _enter_stage(self, number: int, streams: Coins) -> None:
-        """Make the sampler of a stage: an allocated one where its plan has `times`."""
+        """Make the sampler of a stage: by coins, by blocks, by turns or with fixed steps."""
         stage = self._plan.stages[number]
         group_index = self._plan.group_index
         self._allocated: AllocatedSampler | None = None
         self._fixed: FixedSampler | None = None
+        self._cyclic: CyclicSampler | None = None
+        if stage.correlated is not None and stage.correlated.sampled:
+            self._cyclic = CyclicSampler(
+                stage,
+                group_index,
+                streams.participation(number),
+                joined=self._included,
+                shard=self._shard,
+            )
+            return
         if stage.correlated is not None:
             self._fixed = FixedSampler(stage, group_index, streams.participation(number))
             return

@@ -274,6 +274,8 @@ class Keeper:
         self._folder = None if folder is None else CheckpointFolder(Path(folder))
         self._begun = False
         self._finished = False
+        # Whether the run was ended before the plan's last step.
+        self._stopped = False
         loop.journal = self._record
         if self._folder is not None and self._folder.state.exists():
             raise StateError(
@@ -328,10 +330,24 @@ class Keeper:
         if self._folder is None or self._finished:
             return
         self.save()
-        if self._loop.step_number == self._plan.steps:
+        if self._is_over:
             self._finished = True
             if self._loop.processes.rank == 0:
                 self._folder.finish()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no further step may be taken."""
+        return self._finished or self._stopped
+
+    def stop(self) -> None:
+        """End the run here; save, and delete the key."""
+        self._stopped = True
+        self.after_fit()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stopped or self._loop.step_number == self._plan.steps
 
     def save(self, folder: str | Path | None = None) -> Path:
         """Write a checkpoint, atomically, and return its folder; see `Trainer.save`."""
@@ -361,7 +377,7 @@ class Keeper:
         loop = self._loop
         return {
             "step": loop.step_number,
-            "finished": loop.step_number == self._plan.steps,
+            "finished": self._is_over,
             "plan": self._plan.hash(),
             "data": self._data,
             "makes": self._identify(),

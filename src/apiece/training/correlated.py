@@ -11,6 +11,9 @@ from apiece.correlation import Banded, NoiseStrategy
 from apiece.plan.parts import Stage
 from apiece.training.randomness import Generator, NormalSource, Streams, draw_normals
 
+# Parameters whose buffers are advanced in a pass, on a processor.
+_BLOCK = 1 << 14
+
 
 class NoiseRecurrence:
     """The noise C⁻¹z of one step after the other, for z independent standard normal.
@@ -32,10 +35,16 @@ class NoiseRecurrence:
             self._memory = torch.zeros(shape, dtype=torch.float64, device=fresh.device)
         if isinstance(self._strategy, Banded):
             return self._advance_banded(self._strategy, self._memory, fresh)
-        decays = torch.tensor(self._strategy.decays, device=fresh.device)
+        decays = torch.tensor(self._strategy.decays[:, None], device=fresh.device)
         weights = torch.tensor(self._strategy.weights, device=fresh.device)
-        noise = fresh.double() - weights @ self._memory
-        self._memory.mul_(decays.unsqueeze(1)).add_(noise)
+        # A copy, where it is double already.
+        noise = fresh.to(torch.float64, copy=True)
+        # On a processor a block of all buffers stays in its cache, and is read once.
+        block = _BLOCK if fresh.device.type == "cpu" else fresh.numel()
+        for start in range(0, fresh.numel(), max(block, 1)):
+            part = self._memory[:, start : start + block]
+            noise[start : start + block] -= weights @ part
+            part.mul_(decays).add_(noise[start : start + block])
         return noise
 
     def _advance_banded(

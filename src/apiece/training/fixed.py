@@ -31,18 +31,13 @@ class FixedSampler:
         assert stage.times is not None
         assert stage.correlated is not None
         self._separation = stage.correlated.separation
-        # Group by group, so that the records of each are spread over all steps.
-        order = np.lexsort((draw_uniforms(generator, group_index.size), group_index))
-        slots = np.empty(group_index.size, dtype=np.int64)
-        slots[order] = np.arange(group_index.size) % min(self._separation, stage.steps)
+        slots, starts = deal_slots(group_index, min(self._separation, stage.steps), generator)
         # How many steps a slot has, and how many of them its record takes part in.
         passes = (stage.steps - 1 - slots) // self._separation + 1
         times = np.minimum(stage.times[group_index], passes)
-        # The first of a record's passes, dealt likewise, so that batches are of equal size.
-        starts = np.empty(group_index.size, dtype=np.int64)
-        starts[order] = np.arange(group_index.size) // min(self._separation, stage.steps)
         self._passes = passes
         self._times = times
+        # The first of a record's passes, dealt likewise, so that batches are of equal size.
         self._starts = starts % passes
         self._records = np.argsort(slots, kind="stable")
         self._bounds = np.searchsorted(slots[self._records], np.arange(self._separation + 1))
@@ -58,6 +53,19 @@ class FixedSampler:
         nearest = -(-position * times // passes)
         takes_part = (nearest < times) & (nearest * passes // np.maximum(times, 1) == position)
         return np.sort(records[takes_part])
+
+
+def deal_slots(
+    group_index: Integers, slots: int, generator: Generator
+) -> tuple[Integers, Integers]:
+    """Return each record's slot in 0 … slots − 1, and how many were dealt it before, at random.
+
+    Group by group, so that the records of each are spread over all slots evenly.
+    """
+    order = np.lexsort((draw_uniforms(generator, group_index.size), group_index))
+    numbers = np.empty(group_index.size, dtype=np.int64)
+    numbers[order] = np.arange(group_index.size)
+    return numbers % slots, numbers // slots
 
 
 class OwnOrder:

@@ -75,6 +75,8 @@ class Trainer(Descent):
             have left since, such as `TrainingCharge.withdrawn`. They are in no further batch. The
             draws of all others stay the same to the bit. A step that was made before a kill is not
             made again without them: its two sums under one noise would tell them, so it is refused.
+        paid_steps: Asked before each step: how many of the plan's steps are paid for, such as
+            `TrainingCharge.paid_steps`; a further one is refused. None, or None returned, for all.
         people: (n,) The id of each row's person, where the plan's records are persons with any
             number of rows, in any order; None where each row is a record. It is in the order of
             the dataset, which has no index, so that a Series with one (other than 0, 1, 2, …) is
@@ -143,6 +145,7 @@ class Trainer(Descent):
         save_every: int = 100,
         included: Mask | None = None,
         withdrawn: Callable[[], Mask] | None = None,
+        paid_steps: Callable[[], int | None] | None = None,
         people: npt.ArrayLike | None = None,
         rows_per_person: int | None = None,
         unfreeze: Mapping[int, Sequence[str]] | None = None,
@@ -181,6 +184,7 @@ class Trainer(Descent):
             raise InputError(
                 "unfreeze: correlated noise is of the same parameters in all steps; leave out"
             )
+        self._paid_steps = paid_steps
         self._loop = Loop(
             sums=sums,
             sampler=PlannedSampler(bound, mask, processes.shard, withdrawn, order),
@@ -245,12 +249,34 @@ class Trainer(Descent):
                 f"trainer: all {self.steps} steps of the plan are taken; a further one would cost "
                 "privacy that nobody planned: make a new plan"
             )
+        if self._keeper.has_ended:
+            raise StateError(
+                f"trainer: the run was ended after {self.step_number} of {self.steps} steps, and "
+                "the key of its noise is deleted; make a new plan"
+            )
+        paid = None if self._paid_steps is None else self._paid_steps()
+        if paid is not None and self.step_number >= paid:
+            raise StateError(
+                f"trainer: {paid} steps are paid for and taken; have the next ones paid "
+                "(TrainingCharge.extend), or stop and release the model"
+            )
         if self.step_number == 0:
             look_at_items(self._loop.sums.source)
         self._keeper.before_step()
         progress = self._loop.step(self.steps)
         self._keeper.after_step()
         return progress
+
+    def stop(self) -> None:
+        """End the run before the plan's last step: no further one is taken.
+
+        The last checkpoint is written and the key of the noise deleted, as after the last step.
+        What was paid stays paid (see `charge_training(stops=)`).
+
+        Raises:
+            StateError: Where the last update was interrupted half-way.
+        """
+        self._keeper.stop()
 
     def average(self) -> OutputAverage:
         """Return the stages' models as one, for a plan that combines them by "average".
