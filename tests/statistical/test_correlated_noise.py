@@ -105,7 +105,9 @@ def run_training(plan: BoundPlan, seed: int) -> tuple[np.ndarray, np.ndarray, np
         current = model.weight.detach()[0].double().numpy()
         sums[step] = (previous - current) * plan.expected_batch_size
         previous = current.copy()
-    sampler = PlannedSampler(plan, np.ones(CANARIES, dtype=bool))
+    # Who is left out empties a slot; with coins it is the others' coins that are drawn.
+    mask = included if plan.has_turns else np.ones(CANARIES, dtype=bool)
+    sampler = PlannedSampler(plan, mask)
     joined = np.zeros((STEPS, CANARIES))
     for step in range(STEPS):
         joined[step, sampler.draw(step, Streams.from_seed(seed)).records] = 1
@@ -146,6 +148,34 @@ def test_each_canary_meets_the_gaussian_that_was_claimed(kind: str) -> None:
     # The claim is met, not only kept: some canary has the worst schedule, and shows it.
     claimed = 1 / of_group(plan, 1).noise_multiplier
     assert audited.shift.max() == pytest.approx(claimed, rel=1e-6)
+
+
+def test_with_coins_the_noise_is_that_of_the_strategy_and_scores_are_a_sampled_gaussian() -> None:
+    """Parts that take turns: each turn of a canary is the sampled Gaussian, by itself."""
+    parts = 3
+    noise = Correlated(sampled=True, separation=parts)
+    plan = assign(
+        BUDGETS, "sample", steps=STEPS, expected_batch_size=40, clip_norm=1.0, noise=noise
+    )
+    stage = plan.stages[0]
+    assert stage.correlated is not None
+    matrix = np.tril(toeplitz(stage.correlated.strategy.first_column(STEPS)))
+    residual = []
+    left_out = []
+    joined = []
+    for seed in range(RUNS):
+        sums, drawn, included = run_training(plan, seed)
+        released = matrix @ sums / stage.noise_stddev
+        moved = matrix @ (drawn * stage.clip_norm[plan.group_index]) / stage.noise_stddev
+        residual.append((released - moved).T.reshape(-1))
+        left_out.append(released[:, ~included].T.reshape(-1))
+        joined.append(drawn[:, included])
+    assert fits(np.concatenate(residual))
+    assert fits(np.concatenate(left_out))
+    # Nobody joins a step of another part, so that a turn's columns never meet.
+    taken = np.concatenate(joined, axis=1)
+    turns = np.add.reduceat(taken, np.arange(0, STEPS, parts), axis=0)
+    assert turns.max() == 1
 
 
 def forget_the_inverse(self: NoiseRecurrence, fresh: torch.Tensor) -> torch.Tensor:
