@@ -257,6 +257,38 @@ def wide_resnet() -> Made:
     return pictures(model, 8, 128)
 
 
+def full_texts(model: nn.Module, words: int, targets: torch.Tensor | None = None) -> Made:
+    """Return a model with eight random texts of 64 words; to be continued, without classes."""
+    ids = torch.randint(5, words, (8, 64))
+    return model, {"input_ids": ids}, ids if targets is None else targets
+
+
+def full_bert() -> Made:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(num_labels=CLASSES)
+    classes = torch.randint(0, CLASSES, (8,))
+    return full_texts(BertForSequenceClassification(config), config.vocab_size, classes)
+
+
+def smollm_lora() -> Made:
+    """SmolLM2-135M as its configuration has it, with LoRA on queries and values."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+        num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=8192,
+        tie_word_embeddings=True, use_cache=False,
+    )  # fmt: skip
+    adapters = LoraConfig(task_type="CAUSAL_LM", r=8, target_modules=["q_proj", "v_proj"])
+    return full_texts(get_peft_model(LlamaForCausalLM(config), adapters), config.vocab_size)
+
+
+FULL: dict[str, Callable[[], Made]] = {  # with all their layers
+    "BERT-base": full_bert,
+    "SmolLM2-135M, LoRA": smollm_lora,
+}
 WIDE: dict[str, Callable[[], Made]] = {  # as wide as people train them, with two layers
     "BERT-base": wide_bert,
     "GPT-2 small": wide_gpt2,

@@ -1,17 +1,20 @@
 """Time and memory of one clipped sum beside plain steps and Opacus, on networks that people train.
 
-All take turns; medians over rounds of processor time (on two threads, of the clock's), and the
-median of the ratios to the fastest plain step (as it is, channels last, compiled) and to the usual
+All take turns in random order; medians over rounds, by the clock and by the processor, and the
+medians of the ratios to the fastest plain step (as it is, channels last, compiled) and to the usual
 one. The total is that of fifty steps, the first call among them with its capture and proof, over as
-many of the usual plain step: the first call as measured, then the medians. Sums are held to a loop
-over records in double precision. Memory is what a step adds at most to what the process holds
-before. Needs torchvision, timm, transformers and peft, and Opacus to be beside it; networks whose
-library is missing are left out, and the result says so.
+many of the usual plain step: the first call as measured, then the medians. The longest single step
+after the first is in median steps. Sums are held to a loop over records in double precision. Memory
+is what a step adds at most to what the process holds before. Needs torchvision, timm, transformers
+and peft, and Opacus to be beside it; networks whose library is missing are left out, and the result
+says so. `--first` measures a first call and a few steps of models as large as people train, against
+plain steps alone.
 
     python -m research.benchmarks.networks --compile --out research/results/networks.json
     python -m research.benchmarks.networks --wide --out research/results/networks_wide.json
+    python -m research.benchmarks.networks --first --out research/results/networks_first.json
 
-Each takes half an hour.
+Each takes half an hour, the last one ten minutes.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ import ctypes
 import json
 import os
 import platform
+import random
 import statistics
-import time
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,7 +38,8 @@ from torch import nn
 
 from apiece.training.clipping.cache import proof_of
 from research.benchmarks.network_contenders import CONTENDERS, Step, run, trained
-from research.benchmarks.network_models import NETWORKS, WIDE, torchvision
+from research.benchmarks.network_models import FULL, NETWORKS, WIDE, torchvision
+from research.benchmarks.training import Taken, timed
 
 WARM = 2  # the first one captures the model
 STEPS = 50  # in a total
@@ -106,21 +110,21 @@ def peak(step: Step) -> float:
     return round((held("VmHWM:") - before) / 1024, 1)
 
 
-def turns(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each step, round by round: the processor's, of threads the clock's."""
-    took: dict[str, list[float]] = {who: [] for who in steps}
-    now = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+def take_turns(steps: dict[str, Step], rounds: int) -> dict[str, list[Taken]]:
+    """Return the seconds of each step, round by round."""
+    took: dict[str, list[Taken]] = {who: [] for who in steps}
+    turns = random.Random(0)
+    order = list(steps)
     for _ in range(rounds):
-        for who, step in steps.items():
-            begun = now()
-            step()
-            took[who].append(now() - begun)
+        turns.shuffle(order)
+        for who in order:
+            took[who].append(timed(steps[who]))
     return took
 
 
 def ready(
     made: tuple[nn.Module, Any, torch.Tensor], compiles: bool
-) -> tuple[dict[str, Step], dict[str, str], dict[str, float], dict[str, float]]:
+) -> tuple[dict[str, Step], dict[str, str], dict[str, float], dict[str, Taken]]:
     """Return the steps of those that can run a network, why others cannot, errors, first calls."""
     model, inputs, targets = made
     some, few = rows(inputs, slice(4)), targets[:4]
@@ -129,7 +133,7 @@ def ready(
     steps: dict[str, Step] = {}
     failed: dict[str, str] = {}
     errors: dict[str, float] = {}
-    firsts: dict[str, float] = {}
+    firsts: dict[str, Taken] = {}
     for who, make in CONTENDERS.items():
         if who.endswith("compiled") and not compiles:
             continue
@@ -137,9 +141,7 @@ def ready(
             if not who.startswith("plain"):
                 errors[who] = distance(make(steady, losses, some, few)(), wanted)
             steps[who] = make(model, losses, inputs, targets)
-            begun = time.process_time()
-            steps[who]()
-            firsts[who] = time.process_time() - begun
+            firsts[who] = timed(steps[who])
             for _ in range(WARM - 1):
                 steps[who]()
         except Exception as error:  # a contender that cannot run this network is named, not hidden
@@ -153,12 +155,14 @@ def measure(name: str, rounds: int, *, compiles: bool = False) -> dict[str, Any]
     torch.manual_seed(0)
     made = (NETWORKS | WIDE)[name]()
     steps, failed, errors, firsts = ready(made, compiles)
-    took = turns(steps, rounds)
+    turns = take_turns(steps, rounds)
+    took = {who: [taken.clock for taken in some] for who, some in turns.items()}
+    processor = {who: [taken.processor for taken in some] for who, some in turns.items()}
     medians = {who: statistics.median(some) for who, some in took.items()}
     fastest = min((who for who in took if who.startswith("plain")), key=medians.__getitem__)
     memory = {who: statistics.median(peak(step) for _ in range(3)) for who, step in steps.items()}
     model, _, targets = made
-    totals = {who: firsts[who] + (STEPS - 1) * medians[who] for who in steps}
+    totals = {who: firsts[who].clock + (STEPS - 1) * medians[who] for who in steps}
     proof = proof_of(model)
     return {
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -171,7 +175,11 @@ def measure(name: str, rounds: int, *, compiles: bool = False) -> dict[str, Any]
                 "milliseconds": round(medians[who] * 1e3, 2),
                 "to the fastest plain": ratio(took[who], took[fastest]),
                 "to the usual plain": ratio(took[who], took["plain"]),
-                "first call, seconds": round(firsts[who], 2),
+                "processor's milliseconds": round(statistics.median(processor[who]) * 1e3, 2),
+                "to the usual plain, processor": ratio(processor[who], processor["plain"]),
+                "first call, seconds": round(firsts[who].clock, 2),
+                "first call, in usual plain steps": round(firsts[who].clock / medians["plain"], 1),
+                "longest later step, in median steps": round(max(took[who]) / medians[who], 1),
                 "total of 50 steps to the usual plain": round(totals[who] / totals["plain"], 3),
                 "megabytes": memory[who],
                 "error against float64": errors.get(who),
@@ -184,6 +192,32 @@ def measure(name: str, rounds: int, *, compiles: bool = False) -> dict[str, Any]
 
 def ratio(some: list[float], base: list[float]) -> float:
     return round(statistics.median(a / b for a, b in zip(some, base, strict=True)), 3)
+
+
+def measure_first(name: str, rounds: int) -> dict[str, Any]:
+    """Return a private first call in plain steps, and later steps beside plain ones in turn."""
+    torch.manual_seed(0)
+    model, inputs, targets = FULL[name]()
+    steps = {who: CONTENDERS[who](model, losses, inputs, targets) for who in ("plain", "apiece")}
+    steps["plain"]()
+    first = timed(steps["apiece"])
+    took = take_turns(steps, rounds)
+    found: dict[str, Any] = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "records": len(targets),
+    }
+    for k, clock in enumerate(Taken._fields):
+        plain = [taken[k] for taken in took["plain"]]
+        ours = [taken[k] for taken in took["apiece"]]
+        found[clock] = {
+            "plain step, seconds": round(statistics.median(plain), 3),
+            "to plain": ratio(ours, plain),
+            "first call, seconds": round(first[k], 2),
+            "first call, in plain steps": round(first[k] / statistics.median(plain), 1),
+            "longest later step, in median steps": round(max(ours) / statistics.median(ours), 1),
+        }
+    return found
 
 
 def versions() -> dict[str, str]:
@@ -202,6 +236,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="time compiled steps too")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--wide", action="store_true", help="as wide as people train them")
+    parser.add_argument("--first", action="store_true", help="first calls of whole models")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(options.threads)
@@ -218,9 +253,13 @@ def main() -> None:
     found: dict[str, Any] = {"machine": machine, "networks": {}, "not here": []}
     if options.out and options.out.exists() and options.names:  # measure these again
         found = json.loads(options.out.read_text()) | {"machine": machine}
-    for name in options.names or (WIDE if options.wide else NETWORKS):
+    chosen = FULL if options.first else WIDE if options.wide else NETWORKS
+    for name in options.names or chosen:
         try:
-            found["networks"][name] = measure(name, options.rounds, compiles=options.compile)
+            if options.first:
+                found["networks"][name] = measure_first(name, options.rounds)
+            else:
+                found["networks"][name] = measure(name, options.rounds, compiles=options.compile)
             print(name, json.dumps(found["networks"][name]), flush=True)
         except ImportError as error:
             found["not here"].append(f"{name}: {error.name}")

@@ -1,16 +1,19 @@
 """Time of one private step beside non-private PyTorch, Opacus, torch.func and JAX, interleaved.
 
-Contenders take turns in every round, so that whatever else the machine does hits all of them;
-figures are medians over rounds and ratios in the same round: to the fastest step of non-private
-PyTorch (as it is, in channels last, compiled, with a fused optimizer) and to the usual one. The
-slow ones have two or three rounds beside non-private PyTorch, then the quick ones have theirs. Each
-number of threads has a process of its own, bound to as many cores. Peak memory is that of one step
-of one contender in a fresh process, above what the process held before: the median of several steps
-after the first ones, in which a model is captured. The total is that of a run's first steps from
-the first call on, each run in a fresh process, plain and private in turn: the ratio of the
-processor's time in each pair, their median, the least and the largest.
+Contenders take turns in every round, in random order, so that whatever else the machine does hits
+all of them; figures are medians over rounds and ratios in the same round, of the clock's time and
+of the processor's: to the fastest step of non-private PyTorch (as it is, in channels last,
+compiled, with a fused optimizer) and to the usual one. The slow ones have two or three rounds
+beside non-private PyTorch, then the quick ones have theirs. Each number of threads has a process of
+its own, bound to as many cores. Peak memory is that of one step of one contender in a fresh
+process, above what the process held before: the median of several steps after the first ones, in
+which a model is captured. The total is that of a run's first steps from the first call on, each run
+in a fresh process, plain and private in turn: the ratio of each pair's times, by the clock and by
+the processor, their median, the least and the largest. Of these runs is the longest single step
+after the first, in median steps of its run: the least over the runs, since others on the machine
+can only lengthen it.
 
-    python -m research.benchmarks.training --out research/results/training.json     # 6 minutes
+    python -m research.benchmarks.training --out research/results/training.json     # 12 minutes
 
 Contenders whose library is missing are left out, and the result says so.
 """
@@ -23,6 +26,7 @@ import importlib.util
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -30,6 +34,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 SECONDS = {"mnist-cnn": 8.0, "cifar-cnn": 12.0, "mlp": 4.0}  # of the quick contenders
 MODELS = list(SECONDS)
@@ -78,33 +83,55 @@ def prepared(name: str, who: str) -> tuple[Callable[[], None], int]:
     return CONTENDERS[who](make, x, y), size
 
 
+class Taken(NamedTuple):
+    """Seconds of something, by the clock and by the processor."""
+
+    clock: float
+    processor: float
+
+
+def timed(work: Callable[[], object], repeat: int = 1) -> Taken:
+    """Return the seconds of one of `repeat` times."""
+    clock = time.perf_counter()
+    processor = time.process_time()
+    for _ in range(repeat):
+        work()
+    processor = time.process_time() - processor
+    clock = time.perf_counter() - clock
+    return Taken(clock / repeat, processor / repeat)
+
+
 def take_turns(
     steps: dict[str, Callable[[], None]], rounds: int, seconds: float, repeat: int
-) -> dict[str, list[float]]:
+) -> dict[str, list[Taken]]:
     """Return the times of a step, round by round: so many at least, and until the time is up."""
-    times: dict[str, list[float]] = {who: [] for who in steps}
+    times: dict[str, list[Taken]] = {who: [] for who in steps}
+    turns = random.Random(0)
+    order = list(steps)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[BASE]) < rounds:
-        for who, step in steps.items():
-            begun = time.perf_counter()
-            for _ in range(repeat):
-                step()
-            times[who].append((time.perf_counter() - begun) / repeat)
+        turns.shuffle(order)
+        for who in order:
+            times[who].append(timed(steps[who], repeat))
     return times
 
 
-def rated(times: dict[str, list[float]]) -> dict[str, object]:
+def rated(times: dict[str, list[Taken]]) -> dict[str, object]:
     """Return medians, and ratios to the fastest plain step and the usual one of the same round."""
-    fastest = min(PLAIN & times.keys(), key=lambda who: statistics.median(times[who]))
+    clock = {who: [taken.clock for taken in took] for who, took in times.items()}
+    processor = {who: [taken.processor for taken in took] for who, took in times.items()}
+    fastest = min(PLAIN & times.keys(), key=lambda who: statistics.median(clock[who]))
     return {
         who: {
-            "milliseconds": round(statistics.median(took) * 1e3, 3),
-            "to_the_fastest": ratio(took, times[fastest]),
-            "to_the_usual": ratio(took, times[BASE]),
-            "best_to_the_fastest": round(min(took) / min(times[fastest]), 3),
-            "rounds": len(took),
+            "milliseconds": round(statistics.median(clock[who]) * 1e3, 3),
+            "to_the_fastest": ratio(clock[who], clock[fastest]),
+            "to_the_usual": ratio(clock[who], clock[BASE]),
+            "best_to_the_fastest": round(min(clock[who]) / min(clock[fastest]), 3),
+            "processor_milliseconds": round(statistics.median(processor[who]) * 1e3, 3),
+            "processor_to_the_usual": ratio(processor[who], processor[BASE]),
+            "rounds": len(times[who]),
         }
-        for who, took in times.items()
+        for who in times
     }
 
 
@@ -133,33 +160,50 @@ def measure(name: str, contenders: list[str], seconds: float) -> dict[str, objec
     return {"batch": size, "contenders": rows, "left_out": failed}
 
 
-def totals(name: str, who: str) -> dict[str, list[float]]:
-    """Return the processor's seconds, and the clock's, of a run's steps from the first call on."""
+def totals(name: str, who: str) -> dict[str, object]:
+    """Return the seconds of a run's steps from the first call on, and its longest later step."""
     step, _ = prepared(name, who)
-    used, clock, found = time.process_time(), time.perf_counter(), dict[str, list[float]]()
-    for done in range(1, TOTALS[name][-1] + 1):
-        step()
-        if done in TOTALS[name]:
-            found[str(done)] = [time.process_time() - used, time.perf_counter() - clock]
+    taken = [timed(step) for _ in range(TOTALS[name][-1])]
+    found: dict[str, object] = {}
+    for steps in TOTALS[name]:
+        columns = zip(*taken[:steps], strict=True)
+        found[str(steps)] = [sum(column) for column in columns]
+    later = [one.clock for one in taken[1:]]
+    found["longest"] = max(later) / statistics.median(later)
     return found
 
 
-def total(name: str, pairs: int) -> dict[str, object]:
+def total(name: str, pairs: int, threads: int) -> dict[str, object]:
     """Return the ratios of total times to the usual plain step's, from runs in turn."""
-    runs = [
-        [worker("total", name, who, "1", "0") for who in (BASE, "apiece")] for _ in range(pairs)
-    ]
+    turns = random.Random(0)
+    order = [BASE, "apiece"]
+    runs: dict[str, list[dict[str, object]]] = {who: [] for who in order}
+    for _ in range(pairs):
+        turns.shuffle(order)
+        for who in order:
+            runs[who].append(worker("total", name, who, str(threads), "0"))
     found: dict[str, object] = {}
     for steps in map(str, TOTALS[name]):
-        times = [[run[steps] for run in pair] for pair in runs]
-        ratios = sorted(ours[0] / plain[0] for plain, ours in times)
+        times = [[run[steps] for run in runs[who]] for who in (BASE, "apiece")]
         found[steps] = {
-            "to_the_usual": round(statistics.median(ratios), 3),
-            "from": round(ratios[0], 3),
-            "to": round(ratios[-1], 3),
-            "seconds": [round(statistics.median(t[k][0] for t in times), 3) for k in (0, 1)],
+            clock: compared(*([taken[k] for taken in took] for took in times))
+            for k, clock in enumerate(Taken._fields)
         }
+    found["longest later step, in median steps"] = {
+        who: round(min(run["longest"] for run in some), 1) for who, some in runs.items()
+    }
     return found
+
+
+def compared(plain: list[float], ours: list[float]) -> dict[str, object]:
+    """Return the ratios of pairs of runs, and the median seconds of both."""
+    ratios = sorted(b / a for a, b in zip(plain, ours, strict=True))
+    return {
+        "to_the_usual": round(statistics.median(ratios), 3),
+        "from": round(ratios[0], 3),
+        "to": round(ratios[-1], 3),
+        "seconds": [round(statistics.median(some), 3) for some in (plain, ours)],
+    }
 
 
 def peak(name: str, who: str) -> float:
@@ -255,7 +299,10 @@ def main() -> None:
     absent = sorted(set(NEEDS.values()) - set(info))
     if options.note:
         info["note"] = options.note
-    whole = {name: total(name, options.pairs) for name in options.models if options.pairs}
+    whole = {
+        str(threads): {name: total(name, options.pairs, threads) for name in options.models}
+        for threads in (options.threads if options.pairs else [])
+    }
     results = {
         "machine": info,
         "not_installed": absent,

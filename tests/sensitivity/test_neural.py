@@ -16,7 +16,7 @@ from apiece.errors import (
 )
 from apiece.sensitivity import ModelLoss, loss_shares, partial_sensitivity
 from apiece.sensitivity.neural import by_torch_func
-from apiece.training.clipping.front import smooth_squares
+from apiece.sensitivity.smooth import smooth_squares
 from refusals import refused
 
 

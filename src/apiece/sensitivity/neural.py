@@ -27,7 +27,7 @@ from apiece.errors import (
     UnsupportedError,
 )
 from apiece.sensitivity.partial import PartialSensitivity
-from apiece.training.clipping.front import smooth_squares
+from apiece.sensitivity.smooth import smooth_squares
 from apiece.training.clipping.records import LossFunction
 from apiece.training.clipping.torch_internals import BatchNormBase, DropoutBase
 from apiece.training.modes import call_with, restoring

@@ -7,6 +7,7 @@ the rows of one person stay together to be clipped as one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from apiece.budgets import Units
 from apiece.errors import InputError, StateError, unknown
 from apiece.training.clipping import ClippedSum, Proof, clip_and_sum, guards
 from apiece.training.clipping.ambient import model_randomness
-from apiece.training.clipping.cache import proof_of
+from apiece.training.clipping.cache import proof_of, weigh_capture
 from apiece.training.clipping.front import METHODS, check_values, empty_sum
 from apiece.training.clipping.records import LossFunction
 from apiece.training.sources import Source, Tensors
@@ -33,8 +34,10 @@ class Sums:
     """Clips and sums over records by their positions; over persons, where `people` is given.
 
     width: the most rows in memory at a time; None takes all at once. It bounds the memory and is no
-    part of the mechanism. people: the person of each row; None where each row is a record. The
-    other parameters, and the errors, are as in `clip_and_sum`.
+    part of the mechanism. people: the person of each row; None where each row is a record.
+    rows_of_run: that are summed over in all, about; None where nobody knows. With method="auto"
+    they are weighed against the cost of a capture. The other parameters, and the errors, are as in
+    `clip_and_sum`.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Sums:
         method: str = "auto",
         people: Units | None = None,
         compiled: bool = False,
+        rows_of_run: float | None = None,
     ) -> None:
         self.model = model
         self.loss_fn = loss_fn
@@ -59,6 +63,7 @@ class Sums:
         self.method = method
         self.compiled = compiled
         self.people = people
+        self._rows_of_run = rows_of_run if method == "auto" and not compiled else None
         # Rows in memory whose values are to be checked before the first sum; None once they are.
         self._unchecked_rows: Tensors | None = None
         if isinstance(source, Tensors) and method != "alone" and not compiled:
@@ -111,7 +116,11 @@ class Sums:
         bounds = torch.from_numpy(clip_norms)
         width = self.width or len(self.source)
         summed: list[Integers] = []
-        with model_randomness(seed, (p.device for p in self.parameters.values())):
+        weighed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._rows_of_run is not None:
+            weighed = weigh_capture(self._rows_of_run)
+        devices = (p.device for p in self.parameters.values())
+        with weighed, model_randomness(seed, devices):
             for positions, inputs, targets, owner in self._make_batches(records, width, seed):
                 self._check_rows(inputs, targets)
                 clipped = clip_and_sum(

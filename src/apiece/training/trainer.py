@@ -168,14 +168,17 @@ class Trainer(Descent):
         mask = read_included(included, bound.ids)
         # One key for all processes: they draw parts of the same batch, and the same noise.
         streams = replace(streams, key=processes.share_key(streams.key))
+        units = read_units(people, bound.ids, source, rows_per_person, plan.unit)
+        rows_of_unit = len(source) / len(bound.ids)
         sums = Sums(
             self.model,
             loss_fn,
             source,
             width=width,
             method=method,
-            people=read_units(people, bound.ids, source, rows_per_person, plan.unit),
+            people=units,
             compiled=compiled,
+            rows_of_run=plan.steps * plan.expected_batch_size * rows_of_unit,
         )
         if streams.release:
             plan.require()

@@ -7,7 +7,7 @@ gives norms and clipped sums, out of `contributions`; `engine` runs it. Where no
 """
 
 from apiece.training.clipping.engine import Proof
-from apiece.training.clipping.front import clip_and_sum, smooth_squares
+from apiece.training.clipping.front import clip_and_sum
 from apiece.training.clipping.records import ClippedSum, clip_factors
 
-__all__ = ["ClippedSum", "Proof", "clip_and_sum", "clip_factors", "smooth_squares"]
+__all__ = ["ClippedSum", "Proof", "clip_and_sum", "clip_factors"]

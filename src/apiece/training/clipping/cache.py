@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,8 +22,8 @@ from apiece.training.clipping.engine import (
     join_graphs,
 )
 from apiece.training.clipping.records import Batch, LossFunction
+from apiece.training.clipping.tracing import limit_graphs
 from apiece.training.clipping.watch import Watch
-from apiece.training.clipping.whole import limit_graph
 
 if TYPE_CHECKING:
     from apiece.training.clipping.lengths import Axes, Family
@@ -46,6 +48,34 @@ _SMALL_GRAPH = 200
 _NODES_A_CALL = 8
 # Calls that any graph is taken to have.
 _FEW_CALLS = 10
+
+# Operators that are captured and proved in the time in which one record runs alone.
+_OPERATORS_A_RECORD = 64
+# Operators that hardly any graph has: where as many may be captured, nothing is weighed.
+_LARGE_GRAPH = 1 << 14
+
+# The most operators that a capture pays for, and what is said of more; None where any number does.
+_weight: ContextVar[tuple[int, str] | None] = ContextVar("_weight", default=None)
+
+
+@contextlib.contextmanager
+def weigh_capture(records: float) -> Iterator[None]:
+    """Let records run alone where a capture would cost more than so many records in all do.
+
+    What is weighed is a number of operators against a number of records, and no time: a run that is
+    resumed takes the same way.
+    """
+    most = int(records * _OPERATORS_A_RECORD)
+    reason = (
+        f"a graph of more than {most} operators takes longer to capture than the {records:.0f} "
+        "records of the run take alone"
+    )
+    token = _weight.set((most, reason) if most < _LARGE_GRAPH else None)
+    try:
+        yield
+    finally:
+        _weight.reset(token)
+
 
 # What batches of one form have in common: shapes, types and devices, and Python's values in trees.
 Signature: TypeAlias = tuple[object, ...]
@@ -119,14 +149,16 @@ class EngineCache:
 
         Raises `UnsupportedError` where the graph is to be compiled and cannot be.
         """
-        signature = _signature_of(batch, compiled)
+        weight = None if compiled else _weight.get()
+        signature = (*_signature_of(batch, compiled), weight)
         store = self._stores.setdefault(batch.model, _Store())
         # Few forms: to look at each costs less than a key of all that model and loss hold.
         for form in store.forms.values():
             if form.holds(signature, batch.loss_fn):
                 self._count(form, batch, compiled)
                 return form.engine
-        return self._add(store, signature, batch, compiled)
+        with contextlib.nullcontext() if weight is None else limit_graphs(*weight):
+            return self._add(store, signature, batch, compiled)
 
     def latest_proof(self, model: nn.Module) -> Proof | None:
         """Return what was proved last of a model; None before its first batch, and by "alone"."""
@@ -146,7 +178,8 @@ class EngineCache:
             case ProvedEngine(whole=None) as engine if engine.program.calls <= _SMALL_GRAPH:
                 # Where the sums unroll it is given up before it takes longer than some steps.
                 most = _NODES_A_CALL * max(engine.program.calls, _FEW_CALLS)
-                with contextlib.suppress(UnsupportedError), limit_graph(most):
+                reason = "compiled: a graph would be many times longer; leave it as it is"
+                with contextlib.suppress(UnsupportedError), limit_graphs(most, reason):
                     form.engine = join_graphs(engine, batch, compiled)
 
     def _add(self, store: _Store, signature: Signature, batch: Batch, compiled: bool) -> Engine:

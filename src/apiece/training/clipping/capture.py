@@ -42,6 +42,7 @@ from apiece.training.clipping.records import LossFunction
 from apiece.training.clipping.restated import Restated
 from apiece.training.clipping.sequences import Unwritten, write_out
 from apiece.training.clipping.table import RULES, Sizes, name_of, operator_name
+from apiece.training.clipping.tracing import current_tracer, trace
 from apiece.training.clipping.watch import Binding, Watch
 
 # Numbers of records in the capture that is run: the first of which nothing else is a multiple.
@@ -190,7 +191,7 @@ def _writing(name: str) -> Uncaptured:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Leave the streams of random numbers as they were; run what is compiled as it was written."""
-    as_written = torch_internals.run_compiled_as_written()
+    as_written = torch.compiler.set_stance("force_eager")
     silent = torch_internals.silence_tracing()
     with keep_streams(), as_written, silent, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
@@ -273,12 +274,11 @@ class Task:
                 write_out(self.model),
                 Restated(),
             ):
-                trace = torch_internals.trace(
+                result = trace(
                     functools.partial(self._losses_and_gradients, settling, note),
+                    *self.fakes(size, length),
                     decompositions=decompositions(),
-                    takes_constants=True,
                 )
-                result = trace(*self.fakes(size, length))
         except ApieceError as error:  # of losses, with their shapes
             error.args = (_name_records(str(error), size),)
             raise
@@ -335,11 +335,10 @@ class Task:
         # `functionalize` follows views of what is written and computes them anew.
         try:
             with torch_internals.keep_node_notes():
-                trace = torch_internals.trace(
+                result = trace(
                     functionalize(fx.Interpreter(graph).run, remove="mutations"),
-                    takes_constants=True,
+                    *self.fakes(size, length),
                 )
-                result = trace(*self.fakes(size, length))
         except Exception as error:
             raise Uncaptured(
                 "model: cannot be written without writing into tensors "
@@ -546,12 +545,10 @@ class _Settling:
                     raise Unsettled("differs from call to call")
                 binding.put(_Number())
         self._state_before = self._read_state()
-        tracer = torch_internals.tracer()
+        tracer = current_tracer()
         assert tracer is not None
         self._tensors = {
-            torch_internals.node_of(value, tracer)
-            for value in self._state_before
-            if isinstance(value, torch.Tensor)
+            tracer.node_of(value) for value in self._state_before if isinstance(value, torch.Tensor)
         }
         self._begin = len(tracer.graph.nodes)  # what comes before is of these two calls
 
@@ -599,7 +596,7 @@ def _note_modules(model: nn.Module, paths: dict[int, str]) -> Iterator[Callable[
     stack: list[str] = []
 
     def note(path: str) -> None:
-        tracer = torch_internals.tracer()
+        tracer = current_tracer()
         if tracer is not None:
             paths[len(tracer.graph.nodes)] = path
 

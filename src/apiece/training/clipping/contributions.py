@@ -127,6 +127,10 @@ class Contribution:
         """Return the gradients one by one, (B, *shape)."""
         raise NotImplementedError
 
+    def widened(self) -> Contribution:
+        """Return the same in single precision or wider, to be joined with others."""
+        return self
+
     def without(self, bad: torch.Tensor) -> Self:
         """Return this with the records at `bad` (B,) set to zero."""
         blank: dict[str, torch.Tensor] = {}
@@ -375,6 +379,7 @@ def join(parts: list[Contribution]) -> Contribution:
         return parts[0]
     for part in parts[1:]:
         check_shape(part, parts[0].shape, "a parameter that is used several times")
+    parts = [part.widened() for part in parts]
     # A use with one position and a use with several are positions of one product: the norm of
     # their sum has the products between them in it.
     lefts: list[torch.Tensor] = []

@@ -98,10 +98,11 @@ class ProvedEngine:
 class AloneEngine:
     """Stands for batches of a form that could not be proved: their records run alone.
 
-    proof: whose `why` says what stood in the way.
+    proof: whose `why` says what stood in the way. is_cheaper: whether a capture would cost more.
     """
 
     proof: Proof
+    is_cheaper: bool = False
 
     def refusal(self) -> UnsupportedError:
         """Return the error to raise where nothing but a proof will do."""
@@ -132,6 +133,7 @@ def build_engine(
     from apiece.training.clipping.ranges import find_ranges
     from apiece.training.clipping.rewrite import rewrite
     from apiece.training.clipping.table import Unproved
+    from apiece.training.clipping.tracing import TooLarge
 
     try:
         if find_graph is None:
@@ -147,8 +149,8 @@ def build_engine(
         operators = sum(node.op == "call_function" for node in graph.nodes)
         ranges = find_ranges(captured)
         program = rewrite(captured, proved, model_tensors(captured.names, batch), ranges)
-    except (Uncaptured, Unproved) as error:
-        return AloneEngine(Proof(False, {}, str(error)))
+    except (Uncaptured, Unproved, TooLarge) as error:
+        return AloneEngine(Proof(False, {}, str(error)), isinstance(error, TooLarge))
     warn_of_newer_torch()
     # said once, when the graph is built, and not at each step
     idle = tuple(name for name in batch.parameters if name not in program.parts)
@@ -358,7 +360,7 @@ def _sum_clipped(
     contributions: Contributions = dict(by_row)
     if batch.owner is not None:
         persons = Persons(batch.owner)
-        contributions = {name: Joined(part, persons) for name, part in by_row.items()}
+        contributions = {n: Joined(part.widened(), persons) for n, part in by_row.items()}
     by_row.clear()
     norms = _norms(list(contributions.values()), bounds)
     # From here on a record is its factor; one that is not finite is dropped, since 0·NaN is NaN.

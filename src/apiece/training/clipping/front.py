@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from numpy.typing import ArrayLike
-from torch import fx, nn
+from torch import nn
 
 from apiece import _check
 from apiece._identity import require_rows
@@ -20,13 +19,10 @@ from apiece.training.clipping import guards, records
 from apiece.training.clipping.alone import clip_alone
 from apiece.training.clipping.ambient import widen
 from apiece.training.clipping.cache import ENGINES
-from apiece.training.clipping.contributions import Contribution, Outer, Products, flatten_rows
 from apiece.training.clipping.engine import (
     AloneEngine,
     ProvedEngine,
-    arguments_of,
     clip_proved,
-    pad_to_two,
 )
 from apiece.training.clipping.records import Batch, ClippedSum, LossFunction, Tree
 from apiece.training.clipping.torch_internals import WRAPPED_MODULE
@@ -160,7 +156,7 @@ def check_values(
     is not proved nothing is known.
     """
     with guards.translate_errors():
-        engine = ENGINES.find(_batch_without_bounds(guards.inner(model), loss_fn, *batch))
+        engine = ENGINES.find(batch_without_bounds(guards.inner(model), loss_fn, *batch))
     if isinstance(engine, ProvedEngine) and engine.ranges:
         # slow to import, and there by now
         from apiece.training.clipping.ranges import check_ranges
@@ -170,7 +166,7 @@ def check_values(
         check_ranges(engine.ranges, records.leaves(list(data)), of_inputs)
 
 
-def _batch_without_bounds(
+def batch_without_bounds(
     model: nn.Module, loss_fn: LossFunction, inputs: Tree, targets: Tree
 ) -> Batch:
     """Return a batch whose bounds count for nothing."""
@@ -211,10 +207,17 @@ def _clip(method: str, batch: Batch, width: int, compiled: bool) -> ClippedSum:
         case AloneEngine() as engine if method == "proved" or compiled:
             raise engine.refusal()
         case engine:
+            why = engine.proof.why
+            if engine.is_cheaper:
+                reason = f"since that costs less ({why}); say method='proved' to capture"
+            else:
+                reason = (
+                    f"many times slower, since they are not proved to stay apart ({why}); change "
+                    "that, or say method='alone' to take this unwarned"
+                )
+            name = type(batch.model).__name__
             warnings.warn(
-                f"model: records of {type(batch.model).__name__} run one after the other, many "
-                "times slower, since they are not proved to stay apart "
-                f"({engine.proof.why}); change that, or say method='alone' to take this unwarned",
+                f"model: records of {name} run one after the other, {reason}",
                 SlowPathWarning,
                 stacklevel=4,
             )
@@ -230,81 +233,3 @@ def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
         for name, p in parameters.items()
     }
     return ClippedSum(zeros, empty, empty, empty.to(torch.float64))
-
-
-# ---------------------------------------------------------------- norms to be differentiated
-
-# Operators whose outputs, and those of their backward, autograd differentiates as what they are.
-_SMOOTH = {
-    "sym_size", "t", "transpose", "permute", "view", "_unsafe_view", "reshape", "expand",
-    "unsqueeze", "squeeze", "clone", "select", "slice", "mm", "bmm", "addmm", "baddbmm", "mul",
-    "add", "sub", "rsub", "div", "neg", "sum", "mean", "pow", "exp", "log", "tanh",
-    "tanh_backward", "sigmoid", "sigmoid_backward", "relu", "threshold_backward", "softplus",
-    "softplus_backward", "gelu", "gelu_backward", "elu", "elu_backward", "leaky_relu",
-    "leaky_relu_backward", "_log_softmax", "_log_softmax_backward_data", "_softmax",
-    "_softmax_backward_data", "nll_loss_forward", "nll_loss_backward", "convolution",
-    "convolution_backward", "avg_pool2d", "avg_pool2d_backward", "max_pool2d_with_indices",
-    "max_pool2d_with_indices_backward", "constant_pad_nd", "ones_like", "zeros_like", "full",
-    "scalar_tensor", "where",
-}  # fmt: skip
-
-
-def smooth_squares(
-    model: nn.Module, loss_fn: LossFunction, inputs: Tree, targets: Tree
-) -> torch.Tensor | None:
-    """Return ‖∇_θ ℓ_i‖², (B,), as a function of the inputs; None where that is not known to hold.
-
-    It is None where records are not proved to stay apart, and for operators with an output that
-    autograd does not differentiate.
-
-    The norms come from what the graph's products are made of (ghost norms: Goodfellow 2015; Li et
-    al. 2022). They leave no room for round-off: nothing may be clipped by them.
-
-    Args:
-        model: As in `clip_and_sum`.
-        loss_fn: One loss a record.
-        inputs: Of at least one record; requiring gradients, if the result is to be differentiated.
-        targets: As `inputs`.
-
-    Example:
-        >>> import torch
-        >>> from torch import nn
-        >>> from apiece.training.clipping import smooth_squares
-        >>> model = nn.Linear(2, 1, bias=False)
-        >>> summed = lambda outputs, _: outputs.sum(1)
-        >>> smooth_squares(model, summed, torch.ones(3, 2), torch.ones(3)).tolist()
-        [2.0, 2.0, 2.0]
-    """
-    rows = _batch_without_bounds(model, loss_fn, inputs, targets)
-    engine = ENGINES.find(rows)
-    if isinstance(engine, AloneEngine) or not _is_smooth(engine.program.module):
-        return None
-    batch = pad_to_two(rows)
-    _, operands = engine.program.run(arguments_of(engine, batch))
-    first = next(iter(batch.parameters.values()))
-    squares = torch.zeros(len(batch), dtype=widen(first.dtype), device=first.device)
-    # One after the other, and no operator in place: autograd takes them back to the inputs.
-    for part in engine.program.contributions(operands, len(batch)).values():
-        squares = squares + _squares(part)
-    return squares[: len(rows)]
-
-
-def _is_smooth(module: fx.GraphModule) -> bool:
-    """Return whether a graph has no operators but those of `_SMOOTH`."""
-    from apiece.training.clipping.table import name_of  # slow to import, and there by now
-
-    calls = (node for node in module.graph.nodes if node.op == "call_function")
-    return all(name_of(node) in _SMOOTH for node in calls if node.target is not operator.getitem)
-
-
-def _squares(part: Contribution) -> torch.Tensor:
-    """Return squared norms (B,) without room for round-off, whose gradient would be of no use."""
-    # As `Contribution.squares`, without what is added against round-off.
-    match part:
-        case Outer(left, right):
-            left_squares = left.square().sum(1)
-            return left_squares * right.square().sum(1)
-        case Products(left, right) if part.ghost_is_cheaper:
-            left_gram = left @ left.mT
-            return (left_gram * (right @ right.mT)).sum((1, 2))
-    return flatten_rows(part.per_record()).square().sum(1)

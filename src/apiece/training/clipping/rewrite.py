@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from apiece.errors import UnsupportedError
-from apiece.training.clipping import torch_internals
+from apiece.training.clipping import narrow, torch_internals
 from apiece.training.clipping.capture import Captured
 from apiece.training.clipping.contributions import (
     Contribution,
@@ -64,10 +64,14 @@ Make = Callable[[Tensors, int], Contribution]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """How a leaf's contribution is made: the tensors that it takes, and the function of them."""
+    """How a leaf's contribution is made: the tensors that it takes, and the function of them.
+
+    takes_narrow: whether these may be in bf16 where tensor cores multiply them.
+    """
 
     operands: tuple[fx.Node, ...]
     make: Make
+    takes_narrow: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,11 +206,17 @@ class Program:
     def contribution(self, part: Part, operands: Tensors, size: int) -> Contribution:
         """Return what `size` records give one parameter, in the layout of its leaves."""
 
-        def pick(nodes: Sequence[fx.Node]) -> Tensors:
-            return [_widen(operands[self.places[node]]) for node in nodes]
+        def pick(nodes: Sequence[fx.Node], takes_narrow: bool = False) -> Tensors:
+            picked = [operands[self.places[node]] for node in nodes]
+            if takes_narrow and narrow.on_tensor_cores(*picked):
+                return picked
+            return [_widen(operand) for operand in picked]
 
         # Leaves of one part may be of several forms; `join` finds the one that they have in common.
-        of_leaves = [leaf.contribution(pick(leaf.operands), size) for leaf in part.leaves]
+        of_leaves = [
+            leaf.contribution(pick(leaf.operands, leaf.rule.takes_narrow), size)
+            for leaf in part.leaves
+        ]
         if part.through is None:
             return join(of_leaves)
         shared = pick(part.shared)
@@ -295,7 +305,6 @@ def rewrite(
     # The graph gives operands in place of gradients; for the trial it gives both.
     output = next(node for node in graph.nodes if node.op == "output")
     output.args = ([losses, *places, *summed.values()],)
-    torch_internals.use_plain_code(graph)
     free_batch_size(captured.module, captured.sizes, captured.records[0])
     program = Program(captured.module, parts, places)
     # Of a model that is too large the contributions are held against shapes alone, at each batch.
@@ -531,22 +540,27 @@ def _mm(call: Call, _output: int) -> Rule | None:
     if (left_layout, right_layout) == (Records(1), Records(0)):
         if name_of(left) == "t":  # of what a bias is given, whose norms are then found once
             source: Any = left.args[0]
-            return Rule((source, right), lambda operands, _: Outer(operands[0], operands[1]))
-
-        def make_outer(operands: Tensors, _size: int) -> Contribution:
-            return Outer(operands[0].t(), operands[1])
-
-        return Rule((left, right), make_outer)
+            return Rule((source, right), lambda operands, _: _outer(*operands), True)
+        return Rule((left, right), lambda operands, _: _outer(operands[0].t(), operands[1]), True)
 
     def make(operands: Tensors, size: int) -> Contribution:
         left_rows = by_record(operands[0], left_layout, size)
         right_rows = by_record(operands[1], right_layout, size)
         # one row is one position: its product is the outer one
         if left_rows.shape[1] == 1:
-            return Outer(left_rows.squeeze(1), right_rows.squeeze(1))
+            return _outer(left_rows.squeeze(1), right_rows.squeeze(1))
+        if left_rows.dtype == torch.bfloat16:
+            return narrow.NarrowProducts(left_rows, right_rows)
         return products(left_rows, right_rows)
 
-    return Rule((left, right), make)
+    return Rule((left, right), make, True)
+
+
+def _outer(left: torch.Tensor, right: torch.Tensor) -> Contribution:
+    """Return outer products of rows; as products of one position where they stay narrow."""
+    if left.dtype == torch.bfloat16:
+        return narrow.NarrowProducts(left.unsqueeze(1), right.unsqueeze(1))
+    return Outer(left, right)
 
 
 def _sum(call: Call, _output: int) -> Rule | None:

@@ -11,14 +11,16 @@ that a program which only checks its input does not wait for it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch._library.custom_ops import CustomOpDef
 from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -90,32 +92,6 @@ def core_decompositions() -> Mapping[Any, Callable[..., Any]]:
 # ---------------------------------------------------------------- tracing
 
 
-def trace(
-    function: Callable[..., Any],
-    *,
-    decompositions: dict[Any, Any] | None = None,
-    takes_constants: bool = False,
-) -> Callable[..., fx.GraphModule]:
-    """Return what traces `function` on tensors without values, as a graph of operators.
-
-    `torch.fx.experimental.proxy_tensor.make_fx`: since 1.13; `_allow_non_fake_inputs`: since 2.0.
-
-    Args:
-        function: Of tensors, to tensors.
-        decompositions: By operator, how it is written in others.
-        takes_constants: Whether tensors with values that the function holds become constants.
-    """
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    traced: Callable[..., fx.GraphModule] = make_fx(
-        function,
-        tracing_mode="fake",
-        decomposition_table=decompositions,
-        _allow_non_fake_inputs=takes_constants,
-    )
-    return traced
-
-
 def fake_mode() -> FakeTensorMode:
     """Return a mode that makes tensors with shape, type and strides, and without values.
 
@@ -126,27 +102,57 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def tracer() -> Any:
-    """Return the tracer that is at work, with its `graph`; None outside of a trace.
+# The base class of modes that see every operator below autograd. Since 1.13.
+DispatchMode: TypeAlias = TorchDispatchMode
+# The operator by which a tensor without values is asked for its device. Since 2.0.
+DEVICE_OF = torch.ops.prim.device.default
 
-    `get_proxy_mode`: tells which operator of a graph comes next, and so which module's forward it
-    belongs to. Since 2.5.
+
+@functools.cache
+def is_composite(operator: object) -> bool:
+    """Return whether an operator is written in others, for whoever computes.
+
+    `torch._C._dispatch_has_kernel_for_dispatch_key`: since 1.13.
     """
-    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+    if not isinstance(operator, Overload):  # of a higher order
+        return False
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    name: str = operator.name()  # type: ignore[no-untyped-call]
+    return has_kernel(name, "CompositeImplicitAutograd")
 
-    mode = get_proxy_mode()
-    return None if mode is None else mode.tracer
 
+def mode_of(tensor: torch.Tensor) -> FakeTensorMode:
+    """Return the mode in which a tensor without values was made.
 
-def node_of(tensor: torch.Tensor, tracer: Any) -> fx.Node:
-    """Return the node of a graph under way that makes a tensor.
-
-    `get_proxy_slot`: since 1.13.
+    `fake_mode`, an attribute of such tensors: since 1.13.
     """
-    from torch.fx.experimental.proxy_tensor import get_proxy_slot
+    mode: FakeTensorMode = tensor.fake_mode  # type: ignore[attr-defined]
+    return mode
 
-    node: fx.Node = get_proxy_slot(tensor, tracer).proxy.node
-    return node
+
+def snapshot(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the form that one has now, whatever is written into it, or is its past.
+
+    `torch.fx.experimental.proxy_tensor.snapshot_fake`: since 2.0.
+    """
+    from torch.fx.experimental.proxy_tensor import snapshot_fake
+
+    result = snapshot_fake(tensor)
+    assert result is not None
+    return result
+
+
+def notes_of_running_node() -> dict[str, Any] | None:
+    """Return the notes of the node that runs, in `keep_node_notes`; None elsewhere.
+
+    `torch.fx.traceback`: since 2.0.
+    """
+    from torch.fx import traceback
+
+    if not traceback.has_preserved_node_meta():
+        return None
+    notes: dict[str, Any] = traceback.get_current_meta().get("custom", {})
+    return notes
 
 
 def swap_parameters(
@@ -160,19 +166,6 @@ def swap_parameters(
     from torch.nn.utils.stateless import _reparametrize_module
 
     context: contextlib.AbstractContextManager[None] = _reparametrize_module(model, tensors)
-    return context
-
-
-def run_compiled_as_written() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which a trace runs what was compiled as it was written.
-
-    `torch._dynamo.config.error_on_nested_fx_trace`: such a trace is an error otherwise. Since 2.0.
-    """
-    from torch import _dynamo
-
-    context: contextlib.AbstractContextManager[None] = _dynamo.config.patch(
-        error_on_nested_fx_trace=False
-    )
     return context
 
 
@@ -201,14 +194,6 @@ def keep_node_notes() -> Iterator[None]:
 
     with traceback.preserve_node_meta():
         yield
-
-
-def use_plain_code(graph: fx.Graph) -> None:
-    """Let a graph's code take and give plain tuples, without `make_fx`'s trees of containers.
-
-    `torch.fx.graph.CodeGen`: since 1.13.
-    """
-    graph.set_codegen(fx.graph.CodeGen())
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:

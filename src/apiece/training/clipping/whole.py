@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from apiece.errors import UnsupportedError
 from apiece.training.clipping import torch_internals
@@ -26,38 +23,12 @@ from apiece.training.clipping.graphs import (
 )
 from apiece.training.clipping.rewrite import Tensors, as_function
 from apiece.training.clipping.table import Sizes
+from apiece.training.clipping.tracing import trace
 
 # Numbers of records that a graph is traced with: the least of them that no part of a batch exceeds.
 _PRIMES = (37, 67, 131, 257, 521, 1031, 2053, 4099)
 # From bounds and a program's arguments to losses, norms and sums.
 ClipBatch = Callable[..., list[torch.Tensor]]
-
-
-class _GraphLimit(TorchFunctionMode):
-    """Ends a trace whose graph grows beyond a number of nodes."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        tracer = torch_internals.tracer()
-        if tracer is not None and len(tracer.graph.nodes) > self._most:
-            raise UnsupportedError(
-                f"joined: more than {self._most} operators in one graph; leave it as it is"
-            )
-        return func(*args, **(kwargs or {}))
-
-
-def limit_graph(most: int) -> AbstractContextManager[object]:
-    """Raise `UnsupportedError` where a trace inside makes a graph of more than `most` nodes."""
-    return _GraphLimit(most)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,8 +65,8 @@ def as_whole(
     size = next((prime for prime in _PRIMES if prime >= capacity), _PRIMES[-1])
     try:
         with torch.no_grad():
-            graph = torch_internals.trace(clip)(*make_fakes(arguments, along, size))
-            graph_of_few = torch_internals.trace(clip)(*make_fakes(arguments, along, FEW_RECORDS))
+            graph = trace(clip, *make_fakes(arguments, along, size))
+            graph_of_few = trace(clip, *make_fakes(arguments, along, FEW_RECORDS))
         # Two traces that differ only where `size` stands are one graph for any number of records.
         check_agreement(graph, graph_of_few, size)
     except (Coincidence, Uncaptured):
