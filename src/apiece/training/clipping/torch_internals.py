@@ -109,16 +109,18 @@ DEVICE_OF = torch.ops.prim.device.default
 
 
 @functools.cache
-def is_composite(operator: object) -> bool:
-    """Return whether an operator is written in others, for whoever computes.
+def is_composite(operator: object, device: str) -> bool:
+    """Return whether an operator is written in others, and has no kernel of its own on a device.
 
-    `torch._C._dispatch_has_kernel_for_dispatch_key`: since 1.13.
+    `torch._C._dispatch_has_kernel_for_dispatch_key`: since 1.13; `_dispatch_key_for_device`: since
+    2.0.
     """
     if not isinstance(operator, Overload):  # of a higher order
         return False
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     name: str = operator.name()  # type: ignore[no-untyped-call]
-    return has_kernel(name, "CompositeImplicitAutograd")
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    key = torch._C._dispatch_key_for_device(device)
+    return has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, key)
 
 
 def mode_of(tensor: torch.Tensor) -> FakeTensorMode:

@@ -48,14 +48,16 @@ def current_tracer() -> Tracer | None:
 class Tracer(torch_internals.DispatchMode):  # type: ignore[no-untyped-call]
     """Notes each operator that runs meanwhile as a node of its graph.
 
-    graph: what has run so far. constants: by name, the tensors that nobody has given.
+    graph: what has run so far. constants: by name, the tensors that nobody has given. device: the
+    type of device that everything is on.
     """
 
-    def __init__(self, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
+    def __init__(self, decompositions: Mapping[Any, Callable[..., Any]], device: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self._decompositions = decompositions
+        self._device = device
         self._limit: tuple[int, str] | None = getattr(_THREAD, "limit", None)
         # By the id of a tensor, the node that has made it; each stays alive, and so its id its own.
         self._nodes: dict[int, fx.Node] = {}
@@ -93,7 +95,7 @@ class Tracer(torch_internals.DispatchMode):  # type: ignore[no-untyped-call]
         if func is torch_internals.DEVICE_OF:
             return func(*args, **kwargs)
         write_out = self._decompositions.get(func)
-        if write_out is None and torch_internals.is_composite(func):
+        if write_out is None and torch_internals.is_composite(func, self._device):
             write_out = func.decompose
         if write_out is not None:
             with self:
@@ -150,7 +152,7 @@ def trace(
 
     decompositions: by operator, how it is written in others.
     """
-    tracer = Tracer(decompositions or {})
+    tracer = Tracer(decompositions or {}, tensors[0].device.type)
     for tensor in tensors:
         tracer.give(tensor)
     with _at_work(tracer), torch_internals.mode_of(tensors[0]), tracer:
