@@ -169,7 +169,7 @@ class Trainer(Descent):
         # One key for all processes: they draw parts of the same batch, and the same noise.
         streams = replace(streams, key=processes.share_key(streams.key))
         units = read_units(people, bound.ids, source, rows_per_person, plan.unit)
-        rows_of_unit = len(source) / len(bound.ids)
+        units_of_run = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
         sums = Sums(
             self.model,
             loss_fn,
@@ -178,7 +178,7 @@ class Trainer(Descent):
             method=method,
             people=units,
             compiled=compiled,
-            rows_of_run=plan.steps * plan.expected_batch_size * rows_of_unit,
+            rows_of_run=units_of_run * len(source) / len(bound.ids),
         )
         if streams.release:
             plan.require()
