@@ -149,6 +149,21 @@ def test_the_contributor_s_page(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "all others choose “weak”" in path.read_text()
 
 
+def test_the_contributor_s_page_without_sampling(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "choose.html"
+    offer = [*OFFER[:-4], "--steps", "40", "--excess", "0.02"]
+    assert cli.run(["explain", *offer, "--noise", "correlated", "--page", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {outcome["strategy"] for outcome in found["outcomes"]} == {"scale", "epochs"}
+    assert "passes over the data" in path.read_text()
+    for words in (["--noise", "corelated", "--page", str(path), *OFFER],
+                  ["--noise", "correlated", "--epsilon", "1", "--delta", "1e-5"]):  # fmt: skip
+        assert cli.run(["explain", *words]) == 2
+        assert "noise" in capsys.readouterr().err
+
+
 def test_the_flags_of_an_offer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +181,14 @@ def test_the_flags_of_an_offer(
         assert cli.run(["explain", *offer, "--page", str(path)]) == 0
         assert asked == [
             [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)],
-            {"records": 100, "delta": 1e-5, "steps": 5, "expected_batch_size": 10.0, "bound": 0.02},
+            {
+                "records": 100,
+                "delta": 1e-5,
+                "steps": 5,
+                "expected_batch_size": 10.0,
+                "bound": 0.02,
+                "noise": None,
+            },
         ]
     assert path.read_text().startswith("<!doctype html>")
     assert str(path) in capsys.readouterr().out

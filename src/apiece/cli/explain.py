@@ -10,6 +10,7 @@ from apiece._files import PAGE
 from apiece._text import shown
 from apiece._types import Flags
 from apiece.accounting import privacy_curve
+from apiece.assignment import Correlated
 from apiece.budgets.levels import Levels
 from apiece.cli._command import (
     PATH,
@@ -27,7 +28,7 @@ from apiece.cli._command import (
 )
 from apiece.contract import Explanation, choices, explain
 from apiece.contract.explain import count_participation
-from apiece.errors import InputError, together
+from apiece.errors import InputError, together, unknown
 from apiece.mechanisms.algebra import from_dict
 
 EXAMPLE = """
@@ -42,6 +43,8 @@ Example:
 # The options of a single budget, and those of the page of budgets on offer.
 BUDGET = ("epsilon", "mechanism", "plan", "group")
 OFFER = ("page", "groups", "records", "batch_size", "steps", "excess")
+# The noise of the plans that the page is about.
+PAGE_NOISES = ("independent", "correlated")
 # An example of each option that the page needs.
 EXAMPLES = {
     "page": "choose.html",
@@ -72,6 +75,7 @@ MAX_NAMES = 8
 @option("--batch-size", help="Expected batch size; with --groups.")
 @option("--steps", help="Number of model updates; with --groups.")
 @option("--excess", help="Bound Δ̄ on the excess risk, for hybrid; with --groups.")
+@option("--noise", help="independent or correlated (fixed batches); with --groups.")
 @option("--json")
 def command(
     consent: bool, purpose: str | None, figure: Path | None, as_json: bool, **flags: Any
@@ -90,9 +94,9 @@ def command(
             (*BUDGET, "consent", "purpose", "figure"), "goes with a single budget; leave it out"
         )
         offer = {name: flags[name] for name in (*OFFER, "delta")}
-        _write_page(offer, flags["levels"], as_json)
+        _write_page(offer, flags["levels"], _read_noise(flags["noise"]), as_json)
         return
-    refuse_given(OFFER, "goes with --groups; leave it out, or give --groups and --page")
+    refuse_given((*OFFER, "noise"), "goes with --groups; leave it out, or give --groups and --page")
     if purpose is not None and not consent:
         raise InputError(
             "--purpose: is printed in the consent form; add --consent, or leave it out"
@@ -118,7 +122,14 @@ def command(
     emit(as_json, document, text)
 
 
-def _write_page(offer: Flags, levels: str | None, as_json: bool) -> None:
+def _read_noise(kind: str | None) -> Correlated | None:
+    """Return the noise of the plans on the page; None for independent noise."""
+    if kind not in (None, *PAGE_NOISES):
+        raise unknown("noise", kind, PAGE_NOISES)
+    return Correlated() if kind == "correlated" else None
+
+
+def _write_page(offer: Flags, levels: str | None, noise: Correlated | None, as_json: bool) -> None:
     """Write the contributor's page of the budgets on offer."""
     from apiece.reporting.pages import contributor_page
 
@@ -146,6 +157,7 @@ def _write_page(offer: Flags, levels: str | None, as_json: bool) -> None:
             steps=offer["steps"],
             expected_batch_size=offer["batch_size"],
             bound=offer["excess"],
+            noise=noise,
             progress=show_progress,
         )
     contributor_page(computed).save(page)
