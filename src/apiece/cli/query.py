@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -38,13 +39,14 @@ from apiece.cli._command import (
     parse_interval,
     require_delta,
 )
-from apiece.errors import ApieceError, DataError, InputError, together, unknown
+from apiece.errors import AnalysisError, ApieceError, DataError, InputError, together, unknown
 
 if TYPE_CHECKING:
     from apiece._types import Flags, Json
     from apiece.datasets import Schema
     from apiece.datasets.cells import Value
     from apiece.datasets.schema import Column
+    from apiece.ledger import Ledger
     from apiece.queries import QueryCost
     from apiece.queries.scan import Registered
 
@@ -94,6 +96,19 @@ Example:
     help="δ of the query, needed; 0 for Laplace noise (count, sum, histogram), and of quantiles.",
 )
 @option("--split", help="Shares of several statistics in one SELECT, as 2,1,1; of the budget.")
+@option(
+    "--within",
+    help="Find the least ε: half the width of the 95 % intervals, as 50 or 2%; in place of "
+    "--epsilon.",
+)
+@option(
+    "--rows",
+    type=int,
+    default=1000,
+    help="Rows of a group that --cost and --within make up, where a width depends on rows.",
+)
+@option("--again", is_flag=True, help="Ask and charge anew what was answered before.")
+@option("--figure")
 @option("--cost", "cost_only", is_flag=True, help="Print what the query costs, and ask nothing.")
 @option("--ledger", "url", help="Ledger to charge: sqlite:///file.db or postgresql://…")
 @option("--analysis", help="Name in the ledger; repeated, it returns the recorded answer.")
@@ -128,6 +143,8 @@ def command(
     workspace: Path | None,
     steward_log: Path | None,
     cost_only: bool,
+    again: bool,
+    figure: Path | None,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -150,7 +167,7 @@ def command(
     require("queries", "sqlalchemy", "duckdb", "pandas", "pyarrow")
     from apiece.ledger import Ledger
     from apiece.ledger.scopes import read_scope
-    from apiece.queries import Session, query_cost
+    from apiece.queries import Session, least_epsilon, query_cost
 
     if flags["analysis"] is not None and flags["url"] is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
@@ -158,14 +175,21 @@ def command(
         raise InputError("--scope: is of a charge to a ledger; give --ledger too")
     schema = _declare(flags)
     dialect = make_dialect(flags | {"decimal": schema.decimal})
+    split = _parse_split(flags["split"])
+    if flags["within"] is not None and flags["epsilon"] is not None:
+        raise InputError("--within: finds --epsilon; leave one of them out")
     _refuse_mistakes(query, schema, flags)
     _refuse_settings(engine, memory, workspace)
     if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
         raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
     epsilon = flags["epsilon"]
     delta = flags["delta"]
-    split = _parse_split(flags["split"])
-    cost = query_cost(query, schema, epsilon=epsilon, delta=delta, split=split)
+    rows = flags["rows"]
+    if flags["within"] is not None:
+        epsilon = least_epsilon(
+            query, schema, within=flags["within"], delta=delta, rows=rows, split=split
+        )
+    cost = query_cost(query, schema, epsilon=epsilon, delta=delta, split=split, rows=rows)
     if cost_only:
         emit(as_json, asdict(cost), _format_cost(cost, delta or EXAMPLE_DELTA))
         return
@@ -178,6 +202,9 @@ def command(
     try:
         with _register(source, schema, engine, memory, workspace, settings) as table:
             session = Session(table, schema, ledger, log=log)
+            if ledger is not None and flags["analysis"] is None and not again:
+                analysis = _name_question(query, schema, table, epsilon, delta, split)
+                _refuse_repeat(ledger, analysis)
             answer = session.ask(
                 query, epsilon=epsilon, delta=delta, analysis_id=analysis, split=split
             )
@@ -192,8 +219,44 @@ def command(
                 "more"
             )
         raise Interrupted(message) from None
+    if figure is not None:
+        from apiece.queries.adjusting import make_rows
+        from apiece.reporting import save
+        from apiece.reporting.plots import intervals
+
+        save(intervals(make_rows(answer.groups, rounded=False)), figure)
     document = answer.to_dict()
     emit(as_json, document, _format_answer(document, charged=ledger is not None))
+
+
+def _name_question(
+    query: str,
+    schema: Schema,
+    table: Registered,
+    epsilon: float,
+    delta: float,
+    split: list[float] | None,
+) -> str:
+    """Return the name under which a question is asked that has none: a digest of all it says."""
+    from apiece.queries.declarations import Declarations
+
+    terms = Declarations.from_schema(schema).terms
+    asked = [query.strip(), terms, table.fingerprint, epsilon, delta, split]
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return f"question-{digest[:20]}"
+
+
+def _refuse_repeat(ledger: Ledger, analysis: str) -> None:
+    """Raise `InputError` where the same question was answered, before it is charged twice."""
+    try:
+        answered = ledger.status(analysis) == "committed"
+    except AnalysisError:
+        return
+    if answered:
+        raise InputError(
+            f"query: answered before, as {analysis}, and would be charged twice; --analysis "
+            f"{analysis} has that answer for nothing, --again asks and charges anew"
+        )
 
 
 # The options that a question needs, each with its meaning and an example.
@@ -212,7 +275,7 @@ def _refuse_mistakes(query: str, schema: Schema, flags: Flags) -> None:
     mistakes: list[InputError] = []
     is_missing = {
         "person": schema.person is None,
-        "epsilon": flags["epsilon"] is None,
+        "epsilon": flags["epsilon"] is None and flags["within"] is None,
         "delta": flags["delta"] is None,
     }
     missing = [name for name in NEEDED if is_missing[name]]
@@ -410,10 +473,21 @@ def _format_cost(cost: QueryCost, delta: float) -> list[str]:
         f"costs nobody more than {budget}, charged as a Gaussian of μ = {rounded_up(cost.mu)}",
         _describe_counting(cost.counted, cost.rows_per_person),
         "each pays for what their own rows add; whoever cannot is left out, and nobody is told",
+        *_format_widths(cost),
         "",
         *format_table(rows),
         f"(accounts with δ = {delta:g})",
     ]
+
+
+def _format_widths(cost: QueryCost) -> list[str]:
+    """Return the lines that say how wide each statistic's interval will be in one group."""
+    lines = ["half the width of the 95 % interval in one group:"] if cost.widths else []
+    for label, width in cost.widths.items():
+        condition = "" if width.rows is None else f", with {width.rows:,} made-up rows"
+        name = "" if len(cost.widths) == 1 else f"{label}: "
+        lines.append(f"  {name}±{width.margin:.3g}{condition}")
+    return lines
 
 
 def _format_answer(answer: Json, *, charged: bool) -> list[str]:
@@ -422,6 +496,10 @@ def _format_answer(answer: Json, *, charged: bool) -> list[str]:
 
     lines = []
     for group in answer["groups"]:
+        if not set(group) & FIELDS:
+            # A value that was found.
+            lines.append("  ".join(f"{name}={value}" for name, value in group.items()))
+            continue
         names = [name for name in group if name not in FIELDS and name != "level"]
         labels = [f"{name}={group[name]}" for name in names]
         for name, estimate in _list_statistics(group):

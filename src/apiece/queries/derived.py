@@ -328,7 +328,7 @@ class View:
                 f"query: GROUP BY {column}: {len(domain.values):,} groups; give at most "
                 f"{GROUPS:,}, by wider bands or narrower bounds"
             )
-        return tuple(_show_value(value, domain.kind) for value in domain.values)
+        return tuple(show_value(value, domain.kind) for value in domain.values)
 
     def _require_bands(self, column: str) -> None:
         """Raise `DataError` for a number that is grouped by itself, without declared values."""
@@ -619,7 +619,7 @@ def _list_group_values(declared: Declared, kind: str) -> list[Value]:
     return values
 
 
-def _show_value(value: Value, kind: str) -> str | float:
+def show_value(value: Value, kind: str) -> str | float:
     """Return the value of a group as an answer shows it: a whole number without a point."""
     match kind:
         case "text":

@@ -85,7 +85,7 @@ def _find_unfit_values(query: ParsedQuery, declarations: Declarations) -> list[I
         view = make_view(query, declarations)
     except InputError as error:
         return [error]
-    if query.aggregate not in ("count", "distinct"):
+    if query.aggregate not in ("count", "distinct", "discover"):
         for name in query.columns:
             with _collect(mistakes):
                 view.bounds_of(name)
@@ -127,6 +127,11 @@ def _require_delta(queries: Sequence[ParsedQuery], delta: float) -> None:
     delta = _check.probability("delta", delta, high_open=True)
     gaussian = [query.aggregate for query in queries if query.aggregate not in PURE]
     if delta == 0 and gaussian:
+        if "discover" in gaussian:
+            raise InputError(
+                "delta = 0: SELECT DISTINCT needs one, the chance that a value of a single person "
+                "is told; give a delta, such as 1e-6"
+            )
         name = gaussian[0].replace("_", " ")
         raise InputError(
             f"delta = 0: {name} has Gaussian noise, which needs one; give a delta, "

@@ -23,6 +23,8 @@ Words = Callable[[], int]
 
 # The grid is 2^−24, or 6e-8, noise standard deviations.
 BITS: Final = 24
+# What the arithmetic of a charge or a scale in doubles is off by at most, in proportion.
+SLACK: Final = 2.0**-40
 # Bits of a word, in which uniform reals are drawn and compared.
 WORD: Final = 32
 # Words that are drawn from the source at a time.

@@ -20,12 +20,11 @@ from apiece._types import Floats
 from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace
 from apiece.errors import InputError
 from apiece.filters.convert import gaussian_mu
-from apiece.queries.noise import BITS
+from apiece.queries.discovery import Discovery
+from apiece.queries.noise import BITS, SLACK
 from apiece.queries.quantiles import count_draws
 from apiece.queries.question import Question
 
-# What the arithmetic of a charge or a scale in doubles is off by at most, in proportion.
-SLACK: Final = 2.0**-40
 # The same of a few operations on the μ of an exponential mechanism.
 FINE_SLACK: Final = 2.0**-50
 
@@ -110,6 +109,9 @@ def make_parts(
     mu = float(gaussian_mu(epsilon, delta)) if delta else 0.0
     if len(questions) == 1:
         (question,) = questions
+        if question.is_discovery:
+            scale = Discovery.from_budget(question.rows, epsilon, delta).scale
+            return (Part(question, 0.0, scale, scale),)
         # A quantile needs no δ, and has the whole of ε.
         if question.grid is not None or not delta:
             return (_make_pure(question, epsilon, epsilon, delta),)

@@ -176,6 +176,11 @@ class Question:
         return self.query.aggregate == "distinct"
 
     @property
+    def is_discovery(self) -> bool:
+        """Whether values that nobody declared are to be found."""
+        return self.query.aggregate == "discover"
+
+    @property
     def scan_by(self) -> tuple[str, ...]:
         """The columns whose combinations are the groups of the scan."""
         return (*self.query.by, *self.query.columns) if self.is_distinct else self.query.by
@@ -193,7 +198,7 @@ class Question:
     @property
     def unit(self) -> str:
         """The unit of the answer: "persons" where each counts once, "rows", or "values"."""
-        if self.is_distinct:
+        if self.is_distinct or self.is_discovery:
             return "values"
         return "persons" if self.persons or self.rows == 1 else "rows"
 
@@ -227,7 +232,7 @@ def resolve(query: ParsedQuery, declarations: Declarations, source: str = "") ->
     persons = query.counted == "persons" or is_distinct
     view = make_view(query, declarations)
     measures: tuple[Measure, ...] = ()
-    if query.aggregate == "count":
+    if query.aggregate in ("count", "discover"):
         for column in query.columns:
             view.kind_of(column)
     elif not is_distinct:

@@ -4,43 +4,58 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
 from apiece import _check
+from apiece._lazy import lacking
 from apiece._text import shown
 from apiece._types import Floats, Ids, Integers, Json, Mask
 from apiece.datasets.schema import Schema
-from apiece.errors import AnalysisError, ApieceError, InputError, StateError, together
+from apiece.errors import (
+    AnalysisError,
+    ApieceError,
+    InputError,
+    StateError,
+    UnsupportedError,
+    together,
+    unknown,
+)
 from apiece.filters import Costs
 from apiece.ledger import Ledger
 from apiece.ledger.chain import check_new_id
 from apiece.ledger.codec import make_terms, read_id, to_units
 from apiece.ledger.reports import SHARES, count_bins, cumulate_bins
+from apiece.queries.adjusting import make_consistent, make_rows
 from apiece.queries.declarations import Declarations
+from apiece.queries.discovery import Discovery
 from apiece.queries.estimates import FIELDS, estimate
+from apiece.queries.forecast import Width, find_least_epsilon, forecast_width
 from apiece.queries.mistakes import find_mistakes
 from apiece.queries.noise import (
     BITS,
+    SLACK,
     Bits,
     draw_rounded_gaussians,
     draw_rounded_laplaces,
     make_bits,
 )
-from apiece.queries.parts import SLACK, Part, check_shares, make_parts, square_mu
+from apiece.queries.parts import Part, check_shares, make_parts, square_mu
 from apiece.queries.presentation import present_groups
 from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, describe_group
 from apiece.queries.question import Question, resolve
 from apiece.queries.scan import Registered, Sums, Texts
 from apiece.queries.sources import Log
 from apiece.queries.sql import Statement, parse_statement
-from apiece.queries.table import discard_message, register
+from apiece.queries.table import Table, discard_message, register
 
+# Made-up rows of a group where no number is said.
+ROWS: Final = 1000
 # Noisy sums of an answer, at most: each is a draw of exact noise.
 CELLS: Final = 2**22
 # ℓ2 norm of a person in `release_standing`, who is in one bin of each of two histograms.
@@ -98,6 +113,76 @@ class Answer:
         """Return the answer as JSON values."""
         return asdict(self)
 
+    def frame(self, *, rounded: bool = False, library: str = "pandas") -> Any:
+        """Return the answer as a table: a row a number.
+
+        Args:
+            rounded: Whether numbers are rounded for publication: to two digits of half their
+                interval, which is rounded outwards.
+            library: "pandas" or "polars".
+
+        Returns:
+            A table with the grouping columns, "statistic" where there are several, "part" where a
+            statistic has several numbers, "estimate", "low" and "high" (NaN without an interval).
+
+        Raises:
+            InputError: For another library.
+            NotInstalledError: Where polars is not installed.
+
+        Example:
+            >>> import pandas as pd
+            >>> from apiece.datasets import Schema
+            >>> from apiece.queries import Session
+            >>> session = Session(pd.DataFrame({"id": range(1000)}), Schema({}, person="id"))
+            >>> answer = session.ask("count(persons)", epsilon=1.0, delta=0)
+            >>> answer.frame().columns.tolist()
+            ['estimate', 'low', 'high']
+        """
+        rows = make_rows(self.groups, rounded=rounded)
+        if library not in ("pandas", "polars"):
+            raise unknown("library", library, ["pandas", "polars"])
+        if library == "pandas":
+            import pandas as pd
+
+            return pd.DataFrame(rows)
+        try:
+            import polars as pl
+        except ModuleNotFoundError:
+            raise lacking("polars") from None
+        return pl.DataFrame(rows)
+
+    def consistent(self, *others: Answer) -> list[Answer]:
+        """Return this answer and others of the same table, made consistent with each other.
+
+        Counts or sums become non-negative, and the groups of a finer answer add up to those of a
+        coarser one. It is post-processing, and costs nobody anything; intervals stay as they are.
+
+        Args:
+            others: Answers of one count or sum a group, whose grouping columns the finest has.
+
+        Raises:
+            InputError: For answers of other numbers.
+
+        Example:
+            >>> import pandas as pd
+            >>> from apiece.datasets import Categorical, Schema
+            >>> from apiece.queries import Session
+            >>> schema = Schema({"g": Categorical(["a", "b"])}, person="id", rows_per_person=1)
+            >>> people = pd.DataFrame({"id": range(900), "g": ["a", "b", "b"] * 300})
+            >>> session = Session(people, schema)
+            >>> total = session.ask("count()", epsilon=0.1, delta=0)
+            >>> groups = session.ask("count() by g", epsilon=0.1, delta=0)
+            >>> total, groups = total.consistent(groups)
+            >>> parts = sum(group["estimate"] for group in groups.groups)
+            >>> abs(total.groups[0]["estimate"] - parts) < 1e-6
+            True
+        """
+        answers = [self, *others]
+        return [
+            replace(answer, groups=groups)
+            for answer, groups in zip(answers, make_consistent(answers), strict=True)
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class QueryCost:
@@ -113,6 +198,8 @@ class QueryCost:
         counted: "persons", each once, or "rows".
         rows_per_person: The most rows that a person brings; where persons are counted by group, the
             most groups.
+        widths: Statistic → half the width that its 95 % interval will have in one group. That of
+            counts, sums and histograms is public; of others it is that of made-up rows.
 
     Example:
         >>> from apiece.datasets import Numeric, Schema
@@ -130,6 +217,7 @@ class QueryCost:
     noise_multiplier: float
     counted: str
     rows_per_person: int
+    widths: Mapping[str, Width] = field(default_factory=dict)
 
     def times(self, epsilon: float, delta: float) -> int:
         """Return how many such questions an untouched account surely pays for.
@@ -153,6 +241,7 @@ def query_cost(
     epsilon: float,
     delta: float,
     split: Sequence[float] | None = None,
+    rows: int = ROWS,
 ) -> QueryCost:
     """Return what a question costs, before it is asked; no table is read and nobody is charged.
 
@@ -162,6 +251,7 @@ def query_cost(
         epsilon: Positive and finite, as for `Session.ask`, whose errors this raises.
         delta: In [0, 1); 0 where the noise may be Laplace noise.
         split: As for `Session.ask`.
+        rows: Made-up rows of a group, for widths that depend on rows: a public guess.
 
     Guarantee:
         Nobody is charged more. It does not say whether somebody can pay: that depends on their
@@ -184,8 +274,59 @@ def query_cost(
         delta=request.delta,
         mu=request.largest_mu,
         noise_multiplier=request.multiplier,
+        widths={
+            label: forecast_width(part, _check.count("rows", rows))
+            for label, part in zip(request.statement.labels, request.parts, strict=True)
+            if not part.question.is_discovery
+        },
         **request.counts,
     )
+
+
+def least_epsilon(
+    text: str,
+    schema: Schema,
+    *,
+    within: str,
+    delta: float,
+    rows: int = ROWS,
+    split: Sequence[float] | None = None,
+) -> float:
+    """Return the least ε whose answer is narrow enough, rounded up; no table is read.
+
+    Args:
+        text: The query.
+        schema: Of the table.
+        within: Half the width of a 95 % interval: "50" in the unit of the statistic, or "2%": of
+            the rows of a group for counts, else of the column's range.
+        delta: As for `Session.ask`.
+        rows: Made-up rows of a group, for widths that depend on rows: a public guess.
+        split: As for `Session.ask`.
+
+    Raises:
+        InputError: As `Session.ask`, and where no ε is enough.
+
+    Example:
+        >>> from apiece.datasets import Numeric, Schema
+        >>> from apiece.queries import least_epsilon
+        >>> schema = Schema({"age": Numeric(0, 100)}, person="id", rows_per_person=1)
+        >>> least_epsilon("count()", schema, within="50", delta=0)
+        0.06
+    """
+    declarations = Declarations.from_schema(schema)
+    request = _Request.from_text(
+        text, declarations, 1.0, delta, analysis_id="", source="", split=split
+    )
+    questions = request.questions
+    shares = check_shares(split, len(questions))
+
+    def parts_of(epsilon: float) -> Sequence[Part]:
+        return make_parts(questions, epsilon, request.delta, shares)
+
+    epsilon = find_least_epsilon(parts_of, within, rows)
+    # To three digits, up.
+    step = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    return float(f"{math.ceil(epsilon / step) * step:.3g}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -301,15 +442,18 @@ class Session:
 
     def _answer(self, request: _Request) -> Answer:
         """Return the answer to a request, charged if there is a ledger."""
-        sums = self._sum_cells(request)
-        columns = [
-            self._estimate_part(part, cells)
-            for part, cells in zip(request.parts, sums, strict=True)
-        ]
+        if request.questions[0].is_discovery:
+            groups = self._find_values(request)
+        else:
+            columns = [
+                self._estimate_part(part, cells)
+                for part, cells in zip(request.parts, self._sum_cells(request), strict=True)
+            ]
+            groups = present_groups(request.statement, request.questions, columns)
         return Answer(
             query=request.statement.text,
             analysis_id=request.analysis_id,
-            groups=present_groups(request.statement, request.questions, columns),
+            groups=groups,
             epsilon=request.epsilon,
             delta=request.delta,
             noise_multiplier=request.multiplier,
@@ -318,6 +462,43 @@ class Session:
             guarantee=request.write_guarantee(self.ledger),
             **request.counts,
         )
+
+    def _find_values(self, request: _Request) -> list[Json]:
+        """Charge, and return the values whose noisy weight exceeds the threshold, in order."""
+        question = request.questions[0]
+        discovery = Discovery.from_budget(question.rows, request.epsilon, request.delta)
+        table = self._table
+        if not isinstance(table, Table):
+            raise UnsupportedError(
+                "query: SELECT DISTINCT is answered by duckdb alone; leave out --engine, or "
+                "declare the values"
+            )
+        with self._hide_rows(request), table.values(question) as values:
+            paid = None
+            if self.ledger is not None:
+                people, counts = values.people()
+                paid = self._reserve(self.ledger, request, people, *discovery.costs(counts))
+            weights = values.weights(paid, discovery.steps_of)
+        noise = draw_rounded_gaussians(len(weights), self._bits)
+        (label,) = request.statement.group_labels.values()
+        return [
+            {label: value}
+            for (value, weight), deviate in zip(weights, noise, strict=True)
+            if weight + deviate > discovery.threshold
+        ]
+
+    @contextmanager
+    def _hide_rows(self, request: _Request) -> Iterator[None]:
+        """Turn an error of the engine's, which may quote a row, into one that does not."""
+        try:
+            yield
+        except ApieceError:
+            raise
+        except Exception as error:
+            self.log(f"query {request.statement.text!r}: {type(error).__name__}: {error}")
+            raise StateError(
+                "query: could not be evaluated; the reason is in the steward's log"
+            ) from None
 
     def _estimate_part(self, part: Part, sums: Sums) -> list[Json]:
         """Return a statistic's estimate of each group from its sums."""
@@ -363,31 +544,21 @@ class Session:
 
     def _sum_cells(self, request: _Request) -> list[Sums]:
         """Charge, and return each part's sums over those who paid, in steps of its grid."""
-        try:
-            with ExitStack() as stack:
-                scans = [
-                    stack.enter_context(self._table.contributions(part.question, part.grid))
-                    for part in request.parts
+        with self._hide_rows(request), ExitStack() as stack:
+            scans = [
+                stack.enter_context(self._table.contributions(part.question, part.grid))
+                for part in request.parts
+            ]
+            masks: list[Mask | None] = [None] * len(scans)
+            if self.ledger is not None:
+                norms = [
+                    contributions.norms(part.norm_power)
+                    for part, contributions in zip(request.parts, scans, strict=True)
                 ]
-                masks: list[Mask | None] = [None] * len(scans)
-                if self.ledger is not None:
-                    norms = [
-                        contributions.norms(part.norm_power)
-                        for part, contributions in zip(request.parts, scans, strict=True)
-                    ]
-                    masks = [*self._charge(self.ledger, request, norms)]
-                return [
-                    contributions.totals(paid)
-                    for contributions, paid in zip(scans, masks, strict=True)
-                ]
-        except ApieceError:
-            raise
-        # Any error of the engine's may quote a row.
-        except Exception as error:
-            self.log(f"query {request.statement.text!r}: {type(error).__name__}: {error}")
-            raise StateError(
-                "query: could not be evaluated; the reason is in the steward's log"
-            ) from None
+                masks = [*self._charge(self.ledger, request, norms)]
+            return [
+                contributions.totals(paid) for contributions, paid in zip(scans, masks, strict=True)
+            ]
 
     def _charge(
         self, ledger: Ledger, request: _Request, norms: Sequence[tuple[Texts, Floats]]
@@ -415,10 +586,18 @@ class Session:
         )
         return self._mark_paid(request, ids, admitted, has_account)
 
-    def _reserve(self, ledger: Ledger, request: _Request, people: Texts, cost: Floats) -> Mask:
-        """Charge people these μ²; return who has paid."""
+    def _reserve(
+        self,
+        ledger: Ledger,
+        request: _Request,
+        people: Texts,
+        cost: Floats,
+        slack: Floats | None = None,
+    ) -> Mask:
+        """Charge people these μ², and slacks if there are some; return who has paid."""
         ids, has_account = self._find_accounts(ledger, request, people)
-        costs = Costs.fixed(cost[has_account])
+        slacks = 0.0 if slack is None else slack[has_account]
+        costs = Costs.fixed(cost[has_account], slacks)
         admitted = ledger.reserve_costs(request.analysis_id, ids, costs, terms=request.terms)
         return self._mark_paid(request, ids, admitted, has_account)
 
@@ -574,6 +753,8 @@ class _Request:
 
 def _name_mechanism(part: Part) -> str:
     """Return what hides a statistic, for the promise."""
+    if part.question.is_discovery:
+        return "a threshold on exact Gaussian noise, rounded to a grid"
     if part.question.grid:
         return "an exact exponential mechanism"
     return f"exact {'Laplace' if part.pure else 'Gaussian'} noise, rounded to a grid"

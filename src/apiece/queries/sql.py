@@ -245,6 +245,8 @@ class _Reader:
         grouped = self._read_grouping(select)
         where = select.args.get("where")
         condition = None if where is None else self.read_condition(where.this)
+        if select.args.get("distinct"):
+            return self._read_discovery(select, condition)
         queries: list[ParsedQuery] = []
         labels: list[str] = []
         group_labels: dict[str, str] = {}
@@ -273,6 +275,33 @@ class _Reader:
                 )
         statement = Statement(self.text, tuple(queries), tuple(labels), group_labels, is_sql=True)
         return self._read_presentation(select, statement, grouped)
+
+    def _read_discovery(self, select: exp.Select, where: Condition | None) -> Statement:
+        """Return the statement that finds the values of a column that nobody declared."""
+        clauses = [name for name in ("group", "having", "order", "limit") if select.args.get(name)]
+        nodes = select.expressions
+        if clauses or len(nodes) != 1 or _has_aggregate(nodes[0]):
+            raise InputError(
+                "query: SELECT DISTINCT finds the values of one column, with WHERE alone; join "
+                "two columns as a || '-' || b, or ask count(*) GROUP BY declared ones"
+            )
+        node = nodes[0].this if _class_of(nodes[0]) == "Alias" else nodes[0]
+        if _class_of(node) == "Star":
+            raise self.refuse(node)
+        expression = self.read_expression(node)
+        name = _name_of(expression)
+        query = ParsedQuery(
+            aggregate="discover",
+            columns=(name,),
+            numbers=(),
+            by=(),
+            where=where,
+            text=self.text,
+            derived={name: expression},
+            is_sql=True,
+        )
+        label = nodes[0].alias or name
+        return Statement(self.text, (query,), (label,), {name: label}, is_sql=True)
 
     def _parse(self) -> exp.Select:
         """Return the tree of the text, which must be one SELECT."""
@@ -318,10 +347,7 @@ class _Reader:
             if not value or name in allowed:
                 continue
             if name == "distinct":
-                raise InputError(
-                    "query: SELECT DISTINCT is not answered; groups are declared: ask count(*) "
-                    "GROUP BY the column"
-                )
+                continue
             nodes = value if isinstance(value, list) else [value]
             raise self.refuse(nodes[0])
         source = select.args.get("from_") or select.args.get("from")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,7 +27,9 @@ from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import ApieceError, DataError, as_given
 from apiece.queries import reading, scan, sources
 from apiece.queries.declarations import Declarations
-from apiece.queries.question import Question
+from apiece.queries.derived import show_value
+from apiece.queries.expressions import Value
+from apiece.queries.question import Question, make_view
 from apiece.queries.scan import DUCKDB, Scan
 from apiece.queries.sources import Log
 
@@ -92,6 +94,73 @@ class Table:
             yield DuckDBContributions(cursor, question.feature_count)
         finally:
             cursor.close()
+
+    @contextmanager
+    def values(self, question: Question) -> Iterator[DuckDBValues]:
+        """Yield the values of a column that nobody declared, with the people who have them.
+
+        Args:
+            question: Of SELECT DISTINCT, resolved against this table's declarations.
+        """
+        cursor = self.database.cursor()
+        view = make_view(question.query, self.declarations)
+        (column,) = question.query.columns
+        try:
+            kind = view.kind_of(column)
+            table, condition = view.table_sql([], question.where)
+            # The first values of each person, by the order of that person's rows.
+            cursor.execute(
+                f"CREATE OR REPLACE TEMP TABLE spread AS SELECT person, v, "
+                "count(*) OVER (PARTITION BY person) AS k FROM (SELECT person, v, row_number() "
+                "OVER (PARTITION BY person ORDER BY first) AS nth FROM (SELECT person, "
+                f"{view.stored(column, kind)} AS v, min(place) AS first FROM {table} AS all_rows "
+                f"WHERE ({condition}) AND {view.stored(column, kind)} IS NOT NULL "
+                f"GROUP BY person, v) AS pairs) AS ranked WHERE nth <= {question.rows}"
+            )
+            yield DuckDBValues(cursor, kind)
+        finally:
+            cursor.close()
+
+
+@dataclass
+class DuckDBValues:
+    """The values of a column with the people who have them, in a cursor's table `spread`."""
+
+    cursor: duckdb.DuckDBPyConnection = field(repr=False)
+    # Kind of the values.
+    kind: str
+    # The persons' numbers in the table `people`, in the order of `people`.
+    _numbers: Integers | None = field(default=None, init=False, repr=False)
+
+    def people(self) -> tuple[scan.Texts, Integers]:
+        """Return everybody who has a value, and how many values each has, of those that count."""
+        found = self.cursor.sql(
+            "SELECT people.person AS id, max(k) AS k, number FROM spread "
+            "JOIN people ON spread.person = number GROUP BY id, number ORDER BY id"
+        ).to_arrow_table()
+        self._numbers = found.column("number").to_numpy()
+        return found.column("id"), found.column("k").to_numpy().astype(np.int64)
+
+    def weights(
+        self, paid: Mask | None, steps_of: Callable[[int], int]
+    ) -> list[tuple[str | float, int]]:
+        """Return each value and its weight, over those of `people` who paid (None: over all).
+
+        Args:
+            paid: Who has paid.
+            steps_of: Number of a person's values → what the person adds to each of them.
+        """
+        join = ""
+        if paid is not None and self._numbers is not None:
+            import pyarrow as pa
+
+            self.cursor.register("admitted", pa.table({"person": self._numbers[paid]}))
+            join = "SEMI JOIN admitted USING (person)"
+        query = f"SELECT v, k, count(*) FROM spread {join} GROUP BY v, k ORDER BY v, k"
+        weights: dict[Value, int] = {}
+        for value, count, people in self.cursor.execute(query).fetchall():
+            weights[value] = weights.get(value, 0) + people * steps_of(count)
+        return [(show_value(value, self.kind), weight) for value, weight in weights.items()]
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ _LEAST_DELTA = 1e-12
 # Colours of a partial sensitivity: blue where more of the attribute costs less privacy, red where
 # it costs more.
 SIGNED = "RdBu_r"
+# Numbers in a chart of an answer, at most.
+_NUMBERS = 400
 # People in a field of `promise`, and in a row of it.
 _PEOPLE = 1_000
 _ROW = 50
@@ -146,6 +148,55 @@ def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
     if len(curves) > 1:
         left.legend(frameon=False, loc="upper right")
     return figure
+
+
+def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Return a chart of an answer: each number with its interval, a panel for each statistic.
+
+    Args:
+        rows: As `Answer.frame` has them: grouping columns, maybe "statistic" and "part", then
+            "estimate", "low" and "high".
+
+    Raises:
+        InputError: For more than 400 numbers, which no page shows.
+    """
+    if len(rows) > _NUMBERS:
+        raise InputError(
+            f"figure: {len(rows)} numbers; a page shows {_NUMBERS}: ask for fewer groups"
+        )
+    panels: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        panels.setdefault(str(row.get("statistic", "")), []).append(row)
+    most = max(map(len, panels.values()), default=1)
+    size = (4.5 * max(len(panels), 1) + 1.5, min(0.28 * most + 1.2, 40))
+    figure = Figure(figsize=size, layout="constrained")
+    for number, (statistic, numbers) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), number)
+        _draw_intervals(axes, numbers)
+        axes.set_xlabel(figure_text(statistic or "estimate"))
+    return figure
+
+
+def _draw_intervals(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draw numbers with their intervals, the first on top."""
+    known = ("statistic", "estimate", "low", "high")
+    heights = np.arange(len(rows))[::-1]
+    estimates = np.array([row["estimate"] for row in rows], dtype=np.float64)
+    lows = np.array([row["low"] for row in rows], dtype=np.float64)
+    highs = np.array([row["high"] for row in rows], dtype=np.float64)
+    has_interval = np.isfinite(lows) & np.isfinite(highs)
+    axes.hlines(
+        heights[has_interval], lows[has_interval], highs[has_interval], color=COLOURS[0], lw=2
+    )
+    axes.plot(estimates, heights, "o", color=COLOURS[1], ms=4)
+    labels = []
+    for row in rows:
+        words = [f"{value}" for name, value in row.items() if name not in known]
+        labels.append(figure_text(", ".join(words)))
+    axes.set_yticks(heights, labels)
+    axes.margins(y=0.5 / max(len(rows), 1))
+    axes.grid(axis="x", color="#E5E5E5")
+    axes.set_axisbelow(True)
 
 
 def at_most_seven(subject: str, count: int) -> None:

@@ -1,0 +1,149 @@
+"""Answers made fit for publication: rounded, and consistent with each other.
+
+Both are post-processing of what is released, and cost nobody anything. An interval stays that of
+the noisy number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from apiece._types import Floats, Json
+from apiece.errors import InputError
+from apiece.queries.estimates import FIELDS
+
+if TYPE_CHECKING:
+    from apiece.queries.session import Answer
+
+# Numbers of all answers together that are made consistent, at most.
+CELLS: Final = 5000
+
+
+def list_rows(group: Json) -> list[tuple[str, str, Json]]:
+    """Return the numbers of a group: statistic, part of it (a bin, a level, a name), estimate."""
+    if "statistics" not in group:
+        return [("", part, estimate) for part, estimate in _list_parts(group)]
+    return [
+        (statistic, part, estimate)
+        for statistic, numbers in group["statistics"].items()
+        for part, estimate in _list_parts(numbers)
+    ]
+
+
+def _list_parts(numbers: Json) -> list[tuple[str, Json]]:
+    if "bins" in numbers:
+        names = [f"{low!r} to {high!r}" for low, high in pairwise(numbers["edges"])]
+        return list(zip(names, numbers["bins"], strict=True))
+    parts = numbers.get("coefficients") or numbers.get("quantiles")
+    return [("", numbers)] if parts is None else list(parts.items())
+
+
+def labels_of(group: Json) -> Json:
+    """Return a group's own values, without its numbers."""
+    parts = {*FIELDS, "level"}
+    return {name: value for name, value in group.items() if name not in parts}
+
+
+def make_rows(groups: Sequence[Json], *, rounded: bool) -> list[Json]:
+    """Return one row a number: the group's values, its statistic and part, estimate, low, high."""
+    rows = []
+    for group in groups:
+        for statistic, part, estimate in list_rows(group):
+            row = labels_of(group)
+            if statistic:
+                row["statistic"] = statistic
+            if part:
+                row["part"] = part
+            low, high = estimate.get("interval", (math.nan, math.nan))
+            numbers = [float(estimate["estimate"]), float(low), float(high)]
+            if rounded:
+                numbers = round_estimate(*numbers)
+            row |= dict(zip(("estimate", "low", "high"), numbers, strict=True))
+            rows.append(row)
+    return rows
+
+
+def round_estimate(estimate: float, low: float, high: float) -> list[float]:
+    """Return a number and its interval as a table prints them: to two digits of the half width.
+
+    The interval is rounded outwards, so that it covers what it covered.
+    """
+    half = (high - low) / 2
+    if not 0 < half < math.inf:
+        return [estimate, low, high]
+    digits = 1 - math.floor(math.log10(half))
+    step = 10.0**-digits
+    return [
+        round(estimate, digits),
+        round(math.floor(low / step) * step, digits),
+        round(math.ceil(high / step) * step, digits),
+    ]
+
+
+def make_consistent(answers: Sequence[Answer]) -> list[list[Json]]:
+    """Return the groups of answers of counts or sums, non-negative, with margins that add up.
+
+    The finest answer has all grouping columns; a group of another answer is the sum of the finest
+    groups that have its values. The least-squares solution weighs each number by its noise.
+
+    Raises:
+        InputError: For an answer of other numbers, or grouping columns that the finest lacks.
+    """
+    finest = max(answers, key=lambda answer: len(answer.groups))
+    cells = [labels_of(group) for group in finest.groups]
+    rows: list[Floats] = []
+    targets: list[float] = []
+    for answer in answers:
+        for group in answer.groups:
+            labels = labels_of(group)
+            if not set(labels) <= set(cells[0]):
+                extra = sorted(set(labels) - set(cells[0]))
+                raise InputError(
+                    f"consistent: no answer has all grouping columns (one lacks {extra[0]!r}); "
+                    "give one that is grouped by all of them"
+                )
+            estimate, weight = _read_count(answer, group)
+            member = [all(cell[name] == label for name, label in labels.items()) for cell in cells]
+            rows.append(np.array(member, dtype=np.float64) * weight)
+            targets.append(estimate * weight)
+    if len(rows) * len(cells) > CELLS**2:
+        raise InputError(f"consistent: {len(rows)} numbers; give at most {CELLS} in all")
+    solution = _solve_nonnegative(np.array(rows), np.array(targets))
+    adjusted = []
+    for answer in answers:
+        groups = []
+        for group in answer.groups:
+            labels = labels_of(group)
+            total = sum(
+                value
+                for cell, value in zip(cells, solution.tolist(), strict=True)
+                if all(cell[name] == label for name, label in labels.items())
+            )
+            groups.append({**group, "estimate": float(total)})
+        adjusted.append(groups)
+    return adjusted
+
+
+def _read_count(answer: Answer, group: Json) -> tuple[float, float]:
+    """Return a group's number, and one over its half width."""
+    interval: Any = group.get("interval")
+    is_sum = "sum(" in answer.query.lower() or "count(" in answer.query.lower()
+    if "estimate" not in group or interval is None or not is_sum:
+        raise InputError(
+            f"consistent: {answer.query!r} is not one count or sum of each group; give such answers"
+        )
+    low, high = interval
+    return float(group["estimate"]), 2 / max(high - low, 1e-300)
+
+
+def _solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
+    """Return the non-negative least-squares solution."""
+    from scipy.optimize import nnls
+
+    solution, _ = nnls(matrix, target)
+    return np.asarray(solution)
