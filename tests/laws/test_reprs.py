@@ -248,6 +248,7 @@ PUBLIC = [
     "queries.forecast.Width",
     "queries.functions.Function",
     "queries.parts.Part",
+    "queries.sql.Formula",
     "queries.sql.Limit",
     "queries.sql.Order",
     "queries.sql.Statement",

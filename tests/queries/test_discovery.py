@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from apiece.numerics.gaussian import gaussian_delta
 from apiece.cli import run
 from apiece.datasets import Numeric, Schema, Text
 from apiece.errors import InputError
 from apiece.ledger import Ledger
+from apiece.numerics.gaussian import gaussian_delta
 from apiece.queries import Session, discovery, query_cost, register
 from apiece.queries.declarations import Declarations
 from apiece.queries.discovery import Discovery

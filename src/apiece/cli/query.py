@@ -254,8 +254,8 @@ def _refuse_repeat(ledger: Ledger, analysis: str) -> None:
         return
     if answered:
         raise InputError(
-            f"query: answered before, as {analysis}, and would be charged twice; --analysis "
-            f"{analysis} has that answer for nothing, --again asks and charges anew"
+            f"query: answered before, as {analysis}, and would be charged twice; give --analysis "
+            f"{analysis} for that answer, which costs nothing, or --again for a new one"
         )
 
 
@@ -519,7 +519,10 @@ def _format_answer(answer: Json, *, charged: bool) -> list[str]:
 
 def _format_estimate(estimate: Json) -> str:
     """Return a number with its margin or interval."""
-    text = f"{estimate['estimate']:.6g}"
+    value = estimate["estimate"]
+    if value is None:
+        return "none (a division by 0)"
+    text = f"{value:.6g}"
     if "rank_margin" in estimate:
         level = estimate.get("level")
         quantile = "the quantile" if level is None else f"the quantile of level {level:g}"

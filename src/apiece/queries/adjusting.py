@@ -9,16 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from apiece._types import Floats, Json
 from apiece.errors import InputError
 from apiece.queries.estimates import FIELDS
-
-if TYPE_CHECKING:
-    from apiece.queries.session import Answer
 
 # Numbers of all answers together that are made consistent, at most.
 CELLS: Final = 5000
@@ -60,7 +57,8 @@ def make_rows(groups: Sequence[Json], *, rounded: bool) -> list[Json]:
             if part:
                 row["part"] = part
             low, high = estimate.get("interval", (math.nan, math.nan))
-            numbers = [float(estimate["estimate"]), float(low), float(high)]
+            value = estimate["estimate"]
+            numbers = [math.nan if value is None else float(value), float(low), float(high)]
             if rounded:
                 numbers = round_estimate(*numbers)
             row |= dict(zip(("estimate", "low", "high"), numbers, strict=True))
@@ -85,21 +83,24 @@ def round_estimate(estimate: float, low: float, high: float) -> list[float]:
     ]
 
 
-def make_consistent(answers: Sequence[Answer]) -> list[list[Json]]:
+def make_consistent(answers: Sequence[tuple[str, list[Json]]]) -> list[list[Json]]:
     """Return the groups of answers of counts or sums, non-negative, with margins that add up.
 
     The finest answer has all grouping columns; a group of another answer is the sum of the finest
     groups that have its values. The least-squares solution weighs each number by its noise.
 
+    Args:
+        answers: The query and the groups of each.
+
     Raises:
         InputError: For an answer of other numbers, or grouping columns that the finest lacks.
     """
-    finest = max(answers, key=lambda answer: len(answer.groups))
-    cells = [labels_of(group) for group in finest.groups]
+    _, finest = max(answers, key=lambda answer: len(answer[1]))
+    cells = [labels_of(group) for group in finest]
     rows: list[Floats] = []
     targets: list[float] = []
-    for answer in answers:
-        for group in answer.groups:
+    for query, numbers in answers:
+        for group in numbers:
             labels = labels_of(group)
             if not set(labels) <= set(cells[0]):
                 extra = sorted(set(labels) - set(cells[0]))
@@ -107,7 +108,7 @@ def make_consistent(answers: Sequence[Answer]) -> list[list[Json]]:
                     f"consistent: no answer has all grouping columns (one lacks {extra[0]!r}); "
                     "give one that is grouped by all of them"
                 )
-            estimate, weight = _read_count(answer, group)
+            estimate, weight = _read_count(query, group)
             member = [all(cell[name] == label for name, label in labels.items()) for cell in cells]
             rows.append(np.array(member, dtype=np.float64) * weight)
             targets.append(estimate * weight)
@@ -115,9 +116,9 @@ def make_consistent(answers: Sequence[Answer]) -> list[list[Json]]:
         raise InputError(f"consistent: {len(rows)} numbers; give at most {CELLS} in all")
     solution = _solve_nonnegative(np.array(rows), np.array(targets))
     adjusted = []
-    for answer in answers:
+    for _, numbers in answers:
         groups = []
-        for group in answer.groups:
+        for group in numbers:
             labels = labels_of(group)
             total = sum(
                 value
@@ -129,13 +130,13 @@ def make_consistent(answers: Sequence[Answer]) -> list[list[Json]]:
     return adjusted
 
 
-def _read_count(answer: Answer, group: Json) -> tuple[float, float]:
+def _read_count(query: str, group: Json) -> tuple[float, float]:
     """Return a group's number, and one over its half width."""
     interval: Any = group.get("interval")
-    is_sum = "sum(" in answer.query.lower() or "count(" in answer.query.lower()
+    is_sum = "sum(" in query.lower() or "count(" in query.lower()
     if "estimate" not in group or interval is None or not is_sum:
         raise InputError(
-            f"consistent: {answer.query!r} is not one count or sum of each group; give such answers"
+            f"consistent: {query!r} is not one count or sum of each group; give such answers"
         )
     low, high = interval
     return float(group["estimate"]), 2 / max(high - low, 1e-300)

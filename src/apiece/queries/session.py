@@ -158,7 +158,7 @@ class Answer:
         coarser one. It is post-processing, and costs nobody anything; intervals stay as they are.
 
         Args:
-            others: Answers of one count or sum a group, whose grouping columns the finest has.
+            *others: Answers of one count or sum a group, whose grouping columns the finest has.
 
         Raises:
             InputError: For answers of other numbers.
@@ -178,9 +178,10 @@ class Answer:
             True
         """
         answers = [self, *others]
+        parts = [(answer.query, answer.groups) for answer in answers]
         return [
             replace(answer, groups=groups)
-            for answer, groups in zip(answers, make_consistent(answers), strict=True)
+            for answer, groups in zip(answers, make_consistent(parts), strict=True)
         ]
 
 
@@ -253,6 +254,9 @@ def query_cost(
         split: As for `Session.ask`.
         rows: Made-up rows of a group, for widths that depend on rows: a public guess.
 
+    Raises:
+        InputError: As `Session.ask`, and for fewer than one row.
+
     Guarantee:
         Nobody is charged more. It does not say whether somebody can pay: that depends on their
         rows.
@@ -305,6 +309,9 @@ def least_epsilon(
 
     Raises:
         InputError: As `Session.ask`, and where no ε is enough.
+
+    Guarantee:
+        With it no interval of a count, sum or histogram is wider: it is rounded up.
 
     Example:
         >>> from apiece.datasets import Numeric, Schema

@@ -8,7 +8,7 @@ database but declared columns, numbers and quoted texts; the SQL that runs is wr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -67,14 +67,28 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class Formula:
+    """Arithmetic on the noisy numbers of an answer, such as a ratio of two sums."""
+
+    # One of + - * / and round; "" for a number or a statistic.
+    sign: str
+    parts: tuple[Formula, ...] = ()
+    number: float = 0.0
+    # Number of a statistic of the statement; −1 for none.
+    statistic: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Statement:
     """What a text asks: statistics of the same groups, and how their answer is shown."""
 
     text: str
     # One query a statistic, in the order of the text; all of them have the same `by`.
     queries: tuple[ParsedQuery, ...]
-    # The name of each statistic in the answer.
+    # The name of each statistic.
     labels: tuple[str, ...]
+    # The numbers that the answer shows: name → what is calculated. None for the statistics alone.
+    formulas: tuple[tuple[str, Formula], ...] | None = None
     # Column of `by` → its name in the answer.
     group_labels: dict[str, str] = field(default_factory=dict)
     orders: tuple[Order, ...] = ()
@@ -249,6 +263,7 @@ class _Reader:
             return self._read_discovery(select, condition)
         queries: list[ParsedQuery] = []
         labels: list[str] = []
+        formulas: list[tuple[str, Formula]] = []
         group_labels: dict[str, str] = {}
         for node in select.expressions:
             label = node.alias if node.alias and _class_of(node) == "Alias" else ""
@@ -257,9 +272,18 @@ class _Reader:
             if name is not None:
                 group_labels[name] = label or name
                 continue
+            if _is_arithmetic(inner):
+                formula = self._read_formula(inner, grouped, condition, queries, labels)
+                formulas.append((label or inner.sql(dialect="duckdb"), formula))
+                continue
             query = self._read_statistic(inner, list(grouped), condition, grouped)
-            queries.append(query)
-            labels.append(label or _label_of(query))
+            shown = label or _label_of(query)
+            number = _find_query(query, queries)
+            if number < 0:
+                number = len(queries)
+                queries.append(query)
+                labels.append(_free_label(shown, labels))
+            formulas.append((shown, Formula("", statistic=number)))
         if not queries:
             raise InputError(
                 "query: SELECT names no statistic; add one, as count(*) (rows are never shown)"
@@ -267,17 +291,82 @@ class _Reader:
         if len(queries) > STATISTICS:
             raise InputError(f"query: {len(queries)} statistics; give at most {STATISTICS}")
         group_labels = {name: group_labels.get(name, name) for name in grouped}
-        names = [*group_labels.values(), *labels]
+        names = [*group_labels.values(), *(shown for shown, _ in formulas)]
         for label in names:
             if names.count(label) > 1:
                 raise InputError(
                     f"query: the answer has {label!r} twice; give one of them a name, with AS"
                 )
-        statement = Statement(self.text, tuple(queries), tuple(labels), group_labels, is_sql=True)
+        is_plain = [formula.statistic for _, formula in formulas] == list(range(len(queries)))
+        statement = Statement(
+            self.text,
+            tuple(queries),
+            tuple(labels),
+            None if is_plain else tuple(formulas),
+            group_labels,
+            is_sql=True,
+        )
         return self._read_presentation(select, statement, grouped)
+
+    def _read_formula(
+        self,
+        node: Any,
+        grouped: dict[str, Expression],
+        where: Condition | None,
+        queries: list[ParsedQuery],
+        labels: list[str],
+    ) -> Formula:
+        """Return arithmetic on statistics, which are added to the queries where they are new."""
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise InputError(f"query: nested more than {DEPTH} deep; write it flatter")
+        try:
+            return self._read_formula_part(node, grouped, where, queries, labels)
+        finally:
+            self.depth -= 1
+
+    def _read_formula_part(
+        self,
+        node: Any,
+        grouped: dict[str, Expression],
+        where: Condition | None,
+        queries: list[ParsedQuery],
+        labels: list[str],
+    ) -> Formula:
+        name = _class_of(node)
+        is_cast = name in ("Cast", "TryCast") and str(node.args["to"].this.name) in _REAL_TYPES
+        # Statistics have decimals already, and a division by zero has no number in any case.
+        if name == "Paren" or is_cast or _is_null_if_zero(node):
+            return self._read_formula(node.this, grouped, where, queries, labels)
+        if name == "Literal" and not node.is_string:
+            return Formula("", number=self._read_number(node))
+        if name in _ARITHMETIC:
+            keys = ("this",) if name in ("Neg", "Round") else ("this", "expression")
+            parts = [
+                self._read_formula(node.args[key], grouped, where, queries, labels) for key in keys
+            ]
+            if name == "Neg":
+                parts = [Formula(""), *parts]
+            if name == "Round":
+                digits = node.args.get("decimals")
+                number = 0.0 if digits is None else self._read_number(digits)
+                if not (number.is_integer() and abs(number) <= 15):
+                    raise InputError("query: round(x, digits): give whole digits from -15 to 15")
+                parts = [*parts, Formula("", number=number)]
+            return Formula(_ARITHMETIC[name], tuple(parts))
+        query = self._read_statistic(node, list(grouped), where, grouped)
+        position = _find_query(query, queries)
+        if position < 0:
+            position = len(queries)
+            queries.append(query)
+            labels.append(_free_label(_label_of(query), labels))
+        return Formula("", statistic=position)
 
     def _read_discovery(self, select: exp.Select, where: Condition | None) -> Statement:
         """Return the statement that finds the values of a column that nobody declared."""
+        on = select.args["distinct"].args.get("on")
+        if on is not None:
+            raise self.refuse(on, "rows are never shown; write SELECT DISTINCT and one column")
         clauses = [name for name in ("group", "having", "order", "limit") if select.args.get(name)]
         nodes = select.expressions
         if clauses or len(nodes) != 1 or _has_aggregate(nodes[0]):
@@ -301,7 +390,7 @@ class _Reader:
             is_sql=True,
         )
         label = nodes[0].alias or name
-        return Statement(self.text, (query,), (label,), {name: label}, is_sql=True)
+        return Statement(self.text, (query,), (label,), None, {name: label}, is_sql=True)
 
     def _parse(self) -> exp.Select:
         """Return the tree of the text, which must be one SELECT."""
@@ -516,7 +605,7 @@ class _Reader:
         raise self._refuse_statistic(node)
 
     def _refuse_statistic(self, node: Any) -> InputError:
-        if _class_of(node) in ("Add", "Sub", "Mul", "Div", "Round", "Neg", "Coalesce", "Cast"):
+        if _has_aggregate(node) and _class_of(node) not in _NEAREST:
             return self.refuse(
                 node, "ask for each statistic by itself and calculate with the answers"
             )
@@ -904,6 +993,7 @@ class _Reader:
             statement.text,
             statement.queries,
             statement.labels,
+            statement.formulas,
             statement.group_labels,
             tuple(orders),
             tuple(limits),
@@ -924,7 +1014,7 @@ class _Reader:
         if _class_of(left) == "Literal":
             left, right, sign = right, left, _SWAPPED[sign]
         label = self._find_label(left, select, statement, grouped)
-        if label not in statement.labels:
+        if label in statement.group_labels.values():
             raise self.refuse(node, "write the condition of a group's own value in WHERE")
         return Limit(label, sign, self._read_number(right))
 
@@ -933,12 +1023,20 @@ class _Reader:
     ) -> str:
         """Return the label of the answer that a node of ORDER BY or HAVING names."""
         target = self._resolve_reference(node, select)
+        names = [name for name, _ in statement.formulas or ()]
+        for name in (
+            node.name if _class_of(node) == "Column" else "",
+            target.sql(dialect="duckdb"),
+        ):
+            if name in names:
+                return str(name)
         if _has_aggregate(target):
-            query = self._read_statistic(target, list(grouped), statement.queries[0].where, grouped)
-            for label, candidate in zip(statement.labels, statement.queries, strict=True):
-                same = (query.aggregate, query.columns, query.numbers)
-                if same == (candidate.aggregate, candidate.columns, candidate.numbers):
-                    return label
+            where = select.args.get("where")
+            condition = None if where is None else self.read_condition(where.this)
+            query = self._read_statistic(target, list(grouped), condition, grouped)
+            number = _find_query(query, statement.queries)
+            if number >= 0:
+                return _name_shown(statement, number)
             raise InputError(
                 f"query: {_label_of(query)} is not selected; add it to SELECT, so that it is "
                 "answered once"
@@ -947,6 +1045,65 @@ class _Reader:
         if name in statement.group_labels:
             return statement.group_labels[name]
         raise InputError(f"query: {name} is neither selected nor in GROUP BY; add it to SELECT")
+
+
+# Class of a node → the sign of arithmetic on statistics.
+_ARITHMETIC: Final = {
+    "Add": "+",
+    "Sub": "-",
+    "Mul": "*",
+    "Div": "/",
+    "Neg": "-",
+    "Round": "round",
+}
+
+
+def _is_arithmetic(node: Any) -> bool:
+    """Return whether a selected node calculates with statistics."""
+    while _class_of(node) == "Paren":
+        node = node.this
+    if _is_aggregate(node):
+        return False
+    name = _class_of(node)
+    return name in (*_ARITHMETIC, "Cast", "TryCast", "Nullif") and _has_aggregate(node)
+
+
+def _is_null_if_zero(node: Any) -> bool:
+    if _class_of(node) != "Nullif" or _class_of(node.expression) != "Literal":
+        return False
+    return not node.expression.is_string and float(str(node.expression.this)) == 0
+
+
+def _find_query(query: ParsedQuery, queries: Sequence[ParsedQuery]) -> int:
+    """Return the number of the same query among several; −1 where there is none."""
+    for number, candidate in enumerate(queries):
+        same = (query.aggregate, query.columns, query.numbers, query.where)
+        if same == (candidate.aggregate, candidate.columns, candidate.numbers, candidate.where):
+            return number
+    return -1
+
+
+def _free_label(label: str, labels: Sequence[str]) -> str:
+    """Return a label that no other statistic has."""
+    number = 2
+    free = label
+    while free in labels:
+        free = f"{label} #{number}"
+        number += 1
+    return free
+
+
+def _name_shown(statement: Statement, number: int) -> str:
+    """Return the name under which a statistic is shown, or by which it is known."""
+    for name, formula in statement.formulas or ():
+        if formula.statistic == number:
+            return name
+    if statement.formulas is not None:
+        raise InputError(
+            f"query: {statement.labels[number]} is only a part of what is selected; select it by "
+            "itself too"
+        )
+    return statement.labels[number]
 
 
 _HARMLESS: Final = ("typed", "safe", "big_int", "coalesce", "ignore_nulls", "encoding", "binary")
