@@ -293,13 +293,16 @@ ALLOWED = {
     ("queries/spark.py", "reading.connect"): "the same",
     ("training/checkpoints.py", "torch.save"): "in memory",
     ("training/clipping/isolated.py", "os.open"): "what is open already, at a position of its own",
+    ("cli/synthesize.py", "table.to_csv"): "in memory",
+    ("cli/synthesize.py", "table.to_parquet"): "into the file of the policy",
     ("reporting/papers.py", "staged.path.rename"): "a folder of papers, made by the policy",
 }
 READS = {"r", "rb", "rt", "r:", None}
 OF_OTHERS = {  # methods of these names that write nothing, or through the policy
     "Ledger.open", "Image.open", "store.save", "target.save", "self.save", "page.save",
     "contributor_page(computed).save", "report(results).save", "frame.rename",
-    "engine.connect", "scores.save", "save", "self._keeper.save",
+    "engine.connect", "scores.save", "save", "self._keeper.save", "synthetic.save",
+    "synthetic.report(flags['edition']).save",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ Bounds Budgets Composed Excess Gaussian GaussianFilter Laplace Ledger ModelLoss 
 PrivacyCurve Expression
 RenyiFilter Repeated Sampled Trainer add_noise assign calibrate clip_and_sum excess
 partial_sensitivity poisson_batches privacy_curve release_histogram report
+Synthetic synthesize
 AdaPDP Allocate Hybrid JorgensenSampling Rounds Sample Scale Sequential Threshold Uniform
 """
 NAMES = TEXT.split()

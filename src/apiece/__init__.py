@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from apiece.sensitivity import Expression as Expression
     from apiece.sensitivity import ModelLoss as ModelLoss
     from apiece.sensitivity import partial_sensitivity as partial_sensitivity
+    from apiece.synthesis import Synthetic as Synthetic
+    from apiece.synthesis import synthesize as synthesize
     from apiece.training import Trainer as Trainer
     from apiece.training import add_noise as add_noise
     from apiece.training import clip_and_sum as clip_and_sum
@@ -61,6 +63,7 @@ _NAMES = {
     "plan": ("Plan",),
     "reporting": ("report",),
     "sensitivity": ("ModelLoss", "Expression", "partial_sensitivity"),
+    "synthesis": ("Synthetic", "synthesize"),
     "training": ("Trainer", "add_noise", "clip_and_sum", "poisson_batches"),
 }  # fmt: skip
 _PACKAGES = ("accounting", "audit", "contract")

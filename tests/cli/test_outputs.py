@@ -50,6 +50,13 @@ ASKED = {
         "--steward-log OUT", ("t.csv", "l.db"),
     ),
     "report --out": ("report plan.json --out OUT", ("plan.json",)),
+    "synthesize --out": (
+        "synthesize t.csv --schema s.toml --epsilon 1 --delta 1e-6 --out OUT", ("t.csv", "s.toml"),
+    ),
+    "synthesize --page": (
+        "synthesize t.csv --schema s.toml --epsilon 1 --delta 1e-6 --out synthetic.csv --page OUT",
+        ("t.csv", "s.toml"),
+    ),
     # folders
     "train --out": ("train job.toml --data t.csv --schema s.toml --epsilon e --ids id "
                     "--label y --delta 1e-3 --batch-size 6 --steps 1 --strategy scale --seed 0 "

@@ -23,6 +23,8 @@ from apiece.numerics.normal import log_tail
 # What a search for noise or a range leaves of a budget, in proportion, so that rounding never
 # keeps anybody out.
 _MARGIN: Final = 2.0**-30
+# What is left in an account that has a slack, in proportion, for the units that it counts in.
+_FOR_UNITS: Final = 2.0**-20
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -34,27 +36,33 @@ class Weights:
         delta: (groups,) δ of each.
         limit: (groups,) The largest μ² that keeps the promise, rounded down.
         weight: (groups,) √(limit / largest limit), rounded down.
+        slack: The share of δ that accounts keep for other charges.
     """
 
     epsilon: Floats
     delta: Floats
     limit: Floats
     weight: Floats
+    slack: float = 0.0
 
     @classmethod
-    def from_budgets(cls, epsilon: Floats, delta: Floats) -> Weights:
+    def from_budgets(cls, epsilon: Floats, delta: Floats, slack: float = 0.0) -> Weights:
         """Return the weights of distinct budgets.
 
         Args:
             epsilon: (groups,) Positive.
             delta: (groups,) In (0, 1).
+            slack: The share of δ that accounts keep for what is no Gaussian, and is not spent here.
 
         Raises:
             BudgetError: For budgets out of bounds.
         """
-        limit = np.atleast_1d(GaussianFilter(epsilon, delta).limit)
+        limit = np.atleast_1d(GaussianFilter(epsilon, delta, slack=slack).limit)
+        if slack > 0:
+            # An account of a ledger counts in whole units, rounded against whoever charges it.
+            limit = limit * (1 - _FOR_UNITS)
         weight = np.sqrt(limit / limit.max()) * (1 - 4 * ULP)
-        return cls(np.atleast_1d(epsilon), np.atleast_1d(delta), limit, weight)
+        return cls(np.atleast_1d(epsilon), np.atleast_1d(delta), limit, weight, slack)
 
 
 @dataclass(eq=False, repr=False)
@@ -71,9 +79,14 @@ class Account:
     weights: Weights
     spent: Floats | None = field(default=None)
     _filter: GaussianFilter = field(init=False)
+    # What the filter allows beyond the limits; it is spent from the beginning.
+    _beyond: Floats = field(init=False)
 
     def __post_init__(self) -> None:
-        self._filter = GaussianFilter(self.weights.epsilon, self.weights.delta)
+        weights = self.weights
+        self._filter = GaussianFilter(weights.epsilon, weights.delta, slack=weights.slack)
+        self._beyond = np.maximum(np.atleast_1d(self._filter.limit) - weights.limit, 0.0)
+        self._filter.admit_costs(Costs.fixed(self._beyond))
         if self.spent is not None:
             admitted = self._filter.admit_costs(Costs.fixed(np.asarray(self.spent, np.float64)))
             if not admitted.all():
@@ -90,12 +103,12 @@ class Account:
     @property
     def spending(self) -> Floats:
         """μ² that each budget has spent, rounded up."""
-        return self._filter.spent
+        return np.asarray(np.maximum(self._filter.spent - self._beyond * (1 - 4 * ULP), 0.0))
 
     @property
     def share_spent(self) -> float:
         """The largest share of a budget that is spent, in [0, 1]."""
-        return float((self._filter.spent / self.weights.limit).max())
+        return float((self.spending / self.weights.limit).max())
 
     def affords(self, noise_stddev: float, loss_range: float, rounds: int) -> bool:
         """Return whether every budget pays for so many rounds of a choice and a measurement."""

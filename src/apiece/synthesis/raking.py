@@ -1,0 +1,184 @@
+"""Everybody's column marginals from each level of consent by itself, where consent follows data.
+
+Weighted measurements tell of the *weighted* people: who gave a small budget counts little. Where
+who consents how far depends on the data, that is a bias. Here each level's column marginals are
+measured, at each person's own budget; divided by the level's weight they add up to everybody's.
+The fitted model is then raked to them: its columns become everybody's, and what it says of how
+columns hang together stays that of the weighted people.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece._types import Floats, Integers
+from apiece.synthesis.fitting import Model
+from apiece.synthesis.marginals import Clique, Rows, mask_weights
+from apiece.synthesis.rounds import Randomness
+from apiece.synthesis.weights import Account, Weights
+
+# Levels of consent, at most; more budgets are taken together.
+LEVELS: Final = 4
+# Rounds of raking over all columns.
+_SWEEPS: Final = 30
+# A share that stands for none at all, so that nothing becomes impossible by noise.
+_LEAST_SHARE: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Levels:
+    """Distinct budgets taken together as levels, from public numbers.
+
+    Attributes:
+        of_group: (groups,) The level of each distinct budget.
+        weight: (levels,) With which a person of a level is counted: the smallest of the level.
+    """
+
+    of_group: Integers
+    weight: Floats
+
+    @classmethod
+    def from_weights(cls, weights: Weights, records: Integers, most: int = LEVELS) -> Levels:
+        """Return levels of about equal numbers of people, each distinct budget in one.
+
+        Args:
+            weights: Of the distinct budgets.
+            records: (groups,) How many people have each, by the plan.
+            most: Levels, at most.
+        """
+        order = np.argsort(weights.weight, kind="stable")
+        if order.size <= most:
+            of_group = np.empty(order.size, np.int64)
+            of_group[order] = np.arange(order.size)
+        else:
+            middle = np.cumsum(records[order]) - records[order] / 2
+            places = np.minimum((middle / records.sum() * most).astype(np.int64), most - 1)
+            # A level that nobody is in has no number.
+            of_group = np.empty(order.size, np.int64)
+            of_group[order] = np.unique(places, return_inverse=True)[1]
+        smallest = np.array(
+            [weights.weight[of_group == level].min() for level in range(int(of_group.max()) + 1)]
+        )
+        return cls(of_group, smallest)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Margins:
+    """Everybody's column marginals, with noise.
+
+    Attributes:
+        counts: Column → (cells,) how many people are in each cell.
+        noise_stddev: (levels,) Of a level's count in a cell, in people.
+        by_level: Column → (levels, cells) the same of each level.
+    """
+
+    counts: Mapping[int, Floats] = field(repr=False)
+    noise_stddev: Floats
+    by_level: Mapping[int, Floats] = field(repr=False)
+
+
+def measure_margins(
+    rows: Rows,
+    account: Account,
+    levels: Levels,
+    share: float,
+    randomness: Randomness,
+    grid_bits: int,
+) -> Margins:
+    """Charge a share of every budget, and return everybody's column marginals.
+
+    Args:
+        rows: Of those who take part.
+        account: Of their budgets.
+        levels: Of the budgets.
+        share: Of each budget, in (0, 1).
+        randomness: Where noise comes from.
+        grid_bits: The grid is 2^−bits of the noise.
+
+    Guarantee:
+        For each column one Gaussian mechanism, in which a person of weight w moves one cell of
+        their level by at most w.
+    """
+    columns = len(rows.sizes)
+    weights = account.weights
+    noise_stddev = float((weights.weight / np.sqrt(weights.limit * share / columns)).max())
+    noise_stddev *= 1 + 2.0**-30
+    step = math.ldexp(noise_stddev, -grid_bits)
+    of_level = levels.weight[levels.of_group]
+    by_level: dict[int, Floats] = {}
+    for column, cells in enumerate(rows.sizes):
+        active = account.charge_measurement(noise_stddev)
+        steps = rows.steps_of(mask_weights(of_level, active), step)
+        cell = levels.of_group[rows.group] * cells + rows.codes[:, column]
+        size = levels.weight.size * cells
+        sums = np.bincount(cell, weights=steps[rows.group], minlength=size).astype(np.int64)
+        noisy = randomness.add_noise(sums, grid_bits).astype(np.float64) * step
+        scale = rows.rows_per_person / levels.weight[:, None]
+        by_level[column] = noisy.reshape(levels.weight.size, cells) * scale
+    counts = {column: array.sum(axis=0) for column, array in by_level.items()}
+    return Margins(counts, noise_stddev * rows.rows_per_person / levels.weight, by_level)
+
+
+def rake_model(model: Model, margins: Mapping[int, Floats]) -> Model:
+    """Return a model whose columns have these marginals, nearest to the given one.
+
+    Args:
+        model: Fitted to weighted measurements.
+        margins: Column → counts, maybe negative by noise.
+
+    References:
+        Deming and Stephan 1940: iterative proportional fitting.
+    """
+    potentials: dict[Clique, Floats] = dict(model.potentials)
+    targets: dict[int, Floats] = {}
+    for column, counts in margins.items():
+        shares = np.maximum(counts / max(float(counts.sum()), 1.0), _LEAST_SHARE)
+        targets[column] = shares / shares.sum()
+    for column in targets:
+        potentials.setdefault((column,), np.zeros(model.sizes[column]))
+    raked = Model(model.sizes, potentials, model.total, model.zeros)
+    for _ in range(_SWEEPS):
+        largest = 0.0
+        for column, target in targets.items():
+            current = raked.probabilities((column,))
+            possible = current > 0
+            ratio = np.where(possible, target, 1.0) / np.where(possible, current, 1.0)
+            largest = max(largest, float(np.abs(current - target)[possible].max()))
+            potentials = dict(raked.potentials)
+            potentials[(column,)] = potentials[(column,)] + np.log(ratio)
+            following = Model(model.sizes, potentials, model.total, model.zeros)
+            following.__dict__["tree"] = raked.tree
+            raked = following
+        if largest < _LEAST_SHARE:
+            break
+    return raked
+
+
+def measure_gaps(
+    codes: npt.NDArray[np.int32], level: Integers, sizes: Sequence[int]
+) -> dict[int, Floats]:
+    """Return how far each level's columns are from everybody's, without noise: for the steward.
+
+    Args:
+        codes: (rows, columns) Cells.
+        level: (rows,) Level of consent of each row's person.
+        sizes: How many cells each column has.
+
+    Returns:
+        Column → (levels,) total variation in [0, 1].
+    """
+    gaps = {}
+    levels = int(level.max(initial=0)) + 1
+    for column, cells in enumerate(sizes):
+        table = np.zeros((levels, cells))
+        np.add.at(table, (level, codes[:, column]), 1)
+        everybody = table.sum(axis=0) / max(table.sum(), 1)
+        own = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+        gaps[column] = np.abs(own - everybody).sum(axis=1) / 2
+    return gaps

@@ -1,0 +1,248 @@
+"""synthesize from end to end: budgets, persons, ledgers, checkpoints, files and pages."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("mbi", reason="needs the extra synthesis")
+
+from apiece import Budgets, Ledger, Synthetic, synthesize
+from apiece.datasets import Boolean, Categorical, Numeric, Schema
+from apiece.errors import AnalysisError, DataError, InputError, StateError, StewardWarning
+from apiece.synthesis import require_bound
+
+SCHEMA = Schema(
+    {
+        "age": Numeric(0, 89),
+        "town": Categorical(("A", "B"), missing=("?",)),
+        "married": Boolean(),
+    }
+)
+PERSONS = Schema({**SCHEMA.columns}, person="id", rows_per_person=2)
+
+
+def make_people(rows=3000, seed=0):
+    generator = np.random.default_rng(seed)
+    age = generator.integers(0, 90, rows)
+    return pd.DataFrame(
+        {
+            "id": [f"p{k:05d}" for k in range(rows)],
+            "age": age,
+            "town": np.where(age < 30, "A", generator.choice(["B", "?"], rows)),
+            "married": (age >= 18) & (generator.random(rows) < 0.5),
+        }
+    )
+
+
+def make_budgets(rows=3000, ids=None, levels=(0.5, 1.0, 3.0)):
+    return Budgets(np.resize(levels, rows), 1e-6, ids=ids)
+
+
+@pytest.fixture(scope="module")
+def made():
+    people = make_people()
+    budgets = make_budgets()
+    return people, synthesize(
+        people, SCHEMA, budgets, bins=6, rules=["age < 18 and married = true"], seed=1
+    )
+
+
+def test_rows_are_like_the_real_ones_and_keep_the_rule(made) -> None:
+    people, synthetic = made
+    rows = synthetic.frame(6000, seed=0)
+    assert not (rows["married"] & (rows["age"] < 18)).any()
+    assert abs(rows["age"].mean() - people["age"].mean()) < 3
+    young = rows[rows["age"] < 30]
+    assert (young["town"] == "A").mean() > 0.9
+    assert rows["town"].isna().any()
+    assert abs(synthetic.rows - 3000) < 200
+
+
+def test_everybody_spends_their_own(made) -> None:
+    _, synthetic = made
+    charges = synthetic.charges
+    assert (charges.epsilon_spent() <= charges.epsilon).all()
+    assert (charges.spent > 0.99 * charges.limit).all()
+    assert charges.weight[-1] == pytest.approx(1)
+
+
+def test_a_count_has_an_interval_that_holds(made) -> None:
+    people, synthetic = made
+    real = int((people["town"] == "A").sum())
+    count = synthetic.count({"town": "A"}, confidence=0.999)
+    assert count.measurements > 0
+    low, high = count.interval
+    # Weighted people are a part of all: consent here does not depend on the data.
+    assert low - 150 < real < high + 150
+    with pytest.raises(InputError, match="cell of 'town'"):
+        synthetic.count({"town": "C"})
+    with pytest.raises(InputError, match="column"):
+        synthetic.count({"city": "A"})
+
+
+def test_a_file_gives_the_same_rows_and_no_check(made, tmp_path) -> None:
+    _, synthetic = made
+    path = synthetic.save(tmp_path / "model.json")
+    loaded = Synthetic.load(path)
+    pd.testing.assert_frame_equal(loaded.frame(50, seed=4), synthetic.frame(50, seed=4))
+    assert loaded.check is None
+    with pytest.raises(InputError, match="no real rows"):
+        loaded.report()
+    assert loaded.report("public").html == synthetic.report("public").html
+    data = json.loads(path.read_text())
+    data["charges"]["spent"][0] = 9e9
+    (tmp_path / "forged.json").write_text(json.dumps(data))
+    with pytest.raises(DataError, match="more than it allows"):
+        Synthetic.load(tmp_path / "forged.json")
+
+
+def test_the_internal_page_has_real_errors_and_the_public_one_has_none(made) -> None:
+    _, synthetic = made
+    internal = synthetic.report().html
+    public = synthetic.report("public").html
+    assert "real against synthetic" in internal
+    assert "real against synthetic" not in public
+    assert "How far levels of consent differ" not in public
+    assert "no sample" in public
+
+
+def test_a_statement_is_bound_to_its_table(made, tmp_path) -> None:
+    _, synthetic = made
+    table = tmp_path / "table.csv"
+    synthetic.frame(10, seed=0).to_csv(table)
+    statement = synthetic.statement(table)
+    require_bound(statement, table)
+    table.write_text(table.read_text() + "\n")
+    with pytest.raises(DataError, match="not the table"):
+        require_bound(statement, table)
+    with pytest.raises(DataError, match="was changed"):
+        require_bound({**statement, "promise": "nothing"}, table)
+
+
+def test_a_checkpoint_goes_on_where_it_stopped(tmp_path) -> None:
+    people = make_people(800)
+    budgets = make_budgets(800)
+    path = tmp_path / "state.json"
+
+    class StopError(Exception):
+        pass
+
+    def stop(step):
+        if step.round == 3:
+            raise StopError
+
+    whole = synthesize(people, SCHEMA, budgets, bins=4, seed=2, rake=0.2)
+    with pytest.raises(StopError):
+        synthesize(
+            people, SCHEMA, budgets, bins=4, seed=2, rake=0.2, checkpoint=path, progress=stop
+        )
+    resumed = synthesize(people, SCHEMA, budgets, bins=4, seed=2, rake=0.2, checkpoint=path)
+    first, second = whole.measurements, resumed.measurements
+    assert [m.clique for m in first] == [m.clique for m in second]
+    np.testing.assert_allclose(first[-2].values, second[-2].values)
+    assert (resumed.charges.spent <= resumed.charges.limit).all()
+    with pytest.raises(StateError, match="another synthesis"):
+        synthesize(people, SCHEMA, budgets, bins=5, seed=2, rake=0.2, checkpoint=path)
+
+
+def test_a_ledger_pays_once_and_leaves_out_who_cannot(tmp_path) -> None:
+    people = make_people(600)
+    people["id"] = [f"p{k}" for k in range(600)]
+    schema = Schema({**SCHEMA.columns}, person="id", rows_per_person=1)
+    budgets = make_budgets(600, ids=people["id"].to_numpy(), levels=(0.5, 1.0))
+    ledger = Ledger.make(
+        f"{tmp_path}/people.db", people["id"].tolist()[:-2], budgets.epsilon[:-2], 1e-6
+    )
+    ledger.reserve("before", ["p0"], 1.0, 200.0)
+    with pytest.warns(StewardWarning, match="3 of 600 people"):
+        synthetic = synthesize(
+            people, schema, budgets, bins=4, seed=2, ledger=ledger, analysis_id="table"
+        )
+    assert synthetic.check["rows"] == 597
+    spent = ledger.spent(["p1", "p2", "p599".replace("599", "5")])
+    assert (spent > 0).all()
+    assert (ledger.remaining(["p1", "p2"]) < 1e-6).all()
+    with pytest.raises(InputError, match="was made"):
+        synthesize(people, schema, budgets, bins=4, ledger=ledger, analysis_id="table")
+    with pytest.raises(AnalysisError):
+        synthesize(people, schema, budgets, bins=5, ledger=ledger, analysis_id="table")
+
+
+def test_persons_with_many_rows_are_bounded_by_their_own_coins() -> None:
+    people = make_people(900)
+    people["id"] = [f"p{k // 3}" for k in range(900)]
+    ids = np.unique(people["id"])
+    with pytest.warns(StewardWarning, match="300 beyond rows_per_person"):
+        synthetic = synthesize(
+            people, PERSONS, make_budgets(300, ids=ids), bins=4, seed=3, workload="columns"
+        )
+    assert synthetic.check["rows"] == 600
+    assert abs(synthetic.rows - 600) < 300
+
+
+def test_rows_that_are_not_as_declared_and_strangers_do_not_count() -> None:
+    people = make_people(500).astype(object)
+    people.loc[4, "town"] = "C"
+    people.loc[7, "age"] = "old"
+    with pytest.warns(StewardWarning, match="2 with a cell"):
+        synthetic = synthesize(
+            people, SCHEMA, make_budgets(500), bins=4, seed=3, workload="columns"
+        )
+    assert synthetic.check["rows"] == 498
+
+
+def test_raking_brings_back_who_gave_little() -> None:
+    """Consent that depends on the data: the old give small budgets."""
+    people = make_people(6000)
+    epsilon = np.where(people["age"] >= 60, 0.3, 2.0)
+    budgets = Budgets(epsilon, 1e-6)
+    shares = {}
+    for rake in (None, 0.3):
+        synthetic = synthesize(people, SCHEMA, budgets, bins=9, seed=5, rake=rake)
+        shares[rake] = float((synthetic.frame(8000, seed=0)["age"] >= 60).mean())
+    real = float((people["age"] >= 60).mean())
+    assert shares[None] < real - 0.15
+    assert abs(shares[0.3] - real) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"workload": "all"}, "workload"),
+        ({"rake": 1.5}, "rake"),
+        ({"rounds": 2}, "rounds = 2"),
+        ({"seed": -1}, "seed"),
+        ({"analysis_id": "x"}, "give ledger too"),
+        ({"model_megabytes": 0}, "model_megabytes"),
+        ({"left_out": ["age", "town", "married"]}, "no column"),
+    ],
+)
+def test_refusals(settings, message) -> None:
+    with pytest.raises((InputError, DataError), match=message):
+        synthesize(make_people(50), SCHEMA, make_budgets(50), **settings)
+
+
+def test_budgets_are_of_each_row() -> None:
+    with pytest.raises(InputError, match="of 40 records for 50 rows"):
+        synthesize(make_people(50), SCHEMA, make_budgets(40))
+
+
+def test_what_is_public_does_not_follow_from_rows() -> None:
+    """200 neighbours: cells, noise, rounds and the promised errors are the same."""
+    from apiece.synthesis.front import _Plan
+
+    budgets = make_budgets(300)
+
+    def plan():
+        return _Plan.from_settings(
+            SCHEMA, budgets, "pairs", 6, (), (), None, None, 16.0, with_ledger=False
+        )
+
+    public = plan().public
+    people = make_people(300)
+    for row in range(200):
+        neighbour = people.drop(index=row)
+        assert len(neighbour) == 299
+        assert plan().public == public
