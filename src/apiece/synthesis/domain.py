@@ -437,7 +437,7 @@ def _find_values(cells: Cells, operator: str, value: str, rule: str) -> Mask:
         if position < 0:
             raise InputError(f"rule {rule!r}: {value!r} is no declared value of {cells.name!r}")
         mask = np.arange(size) == position
-        return ~mask if operator == "!=" else mask
+        return np.asarray(~mask if operator == "!=" else mask)
     numbers = [number_of(declared) for declared in cells.values]
     threshold = number_of(value)
     if threshold is None or None in numbers:
