@@ -457,10 +457,14 @@ class FederatedClient(NumPyClient):
         least: With this many clients at least in every round, each adds a share of the noise, and
             the server none: for secure aggregation, where the server sees sums alone. None leaves
             the noise to the server.
+        journal: A file with the rounds that this client joined, for a federation without sampling;
+            a client that is started again, under whichever name, goes on after them. None writes no
+            file, and then the client must not be started again.
 
     Raises:
         DataError: For levels or a mask with an index of their own.
         InputError: For parts that do not fit one another.
+        StateError: For a journal that cannot be read.
 
     Guarantee:
         Its sum is a function of the records whose coins fell so; without one record it differs by
@@ -493,6 +497,7 @@ class FederatedClient(NumPyClient):
         *,
         included: Mask | None = None,
         least: int | None = None,
+        journal: str | Path | None = None,
     ) -> None:
         require_rows("data", None, levels=levels, included=included)
         level_of_record = np.asarray(levels, dtype=np.int64)
@@ -523,6 +528,11 @@ class FederatedClient(NumPyClient):
         # Without sampling, the rounds joined and the last of them.
         self._times = 0
         self._last: int | None = None
+        self.journal = None if journal is None else Path(journal)
+        if self.journal is not None:
+            if not isinstance(federation, UnsampledFederation):
+                raise InputError("journal: is for a federation without sampling; leave it out")
+            self._read_turns(self.journal)
 
     def fit(
         self, parameters: list[Array], config: Mapping[str, Any]
@@ -569,6 +579,24 @@ class FederatedClient(NumPyClient):
             )
         self._times += 1
         self._last = number
+        # Written before anything is computed, so that no kill makes a round forgotten.
+        if self.journal is not None:
+            state = {"times": self._times, "last": self._last}
+            write_atomically(self.journal, json.dumps(state).encode())
+
+    def _read_turns(self, journal: Path) -> None:
+        """Go on after the rounds in a journal; raise `StateError` for a damaged one."""
+        try:
+            state = json.loads(journal.read_text())
+            self._times = int(state["times"])
+            self._last = int(state["last"])
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StateError(
+                f"{journal}: cannot be read ({type(error).__name__}); which rounds this client "
+                "joined is not known, so that it may join none: restore it"
+            ) from None
 
     def _check_form(self, local: Form, parameters: list[Array], listed: Any) -> None:
         """Raise `StateError` unless the server trains the same parameters.

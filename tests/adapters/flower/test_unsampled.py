@@ -20,6 +20,7 @@ from apiece.ledger import Ledger
 from tests.statistical.test_noise import fits
 
 from .federations import client
+from .federations import plan as sampled_plan
 from .test_strategy import Clients, answer, shown
 
 ROUNDS = 8
@@ -143,6 +144,28 @@ def test_a_client_clips_each_record_at_its_level_and_keeps_its_own_limits() -> N
     one.fit(zeros, {"round": 3})
     with pytest.raises(StateError, match="joins none"):
         one.fit(zeros, {"round": 7})
+
+
+def test_a_client_that_is_started_again_remembers_its_rounds(tmp_path: Path) -> None:
+    """Under another name the server does not know it; it knows itself."""
+    federation = plan()
+    journal = tmp_path / "client"
+
+    def fit(number: int) -> None:
+        one = client([0], federation, journal=journal)
+        one.fit([np.zeros_like(p.detach()) for p in one.model.parameters()], {"round": number})
+
+    fit(0)
+    with pytest.raises(StateError, match="beyond"):
+        fit(2)
+    fit(3)
+    with pytest.raises(StateError, match="beyond"):
+        fit(7)
+    journal.write_text("{")
+    with pytest.raises(StateError, match="may join none"):
+        fit(7)
+    with pytest.raises(InputError, match="journal"):
+        client([0], sampled_plan(), journal=journal)
 
 
 def test_what_does_not_fit_is_refused() -> None:
