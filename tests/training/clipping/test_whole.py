@@ -1,4 +1,4 @@
-"""A batch as one graph: to the bit what the engine gives, and compiled nearly so."""
+"""A batch as one graph, compiled: nearly what the engine gives."""
 
 import shutil
 
@@ -9,7 +9,6 @@ from torch import nn
 from apiece import Budgets, Scale, Trainer, assign
 from apiece.errors import StateError, UnsupportedError
 from apiece.training import clip_and_sum
-from apiece.training.clipping import cache
 
 by_a_compiler = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"
@@ -39,63 +38,6 @@ def batch(size):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(size, 20, generator=generator)
     return x, torch.arange(size) % 3, torch.linspace(0.1, 2, size, dtype=torch.float64)
-
-
-@pytest.mark.parametrize(
-    "make", [mlp, pytest.param(Sequence, marks=pytest.mark.slow)], ids=["mlp", "transformer"]
-)
-def test_a_form_that_comes_often_is_written_out_to_the_bit(monkeypatch, make):
-    monkeypatch.setattr(cache, "_BATCHES_TO_JOIN", 3)
-    monkeypatch.setattr(cache, "_SMALL_GRAPH", 10_000)
-    model, found = make(), []  # which drops values
-    for _ in range(3):
-        for size, bad in [(3, 0), (6, 0), (60, 0), (60, torch.nan)]:
-            (x, y, bounds), people = batch(size), torch.arange(size)
-            x[2] += bad
-            torch.manual_seed(5)
-            total = clip_and_sum(model, LOSS, x, y, bounds, people=people)
-            people[-1] = 0  # a person with two rows
-            torch.manual_seed(5)
-            joined = clip_and_sum(model, LOSS, x, y, bounds[1:], people=people)
-            sums = [*total.gradients.values(), *joined.gradients.values()]
-            found.append([*sums, total.losses, total.norms, joined.norms])
-    assert any(form.engine.whole for form in cache.ENGINES._stores[model].forms.values())
-    for k, some in enumerate(found[4:], 4):
-        same = zip(some, found[k % 4], strict=True)
-        assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in same)
-
-
-def test_sums_that_unroll_are_given_up_early(monkeypatch):
-    """A convolution's sums are as many operators as there are records: no graph for a long run."""
-    monkeypatch.setattr(cache, "_BATCHES_TO_JOIN", 2)
-    sizes = []
-    given_up = cache.limit_graphs
-
-    def note(most, reason):
-        sizes.append(most)
-        return given_up(most, reason)
-
-    monkeypatch.setattr(cache, "limit_graphs", note)
-    joined = []
-    real = cache.join_graphs
-
-    def join(*arguments):
-        try:
-            engine = real(*arguments)
-        except UnsupportedError as error:
-            joined.append(str(error))
-            raise
-        joined.append(engine.whole)
-        return engine
-
-    monkeypatch.setattr(cache, "join_graphs", join)
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 2))
-    x = torch.randn(40, 1, 8, 8)
-    for _ in range(3):
-        clip_and_sum(model, LOSS, x, torch.zeros(40, dtype=torch.long), torch.ones(40))
-    assert len(joined) == 1
-    assert "many times longer" in joined[0]
-    assert len(sizes) == 1
 
 
 @pytest.fixture(scope="module")

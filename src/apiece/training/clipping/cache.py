@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import nn
 
-from apiece.errors import ApieceError, UnsupportedError
+from apiece.errors import ApieceError
 from apiece.training.clipping import records
 from apiece.training.clipping.engine import (
     Engine,
@@ -38,17 +38,6 @@ _OPERATORS_OF_FORM = 1 << 8
 _MODELS_KEPT = 16
 # Graphs for many lengths that are held of one model.
 _FAMILIES_OF_MODEL = 4
-# Batches of one form after which it pays to write a small graph out whole, with norms and sums.
-_BATCHES_TO_JOIN = 128
-# Operators of a small graph: calls between them cost as much as they do.
-_SMALL_GRAPH = 200
-
-# Nodes of a graph written out whole, at most: so many a call of the small graph. Norms and sums of
-# layers take 4 or 5 for each; sums that unroll, as those of convolutions, a hundred.
-_NODES_A_CALL = 8
-# Calls that any graph is taken to have.
-_FEW_CALLS = 10
-
 # Operators that are captured and proved in the time in which one record runs alone.
 _OPERATORS_A_RECORD = 64
 # Operators that hardly any graph has: where as many may be captured, nothing is weighed.
@@ -83,16 +72,12 @@ Signature: TypeAlias = tuple[object, ...]
 
 @dataclass(slots=True, eq=False)
 class _Form:
-    """A form of batches with its engine, and what of Python's that was captured with.
-
-    batches: how many of this form have been clipped by row since.
-    """
+    """A form of batches with its engine, and what of Python's that was captured with."""
 
     signature: Signature
     loss_fn: LossFunction
     watch: Watch
     engine: Engine
-    batches: int = 0
 
     @property
     def operators(self) -> int:
@@ -155,7 +140,6 @@ class EngineCache:
         # Few forms: to look at each costs less than a key of all that model and loss hold.
         for form in store.forms.values():
             if form.holds(signature, batch.loss_fn):
-                self._count(form, batch, compiled)
                 return form.engine
         with contextlib.nullcontext() if weight is None else limit_graphs(*weight):
             return self._add(store, signature, batch, compiled)
@@ -166,21 +150,6 @@ class EngineCache:
         if store is None or not store.forms:
             return None
         return list(store.forms.values())[-1].engine.proof
-
-    def _count(self, form: _Form, batch: Batch, compiled: bool) -> None:
-        """Count a batch; after `_BATCHES_TO_JOIN` of them write a small graph out whole."""
-        # Persons' sums are not written out whole, and do not count for it.
-        if batch.owner is None:
-            form.batches += 1
-        if form.batches != _BATCHES_TO_JOIN:
-            return
-        match form.engine:
-            case ProvedEngine(whole=None) as engine if engine.program.calls <= _SMALL_GRAPH:
-                # Where the sums unroll it is given up before it takes longer than some steps.
-                most = _NODES_A_CALL * max(engine.program.calls, _FEW_CALLS)
-                reason = "compiled: a graph would be many times longer; leave it as it is"
-                with contextlib.suppress(UnsupportedError), limit_graphs(most, reason):
-                    form.engine = join_graphs(engine, batch, compiled)
 
     def _add(self, store: _Store, signature: Signature, batch: Batch, compiled: bool) -> Engine:
         """Hold the engine of a form that is new, or whose model or loss has changed."""
@@ -195,7 +164,7 @@ class EngineCache:
             if not watch.is_unchanged():  # a library has noted something
                 watch = Watch(batch.model, batch.loss_fn, *classes)
         if compiled and isinstance(engine, ProvedEngine) and engine.whole is None:
-            engine = join_graphs(engine, batch, compiled)
+            engine = join_graphs(engine, batch)
         store.forms.pop(state, None)  # so that it comes last in the order of captures
         store.make_room()
         store.forms[state] = _Form(signature, batch.loss_fn, watch, engine)

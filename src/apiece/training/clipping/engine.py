@@ -459,10 +459,10 @@ def _clip_by_one_graph(
     return None
 
 
-def join_graphs(engine: ProvedEngine, batch: Batch, compiled: bool) -> ProvedEngine:
-    """Return the engine with its program, norms and sums as one graph.
+def join_graphs(engine: ProvedEngine, batch: Batch) -> ProvedEngine:
+    """Return the engine with its program, norms and sums as one graph, compiled.
 
-    Uncompiled it gives the same to the bit. Raises `UnsupportedError` where that cannot be.
+    Raises `UnsupportedError` where that cannot be.
     """
     from apiece.training.clipping.whole import as_whole
 
@@ -486,5 +486,5 @@ def join_graphs(engine: ProvedEngine, batch: Batch, compiled: bool) -> ProvedEng
     # The bounds, and what follows the model's tensors, are along the records.
     of_records = len(arguments) - shared
     along = [True] + [False] * shared + [True] * of_records
-    whole = as_whole(clip, [batch.clip_norms, *arguments], along, engine.capacity, compiled)
+    whole = as_whole(clip, [batch.clip_norms, *arguments], along, engine.capacity)
     return replace(engine, whole=whole)

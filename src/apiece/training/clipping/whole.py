@@ -1,8 +1,7 @@
-"""All that an engine does with a batch as one graph, perhaps compiled by inductor."""
+"""All that an engine does with a batch as one graph, compiled by inductor."""
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from apiece.training.clipping.graphs import (
     free_batch_size,
     tidy,
 )
-from apiece.training.clipping.rewrite import Tensors, as_function
+from apiece.training.clipping.rewrite import Tensors
 from apiece.training.clipping.table import Sizes
 from apiece.training.clipping.tracing import trace
 
@@ -46,10 +45,8 @@ class Whole:
         return FEW_RECORDS <= size <= self.capacity
 
 
-def as_whole(
-    clip: ClipBatch, arguments: Tensors, along: Sequence[bool], capacity: int, compiled: bool
-) -> Whole:
-    """Return a function of a batch as one graph, perhaps compiled by inductor.
+def as_whole(clip: ClipBatch, arguments: Tensors, along: Sequence[bool], capacity: int) -> Whole:
+    """Return a function of a batch as one graph, compiled by inductor.
 
     It is traced with few records and with as many as a part of a batch ever has. Where both do the
     same, the graph is one for any number, and is compiled once. What it does must not follow from
@@ -57,7 +54,7 @@ def as_whole(
     Raises `UnsupportedError` where it is another one for another number of records, or there is no
     C++ compiler.
     """
-    if compiled and not torch_internals.has_compiler():
+    if not torch_internals.has_compiler():
         raise UnsupportedError(
             "compiled: no C++ compiler is found; install g++ or set CXX, or leave it out"
         )
@@ -76,8 +73,6 @@ def as_whole(
         ) from None
     tidy(graph)
     free_batch_size(graph, Sizes(size), next(iter(graph.graph.nodes)))
-    if not compiled:
-        return Whole(functools.partial(as_function(graph.graph), graph), size)
     graph.recompile()
     fast = torch.compile(graph, dynamic=True, fullgraph=True)
 
