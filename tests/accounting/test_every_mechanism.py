@@ -18,6 +18,7 @@ from apiece.accounting.slack import gaussian_with_slack
 from apiece.mechanisms import (
     Allocated,
     Composed,
+    Concentrated,
     DiscreteGaussian,
     DiscreteLaplace,
     Finite,
@@ -28,6 +29,7 @@ from apiece.mechanisms import (
     Runs,
     Sampled,
     Selected,
+    Stated,
 )
 from apiece.numerics.gaussian import gaussian_delta
 
@@ -40,6 +42,8 @@ PARTS = {
     "mixture": MIXTURE,
     "allocated": Allocated(2.0, 10),
     "finite": Finite([0.6, 0.4], [0.4, 0.6]),
+    "concentrated": Concentrated(0.1),
+    "stated": Stated(0.3),
     "selected": Selected((Gaussian(6.0),), Runs(5)),
     "sampled": Sampled(Gaussian(1.0), 0.05),
     "nested": Sampled(Repeated(Sampled(Gaussian(1.0), 0.05), 9), 0.3),

@@ -57,6 +57,7 @@ from apiece.accounting.lattice.profile import composition
 from apiece.accounting.mixture import MixtureProfile
 from apiece.accounting.renyi import renyi
 from apiece.accounting.selection import SelectedProfile
+from apiece.accounting.stated import match_stated
 from apiece.errors import ApieceError, InputError, RangeError, UnsupportedError, unknown
 from apiece.mechanisms import (
     Allocated,
@@ -158,6 +159,10 @@ TABLE = (
     Row(
         "Gaussian formula", ("pld", "gdp", "best"), _match_gaussian, True,
         "plain Gaussians compose to one, whose profile has a closed form",
+    ),
+    Row(
+        "statement", _TIGHT, match_stated, True,
+        "of one (ε, δ) that others state the largest profile has a closed form",
     ),
     Row(
         "one-step formula", _TIGHT, _match_one_step, True,

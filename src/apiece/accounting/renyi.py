@@ -18,6 +18,7 @@ from apiece.accounting.selection import selected_divergences
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import (
     Allocated,
+    Concentrated,
     DiscreteGaussian,
     Gaussian,
     Laplace,
@@ -369,6 +370,8 @@ def _step_divergence(step: Mechanism, orders: Floats) -> Floats:
             return gaussian(noise_multiplier, orders)
         case MixtureOfGaussians():
             return mixture(step, orders)
+        case Concentrated(rho):
+            return np.asarray(rho * orders * _ROUND_UP)
         case _ if (atoms := atoms_of(step)) is not None and not atoms.outside_p:
             return discrete(atoms, orders)
         case Sampled(inner, probability):
@@ -408,6 +411,9 @@ def _largest_order(step: Mechanism) -> float:
             return 12 * scale / sensitivity
         case Allocated(z):
             return 12 * z
+        case Concentrated(rho):
+            # That of a Gaussian with this ρ.
+            return 12 / math.sqrt(2 * rho)
         case MixtureOfGaussians(z, shifts, chances):
             return max(
                 max(12 * z / shift, -((z / shift) ** 2) * math.log(chance))

@@ -22,6 +22,7 @@ from apiece.mechanisms.atoms import Atoms, Finite, behind_coin
 from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 from apiece.mechanisms.runs import Runs
+from apiece.mechanisms.stated import Concentrated, Stated
 
 # A new mechanism is a file beside this one and a name in this line.
 Primitive: TypeAlias = (
@@ -32,6 +33,8 @@ Primitive: TypeAlias = (
     | DiscreteLaplace
     | Finite
     | MixtureOfGaussians
+    | Concentrated
+    | Stated
 )
 
 
