@@ -148,7 +148,10 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Answer QUERY over SOURCE (one Parquet or CSV file) with differential privacy.
+    """Answer QUERY over SOURCE with differential privacy.
+
+    SOURCE is a Parquet or CSV file, a folder of Parquet files, or FILE::TABLE of a DuckDB or SQLite
+    file.
 
     QUERY is SQL, as "SELECT region, avg(income / 12), count(*) FROM people WHERE age >= 18 GROUP BY
     region", which needs the extra sql; or the short form that follows.

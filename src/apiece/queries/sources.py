@@ -350,8 +350,8 @@ def read_source(
             ".csv.gz); give one of them, or from Python a table, so that no type is guessed from "
             "rows"
         )
-    with _open_file(path) as file:
-        state = _read_state(file)
+    with open_file(path) as file:
+        state = read_state(file)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
         if is_text_file:
@@ -359,7 +359,7 @@ def read_source(
         else:
             refuse_text_settings(path, dialect)
             yield _read_parquet(file, path, wanted), digest
-        _require_unchanged(file, path, state)
+        require_unchanged(file, path, state)
 
 
 def shorten_name(source: object) -> str:
@@ -370,7 +370,8 @@ def shorten_name(source: object) -> str:
     return repr(text)
 
 
-def _open_file(path: Path) -> BufferedReader:
+def open_file(path: Path) -> BufferedReader:
+    """Return a file that is open for reading; raise `DataError` where it is none."""
     try:
         if path.is_file():
             return path.open("rb")
@@ -384,7 +385,7 @@ def read_layout(path: Path, wanted: Sequence[str]) -> tuple[int, pa.Table, int]:
     """Return how many row groups a Parquet file has, its wanted columns without rows, and rows."""
     import pyarrow.parquet as pq
 
-    with _open_file(path) as file:
+    with open_file(path) as file:
         parquet = pq.ParquetFile(file)
         empty = _select_columns(parquet, path, wanted)
         return parquet.num_row_groups, empty, parquet.metadata.num_rows
@@ -394,20 +395,21 @@ def read_row_group(path: Path, number: int, wanted: Sequence[str], state: FileSt
     """Return the wanted columns of one row group of a file, which must be in this state."""
     import pyarrow.parquet as pq
 
-    with _open_file(path) as file:
-        _require_unchanged(file, path, state)
+    with open_file(path) as file:
+        require_unchanged(file, path, state)
         table = pq.ParquetFile(file).read_row_group(number, columns=list(wanted))
         return _split_columns(table)
 
 
-def _read_state(file: BufferedReader) -> FileState:
+def read_state(file: BufferedReader) -> FileState:
     """Return a file's size and the time of its last change."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
 
-def _require_unchanged(file: BufferedReader, path: Path, state: FileState) -> None:
-    if _read_state(file) != state:
+def require_unchanged(file: BufferedReader, path: Path, state: FileState) -> None:
+    """Raise `DataError` where a file is in another state now."""
+    if read_state(file) != state:
         raise DataError(f"source {shorten_name(path)}: changed while it was read")
 
 
@@ -425,7 +427,7 @@ def _read_parquet(file: BufferedReader, path: Path, wanted: Sequence[str]) -> It
 def _select_columns(parquet: pq.ParquetFile, path: Path, wanted: Sequence[str]) -> pa.Table:
     """Return the wanted columns of a Parquet file without rows, each of which must be there."""
     schema = parquet.schema_arrow
-    _require_names(path, schema.names, wanted)
+    require_names(path, schema.names, wanted)
     return schema.empty_table().select(list(wanted))
 
 
@@ -457,7 +459,7 @@ def _read_csv(
             f"source {shorten_name(path)}: cannot be read (not packed as it is called)"
         ) from None
     check_separated(path, names, separator)
-    _require_names(path, names, wanted)
+    require_names(path, names, wanted)
     empty = pa.schema([(name, pa.large_string()) for name in wanted]).empty_table()
     batches = read_batches(lines, names, wanted, log, separator=separator.encode())
     return _join_batches(batches, empty, _rows_of_part(wanted))
@@ -500,7 +502,7 @@ def _read_memory(source: object, wanted: Sequence[str]) -> Columns:
     if not hasattr(source, "__arrow_c_stream__"):
         raise InputError(f"source {shorten_name(source)}: not a path, a pandas or an Arrow table")
     table = pa.table(source)
-    _require_names(source, table.column_names, wanted)
+    require_names(source, table.column_names, wanted)
     return _split_columns(table.select(list(wanted)))
 
 
@@ -509,7 +511,7 @@ def _read_frame(frame: pd.DataFrame, wanted: Sequence[str]) -> Columns:
     import pandas as pd
     import pyarrow as pa
 
-    _require_names(frame, list(frame.columns), wanted)
+    require_names(frame, list(frame.columns), wanted)
     columns = {}
     for name in wanted:
         column = frame[name]
@@ -523,7 +525,7 @@ def _read_frame(frame: pd.DataFrame, wanted: Sequence[str]) -> Columns:
     return columns
 
 
-def _require_names(source: object, names: Sequence[object], wanted: Sequence[str]) -> None:
+def require_names(source: object, names: Sequence[object], wanted: Sequence[str]) -> None:
     """Raise `DataError` unless each wanted name is there once."""
     # No message repeats the names: where a file has no header, they are the first person's row.
     for name in wanted:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,9 +24,9 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.datasets.schema import Schema
-from apiece.datasets.tables import PLAIN, Dialect
+from apiece.datasets.tables import PLAIN, Dialect, refuse_text_settings
 from apiece.errors import ApieceError, DataError, as_given
-from apiece.queries import reading, scan, sources
+from apiece.queries import reading, scan, sources, stores
 from apiece.queries.declarations import Declarations
 from apiece.queries.derived import show_value
 from apiece.queries.expressions import Value
@@ -219,8 +220,9 @@ def register(
     """Return the table that questions are asked of: `source`, whose declared columns are read once.
 
     Args:
-        source: The path of one Parquet or CSV file, a pandas, Arrow or Polars table, or a DuckDB
-            relation.
+        source: The path of one Parquet or CSV file, or of a folder of Parquet files (folders
+            `key=value` in it are columns of text); "FILE::TABLE" of a DuckDB or SQLite file; a
+            pandas, Arrow or Polars table, or a DuckDB relation.
         schema: What is declared about it.
         log: Called with each line of the steward's log, which speaks of rows: not for analysts.
         fingerprint: Refuse a source with another one.
@@ -252,7 +254,7 @@ def register(
     declarations = Declarations.from_schema(schema)
     declarations.require_person()
     memory = _MEMORY if memory is None else _check.count("memory", memory)
-    reader = sources.read_source(source, declarations.columns, log, dialect)
+    reader = _choose_reader(source, declarations.columns, log, dialect)
     with hide_rows(source, log), reader as (parts, digest):
         table = _build_table(parts, digest, declarations, log, memory)
     if fingerprint is not None and fingerprint.lower() != table.fingerprint:
@@ -262,6 +264,20 @@ def register(
             "that table"
         )
     return table
+
+
+def _choose_reader(
+    source: object, wanted: Sequence[str], log: Log, dialect: Dialect
+) -> AbstractContextManager[tuple[Iterator[sources.Columns], str]]:
+    """Return what reads a source: a folder, a database file, a file or a table in memory."""
+    if isinstance(source, (str, Path)):
+        if stores.is_database(str(source)):
+            refuse_text_settings(Path(source), dialect)
+            return stores.read_database(str(source), wanted, log)
+        if Path(source).is_dir():
+            refuse_text_settings(Path(source), dialect)
+            return stores.read_folder(Path(source), wanted, log)
+    return sources.read_source(source, wanted, log, dialect)
 
 
 @contextmanager

@@ -1,0 +1,254 @@
+"""Tables that lie in folders of Parquet files and in database files; read literally.
+
+A folder's files are one table: they have the same columns, stored alike, and `key=value` folders on
+the way to a file are columns of text, as Hive writes them. Of a database file one table is read: of
+SQLite each cell as it is stored, for its columns have no types; of DuckDB by its columns' types.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, unquote
+
+from apiece.errors import DataError, InputError
+from apiece.queries import sources
+from apiece.queries.sources import Columns, Log
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What stands between a database file's path and the name of a table.
+SEPARATOR: Final = "::"
+# Ending of a database file's name → the engine that wrote it.
+_ENGINES: Final = {
+    ".duckdb": "duckdb",
+    ".ddb": "duckdb",
+    ".sqlite": "sqlite",
+    ".sqlite3": "sqlite",
+    ".db": "sqlite",
+}
+# What Hive writes in place of a missing value.
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+def is_database(source: str) -> bool:
+    """Return whether a source is FILE::TABLE of a database file."""
+    name, separator, _ = source.rpartition(SEPARATOR)
+    return bool(separator) and Path(name).suffix.lower() in _ENGINES
+
+
+@contextmanager
+def read_folder(
+    folder: Path, wanted: Sequence[str], log: Log
+) -> Iterator[tuple[Iterator[Columns], str]]:
+    """Yield the wanted columns of a folder's Parquet files, in parts, and the SHA-256 of all.
+
+    Of one file it is the file's; of several that of the lines "SHA-256  path in the folder".
+
+    Raises `DataError` where there is no file, a file lacks a column, or files differ in columns or
+    storage types; `InputError` where a column is in a folder's name and in the files.
+    """
+    files = _list_files(folder)
+    if not files:
+        raise DataError(f"source {sources.shorten_name(folder)}: no Parquet file in this folder")
+    digests = []
+    states = []
+    for path in files:
+        with path.open("rb") as file:
+            states.append(sources.read_state(file))
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    digest = digests[0]
+    if len(files) > 1:
+        names = [path.relative_to(folder).as_posix() for path in files]
+        lines = [f"{own}  {name}\n" for own, name in zip(digests, names, strict=True)]
+        digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+    keys = _check_keys(folder, files, wanted)
+    stored = [name for name in wanted if name not in keys]
+    _check_layouts(folder, files, stored, log)
+    yield _read_files(folder, files, wanted, keys), digest
+    for path, state in zip(files, states, strict=True):
+        with path.open("rb") as file:
+            sources.require_unchanged(file, folder, state)
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """Return the Parquet files of a folder, in the order of their paths."""
+    # A name with _ or . in front is an engine's own, as _metadata is.
+    files = []
+    for path in folder.rglob("*.parquet"):
+        parts = path.relative_to(folder).parts
+        if path.is_file() and not any(part.startswith(("_", ".")) for part in parts):
+            files.append(path)
+    return sorted(files, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _keys_of(folder: Path, path: Path) -> dict[str, str | None]:
+    """Return the columns that the folders of a file's path name."""
+    keys: dict[str, str | None] = {}
+    for part in path.relative_to(folder).parts[:-1]:
+        name, equals, value = part.partition("=")
+        if equals:
+            keys[unquote(name)] = None if value == _NULL else unquote(value)
+    return keys
+
+
+def _check_keys(folder: Path, files: Sequence[Path], wanted: Sequence[str]) -> list[str]:
+    """Return the wanted columns that are in folders' names, the same for every file."""
+    layouts = {tuple(_keys_of(folder, path)) for path in files}
+    if len(layouts) > 1:
+        raise DataError(
+            f"source {sources.shorten_name(folder)}: its files lie under folders of unlike keys; "
+            "give a folder in which all have the same"
+        )
+    (keys,) = layouts
+    return [name for name in keys if name in wanted]
+
+
+def _check_layouts(folder: Path, files: Sequence[Path], stored: Sequence[str], log: Log) -> None:
+    """Raise `DataError` unless the files store the wanted columns alike."""
+    first: pa.Schema | None = None
+    for path in files:
+        _, empty, _ = sources.read_layout(path, stored)
+        layout = empty.schema.remove_metadata()
+        if first is None:
+            first = layout
+        if not layout.equals(first):
+            # Which files there are may depend on rows.
+            log(f"source {sources.shorten_name(path)}: stores other types than the first file")
+            raise DataError(
+                f"source {sources.shorten_name(folder)}: its files store a column in two ways; "
+                "write them with the same types"
+            )
+
+
+def _read_files(
+    folder: Path, files: Sequence[Path], wanted: Sequence[str], keys: Sequence[str]
+) -> Iterator[Columns]:
+    """Yield the wanted columns of files, one row group after the other."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stored = [name for name in wanted if name not in keys]
+    for path in files:
+        values = _keys_of(folder, path)
+        parquet = pq.ParquetFile(path)
+        if set(keys) & set(parquet.schema_arrow.names):
+            raise InputError(
+                f"source {sources.shorten_name(folder)}: a column is in the files and in folders' "
+                "names; leave it out of one of them"
+            )
+        for number in range(max(parquet.num_row_groups, 1)):
+            if parquet.num_row_groups:
+                table = parquet.read_row_group(number, columns=stored)
+            else:
+                table = parquet.schema_arrow.empty_table().select(stored)
+            columns = {name: table.column(name) for name in stored}
+            for name in keys:
+                cells = pa.array([values[name]] * table.num_rows, pa.large_string())
+                columns[name] = pa.chunked_array([cells])
+            yield {name: columns[name] for name in wanted}
+
+
+@contextmanager
+def read_database(
+    source: str, wanted: Sequence[str], log: Log
+) -> Iterator[tuple[Iterator[Columns], str]]:
+    """Yield the wanted columns of FILE::TABLE, in parts, and a SHA-256 of the file and the name.
+
+    Raises `DataError` for a file or table that is not there, or lacks a column.
+    """
+    name, _, table = source.rpartition(SEPARATOR)
+    path = Path(name)
+    engine = _ENGINES[path.suffix.lower()]
+    with sources.open_file(path) as file:
+        state = sources.read_state(file)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        journal = path.with_name(f"{path.name}-wal")
+        if journal.exists() and journal.stat().st_size:
+            raise DataError(
+                f"source {sources.shorten_name(path)}: another program writes to it; close that "
+                "program, so that the file holds all rows"
+            )
+        both = hashlib.sha256(f"{digest}  {table}\n".encode()).hexdigest()
+        read = _read_duckdb if engine == "duckdb" else _read_sqlite
+        yield read(path, table, wanted, log), both
+        sources.require_unchanged(file, path, state)
+
+
+def _quote_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _refuse_table(path: Path, table: str) -> DataError:
+    return DataError(
+        f"source {sources.shorten_name(path)}: has no table {table!r} that can be read; give "
+        f"FILE{SEPARATOR}TABLE"
+    )
+
+
+def _read_sqlite(path: Path, table: str, wanted: Sequence[str], log: Log) -> Iterator[Columns]:
+    """Yield the cells of a table of SQLite, each as text, as it is stored."""
+    location = f"file:{quote(str(path.resolve()))}?mode=ro"
+    with closing(sqlite3.connect(location, uri=True)) as connection:
+        # Bytes that are no UTF-8 are a missing cell, and no error.
+        connection.text_factory = lambda cell: cell.decode("utf-8", "surrogateescape")
+        try:
+            found = connection.execute(f"SELECT * FROM {_quote_name(table)} LIMIT 0")
+        except sqlite3.DatabaseError as error:
+            log(f"source {sources.shorten_name(path)}: {error}")
+            raise _refuse_table(path, table) from None
+        names = [column[0] for column in found.description]
+        sources.require_names(path, names, wanted)
+        columns = ", ".join(map(_quote_name, wanted))
+        cursor = connection.execute(f"SELECT {columns} FROM {_quote_name(table)}")
+        size = max(1, sources.CELLS // len(wanted))
+        rows = cursor.fetchmany(size)
+        while True:
+            cells = list(zip(*rows, strict=True)) if rows else [()] * len(wanted)
+            yield {
+                name: sources.write_texts(column)
+                for name, column in zip(wanted, cells, strict=True)
+            }
+            rows = cursor.fetchmany(size)
+            if not rows:
+                return
+
+
+def _read_duckdb(path: Path, table: str, wanted: Sequence[str], log: Log) -> Iterator[Columns]:
+    """Yield the columns of a table of DuckDB, as it stores them."""
+    import duckdb
+    import pyarrow as pa
+
+    try:
+        database = duckdb.connect(str(path), read_only=True)
+    except duckdb.Error as error:
+        log(f"source {sources.shorten_name(path)}: {error}")
+        raise _refuse_table(path, table) from None
+    with closing(database):
+        database.execute("SET enable_external_access = false")
+        database.execute("SET lock_configuration = true")
+        found = database.execute(
+            "SELECT column_name FROM duckdb_columns() WHERE table_name = ? AND NOT internal "
+            "AND table_name IN (SELECT table_name FROM duckdb_tables())",
+            [table],
+        ).fetchall()
+        if not found:
+            raise _refuse_table(path, table)
+        sources.require_names(path, [name for (name,) in found], wanted)
+        columns = ", ".join(map(_quote_name, wanted))
+        result = database.sql(f"SELECT {columns} FROM {_quote_name(table)}")
+        read_batches = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
+        reader = read_batches(max(1, sources.CELLS // len(wanted)))
+        is_empty = True
+        for batch in reader:
+            is_empty = False
+            part = pa.Table.from_batches([batch])
+            yield {name: part.column(name) for name in wanted}
+        if is_empty:
+            empty = reader.schema.empty_table()
+            yield {name: empty.column(name) for name in wanted}

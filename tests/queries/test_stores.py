@@ -1,0 +1,182 @@
+"""Folders of Parquet files and database files: the same table gives the same rows."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from apiece.cli import run
+from apiece.datasets import Boolean, Categorical, Date, Numeric, Schema, Text
+from apiece.errors import DataError, InputError
+from apiece.queries import register
+
+SCHEMA = Schema(
+    {
+        "x": Numeric(0, 8),
+        "g": Categorical(["u", "v"]),
+        "day": Date(),
+        "ill": Boolean(),
+        "note": Text(),
+    },
+    person="id",
+    rows_per_person=2,
+)
+PEOPLE = pd.DataFrame({
+    "id": ["b", "a", "a", "c"], "x": [0.5, 2.0, None, 9.25], "g": ["u", "v", "u", "w"],
+    "day": ["2024-01-31", "2024-02-29", None, "1999-12-31"], "ill": [True, False, None, True],
+    "note": ["é", "it's", None, "7"],
+})  # fmt: skip
+
+
+def rows_of(source: Any, schema: Schema = SCHEMA, log: Any = print) -> list[tuple[Any, ...]]:
+    table = register(source, schema, log=log)
+    rows = table.database.sql("SELECT * FROM rows ORDER BY person, place").fetchall()
+    table.close()
+    return list(rows)
+
+
+def write_sqlite(path: Path, frame: pd.DataFrame = PEOPLE) -> None:
+    with sqlite3.connect(path) as connection:
+        frame.to_sql("people", connection, index=False)
+    connection.close()
+
+
+def write_duckdb(path: Path) -> None:
+    with duckdb.connect(str(path)) as connection:
+        connection.register("frame", PEOPLE)
+        connection.execute(
+            "CREATE TABLE people AS SELECT id, x, g, CAST(day AS DATE) AS day, "
+            "CAST(ill AS BOOLEAN) AS ill, note FROM frame"
+        )
+
+
+def test_every_store_gives_the_same_rows(tmp_path: Path) -> None:
+    write_sqlite(tmp_path / "p.sqlite")
+    write_duckdb(tmp_path / "p.duckdb")
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    PEOPLE[:2].to_parquet(folder / "a.parquet")
+    PEOPLE[2:].astype({"ill": object}).to_parquet(folder / "b.parquet")
+    hive = tmp_path / "hive"
+    for g, part in PEOPLE.groupby("g"):
+        (hive / f"g={g}").mkdir(parents=True)
+        part.drop(columns="g").to_parquet(hive / f"g={g}" / "0.parquet")
+    expected = rows_of(PEOPLE)
+    for source in (
+        f"{tmp_path}/p.sqlite::people",
+        f"{tmp_path}/p.duckdb::people",
+        folder,
+        str(hive),
+    ):
+        assert rows_of(source) == expected, source
+
+
+def test_a_folder_is_known_by_its_files(tmp_path: Path) -> None:
+    PEOPLE[:2].to_parquet(tmp_path / "a.parquet")
+    (tmp_path / "_metadata").write_bytes(b"x")
+    own = hashlib.sha256((tmp_path / "a.parquet").read_bytes()).hexdigest()
+    assert register(tmp_path, SCHEMA).fingerprint == own
+    PEOPLE[2:].to_parquet(tmp_path / "b.parquet")
+    other = hashlib.sha256((tmp_path / "b.parquet").read_bytes()).hexdigest()
+    both = hashlib.sha256(f"{own}  a.parquet\n{other}  b.parquet\n".encode()).hexdigest()
+    assert register(tmp_path, SCHEMA).fingerprint == both
+    with pytest.raises(DataError, match="fingerprint"):
+        register(tmp_path, SCHEMA, fingerprint=own)
+
+
+def test_a_missing_partition_is_a_missing_cell_and_names_are_unquoted(tmp_path: Path) -> None:
+    schema = Schema({"g": Categorical(["a/b", "é"])}, person="id", rows_per_person=1)
+    for name, person in (("a%2Fb", 1), ("%C3%A9", 2), ("__HIVE_DEFAULT_PARTITION__", 3)):
+        (tmp_path / f"g={name}").mkdir()
+        pd.DataFrame({"id": [person]}).to_parquet(tmp_path / f"g={name}" / "0.parquet")
+    groups = [row[-2] for row in rows_of(tmp_path, schema)]
+    assert groups == [0, 1, None]
+
+
+@pytest.mark.parametrize("case", ["none", "unlike", "types", "twice", "lacks"])
+def test_folders_that_are_no_table_are_refused(case: str, tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    folder.mkdir()
+    if case == "unlike":
+        for name in ("g=u", "h=1"):
+            (folder / name).mkdir()
+            PEOPLE.drop(columns="g").to_parquet(folder / name / "0.parquet")
+    if case == "types":
+        PEOPLE.to_parquet(folder / "a.parquet")
+        PEOPLE.assign(x=["1"] * 4).to_parquet(folder / "b.parquet")
+    if case == "twice":
+        (folder / "g=u").mkdir()
+        PEOPLE.to_parquet(folder / "g=u" / "0.parquet")
+    if case == "lacks":
+        PEOPLE.drop(columns="x").to_parquet(folder / "a.parquet")
+    words = {
+        "none": "no Parquet file", "unlike": "unlike keys", "types": "two ways",
+        "twice": "in folders' names", "lacks": "'x'",
+    }  # fmt: skip
+    with pytest.raises((DataError, InputError), match=words[case]):
+        register(folder, SCHEMA)
+
+
+def test_no_row_changes_how_another_is_read_from_sqlite(tmp_path: Path) -> None:
+    """A column without types holds anything: each cell is read by itself."""
+    odd = [b"\xff\x00", b"text", "x", "1e999", 2**62, -1.5, None, "\u00e9", "a\x00b"]
+    frames = []
+    for number, cell in enumerate([3.0, *odd]):
+        path = tmp_path / f"{number}.db"
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE people (id, x, g, day, ill, note)")
+            connection.execute("INSERT INTO people VALUES ('a', 2, 'u', '2024-01-01', 1, 'n')")
+            connection.execute("INSERT INTO people VALUES ('z', ?, ?, ?, ?, ?)", [cell] * 5)
+            if isinstance(cell, bytes):
+                connection.execute("UPDATE people SET note = CAST(note AS TEXT) WHERE id = 'z'")
+        connection.close()
+        frames.append(rows_of(f"{path}::people", log=lambda _: None)[0])
+    assert all(row == frames[0] for row in frames)
+
+
+def test_a_table_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    write_sqlite(tmp_path / "p.sqlite")
+    write_duckdb(tmp_path / "p.duckdb")
+    (tmp_path / "no.duckdb").write_bytes(b"not a database")
+    (tmp_path / "no.db").write_bytes(b"not a database")
+    for source in ("p.sqlite::other", "p.duckdb::other", "no.duckdb::people", "no.db::people"):
+        with pytest.raises(DataError, match="no table"):
+            register(f"{tmp_path}/{source}", SCHEMA)
+    with pytest.raises(DataError, match="no such file"):
+        register(f"{tmp_path}/absent.db::people", SCHEMA)
+    with pytest.raises(DataError, match="'zz'"):
+        register(f"{tmp_path}/p.sqlite::people", SCHEMA.declare({"x": Numeric(0, 8), "zz": Text()}))
+
+
+def test_a_name_is_no_sql(tmp_path: Path) -> None:
+    name = 'a"b; DROP TABLE people'
+    with sqlite3.connect(tmp_path / "p.db") as connection:
+        PEOPLE.to_sql(name, connection, index=False)
+    connection.close()
+    assert rows_of(f"{tmp_path}/p.db::{name}") == rows_of(PEOPLE)
+
+
+def test_many_files_are_read_in_parts(tmp_path: Path) -> None:
+    for number in range(5):
+        table = pa.Table.from_pandas(PEOPLE.assign(id=[f"p{number}{k}" for k in range(4)]))
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=2)
+    assert len(rows_of(tmp_path)) == 20
+
+
+def test_the_command_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sqlite(tmp_path / "p.sqlite")
+    words = ["--person", "id", "--epsilon", "50", "--delta", "0"]
+    assert run(["query", f"{tmp_path}/p.sqlite::people", "count(persons)", *words]) == 0
+    assert "counted: persons, each once" in capsys.readouterr().out
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    PEOPLE.to_parquet(folder / "a.parquet")
+    assert run(["query", str(folder), "count(persons)", *words]) == 0
