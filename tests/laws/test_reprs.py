@@ -53,6 +53,7 @@ HOLDS = {
     "queries.table.Table": "database",
     "queries.table.DuckDBContributions": "cursor",
     "queries.table.DuckDBValues": "cursor",
+    "queries.table.DeferredTable": "fingerprint",
     "queries.spark.SparkTable": "spark folder",
     "queries.spark.SparkContributions": "spark rows",
     "assignment.levels.Population": "epsilon delta share",

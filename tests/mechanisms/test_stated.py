@@ -146,6 +146,6 @@ def test_the_command_takes_them(
     text = '[{"concentrated": {"rho": 0.1}}, {"stated": {"epsilon": 1, "delta": 1e-9}}]'
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert run(["account", "-", "--delta", "1e-6", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)
+    first, second = json.loads(capsys.readouterr().out)["results"]
     assert first["epsilon"]["lower"] == 0 < first["epsilon"]["upper"]
     assert second["epsilon"]["upper"] == pytest.approx(1, abs=1e-3)

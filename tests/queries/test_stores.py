@@ -16,7 +16,9 @@ import pytest
 from apiece.cli import run
 from apiece.datasets import Boolean, Categorical, Date, Numeric, Schema, Text
 from apiece.errors import DataError, InputError
-from apiece.queries import register
+from apiece.ledger import Ledger
+from apiece.queries import Session, register
+from apiece.queries.table import DeferredTable
 
 SCHEMA = Schema(
     {
@@ -180,3 +182,43 @@ def test_the_command_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[st
     folder.mkdir()
     PEOPLE.to_parquet(folder / "a.parquet")
     assert run(["query", str(folder), "count(persons)", *words]) == 0
+
+
+def test_a_recorded_answer_reads_no_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its terms name the file's digest, so the bytes are enough; other bytes are another table."""
+    path = tmp_path / "p.csv"
+    frame = pd.DataFrame({"id": range(50), "x": 1.0})
+    frame.to_csv(path, index=False)
+    url = f"sqlite:///{tmp_path}/l.db"
+    Ledger.open(url).enroll(range(50), 3.0, 1e-6)
+    words = ["query", str(path), "count(persons)", "--person", "id", "--epsilon", "1",
+             "--delta", "0", "--ledger", url, "--analysis", "a", "--json"]  # fmt: skip
+    assert run(words) == 0
+    first = capsys.readouterr().out
+
+    def refuse(*_given: Any, **_settings: Any) -> None:
+        raise AssertionError("a row is read")
+
+    monkeypatch.setattr("apiece.queries.register", refuse)
+    assert run(words) == 0
+    assert capsys.readouterr().out == first
+    # A row more is another table, under which the name is taken.
+    frame.to_csv(path, index=False, mode="a", header=False)
+    assert run(words) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_file_that_changes_before_its_rows_are_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    frame = pd.DataFrame({"id": range(50), "x": 1.0})
+    frame.to_csv(path, index=False)
+    schema = Schema({"x": Numeric(0, 8)}, person="id", rows_per_person=1)
+    table = DeferredTable.from_file(
+        path, schema, lambda digest: register(path, schema, fingerprint=digest)
+    )
+    assert table.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
+    frame.to_csv(path, index=False, mode="a", header=False)
+    with pytest.raises(DataError, match="fingerprint"):
+        Session(table, schema).ask("count()", epsilon=1.0, delta=0)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from apiece.ledger import Ledger
     from apiece.queries import QueryCost
     from apiece.queries.scan import Registered
+    from apiece.queries.table import DeferredTable, Table
 
 Log = Callable[[str], None]
 # The forms of options, for their errors.
@@ -424,11 +425,11 @@ def _register(
 ) -> Iterator[Registered]:
     """Register the table with an engine; at the end the engine's copies of rows are removed."""
     from apiece.datasets.tables import refuse_text_settings
-    from apiece.queries import register, register_on_spark, start_spark
+    from apiece.queries import register_on_spark, start_spark
 
     if engine == "duckdb":
         size = None if memory is None else math.ceil(memory * 1e9)
-        with closing(register(source, schema, memory=size, **settings)) as table:
+        with closing(_open_table(source, schema, size, settings)) as table:
             yield table
         return
     if engine != "spark" and not engine.startswith("spark://"):
@@ -439,6 +440,23 @@ def _register(
         refuse_text_settings(Path(source), settings.pop("dialect"))
         spark = start_spark("local[*]" if engine == "spark" else engine)
         yield register_on_spark(source, schema, spark=spark, workspace=folder, **settings)
+
+
+def _open_table(
+    source: str, schema: Schema, size: int | None, settings: Flags
+) -> Table | DeferredTable:
+    """Return the table of a source; the rows of a file are read when a question needs them."""
+    from apiece.queries import register
+    from apiece.queries.table import DeferredTable
+
+    path = Path(source)
+    if settings["fingerprint"] is not None or not path.is_file():
+        return register(source, schema, memory=size, **settings)
+
+    def read_rows(digest: str) -> Table:
+        return register(source, schema, memory=size, **(settings | {"fingerprint": digest}))
+
+    return DeferredTable.from_file(path, schema, read_rows)
 
 
 def _parse_values(text: str) -> tuple[str, list[str]]:

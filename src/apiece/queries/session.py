@@ -52,7 +52,7 @@ from apiece.queries.question import Question, resolve
 from apiece.queries.scan import Registered, Sums, Texts
 from apiece.queries.sources import Log
 from apiece.queries.sql import Statement, parse_statement
-from apiece.queries.table import Table, discard_message, register
+from apiece.queries.table import DeferredTable, Table, discard_message, register
 
 # Made-up rows of a group where no number is said.
 ROWS: Final = 1000
@@ -475,7 +475,7 @@ class Session:
         question = request.questions[0]
         discovery = Discovery.from_budget(question.rows, request.epsilon, request.delta)
         table = self._table
-        if not isinstance(table, Table):
+        if not isinstance(table, Table | DeferredTable):
             raise UnsupportedError(
                 "query: SELECT DISTINCT is answered by duckdb alone; leave out --engine, or "
                 "declare the values"

@@ -124,6 +124,55 @@ class Table:
 
 
 @dataclass
+class DeferredTable:
+    """A file whose bytes are known, and whose rows are read when a question needs them.
+
+    A recorded answer needs none: its terms name the file's digest.
+    """
+
+    # What is declared about the file.
+    declarations: Declarations
+    # SHA-256 of the file.
+    fingerprint: str = field(repr=False)
+    # Reads the file, which must have this digest.
+    read_rows: Callable[[str], Table] = field(repr=False)
+    _table: Table | None = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_file(
+        cls, path: Path, schema: Schema, read_rows: Callable[[str], Table]
+    ) -> DeferredTable:
+        """Return a table of a file of which the bytes alone are read, or raise `DataError`."""
+        declarations = Declarations.from_schema(schema)
+        declarations.require_person()
+        with sources.open_file(path) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return cls(declarations, digest, read_rows)
+
+    @property
+    def table(self) -> Table:
+        """The table, read when it is first asked for."""
+        if self._table is None:
+            self._table = self.read_rows(self.fingerprint)
+        return self._table
+
+    def contributions(
+        self, question: Question, grid: float
+    ) -> AbstractContextManager[DuckDBContributions]:
+        """Yield everybody's contributions, in whole steps of the grid."""
+        return self.table.contributions(question, grid)
+
+    def values(self, question: Question) -> AbstractContextManager[DuckDBValues]:
+        """Yield the values of a column that nobody declared, with the people who have them."""
+        return self.table.values(question)
+
+    def close(self) -> None:
+        """Free the rows, if they were read."""
+        if self._table is not None:
+            self._table.close()
+
+
+@dataclass
 class DuckDBValues:
     """The values of a column with the people who have them, in a cursor's table `spread`."""
 
