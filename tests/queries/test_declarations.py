@@ -104,6 +104,7 @@ def test_a_schema_says_what_questions_need() -> None:
         missing={"age": ["-99"], "born": ["n/a"]},
         formats={"born": "%d.%m.%Y"},
         decimal=",",
+        periods={"born": (-2208988800000000, 1293839999999999)},
     )
 
 
