@@ -132,6 +132,11 @@ def mode_of(tensor: torch.Tensor) -> FakeTensorMode:
     return mode
 
 
+def has_no_values(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is one of `fake_mode`, or on the device meta."""
+    return tensor.is_meta or getattr(tensor, "fake_mode", None) is not None
+
+
 def snapshot(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the form that one has now, whatever is written into it, or is its past.
 

@@ -67,6 +67,10 @@ class Tracer(torch_internals.DispatchMode):  # type: ignore[no-untyped-call]
         """Return the node that makes a tensor; of a constant one that reads it."""
         node = self._nodes.get(id(tensor))
         if node is None:
+            # A constant has values. What has none was made of something given, out of sight: it
+            # must not pass for what is the same for every record.
+            if torch_internals.has_no_values(tensor):
+                raise RuntimeError("a tensor is made where no operator of torch is seen")
             name = f"_constant{len(self.constants)}"
             self.constants[name] = tensor
             node = self.graph.create_node("get_attr", name)
