@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,8 +17,19 @@ from sklearn.utils import Tags, check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from apiece._identity import common_index
-from apiece._types import AnyArray, Ids
+from apiece._types import AnyArray, Floats, Ids
 from apiece.adapters.account import Account
+from apiece.adapters.effects import (
+    Contrast,
+    Effect,
+    contrast_of_amount,
+    contrast_of_classes,
+    draw,
+    frame_of,
+    locate_features,
+    noise_of_weights,
+    read_effect,
+)
 from apiece.adapters.fitting import (
     encode_for_prediction,
     encode_for_training,
@@ -37,8 +49,10 @@ from apiece.assignment.unspent import default_batch
 from apiece.budgets import Budgets
 from apiece.budgets.groups import list_doubts
 from apiece.budgets.levels import Offered
-from apiece.datasets import Numeric
+from apiece.datasets import Date, Numeric, Schema
+from apiece.datasets.cells import check_knots
 from apiece.datasets.encode import encode
+from apiece.datasets.schema import Feature
 from apiece.errors import InputError, unknown
 from apiece.jobs.config import Pate, Training, check_method
 from apiece.jobs.people import Examples
@@ -46,10 +60,12 @@ from apiece.jobs.prepared import plan_training
 from apiece.jobs.results import list_tuned
 from apiece.jobs.trained import Promise, list_promises
 from apiece.pate import plan_votes
-from apiece.plan import BoundPlan
+from apiece.plan import BoundPlan, Schedule
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
+    from matplotlib.figure import Figure
 
     from apiece.jobs.model import Amount, Classes, Target
     from apiece.recipes import Recipe
@@ -159,7 +175,9 @@ class _Tabular(_Private):
     steps: int = 200
     clip_norm: float = 1.0
     learning_rate: float = 0.5
+    learning_rate_schedule: Schedule | None = None
     hidden: Sequence[int] = ()
+    curves: int = 0
     rows_per_person: int | None = None
     account: Any = None
     search: object = None
@@ -200,7 +218,8 @@ class _Tabular(_Private):
         require_joined(X, y, people=people)
         ids = read_people(people, len(frame))
         budgets = self._budgets(X, y, epsilon, delta, ids, len(frame))
-        columns = read_features(self.columns, list(frame.columns))
+        curves = check_knots(self.curves, "curves")
+        columns = read_features(self.columns, list(frame.columns), curves)
         targets = self._encode_targets(X, y)
         if not isinstance(self.account, Account | None):
             raise InputError(f"account = {self.account!r}: give an apiece.sklearn.Account or None")
@@ -218,7 +237,7 @@ class _Tabular(_Private):
             features=int(features.shape[1]),
             settings=list_tuned(training, pate),
             seed=seed,
-            columns=read_columns(self.columns, list(frame.columns)),
+            columns=read_columns(self.columns, list(frame.columns), curves),
             hidden=training.hidden,
             rows_per_person=None if ids is None else training.rows_per_person or "all",
             method=training.method,
@@ -236,6 +255,7 @@ class _Tabular(_Private):
             steps=self.steps,
             clip_norm=self.clip_norm,
             learning_rate=self.learning_rate,
+            learning_rate_schedule=self.learning_rate_schedule,
             hidden=tuple(self.hidden),
             rows_per_person=self.rows_per_person,
         )
@@ -250,6 +270,8 @@ class _Tabular(_Private):
         from apiece.jobs.model import fit_network
 
         strategy = "sample" if self.strategy is None else self.strategy
+        if self.search is not None and self.learning_rate_schedule is not None:
+            raise InputError("learning_rate_schedule: is for one fit; with a search leave it out")
         if self.search is not None:
             return self._search(budgets, strategy, target, rows, training, seed)
         plan = plan_training(training, budgets, strategy, unit=rows.unit)
@@ -309,7 +331,7 @@ class _Tabular(_Private):
     def _encode_rows(self, X: object) -> npt.NDArray[np.float32]:
         """Return the features of rows to be predicted."""
         frame = read_frame(self, X, reset=False)
-        columns = read_features(self.columns, list(frame.columns))
+        columns = read_features(self.columns, list(frame.columns), self.curves)
         return encode_for_prediction(frame, columns)
 
     def _outputs(self, X: object) -> torch.Tensor:
@@ -318,6 +340,126 @@ class _Tabular(_Private):
         with torch.no_grad():
             outputs: torch.Tensor = self.network_(torch.from_numpy(self._encode_rows(X)))
         return outputs
+
+    def effects(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Return what each column adds to the prediction of a model without hidden layers.
+
+        Args:
+            columns: Names; None for all.
+
+        Returns:
+            A row for each column and value: knots of a curve (between them it is straight), ends of
+            a straight line, categories, and "(missing)". Of two classes there is one number, the
+            log odds of the second; of more a score for each, less their mean; of a regression the
+            target's own unit, of one on a logarithmic scale half its length. The values of a
+            column but "(missing)" have mean 0. `noise` is the standard deviation of all noise that
+            the training's steps add to the number, before later steps correct a part of it.
+
+        Raises:
+            InputError: For hidden layers, PATE, and a column that the model has not.
+
+        Guarantee:
+            Computed from the fitted estimator and public numbers: it costs nobody anything.
+        """
+        contrast = self._contrast()
+        return frame_of(self._read_effects(columns), contrast.outputs)
+
+    def plot_effects(self, columns: Sequence[str] | None = None) -> Figure:
+        """Return a Matplotlib figure of `effects`, with bands of two standard deviations of noise.
+
+        Args:
+            columns: As for `effects`.
+
+        Raises:
+            InputError: As `effects`.
+        """
+        contrast = self._contrast()
+        return draw(self._read_effects(columns), contrast.outputs, contrast.title)
+
+    def make_monotone(self, column: str, *, increasing: bool = True) -> Self:
+        """Return a copy whose prediction never falls, or never rises, along a column.
+
+        The column's function is replaced by the nearest monotone one, each knot weighing as much,
+        which removes a part of the noise where the truth is monotone.
+
+        Args:
+            column: Name of a column of numbers or dates.
+            increasing: Whether it may rise; else it may fall.
+
+        Raises:
+            InputError: As `effects`, for categories, and for more than two classes.
+
+        Guarantee:
+            Computed from the fitted estimator alone: the copy keeps its promise at no more cost.
+        """
+        from sklearn.isotonic import isotonic_regression
+
+        contrast = self._contrast()
+        (effect,) = self._read_effects([column])
+        if effect.positions is None:
+            raise InputError(
+                f"column = {column!r}: has categories in no order; name one of numbers"
+            )
+        if len(contrast.outputs) > 1:
+            raise InputError(
+                f"column = {column!r}: {len(contrast.outputs)} classes have no single direction; "
+                "fit two classes"
+            )
+        points = len(effect.positions)
+        values = effect.values[:points, 0]
+        change = isotonic_regression(values, increasing=increasing) - values
+        copied: Self = copy.deepcopy(self)
+        copied._add_to_effect(column, change)
+        return copied
+
+    def _add_to_effect(self, column: str, change: Floats) -> None:
+        """Add to a column's function at its points, and bind the papers to the new weights."""
+        import torch
+
+        from apiece.jobs.statement import Bound
+
+        columns = self._fitted_features()
+        where = locate_features(columns)[column]
+        kind = columns[column]
+        assert isinstance(kind, Numeric | Date)  # checked before
+        # A straight line is known by its slope over [-1, 1], half the rise between the ends.
+        weights = change if kind.knots else np.array([(change[-1] - change[0]) / 2])
+        contrast = self._contrast()
+        shares = contrast.spread[:, None] * weights
+        layer = self.network_[0]  # type: ignore[index]
+        with torch.no_grad():
+            layer.weight[:, where.start : where.start + len(weights)] += torch.from_numpy(shares)
+        bound = Bound.of(self.network_.state_dict(), None, self.run_.seed, None)
+        self.run_ = replace(self.run_, bound=bound)
+
+    def _fitted_features(self) -> dict[str, Feature]:
+        """Return the declarations of the features that the network was fitted to."""
+        check_is_fitted(self)
+        return Schema.from_dict({"columns": self.run_.data.columns}, "fit").features(but=set())
+
+    def _read_effects(self, columns: Sequence[str] | None) -> list[Effect]:
+        """Return the functions of some columns of an additive model."""
+        features = self._fitted_features()
+        if self.run_.hidden or self.run_.method != "dp-sgd":
+            raise InputError(
+                "effects: columns act together in this model; fit one without hidden layers, by "
+                "DP-SGD, and with curves=16 it learns more than straight lines"
+            )
+        names = list(features) if columns is None else list(columns)
+        for name in names:
+            if name not in features:
+                raise unknown("column", name, features)
+        contrast = self._contrast()
+        layer = self.network_[0]  # type: ignore[index]
+        weights = layer.weight.detach().double().numpy().T @ contrast.matrix
+        rate = self.run_.kept.settings["learning_rate"]
+        noise = contrast.gain * noise_of_weights(self.plan_, rate)
+        places = locate_features(features)
+        return [read_effect(name, features[name], weights[places[name]], noise) for name in names]
+
+    @abstractmethod
+    def _contrast(self) -> Contrast:
+        """Return how the network's outputs are shown as effects."""
 
     @abstractmethod
     def _target(self) -> Target:
@@ -368,7 +510,12 @@ class PrivateClassifier(_Classifies, _Tabular):
         steps: Number of updates.
         clip_norm: The mean bound on a record's gradient.
         learning_rate: Learning rate of plain SGD.
+        learning_rate_schedule: A factor on it by step, as `Schedule(((0, 1.0), (499, 0.0)))`, with
+            which noise of early steps is forgotten; None for 1 throughout.
         hidden: Widths of hidden layers.
+        curves: Knots of the curve that is fitted to each column of numbers or dates, where its
+            declaration says none, as 16; 0 for a straight line. Without hidden layers the model is
+            then a sum of curves and categories, which `effects` shows.
         rows_per_person: With people, the most rows that a person brings to a step; None for all.
         account: An `Account` that notes each fit, and those of clones.
         search: Settings to choose among under the same promise: a `Search`, or a mapping as
@@ -408,6 +555,10 @@ class PrivateClassifier(_Classifies, _Tabular):
     questions: int = 200
     threshold: float | None = None
     semi_supervised: bool = False
+
+    def _contrast(self) -> Contrast:
+        check_is_fitted(self)
+        return contrast_of_classes(tuple(map(str, self.classes_)))
 
     def _target(self) -> Classes:
         from apiece.jobs.model import Classes
@@ -456,7 +607,7 @@ class PrivateClassifier(_Classifies, _Tabular):
         )
         self._note_plan(votes.plan)
         frame = read_frame(self, self.public, reset=False)
-        public = encode(frame, read_features(self.columns, list(frame.columns)))
+        public = encode(frame, read_features(self.columns, list(frame.columns), self.curves))
         self.network_, _ = train_student(
             votes,
             rows,
@@ -497,6 +648,13 @@ class PrivateRegressor(RegressorMixin, _Tabular):
 
     target: Numeric | None = None
     columns: object = None
+
+    def _contrast(self) -> Contrast:
+        check_is_fitted(self)
+        target = self.target
+        assert isinstance(target, Numeric)  # checked by fit
+        width = 2.0 if target.scale == "log" else target.upper - target.lower
+        return contrast_of_amount(width)
 
     def _target(self) -> Amount:
         if not isinstance(self.target, Numeric):

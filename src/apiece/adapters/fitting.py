@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from apiece._identity import index_of, numbers_rows, require_rows
 from apiece._types import Ids, Integers
 from apiece.budgets import Budgets
 from apiece.budgets.levels import Offered
-from apiece.datasets import Numeric, Schema, Skip, read_schema
+from apiece.datasets import Date, Numeric, Schema, Skip, read_schema
 from apiece.datasets.encode import describe_unread, encode, warn_unread
 from apiece.datasets.schema import Column, Feature
 from apiece.errors import BudgetError, DataError, InputError
@@ -99,18 +100,22 @@ def read_frame(estimator: BaseEstimator, X: object, *, reset: bool) -> pd.DataFr
     return pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])])
 
 
-def read_features(columns: object, names: list[str]) -> Columns:
-    """Return the declarations of those of the columns `names` that make features."""
-    return Schema(read_columns(columns, names), name="columns").features(but=set())
+def read_features(columns: object, names: list[str], knots: int = 0) -> Columns:
+    """Return the declarations of those of the columns `names` that make features.
+
+    knots: as of `read_columns`.
+    """
+    return Schema(read_columns(columns, names, knots), name="columns").features(but=set())
 
 
-def read_columns(columns: object, names: list[str]) -> dict[str, Column]:
+def read_columns(columns: object, names: list[str], knots: int = 0) -> dict[str, Column]:
     """Return the declarations of the columns `names`, in this order.
 
     columns: a mapping by name, a `Schema` or the path of its file, or one `Numeric` for all.
+    knots: of the curves of numbers and dates whose declaration says nothing of knots.
     """
     if isinstance(columns, Numeric):
-        return dict.fromkeys(names, columns)
+        columns = dict.fromkeys(names, columns)
     if isinstance(columns, str | Path):
         columns = read_schema(columns)
     if isinstance(columns, Schema):
@@ -134,7 +139,14 @@ def read_columns(columns: object, names: list[str]) -> dict[str, Column]:
             f"columns: {examples} {problem}; declare each column of X and no other, Skip() for one "
             "that is not to be used"
         )
-    return {name: columns[name] for name in names}
+    return {name: _add_knots(columns[name], knots) for name in names}
+
+
+def _add_knots(column: Column, knots: int) -> Column:
+    """Return a declaration, of numbers or dates without knots with so many of them."""
+    if isinstance(column, Numeric | Date) and not column.knots:
+        return replace(column, knots=knots)
+    return column
 
 
 def encode_for_prediction(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:

@@ -213,6 +213,7 @@ class Papers(BaseEstimator):
             **run.kept.settings,
             "strategy": run.strategy,
             "random_state": run.seed,
+            "learning_rate_schedule": run.kept.plan.learning_rate,
             "hidden": run.hidden,
             "rows_per_person": run.rows_per_person,
             "method": run.method,

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from apiece import _check
 from apiece._types import Floats, Integers, Mask
-from apiece.errors import DataError
+from apiece.errors import DataError, InputError
 from apiece.tables.values import ISO, Declared, boolean_of, moment_of, number_of, text_of
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ _DIRECTIVES: Final = "YmdjHMSfz"
 
 @dataclass(frozen=True, slots=True)
 class Date:
-    """A column of dates known to lie in [lower, upper]: one feature, by days.
+    """A column of dates known to lie in [lower, upper]: one feature by days, or a curve.
 
     Args:
         lower: What earlier dates are clipped to; a date, or a text as "1900-01-31". Training needs
@@ -236,10 +237,12 @@ class Date:
         missing: True for empty cells, or the texts that stand for no value, of which "" is the
             empty cell. They become an indicator.
         values: Dates that questions may group by; training does not use them.
+        knots: Points of the curve that training fits in place of a straight line, as of `Numeric`.
 
     Raises:
-        DataError: For ends that are no dates or not in order, one end without the other, and a
-            format without a year of four digits, or one that depends on the locale.
+        DataError: For ends that are no dates or not in order, one end without the other, a format
+            without a year of four digits, or one that depends on the locale, and another number of
+            knots than of `Numeric`.
 
     Example:
         >>> from apiece.datasets import Date
@@ -252,6 +255,7 @@ class Date:
     format: str = ISO
     missing: Missing = ()
     values: Sequence[Value] = ()
+    knots: int = 0
 
     def __init__(
         self,
@@ -260,6 +264,7 @@ class Date:
         format: str = ISO,  # noqa: A002
         missing: Missing = (),
         values: Iterable[object] = (),
+        knots: int = 0,
     ) -> None:
         if (lower is None) != (upper is None):
             end = "lower" if lower is None else "upper"
@@ -274,6 +279,7 @@ class Date:
         set_field(self, "format", _check_format(format))
         set_field(self, "missing", list_markers(missing))
         set_field(self, "values", read_declared(values))
+        set_field(self, "knots", check_knots(knots))
         if not self.lower < self.upper:
             raise DataError(f"lower = {self.lower} must be before upper = {self.upper}")
 
@@ -286,6 +292,17 @@ class Date:
     def days(self) -> tuple[float, float]:
         """The ends, in days since 1970."""
         return _count_days(self.lower), _count_days(self.upper)
+
+
+def check_knots(knots: object, name: str = "knots") -> int:
+    """Return a number of knots, 0 or at least 2; raise `DataError` for another value."""
+    try:
+        count = _check.count(name, knots, least=0)
+    except InputError as error:
+        raise DataError(str(error)) from None
+    if count == 1:
+        raise DataError(f"{name} = 1: a curve has at least 2 knots; give 0 for a straight line")
+    return count
 
 
 def read_days(cells: Cells, kind: Date) -> Floats:

@@ -6,6 +6,7 @@ record changes nobody else's features.
 
 from __future__ import annotations
 
+import datetime
 import math
 import warnings
 from collections.abc import Mapping
@@ -58,6 +59,8 @@ def name_features(columns: Mapping[str, Feature]) -> tuple[str, ...]:
     for name, kind in columns.items():
         if isinstance(kind, Categorical):
             names += [f"{name}={value}" for value in kind.labels]
+        elif kind.knots:
+            names += [f"{name}@{label}" for label in label_knots(kind)]
         else:
             names.append(name)
         if kind.missing:
@@ -69,9 +72,11 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
     """Return the features of every row of `frame` by the declared `columns`.
 
     A numeric column becomes one feature, clipped to its range and scaled to [-1, 1], and so does
-    one of dates; a categorical one an indicator a value. Where a value may be missing there is one
-    more indicator, and the middle of the scale, 0, stands for the number. A cell that should be a
-    number or a date and is none, or is infinite, makes its row faulty.
+    one of dates; with knots, the shares in [0, 1] of the two knots about the number, 0 of others,
+    so that a linear model fits a curve. A categorical column becomes an indicator a value. Where a
+    value may be missing there is one more indicator; for the number stands the middle of the scale,
+    0, or no knot. A cell that should be a number or a date and is none, or is infinite, makes its
+    row faulty.
     """
     names = name_features(columns)
     features = np.empty((len(frame), len(names)), dtype=np.float32)
@@ -95,15 +100,40 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
             faulty |= is_unread
             is_outside = (values < limits.lower) | (values > limits.upper)
             outside[name] = int((is_outside & ~absent).sum())
+            scaled = scale(values, limits)
+            width = max(kind.knots, 1)
+            shares = _share_knots(scaled, kind.knots) if kind.knots else scaled[:, None]
             # 0 is public: a mean of the rows would tell of them.
-            features[:, index] = np.where(absent, 0.0, scale(values, limits))
-            index += 1
+            features[:, index : index + width] = np.where(absent[:, None], 0.0, shares)
+            index += width
         unread[name] = int(is_unread.sum())
         if kind.missing:
             features[:, index] = absent
             index += 1
     features[faulty] = np.nan
     return Encoded(features, names, faulty, unread, outside)
+
+
+def _share_knots(scaled: Floats, knots: int) -> Floats:
+    """Return the share (n, knots) of each knot in numbers of [-1, 1]; a row's shares sum to 1."""
+    # In steps from one knot to the next. NaN, of a row without a number, stays NaN.
+    steps = (scaled + 1) / 2 * (knots - 1)
+    return np.asarray(np.clip(1 - np.abs(steps[:, None] - np.arange(knots)), 0, None))
+
+
+def locate_knots(kind: Numeric | Date) -> Floats:
+    """Return where the knots of a column's curve lie: numbers, or days since 1970."""
+    limits = Numeric(*kind.days) if isinstance(kind, Date) else kind
+    return unscale(np.linspace(-1, 1, kind.knots), limits)
+
+
+def label_knots(kind: Numeric | Date) -> tuple[str, ...]:
+    """Return the knots of a column's curve as texts: numbers, or dates."""
+    positions = locate_knots(kind)
+    if isinstance(kind, Date):
+        epoch = datetime.date(1970, 1, 1)
+        return tuple(str(epoch + datetime.timedelta(days=math.floor(d))) for d in positions)
+    return tuple(f"{position:.12g}" for position in positions)
 
 
 def _read_column(cells: Cells, kind: Numeric | Date, decimal: str) -> tuple[Floats, Numeric, Mask]:

@@ -21,7 +21,14 @@ from apiece import _check
 from apiece._json import read_toml
 from apiece._lazy import require
 from apiece._types import Json
-from apiece.datasets.cells import Date, Missing, Value, list_markers, read_declared
+from apiece.datasets.cells import (
+    Date,
+    Missing,
+    Value,
+    check_knots,
+    list_markers,
+    read_declared,
+)
 from apiece.errors import DataError, InputError, unknown
 
 
@@ -38,15 +45,17 @@ class Numeric:
             "" is the empty cell. They become an indicator, and the middle of the scale in place of
             the number: a fill that no row has a say in.
         values: Numbers that questions may group by; training does not use them.
+        knots: Points of the curve that training fits in place of a straight line, at least 2: they
+            lie evenly between lower and upper, on the scale. 0 for a straight line.
 
     Raises:
         DataError: Unless lower < upper, both finite or both left out, and for "log" lower at least
-            0; for a value that is given twice.
+            0; for a value that is given twice, and for another number of knots.
 
     Example:
         >>> from apiece.datasets import Numeric
         >>> Numeric(30.0, 200.0, missing=True)
-        Numeric(lower=30.0, upper=200.0, scale='linear', missing=('',), values=())
+        Numeric(lower=30.0, upper=200.0, scale='linear', missing=('',), values=(), knots=0)
     """
 
     lower: float = -math.inf
@@ -54,8 +63,10 @@ class Numeric:
     scale: Literal["linear", "log"] = "linear"
     missing: Missing = ()
     values: Sequence[Value] = ()
+    knots: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "knots", check_knots(self.knots))
         if self.has_range:
             for end in ("lower", "upper"):
                 number = _check.finite(end, getattr(self, end), error=DataError)
@@ -430,6 +441,8 @@ _KINDS: Final[dict[str, type[Column]]] = {
 }
 # What a schema's file may hold at its top.
 _KEYS: Final = {"columns", "person", "rows_per_person", "decimal"}
+# Settings that a file leaves out where they say nothing.
+_OPTIONAL: Final = {"values", "knots"}
 # The two ends of a range.
 _ENDS: Final = {"lower", "upper"}
 
@@ -468,9 +481,8 @@ def _write_column(column: Column) -> Json:
     for attribute in fields(column):
         value = getattr(column, attribute.name)
         # What says nothing is left out.
-        if (attribute.name in _ENDS and not has_range) or (
-            attribute.name == "values" and not value
-        ):
+        says_nothing = attribute.name in _OPTIONAL and not value
+        if says_nothing or (attribute.name in _ENDS and not has_range):
             continue
         if isinstance(value, tuple):
             value = list(value)
@@ -487,7 +499,7 @@ _INTRO: Final = """\
 # Give only what you know without looking at the people in this table: a questionnaire's codes, an
 # official code list, a plausible range. Ranges and categories taken from the rows themselves would
 # leak them, and no epsilon would account for that.
-#   kind = "numeric"      lower, upper; scale = "log" for long tails
+#   kind = "numeric"      lower, upper; scale = "log" for long tails; knots = 16 for a curve
 #   kind = "categorical"  values = [...]
 #   kind = "date"         lower = 1900-01-01, upper; format = "%d.%m.%Y" of texts
 #   kind = "boolean"      true or false, 1 or 0
