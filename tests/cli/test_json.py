@@ -51,7 +51,7 @@ ELSEWHERE = {
     "ledger enroll": "test_ledger.py",
     "audit lira": "test_shadow_audit.py", "audit model": "test_findings.py",
     "audit shadows": "test_audit.py", "audit anytime": "test_audit.py",
-    "ledger check": "test_ledger.py",
+    "ledger check": "test_ledger.py", "synthesize": "test_synthesize.py",
 }  # fmt: skip
 
 

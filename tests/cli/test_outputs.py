@@ -47,7 +47,11 @@ ASKED = {
     ),
     "query --steward-log": (
         "query t.csv count(persons) --person id --epsilon 1 --delta 1e-5 --ledger sqlite:///l.db "
-        "--steward-log OUT", ("t.csv", "l.db"),
+        "--again --steward-log OUT", ("t.csv", "l.db"),
+    ),
+    "query --figure": (
+        "query t.csv count(persons) --person id --epsilon 1 --delta 1e-5 --ledger sqlite:///l.db "
+        "--again --figure OUT", ("t.csv", "l.db"),
     ),
     "report --out": ("report plan.json --out OUT", ("plan.json",)),
     "synthesize --out": (

@@ -149,6 +149,8 @@ HOLDS = {
 # What holds public parameters, noisy results, figures over many people, and values of the above.
 PUBLIC = [
     "contract.explain.Participation",
+    "adapters.effects.Contrast",
+    "adapters.effects.Effect",
     "assignment.correlated.Epochs",
     "assignment.request.Correlated",
     "plan.correlated.CorrelatedNoise",
@@ -543,6 +545,7 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
     known |= {"budgets.levels.Levels"}  # declared to everybody
     known |= {"correlation.strategies.Banded", "correlation.strategies.Buffered"}  # sizes
     known |= {"adapters.account.Account"}  # the number of fits
+    known |= {"adapters.effects.Effect"}  # of a released model
     known |= {"audit.stacked_training.PaddedBatch"}  # made with marks
     known |= {"training.clipping.capture._Number"}  # refuses to be written
     known |= {

@@ -47,6 +47,7 @@ VERBS = {
     "Train and ask": {
         "train": "Train on a table of people, each at their own budget.",
         "query": "Answer a question about a table, with privacy.",
+        "synthesize": "A synthetic table, everybody at their own budget.",
         "ledger": "One account of privacy loss for each person.",
         "withdraw": "Take a person out of everything that follows.",
     },
