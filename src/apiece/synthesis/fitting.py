@@ -23,10 +23,10 @@ from apiece.synthesis.marginals import Clique, Measurement
 from apiece.synthesis.trees import JunctionTree
 
 # Steps of a draft, and of the final model.
-DRAFT_STEPS: Final = 150
+DRAFT_STEPS: Final = 50
 FINAL_STEPS: Final = 1000
 # By what a step of the descent grows after a success, and shrinks after a failure.
-_GROWTH: Final = 1.1
+_GROWTH: Final = 2.0
 _SHRINKAGE: Final = 0.5
 # A descent ends where a step gains less than this share of the loss, twenty times in turn.
 _CLOSE: Final = 1e-7

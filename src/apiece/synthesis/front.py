@@ -32,7 +32,14 @@ from apiece.synthesis.charges import Charges
 from apiece.synthesis.domain import DEFAULT_BINS, Bins, Domain
 from apiece.synthesis.fitting import fit_model
 from apiece.synthesis.marginals import Clique, Rows
-from apiece.synthesis.raking import Levels, Margins, measure_gaps, measure_margins, rake_model
+from apiece.synthesis.raking import (
+    Levels,
+    Margins,
+    estimate_counts,
+    measure_gaps,
+    measure_margins,
+    rake_model,
+)
 from apiece.synthesis.rounds import (
     ROUNDS_PER_COLUMN,
     ExactRandomness,
@@ -181,7 +188,7 @@ def synthesize(
     state = machine.run(checkpoint, progress)
     model = fit_model(state.model, state.measurements)
     if machine.margins is not None:
-        model = rake_model(model, machine.margins.counts)
+        model = rake_model(model, estimate_counts(model, machine.margins))
     synthetic = Synthetic(
         domain=plan.domain,
         model=model,
@@ -536,8 +543,7 @@ def _read_checkpoint(path: Path, plan: _Plan) -> _Resumed | None:
     margins = None
     if content["margins"] is not None:
         by_level = {int(c): np.array(a) for c, a in content["margins"]["by_level"].items()}
-        counts = {column: array.sum(axis=0) for column, array in by_level.items()}
-        margins = Margins(counts, np.array(content["margins"]["noise_stddev"]), by_level)
+        margins = Margins(np.array(content["margins"]["noise_stddev"]), by_level)
     return _Resumed(state, spent, margins)
 
 

@@ -5,6 +5,10 @@ who consents how far depends on the data, that is a bias. Here each level's colu
 measured, at each person's own budget; divided by the level's weight they add up to everybody's.
 The fitted model is then raked to them: its columns become everybody's, and what it says of how
 columns hang together stays that of the weighted people.
+
+A level of small budgets has much noise. Each level's column is therefore shrunk towards the fitted
+model's, the more the less its distance from that exceeds what noise alone would make of it. Where
+nothing can be seen nothing is repaired.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from apiece.synthesis.weights import Account, Weights
 LEVELS: Final = 4
 # Rounds of raking over all columns.
 _SWEEPS: Final = 30
+# How far above its mean a squared distance has to be to be more than noise, in deviations.
+_DEVIATIONS: Final = 2.0
 # A share that stands for none at all, so that nothing becomes impossible by noise.
 _LEAST_SHARE: Final = 1e-6
 
@@ -70,17 +76,23 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Margins:
-    """Everybody's column marginals, with noise.
+    """The column marginals of each level, with noise.
 
     Attributes:
-        counts: Column → (cells,) how many people are in each cell.
         noise_stddev: (levels,) Of a level's count in a cell, in people.
-        by_level: Column → (levels, cells) the same of each level.
+        by_level: Column → (levels, cells) how many people of each level are in each cell.
     """
 
-    counts: Mapping[int, Floats] = field(repr=False)
     noise_stddev: Floats
     by_level: Mapping[int, Floats] = field(repr=False)
+
+    @property
+    def sizes(self) -> Floats:
+        """(levels,) How many people each level has, by all columns; at least 1."""
+        totals = np.stack([array.sum(axis=1) for array in self.by_level.values()])
+        # A column of few cells has little noise in its sum.
+        precision = [1 / array.shape[1] for array in self.by_level.values()]
+        return np.maximum(np.average(totals, axis=0, weights=precision), 1.0)
 
 
 def measure_margins(
@@ -121,8 +133,33 @@ def measure_margins(
         noisy = randomness.add_noise(sums, grid_bits).astype(np.float64) * step
         scale = rows.rows_per_person / levels.weight[:, None]
         by_level[column] = noisy.reshape(levels.weight.size, cells) * scale
-    counts = {column: array.sum(axis=0) for column, array in by_level.items()}
-    return Margins(counts, noise_stddev * rows.rows_per_person / levels.weight, by_level)
+    return Margins(noise_stddev * rows.rows_per_person / levels.weight, by_level)
+
+
+def estimate_counts(model: Model, margins: Margins) -> dict[int, Floats]:
+    """Return everybody's column counts: each level's, shrunk towards a model's.
+
+    Args:
+        model: Fitted to weighted measurements.
+        margins: Of the levels.
+
+    References:
+        Efron and Morris 1973: the positive part of the share of a squared distance that noise does
+        not explain.
+    """
+    sizes = margins.sizes
+    variance = margins.noise_stddev**2
+    counts = {}
+    for column, of_levels in margins.by_level.items():
+        expected = sizes[:, None] * model.probabilities((column,))
+        distance = of_levels - expected
+        cells = of_levels.shape[1]
+        # Two standard deviations above the mean of what is, over variance, χ² with so many degrees.
+        by_noise = variance * (cells + _DEVIATIONS * math.sqrt(2 * cells))
+        squared = np.maximum((distance**2).sum(axis=1), by_noise)
+        share = 1 - by_noise / squared
+        counts[column] = (expected + share[:, None] * distance).sum(axis=0)
+    return counts
 
 
 def rake_model(model: Model, margins: Mapping[int, Floats]) -> Model:

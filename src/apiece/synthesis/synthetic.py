@@ -85,8 +85,7 @@ class Synthetic:
     def rows(self) -> int:
         """How many rows the real table has, estimated from the measurements."""
         if self.margins is not None:
-            totals = [float(counts.sum()) for counts in self.margins.counts.values()]
-            return max(1, round(float(np.median(totals))))
+            return round(float(self.margins.sizes.sum()))
         return max(1, round(self.model.total * self._rows_per_weight))
 
     @property
@@ -223,8 +222,8 @@ class Synthetic:
             )
         if self.margins is not None:
             sentences.append(
-                "Columns are everybody's; how they hang together is that of the people weighted by "
-                "their budgets."
+                "Columns are everybody's as far as noise lets it be seen; how they hang together "
+                "is that of the people weighted by their budgets."
             )
         return sentences
 
@@ -351,8 +350,7 @@ class Synthetic:
                 int(column): np.array(array)
                 for column, array in data["margins"]["by_level"].items()
             }
-            counts = {column: array.sum(axis=0) for column, array in by_level.items()}
-            margins = Margins(counts, np.array(data["margins"]["noise_stddev"]), by_level)
+            margins = Margins(np.array(data["margins"]["noise_stddev"]), by_level)
         charges = Charges.from_dict(data["charges"])
         return cls(domain, model, measurements, charges, public, margins)
 
