@@ -61,6 +61,8 @@ EXPORT: Final = Kind("Parquet", (".parquet",), b"ledger export", private=True)
 # The first bytes of a ledger's backup, in place of those of an SQLite file.
 BACKUP: Final = Kind("a backup of a ledger", mark=b"apiece backup 1\0", private=True)
 SCHEMA: Final = Kind("a schema", (".toml",))
+# Messages about rows: a line a message, in JSON.
+STEWARD_LOG: Final = Kind("a steward's log", mark=b'"apiece query"\n', private=True)
 # State in a folder of its own, whose names are apiece's: replaced whatever its content is.
 STATE: Final = Kind("a state", mark=b"", private=True)
 

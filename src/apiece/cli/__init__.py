@@ -46,6 +46,7 @@ VERBS = {
     },
     "Train and ask": {
         "train": "Train on a table of people, each at their own budget.",
+        "register": "Read a table once, for the questions asked of it.",
         "query": "Answer a question about a table, with privacy.",
         "synthesize": "A synthetic table, everybody at their own budget.",
         "ledger": "One account of privacy loss for each person.",

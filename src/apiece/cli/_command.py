@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Decorator = Callable[[Any], Any]
 PATH = click.Path(path_type=Path)
+# An address of an SQLite file in characters that mean themselves.
+_PLAIN_FILE = re.compile(r"sqlite:///([\w./-]+)")
 
 
 class Output(click.Path):
@@ -129,7 +132,11 @@ def find_files(text: str) -> list[Path]:
         return []
     # Beside an SQLite file, which an address may name by its path alone, lies its head file.
     paths = [Path(text), Path(os.path.realpath(text) + ".head")]
-    if "://" in text:
+    plain_file = _PLAIN_FILE.fullmatch(text)
+    if plain_file is not None:
+        # As most addresses are: nothing is imported to read it.
+        paths += [Path(plain_file[1]), Path(os.path.realpath(plain_file[1]) + ".head")]
+    elif "://" in text:
         from apiece.ledger.database import database_files
 
         paths += database_files(text)

@@ -2,66 +2,54 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import re
 import shlex
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece._files import Kind, append
+from apiece._files import STEWARD_LOG, append
 from apiece._lazy import require
 from apiece._text import lossless, rounded_up, shown
 from apiece.cli import Interrupted
 from apiece.cli._command import (
-    PATH,
     Command,
     Output,
     Printed,
     Scratch,
-    add_table_options,
     emit,
     format_table,
     make_dialect,
-    make_dict,
     make_flag,
     option,
-    parse_assignment,
-    parse_interval,
+    refuse_given,
     require_delta,
 )
-from apiece.errors import AnalysisError, ApieceError, DataError, InputError, together, unknown
+from apiece.cli._declaring import DECLARING, add_declaring_options, declare_table
+from apiece.errors import AnalysisError, ApieceError, InputError, together
 
 if TYPE_CHECKING:
     from apiece._types import Flags, Json
     from apiece.datasets import Schema
-    from apiece.datasets.cells import Value
-    from apiece.datasets.schema import Column
     from apiece.ledger import Ledger
     from apiece.queries import QueryCost
+    from apiece.queries.registration import Registration
     from apiece.queries.scan import Registered
     from apiece.queries.table import DeferredTable, Table
 
 Log = Callable[[str], None]
-# The forms of options, for their errors.
-BOUNDS = "column=LOW:HIGH, as in income=0:200000"
-# The bounds of a column of dates.
-_DATES = re.compile(r"(?P<name>.+)=(?P<first>\d{4}-\d\d-\d\d):(?P<last>\d{4}-\d\d-\d\d)")
-KINDS = "column=numeric, text, date or boolean, as in city=text"
 # δ of the accounts that --cost takes as examples, and where --delta is missing.
 EXAMPLE_DELTA = 1e-6
 # Budgets of the accounts that --cost takes as examples.
 EXAMPLE_BUDGETS = (0.5, 1, 2, 4, 8)
-_LOG = Kind("a steward's log", mark=b'"apiece query"\n', private=True)
 EXAMPLE = """
 \b
 Example:
@@ -74,22 +62,7 @@ Example:
 @click.command(cls=Command, epilog=EXAMPLE)
 @click.argument("source")
 @click.argument("query")
-@option("--person", help="Column of persons' ids; needed.")
-@option(
-    "--bounds",
-    multiple=True,
-    help="Range of a column, as column=LOW:HIGH, numbers or dates; repeatable.",
-)
-@option("--values", multiple=True, help="Groups of a column, as column=A,B,…; repeatable.")
-@option(
-    "--kind",
-    "kinds",
-    multiple=True,
-    help="Kind of a column, as column=text (numeric, text, date, boolean); repeatable.",
-)
-@option("--schema", "columns_file", type=PATH, help="Public schema, as `apiece schema` writes it.")
-@add_table_options
-@option("--rows-per-person", type=int, help="Most rows that one person brings; public.")
+@add_declaring_options
 @option("--epsilon", type=float, help="ε of the query: the most it costs anyone; needed.")
 @option(
     "--delta",
@@ -132,7 +105,7 @@ Example:
 )
 @option(
     "--steward-log",
-    type=Output(_LOG),
+    type=Output(STEWARD_LOG),
     help="Add messages about rows to this file; they are not for analysts.",
 )
 @option("--json")
@@ -151,8 +124,8 @@ def command(
 ) -> None:
     """Answer QUERY over SOURCE with differential privacy.
 
-    SOURCE is a Parquet or CSV file, a folder of Parquet files, or FILE::TABLE of a DuckDB or SQLite
-    file.
+    SOURCE is a Parquet or CSV file, a folder of Parquet files, FILE::TABLE of a DuckDB or SQLite
+    file, or the folder of a table that `apiece register` has read: what is declared is in it.
 
     QUERY is SQL, as "SELECT region, avg(income / 12), count(*) FROM people WHERE age >= 18 GROUP BY
     region", which needs the extra sql; or the short form that follows.
@@ -169,15 +142,21 @@ def command(
     a word here; the steward's log has them. --cost reads no row and no account.
     """
     require("queries", "sqlalchemy", "duckdb", "pandas", "pyarrow")
-    from apiece.ledger import Ledger
-    from apiece.ledger.scopes import read_scope
-    from apiece.queries import Session, least_epsilon, query_cost
-
     if flags["analysis"] is not None and flags["url"] is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
     if flags["scope"] is not None and flags["url"] is None:
         raise InputError("--scope: is of a charge to a ledger; give --ledger too")
-    schema = _declare(flags)
+    registered = _find_registration(source)
+    if registered is not None and not (cost_only or again or flags["within"] is not None):
+        recorded = _tell_recorded(registered, query, flags)
+        if recorded is not None:
+            _show_answer(recorded, figure, as_json=as_json, charged=True)
+            return
+    from apiece.ledger import Ledger
+    from apiece.ledger.scopes import read_scope
+    from apiece.queries import Session, least_epsilon, query_cost
+
+    schema = declare_table(flags) if registered is None else registered.schema
     dialect = make_dialect(flags | {"decimal": schema.decimal})
     split = _parse_split(flags["split"])
     if flags["within"] is not None and flags["epsilon"] is not None:
@@ -207,7 +186,9 @@ def command(
         with _register(source, schema, engine, memory, workspace, settings) as table:
             session = Session(table, schema, ledger, log=log)
             if ledger is not None and flags["analysis"] is None and not again:
-                analysis = _name_question(query, schema, table, epsilon, delta, split)
+                terms = table.declarations.terms
+                named = flags | {"epsilon": epsilon}
+                analysis = _name_question(query, terms, table.fingerprint, named)
                 _refuse_repeat(ledger, analysis)
             answer = session.ask(
                 query, epsilon=epsilon, delta=delta, analysis_id=analysis, split=split
@@ -223,31 +204,66 @@ def command(
                 "more"
             )
         raise Interrupted(message) from None
+    if registered is not None and ledger is not None:
+        asked = _digest_asked(registered, query, analysis, flags | {"epsilon": epsilon})
+        number = ledger.find_entry(analysis)
+        registered.note_answer(asked, flags["url"], number, answer.to_dict())
+    _show_answer(answer.to_dict(), figure, as_json=as_json, charged=ledger is not None)
+
+
+def _find_registration(source: str) -> Registration | None:
+    """Return the registered table that a source is, which no option may declare anew."""
+    from apiece.queries.registration import Registration, is_registered
+
+    if not is_registered(source):
+        return None
+    names = [*DECLARING, "engine", "workspace", "sha256"]
+    refuse_given(names, "is as the table was registered; leave it out")
+    return Registration.open(source)
+
+
+def _tell_recorded(registered: Registration, query: str, flags: Flags) -> Json | None:
+    """Return the answer that a ledger has recorded to this very question, if the table knows it.
+
+    Raises `InputError` where it is asked again without a name, before it is charged twice.
+    """
+    url = flags["url"]
+    if url is None or flags["epsilon"] is None or flags["delta"] is None:
+        return None
+    name = _name_question(query, registered.terms, registered.fingerprint, flags)
+    analysis = name if flags["analysis"] is None else flags["analysis"]
+    asked = _digest_asked(registered, query, analysis, flags)
+    answer = registered.find_answer(asked, url)
+    if answer is not None and flags["analysis"] is None:
+        raise _refuse_twice(analysis)
+    return answer
+
+
+def _digest_asked(registered: Registration, query: str, analysis: str, flags: Flags) -> str:
+    """Return the digest under which a registered table notes the answer to a question."""
+    from apiece.queries.registration import digest_question
+
+    name = _name_question(query, registered.terms, registered.fingerprint, flags)
+    return digest_question(name, analysis, flags["url"], flags["scope"])
+
+
+def _show_answer(document: Json, figure: Path | None, *, as_json: bool, charged: bool) -> None:
+    """Draw and print an answer; charged: whether a ledger pays for it."""
     if figure is not None:
         from apiece.queries.adjusting import make_rows
         from apiece.reporting import save
         from apiece.reporting.plots import intervals
 
-        save(intervals(make_rows(answer.groups, rounded=False)), figure)
-    document = answer.to_dict()
-    emit(as_json, document, _format_answer(document, charged=ledger is not None))
+        save(intervals(make_rows(document["groups"], rounded=False)), figure)
+    emit(as_json, document, _format_answer(document, charged=charged))
 
 
-def _name_question(
-    query: str,
-    schema: Schema,
-    table: Registered,
-    epsilon: float,
-    delta: float,
-    split: list[float] | None,
-) -> str:
+def _name_question(query: str, terms: Json, fingerprint: str, flags: Flags) -> str:
     """Return the name under which a question is asked that has none: a digest of all it says."""
-    from apiece.queries.declarations import Declarations
+    from apiece.queries.registration import name_question
 
-    terms = Declarations.from_schema(schema).terms
-    asked = [query.strip(), terms, table.fingerprint, epsilon, delta, split]
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-    return f"question-{digest[:20]}"
+    split = _parse_split(flags["split"])
+    return name_question(query, terms, fingerprint, flags["epsilon"], flags["delta"], split)
 
 
 def _refuse_repeat(ledger: Ledger, analysis: str) -> None:
@@ -257,10 +273,15 @@ def _refuse_repeat(ledger: Ledger, analysis: str) -> None:
     except AnalysisError:
         return
     if answered:
-        raise InputError(
-            f"query: answered before, as {analysis}, and would be charged twice; give --analysis "
-            f"{analysis} for that answer, which costs nothing, or --again for a new one"
-        )
+        raise _refuse_twice(analysis)
+
+
+def _refuse_twice(analysis: str) -> InputError:
+    """Return the error for a question that was answered, before it is charged twice."""
+    return InputError(
+        f"query: answered before, as {analysis}, and would be charged twice; give --analysis "
+        f"{analysis} for that answer, which costs nothing, or --again for a new one"
+    )
 
 
 # The options that a question needs, each with its meaning and an example.
@@ -302,96 +323,6 @@ def _refuse_mistakes(query: str, schema: Schema, flags: Flags) -> None:
     mistakes += find_mistakes(query, declarations, epsilon=epsilon, delta=delta)
     if mistakes:
         raise together(mistakes)
-
-
-def _declare(flags: Flags) -> Schema:
-    """Return the schema of the file, if there is one, with what the options declare."""
-    from apiece.datasets import Schema, read_schema
-
-    path = flags["columns_file"]
-    schema = Schema({}) if path is None else read_schema(path)
-    intervals = [
-        parse_interval("--bounds", text, BOUNDS)
-        for text in flags["bounds"]
-        if not _DATES.fullmatch(text)
-    ]
-    bounds = make_dict("--bounds", intervals)
-    matches = [match for text in flags["bounds"] if (match := _DATES.fullmatch(text))]
-    periods = make_dict(
-        "--bounds", [(match["name"], (match["first"], match["last"])) for match in matches]
-    )
-    values = make_dict("--values", [_parse_values(text) for text in flags["values"]])
-    assignments = [parse_assignment("--kind", text, KINDS, last=True) for text in flags["kinds"]]
-    kinds = make_dict("--kind", assignments)
-    columns = {
-        name: _declare_column(
-            name, schema.columns.get(name), bounds.get(name), values.get(name), kinds.get(name)
-        )
-        for name in dict.fromkeys([*bounds, *values, *kinds])
-        if name not in periods
-    }
-    for name, (first, last) in periods.items():
-        declared = schema.columns.get(name)
-        columns[name] = _declare_dates(name, declared, first, last, values.get(name, ()))
-    return schema.declare(
-        columns,
-        person=flags["person"],
-        rows_per_person=flags["rows_per_person"],
-        decimal=flags["decimal"],
-    )
-
-
-def _declare_column(
-    name: str,
-    column: Column | None,
-    bounds: tuple[float, float] | None,
-    values: Sequence[Value] | None,
-    kind: str | None,
-) -> Column:
-    """Return a column with the bounds, values and kind of the options, in place of what it has."""
-    from apiece.datasets import Boolean, Categorical, Date, Numeric, Skip, Text
-
-    classes: dict[str, type[Numeric | Text | Date | Boolean]] = {
-        "numeric": Numeric,
-        "text": Text,
-        "date": Date,
-        "boolean": Boolean,
-    }
-    if kind is not None and kind not in classes:
-        raise unknown("kind", kind, classes)
-    if bounds is not None and kind not in (None, "numeric"):
-        raise InputError(
-            f"--kind {name}={kind}: --bounds declares {name!r} as numbers; leave one of them out"
-        )
-    declared = None if isinstance(column, Skip) else column
-    missing = () if declared is None else declared.missing
-    if values is None:
-        values = [] if declared is None else declared.values
-    try:
-        if bounds is not None:
-            low, high = bounds
-            return Numeric(low, high, missing=missing, values=values)
-        if kind is not None and not isinstance(declared, classes[kind]):
-            return classes[kind](missing=missing, values=values)
-        if declared is None:
-            return Categorical(values)
-        return replace(declared, values=values)
-    except DataError as error:
-        raise DataError(f"column {name!r}: {error}") from None
-
-
-def _declare_dates(
-    name: str, column: Column | None, first: str, last: str, values: Sequence[Value]
-) -> Column:
-    """Return a column of dates between two, with the format and markers that it has."""
-    from apiece.datasets import Date
-
-    try:
-        if isinstance(column, Date):
-            return Date(first, last, column.format, column.missing, tuple(values) or column.values)
-        return Date(first, last, values=tuple(values))
-    except DataError as error:
-        raise DataError(f"column {name!r}: {error}") from None
 
 
 def _parse_split(text: str | None) -> list[float] | None:
@@ -447,9 +378,12 @@ def _open_table(
 ) -> Table | DeferredTable:
     """Return the table of a source; the rows of a file are read when a question needs them."""
     from apiece.queries import register
+    from apiece.queries.registration import Registration, is_registered
     from apiece.queries.table import DeferredTable
 
     path = Path(source)
+    if is_registered(source):
+        return DeferredTable.from_registration(Registration.open(source), memory=size)
     if settings["fingerprint"] is not None or not path.is_file():
         return register(source, schema, memory=size, **settings)
 
@@ -459,27 +393,12 @@ def _open_table(
     return DeferredTable.from_file(path, schema, read_rows)
 
 
-def _parse_values(text: str) -> tuple[str, list[str]]:
-    """Return the name and the values of `column=A,B`."""
-    name, listed = parse_assignment("--values", text, "column=A,B, as in region=north,south")
-    values = listed.split(",")
-    for value in values:
-        if value != value.strip() or not value:
-            raise InputError(
-                f"--values: {value!r} in {text!r} is empty, or begins or ends with a space; write "
-                "column=A,B without spaces at commas (in a schema's file values are any texts)"
-            )
-        if values.count(value) > 1:
-            raise InputError(f"--values: {value!r} occurs twice in {text!r}; give it once")
-    return name, values
-
-
 def _open_log(path: Path | None) -> Log:
     """Return a function that writes the steward's messages to a file for its owner alone."""
     if path is None:
         return lambda message: None
-    append(path, json.dumps("apiece query"), _LOG)
-    return lambda message: append(path, json.dumps(message, ensure_ascii=True), _LOG)
+    append(path, json.dumps("apiece query"), STEWARD_LOG)
+    return lambda message: append(path, json.dumps(message, ensure_ascii=True), STEWARD_LOG)
 
 
 def _format_cost(cost: QueryCost, delta: float) -> list[str]:
@@ -513,7 +432,7 @@ def _format_widths(cost: QueryCost) -> list[str]:
 
 def _format_answer(answer: Json, *, charged: bool) -> list[str]:
     """Return the lines of an answer; charged: whether a ledger pays for it."""
-    from apiece.queries.estimates import FIELDS
+    from apiece.queries.fields import FIELDS
 
     lines = []
     for group in answer["groups"]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from apiece import _check
@@ -276,6 +275,9 @@ def _minimize(objective: _Objective, start: Floats, form: _Form) -> Floats:
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return _TOO_LARGE, np.zeros_like(parameters)
         return value, slope
+
+    # It takes longer than all else that commands import.
+    from scipy.optimize import minimize
 
     found = minimize(
         evaluate, start, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_ITERATIONS}

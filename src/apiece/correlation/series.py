@@ -5,13 +5,15 @@ inverse of one has the inverse series. So a T × T matrix is T numbers.
 """
 
 import numpy as np
-from scipy.signal import lfilter, oaconvolve
 
 from apiece._types import Floats
 
 
 def multiply_series(left: Floats, right: Floats, terms: int) -> Floats:
     """Return the first `terms` coefficients of the product of two series."""
+    # Imported when it is first needed: it takes longer than all else that commands import.
+    from scipy.signal import oaconvolve
+
     product = oaconvolve(left[:terms], right[:terms])[:terms]
     return np.pad(product, (0, terms - product.size))
 
@@ -23,6 +25,8 @@ _MANY_PRODUCTS = 10**7
 def invert_series(series: Floats, terms: int) -> Floats:
     """Return the first `terms` coefficients of 1/series, whose constant term is 1."""
     if terms * min(series.size, terms) <= _MANY_PRODUCTS:
+        from scipy.signal import lfilter
+
         impulse = np.zeros(terms)
         impulse[0] = 1.0
         inverse: Floats = lfilter([1.0], series[:terms], impulse)
@@ -42,6 +46,8 @@ def correlate_series(outer: Floats, inner: Floats, terms: int) -> Floats:
 
     If f depends on p = multiply_series(inner, x) with gradient `outer`, its gradient in x is this.
     """
+    from scipy.signal import oaconvolve
+
     length = outer.size
     reverse = oaconvolve(outer, inner[:length][::-1])
     # The lag 0 lies where the reversed series ends.

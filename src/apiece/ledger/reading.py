@@ -112,6 +112,16 @@ class LedgerReader:
                 raise AnalysisError(f"analysis {analysis_id!r}: reserved, but not committed")
             return trail.read_result(reading.connection, analysis_id)
 
+    def find_entry(self, analysis_id: str) -> int:
+        """Return the number of the entry with the result of an analysis; raise as `result`."""
+        check_id(analysis_id)
+        with self.store.reading():
+            self.store.trail.require(analysis_id)
+            number = self.store.trail.committed.get(analysis_id)
+            if number is None:
+                raise AnalysisError(f"analysis {analysis_id!r}: reserved, but not committed")
+            return number
+
     def spent(self, ids: Any) -> Floats:
         """Return the μ² that each person has spent, (people,). Data about people.
 

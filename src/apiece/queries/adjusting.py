@@ -15,7 +15,7 @@ import numpy as np
 
 from apiece._types import Floats, Json
 from apiece.errors import InputError
-from apiece.queries.estimates import FIELDS
+from apiece.queries.fields import FIELDS
 
 # Numbers of all answers together that are made consistent, at most.
 CELLS: Final = 5000

@@ -16,11 +16,6 @@ from apiece.queries.question import SPREADS, Measure, Question, list_moments
 
 # Repetitions of the noise behind an interval of a variance, covariance or regression.
 DRAWS: Final = 2000
-# Names of the parts of an answer, which no grouping column may have.
-FIELDS: Final = {
-    "estimate", "interval", "edges", "bins", "coefficients", "quantiles", "resolution",
-    "rank_margin", "statistics",
-}  # fmt: skip
 
 
 def estimate(question: Question, sums: Floats, scale: float, pure: bool = False) -> Json:

@@ -89,12 +89,17 @@ def _cell_sql(name: str, kind: str, column: pa.ChunkedArray, decimal: str) -> st
 
 
 def connect(
-    threads: int | None = None, *, spill: Path | None = None, memory: int = 2**62
+    threads: int | None = None,
+    *,
+    spill: Path | None = None,
+    memory: int = 2**62,
+    stored: Path | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """Return a database in memory that reaches no network or extension, and no file but its own.
 
-    It holds at most `memory` bytes, or four fifths of the machine's where that is less; the rest
-    lies in the folder `spill`, which it makes and removes. Without one, more is an error.
+    With `stored` it is the database in that file, which is only read. It holds at most `memory`
+    bytes, or four fifths of the machine's where that is less; the rest lies in the folder `spill`,
+    which it makes and removes. Without one, more is an error.
     """
     import duckdb
 
@@ -102,7 +107,10 @@ def connect(
     if threads:
         config["threads"] = threads
     # The settings that follow hold for the database's life: its configuration is locked at the end.
-    database = duckdb.connect(":memory:", config=config)
+    if stored is None:
+        database = duckdb.connect(":memory:", config=config)
+    else:
+        database = duckdb.connect(str(stored), read_only=True, config=config)
     if memory < _memory_limit(database):
         database.execute(f"SET memory_limit = '{memory}B'")
     if _UNBOUNDED in database.execute("FROM duckdb_optimizers()").fetchall():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -34,7 +35,8 @@ from apiece.ledger.reports import SHARES, count_bins, cumulate_bins
 from apiece.queries.adjusting import make_consistent, make_rows
 from apiece.queries.declarations import Declarations
 from apiece.queries.discovery import Discovery
-from apiece.queries.estimates import FIELDS, estimate
+from apiece.queries.estimates import estimate
+from apiece.queries.fields import FIELDS
 from apiece.queries.forecast import Width, find_least_epsilon, forecast_width
 from apiece.queries.mistakes import find_mistakes
 from apiece.queries.noise import (
@@ -49,6 +51,7 @@ from apiece.queries.parts import Part, check_shares, make_parts, square_mu
 from apiece.queries.presentation import present_groups
 from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, describe_group
 from apiece.queries.question import Question, resolve
+from apiece.queries.registration import Registration, is_registered, order_parts
 from apiece.queries.scan import Registered, Sums, Texts
 from apiece.queries.sources import Log
 from apiece.queries.sql import Statement, parse_statement
@@ -341,8 +344,9 @@ class Session:
     """Ask private queries of `source`, described by `schema`.
 
     Args:
-        source: What `register` or `register_on_spark` has returned, or what `register` takes.
-        schema: The one that the table was registered with.
+        source: What `register` or `register_on_spark` has returned, the folder in which `register`
+            has kept a table, or what else `register` takes.
+        schema: The one that the table was registered with; a folder of `register` has its own.
         ledger: Charges each person for their own contribution and answers from those whose budget
             allows it, leaving out who has no account. Without one, each answer is (epsilon,
             delta)-DP by itself and nothing is remembered.
@@ -367,7 +371,7 @@ class Session:
     """
 
     source: object = field(repr=False)
-    schema: Schema
+    schema: Schema | None = None
     ledger: Ledger | None = None
     seed: int | None = field(default=None, repr=False)
     log: Log = field(default=discard_message, repr=False)
@@ -376,6 +380,17 @@ class Session:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_bits", make_bits(self.seed))
+        source = self.source
+        if isinstance(source, str | Path) and is_registered(source):
+            registered = Registration.open(source)
+            object.__setattr__(self, "source", DeferredTable.from_registration(registered))
+            if self.schema is None:
+                object.__setattr__(self, "schema", registered.schema)
+        if self.schema is None:
+            raise InputError(
+                "schema: missing; give the one that declares the table's columns, as in "
+                "Schema({'age': Numeric(0, 100)}, person='id')"
+            )
         if not isinstance(self.source, Registered):
             table = register(self.source, self.schema, log=self.log)
             object.__setattr__(self, "source", table)
@@ -444,6 +459,11 @@ class Session:
         entry = _record_once(
             self.ledger, name, request.terms, lambda: self._answer(request).to_dict()
         )
+        # An entry has its parts in the order of their names.
+        statement = request.statement
+        labels = [*statement.group_labels.values(), *statement.labels]
+        labels += [label for label, _ in statement.formulas or ()]
+        entry["groups"] = order_parts(entry["groups"], labels)
         # An older entry does not say what the question counts; the request does.
         return Answer(**{**request.counts, **entry})
 

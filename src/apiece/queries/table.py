@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from apiece import _check
-from apiece._types import Floats, Integers, Mask
+from apiece import _check, _files
+from apiece._types import Floats, Integers, Json, Mask
 from apiece.datasets.schema import Schema
 from apiece.datasets.tables import PLAIN, Dialect, refuse_text_settings
 from apiece.errors import ApieceError, DataError, as_given
-from apiece.queries import reading, scan, sources, stores
+from apiece.queries import reading, registration, scan, sources, stores
 from apiece.queries.declarations import Declarations
 from apiece.queries.derived import show_value
 from apiece.queries.expressions import Value
 from apiece.queries.question import Question, make_view
+from apiece.queries.registration import Registration
 from apiece.queries.scan import DUCKDB, Scan
 from apiece.queries.sources import Log
 
@@ -41,6 +43,10 @@ if TYPE_CHECKING:
 _MEMORY: Final = 4 * 2**30
 # Rows of contributions that are taken from the database at a time.
 _BATCH: Final = 2**20
+# The file of a registered table's rows, which is never replaced.
+_ROWS: Final = _files.Kind("rows of a registered table", (".duckdb",), private=True)
+# Bytes that are copied at a time.
+_COPIED: Final = 2**24
 
 
 def discard_message(_message: str) -> None:
@@ -149,6 +155,28 @@ class DeferredTable:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return cls(declarations, digest, read_rows)
 
+    @classmethod
+    def from_registration(
+        cls, registered: Registration, *, memory: int | None = None
+    ) -> DeferredTable:
+        """Return the table that `apiece register` has left in a folder.
+
+        Raises:
+            DataError: Where its declarations are not those that were registered.
+        """
+        declarations = Declarations.from_schema(registered.schema)
+        if _are_different(declarations.terms, registered.terms):
+            raise DataError(
+                f"source {str(registered.folder)!r}: its schema is not the one that was "
+                "registered; run `apiece register` again, into a new folder"
+            )
+
+        def read_rows(fingerprint: str) -> Table:
+            database = _open_rows(registered, memory)
+            return Table(declarations, fingerprint, database)
+
+        return cls(declarations, registered.fingerprint, read_rows)
+
     @property
     def table(self) -> Table:
         """The table, read when it is first asked for."""
@@ -233,12 +261,10 @@ class DuckDBContributions:
             f"({powers}) AS s JOIN people ON s.person = number "
             "ORDER BY id"
         )
-        # DuckDB has renamed this method; newer releases have the first name.
-        read_batches = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
         ids = [pa.array([], pa.string())]
         norms = [np.zeros(0)]
         numbers = [np.zeros(0, np.int64)]
-        for batch in read_batches(_BATCH):
+        for batch in _read_batches(result):
             ids.append(batch.column("id"))
             norms.append(scan.compute_norms(batch, power))
             numbers.append(batch.column("number").to_numpy())
@@ -265,6 +291,7 @@ def register(
     fingerprint: str | None = None,
     memory: int | None = None,
     dialect: Dialect = PLAIN,
+    folder: str | Path | None = None,
 ) -> Table:
     """Return the table that questions are asked of: `source`, whose declared columns are read once.
 
@@ -279,6 +306,9 @@ def register(
             machine's where that is less. The rest lies in a private folder of TMPDIR until the
             table is closed or gone, or the process ends.
         dialect: How a CSV file is written. The decimal mark of its numbers is the schema's.
+        folder: A new folder in which to keep what was read, for its owner alone: the rows, the
+            declarations and the steward's log. `Session` and `apiece query` take the folder as a
+            source, and read it at once.
 
     Raises:
         DataError: For a file that is not there, lacks a declared column, has another fingerprint or
@@ -300,6 +330,14 @@ def register(
         column 'age': 1 cells are not numeric
         registered: 2 rows of 2 people
     """
+    if folder is not None:
+        return _register_into(
+            Path(folder),
+            source,
+            schema,
+            log,
+            {"fingerprint": fingerprint, "memory": memory, "dialect": dialect},
+        )
     declarations = Declarations.from_schema(schema)
     declarations.require_person()
     memory = _MEMORY if memory is None else _check.count("memory", memory)
@@ -313,6 +351,89 @@ def register(
             "that table"
         )
     return table
+
+
+def _register_into(
+    folder: Path, source: object, schema: Schema, log: Log, settings: Mapping[str, Any]
+) -> Table:
+    """Register a source, and keep what was read in a new folder; on failure none is left."""
+    registration.make_folder(folder)
+    messages: list[str] = []
+
+    def log_both(message: str) -> None:
+        messages.append(message)
+        log(message)
+
+    try:
+        table = register(source, schema, log=log_both, **settings)
+        digest = _store_rows(table, folder / registration.ROWS)
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
+    registered = Registration(
+        folder,
+        source=sources.shorten_name(source).strip("'"),
+        fingerprint=table.fingerprint,
+        rows=digest,
+        columns=schema.to_dict(),
+        terms=table.declarations.terms,
+    )
+    _files.append(folder / registration.LOG, json.dumps("apiece query"), _files.STEWARD_LOG)
+    for message in messages:
+        registered.add_message(message)
+    registered.write()
+    return table
+
+
+def _store_rows(table: Table, path: Path) -> str:
+    """Write the rows of a table to a database file; return its SHA-256."""
+    import duckdb
+
+    scratch = reading.make_folder_name()
+    scratch.mkdir(mode=0o700)
+    unnamed = scratch / path.name
+    orders = {"people": "number", "rows": "person, place"}
+    with closing(duckdb.connect(str(unnamed))) as target:
+        for name, order in orders.items():
+            # Sorted, so that a person's rows lie together.
+            result = table.database.cursor().sql(f"SELECT * FROM {name} ORDER BY {order}")
+            target.register("incoming", _read_batches(result))
+            target.execute(f"CREATE TABLE {name} AS SELECT * FROM incoming")
+            target.unregister("incoming")
+    digest = hashlib.sha256()
+    with unnamed.open("rb") as stored, _files.writing(path, _ROWS) as file:
+        while part := stored.read(_COPIED):
+            digest.update(part)
+            file.write(part)
+    unnamed.unlink()
+    return digest.hexdigest()
+
+
+def _open_rows(registered: Registration, memory: int | None) -> duckdb.DuckDBPyConnection:
+    """Return the database of a registered table's rows; raise `DataError` where it is another."""
+    path = registered.folder / registration.ROWS
+    with sources.open_file(path) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != registered.rows:
+        raise DataError(
+            f"source {str(registered.folder)!r}: its rows are not those that were registered; run "
+            "`apiece register` again, into a new folder"
+        )
+    limit = _MEMORY if memory is None else _check.count("memory", memory)
+    return reading.connect(spill=reading.make_folder_name(), memory=limit, stored=path)
+
+
+def _are_different(read: Json, registered: Json) -> bool:
+    """Return whether declarations differ, as JSON has them."""
+    return json.dumps(read, sort_keys=True) != json.dumps(registered, sort_keys=True)
+
+
+def _read_batches(result: Any) -> Any:
+    """Return a reader of a result's Arrow batches."""
+    # DuckDB has renamed this method; newer releases have the first name.
+    read = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
+    return read(_BATCH)
 
 
 def _choose_reader(

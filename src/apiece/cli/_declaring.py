@@ -1,0 +1,170 @@
+"""Options that declare a table's columns, ids and rows a person, for commands that ask of one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from apiece.cli._command import (
+    PATH,
+    add_table_options,
+    make_dict,
+    option,
+    parse_assignment,
+    parse_interval,
+)
+from apiece.errors import DataError, InputError, unknown
+
+if TYPE_CHECKING:
+    from apiece._types import Flags
+    from apiece.datasets import Schema
+    from apiece.datasets.cells import Value
+    from apiece.datasets.schema import Column
+
+# The forms of options, for their errors.
+BOUNDS = "column=LOW:HIGH, as in income=0:200000"
+# The bounds of a column of dates.
+_DATES = re.compile(r"(?P<name>.+)=(?P<first>\d{4}-\d\d-\d\d):(?P<last>\d{4}-\d\d-\d\d)")
+KINDS = "column=numeric, text, date or boolean, as in city=text"
+# The parameters of these options.
+DECLARING = (
+    "person", "bounds", "values", "kinds", "columns_file", "rows_per_person", "separator",
+    "decimal", "encoding",
+)  # fmt: skip
+
+
+def add_declaring_options(command: object) -> Any:
+    """Add the options that declare a table."""
+    decorators = (
+        option("--person", help="Column of persons' ids; needed."),
+        option(
+            "--bounds",
+            multiple=True,
+            help="Range of a column, as column=LOW:HIGH, numbers or dates; repeatable.",
+        ),
+        option("--values", multiple=True, help="Groups of a column, as column=A,B,…; repeatable."),
+        option(
+            "--kind",
+            "kinds",
+            multiple=True,
+            help="Kind of a column, as column=text (numeric, text, date, boolean); repeatable.",
+        ),
+        option(
+            "--schema",
+            "columns_file",
+            type=PATH,
+            help="Public schema, as `apiece schema` writes it.",
+        ),
+        add_table_options,
+        option("--rows-per-person", type=int, help="Most rows that one person brings; public."),
+    )
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def declare_table(flags: Flags) -> Schema:
+    """Return the schema of the file, if there is one, with what the options declare."""
+    from apiece.datasets import Schema, read_schema
+
+    path = flags["columns_file"]
+    schema = Schema({}) if path is None else read_schema(path)
+    intervals = [
+        parse_interval("--bounds", text, BOUNDS)
+        for text in flags["bounds"]
+        if not _DATES.fullmatch(text)
+    ]
+    bounds = make_dict("--bounds", intervals)
+    matches = [match for text in flags["bounds"] if (match := _DATES.fullmatch(text))]
+    periods = make_dict(
+        "--bounds", [(match["name"], (match["first"], match["last"])) for match in matches]
+    )
+    values = make_dict("--values", [_parse_values(text) for text in flags["values"]])
+    assignments = [parse_assignment("--kind", text, KINDS, last=True) for text in flags["kinds"]]
+    kinds = make_dict("--kind", assignments)
+    columns = {
+        name: _declare_column(
+            name, schema.columns.get(name), bounds.get(name), values.get(name), kinds.get(name)
+        )
+        for name in dict.fromkeys([*bounds, *values, *kinds])
+        if name not in periods
+    }
+    for name, (first, last) in periods.items():
+        declared = schema.columns.get(name)
+        columns[name] = _declare_dates(name, declared, first, last, values.get(name, ()))
+    return schema.declare(
+        columns,
+        person=flags["person"],
+        rows_per_person=flags["rows_per_person"],
+        decimal=flags["decimal"],
+    )
+
+
+def _declare_column(
+    name: str,
+    column: Column | None,
+    bounds: tuple[float, float] | None,
+    values: Sequence[Value] | None,
+    kind: str | None,
+) -> Column:
+    """Return a column with the bounds, values and kind of the options, in place of what it has."""
+    from apiece.datasets import Boolean, Categorical, Date, Numeric, Skip, Text
+
+    classes: dict[str, type[Numeric | Text | Date | Boolean]] = {
+        "numeric": Numeric,
+        "text": Text,
+        "date": Date,
+        "boolean": Boolean,
+    }
+    if kind is not None and kind not in classes:
+        raise unknown("kind", kind, classes)
+    if bounds is not None and kind not in (None, "numeric"):
+        raise InputError(
+            f"--kind {name}={kind}: --bounds declares {name!r} as numbers; leave one of them out"
+        )
+    declared = None if isinstance(column, Skip) else column
+    missing = () if declared is None else declared.missing
+    if values is None:
+        values = [] if declared is None else declared.values
+    try:
+        if bounds is not None:
+            low, high = bounds
+            return Numeric(low, high, missing=missing, values=values)
+        if kind is not None and not isinstance(declared, classes[kind]):
+            return classes[kind](missing=missing, values=values)
+        if declared is None:
+            return Categorical(values)
+        return replace(declared, values=values)
+    except DataError as error:
+        raise DataError(f"column {name!r}: {error}") from None
+
+
+def _declare_dates(
+    name: str, column: Column | None, first: str, last: str, values: Sequence[Value]
+) -> Column:
+    """Return a column of dates between two, with the format and markers that it has."""
+    from apiece.datasets import Date
+
+    try:
+        if isinstance(column, Date):
+            return Date(first, last, column.format, column.missing, tuple(values) or column.values)
+        return Date(first, last, values=tuple(values))
+    except DataError as error:
+        raise DataError(f"column {name!r}: {error}") from None
+
+
+def _parse_values(text: str) -> tuple[str, list[str]]:
+    """Return the name and the values of `column=A,B`."""
+    name, listed = parse_assignment("--values", text, "column=A,B, as in region=north,south")
+    values = listed.split(",")
+    for value in values:
+        if value != value.strip() or not value:
+            raise InputError(
+                f"--values: {value!r} in {text!r} is empty, or begins or ends with a space; write "
+                "column=A,B without spaces at commas (in a schema's file values are any texts)"
+            )
+        if values.count(value) > 1:
+            raise InputError(f"--values: {value!r} occurs twice in {text!r}; give it once")
+    return name, values
