@@ -290,6 +290,8 @@ ALLOWED = {
     ("ledger/copies.py", "staged.rename"): "to where it was looked, and nothing is",
     ("queries/reading.py", "duckdb.connect"): "a database in memory, or in a room of this process",
     ("queries/table.py", "reading.connect"): "the same",
+    ("queries/table.py", "duckdb.connect"): "in a room of this process; copied by the policy",
+    ("queries/registration.py", "sqlite3.connect"): "a ledger, opened to be read alone",
     ("queries/spark.py", "reading.connect"): "the same",
     ("queries/derived.py", "reading.connect"): "the same",
     ("queries/stores.py", "duckdb.connect"): "a database of others, opened to be read alone",
@@ -302,7 +304,8 @@ ALLOWED = {
 }
 READS = {"r", "rb", "rt", "r:", None}
 OF_OTHERS = {  # methods of these names that write nothing, or through the policy
-    "Ledger.open", "Image.open", "store.save", "target.save", "self.save", "page.save",
+    "Ledger.open", "Registration.open", "Image.open", "store.save", "target.save", "self.save",
+    "page.save",
     "contributor_page(computed).save", "report(results).save", "frame.rename",
     "engine.connect", "scores.save", "save", "self._keeper.save", "synthetic.save",
     "synthetic.report(flags['edition']).save",

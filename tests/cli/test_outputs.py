@@ -65,10 +65,11 @@ ASKED = {
     "train --out": ("train job.toml --data t.csv --schema s.toml --epsilon e --ids id "
                     "--label y --delta 1e-3 --batch-size 6 --steps 1 --strategy scale --seed 0 "
                     "--out OUT", ("job.toml", "t.csv", "s.toml")),
+    "register --out": ("register t.csv --person id --out OUT", ("t.csv",)),
     "report --as --out": ("report run --as statement --out OUT", ("run/metrics.json",)),
     "audit lira --out": ("audit lira run --models 16 --out OUT", ("run/config.toml",)),
 }  # fmt: skip
-FOLDERS = ("train --out", "report --as --out", "audit lira --out")
+FOLDERS = ("register --out", "train --out", "report --as --out", "audit lira --out")
 OUTPUTS = ("--out", "--figure", "--page", "--steward-log")
 ENDINGS = (".json", ".png", ".html", ".parquet", ".toml", "")
 

@@ -148,6 +148,7 @@ HOLDS = {
 }
 # What holds public parameters, noisy results, figures over many people, and values of the above.
 PUBLIC = [
+    "queries.registration.Registration",
     "contract.explain.Participation",
     "adapters.effects.Contrast",
     "adapters.effects.Effect",
