@@ -364,7 +364,7 @@ class _Turns:
         if number < self._least:
             raise StateError(
                 f"federation: round {number} has its noise already, and a second sum under it "
-                "would tell the difference; go on with the next round"
+                "would tell the difference; run the next round"
             )
         self._least = number + 1
         return _RoundNoise(self, number)
@@ -575,7 +575,7 @@ class FederatedClient(NumPyClient):
         if self._times >= federation.participations or is_early:
             raise StateError(
                 f"federation: round {number} is beyond this client's limits, "
-                f"{federation.participations} rounds that are {separation} apart; it joins none"
+                f"{federation.participations} rounds that are {separation} apart; leave it out"
             )
         self._times += 1
         self._last = number
