@@ -177,10 +177,13 @@ def test_a_command(house: House) -> None:
 
 def test_an_adapter(house: House) -> None:
     """One file: refused in one line without the tool; with it, only public numbers go out."""
-    house.put("adapters/wandb.py")
+    house.put("adapters/comet.py")
     (house.folder / "use.py").write_text(USE)
-    assert "pip install wandb" in house.run("use.py")
-    (house.folder / "wandb.py").write_text("logged = []\ndef log(row, step): logged.append(row)\n")
+    assert "pip install comet_ml" in house.run("use.py")
+    (house.folder / "comet_ml.py").write_text(
+        "logged = []\nclass Experiment:\n    def log_metrics(self, row, step): logged.append(row)\n"
+        "def get_running_experiment(): return Experiment()\n"
+    )
     rows = json.loads(house.run("use.py"))
     assert len(rows) == 3
     assert all(isinstance(value, float | int) for row in rows for value in row.values())
@@ -189,22 +192,22 @@ def test_an_adapter(house: House) -> None:
 USE = """
 import json, torch
 from apiece import Budgets, Scale, Trainer, assign
-from apiece.adapters.wandb import WandB
+from apiece.adapters.comet import Comet
 from apiece.errors import UnsupportedError
 
 plan = assign(Budgets([1.0] * 20, 1e-2), Scale(), steps=3, expected_batch_size=5, clip_norm=1.0)
 try:
-    told = WandB(plan)
+    told = Comet(plan)
 except UnsupportedError as error:
     print(error)
 else:
-    import wandb
+    import comet_ml
     model = torch.nn.Linear(2, 2)
     data = torch.randn(20, 2), torch.zeros(20, dtype=torch.long)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss = torch.nn.CrossEntropyLoss(reduction="none")
     Trainer(model, optimizer, loss, plan, data, callbacks=[told]).fit()
-    print(json.dumps(wandb.logged))
+    print(json.dumps(comet_ml.logged))
 """
 
 

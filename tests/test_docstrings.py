@@ -27,8 +27,8 @@ DOCUMENTED = (
     "adapters.huggingface",
     "adapters.lightning",
     "adapters.mlflow",
-    "adapters.opacus",
     "adapters.ray",
+    "adapters.wandb",
 )
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 

@@ -48,7 +48,6 @@ STATEMENTS = [
     ("torch", "from apiece import Trainer", "torch"),
     ("torch", "from apiece.training import Trainer", "torch"),
     ("torch", "from apiece.pate import teach", "torch"),
-    ("torch", "import apiece.adapters.opacus", "torch"),
     ("torch", "from apiece.adapters.stepping import PrivateStep", "torch"),
     ("torch,accelerate", "import apiece.adapters.huggingface", "torch transformers accelerate"),
     ("torch", "import apiece.adapters.lightning", "torch lightning"),

@@ -10,7 +10,7 @@ TEXT = """
 __version__ accounting audit contract
 Bounds Budgets Composed Excess Gaussian GaussianFilter Laplace Ledger ModelLoss Odometer Plan
 PrivacyCurve Expression
-RenyiFilter Repeated Sampled Trainer add_noise assign calibrate clip_and_sum excess
+RenyiFilter Repeated Sampled Trainer add_noise assign calibrate clip_and_sum excess make_private
 partial_sensitivity poisson_batches privacy_curve release_histogram report
 Synthetic synthesize
 AdaPDP Allocate Hybrid JorgensenSampling Rounds Sample Scale Sequential Threshold Uniform

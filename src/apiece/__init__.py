@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from apiece.training import Trainer as Trainer
     from apiece.training import add_noise as add_noise
     from apiece.training import clip_and_sum as clip_and_sum
+    from apiece.training import make_private as make_private
     from apiece.training import poisson_batches as poisson_batches
 
 
@@ -64,7 +65,7 @@ _NAMES = {
     "reporting": ("report",),
     "sensitivity": ("ModelLoss", "Expression", "partial_sensitivity"),
     "synthesis": ("Synthetic", "synthesize"),
-    "training": ("Trainer", "add_noise", "clip_and_sum", "poisson_batches"),
+    "training": ("Trainer", "add_noise", "clip_and_sum", "make_private", "poisson_batches"),
 }  # fmt: skip
 _PACKAGES = ("accounting", "audit", "contract")
 _value_of = _lazy.names_of("apiece", _NAMES)

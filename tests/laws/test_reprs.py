@@ -23,7 +23,8 @@ from apiece import contract
 from apiece.assignment import Sample, assign
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.plan import BoundPlan, Plan
-from apiece.training import clip_and_sum
+from apiece.plan.verification import Verification
+from apiece.training import Trainer, clip_and_sum
 
 MARK = "7310429"  # a number that nothing else prints
 
@@ -99,7 +100,9 @@ HOLDS = {
     "plan.parts.Stage": "sampling_probability clip_norm participation",
     "plan.verification.Limits": "epsilon delta excess",
     "plan.verification.Measures": "epsilon_spent advantage forward backward",
-    "plan.verification.Verification": "name epsilon delta epsilon_spent kept bound forward",
+    "plan.verification.Verification": (
+        "name epsilon delta epsilon_spent kept bound forward records"
+    ),
     "queries.session.Session": "source",
     "reporting.sections.Subject": "plans run findings",
     "sensitivity.partial.Exhaustion": "ids answers attributes",
@@ -355,6 +358,7 @@ PUBLIC = [
     "sensitivity.neural.ModelLoss",
     "sensitivity.noise.HeterogeneousNoise",
     "training.callbacks.Progress",
+    "training.epochs.Batch",
     "training.processes.Processes",
     "training.callbacks.Spent",
     "audit.anytime._Stakes",
@@ -473,6 +477,8 @@ def real(kind: type) -> Any | None:
         return budgets.groups
     if kind is Plan:
         return secret_plan().public()
+    if kind is Verification:
+        return secret_plan().verify()
     return secret_plan() if kind is BoundPlan else None
 
 
@@ -543,6 +549,7 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
         and Path(vars(k)[name].__code__.co_filename).name == Path(module.__file__).name
     }  # fmt: skip
     known = {"budgets.records.Budgets", "budgets.groups.BudgetGroups", "plan.model.Plan"}
+    known |= {"plan.verification.Verification", "training.trainer.Trainer"}  # made for real
     known |= {"budgets.levels.Levels"}  # declared to everybody
     known |= {"correlation.strategies.Banded", "correlation.strategies.Buffered"}  # sizes
     known |= {"adapters.account.Account"}  # the number of fits
@@ -584,3 +591,21 @@ def test_a_plan_and_an_exposure_and_a_sum_made_for_real() -> None:
     text = printed(clip_and_sum(model, loss, inputs, targets, 1.0))
     assert "tensor" not in text
     assert "5" not in text.replace("0x", "").split(" at ")[0]  # not even how many there were
+
+
+def test_a_trainer_and_a_verification_made_for_real() -> None:
+    """Of small groups neither name nor ε, of no record anything; large groups are in the table."""
+    for count, is_shown in ((12, False), (40, True)):
+        plan = secret_plan(count)
+        model = torch.nn.Linear(3, 2)
+        marks = torch.full((count, 3), float(MARK))
+        data = marks, torch.zeros(count, dtype=torch.long)
+        loss = torch.nn.CrossEntropyLoss(reduction="none")
+        people = np.array([f"person {MARK}-{i}" for i in range(count)])
+        sgd = torch.optim.SGD(model.parameters(), 0.0)
+        run = Trainer(model, sgd, loss, plan, data, people=people, seed=0)
+        for shown in (run, plan.verify()):
+            assert MARK not in printed(shown)
+            assert ("epsilon=2" in printed(shown)) == is_shown
+        run.fit()
+        assert MARK not in printed(run)

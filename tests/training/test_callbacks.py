@@ -2,13 +2,14 @@
 
 import io
 import sys
+import types
 
 import pytest
 import torch
 from rich.console import Console
 from torch import nn
 
-from apiece import Budgets, Sample, assign
+from apiece import Budgets, Sample, Scale, assign
 from apiece.errors import UnsupportedError
 from apiece.training import Evaluation, Progress, ProgressBar, TensorBoard, Trainer
 
@@ -45,7 +46,7 @@ def shown(the_plan, data):
 
         def listen(progress):
             bar(progress)
-            task = bar._bar.tasks[0]
+            task = bar._bar._bar.tasks[0]
             texts.append((task.completed, task.total, task.description))
 
         trainer(the_plan, data=data, callbacks=[listen]).fit()
@@ -109,3 +110,80 @@ def test_without_tensorboard_the_error_names_the_extra(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UnsupportedError, match="pip install tensorboard"):
         TensorBoard(tmp_path, plan())
+
+
+def test_a_bar_needs_no_with_block():
+    console = Console(file=io.StringIO(), force_terminal=True, width=160)
+    bar = ProgressBar(plan(), console=console)
+    trainer(bar_plan := plan(), callbacks=[bar]).fit()
+    assert not bar._is_running
+    assert f"{bar_plan.steps}/6" in console.file.getvalue()
+
+
+class Shown:
+    """A stand-in for a notebook: the states of what is displayed."""
+
+    def __init__(self):
+        self.states = []
+
+    def mark_up(self, text):
+        return text
+
+    def display(self, text, *, display_id):
+        assert display_id
+        self.states.append(text)
+        return self
+
+    def update(self, text):
+        self.states.append(text)
+
+
+@pytest.mark.parametrize("shell", ["ZMQInteractiveShell", "TerminalInteractiveShell"])
+def test_a_notebook_shows_its_own_bar(shell, monkeypatch, capsys):
+    fake = Shown()
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = type(shell, (), {})
+    ipython.display = types.ModuleType("IPython.display")
+    ipython.display.HTML, ipython.display.display = fake.mark_up, fake.display
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
+    weak = Budgets.from_groups([("strict", 1.0, 10), ("<b>weak", 3.0, 30)], 40, 1e-3)
+    the_plan = assign(weak, Scale(), steps=6, expected_batch_size=8, clip_norm=1.0)
+    with ProgressBar(the_plan) as bar:
+        trainer(the_plan, callbacks=[bar]).fit()
+    if shell == "TerminalInteractiveShell":
+        assert fake.states == []
+        assert "6/6" in capsys.readouterr().err
+        return
+    assert fake.states[0].startswith('<progress value="0" max="6"')
+    assert '<progress value="6" max="6"' in fake.states[-1]
+    assert "6 of 6 steps planned ε 1 of 1 (strict), ε 3 of 3 (&lt;b&gt;weak)" in fake.states[-1]
+
+
+@pytest.mark.slow
+def test_in_a_real_notebook(tmp_path):
+    """The bar and both tables, as a kernel of Jupyter gives them."""
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    cells = [
+        "import torch\nfrom torch import nn, optim\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "from apiece import Budgets, make_private\nfrom apiece.training import ProgressBar\n"
+        "data = TensorDataset(torch.randn(40, 3), torch.randint(0, 2, (40,)))\n"
+        "model = nn.Linear(3, 2)\nasked = Budgets([1.0] * 20 + [3.0] * 20, 1e-3)\n"
+        "private = make_private(model, optim.SGD(model.parameters(), 0.1), nn.CrossEntropyLoss(),\n"
+        "    DataLoader(data, 8), asked, epochs=2, clip_norm=1.0, seed=0,\n"
+        "    callbacks=lambda plan: [ProgressBar(plan)])\nprivate.fit()",
+        "private",
+        "private.plan.verify()",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    bar, table, checked = (
+        [output["data"] for output in cell["outputs"] if "data" in output]
+        for cell in notebook["cells"]
+    )
+    assert '<progress value="10" max="10"' in bar[-1]["text/html"]
+    assert "step 10 of 10" in table[0]["text/html"]
+    assert "2 of 2 promises kept" in checked[0]["text/html"]

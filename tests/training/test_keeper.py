@@ -13,6 +13,7 @@ from apiece.errors import InputError, StateError
 from apiece.plan import Plan
 from apiece.plan.parts import Stage
 from apiece.training import Trainer, clip_and_sum
+from apiece.training.checkpoints import CheckpointFolder
 from apiece.training.clipping import ambient
 
 BUDGETS = Budgets.from_groups([("a", 50.0, 20), ("b", 100.0, 40)], 60, 1e-5)
@@ -123,11 +124,13 @@ def test_a_finished_run_comes_back_finished(tmp_path):
 
 
 @pytest.mark.parametrize("wiped", [True, False])
-def test_killed_between_the_last_checkpoint_and_the_deletion_of_the_key(tmp_path, wiped):
+def test_killed_between_the_last_checkpoint_and_the_deletion_of_the_key(
+    tmp_path, wiped, monkeypatch
+):
     run = begin(tmp_path)
-    run.fit(9)
-    run.step()
-    run.save()
+    with monkeypatch.context() as killed:
+        killed.setattr(CheckpointFolder, "finish", lambda folder: None)
+        run.fit()
     if wiped:
         (tmp_path / "key").write_bytes(bytes(32))
     again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())

@@ -10,12 +10,11 @@ from torch.nn.utils import parametrizations
 from torch.utils.data import DataLoader, TensorDataset
 
 from apiece import Budgets, Scale, Trainer, assign
-from apiece.adapters.opacus import individual
 from apiece.audit.stacked_training import model_confidences
 from apiece.errors import UnsupportedError
 from apiece.filters import GaussianFilter
 from apiece.sensitivity import ModelLoss, partial_sensitivity
-from apiece.training import Evaluation, FilteredTrainer, clip_and_sum
+from apiece.training import Evaluation, FilteredTrainer, clip_and_sum, make_private
 from apiece.training.modes import evaluating
 from apiece.training.stacked import StackedModule
 
@@ -226,7 +225,7 @@ def from_opacus(model: nn.Module) -> None:
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(TensorDataset(X, Y), batch_size=8)
     budgets = Budgets([5.0] * 8, 1e-3)
-    individual(model, sgd, loader, LOSS, budgets, epochs=1, max_grad_norm=1.0, seed=0).fit()
+    make_private(model, sgd, LOSS, loader, budgets, epochs=1, clip_norm=1.0, seed=0).fit()
 
 
 TRAINS: dict[str, Callable[[nn.Module], object]] = {

@@ -27,7 +27,6 @@ from apiece._types import Flags, State
 from apiece.adapters.stepping import (
     Loss,
     PrivateStep,
-    count_epoch_steps,
     find_loss,
     make_resume_error,
 )
@@ -36,6 +35,7 @@ from apiece.plan import Plan
 from apiece.training import PlannedSpending
 from apiece.training import Trainer as Engine
 from apiece.training.callbacks import public_numbers
+from apiece.training.epochs import count_epoch_steps, count_expected_records
 from apiece.training.updates import find_step_arguments
 
 # Fields of `TrainingArguments` that private steps honour: evaluation, optimizer, logs, models.
@@ -92,6 +92,9 @@ _REMEDIES = {
 }
 REFUSED = {name: remedy for remedy, names in _REMEDIES.items() for name in names.split()}
 
+# What is computed from records without noise, and so never logged.
+_PRIVATE_LOGS = frozenset(("loss", "grad_norm", "train_loss"))
+
 
 class PrivateTrainer(transformers.Trainer):
     """`transformers.Trainer` whose steps are those of an apiece `Trainer` under a plan.
@@ -128,7 +131,9 @@ class PrivateTrainer(transformers.Trainer):
     Guarantee:
         That of `apiece.Trainer`. What is logged of training is public: planned spending, learning
         rate and time; no loss and no gradient norm, which are computed from records. The training
-        loss that is returned is None.
+        loss that is returned is None. `train_samples_per_second` is of the records (persons, with
+        `people`) that the plan expects in the steps of this call, over the time that they took: how
+        many were drawn is private.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
@@ -179,6 +184,7 @@ class PrivateTrainer(transformers.Trainer):
             "physical_batch_size": args.per_device_train_batch_size,
         }
         self._resumes = False
+        self._first_step = 0  # of this call of `train`
         self._around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
         if bf16:
             self._around = partial(torch.autocast, args.device.type, torch.bfloat16)
@@ -250,8 +256,7 @@ class PrivateTrainer(transformers.Trainer):
 
     def log(self, logs: dict[str, float], *args: object) -> None:
         """Log public numbers: planned spending instead of losses and norms of gradients."""
-        private = ("loss", "grad_norm", "train_loss")
-        public = {name: value for name, value in logs.items() if name not in private}
+        public = self._correct_speed(logs)
         progress = None if self._private is None else self._private.progress
         if progress is not None and "learning_rate" in public:
             public |= public_numbers(progress, self._spending)
@@ -277,12 +282,28 @@ class PrivateTrainer(transformers.Trainer):
                 raise make_resume_error("resume_from_checkpoint", "train(True)")
             self._resumes = True
         engine = self.create_optimizer().trainer  # type: ignore[attr-defined]
+        self._first_step = engine.step_number
         if engine.step_number == self.plan.steps:
             return TrainOutput(self.plan.steps, None, {})
         result = super().train(**options)
         engine.fit(0)
-        public = {name: value for name, value in result.metrics.items() if name != "train_loss"}
-        return result._replace(training_loss=None, metrics=public)
+        metrics = self._correct_speed(result.metrics)
+        return result._replace(training_loss=None, metrics=metrics)
+
+    def _correct_speed(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """Return what a run logs at its end with the speed of its own steps, and no loss.
+
+        Hugging Face multiplies steps by the batch size of `args`, which is here what fits into
+        memory. How many records were drawn is private; how many the plan expects is not.
+        """
+        public = {name: value for name, value in logs.items() if name not in _PRIVATE_LOGS}
+        seconds = public.get("train_runtime")
+        if seconds:
+            steps = self.plan.steps - self._first_step
+            records = count_expected_records(self.plan, self._first_step)
+            public["train_samples_per_second"] = round(records / seconds, 3)
+            public["train_steps_per_second"] = round(steps / seconds, 3)
+        return public
 
 
 class _Rates:

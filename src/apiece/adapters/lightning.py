@@ -11,10 +11,11 @@ except ModuleNotFoundError as error:
     raise lacking(error.name, "lightning") from None
 
 from apiece._types import State
-from apiece.adapters.stepping import PrivateStep, count_epoch_steps, make_resume_error
+from apiece.adapters.stepping import PrivateStep, make_resume_error
 from apiece.errors import UnsupportedError
 from apiece.training import PlannedSpending, Trainer
 from apiece.training.callbacks import public_numbers
+from apiece.training.epochs import count_epoch_steps
 
 
 class PrivateModule(LightningModule):

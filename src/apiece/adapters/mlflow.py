@@ -6,7 +6,7 @@ from apiece import _check
 from apiece._lazy import optional
 from apiece.plan import Plan
 from apiece.training import PlannedSpending, Progress
-from apiece.training.callbacks import public_numbers
+from apiece.training.callbacks import public_numbers, public_parameters
 
 
 class MLflow:
@@ -39,11 +39,8 @@ class MLflow:
         self._mlflow = optional("mlflow", "mlflow")
         self._every = _check.count("every", every)
         self._spending = PlannedSpending(plan)
-        parameters = {"apiece/strategy": plan.strategy, "apiece/steps": plan.steps}
-        for group in plan.public().groups:
-            name = f"asked/{_make_name(group.name)}"
-            parameters[name] = f"epsilon {group.epsilon:g}, delta {group.delta:g}"
-        self._mlflow.log_params(parameters)
+        parameters = public_parameters(plan)
+        self._mlflow.log_params({_make_name(name): value for name, value in parameters.items()})
 
     def __call__(self, progress: Progress) -> None:
         """Write one entry, if it is time for one."""

@@ -15,7 +15,6 @@ except ModuleNotFoundError as error:
 
 from apiece._types import State
 from apiece.errors import InputError, StateError
-from apiece.plan import Plan
 from apiece.training import Progress, Trainer
 
 
@@ -65,12 +64,6 @@ def make_resume_error(name: str, remedy: str = "apiece.Trainer.resume") -> State
         f"{name}: a private run goes on from its own folder only; give checkpoint=... and use "
         f"{remedy}"
     )
-
-
-def count_epoch_steps(plan: Plan) -> int:
-    """Return the number of steps that expect as many records as there are, at least one."""
-    records = sum(group.records for group in plan.groups)
-    return max(round(records / plan.stages[0].expected_batch_size), 1)
 
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from html import escape
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from apiece import _check, _json
-from apiece._text import per_cent, plain, rounded_up
+from apiece._text import MAX_ROWS, html_table, per_cent, rounded_up
 from apiece._types import AnyArray, Floats, Integers, Json
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.slack import GaussianSummary, gaussian_summary
@@ -39,8 +38,6 @@ from apiece.plan.verification import (
     verify,
 )
 
-# The largest number of groups in a notebook's table.
-_MAX_ROWS = 20
 _COLUMNS = ("group", "records", "ε asked", "δ", "ε spent", "sampling", "clip norm", "noise")
 
 
@@ -113,17 +110,11 @@ class Plan(Numbers):
         small_count = len(self.groups) - len(large)
         if small_count:
             notes.append(f"{small_count} groups of fewer than {SMALL_GROUP} records are not shown.")
-        if len(large) > _MAX_ROWS:
-            notes.append(f"{len(large) - _MAX_ROWS} more groups are not shown.")
+        if len(large) > MAX_ROWS:
+            notes.append(f"{len(large) - MAX_ROWS} more groups are not shown.")
         notes += [f"Not for release: {objection}" for objection in self.objections]
-        head = _format_row("th", _COLUMNS)
-        rows = [_format_row("td", _format_cells(*pair)) for pair in large[:_MAX_ROWS]]
-        paragraphs = [f"<p>{escape(plain(note))}</p>" for note in notes]
-        return (
-            f"<table><caption>{escape(plain(self.strategy))}</caption>"
-            f"<thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
-            f"{''.join(paragraphs)}"
-        )
+        rows = [_format_cells(*pair) for pair in large[:MAX_ROWS]]
+        return html_table(self.strategy, _COLUMNS, rows, notes)
 
     @property
     def records(self) -> int:
@@ -505,12 +496,6 @@ def _copy_cached(source: Plan, target: AnyPlan, *names: str) -> AnyPlan:
         if name in source.__dict__:
             target.__dict__[name] = source.__dict__[name]
     return target
-
-
-def _format_row(tag: str, cells: Iterable[str]) -> str:
-    """Return a row of an HTML table, its cells in `tag`."""
-    formatted = "".join(f"<{tag}>{escape(plain(cell))}</{tag}>" for cell in cells)
-    return f"<tr>{formatted}</tr>"
 
 
 def _format_cells(group: Group, spent: float) -> list[str]:

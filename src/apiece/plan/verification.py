@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import accounting
+from apiece._text import MAX_ROWS, html_table, rounded_up
 from apiece._types import AnyArray, Floats, Integers
 from apiece.accounting import Excess, PrivacyCurve, privacy_curve
 from apiece.accounting.batch import upper_epsilons
 from apiece.accounting.divergence import excesses
 from apiece.budgets import BudgetGroups
+from apiece.budgets.groups import SMALL_GROUP
 from apiece.budgets.records import Consents
 from apiece.errors import VerificationError
 from apiece.mechanisms import Gaussian, Mechanism
@@ -24,6 +26,8 @@ from apiece.plan.parts import Numbers, Reference, Stage, sampled_steps
 MEASURED = 64
 # The number of distinct mechanisms from which on ε is bounded in one batch, without curves.
 QUICK = 32
+# The columns of a notebook's table.
+_COLUMNS = ("group", "ε asked", "δ", "ε spent", "kept")
 # The distance from 1.0 to the next float64: the unit in which roundings are counted.
 ULP = 2.0**-52
 # ε and δ.
@@ -87,6 +91,7 @@ class Verification:
         bound: The strictest Δ̄, likewise; None where none below 1 was asked.
         forward: Δ towards more vulnerable than the uniform mechanism of the (ε, δ) asked; None
             with `bound`. In a plan of more than 64 groups NaN where a group has no bound.
+        records: Number of each group's records; None where they are not counted.
 
     Guarantee:
         `epsilon_spent` and `forward` are upper bounds, computed from the plan's own numbers.
@@ -106,6 +111,31 @@ class Verification:
     kept: npt.NDArray[np.bool_]
     bound: Floats | None = None
     forward: Floats | None = None
+    records: Integers | None = None
+
+    def __repr__(self) -> str:
+        """Return how many promises are kept, and nothing of a group."""
+        return f"Verification({int(self.kept.sum())} of {self.kept.size} promises kept)"
+
+    def _repr_html_(self) -> str:
+        """Return the table of groups for a notebook; of small ones only how many there are."""
+        records = np.zeros(self.kept.size, int) if self.records is None else self.records
+        large = np.flatnonzero(records >= SMALL_GROUP).tolist()
+        rows = []
+        for g in large[:MAX_ROWS]:
+            asked = (str(self.name[g]), f"{self.epsilon[g]:g}", f"{self.delta[g]:g}")
+            kept = "yes" if self.kept[g] else "no"
+            rows.append((*asked, rounded_up(float(self.epsilon_spent[g])), kept))
+        notes = []
+        hidden = self.kept.size - len(large)
+        if hidden and self.records is None:
+            notes.append(f"{hidden} groups whose records are not counted are not shown.")
+        elif hidden:
+            notes.append(f"{hidden} groups of fewer than {SMALL_GROUP} records are not shown.")
+        if len(large) > MAX_ROWS:
+            notes.append(f"{len(large) - MAX_ROWS} more groups are not shown.")
+        caption = f"{int(self.kept.sum())} of {self.kept.size} promises kept"
+        return html_table(caption, _COLUMNS, rows, notes)
 
     @property
     def ok(self) -> bool:
@@ -225,7 +255,9 @@ def verify(
     bound = limits.excess
     within = (spent <= epsilon) & (groups.delta <= delta)
     if (bound >= 1).all():
-        return Verification(groups.name, epsilon, groups.delta, spent, within)
+        return Verification(
+            groups.name, epsilon, groups.delta, spent, within, records=groups.records
+        )
     measured = measures().forward
     # A record that allows less than its group asked is compared with a baseline of what it allows:
     # the less a baseline tells, the larger is Δ towards more vulnerable.
@@ -241,7 +273,9 @@ def verify(
     differences = _compute_excesses(baselines, curves)
     forward[positions] = [difference.forward.upper for difference in differences]
     within &= (bound >= 1) | (forward <= bound)
-    return Verification(groups.name, epsilon, groups.delta, spent, within, bound, forward)
+    return Verification(
+        groups.name, epsilon, groups.delta, spent, within, bound, forward, groups.records
+    )
 
 
 def compute_spending(plan: Numbers, method: str) -> Floats:
@@ -276,6 +310,15 @@ def compute_spending(plan: Numbers, method: str) -> Floats:
         mechanism = plan.mechanism_at(int(positions[0]))
         spent[positions] = _bound_epsilons(mechanism, method, tuple(delta[positions].tolist()))
     return spent
+
+
+def compute_spending_at(plan: Numbers, group: int, steps: int, method: str) -> float:
+    """Return an upper bound on a group's ε at its own δ after the plan's first steps."""
+    if steps == 0:
+        return 0.0
+    mechanism = plan.mechanism_at(group, steps)
+    delta = float(plan.budget_groups.delta[group])
+    return float(_bound_epsilons(mechanism, method, (delta,))[0])
 
 
 def _compute_spending_of_gaussians(plan: Numbers, stage: Stage, method: str) -> Floats:

@@ -17,14 +17,18 @@ from apiece.training.callbacks import (
 )
 from apiece.training.charging import TrainingCharge, charge_training
 from apiece.training.clipping import ClippedSum, Proof, clip_and_sum
+from apiece.training.epochs import Batch, EpochLoader
 from apiece.training.filtered import FilteredTrainer
 from apiece.training.fixed import RecordStream
+from apiece.training.normalization import replace_batch_norm
+from apiece.training.own_loop import make_private
 from apiece.training.randomness import add_noise
 from apiece.training.sources import ParquetShards, TarShards
 from apiece.training.trainer import Trainer
 
 __all__ = [
-    "Trainer", "FilteredTrainer", "Progress", "ProgressBar", "PlannedSpending", "Evaluation",
+    "Trainer", "FilteredTrainer", "make_private", "EpochLoader", "Batch", "replace_batch_norm",
+    "Progress", "ProgressBar", "PlannedSpending", "Evaluation",
     "TensorBoard", "charge_training", "TrainingCharge", "clip_and_sum", "ClippedSum", "Proof",
     "add_noise", "poisson_batches", "ParquetShards", "TarShards", "RecordStream",
 ]  # fmt: skip

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from torch import nn
 
 from apiece import _check, _lazy
-from apiece.accounting import privacy_curve
+from apiece._text import plain
 from apiece.plan import Plan
+from apiece.plan.verification import compute_spending_at
 from apiece.training.modes import evaluating
 
 if TYPE_CHECKING:
@@ -116,11 +121,7 @@ class PlannedSpending:
         budgets = self._plan.budget_groups
         spendings = []
         for group in self._groups:
-            upper = 0.0
-            if steps:
-                mechanism = self._plan.mechanism_at(group, steps)
-                curve = privacy_curve(mechanism, method=self._plan.method)
-                upper = float(curve.epsilon(float(budgets.delta[group])).upper)
+            upper = compute_spending_at(self._plan, group, steps, self._plan.method)
             name = str(budgets.name[group])
             spendings.append(Spent(name, float(budgets.epsilon[group]), upper))
         return tuple(spendings)
@@ -129,13 +130,14 @@ class PlannedSpending:
 class ProgressBar:
     """A callback that shows steps, time left and ε spent as planned, on stderr or `console`.
 
-    The ε shown is that of the strictest and the loosest group by `PlannedSpending`. Use it in a
-    `with` block, so that the terminal is put in order whatever happens; what is not a terminal
-    gets the last state only.
+    In a notebook it is a bar below the cell. The ε shown is that of the strictest and the loosest
+    group by `PlannedSpending`. It begins with the first step and ends with the last. A `with` block
+    puts the terminal in order where a run is broken off; what is not a terminal gets the last state
+    only.
 
     Args:
         plan: The plan that is run.
-        console: A rich console; None takes stderr.
+        console: A rich console; None takes the notebook, or stderr.
 
     Guarantee:
         The bar shows a function of the plan and the step: an upper bound on the spending.
@@ -150,10 +152,55 @@ class ProgressBar:
 
     def __init__(self, plan: Plan, *, console: Console | None = None) -> None:
         _lazy.require("train", "rich")
+        self._spending = PlannedSpending(plan)
+        self._is_running = False
+        self._bar: _TerminalBar | _NotebookBar
+        if console is None and is_notebook():
+            self._bar = _NotebookBar(plan.steps)
+        else:
+            self._bar = _TerminalBar(plan.steps, console)
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one step more."""
+        self._start()
+        text = ", ".join(map(describe_spending, self._spending.at(progress.step)))
+        self._bar.show(progress.step, f"planned {text}")
+        if progress.step == progress.steps:
+            self._stop()
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _start(self) -> None:
+        if not self._is_running:
+            self._is_running = True
+            self._bar.start()
+
+    def _stop(self) -> None:
+        if self._is_running:
+            self._is_running = False
+            self._bar.stop()
+
+
+def is_notebook() -> bool:
+    """Return whether the process is a notebook's kernel, which shows HTML."""
+    # What nobody has imported is not running; a terminal's IPython has another shell.
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class _TerminalBar:
+    """A bar of rich, on a console or stderr."""
+
+    def __init__(self, steps: int, console: Console | None) -> None:
         from rich import progress
         from rich.console import Console
 
-        self._spending = PlannedSpending(plan)
         self._bar = progress.Progress(
             progress.MofNCompleteColumn(),
             progress.BarColumn(),
@@ -162,19 +209,65 @@ class ProgressBar:
             "{task.description}",
             console=console or Console(stderr=True),
         )
-        self._task = self._bar.add_task("", total=plan.steps)
+        self._task = self._bar.add_task("", total=steps)
 
-    def __call__(self, progress: Progress) -> None:
-        """Show one step more."""
-        text = ", ".join(map(describe_spending, self._spending.at(progress.step)))
-        self._bar.update(self._task, completed=progress.step, description=f"planned {text}")
-
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         self._bar.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def show(self, step: int, text: str) -> None:
+        self._bar.update(self._task, completed=step, description=text)
+
+    def stop(self) -> None:
         self._bar.stop()
+
+
+# Seconds between two states of a bar in a notebook.
+_NOTEBOOK_PAUSE = 0.2
+
+
+class _NotebookBar:
+    """A bar of HTML, which a notebook shows by itself: no widgets have to be installed."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._handle: Any = None
+        self._html = ""
+        self._begun = 0.0
+        self._shown = -math.inf
+
+    def start(self) -> None:
+        from IPython.display import HTML, display
+
+        self._begun = time.monotonic()
+        self._html = self._describe(0, "")
+        self._handle = display(HTML(self._html), display_id=True)
+
+    def show(self, step: int, text: str) -> None:
+        self._html = self._describe(step, text)
+        now = time.monotonic()
+        if step == self._steps or now - self._shown > _NOTEBOOK_PAUSE:
+            self._shown = now
+            self._update()
+
+    def stop(self) -> None:
+        self._update()
+
+    def _update(self) -> None:
+        from IPython.display import HTML
+
+        self._handle.update(HTML(self._html))
+
+    def _describe(self, step: int, text: str) -> str:
+        passed = time.monotonic() - self._begun
+        clock = ""
+        if 0 < step < self._steps:
+            seconds = round(passed / step * (self._steps - step))
+            clock = f" · {timedelta(seconds=seconds)} left"
+        words = f"{step:,} of {self._steps:,} steps{clock} {text}".rstrip()
+        return (
+            f'<progress value="{step}" max="{self._steps}" style="width: 12rem"></progress> '
+            f"{escape(plain(words))}"
+        )
 
 
 def describe_spending(spending: Spent) -> str:
@@ -211,6 +304,18 @@ def public_numbers(progress: Progress, spending: PlannedSpending) -> dict[str, f
     for group in spending.at(progress.step):
         values[f"planned ε/{group.group}"] = group.spent
     return values
+
+
+def public_parameters(plan: Plan) -> dict[str, str | int]:
+    """Return what a plan says of a run before its first step, by name, for a log."""
+    parameters: dict[str, str | int] = {
+        "apiece/strategy": plan.strategy,
+        "apiece/steps": plan.steps,
+    }
+    for group in plan.public().groups:
+        budget = f"epsilon {group.epsilon:g}, delta {group.delta:g}"
+        parameters[f"asked/{group.name}"] = budget
+    return parameters
 
 
 class TensorBoard:

@@ -321,8 +321,10 @@ class Keeper:
         return self._loop.sums.source.fingerprint(key) + persons.hexdigest()
 
     def after_step(self) -> None:
-        """Save, if it is time to."""
-        if self._folder is not None and self._loop.step_number % self._every == 0:
+        """Save, if it is time to; after the last step of the plan as `after_fit` does."""
+        if self._is_over:
+            self.after_fit()
+        elif self._folder is not None and self._loop.step_number % self._every == 0:
             self.save()
 
     def after_fit(self) -> None:

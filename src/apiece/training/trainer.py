@@ -13,15 +13,19 @@ import torch
 from torch import nn
 
 from apiece import _check
+from apiece._text import MAX_ROWS, html_table, rounded_up
 from apiece._types import Mask
+from apiece.budgets.groups import SMALL_GROUP
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import BoundPlan, Plan
+from apiece.plan.verification import compute_spending_at
 from apiece.training.batches import PlannedSampler, read_included
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.checkpoints import CheckpointFolder, Keeper
 from apiece.training.clipping import guards
 from apiece.training.clipping.records import LossFunction
 from apiece.training.correlated import CorrelatedNoise
+from apiece.training.epochs import EpochLoader
 from apiece.training.loop import Descent, Loop, NoiseAlone, Prepaid
 from apiece.training.processes import Processes
 from apiece.training.randomness import Streams
@@ -36,6 +40,9 @@ from apiece.training.updates import (
     check_holds,
     run_dry,
 )
+
+# The columns of a trainer's table in a notebook.
+_COLUMNS = ("group", "ε asked", "δ", "ε spent so far")
 
 
 class Trainer(Descent):
@@ -217,6 +224,56 @@ class Trainer(Descent):
     def steps(self) -> int:
         """Number of steps in the plan."""
         return self.plan.steps
+
+    @property
+    def loader(self) -> EpochLoader:
+        """The batches of a pass over the records, for a loop that calls `step` once a batch."""
+        return EpochLoader(self)
+
+    def epsilon_spent(self) -> dict[str, float]:
+        """Return each group's ε after the steps taken so far, at its own δ, by its name.
+
+        Returns:
+            Upper bounds by the plan's own accounting: 0 before the first step, `plan.epsilon_spent`
+            after the last. They follow from the plan and the number of steps alone, and hold
+            whoever was drawn or has withdrawn. Each distinct group takes a privacy curve at each
+            number of steps, once.
+
+        Guarantee:
+            Each value is an upper bound, under the plan's relation.
+        """
+        groups = range(len(self.plan.budget_groups))
+        names = self.plan.budget_groups.name.tolist()
+        return dict(zip(names, map(self._compute_spending, groups), strict=True))
+
+    def _compute_spending(self, group: int) -> float:
+        """Return a group's ε after the steps taken so far."""
+        if self.step_number >= self.steps:
+            return float(self.plan.epsilon_spent[group])
+        return compute_spending_at(self.plan, group, self.step_number, self.plan.method)
+
+    def __repr__(self) -> str:
+        """Return what is public and short: nothing of a record."""
+        model = type(self.model).__name__
+        return f"Trainer({model}, {self.plan.strategy}, step {self.step_number} of {self.steps})"
+
+    def _repr_html_(self) -> str:
+        """Return the table of groups for a notebook; of small ones only how many there are."""
+        groups = self.plan.groups
+        large = [g for g, group in enumerate(groups) if group.records >= SMALL_GROUP]
+        rows = []
+        for g in large[:MAX_ROWS]:
+            group = groups[g]
+            asked = (group.name, f"{group.epsilon:g}", f"{group.delta:g}")
+            rows.append((*asked, rounded_up(self._compute_spending(g))))
+        notes = ["ε spent so far is an upper bound, by the plan and the number of steps."]
+        if len(large) < len(groups):
+            hidden = len(groups) - len(large)
+            notes.append(f"{hidden} groups of fewer than {SMALL_GROUP} records are not shown.")
+        if len(large) > MAX_ROWS:
+            notes.append(f"{len(large) - MAX_ROWS} more groups are not shown.")
+        caption = f"{self.plan.strategy}, step {self.step_number} of {self.steps}"
+        return html_table(caption, _COLUMNS, rows, notes)
 
     def fit(self, steps: int | None = None) -> None:
         """Take `steps` further steps, or all that are left of the plan.

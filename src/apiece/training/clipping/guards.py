@@ -119,7 +119,8 @@ def check_modules(model: nn.Module) -> None:
         if isinstance(module, torch_internals.BatchNormBase):
             raise UnsupportedError(
                 f"model.{path}: {type(module).__name__} in training mode mixes the records of a "
-                "batch; use GroupNorm (or LayerNorm), or put this module in eval() mode"
+                "batch; call apiece.training.replace_batch_norm(model), or put this module in "
+                "eval() mode"
             )
         if isinstance(module, torch_internals.InstanceNormBase) and module.track_running_stats:
             raise UnsupportedError(

@@ -270,6 +270,21 @@ def has_gradient_hooks(parameter: nn.Parameter) -> bool:
     )
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether hooks are called around a module's own forward or backward.
+
+    `_forward_hooks`, `_forward_pre_hooks`, `_backward_hooks`: since 1.13; `_backward_pre_hooks`:
+    since 2.0.
+    """
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(hooks)
+
+
 def global_hooks() -> list[object]:
     """Return the dicts of hooks that torch runs for every module.
 

@@ -1,7 +1,6 @@
-"""From Opacus: the module, optimizer and data loader of one budget, trained with one a record.
+"""A loop of one's own: the model, optimizer, loss and loader that it has, made private."""
 
-Opacus itself is not needed: what it wraps is unwrapped here, by the names that it gives.
-"""
+from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
@@ -9,53 +8,50 @@ from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
-
-from apiece._lazy import lacking
-
-try:
-    import torch
-    from torch import nn
-    from torch.utils.data import DataLoader
-except ModuleNotFoundError as error:
-    raise lacking(error.name, "train") from None
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
 
 from apiece import _check
 from apiece.assignment import Scale, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.plan import Plan
-from apiece.training import Trainer
 from apiece.training.callbacks import Callback
+from apiece.training.trainer import Trainer
 
 
-def individual(
-    module: nn.Module,
+def make_private(
+    model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    data_loader: DataLoader[Any],
-    criterion: Any,
+    loss_fn: Any,
+    loader: DataLoader[Any],
     budgets: Budgets,
     *,
     epochs: int,
-    max_grad_norm: float,
+    clip_norm: float,
     strategy: Strategy | str | None = None,
     people: npt.ArrayLike | None = None,
     callbacks: Sequence[Callback] | Callable[[Plan], Sequence[Callback]] = (),
     **options: Any,
 ) -> Trainer:
-    """Return a trainer of individual budgets from the arguments of `PrivacyEngine.make_private`.
+    """Return the trainer of a loop's own model, optimizer, loss and loader, at individual budgets.
 
-    It takes epochs · len(data_loader) steps with n / len(data_loader) records, or with people that
-    share of the persons, expected in each, as Opacus does, by Poisson sampling of its own at each
-    one's rate. Noise is the plan's.
+    The loop goes over `.loader` and calls `.step()` once a batch; or `.fit()` is the whole loop.
+    It takes epochs · len(loader) steps with n / len(loader) records, or with people that share of
+    the persons, expected in each, by Poisson sampling at each one's own rate. Noise is the plan's.
+
+    What Opacus' `PrivacyEngine.make_private` returns may be given too: its wrappers are taken off,
+    for good, and its sampling, clipping and noise are not used.
 
     Args:
-        module: Plain, or in Opacus' `GradSampleModule`, which is taken off for good.
-        optimizer: Plain, or in Opacus' `DPOptimizer`, whose clipping and noise are not used.
-        data_loader: Of a map-style dataset; its number of batches gives the expected batch size.
-        criterion: One loss a record; losses of torch that average or add up are taken apart.
+        model: Plain, or in Opacus' `GradSampleModule`.
+        optimizer: Plain, or in Opacus' `DPOptimizer`.
+        loss_fn: One loss a record; losses of torch that average or add up are taken apart.
+        loader: Of a map-style dataset; its number of batches gives the expected batch size.
         budgets: One a record, in the order of the dataset; with people one a person, by `ids`.
         epochs: From 1 on.
-        max_grad_norm: The mean clipping norm of the plan.
+        clip_norm: The mean clipping norm of the plan.
         strategy: Strategy of `assign`; None takes `Scale()`.
         people: (n,) The person of each record, in the order of the dataset; None where each record
             is a unit of its own.
@@ -64,7 +60,7 @@ def individual(
         **options: Of `Trainer`, such as rows_per_person.
 
     Returns:
-        A `Trainer`, with its plan as `.plan`; `.fit()` runs it.
+        A `Trainer`, with its plan as `.plan`.
 
     Raises:
         InputError: For budgets of another number of records; what `assign` and `Trainer` raise,
@@ -75,32 +71,31 @@ def individual(
         UnsupportedError: For parameters with Opacus' hooks.
 
     Guarantee:
-        That of `Trainer` under the plan that `assign` gives. Opacus' accountant knows nothing of
-        it.
+        That of `Trainer` under the plan that `assign` gives.
 
     References:
-        Yousefpour et al. 2021.
+        Yousefpour et al. 2021, whose name the function has.
 
     Example:
         >>> import torch
         >>> from torch import nn
         >>> from torch.utils.data import DataLoader, TensorDataset
-        >>> from apiece import Budgets
-        >>> from apiece.adapters.opacus import individual
+        >>> from apiece import Budgets, make_private
         >>> data = TensorDataset(torch.randn(40, 3), torch.zeros(40, dtype=torch.long))
         >>> model = nn.Linear(3, 2)
-        >>> trainer = individual(
-        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(data, batch_size=8),
-        ...     nn.CrossEntropyLoss(), Budgets(epsilon=[1.0] * 20 + [3.0] * 20, delta=1e-3),
-        ...     epochs=1, max_grad_norm=1.0, seed=0)
-        >>> trainer.fit()
-        >>> trainer.steps, [round(group.epsilon, 3) for group in trainer.plan.groups]
-        (5, [1.0, 3.0])
+        >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> budgets = Budgets(epsilon=[1.0] * 20 + [3.0] * 20, delta=1e-3)
+        >>> private = make_private(model, sgd, nn.CrossEntropyLoss(), DataLoader(data, 8), budgets,
+        ...                        epochs=1, clip_norm=1.0, seed=0)
+        >>> for batch in private.loader:
+        ...     _ = private.step()
+        >>> {name: round(spent, 2) for name, spent in private.epsilon_spent().items()}
+        {'epsilon=1': 1.0, 'epsilon=3': 3.0}
     """
-    records: Any = data_loader.dataset
+    records: Any = loader.dataset
     if not hasattr(records, "__len__"):
-        raise DataError("data_loader: its dataset has no length; give a map-style one")
-    steps = _check.count("epochs", epochs) * len(data_loader)
+        raise DataError("loader: its dataset has no length; give a map-style one")
+    steps = _check.count("epochs", epochs) * len(loader)
     if people is None and len(records) != len(budgets):
         raise InputError(
             f"budgets: {len(budgets)} of them for a dataset of {len(records)} records; give one a "
@@ -110,8 +105,8 @@ def individual(
         budgets,
         Scale() if strategy is None else strategy,
         steps=steps,
-        expected_batch_size=len(budgets) / len(data_loader),
-        clip_norm=max_grad_norm,
+        expected_batch_size=len(budgets) / len(loader),
+        clip_norm=clip_norm,
     )
     if people is not None:
         plan = replace(plan, unit="person")
@@ -122,24 +117,24 @@ def individual(
             "optimizer: it has made steps, which the plan does not cover; begin with a new "
             "optimizer, and a model that has not seen these records"
         )
-    # Opacus' ghost clipping wraps the criterion.
-    loss: Any = getattr(criterion, "criterion", criterion)
+    # Opacus' ghost clipping wraps the loss.
+    loss: Any = getattr(loss_fn, "criterion", loss_fn)
     if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
         loss = copy.copy(loss)
         loss.reduction = "none"
     options = options | {"callbacks": callbacks(plan) if callable(callbacks) else callbacks}
-    return Trainer(_unwrap(module), plain_optimizer, loss, plan, data_loader, **options)
+    return Trainer(_unwrap(model), plain_optimizer, loss, plan, loader, **options)
 
 
-def _unwrap(module: nn.Module) -> nn.Module:
-    """Return the module without Opacus' wrapper; `UnsupportedError` where its hooks are left."""
-    to_standard_module: Any = getattr(module, "to_standard_module", None)
+def _unwrap(model: nn.Module) -> nn.Module:
+    """Return the model without Opacus' wrapper; `UnsupportedError` where its hooks are left."""
+    to_standard_module: Any = getattr(model, "to_standard_module", None)
     if to_standard_module is not None:
-        module = to_standard_module()
-    hooked = [name for name, p in module.named_parameters() if hasattr(p, "grad_sample")]
+        model = to_standard_module()
+    hooked = [name for name, p in model.named_parameters() if hasattr(p, "grad_sample")]
     if hooked:
         raise UnsupportedError(
-            f"module: Opacus' hooks are on {hooked[0]!r} ({len(hooked)} parameters); take them off "
+            f"model: Opacus' hooks are on {hooked[0]!r} ({len(hooked)} parameters); take them off "
             "with the cleanup() of what make_private gave"
         )
-    return module
+    return model
