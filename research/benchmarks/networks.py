@@ -8,13 +8,14 @@ after the first is in median steps. Sums are held to a loop over records in doub
 is what a step adds at most to what the process holds before. Needs torchvision, timm, transformers
 and peft, and Opacus to be beside it; networks whose library is missing are left out, and the result
 says so. `--first` measures a first call and a few steps of models as large as people train, against
-plain steps alone.
+plain steps alone; `--memory` the memory alone, of which a busy machine takes nothing.
 
     python -m research.benchmarks.networks --compile --out research/results/networks.json
     python -m research.benchmarks.networks --wide --out research/results/networks_wide.json
     python -m research.benchmarks.networks --first --out research/results/networks_first.json
+    python -m research.benchmarks.networks --memory --out research/results/networks_memory.json
 
-Each takes half an hour, the last one ten minutes.
+The first two take half an hour each, the third ten minutes, the last one two.
 """
 
 from __future__ import annotations
@@ -220,6 +221,20 @@ def measure_first(name: str, rounds: int) -> dict[str, Any]:
     return found
 
 
+def measure_memory(name: str, rounds: int) -> dict[str, Any]:
+    """Return the megabytes that a plain step and a private one add, and their ratio."""
+    torch.manual_seed(0)
+    model, inputs, targets = (NETWORKS | WIDE)[name]()
+    found: dict[str, Any] = {"records": len(targets)}
+    for who in ("plain", "apiece"):
+        step = CONTENDERS[who](model, losses, inputs, targets)
+        for _ in range(WARM + 1):
+            step()
+        found[who] = statistics.median(peak(step) for _ in range(rounds))
+    found["to plain"] = round(found["apiece"] / found["plain"], 3)
+    return found
+
+
 def versions() -> dict[str, str]:
     found = {}
     for name in ("torch", "torchvision", "timm", "transformers", "peft", "opacus"):
@@ -237,6 +252,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--wide", action="store_true", help="as wide as people train them")
     parser.add_argument("--first", action="store_true", help="first calls of whole models")
+    parser.add_argument("--memory", action="store_true", help="memory alone")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(options.threads)
@@ -258,11 +274,16 @@ def main() -> None:
         try:
             if options.first:
                 found["networks"][name] = measure_first(name, options.rounds)
+            elif options.memory:
+                found["networks"][name] = measure_memory(name, options.rounds)
             else:
                 found["networks"][name] = measure(name, options.rounds, compiles=options.compile)
             print(name, json.dumps(found["networks"][name]), flush=True)
         except ImportError as error:
             found["not here"].append(f"{name}: {error.name}")
+        if options.memory and found["networks"]:
+            ratios = [row["to plain"] for row in found["networks"].values()]
+            found["median and largest"] = [statistics.median(ratios), max(ratios)]
         if options.out:
             options.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -60,11 +60,11 @@ def smooth_squares(
     if isinstance(engine, AloneEngine) or not _is_smooth(engine.program.module):
         return None
     batch = pad_to_two(rows)
-    _, operands = engine.program.run(arguments_of(engine, batch))
+    _, contributions = engine.program.run(arguments_of(engine, batch))
     first = next(iter(batch.parameters.values()))
     squares = torch.zeros(len(batch), dtype=widen(first.dtype), device=first.device)
     # One after the other, and no operator in place: autograd takes them back to the inputs.
-    for part in engine.program.contributions(operands, len(batch)).values():
+    for part in contributions.values():
         squares = squares + _squares(part)
     return squares[: len(rows)]
 

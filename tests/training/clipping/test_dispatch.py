@@ -1,10 +1,12 @@
 """What runs is what was proved: each call of a program dispatches to the operator of the graph."""
 
+import weakref
+
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from apiece.training.clipping import cache, engine, guards
+from apiece.training.clipping import cache, engine, guards, rewrite
 from apiece.training.clipping.records import Batch
 
 
@@ -27,7 +29,7 @@ def _program(model: nn.Module, x: torch.Tensor) -> tuple[engine.Engine, Batch]:
     return cache.ENGINES.find(batch), batch
 
 
-def test_a_program_runs_the_operators_of_its_graph_in_order() -> None:
+def test_a_program_runs_the_operators_of_its_graph_in_order(monkeypatch) -> None:
     class Mean(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.mean(1)
@@ -37,8 +39,29 @@ def test_a_program_runs_the_operators_of_its_graph_in_order() -> None:
     assert isinstance(made, engine.ProvedEngine)
     targets = [n.target for n in made.program.module.graph.nodes if n.op == "call_function"]
     given = engine.arguments_of(made, batch)
+    # contributions are made between them, by operators that the graph does not have
+    monkeypatch.setattr(rewrite.Program, "contribution", lambda *_: None)
     with torch.no_grad(), Dispatched() as mode:
         made.program.run(given)
     sized = torch.ops.aten.sym_size.int  # asked of the tensor, and not dispatched
     wanted = [t for t in targets if isinstance(t, torch._ops.OpOverload) and t is not sized]
     assert mode.seen == wanted
+
+
+def test_what_only_a_contribution_takes_is_freed_before_the_next_one_is_made(monkeypatch) -> None:
+    layers = [layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.GELU())]
+    made, batch = _program(nn.Sequential(*layers), torch.randn(5, 8))
+    assert isinstance(made, engine.ProvedEngine)
+    alive = []
+    taken: list[weakref.ref[torch.Tensor]] = []
+
+    def count(self, part, operands, size):
+        alive.append(sum(tensor() is not None for tensor in taken))
+        taken.extend(map(weakref.ref, operands))
+
+    monkeypatch.setattr(rewrite.Program, "contribution", count)
+    with torch.no_grad():
+        made.program.run(engine.arguments_of(made, batch))
+    # a layer's weight and bias take the output's gradient, the inputs lie in the batch
+    assert len(taken) == 12
+    assert max(alive) <= 4

@@ -91,16 +91,23 @@ def computes_in_single() -> bool:
         return False
 
 
-@contextlib.contextmanager
-def single_precision(device: torch.device) -> Iterator[None]:
+_AS_IT_IS = contextlib.nullcontext()
+
+
+def single_precision(device: torch.device) -> contextlib.AbstractContextManager[None]:
     """Let products of single precision be made in it: without autocast, bf16 or TF32.
 
     A norm from less precise products may lie below the true one, and a share above its bound.
     """
     settings = _settings_of_single(device)
     if not settings and not torch.is_autocast_enabled(device.type):
-        yield
-        return
+        return _AS_IT_IS
+    return _with_settings(device, settings)
+
+
+@contextlib.contextmanager
+def _with_settings(device: torch.device, settings: list[_Setting]) -> Iterator[None]:
+    """Set what must be set, without autocast; then put it back."""
     with torch.autocast(device.type, enabled=False), contextlib.ExitStack() as undo:
         for holder, name, value in settings:
             undo.callback(setattr, holder, name, getattr(holder, name))

@@ -247,7 +247,7 @@ def _clip_part(engine: ProvedEngine, batch: Batch) -> ClippedSum:
     padding = len(batch) - rows
     result = _clip_by_one_graph(engine, batch)  # None where that does not apply
     if result is None:
-        losses, contributions = _contribute(engine, arguments_of(engine, batch), len(batch))
+        losses, contributions = _contribute(engine, arguments_of(engine, batch))
         with torch.no_grad(), single_precision(losses.device):
             norms, sums = _sum_clipped(engine, contributions, batch)
     else:
@@ -266,21 +266,15 @@ def _complete(sums: Named, batch: Batch) -> Named:
 
 
 def _contribute(
-    engine: ProvedEngine, arguments: list[torch.Tensor], size: int
+    engine: ProvedEngine, arguments: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, dict[str, Contribution]]:
-    """Return losses and each parameter's contribution, of at least two records.
-
-    It empties `arguments`, so that what nothing else holds is freed before norms are made.
-    """
-    device = arguments[0].device
-    with torch.no_grad():
-        # The casts of autocast are operators of the graph already: it must not cast once more.
-        is_cast = torch.is_autocast_enabled(device.type)
-        with torch.autocast(device.type, enabled=False) if is_cast else contextlib.nullcontext():
-            losses, operands = engine.program.run(arguments)
-        arguments.clear()
-        with single_precision(device), limit_kept_gradients():
-            return losses, engine.program.contributions(operands, size)
+    """Return losses and each parameter's contribution, of at least two records."""
+    device = arguments[0].device.type
+    # The casts of autocast are operators of the graph already: it must not cast once more.
+    is_cast = torch.is_autocast_enabled(device)
+    uncast = torch.autocast(device, enabled=False) if is_cast else contextlib.nullcontext()
+    with torch.no_grad(), uncast, limit_kept_gradients():
+        return engine.program.run(arguments)
 
 
 def arguments_of(engine: ProvedEngine, batch: Batch) -> list[torch.Tensor]:
@@ -369,10 +363,10 @@ def _sum_clipped(
     sums: Named = {}
     for name in list(contributions):
         # popped, so that a parameter's contribution is freed before the next one's sum is made
-        sums[name] = contributions.pop(name).weighted_sum(factors)
-    # The rest of the way is linear: it is gone once, by the sum, and not by each record.
-    finish = engine.program.finish_gradient
-    return norms, {name: finish(name, total) for name, total in sums.items()}
+        total = contributions.pop(name).weighted_sum(factors)
+        # The rest of the way is linear: it is gone once, by the sum, and not by each record.
+        sums[name] = engine.program.finish_gradient(name, total)
+    return norms, sums
 
 
 def _norms(parts: Sequence[Contribution | Joined], bounds: torch.Tensor) -> torch.Tensor:
@@ -401,7 +395,7 @@ def _clip_long_person(engine: ProvedEngine, batch: Batch, width: int) -> Clipped
     losses: list[torch.Tensor] = []
     for rows in batch.of_rows().parts(width):
         part = pad_to_two(rows)
-        losses_of_part, contributions = _contribute(engine, arguments_of(engine, part), len(part))
+        losses_of_part, contributions = _contribute(engine, arguments_of(engine, part))
         losses.append(losses_of_part[: len(rows)])
         weights = torch.ones(
             len(part), device=losses_of_part.device, dtype=widen(losses_of_part.dtype)
@@ -475,7 +469,7 @@ def join_graphs(engine: ProvedEngine, batch: Batch) -> ProvedEngine:
         )
 
     def clip(bounds: torch.Tensor, *arguments: torch.Tensor) -> list[torch.Tensor]:
-        losses, contributions = _contribute(engine, list(arguments), len(bounds))
+        losses, contributions = _contribute(engine, arguments)
         # bounds are an input of the graph, as they may differ from batch to batch
         bounded = replace(batch, clip_norms=bounds)
         norms, sums = _sum_clipped(engine, contributions, bounded, _keep_all)

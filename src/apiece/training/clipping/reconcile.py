@@ -189,9 +189,9 @@ def _add_contributions(
     Raises `Unproved` where that cannot be made of these operands.
     """
     try:
-        contribution: Contribution = program.contribution(
-            program.parts[name], list(operands), RECORDS
-        )
+        part = program.parts[name]
+        of_part = [operands[program.places[node]] for node in part.operands]
+        contribution: Contribution = program.contribution(part, of_part, RECORDS)
         size = float(contribution.squares().sqrt().sum())
         ones = torch.ones(RECORDS).double()
         total = program.finish_gradient(name, contribution.weighted_sum(ones))

@@ -330,15 +330,26 @@ def _concatenate(sums: Mapping[str, torch.Tensor], parts: Sequence[ClippedSum]) 
 
 def add_up(parts: Iterable[ClippedSum]) -> ClippedSum:
     """Return the sum over the records of all parts, at least one, which are given up to it."""
-    parts = list(parts)
-    if len(parts) == 1:
-        return parts[0]
-    # in place: the first part's tensors become the sum's
-    sums = parts[0].gradients
-    for part in parts[1:]:
-        for name, value in part.gradients.items():
-            sums[name].add_(value)
-    return _concatenate(sums, parts)
+    first, *others = _add_in_turn(parts)
+    return _concatenate(first.gradients, [first, *others]) if others else first
+
+
+def _add_in_turn(parts: Iterable[ClippedSum]) -> Iterator[ClippedSum]:
+    """Yield the first part, and the others without gradients, which are added to the first's."""
+    sums: Mapping[str, torch.Tensor] = {}
+    for part in parts:
+        if sums:
+            part = _move_gradients(part, sums)  # freed before the next part makes its own
+        else:
+            sums = part.gradients
+        yield part
+
+
+def _move_gradients(part: ClippedSum, sums: Mapping[str, torch.Tensor]) -> ClippedSum:
+    """Return a part without its gradients, which are added to `sums` in place."""
+    for name, value in part.gradients.items():
+        sums[name].add_(value)
+    return replace(part, gradients={})
 
 
 def slack(dtype: torch.dtype) -> float:

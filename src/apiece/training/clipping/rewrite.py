@@ -20,6 +20,7 @@ from torch import fx
 
 from apiece.errors import UnsupportedError
 from apiece.training.clipping import narrow, torch_internals
+from apiece.training.clipping.ambient import single_precision
 from apiece.training.clipping.capture import Captured
 from apiece.training.clipping.contributions import (
     Contribution,
@@ -151,7 +152,7 @@ class Step:
         return result
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Part:
     """A parameter's gradient: leaves whose sum, taken through `chain`, it is.
 
@@ -167,6 +168,12 @@ class Part:
     through: Callable[..., torch.Tensor] | None = None
     shared: tuple[fx.Node, ...] = ()
 
+    @functools.cached_property
+    def operands(self) -> tuple[fx.Node, ...]:
+        """The tensors that it is made of, each once."""
+        of_leaves = (node for leaf in self.leaves for node in leaf.operands)
+        return tuple(dict.fromkeys((*of_leaves, *self.shared)))
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
@@ -181,8 +188,33 @@ class Program:
     places: dict[fx.Node, int]
 
     @functools.cached_property
-    def _function(self) -> Callable[..., Tensors]:
-        return as_function(self.module.graph)
+    def _function(self) -> Callable[..., list[Any]]:
+        """The graph with each contribution made where the last of its operands is there.
+
+        So an operand that nothing else takes is freed at once, and does not wait for all others.
+        """
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        losses, *operands = graph.graph_copy(self.module.graph, copies)  # type: ignore[misc]
+        placeholders = graph.find_nodes(op="placeholder")
+        order = {node: number for number, node in enumerate(graph.nodes)}
+        results: list[fx.Node] = []
+        for name, part in self.parts.items():
+            taken = [operands[self.places[node]] for node in part.operands]
+            last = max([placeholders[-1], *taken], key=order.__getitem__)
+            with graph.inserting_after(last):
+                results.append(
+                    graph.call_function(self._contribute, (name, placeholders[-1], *taken))
+                )
+        graph.output([losses, *results])
+        return as_function(graph)
+
+    def _contribute(
+        self, name: str, of_records: torch.Tensor, *operands: torch.Tensor
+    ) -> Contribution:
+        """Return a parameter's contribution; `of_records` is one of the records' tensors."""
+        with single_precision(of_records.device):
+            return self.contribution(self.parts[name], operands, len(of_records))
 
     @functools.cached_property
     def draws(self) -> bool:
@@ -194,20 +226,17 @@ class Program:
         """How many operators the graph has."""
         return sum(node.op == "call_function" for node in self.module.graph.nodes)
 
-    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
-        """Return losses and operands."""
-        losses, *operands = self._function(self.module, *tensors)
-        return losses, operands
+    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, dict[str, Contribution]]:
+        """Return losses, and each parameter's contribution in the layout of its leaves, by name."""
+        losses, *contributions = self._function(self.module, *tensors)
+        return losses, dict(zip(self.parts, contributions, strict=True))
 
-    def contributions(self, operands: Tensors, size: int) -> dict[str, Contribution]:
-        """Return each parameter's contribution in the layout of its leaves, by name."""
-        return {name: self.contribution(p, operands, size) for name, p in self.parts.items()}
-
-    def contribution(self, part: Part, operands: Tensors, size: int) -> Contribution:
-        """Return what `size` records give one parameter, in the layout of its leaves."""
+    def contribution(self, part: Part, operands: Sequence[torch.Tensor], size: int) -> Contribution:
+        """Return what `size` records give one parameter, from the part's operands in order."""
+        tensors = dict(zip(part.operands, operands, strict=True))
 
         def pick(nodes: Sequence[fx.Node], takes_narrow: bool = False) -> Tensors:
-            picked = [operands[self.places[node]] for node in nodes]
+            picked = [tensors[node] for node in nodes]
             if takes_narrow and narrow.on_tensor_cores(*picked):
                 return picked
             return [_widen(operand) for operand in picked]
@@ -251,7 +280,7 @@ def _widen(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if is_narrow else tensor
 
 
-def as_function(graph: fx.Graph) -> Callable[..., Tensors]:
+def as_function(graph: fx.Graph) -> Callable[..., list[Any]]:
     """Return a graph as a function of its module and tensors, with each operator at hand."""
     # The graph's own code, in which each call looks an operator up: torch.ops, library, overload.
     code = graph.python_code("self")
@@ -268,7 +297,7 @@ def as_function(graph: fx.Graph) -> Callable[..., Tensors]:
     # such as torch.ops.aten.add.Tensor(
     operator_call = r"torch\.ops\.(\w+)\.(\w+)\.(\w+)\("
     exec(re.sub(operator_call, bind, code.src), names)
-    result: Callable[..., Tensors] = names["forward"]
+    result: Callable[..., list[Any]] = names["forward"]
     return result
 
 
@@ -326,14 +355,8 @@ def rewrite(
 
 def _number_operands(parts: dict[str, Part]) -> dict[fx.Node, int]:
     """Return the tensors that contributions are made of, each once, with their numbers."""
-    places: dict[fx.Node, int] = {}
-    for part in parts.values():
-        for leaf in part.leaves:
-            for node in leaf.operands:
-                places.setdefault(node, len(places))
-        for node in part.shared:
-            places.setdefault(node, len(places))
-    return places
+    operands = dict.fromkeys(node for part in parts.values() for node in part.operands)
+    return {node: number for number, node in enumerate(operands)}
 
 
 # Operators whose last argument is a mask of the gradients that are wanted.
