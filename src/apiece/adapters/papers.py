@@ -252,12 +252,14 @@ class Papers(BaseEstimator):
         columns: Mapping[str, Column] | None = None,
         recipe: Json | None = None,
         shape: list[int] | None = None,
+        source: str = "the rows given to fit",
         **options: Any,
     ) -> None:
         """Store the run of the fit, when it is done, as `run_`.
 
         features: their number. settings: of the training. columns: declarations, of a table.
         recipe, shape: of images, the recipe's settings and the shape of a view's features.
+        source: where the features are from, as papers say it.
         options: of `Run`.
         """
         from apiece.jobs.running import list_versions
@@ -274,7 +276,7 @@ class Papers(BaseEstimator):
             version=__version__,
             name=type(self).__name__,
             data=Facts(
-                source="the rows given to fit",
+                source=source,
                 packaged=False,
                 label=str(getattr(y, "name", None) or "y"),
                 features=features,

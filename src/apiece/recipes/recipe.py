@@ -24,6 +24,7 @@ from apiece.assignment.unspent import default_batch
 from apiece.budgets import Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import BoundPlan
+from apiece.recipes.backbone import IMAGENET, PublicBackbone
 from apiece.recipes.features import (
     LeafNetwork,
     LeafPatches,
@@ -194,7 +195,11 @@ TRANSFORMS: Mapping[str, Callable[[int, int], Transform]] = {
     "leaf-patches": LeafPatches,
     "leaf-network": LeafNetwork,
     "pixels": lambda side, colours: Pixels(),
+    "public-backbone": PublicBackbone,
 }
+
+# Of transforms that public photographs have trained: which.
+PUBLIC_DATA: Mapping[str, str] = {"public-backbone": IMAGENET}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +207,7 @@ class Recipe:
     """A transform of images, a head, and the settings of its private training.
 
     Args:
-        transform: "scattering", "leaf-patches", "leaf-network" or "pixels".
+        transform: "scattering", "leaf-patches", "leaf-network", "pixels" or "public-backbone".
         mirrored: Whether the transform's values of an image and of its mirror image are averaged:
             a head on them cannot tell the two apart.
         turn: Degrees in [0, 180] by which images are turned either way, to average the values of
@@ -311,6 +316,17 @@ class Recipe:
             records: Number of records that are trained on.
         """
         return min(self.batch_size, float(records))
+
+    @property
+    def public_data(self) -> str:
+        """What public photographs have trained the features; empty where nobody's have.
+
+        No promise covers the people on them.
+        """
+        names = [self.transform]
+        if self.beside in RECIPES:
+            names.append(RECIPES[self.beside].transform)
+        return next((PUBLIC_DATA[name] for name in names if name in PUBLIC_DATA), "")
 
     def transform_of(self, colours: int, side: int) -> Transform:
         """Return the transform of images of this shape.
@@ -498,6 +514,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
             transform="leaf-patches", mirrored=True, power=0.5, groups=1, whiten=1.0
         ),
         "wavelets-and-patches": Recipe(mirrored=True, whiten=0.5, beside="leaf-patches-linear"),
+        "public-backbone": Recipe(transform="public-backbone", groups=1),
         "pixels-equivariant-cnn": Recipe(
             transform="pixels", groups=1, head="equivariant-cnn", learning_rate=4.0
         ),
