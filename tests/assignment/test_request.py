@@ -56,7 +56,11 @@ def test_a_rate_below_delta_costs_nothing_at_any_noise(strategy: Strategy) -> No
     assert unspent(strategy, Budgets([1.0] * 100, 0.1), steps=1, batch=20) == [False]
 
 
-@pytest.mark.parametrize("strategy", [Threshold(2.0), JorgensenSampling(2.0), Uniform()], ids=repr)
+@pytest.mark.parametrize(
+    "strategy",
+    [Threshold(2.0), pytest.param(JorgensenSampling(2.0), marks=pytest.mark.slow), Uniform()],
+    ids=repr,
+)
 def test_who_is_treated_like_a_stricter_one_is_noted(strategy: Strategy) -> None:
     budgets = Budgets([1.0] * 50 + [4.0] * 50, 1e-5)
     assert any(unspent(strategy, budgets, steps=5, batch=20))

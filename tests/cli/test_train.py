@@ -488,7 +488,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("quiet", [[], ["--json"]])
+@pytest.mark.parametrize("quiet", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
 def test_the_bar_on_a_terminal_says_what_was_planned(
     quiet: list[str], table: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

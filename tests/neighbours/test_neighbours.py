@@ -50,7 +50,7 @@ def test_nothing_that_mixes_is_proved(name):
 
 # What a batch shares, what a model keeps from record to record, and a loss over the batch. Alone,
 # each record has a process, whose copies take the time: the slow test has all models.
-KINDS = ["all but the first at 0", "keeps: attribute", "loss: contrast, dict"]
+KINDS = ["keeps: attribute", "loss: contrast, dict"]
 
 
 @pytest.mark.parametrize("name", KINDS)

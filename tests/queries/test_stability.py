@@ -141,8 +141,8 @@ def test_others_are_unchanged_to_the_bit_more_often(
 
 
 def test_others_are_unchanged_by_derived_columns(tmp_path: Path, quiet: None) -> None:
-    """12 tables × 6 SELECTs whose columns overflow, divide by zero and cast what is no number."""
-    for seed in range(500, 512):
+    """4 tables × 6 SELECTs whose columns overflow, divide by zero and cast what is no number."""
+    for seed in range(500, 504):
         assert not violations(seed, tmp_path, 6, draw=select)
 
 

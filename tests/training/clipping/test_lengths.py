@@ -104,7 +104,9 @@ def apart(model, inputs):
     return max(float((a - b).abs().max()) for a, b in pairs)
 
 
-@pytest.mark.parametrize("kind", [(Ragged, words), (Attends, values)])
+@pytest.mark.parametrize(
+    "kind", [(Ragged, words), pytest.param((Attends, values), marks=pytest.mark.slow)]
+)
 def test_after_two_lengths_no_other_one_is_captured(kind, captures):
     torch.manual_seed(4)
     make, batch = kind
@@ -147,7 +149,14 @@ FACTORS = {
 }
 
 
-@pytest.mark.parametrize("name", FACTORS)
+# Each is captured five times; the rest are slow.
+QUICK = ("a square", "parity")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FACTORS],
+)
 def test_what_follows_the_length_otherwise_is_captured_for_each(name):
     torch.manual_seed(4)
     model = Changes(FACTORS[name]).double()
