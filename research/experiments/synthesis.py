@@ -14,7 +14,7 @@ noise and the choices; methods share who asked for what. All methods run the sam
 Errors are the mean total variation of all pairs, and of 200 triples, between as many synthetic rows
 as there are training rows and these. The classifier is gradient boosting on cell numbers, trained
 on the synthetic rows and tested on a held-out fifth. The last model is the draft's descent, run for
-500 steps; `final_models` compares it with mbi's.
+200 steps; `compare_final_models` compares it with mbi's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ from apiece.datasets.packaged import PACKAGED
 from apiece.synthesis.domain import Domain
 from apiece.synthesis.fitting import fit_draft, fit_model, measure_loss
 from apiece.synthesis.marginals import Rows
-from apiece.synthesis.rounds import ROUNDS_PER_COLUMN, ExactRandomness, Rounds, Settings
+from apiece.synthesis.rounds import (
+    ROUNDS_PER_COLUMN,
+    ExactRandomness,
+    Rounds,
+    Settings,
+    State,
+)
 from apiece.synthesis.selection import weigh_candidates
 from apiece.synthesis.weights import Account, Weights
 from research.experiment import Experiment, Folders, Outcome, Table, Unit
@@ -54,7 +60,7 @@ METHODS = ("uniform", "threshold 2", "threshold 3", "sample", "weights")
 BINS = 8
 MOST_CELLS = 2000
 MEGABYTES = 2.0
-FINAL_STEPS = 500
+FINAL_STEPS = 200
 TRIPLES = 200
 
 NMES = Schema(
@@ -193,19 +199,8 @@ def synthesize(unit: Unit) -> dict[str, Any]:
     levels, group = np.unique(measured, return_inverse=True)
     account = Account(Weights.from_budgets(levels, np.full(levels.size, DELTA)))
     rows = Rows(train[people], group, domain.sizes)
-    pairs = [
-        pair
-        for pair in itertools.combinations(range(len(domain.sizes)), 2)
-        if rows.sizes_of(pair) <= MOST_CELLS
-    ]
-    settings = Settings(
-        weigh_candidates(pairs), ROUNDS_PER_COLUMN * len(domain.sizes), model_megabytes=MEGABYTES
-    )
     begun = time.perf_counter()
-    machine = Rounds(rows, account, settings, lambda k: ExactRandomness(unit["seed"], k))
-    state = machine.begin()
-    while not state.finished:
-        state = machine.advance(state)
+    state = run_rounds(rows, account, unit["seed"])
     model = fit_draft(domain.sizes, state.measurements, {}, state.model, steps=FINAL_STEPS)
     seconds = time.perf_counter() - begun
     return {
@@ -214,6 +209,24 @@ def synthesize(unit: Unit) -> dict[str, Any]:
         "seconds": seconds,
         "spent": (account.spending / account.weights.limit).min(),
     }
+
+
+def run_rounds(rows: Rows, account: Account, seed: int) -> State:
+    """Return the state after the last round over all pairs that are small enough."""
+    columns = len(rows.sizes)
+    pairs = [
+        pair
+        for pair in itertools.combinations(range(columns), 2)
+        if rows.sizes_of(pair) <= MOST_CELLS
+    ]
+    settings = Settings(
+        weigh_candidates(pairs), ROUNDS_PER_COLUMN * columns, model_megabytes=MEGABYTES
+    )
+    machine = Rounds(rows, account, settings, lambda k: ExactRandomness(seed, k))
+    state = machine.begin()
+    while not state.finished:
+        state = machine.advance(state)
+    return state
 
 
 def measure_errors(

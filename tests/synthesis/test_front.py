@@ -1,6 +1,7 @@
 """synthesize from end to end: budgets, persons, ledgers, checkpoints, files and pages."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -246,3 +247,26 @@ def test_what_is_public_does_not_follow_from_rows() -> None:
         neighbour = people.drop(index=row)
         assert len(neighbour) == 299
         assert plan().public == public
+
+
+@pytest.mark.slow
+def test_a_count_has_an_interval_for_who_asked_for_how_much() -> None:
+    """Budgets that have nothing to do with rows: the interval holds as often as it says."""
+    schema = Schema({"works": Boolean()})
+    works = np.arange(400) < 160
+    people = pd.DataFrame({"works": works})
+    held = 0
+    held_by_noise = 0
+    for seed in range(40):
+        epsilon = np.random.default_rng(seed).permutation(np.resize([0.5, 8.0], 400))
+        synthetic = synthesize(
+            people, schema, Budgets(epsilon, 1e-5), seed=seed, workload="columns", rounds=4
+        )
+        count = synthetic.count({"works": "True"})
+        low, high = count.interval
+        held += low <= 160 <= high
+        public = {**synthetic.public, "weight_variation": 0.0}
+        low, high = replace(synthetic, public=public).count({"works": "True"}).interval
+        held_by_noise += low <= 160 <= high
+    assert held >= 34, held
+    assert held_by_noise < 34, "weights vary enough that noise alone is too little"

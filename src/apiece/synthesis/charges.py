@@ -79,12 +79,13 @@ class Charges:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """An estimated number of rows, with an interval for the noise.
+    """An estimated number of rows, with an interval.
 
     Attributes:
         estimate: Rows, from the measurements that hold the columns, or from the model.
         interval: (low, high), or None where no measurement holds the columns together.
-        confidence: Of the interval, which is about the noise alone: not about who consented.
+        confidence: Of the interval, which is about the noise and about who happened to ask for how
+            much: not about consent that depends on the data.
         measurements: How many measurements it comes from; 0 for the model's own guess.
 
     Example:

@@ -258,6 +258,8 @@ class _Plan:
             groups.epsilon, groups.delta, slack=SHARE if with_ledger else 0.0
         )
         planned_weight = float((weights.weight * groups.records).sum())
+        mean_weight = planned_weight / float(groups.records.sum())
+        mean_square = float((weights.weight**2 * groups.records).sum() / groups.records.sum())
         account = Account(weights)
         available = 1.0 if rake is None else 1.0 - rake
         first_noise, _ = account.divide(settings.rounds, settings.choice_share)
@@ -275,7 +277,8 @@ class _Plan:
             "rows_per_person": schema.rows_per_person if schema.person is not None else 1,
             "person": schema.person,
             "planned_weight": planned_weight,
-            "mean_weight": planned_weight / float(groups.records.sum()),
+            "mean_weight": mean_weight,
+            "weight_variation": max(mean_square / mean_weight**2 - 1, 0.0),
             "first_noise_stddev": first_noise,
             "epsilon": groups.epsilon.tolist(),
             "delta": groups.delta.tolist(),

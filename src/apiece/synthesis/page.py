@@ -12,7 +12,7 @@ from apiece.synthesis.charges import Charges
 EDITIONS: Final = ("internal", "public")
 # Distinct budgets that a page lists one by one, at most.
 _LISTED: Final = 20
-# Worst pairs that the steward's page lists.
+# Worst pairs that a page lists, by noise and, for the steward, against real rows.
 _WORST: Final = 10
 
 
@@ -36,7 +36,7 @@ def make_report(
         edition: "internal" or "public".
         charges: What each budget spent.
         columns: Errors that were promised.
-        pairs: With the most noise.
+        pairs: All of them, those with the most noise first.
         check: Real errors and how far levels of consent differ, for the steward; else None.
         rules: What no row can be.
         warnings: What whoever uses the rows has to know.
@@ -63,7 +63,9 @@ def make_report(
         largest=budgets[-1],
         number_of_budgets=len(budgets),
         columns=[{**entry, "error": errors.get(entry["column"])} for entry in columns],
-        pairs=pairs,
+        pairs=pairs[:_WORST],
+        measured_pairs=sum(pair["by_noise"] is not None for pair in pairs),
+        number_of_pairs=len(pairs),
         worst=[] if check is None else check["pairs"][:_WORST],
         gaps={} if check is None else check["gaps"],
         rules=rules,

@@ -111,7 +111,10 @@ class Synthetic:
         return self.domain.decode(codes, generator)
 
     def count(self, where: Mapping[str, object], *, confidence: float = 0.95) -> Count:
-        """Return how many real rows are in given cells, with an interval for the noise.
+        """Return how many real rows are in given cells, with an interval.
+
+        The interval is for the noise, and for who happened to ask for how much: as if everybody's
+        budget had nothing to do with their rows. Where it has, the count is off by more.
 
         Args:
             where: Column → label of a cell, as `domain.columns` has it.
@@ -140,8 +143,17 @@ class Synthetic:
             return Count(share * self.rows, None, level, 0)
         precision = 1 / np.array(variances)
         estimate = float(np.average(estimates, weights=precision))
-        width = float(-ndtri((1 - level) / 2) / math.sqrt(precision.sum()))
+        variance = 1 / float(precision.sum()) + self._vary_by_consent(estimate)
+        width = float(-ndtri((1 - level) / 2) * math.sqrt(variance))
         return Count(estimate, (estimate - width, estimate + width), level, len(estimates))
+
+    def _vary_by_consent(self, estimate: float) -> float:
+        """Return the variance of a count of so many rows by who has which weight, at random."""
+        count = min(max(estimate, 0.0), float(self.rows))
+        # Weights are dealt out without replacement; all rows of a person have one.
+        remaining = 1 - count / self.rows
+        of_persons = float(self.public["rows_per_person"])
+        return count * remaining * of_persons * float(self.public["weight_variation"])
 
     def _find_cell(self, where: Mapping[str, object]) -> dict[int, int]:
         """Return column → cell of labels."""
@@ -261,7 +273,7 @@ class Synthetic:
             edition=edition,
             charges=self.charges,
             columns=self.promise(),
-            pairs=self.describe_pairs(),
+            pairs=self.describe_pairs(len(self.domain.names) ** 2),
             check=check,
             rules=self.domain.rules,
             warnings=self.warnings(),
