@@ -168,8 +168,8 @@ def units(seeds: int, scale: float) -> list[Unit]:
         for side in SIDES
     ] + [
         {"data": data, "epsilon": epsilon, "side": side, "passes": 1}
-        for data in DATA[:2]
-        for epsilon in EPSILONS[1:]
+        for data in DATA
+        for epsilon in EPSILONS
         for side in SIDES
         if not side.startswith("epochs")
     ]
