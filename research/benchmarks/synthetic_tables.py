@@ -2,7 +2,7 @@
 
     python3.11 -m venv opendp && opendp/bin/pip install "opendp[mbi,polars]==0.16.0"
     python -m research.benchmarks.synthetic_tables --opendp opendp/bin/python \\
-        --out research/results/synthetic_tables.json
+        --table CPS1988 --epsilon 1 --out research/results/synthetic_tables.json
 
 All contenders see the same cells (those of research/experiments/synthesis.py), ask for all pairs
 and for models of 2 MB at most, and draw as many rows as the table has. OpenDP takes part twice: at
