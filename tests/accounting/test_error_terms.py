@@ -489,7 +489,7 @@ PLANTS: list[Plant] = [
     (
         "transform: wrapped mass",
         convolution.tail,
-        "lost = wrap * ((low > 0) + (high < last))",
+        "lost = wrap * ((low > 0) + (high < highest))",
         "lost = 0.0",
         "wrapped_tails",
     ),
@@ -503,15 +503,15 @@ PLANTS: list[Plant] = [
     (
         "window: mass left of it",
         AtomsPair.window,
-        "outer[first:last] = False",
-        "outer[:last] = False",
+        "outer[start:end] = False",
+        "outer[:end] = False",
         "window_of_atoms",
     ),
     (
         "window: mass right of it",
         AtomsPair.window,
-        "outer[first:last] = False",
-        "outer[first:] = False",
+        "outer[start:end] = False",
+        "outer[start:] = False",
         "window_of_atoms",
     ),
     (
@@ -545,8 +545,8 @@ PLANTS: list[Plant] = [
     (
         "a coin before a run: what no window holds",
         profile.build_run_pair,
-        "count * pair[1].",
-        "0.0 * pair[1].",
+        "count * lattice.",
+        "0.0 * lattice.",
         "run_behind_a_coin",
     ),
     (
@@ -614,21 +614,21 @@ PLANTS: list[Plant] = [
     ),
     (
         "contour: aliases",
-        integral.Contour._widen,
+        integral.Contour._bound_delta,
         " - alias * (1 + 1e-9)",
         "",
         "short_periods",
     ),
     (
         "contour: aliases from above",
-        integral.Contour._widen,
+        integral.Contour._bound_delta,
         "alias = upper_alias + lower_alias",
         "alias = lower_alias",
         "short_periods",
     ),
     (
         "contour: aliases from below",
-        integral.Contour._widen,
+        integral.Contour._bound_delta,
         "alias = upper_alias + lower_alias",
         "alias = upper_alias",
         "short_periods",
@@ -664,8 +664,8 @@ PLANTS: list[Plant] = [
     (
         "contour: mass above the window",
         moments.discretise_windows,
-        "Remainder(outside, (none, p_jump), (none, q_jump)",
-        "Remainder(outside, (none, none), (none, none)",
+        "Remainder(outside, (zero, p_jump), (zero, q_jump)",
+        "Remainder(outside, (zero, zero), (zero, zero)",
         "windows_of_steps",
     ),
     (
@@ -685,8 +685,8 @@ PLANTS: list[Plant] = [
     (
         "rare losses: their chance in P",
         truncation.Remainder.bounds,
-        "high = self.p[1] -",
-        "high = self.p[0] * 0 -",
+        "high = p_high -",
+        "high = p_low * 0 -",
         "remainders",
     ),
     (

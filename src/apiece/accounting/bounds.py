@@ -119,7 +119,8 @@ class Evaluations:
 
         def ask(answer: Evaluated, where: Mask) -> None:
             bounds, new_errors = ask_evaluator(answer, question, values[where])
-            lower[where], upper[where] = tightest([Bounds(lower[where], upper[where]), bounds])
+            so_far = Bounds(lower[where], upper[where])
+            lower[where], upper[where] = tightest([so_far, bounds])
             errors.extend(new_errors)
             if record is not None:
                 record.append((answer, bounds, new_errors))
@@ -177,10 +178,10 @@ def ask_evaluator(answer: Evaluated, question: Question, values: Floats) -> tupl
         if values.size == 1:
             return nothing_known(values, question), [(error, float(values[0]))]
         first_half, second_half = np.array_split(values, 2)
-        first, first_errors = ask_evaluator(answer, question, first_half)
-        second, second_errors = ask_evaluator(answer, question, second_half)
-        lower = np.concatenate([first.lower, second.lower])
-        upper = np.concatenate([first.upper, second.upper])
+        first_bounds, first_errors = ask_evaluator(answer, question, first_half)
+        second_bounds, second_errors = ask_evaluator(answer, question, second_half)
+        lower = np.concatenate([first_bounds.lower, second_bounds.lower])
+        upper = np.concatenate([first_bounds.upper, second_bounds.upper])
         return Bounds(lower, upper), first_errors + second_errors
     return check_bounds(answer.evaluator, question, values, bounds)
 
@@ -195,11 +196,14 @@ def check_bounds(
     upper = np.array(bounds.upper, dtype=np.float64)
     good = (lower >= 0) & (upper <= _TRIVIAL[question]) & _are_ordered(bounds)
     errors: Errors = []
-    for low, high, value in zip(lower[~good], upper[~good], values[~good], strict=True):
+    bad = ~good
+    for low, high, value in zip(lower[bad], upper[bad], values[bad], strict=True):
         text = f"{evaluator}: [{low:g}, {high:g}] at {value:g} are no bounds on {question}"
         errors.append((RangeError(f"{text}: past the numerical range; please report it"), value))
     none = nothing_known(values, question)
-    return Bounds(np.where(good, lower, none.lower), np.where(good, upper, none.upper)), errors
+    lower = np.where(good, lower, none.lower)
+    upper = np.where(good, upper, none.upper)
+    return Bounds(lower, upper), errors
 
 
 def _format_rounded(value: float, rounded: Callable[[float], int]) -> str:
@@ -217,7 +221,8 @@ def nothing_known(values: Floats, question: Question = "epsilon") -> Bounds:
 
 def _are_ordered(bounds: Bounds) -> Mask:
     """Return where the lower bound is not above the upper one, but for rounding."""
-    return np.asarray(bounds.lower <= bounds.upper * (1 + 1e-9) + 1e-12)
+    largest_lower = bounds.upper * (1 + 1e-9) + 1e-12
+    return np.asarray(bounds.lower <= largest_lower)
 
 
 def tightest(bounds: list[Bounds]) -> Bounds:
@@ -306,7 +311,9 @@ def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
         upper = upper.reshape(epsilon.shape)
         broken[np.isnan(lower).any(axis=(0, 1))] = True
         broken[np.isnan(upper).any(axis=(0, 1))] = True
-        return np.stack([lower[:, 0] <= delta, upper[:, -1] <= delta], axis=1)
+        lower_holds = lower[:, 0] <= delta
+        upper_holds = upper[:, -1] <= delta
+        return np.stack([lower_holds, upper_holds], axis=1)
 
     ends = np.array([0.0, SMALLEST_EPSILON, LARGEST_EPSILON])
     at_zero, at_smallest, at_largest = holds(
@@ -318,7 +325,7 @@ def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
     shares = np.arange(1, _PARTS)[:, None, None] / _PARTS
     for _ in range(_ROUNDS):
         # As long as both brackets are one, they are cut once.
-        equal = bool((low[0] == low[1]).all() and (high[0] == high[1]).all())
+        equal = np.array_equal(low[0], low[1]) and np.array_equal(high[0], high[1])
         start = low[:1] if equal else low
         end = high[:1] if equal else high
         inner = np.clip(start * (end / start) ** shares, start, end)

@@ -93,8 +93,8 @@ def excess(
         >>> round(worse.forward.upper, 4), round(worse.backward.upper, 4)
         (0.0928, 0.0)
     """
-    least = _check.positive("negligible", negligible)
-    return excesses([baseline], [curve], negligible=[least])[0]
+    negligible = _check.positive("negligible", negligible)
+    return excesses([baseline], [curve], negligible=[negligible])[0]
 
 
 def excesses(
@@ -104,8 +104,9 @@ def excesses(
     negligible: Sequence[float] | None = None,
 ) -> list[Excess]:
     """Return `excess` of each curve from its own baseline; quicker than one after another."""
-    least = [_NEGLIGIBLE] * len(curves) if negligible is None else negligible
-    pairs = [_Pair(*settings) for settings in zip(baselines, curves, least, strict=True)]
+    if negligible is None:
+        negligible = [_NEGLIGIBLE] * len(curves)
+    pairs = [_Pair(*settings) for settings in zip(baselines, curves, negligible, strict=True)]
     # Between two nodes, δ̃ lies below its chord, and δ above the chords of the intervals on either
     # side, extended; nodes are added where that leaves the maximum open.
     unequal = [pair for pair in pairs if not pair.alike]
@@ -113,7 +114,7 @@ def excesses(
         open_pairs = [pair for pair in unequal if pair.goes_on]
         _evaluate_pairs(open_pairs, [_START[piece]] * len(open_pairs))
     for _ in range(_ROUNDS):
-        open_pairs = [pair for pair in unequal if pair.undecided.any()]
+        open_pairs = [pair for pair in unequal if pair.open_intervals.any()]
         _evaluate_pairs(open_pairs, [pair.inner_nodes() for pair in open_pairs])
     return [pair.excess() for pair in pairs]
 
@@ -143,8 +144,11 @@ class _Pair:
         self._ours = _insert_bounds(self._ours, index, ours)
         self._theirs = _insert_bounds(self._theirs, index, theirs)
         # Beyond the last node Δ is at most the larger δ there over 1 + e^ε.
-        negligible_delta = self._negligible * (1 + math.exp(float(self._nodes[-1])))
-        largest = max(self._ours.upper[-1], self._theirs.upper[-1])
+        farthest = float(self._nodes[-1])
+        negligible_delta = self._negligible * (1 + math.exp(farthest))
+        our_delta = self._ours.upper[-1]
+        their_delta = self._theirs.upper[-1]
+        largest = max(our_delta, their_delta)
         self.goes_on = not largest <= negligible_delta
         self.__dict__.pop("_gaps", None)
 
@@ -157,18 +161,19 @@ class _Pair:
         return [forward, backward]
 
     @property
-    def undecided(self) -> Mask:
+    def open_intervals(self) -> Mask:
         """The intervals to be looked into."""
         (_, forward), (_, backward) = self._gaps
         return forward | backward
 
     def inner_nodes(self) -> Floats:
-        """Return new nodes inside the undecided intervals, which start at the second node."""
-        undecided = self.undecided
-        left = self._nodes[1:-1][undecided]
-        right = self._nodes[2:][undecided]
+        """Return new nodes inside the open intervals, which start at the second node."""
+        is_open = self.open_intervals
+        start = self._nodes[1:-1][is_open]
+        end = self._nodes[2:][is_open]
         shares = np.arange(1, _PARTS) / _PARTS
-        return np.unique(left[:, None] + (right - left)[:, None] * shares)
+        offsets = (end - start)[:, None] * shares
+        return np.unique(start[:, None] + offsets)
 
     def excess(self) -> Excess:
         """Return the bounds on Δ that the evaluated nodes give."""
@@ -216,10 +221,12 @@ def _bound_by_parameters(curve: PrivacyCurve, baseline: PrivacyCurve) -> float:
         return math.inf
     literal = _is_literal(curve.mechanism) and _is_literal(baseline.mechanism)
     rounding = 0.0 if literal else _MERGED
-    variations = [
-        times * _bound_variation(step, other, rounding) if times <= other_times else math.inf
-        for (step, times), (other, other_times) in zip(steps, baseline_steps, strict=True)
-    ]
+    variations = []
+    for (step, times), (baseline_step, baseline_times) in zip(steps, baseline_steps, strict=True):
+        # More steps than the baseline's cannot be paired with them.
+        if times > baseline_times:
+            return math.inf
+        variations.append(times * _bound_variation(step, baseline_step, rounding))
     return math.fsum(variations) * (1 + _SUMS)
 
 
@@ -241,12 +248,12 @@ def _is_literal(mechanism: Mechanism) -> bool:
     return True
 
 
-def _bound_variation(step: Mechanism, other: Mechanism, rounding: float) -> float:
-    """Bound the total variation by which P of `step` lies beyond P of `other`, Q being equal.
+def _bound_variation(step: Mechanism, baseline: Mechanism, rounding: float) -> float:
+    """Bound the total variation by which P of `step` lies beyond P of `baseline`, Q being equal.
 
     `rounding` is relative, of the noise multipliers of Gaussians.
     """
-    match step, other:
+    match step, baseline:
         case Gaussian(z), Gaussian(y):
             # The normal density is below 0.4. The difference of nearly equal numbers is exact.
             return max((y - z) / z / y + rounding / z, 0.0) * 0.4
@@ -259,7 +266,7 @@ def _bound_variation(step: Mechanism, other: Mechanism, rounding: float) -> floa
         case Composed(parts), Composed(other_parts) if len(parts) == len(other_parts):
             pairs = zip(parts, other_parts, strict=True)
             return sum(_bound_variation(*pair, rounding) for pair in pairs)
-    return 0.0 if step == other else math.inf
+    return 0.0 if step == baseline else math.inf
 
 
 def _largest_gap(
@@ -269,17 +276,17 @@ def _largest_gap(
     weight = 2 + np.expm1(nodes)
     # The first node is below 0, for the slopes alone.
     sure_gaps = ((top.lower - bottom.upper) / weight)[1:]
-    least = max(0.0, float(sure_gaps.max()) - _PAD)
+    smallest = max(0.0, float(sure_gaps.max()) - _PAD)
     ceilings = _bound_intervals(np.expm1(nodes), top.upper, bottom)
     tail = float(top.upper[-1] / weight[-1])
-    largest = min(1.0, max(least, float(ceilings.max()), tail) + _PAD)
+    largest = min(1.0, max(smallest, float(ceilings.max()), tail) + _PAD)
     # No node brings the bound below what the curves' own uncertainty leaves at the nodes.
     possible_gaps = ((top.upper - bottom.lower) / weight)[1:]
-    reach = max(least, float(possible_gaps.max()))
+    reach = max(smallest, float(possible_gaps.max()))
     width = nodes[2:] - nodes[1:-1]
     # Below this width rounding of e^ε − 1 in the slopes would outgrow what a split can gain.
     undecided = (ceilings > reach + (_RELATIVE * largest + tolerance)) & (width > 1e-9)
-    return Bounds(least, largest), undecided
+    return Bounds(smallest, largest), undecided
 
 
 def _bound_intervals(x: Floats, top: Floats, bottom: Bounds) -> Floats:
@@ -287,28 +294,35 @@ def _bound_intervals(x: Floats, top: Floats, bottom: Bounds) -> Floats:
     # Both functions are convex and decreasing in x = e^ε − 1. On an interval the numerator is a
     # chord minus the larger of two lines; divided by 2 + x each part is monotone, so the largest
     # value is at an end or where the lines cross.
-    left = x[1:-1]
-    right = x[2:]
-    width = right - left
+    start = x[1:-1]
+    end = x[2:]
+    width = end - start
+    # `bottom` is at least `start_low` and `end_low` at the two ends.
     low = bottom.lower
     high = bottom.upper
-    # The line through the last two nodes, steepest case, from the left end.
-    slope_left = (low[1:-1] - high[:-2]) / (left - x[:-2])
-    # The line through the next two nodes, flattest case, from the right end; 0 past the last.
-    ahead = np.append((high[3:] - low[2:-1]) / (x[3:] - x[2:-1]), 0.0)
-    slope_right = np.minimum(ahead, 0.0)
-    left_low = low[1:-1]
-    right_low = low[2:]
+    start_low = low[1:-1]
+    end_low = low[2:]
+    # The line through the node before and the start, steepest case. A convex function lies above
+    # its chord's extension.
+    previous_width = start - x[:-2]
+    start_slope = (start_low - high[:-2]) / previous_width
+    # The line through the end and the node after it, flattest case; 0 past the last.
+    following_width = x[3:] - end[:-1]
+    following_fall = high[3:] - end_low[:-1]
+    following_slope = np.append(following_fall / following_width, 0.0)
+    end_slope = np.minimum(following_slope, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        height = right_low - slope_right * width - left_low
-        crossing = height / (slope_left - slope_right)
+        height = end_low - end_slope * width - start_low
+        crossing = height / (start_slope - end_slope)
     crossing = np.where(np.isfinite(crossing), np.clip(crossing, 0.0, width), 0.0)
-    rise = (top[2:] - top[1:-1]) / width
-    best = np.full(left.size, -np.inf)
-    for offset in (np.zeros(left.size), crossing, width):
-        left_line = left_low + slope_left * offset
-        right_line = right_low - slope_right * (width - offset)
-        floor = np.maximum(np.maximum(left_line, right_line), 0.0)
-        gap = (top[1:-1] + rise * offset - floor) / (2 + left + offset)
+    start_top = top[1:-1]
+    top_slope = (top[2:] - start_top) / width
+    best = np.full(start.size, -np.inf)
+    for offset in (np.zeros(start.size), crossing, width):
+        start_line = start_low + start_slope * offset
+        end_line = end_low - end_slope * (width - offset)
+        floor = np.maximum(np.maximum(start_line, end_line), 0.0)
+        numerator = start_top + top_slope * offset - floor
+        gap = numerator / (2 + start + offset)
         best = np.maximum(best, gap)
     return best

@@ -61,7 +61,7 @@ def laplace(scale: float, epsilon: Floats) -> Bounds:
     lower = -np.expm1(np.minimum(exponent + error, 0.0))
     upper = -np.expm1(np.minimum(exponent - error, 0.0))
     past = epsilon > end * (1 + _ULPS)
-    return _widen(lower, np.where(past, 0.0, upper))
+    return _round_bounds(lower, np.where(past, 0.0, upper))
 
 
 def sampled_remove(
@@ -77,7 +77,7 @@ def sampled_remove(
     trivial = -np.expm1(np.minimum(epsilon, 0.0))
     lower = probability * inner(log_ratio + error).lower
     upper = probability * inner(log_ratio - error).upper
-    return _widen(np.where(flat, trivial, lower), np.where(flat, trivial, upper))
+    return _round_bounds(np.where(flat, trivial, lower), np.where(flat, trivial, upper))
 
 
 def sampled_add(inner: Callable[[Floats], Bounds], probability: float, epsilon: Floats) -> Bounds:
@@ -94,20 +94,25 @@ def sampled_add(inner: Callable[[Floats], Bounds], probability: float, epsilon: 
         share = probability - excess + sign * _ULPS * (probability + np.abs(excess))
         none = share <= 0
         log_share = np.log(np.where(none, 1.0, share))
-        error = _ULPS * (abs(log_q) + np.abs(epsilon) + np.abs(log_share))
+        # The argument's rounding is relative to its three terms.
+        sizes = abs(log_q) + np.abs(epsilon) + np.abs(log_share)
+        error = _ULPS * sizes
         argument = start - log_share - sign * error
         value = inner(np.where(none, 0.0, argument))[end]
         return np.where(none, 0.0, share * value)
 
-    return _widen(bound_end(0, -1), bound_end(1, 1))
+    return _round_bounds(bound_end(0, -1), bound_end(1, 1))
 
 
 def log_ratio(rho: float, probability: float) -> float:
     """Return log(1 − q + q·e^ρ), as `after_coin`, quickly for one number."""
     if probability == 1:
         return rho
-    if rho < 700 and (excess := probability * math.expm1(rho)) >= -0.5:
-        return math.log1p(excess)
+    # Nearer to −1, where `log1p` loses digits, and past the range of e^ρ, with more care.
+    if rho < 700:
+        excess = probability * math.expm1(rho)
+        if excess >= -0.5:
+            return math.log1p(excess)
     return float(after_coin(rho, probability))
 
 
@@ -119,7 +124,8 @@ def _before_coin(epsilon: Floats, probability: float) -> tuple[Floats, Floats]:
         far = excess > _FAR
         near_value = np.log1p(excess)
         # Where (e^ε − 1)/q is past the range: log(e^ε − 1) − log q = ε + log(1 − e^{−ε}) − log q.
-        log_rest = np.log(-np.expm1(-np.abs(epsilon)))
+        complement = -np.expm1(-np.abs(epsilon))
+        log_rest = np.log(complement)
         minus_log_q = -math.log(probability)
         far_value = epsilon + log_rest + minus_log_q
         log_ratio = np.where(flat, -np.inf, np.where(far, far_value, near_value))
@@ -129,7 +135,7 @@ def _before_coin(epsilon: Floats, probability: float) -> tuple[Floats, Floats]:
         return log_ratio, _ULPS * (sizes + np.abs(log_ratio))
 
 
-def _widen(lower: Floats, upper: Floats) -> Bounds:
+def _round_bounds(lower: Floats, upper: Floats) -> Bounds:
     """Allow for the rounding of the last products."""
     low = np.maximum(lower * (1 - _ROUNDING) - _SMALLEST, 0.0)
     return Bounds(low, np.clip(upper * (1 + _ROUNDING), _SMALLEST, 1.0))
@@ -172,12 +178,15 @@ class AmplifiedProfile:
             # A little below 0 at most, by rounding: there δ(−x) = 1 − e^{−x} + e^{−x}·δ(x).
             size = np.minimum(np.abs(log_ratio), LARGEST_EPSILON)
             upper = self._bound_above("delta", size)
-            mirrored = -np.expm1(-size) + np.exp(-size) * upper
-            return Bounds(np.zeros(size.shape), np.where(log_ratio < 0, mirrored, upper))
+            shrink = np.exp(-size)
+            mirrored = -np.expm1(-size) + shrink * upper
+            zero = np.zeros(size.shape)
+            return Bounds(zero, np.where(log_ratio < 0, mirrored, upper))
 
         remove = sampled_remove(inner, self.probability, epsilon)
         add = sampled_add(inner, self.probability, epsilon)
-        return Bounds(np.zeros(epsilon.shape), np.maximum(remove.upper, add.upper))
+        upper = np.maximum(remove.upper, add.upper)
+        return Bounds(np.zeros(epsilon.shape), upper)
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ): what is (x, δ/q)-DP becomes (log(1 + q·(e^x − 1)), δ)-DP; 0 from δ = q on."""
@@ -226,11 +235,13 @@ class PureProfile:
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Return 0 from the largest loss on, at most 1 below."""
-        return Bounds(np.zeros(epsilon.shape), np.where(epsilon >= self.most, 0.0, 1.0))
+        upper = np.where(epsilon >= self.most, 0.0, 1.0)
+        return Bounds(np.zeros(epsilon.shape), upper)
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Return 0 and the largest loss."""
-        return Bounds(np.zeros(delta.shape), np.full(delta.shape, self.most))
+        upper = np.full(delta.shape, self.most)
+        return Bounds(np.zeros(delta.shape), upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +256,8 @@ class RareProfile:
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Return 0 from the chance on; below it nothing is known."""
-        return Bounds(np.zeros(delta.shape), np.where(delta >= self.chance, 0.0, np.inf))
+        upper = np.where(delta >= self.chance, 0.0, np.inf)
+        return Bounds(np.zeros(delta.shape), upper)
 
 
 def build_rare_profile(steps: NormalForm) -> RareProfile | None:
@@ -264,7 +276,8 @@ def build_rare_profile(steps: NormalForm) -> RareProfile | None:
             return None
         log_tails += times * math.log1p(-chance)
     # Rounded up.
-    return RareProfile(min(-math.expm1(log_tails) * (1 + 2.0**-40), 1.0))
+    some_heads = -math.expm1(log_tails) * (1 + 2.0**-40)
+    return RareProfile(min(some_heads, 1.0))
 
 
 # All log-ratios of a composition lie between two numbers, which add up, and which a coin brings
@@ -299,8 +312,8 @@ def _bound_step_ratios(step: Mechanism) -> tuple[float, float]:
     match step:
         case Laplace(scale):
             end = 1 / scale
-            if not (end == math.inf or Fraction(end) * Fraction(scale) >= 1):
-                # The quotient was rounded down.
+            # Exact arithmetic tells whether the quotient was rounded down.
+            if end < math.inf and Fraction(end) * Fraction(scale) < 1:
                 end = math.nextafter(end, math.inf)
             return -end, end
         case Sampled(inner, q):
@@ -353,14 +366,16 @@ class Outcomes(NamedTuple):
         """Return the outcomes of one step."""
         # By the root, whose square may be past the range where a mass is tiny.
         root = np.exp(atoms.log_ratio / 2)
-        return cls(atoms.log_ratio, atoms.mass * root * root, atoms.mass, *atoms[2:])
+        p = atoms.mass * root * root
+        return cls(atoms.log_ratio, p, atoms.mass, *atoms[2:])
 
     def behind(self, coin: float) -> Outcomes:
         """Return those of ((1 − q)Q + qP, Q); an outcome of Q alone then has a finite loss."""
         loss = after_coin(np.append(self.loss, -np.inf), coin)
         q = np.append(self.q, self.only_q)
         p = (1 - coin) * q + coin * np.append(self.p, 0.0)
-        rounding = 2.0**-50 * (1 + float(np.abs(loss).max()))
+        largest_loss = float(np.abs(loss).max())
+        rounding = 2.0**-50 * (1 + largest_loss)
         outside_p = (1 - coin) * self.outside_q + coin * self.outside_p
         only_p = coin * self.only_p
         error = self.error + rounding
@@ -398,11 +413,14 @@ def _bound_excess(
         terms = -np.expm1(np.minimum(gap, 0.0)) * mass
         value = np.where(gap < 0, terms, 0.0).sum(axis=1)
         # A loss that is off by `loss_error` moves its term by as much, near the kink at ε too.
-        mass_above = np.where(gap < loss_error[:, None], mass, 0.0).sum(axis=1)
+        near_or_above = gap < loss_error[:, None]
+        mass_above = np.where(near_or_above, mass, 0.0).sum(axis=1)
         slack = (error + loss.size * UNIT) * value + 2 * loss_error * mass_above
         low[part] = np.maximum(value - slack, 0.0)
         high[part] = value + slack
-    return Bounds(low + certain * max(1 - error, 0.0), high + certain * (1 + error))
+    certain_low = certain * max(1 - error, 0.0)
+    certain_high = certain * (1 + error)
+    return Bounds(low + certain_low, high + certain_high)
 
 
 def enumerate_outcomes(steps: NormalForm) -> DiscreteProfile | None:

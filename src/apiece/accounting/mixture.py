@@ -98,8 +98,10 @@ class MixtureProfile(Inverted):
     def _remove(self, epsilon: Floats) -> Bounds:
         """Bound P(x > a) − e^ε·Q(x > a) for the best a; it is at most J."""
         # The end a is where Σ c_j·exp(s_j·a − s_j²/2) = e^ε − 1 + J.
-        near = np.log(np.expm1(np.minimum(epsilon, 30.0)) + self._joins)
-        far = epsilon + np.log1p(-self.left * np.exp(-epsilon))
+        growth = np.expm1(np.minimum(epsilon, 30.0))
+        near = np.log(growth + self._joins)
+        shrinkage = -self.left * np.exp(-epsilon)
+        far = epsilon + np.log1p(shrinkage)
         log_target = np.where(epsilon < 30, near, far)
         end, off = self._end(log_target, UNIT * (16 + np.abs(log_target)))
         gain = self._masses(end) @ self.chances
@@ -108,7 +110,8 @@ class MixtureProfile(Inverted):
         farthest = end - off / self.shifts[0]
         missed = np.exp(log_target + _log_expm1(off) + log_tail(farthest))
         lower = gain * (1 - _MASS) - fall * (1 + _MASS)
-        upper = gain * (1 + _MASS) - fall * (1 - _MASS) + missed * (1 + _MASS)
+        upper = gain * (1 + _MASS) - fall * (1 - _MASS)
+        upper = upper + missed * (1 + _MASS)
         highest = self._joins * (1 + _MASS)
         return Bounds(lower, np.where(off < _NEAR, np.minimum(upper, highest), highest))
 
@@ -143,11 +146,13 @@ class MixtureProfile(Inverted):
             below_end = tail(-end)
             lower_gain = np.maximum(share - share_error, 0.0) * below_end
             upper_gain = np.maximum(share + share_error, 0.0) * below_end
-            fall = grow * (tail(self.shifts - end[:, None]) @ self.chances)
+            shifted_tails = tail(self.shifts - end[:, None])
+            fall = grow * (shifted_tails @ self.chances)
         farthest = -end - off / self.shifts[0]
         missed = np.exp(log_share + _log_expm1(off) + log_tail(farthest))
         lower = lower_gain * (1 - _MASS) - fall * (1 + _MASS)
-        upper = upper_gain * (1 + _MASS) - fall * (1 - _MASS) + missed * (1 + _MASS)
+        upper = upper_gain * (1 + _MASS) - fall * (1 - _MASS)
+        upper = upper + missed * (1 + _MASS)
         highest = np.maximum(share + share_error, 0.0)
         return Bounds(
             np.where(epsilon > 700, 0.0, lower),
@@ -164,17 +169,20 @@ class MixtureProfile(Inverted):
         constant = np.log(self.chances) - self.shifts**2 / 2
         # No term exceeds the sum. From this side Newton's method never leaves it: the logarithm of
         # the sum is convex in x.
-        x = ((log_target[:, None] - constant) / self.shifts).min(axis=1)
+        by_term = (log_target[:, None] - constant) / self.shifts
+        x = by_term.min(axis=1)
         for turn in range(_TURNS):
-            exponent = constant + self.shifts * x[:, None]
+            linear = self.shifts * x[:, None]
+            exponent = constant + linear
             top = exponent.max(axis=1)
             # Each term's share of the sum, by which the slope of its logarithm is a mean of s_j.
             share = np.exp(exponent - top[:, None])
             total = share.sum(axis=1)
             share /= total[:, None]
             gap = top + np.log(total) - log_target
-            sizes = np.abs(constant) + self.shifts * np.abs(x[:, None])
-            rounding = 8 * UNIT * (8 + np.abs(log_target) + (share * sizes).sum(axis=1))
+            sizes = np.abs(constant) + np.abs(linear)
+            mean_size = (share * sizes).sum(axis=1)
+            rounding = 8 * UNIT * (8 + np.abs(log_target) + mean_size)
             close = np.abs(gap) <= rounding
             if turn == _TURNS - 1 or close.all():
                 break
@@ -183,15 +191,14 @@ class MixtureProfile(Inverted):
 
     def _masses(self, end: Floats) -> Floats:
         """Return the normal mass between end − s_j and end, one row an end."""
-        left = end[:, None] - self.shifts
-        right = np.broadcast_to(end[:, None], left.shape)
-        below = right <= 0
-        beyond_left = tail(np.abs(left))
-        beyond_right = tail(np.abs(right))
-        mass = np.abs(beyond_left - beyond_right)
+        low = end[:, None] - self.shifts
+        high = np.broadcast_to(end[:, None], low.shape)
+        beyond_low = tail(np.abs(low))
+        beyond_high = tail(np.abs(high))
+        mass = np.abs(beyond_low - beyond_high)
         # Across 0 the tails lie on different sides.
-        crosses = (left < 0) & ~below
-        mass = np.where(crosses, 1 - beyond_left - beyond_right, mass)
+        crosses = (low < 0) & ~(high <= 0)
+        mass = np.where(crosses, 1 - beyond_low - beyond_high, mass)
         narrow = self.shifts < _NARROW
         if narrow.any():
             width = self.shifts[narrow]
@@ -205,4 +212,5 @@ class MixtureProfile(Inverted):
 
 def _log_expm1(x: Floats) -> Floats:
     """Return log(e^x − 1) for x ≥ 0, −∞ at 0."""
-    return np.asarray(np.where(x < 30, np.log(np.expm1(np.minimum(x, 30.0))), x))
+    near = np.log(np.expm1(np.minimum(x, 30.0)))
+    return np.asarray(np.where(x < 30, near, x))

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from apiece.mechanisms import (
 )
 from apiece.mechanisms.algebra import NormalForm, atoms_of, flatten
 from apiece.mechanisms.atoms import Atoms
+from apiece.numerics.roots import Places
 
 _ROUND_UP = 1 + 1e-11
 # In standard deviations of the noise; the tail beyond is below 1e-20.
@@ -51,11 +53,14 @@ def laplace(noise_multiplier: npt.ArrayLike, orders: npt.ArrayLike) -> Floats:
     b = np.asarray(noise_multiplier, float)
     alpha = np.asarray(orders, float)
     # The two terms of the moment, from below 0 and from above 1, with what lies between in both.
-    left = np.log(alpha / (2 * alpha - 1)) + (alpha - 1) / b
-    right = np.log((alpha - 1) / (2 * alpha - 1)) - alpha / b
-    exact = np.logaddexp(left, right) / (alpha - 1)
+    span = 2 * alpha - 1
+    log_near = np.log(alpha / span) + (alpha - 1) / b
+    log_far = np.log((alpha - 1) / span) - alpha / b
+    exact = np.logaddexp(log_near, log_far) / (alpha - 1)
     # At orders near 1 or with much noise the logarithm is of a number near 1: allow for that.
-    return np.asarray(np.minimum(exact * _ROUND_UP + 1e-15 / (alpha - 1), 1 / b))
+    upper = exact * _ROUND_UP + 1e-15 / (alpha - 1)
+    # Losses are at most 1/b, and so is every divergence.
+    return np.asarray(np.minimum(upper, 1 / b))
 
 
 def sampled_gaussian(
@@ -125,7 +130,8 @@ def discrete(atoms: Atoms, orders: npt.ArrayLike) -> Floats:
     log_terms = np.log(atoms.mass) + powers * atoms.log_ratio
     log_moment = np.logaddexp.reduce(log_terms, axis=-1).max(axis=0)
     rounding = (atoms.error + 2.0**-50) * (1 + alpha)
-    return np.asarray(np.maximum((log_moment + rounding) / (alpha - 1), 0.0) * _ROUND_UP)
+    value = (log_moment + rounding) / (alpha - 1)
+    return np.asarray(np.maximum(value, 0.0) * _ROUND_UP)
 
 
 def mixture(step: MixtureOfGaussians, orders: npt.ArrayLike) -> Floats:
@@ -136,7 +142,8 @@ def mixture(step: MixtureOfGaussians, orders: npt.ArrayLike) -> Floats:
     shifts = np.array(step.shifts) / step.noise_multiplier
     chances = np.array(step.chances)
     exponent = (alpha * (alpha - 1))[..., None] * shifts**2 / 2
-    log_growth = np.logaddexp.reduce(np.log(chances) + _log_expm1(exponent), axis=-1)
+    log_terms = np.log(chances) + _log_expm1(exponent)
+    log_growth = np.logaddexp.reduce(log_terms, axis=-1)
     return np.asarray(np.logaddexp(0.0, log_growth) / (alpha - 1) * _ROUND_UP)
 
 
@@ -151,21 +158,30 @@ def behind_coin(divergence: Floats, probability: float, orders: Floats) -> Float
 
 def _log_expm1(x: Floats) -> Floats:
     """Return log(e^x − 1) for x ≥ 0, −∞ at 0."""
+    # From 30 on, x itself is an upper bound, and off by 1e-13 at most.
     with np.errstate(divide="ignore"):
-        return np.asarray(np.where(x < 30, np.log(np.expm1(np.minimum(x, 30.0))), x))
+        near = np.log(np.expm1(np.minimum(x, 30.0)))
+        return np.asarray(np.where(x < 30, near, x))
 
 
 def _log_laplace_moment(b: float, q: float, power: float) -> float:
     """Return log E_Q[r^power] for one coin before a Laplace step; NaN where that takes too long."""
-    panels = math.ceil(max(1 / b, (2 * abs(power) + 1) / (4 * b)))
+    # ρ = (2x − 1)/b moves by 2/b over [0, 1], the log of the integrand by (2|β| + 1)/b.
+    for_ratio = 1 / b
+    for_integrand = (2 * abs(power) + 1) / (4 * b)
+    panels = math.ceil(max(for_ratio, for_integrand))
     if 16 * panels > _MOST_NODES:
         return math.nan
     nodes, weights = np.polynomial.legendre.leggauss(16)
-    x = ((np.arange(panels)[:, None] + (nodes + 1) / 2) / panels).ravel()
-    log_density_mass = np.log(np.tile(weights, panels) / (4 * b * panels)) - x / b
+    position = np.arange(panels)[:, None] + (nodes + 1) / 2
+    x = (position / panels).ravel()
+    log_weight = np.log(np.tile(weights, panels) / (4 * b * panels))
+    log_density_mass = log_weight - x / b
     # The two atoms, at the ends, hold half of the mass each under Q and under P₁.
-    rho = np.concatenate(([-1 / b], (2 * x - 1) / b, [1 / b]))
-    log_mass = np.concatenate(([math.log(0.5)], log_density_mass, [-1 / b + math.log(0.5)]))
+    end = 1 / b
+    rho = np.concatenate(([-end], (2 * x - 1) / b, [end]))
+    log_half = math.log(0.5)
+    log_mass = np.concatenate(([log_half], log_density_mass, [-end + log_half]))
     log_terms = _log_excess_any_power(q * np.expm1(rho), power) + log_mass
     return float(np.logaddexp(0.0, np.logaddexp.reduce(log_terms)))
 
@@ -177,7 +193,8 @@ def _log_excess_any_power(r: Floats, power: float) -> Floats:
         excess = np.expm1(np.minimum(log_power, 50.0)) - power * r
         small = np.log(np.maximum(excess, 0.0))
         # The power factored out, where it may overflow.
-        large = log_power + np.log1p(-(1 + power * r) * np.exp(-log_power))
+        subtracted = -(1 + power * r) * np.exp(-log_power)
+        large = log_power + np.log1p(subtracted)
     plain = np.where(log_power < 50, small, large)
     # Near 0 the terms cancel: the binomial series has none of the first two.
     by_series = np.abs(r) * max(abs(power), 1.0) < 0.1
@@ -191,27 +208,34 @@ def _integrate(z: Floats, q: Floats, alpha: Floats, step: Floats, nodes: int) ->
     alpha = alpha[:, None]
     step = step[:, None]
     u = step * np.arange(nodes) - _REACH
+    w = u / z - 0.5 / z**2
     with np.errstate(divide="ignore"):
-        log_integrand = _log_excess_power(u / z - 0.5 / z**2, q, alpha) - 0.5 * u * u
+        log_integrand = _log_excess_power(w, q, alpha) - 0.5 * u * u
     peak = log_integrand.max(axis=1, keepdims=True)
     peak = np.where(np.isfinite(peak), peak, 0.0)
     sums = np.exp(log_integrand - peak).sum(axis=1)
-    total = sums * step[:, 0] / math.sqrt(2 * math.pi)
+    width = step[:, 0]
+    total = sums * width / math.sqrt(2 * math.pi)
     with np.errstate(divide="ignore"):
         log_excess = np.log(total) + peak[:, 0]
-    return np.asarray(np.logaddexp(0.0, log_excess) / (alpha[:, 0] - 1) * _ROUND_UP)
+    # log(1 + excess), which keeps the digits of a small one.
+    log_moment = np.logaddexp(0.0, log_excess)
+    return np.asarray(log_moment / (alpha[:, 0] - 1) * _ROUND_UP)
 
 
 def _log_excess_power(w: Floats, q: Floats, alpha: Floats) -> Floats:
     """Return log((1 + r)^α − 1 − αr) for r = q(e^w − 1), to nearly full relative precision."""
     r = q * np.expm1(np.minimum(w, 40.0))
     # Past the range of e^w: log(q·e^w + 1 − q), by its larger term.
-    far = np.log(q) + w + np.log1p((1 - q) / q * np.exp(-np.maximum(w, 40.0)))
+    smaller_term = (1 - q) / q * np.exp(-np.maximum(w, 40.0))
+    far = np.log(q) + w + np.log1p(smaller_term)
     log_ratio = np.where(w < 40, np.log1p(r), far)
     power = alpha * log_ratio
     # r large: factor the power out; r negative: no overflow; r small: the binomial series.
     positive_log = np.maximum(log_ratio, 0.0)
-    linear = alpha * np.expm1(-positive_log) * np.exp((1 - alpha) * positive_log)
+    # With ℓ = log(1 + r), (1 + αr)·(1 + r)^{−α} is e^{−αℓ} + α·(1 − e^{−ℓ})·e^{(1−α)ℓ}.
+    scaled_power = np.exp((1 - alpha) * positive_log)
+    linear = alpha * np.expm1(-positive_log) * scaled_power
     subtracted = np.exp(-alpha * positive_log) - linear
     with np.errstate(divide="ignore"):
         large = power + np.log1p(-np.minimum(subtracted, 1.0))
@@ -228,7 +252,8 @@ def _log_series(r: Floats, alpha: Floats) -> Floats:
     total = np.ones(np.broadcast(r, alpha).shape)
     for k in range(14, 2, -1):
         total = 1 + total * (alpha - k + 1) / k * r
-    return np.asarray(np.log(alpha * (alpha - 1) / 2 * r * r * np.maximum(total, 0.0)))
+    leading = alpha * (alpha - 1) / 2 * r * r
+    return np.asarray(np.log(leading * np.maximum(total, 0.0)))
 
 
 # An upper bound on δ never goes below it.
@@ -249,10 +274,12 @@ def epsilon_at(divergence: Floats, orders: Floats, delta: Floats) -> Floats:
     # 2020); Bretagnolle and Huber 1979.
     excess = orders - 1
     log_delta = np.log(delta)
-    epsilon = divergence + np.log1p(-1 / orders) - (log_delta + np.log(orders)) / excess
+    log_odds = (log_delta + np.log(orders)) / excess
+    epsilon = divergence + np.log1p(-1 / orders) - log_odds
     rounding = 1e-15 * (1 + np.abs(log_delta) / excess)
     epsilon = np.maximum(epsilon + rounding, 0.0)
-    variation = np.sqrt(-np.expm1(-divergence)) * (1 + 1e-12)
+    square = -np.expm1(-divergence)
+    variation = np.sqrt(square) * (1 + 1e-12)
     return np.where(variation <= delta, 0.0, epsilon)
 
 
@@ -262,8 +289,13 @@ def delta_at(divergence: Floats, orders: Floats, epsilon: Floats) -> Floats:
     exponent = (orders - 1) * excess - np.log(orders)
     rounding = 1e-15 * (orders - 1) * (1 + epsilon + divergence)
     delta = np.exp(np.minimum(exponent + rounding, 0.0)) * (1 + 1e-12)
-    variation = np.sqrt(-np.expm1(-divergence)) * (1 + 1e-12)
+    square = -np.expm1(-divergence)
+    variation = np.sqrt(square) * (1 + 1e-12)
     return np.maximum(np.minimum(delta, variation), _SMALLEST)
+
+
+# Numbers of orders, each among those around the order of the number before it.
+_Path: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,18 +331,20 @@ class RenyiProfile:
 
     def _minimise(self, ask: Callable[[Floats, Floats, Floats], Floats], values: Floats) -> Floats:
         """Return the least bound at each value."""
-        least = np.full(values.shape, np.inf)
+        smallest = np.full(values.shape, np.inf)
+        # Groups of values whose best order is next to one order, and the path to that.
         everyone = np.arange(values.size)
-        waiting: list[tuple[tuple[int, ...], npt.NDArray[np.intp]]] = [((), everyone)]
+        waiting: list[tuple[_Path, Places]] = [((), everyone)]
         while waiting:
             path, members = waiting.pop()
             orders, divergence = self.divergences(path)
             bounds = ask(divergence, orders, values[members, None])
-            least[members] = np.minimum(least[members], bounds.min(axis=1))
+            smallest[members] = np.minimum(smallest[members], bounds.min(axis=1))
             if len(path) < len(_CLOSER):
                 best = bounds.argmin(axis=1)
-                waiting += [((*path, int(k)), members[best == k]) for k in np.unique(best)]
-        return least
+                numbers = np.unique(best).tolist()
+                waiting += [((*path, k), members[best == k]) for k in numbers]
+        return smallest
 
     def divergences(self, path: tuple[int, ...]) -> tuple[Floats, Floats]:
         """Return the orders around the one that a path leads to, and their divergences.
@@ -331,7 +365,8 @@ class RenyiProfile:
 def divergence(mechanism: Mechanism, orders: npt.ArrayLike) -> Floats:
     """Return Rényi divergences of `mechanism`, the larger of both directions."""
     alpha = np.asarray(orders, dtype=np.float64)
-    if not (alpha > 1).all() or not np.isfinite(alpha).all():
+    valid = (alpha > 1) & np.isfinite(alpha)
+    if not valid.all():
         raise InputError(
             f"orders from {alpha.min()!s} to {alpha.max()!s}: must be above 1 and finite"
         )
@@ -415,10 +450,13 @@ def _largest_order(step: Mechanism) -> float:
             # That of a Gaussian with this ρ.
             return 12 / math.sqrt(2 * rho)
         case MixtureOfGaussians(z, shifts, chances):
-            return max(
-                max(12 * z / shift, -((z / shift) ** 2) * math.log(chance))
-                for shift, chance in zip(shifts, chances, strict=True)
-            )
+            orders = []
+            for shift, chance in zip(shifts, chances, strict=True):
+                # As of a Gaussian behind a coin, with this shift for its sensitivity.
+                noise = z / shift
+                hidden = -(noise**2) * math.log(chance)
+                orders.append(max(12 * z / shift, hidden))
+            return max(orders)
         case _ if (atoms := atoms_of(step)) is not None:
             largest = float(np.abs(atoms.log_ratio).max(initial=0.0))
             return 70 / min(max(largest, 1e-6), 1.0)

@@ -84,15 +84,17 @@ def on_chords(nodes: Floats, delta: Floats, epsilon: Floats) -> Floats:
     is concave between the losses of a mechanism with few outcomes, and lies above its chords.
     """
     number = np.searchsorted(nodes, epsilon, side="right")
-    right = np.clip(number, 1, nodes.size - 1)
-    low = nodes[right - 1]
-    high = nodes[right]
+    end = np.clip(number, 1, nodes.size - 1)
+    low = nodes[end - 1]
+    high = nodes[end]
     # Past the last node the profile is at most what it is there.
     epsilon = np.minimum(epsilon, high)
     # Both weights are quotients of differences of exponentials, so that neither loses digits.
-    right_weight = np.expm1(epsilon - low) / np.expm1(high - low)
-    left_weight = np.expm1(epsilon - high) / np.expm1(low - high)
-    return np.asarray(delta[right - 1] * left_weight + delta[right] * right_weight)
+    high_weight = np.expm1(epsilon - low) / np.expm1(high - low)
+    low_weight = np.expm1(epsilon - high) / np.expm1(low - high)
+    low_part = delta[end - 1] * low_weight
+    high_part = delta[end] * high_weight
+    return np.asarray(low_part + high_part)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +123,8 @@ class SelectedProfile(Inverted):
         level_end = line_decay - level_decay[:, None]
         shift = np.maximum(level_end, runs.decay(offset)).min(axis=1)
         density = runs.mean * np.exp(-level_decay)
-        weight = np.concatenate((density[:1], np.maximum(np.diff(density), 0.0)))
+        rises = np.maximum(np.diff(density), 0.0)
+        weight = np.concatenate((density[:1], rises))
         # C at the upper end of each layer, where it is larger.
         shift = np.concatenate((shift[:1], shift[:-1]))
         return cls(nodes, base, shift * _UP + 1e-12, weight * _UP)
@@ -142,7 +145,9 @@ class SelectedProfile(Inverted):
         # Below 0 by mirroring: δ(−x) = 1 − e^{−x} + e^{−x}·δ(x).
         size = np.abs(x)
         delta = on_chords(self.nodes, self.base, size)
-        return np.where(x >= 0, delta, -np.expm1(-size) + np.exp(-size) * delta)
+        shrink = np.exp(-size)
+        mirrored = -np.expm1(-size) + shrink * delta
+        return np.where(x >= 0, delta, mirrored)
 
 
 def selected_divergences(
@@ -159,7 +164,9 @@ def selected_divergences(
     run = np.max([divergence(orders) for divergence in divergences], axis=0)
     log_gain = np.empty(orders.shape)
     for index, alpha in np.ndenumerate(orders):
-        u = np.stack([np.zeros(slope.shape), np.ones(slope.shape)])
+        lowest = np.zeros(slope.shape)
+        highest = np.ones(slope.shape)
+        u = np.stack([lowest, highest])
         if runs.shape is not None:
             # Where the exponent is stationary, if within [0, 1].
             rise = (alpha - 1) * slope - alpha * (1 + runs.rate * offset)

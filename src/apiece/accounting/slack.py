@@ -120,10 +120,13 @@ def _mu_of_tail(epsilon: Floats, log_mass: Floats) -> Floats:
         # The quantile is good to a few units only: it is widened until it is seen to be past.
         mass = log_mass * (1 + 8 * UNIT) - 8 * UNIT
         half = invert_log_tail(mass)
+        surely_below = mass - 16 * UNIT * np.abs(mass)
         for _ in range(4):
-            late = log_tail(half) > mass - 16 * UNIT * np.abs(mass)
-            half = np.where(late, half * (1 + 2.0**-44) + 2.0**-50, half)
-    return np.asarray(np.where(epsilon == 0, 0.0, 2 * half * (1 + 4 * UNIT)))
+            late = log_tail(half) > surely_below
+            wider = half * (1 + 2.0**-44) + 2.0**-50
+            half = np.where(late, wider, half)
+    mu = 2 * half * (1 + 4 * UNIT)
+    return np.asarray(np.where(epsilon == 0, 0.0, mu))
 
 
 def gaussian_of_bounded_range(eta: npt.ArrayLike) -> Floats:
@@ -165,7 +168,9 @@ def gaussian_with_slack(curve: PrivacyCurve, slack: npt.ArrayLike) -> Bounds:
     lower = np.minimum(lower, upper)
     if array.ndim == 0:
         return Bounds(float(lower[0]), float(upper[0]))
-    return Bounds(lower[member].reshape(array.shape), upper[member].reshape(array.shape))
+    lower = lower[member].reshape(array.shape)
+    upper = upper[member].reshape(array.shape)
+    return Bounds(lower, upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +194,8 @@ def gaussian_summary(curve: PrivacyCurve, slack: float) -> GaussianSummary:
     epsilon = np.linspace(0.0, far, _REGRET_LOOKS)
     gaussian_upper = np.asarray(gaussian_delta(max(mu, _LEAST), epsilon).upper)
     above = slack + (1 - slack) * gaussian_upper
-    below = np.append(np.asarray(curve.delta(epsilon).lower)[1:], 0.0)
+    curve_lower = np.asarray(curve.delta(epsilon).lower)
+    below = np.append(curve_lower[1:], 0.0)
     with np.errstate(over="ignore"):
         gaps = (above - below) / (1 + np.exp(epsilon))
     regret = float(max(gaps.max(), 0.0) * (1 + 1e-9))
@@ -223,7 +229,8 @@ def _search_mu(curve: PrivacyCurve, slacks: Floats) -> Bounds:
         return Bounds(np.zeros(slacks.shape), np.full(slacks.shape, np.inf))
     # From its end on δ is at most the slack, by the question that was asked there.
     looks = _Looks(ends[known], np.zeros(known.sum()), slacks[known])
-    looks = looks.extend(curve, np.linspace(0.0, ends[known].max(), _FIRST)[:-1])
+    farthest = ends[known].max()
+    looks = looks.extend(curve, np.linspace(0.0, farthest, _FIRST)[:-1])
     mu = np.full(slacks.shape, np.inf)
     for _ in range(_ROUNDS):
         mu[known] = _find_safe_mu(slacks[known], looks)
@@ -233,9 +240,10 @@ def _search_mu(curve: PrivacyCurve, slacks: Floats) -> Bounds:
         # The next to decide is one beside.
         deciding[1:] |= deciding[:-1]
         deciding[:-1] |= deciding[1:]
-        left = looks.epsilon[:-1][deciding]
+        start = looks.epsilon[:-1][deciding]
         width = np.diff(looks.epsilon)[deciding]
-        looks = looks.extend(curve, (left + width * _CUTS[:, None]).ravel())
+        cuts = start + width * _CUTS[:, None]
+        looks = looks.extend(curve, cuts.ravel())
     return Bounds(_find_unsafe_mu(slacks, looks), mu)
 
 
@@ -249,9 +257,10 @@ def _find_ends(curve: PrivacyCurve, slacks: Floats) -> Floats:
     try:
         ends[positive] = curve.epsilon(slacks[positive]).upper
     except RangeError:
-        # One that has no answer spoils no other's.
+        # One that has no answer spoils no other's: slacks are halved until it is alone.
         if len(slacks) > 1:
-            return np.concatenate([_find_ends(curve, half) for half in np.array_split(slacks, 2)])
+            halves = np.array_split(slacks, 2)
+            return np.concatenate([_find_ends(curve, half) for half in halves])
     return ends
 
 
@@ -262,31 +271,35 @@ def _find_safe_mu(slacks: Floats, looks: _Looks) -> Floats:
         return np.asarray(_holds_between(mu, slacks, looks).all(axis=1))
 
     largest = np.full(slacks.shape, _MOST)
-    least, _ = bisect(is_safe, largest, _LEAST, rounds=_HALVINGS, middle=geometric)
-    return np.where(is_safe(least), least, np.inf)
+    smallest, _ = bisect(is_safe, largest, _LEAST, rounds=_HALVINGS, middle=geometric)
+    return np.where(is_safe(smallest), smallest, np.inf)
 
 
 def _holds_between(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
     """Return a mask (slacks, intervals): where δ is surely at most s + (1−s)·G."""
     # In t = e^ε the chord of δ and the line s + (1−s)·(Φ(μ−c) − t·Φ(−c)) are both straight, so the
     # line is above the chord between two nodes if it is at both.
-    left = looks.epsilon[:-1]
-    right = looks.epsilon[1:]
+    start = looks.epsilon[:-1]
+    end = looks.epsilon[1:]
     high = looks.upper[:-1]
     low = looks.upper[1:]
     mu = mu[:, None]
     slack = slack[:, None]
     with np.errstate(all="ignore"):
-        # The test whose line is parallel to the chord, if it touches G inside the interval.
-        log_width = np.log(-np.expm1(left - right)) + right
-        log_slope = np.log(high - low) - log_width - np.log1p(-slack)
+        # The test whose line is parallel to the chord, if it touches G inside the interval: G's
+        # tangent at ε is the test with c = ε/μ + μ/2. The chord's width is e^end − e^start.
+        log_width = np.log(-np.expm1(start - end)) + end
+        log_fall = np.log(high - low)
+        log_slope = log_fall - log_width - np.log1p(-slack)
         parallel = invert_log_tail(np.minimum(log_slope, -1e-300))
-        cut = np.clip(parallel, left / mu + mu / 2, right / mu + mu / 2)
+        lowest_cut = start / mu + mu / 2
+        highest_cut = end / mu + mu / 2
+        cut = np.clip(parallel, lowest_cut, highest_cut)
         # The test's power, Φ(μ−c), and the log of its false positives, Φ(−c).
         power = tail(cut - mu)
         log_false = log_tail(cut)
         good = np.ones(cut.shape, dtype=bool)
-        for epsilon, delta in ((left, high), (right, low)):
+        for epsilon, delta in ((start, high), (end, low)):
             scaled_false = np.exp(epsilon + log_false)
             # What rounding of each tail's argument and exponent can move the line by, relative.
             power_error = power * (1 + (mu - cut) ** 2)
@@ -299,9 +312,12 @@ def _holds_between(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
 
 def _find_deciding(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
     """Return the intervals whose chords, and not the values at their ends, make some μ larger."""
+    # A slightly smaller μ: an interval that fails there, though no value at an end does, decides by
+    # its chord.
     smaller = np.minimum(mu, _MOST) * (1 - _CLOSE)
     gaussian_lower = np.asarray(gaussian_delta(smaller[:, None], looks.epsilon).lower)
-    allowed = slack[:, None] + (1 - slack[:, None]) * gaussian_lower
+    slacks = slack[:, None]
+    allowed = slacks + (1 - slacks) * gaussian_lower
     within = (looks.upper <= allowed).all(axis=1)
     unsettled = np.isfinite(mu) & (mu > 2 * _LEAST) & within
     fails = ~_holds_between(smaller, slack, looks)
@@ -313,13 +329,15 @@ def _find_unsafe_mu(slacks: Floats, looks: _Looks) -> Floats:
 
     def is_possible(mu: Floats) -> Mask:
         gaussian_upper = np.asarray(gaussian_delta(mu[:, None], looks.epsilon).upper)
-        allowed = slacks[:, None] + (1 - slacks[:, None]) * gaussian_upper
-        return np.asarray((looks.lower <= allowed * (1 + _ROUNDING)).all(axis=1))
+        slack = slacks[:, None]
+        allowed = slack + (1 - slack) * gaussian_upper
+        within = looks.lower <= allowed * (1 + _ROUNDING)
+        return np.asarray(within.all(axis=1))
 
     start = np.full(slacks.shape, _MOST)
     _, largest = bisect(is_possible, start, _LEAST, rounds=_HALVINGS, middle=geometric)
-    least = np.full(slacks.shape, _LEAST)
-    return np.where(is_possible(least), 0.0, largest)
+    smallest = np.full(slacks.shape, _LEAST)
+    return np.where(is_possible(smallest), 0.0, largest)
 
 
 def _bound_without_slack(mechanism: Mechanism) -> float:
@@ -359,7 +377,9 @@ def _bound_step_without_slack(step: Mechanism, *, search: bool) -> float:
     if bounded is not None:
         mu = float(gaussian_of_pure(bounded.most))
         if search:
-            mu = min(mu, float(_search_mu(privacy_curve(step), np.zeros(1)).upper[0]))
+            no_slack = np.zeros(1)
+            by_profile = _search_mu(privacy_curve(step), no_slack)
+            mu = min(mu, float(by_profile.upper[0]))
         return mu
     if inner is not step or isinstance(inner, Repeated | Composed):
         return _bound_without_slack(inner)

@@ -36,21 +36,28 @@ class StatedProfile:
     def _excess(self, epsilon: Floats) -> Floats:
         """Return (e^ε − e^t)₊/(1 + e^ε)."""
         gap = np.minimum(epsilon - self.stated, 0.0)
-        return np.asarray(-np.expm1(gap) / (1 + math.exp(-self.stated)))
+        # Both divided by e^ε, whatever its size.
+        odds = 1 + math.exp(-self.stated)
+        return np.asarray(-np.expm1(gap) / odds)
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Return ε at each δ, from below and from above; ∞ below the stated δ."""
         # e^t = e^ε − (1 + e^ε)·(d − δ)/(1 − δ), so that t = ε + log(1 − (1 + e^−ε)·share).
         share = np.maximum(delta - self.slack, 0.0) / (1 - self.slack)
+        shrink = (1 + math.exp(-self.stated)) * share
         with np.errstate(divide="ignore", invalid="ignore"):
-            fall = np.log1p(-np.minimum((1 + math.exp(-self.stated)) * share, 1.0))
+            fall = np.log1p(-np.minimum(shrink, 1.0))
         value = np.maximum(self.stated + fall, 0.0)
         # Near 0 the logarithm is steep: its error is that of the share over what is left.
-        remainder = np.maximum(1 - (1 + math.exp(-self.stated)) * share, 1e-300)
-        error = np.where(share > 0, _SLACK * (1 + self.stated) + _SLACK / remainder, 0.0)
+        remainder = np.maximum(1 - shrink, 1e-300)
+        rounding = _SLACK * (1 + self.stated) + _SLACK / remainder
+        error = np.where(share > 0, rounding, 0.0)
         lower = np.maximum(value - error, 0.0)
-        upper = np.where(delta < self.slack, np.inf, np.minimum(value + error, self.stated))
-        return Bounds(np.where(delta < self.slack, np.inf, lower), upper)
+        # The statement holds at its ε exactly: rounding never takes the bound past it.
+        upper = np.minimum(value + error, self.stated)
+        unreachable = delta < self.slack
+        lower = np.where(unreachable, np.inf, lower)
+        return Bounds(lower, np.where(unreachable, np.inf, upper))
 
 
 def match_stated(steps: NormalForm) -> StatedProfile | None:

@@ -68,11 +68,13 @@ class Remainder(NamedTuple):
                 upper = np.minimum(back, self.q[1]) + self.outside
                 return Bounds(np.zeros(back.shape), upper)
             grow = np.exp(epsilon)
-            low = self.p[0] - grow * (self.q[1] * (1 + slack))
-            high = self.p[1] - grow * (self.q[0] * (1 - slack) - back)
+            p_low, p_high = self.p
+            q_low, q_high = self.q
+            low = p_low - grow * (q_high * (1 + slack))
+            high = p_high - grow * (q_low * (1 - slack) - back)
         # Past the range of e^ε, P(J) alone.
         high = np.where(np.isfinite(high), high, np.inf)
-        high = np.minimum(high, self.p[1])
+        high = np.minimum(high, p_high)
         return Bounds(np.maximum(low, 0.0), high + self.outside)
 
 
@@ -107,12 +109,16 @@ def bound_remainder(
     log_fall = _bound_log_fall(kinds, rate, slack)
     # Each probability is rounded in the direction of the bound that it is for: P of the dominated
     # steps enters the lower bound and P of the dominating ones the upper, Q the other way round.
-    p_low = inside[0] * _any_chance([(kind.p, kind.times) for kind in dominated], 1 - slack)
-    q_low = inside[1] * _any_chance([(kind.q, kind.times) for kind in kinds], 1 - slack)
-    p_high = _any_chance([(kind.p, kind.times) for kind in kinds], 1 + slack)
-    q_high = _any_chance([(kind.q, kind.times) for kind in kinds], 1 + slack)
-    q_dominated = _any_chance([(kind.q, kind.times) for kind in dominated], 1 + slack)
-    q_ends = (q_low, np.maximum(q_high, q_dominated))
+    p_chances = [(kind.p, kind.times) for kind in kinds]
+    q_chances = [(kind.q, kind.times) for kind in kinds]
+    p_dominated = [(kind.p, kind.times) for kind in dominated]
+    q_dominated = [(kind.q, kind.times) for kind in dominated]
+    inside_p, inside_q = inside
+    p_low = inside_p * _any_chance(p_dominated, 1 - slack)
+    q_low = inside_q * _any_chance(q_chances, 1 - slack)
+    p_high = _any_chance(p_chances, 1 + slack)
+    q_high = np.maximum(_any_chance(q_chances, 1 + slack), _any_chance(q_dominated, 1 + slack))
+    q_ends = (q_low, q_high)
     return Remainder(outside, (p_low, p_high), q_ends, rate, log_fall + 1e-9)
 
 
@@ -135,9 +141,12 @@ def _bound_log_fall(kinds: Sequence[Jumps], rate: Number, slack: float) -> Numbe
 def _any_chance(chances: Sequence[tuple[Number, Number]], factor: float) -> Number:
     """Return 1 − Π(1 − p·factor)^times, rounded in the direction of the factor."""
     with np.errstate(divide="ignore"):
-        log_none = sum(times * np.log1p(-np.minimum(p * factor, 1.0)) for p, times in chances)
+        rounded = [(np.minimum(p * factor, 1.0), times) for p, times in chances]
+        log_none = sum(times * np.log1p(-p) for p, times in rounded)
     rounding = (8 + len(chances)) * UNIT
-    return np.minimum(-np.expm1(log_none) * (1 + np.copysign(rounding, factor - 1)), 1.0)
+    # Up where the factor is above 1, down where it is below.
+    outward = 1 + np.copysign(rounding, factor - 1)
+    return np.minimum(-np.expm1(log_none) * outward, 1.0)
 
 
 class Points(NamedTuple):
@@ -160,8 +169,9 @@ class Points(NamedTuple):
         def sum_above(mass: Floats) -> Floats:
             return np.append(sum_following(mass), none, axis=1)
 
-        above = (sum_above(np.exp(log_q + ratio)), sum_above(np.exp(log_q)))
-        return cls(ratio, width, log_q, times, above)
+        p_above = sum_above(np.exp(log_q + ratio))
+        q_above = sum_above(np.exp(log_q))
+        return cls(ratio, width, log_q, times, (p_above, q_above))
 
     def log_shares(self, orders: Floats) -> Floats:
         """Return the log of each point's share of E_Q[r^λ], for each order λ; (K, orders, n)."""
@@ -170,32 +180,36 @@ class Points(NamedTuple):
         # Spread evenly; exact at orders 0 and 1, since the mean of each point is.
         spread = np.abs(order * (order - 1)) * width**2 / 24
         largest_spread = np.abs(order) * width / 2
-        exponent = self.log_q[:, None, :] + order * self.ratio[:, None, :]
+        ratio = self.ratio[:, None, :]
+        exponent = self.log_q[:, None, :] + order * ratio
         return np.asarray(exponent + np.minimum(largest_spread, spread))
 
     def log_moments(self, orders: Floats) -> Floats:
         """Return log E_Q[r^λ] of all steps, for each order λ; (K, orders)."""
         exponent = self.log_shares(orders)
         top = exponent.max(axis=2)
-        total = np.exp(exponent - top[:, :, None]).sum(axis=2)
+        terms = np.exp(exponent - top[:, :, None])
+        total = terms.sum(axis=2)
         return np.asarray(self.times * (top + np.log(total)))
 
 
 def sum_following(values: Floats) -> Floats:
     """Return, along the second axis, the sums of each entry and all that follow it."""
-    return np.cumsum(values[:, ::-1], axis=1)[:, ::-1]
+    backwards = values[:, ::-1]
+    return np.cumsum(backwards, axis=1)[:, ::-1]
 
 
 def log_conversion(excess: Number) -> Number:
     """Return log max over ℓ of e^{−λℓ}(e^ℓ − 1), λ = 1 + excess: from moments to δ."""
-    # So δ(ε) ≤ E_Q[r^λ]·e^{this − (λ − 1)ε}.
+    # So δ(ε) ≤ E_Q[r^λ]·e^{this − (λ − 1)ε}. The maximum, (λ − 1)^{λ−1}/λ^λ, is at e^ℓ = λ/(λ − 1).
     return excess * np.log1p(-1 / (1 + excess)) - np.log1p(excess)
 
 
 def estimate_epsilon(parts: Sequence[Points], delta: Floats) -> Floats:
     """Return about ε(δ), (K, 1), from the chance of jumps and the moments of what is none."""
     constant = log_conversion(_EXCESS_ORDERS)
-    # For each order, log moments of the losses up to each point, of all steps of a kind.
+    # For each order, log moments of the losses up to each point, of all steps of a kind. A sum
+    # that has lost its digits counts as ∞.
     bodies = []
     for part in parts:
         exponent = part.log_shares(1 + _EXCESS_ORDERS)
@@ -203,10 +217,12 @@ def estimate_epsilon(parts: Sequence[Points], delta: Floats) -> Floats:
         sums = np.cumsum(np.exp(exponent - top), axis=2)
         log_sums = top + np.log(np.maximum(sums, _LEAST_SUM))
         body = np.where(sums > _LEAST_SUM, log_sums, np.inf)
-        bodies.append(part.times[:, :, None] * body)
+        times = part.times[:, :, None]
+        bodies.append(times * body)
     # The Rényi conversion of the losses uncut is an ε that is large enough.
     uncut = sum(body[:, :, -1] for body in bodies) + constant
-    largest = ((uncut - np.log(delta)) / _EXCESS_ORDERS).min(axis=1, keepdims=True)
+    by_order = (uncut - np.log(delta)) / _EXCESS_ORDERS
+    largest = by_order.min(axis=1, keepdims=True)
     fall, _ = find_slightest_fall(parts, largest, delta)
 
     def is_enough(log_epsilon: Floats) -> Mask:
@@ -215,8 +231,9 @@ def estimate_epsilon(parts: Sequence[Points], delta: Floats) -> Floats:
         loss = epsilon + fall
         moment = constant - _EXCESS_ORDERS * epsilon
         for part, body in zip(parts, bodies, strict=True):
-            last = np.maximum((part.ratio <= loss).sum(axis=1) - 1, 0)
-            moment = moment + body[np.arange(last.size), :, last]
+            count = (part.ratio <= loss).sum(axis=1)
+            highest = np.maximum(count - 1, 0)
+            moment = moment + body[np.arange(highest.size), :, highest]
         bound = np.exp(np.minimum(moment.min(axis=1, keepdims=True), 0.0))
         return np.asarray(~(_jump_chance(parts, loss, 0) + bound > delta))
 
@@ -231,17 +248,22 @@ def find_slightest_fall(
     """Return how far losses above a jump hardly ever fall, and the rate of that bound; (K, 1)."""
     # So little that it matters to the bound on δ = δ(ε) by jumps from ε plus it on.
     moments = np.maximum(sum(part.log_moments(-_RATES) for part in parts), 0.0)
-    largest = ((_SURELY + moments) / _RATES).min(axis=1, keepdims=True)
+    sure_falls = (_SURELY + moments) / _RATES
+    largest = sure_falls.min(axis=1, keepdims=True)
     falls = largest * _FALL_SHARES
-    # Nats by which each fall is unlikely, for each rate.
-    nats = falls[:, :, None] * _RATES - moments[:, None, :]
+    # Nats by which each fall is unlikely, for each rate: Chernoff's θ·fall − log E_Q[r^{−θ}].
+    exponents = falls[:, :, None] * _RATES
+    nats = exponents - moments[:, None, :]
     jumps = np.maximum(_jump_chance(parts, epsilon + falls, 1), 1e-300)
     needed = np.log(jumps) + epsilon - np.log(_SHARE * delta)
     enough = nats.max(axis=2) >= np.minimum(needed, _SURELY)
-    first = np.where(enough.any(axis=1), enough.argmax(axis=1), -1)
-    row = np.arange(first.size)
-    rate = _RATES[nats[row, first].argmax(axis=1)]
-    return falls[row, first][:, None], rate[:, None]
+    # Falls ascend: the slightest that is enough, or else the largest.
+    number = np.where(enough.any(axis=1), enough.argmax(axis=1), -1)
+    row = np.arange(number.size)
+    chosen_nats = nats[row, number]
+    rate = _RATES[chosen_nats.argmax(axis=1)]
+    fall = falls[row, number]
+    return fall[:, None], rate[:, None]
 
 
 def _jump_chance(parts: Sequence[Points], loss: Floats, world: int) -> Floats:
@@ -249,6 +271,7 @@ def _jump_chance(parts: Sequence[Points], loss: Floats, world: int) -> Floats:
     total = np.zeros(loss.shape)
     row = np.arange(loss.shape[0])[:, None]
     for part in parts:
-        below = (part.ratio[:, None, :] <= loss[:, :, None]).sum(axis=2)
+        ratio = part.ratio[:, None, :]
+        below = (ratio <= loss[:, :, None]).sum(axis=2)
         total += part.times * part.above[world][row, below]
     return total

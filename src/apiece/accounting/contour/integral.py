@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,10 @@ from apiece.accounting.contour.moments import Steps, Weights, log_modulus
 from apiece.accounting.truncation import Remainder, log_conversion, sum_following
 from apiece.numerics.roots import Places
 from apiece.numerics.rounding import UNIT
+
+_Complexes: TypeAlias = npt.NDArray[np.complex128]
+# A pair (λ', log a), for a bound a·e^{(1 − λ')ε} that holds at every ε.
+_Exponential: TypeAlias = tuple[Floats, Floats]
 
 # Frequencies, in units of 1/(standard deviation), from which on the integrand is bounded.
 _FREQUENCIES = np.geomspace(3.0, 4000.0, 26)
@@ -55,6 +59,8 @@ _SOON = 400
 _SMOOTH_TILT = 0.7
 # The same of the larger λ that bounds its aliases.
 _ALIAS_TILT = 1.1
+# Larger λ that are tried for the bound on aliases: how far above λ, in √(2·nats)/deviation.
+_ALIAS_DISTANCES = (0.4, 1.0)
 # How far from the root, in units of the bounds' width there, ends of ε are looked for.
 _CLOSER = (1.1, 2.0, 8.0, 32.0)
 
@@ -70,13 +76,13 @@ class Contour:
     tilt: Floats
     log_scale: Floats
     y: Floats
-    terms: tuple[npt.NDArray[np.complex128], npt.NDArray[np.complex128]]
+    terms: tuple[_Complexes, _Complexes]
     error: Floats
     # Σ|term| and Σ|term|·y, by which rounding grows.
     size: Floats
     sway: Floats
-    aliases: tuple[tuple[Floats, Floats], tuple[Floats, Floats]]
-    """Pairs (λ', log a): the aliases are at most Σ a·e^{(1 − λ')ε}."""
+    aliases: tuple[_Exponential, _Exponential]
+    """Bounds on the aliases at ε + mW, for all m > 0 and for all m < 0."""
     remainder: Remainder
     # How many points it takes, or would take; ∞ where no number is enough.
     points: Floats
@@ -92,26 +98,32 @@ class Contour:
 
     def _scale(self, epsilon: Floats) -> Floats:
         """Return e^{TK + (1 − λ)ε}, the factor before the sum of the terms."""
-        return np.asarray(np.exp(self.log_scale + (1 - self.tilt) * epsilon))
+        exponent = self.log_scale + (1 - self.tilt) * epsilon
+        return np.asarray(np.exp(exponent))
 
-    def _turns(self, epsilon: Floats) -> npt.NDArray[np.complex128]:
+    def _turns(self, epsilon: Floats) -> _Complexes:
         """Return e^{−iyε} for (K, 1) ε: powers of the first, each a product of two before it."""
         turns = np.ones(self.y.shape, dtype=np.complex128)
-        power = np.exp(-1j * self.y[:, 1:2] * epsilon)
-        done = 1
-        # The first `done` powers times the one that follows them are the next so many.
-        while done < self.y.shape[1]:
-            count = min(done, self.y.shape[1] - done)
-            np.multiply(turns[:, :count], power, out=turns[:, done : done + count])
+        points = self.y.shape[1]
+        spacing = self.y[:, 1:2]
+        power = np.exp(-1j * spacing * epsilon)
+        size = 1
+        # The first `size` powers times the one that follows them are the next so many.
+        while size < points:
+            count = min(size, points - size)
+            following = turns[:, size : size + count]
+            np.multiply(turns[:, :count], power, out=following)
             power = power * power
-            done += count
+            size += count
         return turns
 
     def estimate(self, epsilon: Floats) -> tuple[Floats, Floats]:
         """Return about δ(ε) and minus its derivative; (K, 1)."""
         turns = self._turns(epsilon)
         turned = self.terms[1] * turns
-        slope = _sum_points((self.tilt - 1) * turned.real - self.y * turned.imag)
+        # Minus the derivative of e^{(1−λ)ε}·Re(term·e^{−iyε}), but for the scale.
+        tilt_slope = (self.tilt - 1) * turned.real
+        slope = _sum_points(tilt_slope - self.y * turned.imag)
         jumps = self.remainder.bounds(epsilon, reverse=self.sign < 0).lower
         # P(J) − e^ε·Q(J) falls by e^ε·Q(J), which is P(J) less its value.
         fall = np.where(jumps > 0, self.remainder.p[0] - jumps, 0.0)
@@ -124,26 +136,36 @@ class Contour:
         below, above = self.terms
         sums = _sum_points((above * turns).real)
         lower = sums if below is above else _sum_points((below * turns).real)
-        return self._widen(lower, sums, epsilon)
+        return self._bound_delta(lower, sums, epsilon)
 
     def deltas(self, low: Floats, step: Floats, root: int) -> tuple[Floats, Bounds]:
         """Return root² evenly spaced ε and bounds on δ there, (K, root²)."""
         # e^{−iyε} at ε = low + step·(root·i + j) is a product of a coarse and a fine turn, so that
         # the sums are products of small matrices.
-        fine = np.exp(-1j * (self.y * step)[:, :, None] * np.arange(root))
-        start = low + step * (root * np.arange(root))
-        coarse = np.exp(-1j * self.y[:, None] * start[:, :, None])
-        below, above = (((term[:, None] * coarse) @ fine).real for term in self.terms)
-        epsilon = low + step * np.arange(root**2)
+        fine_phase = (self.y * step)[:, :, None]
+        fine = np.exp(-1j * fine_phase * np.arange(root))
+        starts = low + step * (root * np.arange(root))
+        coarse_y = -1j * self.y[:, None]
+        coarse = np.exp(coarse_y * starts[:, :, None])
         shape = (low.size, -1)
-        return epsilon, self._widen(below.reshape(shape), above.reshape(shape), epsilon)
 
-    def _widen(self, below: Floats, above: Floats, epsilon: Floats) -> Bounds:
+        def sum_turned(term: _Complexes) -> Floats:
+            """Return Re Σ term·e^{−iyε} at every ε."""
+            turned = (term[:, None] * coarse) @ fine
+            return np.asarray(turned.real.reshape(shape))
+
+        below, above = map(sum_turned, self.terms)
+        epsilon = low + step * np.arange(root**2)
+        return epsilon, self._bound_delta(below, above, epsilon)
+
+    def _bound_delta(self, below: Floats, above: Floats, epsilon: Floats) -> Bounds:
         """Bound δ(ε), given the sums of the terms from below and from above at ε."""
         scale = self._scale(epsilon)
         turn_error = self.sway * self._turn_error(np.abs(epsilon))
         error = self.error + UNIT * (32 * self.size + turn_error)
-        sizes = np.abs(self.log_scale) + np.abs((1 - self.tilt) * epsilon)
+        # An exponential is off by its exponent's error, which grows with the parts of that.
+        tilt_exponent = (1 - self.tilt) * epsilon
+        sizes = np.abs(self.log_scale) + np.abs(tilt_exponent)
         rounding = 1 + 16 * UNIT * (4 + sizes)
         (upper_tilt, upper_log), (lower_tilt, lower_log) = self.aliases
         upper_alias = np.exp(upper_log + (1 - upper_tilt) * epsilon)
@@ -160,7 +182,8 @@ class Contour:
 
     def _turn_error(self, size: Floats) -> Floats:
         """Return the error of e^{−iyε} over y, in units: that of the k-th power grows with k."""
-        step = self.y[:, 1:2] if self.y.shape[1] > 1 else 1.0
+        points = self.y.shape[1]
+        step = self.y[:, 1:2] if points > 1 else 1.0
         return np.asarray(16 * (size + 1 / step))
 
     def epsilon(self, delta: Floats, guess: Floats) -> Bounds:
@@ -193,7 +216,8 @@ class Contour:
         for _ in range(8):
             value, fall = self.estimate(root)
             farthest = 0.5 * np.abs(root) + 1.0
-            step = np.clip(np.log(value / delta) * value / fall, -farthest, farthest)
+            newton_step = np.log(value / delta) * value / fall
+            step = np.clip(newton_step, -farthest, farthest)
             root = np.where(done, root, root + step)
             # Negated, so that a search that has become NaN is done too.
             done |= ~(np.abs(step) > 1e-10 * np.abs(root))
@@ -234,7 +258,9 @@ def build_contour(
     body = share * delta
     best, law = _find_tilts(steps, times, body)
     # ε of the Rényi conversion at the best order.
-    guess = (times * law.log_total - np.log(body) + log_conversion(best - 1)) / (best - 1)
+    excess = best - 1
+    log_moment = times * law.log_total
+    guess = (log_moment - np.log(body) + log_conversion(excess)) / excess
     tilt = best
     if aim.smooth is not None:
         # Where one loss in many makes δ, aliases of two are far less so: less tilt will do.
@@ -244,7 +270,8 @@ def build_contour(
     # √(2·nats)/deviation above λ.
     spread = np.sqrt(times * law.variance)
     log_scale = times * law.log_total
-    larger = [tilt + k * math.sqrt(-2 * aim.log_error) / spread for k in (0.4, 1.0)]
+    root_nats = math.sqrt(-2 * aim.log_error)
+    larger = [tilt + distance * root_nats / spread for distance in _ALIAS_DISTANCES]
     if aim.smooth is not None:
         larger.append(1 + _ALIAS_TILT * (best - 1))
     period, aliases = _choose_period(steps, times, body, tilt, larger, spread, guess, aim.log_error)
@@ -274,9 +301,11 @@ def build_contour(
     term = term * np.exp(log_psi + damping) / (s * (s - 1))
     # Relative errors of the terms: of Ψ to the power T by quadrature, places of nodes and powers
     # of turns; of the exponent; and of the scale.
-    psi_error = (error + y * phase + 8 * UNIT * number) / np.abs(psi)
+    moment_error = error + y * phase
+    psi_error = (moment_error + 8 * UNIT * number) / np.abs(psi)
     relative = times * np.log1p(psi_error)
-    exponent_sizes = 16 + points + 8 * np.abs(log_psi) + 16 * np.abs(damping)
+    exponent_sizes = 16 + points + 8 * np.abs(log_psi)
+    exponent_sizes = exponent_sizes + 16 * np.abs(damping)
     relative += UNIT * exponent_sizes
     relative += 32 * UNIT * times * (1 + np.abs(law.log_total))
     modulus = np.abs(term) * (1 + np.abs(wide))
@@ -309,7 +338,10 @@ def _find_tilts(steps: Steps, times: Floats, delta: Floats) -> tuple[Floats, Wei
     # The left side rises with λ. Newton's method in log(λ − 1), within a bracket.
     low = np.full(times.shape, math.log(1e-6))
     high = np.full(times.shape, math.log(1e7))
-    variance = np.expm1(np.minimum(1 / steps.z**2, 50.0)) * steps.q**2 * times
+    # The variance of r under Q is q²·(e^{1/z²} − 1) a step: were losses normal with it, λ − 1 would
+    # be the start.
+    log_growth = np.minimum(1 / steps.z**2, 50.0)
+    variance = np.expm1(log_growth) * steps.q**2 * times
     base = -np.log(delta)
     log_x = np.log(np.sqrt(2 * base / variance))
     done = np.zeros(log_x.shape, dtype=bool)
@@ -318,7 +350,9 @@ def _find_tilts(steps: Steps, times: Floats, delta: Floats) -> tuple[Floats, Wei
         log_x = np.where(usable, log_x, (low + high) / 2)
         x = np.exp(log_x)
         law = steps.weights(steps.order(1 + x))
-        value = times * (x * law.mean - law.log_total) + np.log1p(x) - base
+        # The tilted law's KL divergence from the first world, of one step.
+        divergence = x * law.mean - law.log_total
+        value = times * divergence + np.log1p(x) - base
         slope = x * (times * x * law.variance + 1 / (1 + x))
         too_low = value < 0
         low = np.where(too_low, log_x, low)
@@ -349,7 +383,7 @@ def _choose_period(
     spread: Floats,
     guess: Floats,
     log_error: float,
-) -> tuple[Floats, tuple[tuple[Floats, Floats], tuple[Floats, Floats]]]:
+) -> tuple[Floats, tuple[_Exponential, _Exponential]]:
     """Return W, and bounds on the aliases from above and from below.
 
     `larger` holds larger λ, of which the best is taken to bound those from above.
@@ -363,7 +397,8 @@ def _choose_period(
         law = steps.weights(order)
         error, _ = steps.error(order, np.zeros_like(tilt), law)
         # Chernoff: δ(ε) ≤ e^{log_most + (1 − λ')ε} at every ε.
-        log_most = times * (law.log_total + np.log1p(error)) + log_conversion(larger_tilt - 1)
+        log_moment = times * (law.log_total + np.log1p(error))
+        log_most = log_moment + log_conversion(larger_tilt - 1)
         log_alias = log_most + (1 - larger_tilt) * guess
         needed = (log_alias - np.log(delta) - log_error) / excess
         better = needed < period
@@ -371,7 +406,8 @@ def _choose_period(
         best = np.where(better, larger_tilt, best)
         log_best = np.where(better, log_most, log_best)
     # Aliases from below, where δ ≤ 1: W is also so long that they fall by the error wanted.
-    period = np.maximum(period, (-np.log(delta) - log_error) / (tilt - 1))
+    needed_below = (-np.log(delta) - log_error) / (tilt - 1)
+    period = np.maximum(period, needed_below)
     period = np.maximum(period, 4 * spread)
     # Both are geometric series in the number of periods.
     shrink = np.exp((tilt - best) * period)
@@ -396,16 +432,18 @@ def _choose_end(
     spread = np.sqrt(times * law.variance)
     frequency: Floats = _FREQUENCIES / spread
     error, _ = steps.error(order, np.zeros_like(spread), law)
-    log_most = law.log_total + np.log1p(error + 64 * UNIT * (1 + np.abs(law.log_total)))
+    relative_error = error + 64 * UNIT * (1 + np.abs(law.log_total))
+    log_most = law.log_total + np.log1p(relative_error)
     slabs = steps.slabs(order, log_most)
     log_bound = times * (log_modulus(slabs, frequency) + log_most - law.log_total)
     log_least = aim.log_error + log_value
-    none = np.zeros_like(spread)
-    end, missing = _find_end(frequency, log_bound, log_least, none)
+    unsmoothed = np.zeros_like(spread)
+    end, missing = _find_end(frequency, log_bound, log_least, unsmoothed)
     if aim.smooth is None:
-        return none, end, missing
+        return unsmoothed, end, missing
     soon = (missing <= np.exp(log_least)) & (end <= _SOON * step)
-    variance = np.where(~soon, _SMOOTH * aim.smooth.wanted(guess) / tilt, 0.0)
+    largest_variance = _SMOOTH * aim.smooth.wanted(guess) / tilt
+    variance = np.where(soon, 0.0, largest_variance)
     # Re s(s − 1) = λ(λ − 1) − y².
     log_bound = log_bound - variance * (frequency**2 + tilt * (1 - tilt)) / 2
     return variance, *_find_end(frequency, log_bound, log_least, variance)
@@ -420,24 +458,28 @@ def _find_end(
     """
     # ∫ (1/y² + c) dy from a to b is (b − a)/(a·b)·(1 + c·a·b), where c is the density's factor.
     bound = np.exp(log_bound) / frequency / math.pi
-    after = frequency[:, 1:]
-    widening = 1 + _density_factor(variance) * frequency[:, :-1] * after
-    piece = np.diff(frequency, axis=1) / after * bound[:, :-1] * widening
+    low = frequency[:, :-1]
+    high = frequency[:, 1:]
+    widening = 1 + _density_factor(variance) * low * high
+    # The bound falls with y: over a piece it is at most what it is at the lower end.
+    low_bound = bound[:, :-1]
+    piece = np.diff(frequency, axis=1) / high * low_bound * widening
     # Beyond the last frequency Y, ∫ dy/y² is 1/Y, and ∫ v·e^{−vy²/2} dy at most e^{−vY²/2}/Y.
-    beyond = bound[:, -1:] * (1 + (variance > 0) * np.exp(variance / 8))
+    end_bound = bound[:, -1:]
+    smoothing = (variance > 0) * np.exp(variance / 8)
+    beyond = end_bound * (1 + smoothing)
     piece = np.append(piece, beyond, axis=1)
     missing = sum_following(piece) * (1 + 1e-9)
     enough = missing <= np.exp(log_least)
     # The first frequency beyond which little enough follows, or the last of all.
-    last = frequency.shape[1] - 1
-    number = np.where(enough.any(axis=1), enough.argmax(axis=1), last)[:, None]
+    last_number = frequency.shape[1] - 1
+    first_enough = enough.argmax(axis=1)
+    number = np.where(enough.any(axis=1), first_enough, last_number)[:, None]
     end = np.take_along_axis(frequency, number, axis=1)
     return end, np.take_along_axis(missing, number, axis=1)
 
 
-def _sum_powers(
-    base: npt.NDArray[np.complex128], share: Floats, points: Floats
-) -> npt.NDArray[np.complex128]:
+def _sum_powers(base: _Complexes, share: Floats, points: Floats) -> _Complexes:
     """Return Σ_k share_k·base_k^j for j = 0, 1, …; beyond each row's own `points` 1."""
     # Rows in order of decreasing length, so that those still open are the first ones.
     rows = np.argsort(-points, kind="stable")

@@ -59,10 +59,11 @@ def gauss_legendre(count: int) -> tuple[Floats, Floats]:
     # For a node at 1 − t, with P_k(1 − t) by the recurrence of its differences, in which nothing
     # cancels near the ends: distances and weights are right to a few hundred units there too. The
     # weight is taken from P', by which an error of its node counts once, not `count` times.
-    # The start is off by 1e-8 at most, so that two of Newton's steps suffice; the first of them
-    # gives the nodes of the weights.
+    # The start, Olver's expansion in the zeros of J₀ (DLMF 18.16(ii)), is off by 1e-8 at most, so
+    # that two of Newton's steps suffice; the first of them gives the nodes of the weights.
     zero = _bessel_zeros(count // 2) / (count + 0.5)
-    correction = (zero / np.tan(zero) - 1) / (8 * zero * (count + 0.5) ** 2)
+    curvature = zero / np.tan(zero) - 1
+    correction = curvature / (8 * zero * (count + 0.5) ** 2)
     angle = zero + correction
     t = 2 * np.sin(angle / 2) ** 2
     for _ in range(2):
@@ -71,7 +72,9 @@ def gauss_legendre(count: int) -> tuple[Floats, Floats]:
         value = 1 - t
         fall = -t
         for k in range(1, count):
-            fall = (k * fall - (2 * k + 1) * t * value) / (k + 1)
+            # (k + 1)·(P_{k+1} − P_k) = k·(P_k − P_{k−1}) − (2k + 1)·t·P_k.
+            drop = (2 * k + 1) * t * value
+            fall = (k * fall - drop) / (k + 1)
             previous = value
             value = value + fall
         node = t
@@ -86,8 +89,11 @@ _FIRST_ZEROS = (2.404825557695773, 5.520078110286311, 8.653727912911013, 11.7915
 
 def _bessel_zeros(count: int) -> Floats:
     """Return the first zeros of J₀, to 2e-9; McMahon's expansion but for the first of them."""
+    # 1/(8β) with β = (s − 1/4)π for the s-th zero (DLMF 10.21.19).
     eighth = 1 / (8 * np.pi * (np.arange(count) + 0.75))
-    zero = 1 / (8 * eighth) + eighth - 124 / 3 * eighth**3 + 120928 / 15 * eighth**5
+    zero = 1 / (8 * eighth) + eighth
+    zero -= 124 / 3 * eighth**3
+    zero += 120928 / 15 * eighth**5
     zero -= 401743168 / 105 * eighth**7
     zero[:4] = _FIRST_ZEROS[:count]
     return np.asarray(zero)
@@ -107,6 +113,15 @@ class Weights(NamedTuple):
     log_total: Floats
     mean: Floats
     variance: Floats
+
+
+class Cells(NamedTuple):
+    """Cells of u by their ends, and L at both."""
+
+    low: Floats
+    low_loss: Floats
+    high: Floats
+    high_loss: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,27 +157,32 @@ class Steps:
         `count` is the number of nodes, a multiple of the number of panels.
         """
         border = _place_borders(z, q, low, high, panels)
-        left = border[:, :-1, None]
-        right = border[:, 1:, None]
-        end, weight = gauss_legendre(count // panels)
-        half = (right - left) / 2
-        lower_nodes = left + half * end
-        upper_nodes = right - half * end
-        node = np.concatenate([lower_nodes, upper_nodes[:, :, ::-1]], axis=2)
+        low_border = border[:, :-1, None]
+        high_border = border[:, 1:, None]
+        end_distance, weight = gauss_legendre(count // panels)
+        half = (high_border - low_border) / 2
+        lower_nodes = low_border + half * end_distance
+        # These come from the upper end down, and are turned round to ascend.
+        upper_nodes = np.flip(high_border - half * end_distance, axis=2)
+        node = np.concatenate([lower_nodes, upper_nodes], axis=2)
         node = node.reshape(z.size, -1)
         weights = np.concatenate([weight, weight[::-1]])
         log_weight = np.log(weights / math.sqrt(2 * math.pi))
-        log_base = (np.log(half) + log_weight).reshape(z.size, -1) - node**2 / 2
+        log_measure = np.log(half) + log_weight
+        log_base = log_measure.reshape(z.size, -1) - node**2 / 2
         cell_share = np.linspace(0.0, 1.0, _SLABS // panels + 1)[:-1]
-        cell = left + (right - left) * cell_share
+        cell = low_border + (high_border - low_border) * cell_share
         edge = np.append(cell.reshape(z.size, -1), high, axis=1)
         ratio = loss_at(node, z, q)
         # p = q·e^ρ/r is the derivative of L in ρ; and 1 − e^{−L} = x/(1 + x) is what a relative
         # error of x = q·(e^ρ − 1) moves L by.
         inverse = np.exp(-ratio)
-        share = q * np.exp(node / z - 0.5 / z**2 - ratio)
-        largest_rho = np.maximum(np.abs(low), np.abs(high)) / z + 0.5 / z**2
-        sizes = np.abs(ratio) + np.abs(1 - inverse) + 2 * share * largest_rho + UNIT
+        rho = node / z - 0.5 / z**2
+        share = q * np.exp(rho - ratio)
+        largest_u = np.maximum(np.abs(low), np.abs(high))
+        largest_rho = largest_u / z + 0.5 / z**2
+        sizes = np.abs(ratio) + np.abs(1 - inverse)
+        sizes = sizes + 2 * share * largest_rho + UNIT
         loss_error = 4 * UNIT * sizes
         edge_ratio = loss_at(edge, z, q)
         return cls(z, q, 1, node, log_base, ratio, edge, edge_ratio, loss_error, panels)
@@ -173,8 +193,20 @@ class Steps:
 
     def largest_loss(self, times: Floats) -> Floats:
         """Return a bound on the total loss: in the add direction −log(1 − q) a step."""
-        largest = -times * np.log1p(-self.q) * (1 + 4 * UNIT)
-        return np.asarray(largest if self.sign < 0 else np.full_like(largest, np.inf))
+        log_tails = np.log1p(-self.q)
+        largest = -times * log_tails * (1 + 4 * UNIT)
+        if self.sign < 0:
+            return np.asarray(largest)
+        return np.full_like(largest, np.inf)
+
+    @property
+    def cells(self) -> Cells:
+        """The cells of u, (K, cells)."""
+        low = self.edge[:, :-1]
+        low_loss = self.edge_ratio[:, :-1]
+        high = self.edge[:, 1:]
+        high_loss = self.edge_ratio[:, 1:]
+        return Cells(low, low_loss, high, high_loss)
 
     def order(self, tilt: Floats) -> Floats:
         """Return the order o of r that belongs to λ: λ itself, or 1 − λ in the add direction."""
@@ -198,17 +230,24 @@ class Steps:
         and loss counted.
         """
         phase = (weights.share * self.loss_error).sum(axis=1, keepdims=True)
-        size = np.abs(self.node) + np.abs(self.edge[:, :1]) + np.abs(self.edge[:, -1:])
-        shift = 4 * UNIT * (weights.share * np.abs(self.node) * size)
+        # A node is made from the ends of its window: its place is off by units of all three. In
+        # the integral that costs the place's error times |u|, the slope of log φ.
+        node_size = np.abs(self.node)
+        lowest = self.edge[:, :1]
+        highest = self.edge[:, -1:]
+        size = node_size + np.abs(lowest) + np.abs(highest)
+        shift = 4 * UNIT * (weights.share * node_size * size)
         rounding = np.abs(order) * phase + shift.sum(axis=1, keepdims=True)
-        rounding += UNIT * (32 + np.abs(weights.log_total) + self.node.shape[1])
+        log_size = np.abs(weights.log_total)
+        rounding += UNIT * (32 + log_size + self.node.shape[1])
         quadrature = self._quadrature(order, largest, weights.log_total)
         return rounding + quadrature + _RULE, phase
 
     def _quadrature(self, order: Floats, largest: Floats, log_total: Floats) -> Floats:
         """Return the quadrature's error relative to M(order), each panel's least over ellipses."""
         border = self.edge[:, :: _SLABS // self.panels]
-        half = np.maximum(np.diff(border, axis=1) / 2, 1e-12)[:, :, None]
+        panel_width = np.diff(border, axis=1)
+        half = np.maximum(panel_width / 2, 1e-12)[:, :, None]
         theta = self._choose_angles(border, half, largest)
         height = theta * self.z[:, :, None]
         # log of the ellipse's parameter: its imaginary half-axis is `height`.
@@ -218,25 +257,35 @@ class Steps:
         # Where q is small, by p as above; else by the angle of r, which is at most θ, and by
         # |r| ≥ cos(θ/2)·(its value on the real line), as of any two numbers at that angle.
         by_share = self.q[:, :, None] < 0.5
-        power = np.where(by_share, y * np.tan(theta) + 2 * down * np.tan(theta / 2) ** 2, 0.0)
+        half_tangent = np.tan(theta / 2)
+        share_power = y * np.tan(theta) + 2 * down * half_tangent**2
+        power = np.where(by_share, share_power, 0.0)
         beyond = half * (np.cosh(log_parameter) - 1)
-        log_body = self._bound_exponent(order[:, :, None, None], power[..., None], beyond)
+        cell_order = order[:, :, None, None]
+        log_body = self._bound_exponent(cell_order, power[..., None], beyond)
         log_most = log_body + height**2 / 2
-        log_most += np.where(by_share, 0.0, y * theta - down * np.log(np.cos(theta / 2)))
+        log_cosine = np.log(np.cos(theta / 2))
+        angle_power = y * theta - down * log_cosine
+        log_most += np.where(by_share, 0.0, angle_power)
         # Trefethen 2013, Theorem 19.3: 64/15·max·ϱ^{−2n}/(1 − ϱ^{−2}) on an interval of length 2.
         nodes = self.node.shape[1] // self.panels
-        log_error = log_most - 2 * nodes * log_parameter - np.log(-np.expm1(-2 * log_parameter))
+        log_complement = np.log(-np.expm1(-2 * log_parameter))
+        log_error = log_most - 2 * nodes * log_parameter - log_complement
         best = log_error.min(axis=2) - log_total
-        scale = 64 / 15 / math.sqrt(2 * math.pi) * half[:, :, 0]
+        # 1/√(2π) is what φ has before its exponential, which alone is bounded above.
+        factor = 64 / 15 / math.sqrt(2 * math.pi)
+        scale = factor * half[:, :, 0]
         error = scale * np.exp(np.minimum(best, 700.0))
         return np.asarray(error.sum(axis=1, keepdims=True))
 
     def _choose_angles(self, border: Floats, half: Floats, largest: Floats) -> Floats:
         """Return some angles θ for each panel, (K, panels, 3), of which one is likely the best."""
         # Where e^{y·p·θ} and the rule's e^{2n·arcsinh(θz/half)} grow alike.
-        right = border[:, 1:]
-        right_loss = loss_at(right, self.z, self.q)
-        share = self.q * np.exp(right / self.z - 0.5 / self.z**2 - right_loss)
+        # p rises with u, so that it is largest at each panel's upper border.
+        high = border[:, 1:]
+        high_loss = loss_at(high, self.z, self.q)
+        rho = high / self.z - 0.5 / self.z**2
+        share = self.q * np.exp(rho - high_loss)
         growth = np.maximum(largest * np.where(self.q < 0.5, share, 1.0), 1e-9)
         ratio = half[:, :, 0] / self.z
         nodes = self.node.shape[1] // self.panels
@@ -252,35 +301,37 @@ class Steps:
         for cells.
         """
         shape = (self.z.size, self.panels, 1, _SLABS // self.panels)
-        left = self.edge[:, :-1].reshape(shape)
-        left_loss = self.edge_ratio[:, :-1].reshape(shape)
-        right = self.edge[:, 1:].reshape(shape)
-        right_loss = self.edge_ratio[:, 1:].reshape(shape)
-        first = left[..., :1]
-        first_loss = left_loss[..., :1]
-        last = right[..., -1:]
-        last_loss = right_loss[..., -1:]
+        cells = Cells(*(ends.reshape(shape) for ends in self.cells))
+        low_border = cells.low[..., :1]
+        low_border_loss = cells.low_loss[..., :1]
+        high_border = cells.high[..., -1:]
+        high_border_loss = cells.high_loss[..., -1:]
         z = self.z[:, :, None, None]
         q = self.q[:, :, None, None]
-        lowest = first - beyond[..., None]
-        highest = last + beyond[..., None]
+        lowest = low_border - beyond[..., None]
+        highest = high_border + beyond[..., None]
         # log r − log(1 − q) bounds p, where the coin is known to show tails often enough.
         minus_log_tails = -np.log1p(-np.minimum(q, 0.5))
 
-        def bound_cells(low: Floats, low_loss: Floats, high: Floats, high_loss: Floats) -> Floats:
+        def bound_cells(cells: Cells) -> Floats:
             """Bound the exponent on cells of u, in which L rises from `low_loss` to `high_loss`."""
-            nearest = np.maximum(np.maximum(low, -high), 0.0)
+            nearest = np.maximum(np.maximum(cells.low, -cells.high), 0.0)
             # Both terms at their own largest, or as one multiple of L plus a constant.
-            by_order = np.maximum(order * low_loss, order * high_loss)
-            share = np.minimum(1.0, np.maximum(high_loss + minus_log_tails, 0.0))
+            by_order = np.maximum(order * cells.low_loss, order * cells.high_loss)
+            share = np.minimum(1.0, np.maximum(cells.high_loss + minus_log_tails, 0.0))
             split = by_order + power * share
             slope = order + power
-            joint = np.maximum(slope * low_loss, slope * high_loss) + power * minus_log_tails
-            return np.asarray((np.minimum(split, joint) - nearest**2 / 2).max(axis=3))
+            by_slope = np.maximum(slope * cells.low_loss, slope * cells.high_loss)
+            joint = by_slope + power * minus_log_tails
+            exponent = np.minimum(split, joint) - nearest**2 / 2
+            return np.asarray(exponent.max(axis=3))
 
-        inside = bound_cells(left, left_loss, right, right_loss)
-        below = bound_cells(lowest, loss_at(lowest, z, q), first, first_loss)
-        above = bound_cells(last, last_loss, highest, loss_at(highest, z, q))
+        # The ellipse around a panel reaches beyond it: one cell more on either side.
+        lowest_loss = loss_at(lowest, z, q)
+        highest_loss = loss_at(highest, z, q)
+        inside = bound_cells(cells)
+        below = bound_cells(Cells(lowest, lowest_loss, low_border, low_border_loss))
+        above = bound_cells(Cells(high_border, high_border_loss, highest, highest_loss))
         return np.maximum(np.maximum(below, above), inside) + 1e-9
 
     def slabs(self, order: Floats, log_most: Floats) -> tuple[Floats, Floats]:
@@ -290,33 +341,39 @@ class Steps:
         """
         # The density of the loss is bounded from below in each cell, then made unimodal, and is
         # then a mixture of nested uniform ones.
-        left = self.edge[:, :-1]
-        right = self.edge[:, 1:]
-        right_loss = self.edge_ratio[:, 1:]
-        farthest = np.maximum(np.abs(left), np.abs(right))
-        ratio = np.minimum(order * self.edge_ratio[:, :-1], order * right_loss)
-        # The loss rises with u by at most p/z, p = q·e^ρ/r at the right end; log of that times r.
-        steepest = np.log(self.q / self.z) + right / self.z - 0.5 / self.z**2
-        level = np.exp(ratio - farthest**2 / 2 - log_most - steepest + right_loss)
+        cells = self.cells
+        farthest = np.maximum(np.abs(cells.low), np.abs(cells.high))
+        log_power = np.minimum(order * cells.low_loss, order * cells.high_loss)
+        # The loss rises with u by at most p/z, p = q·e^ρ/r at the upper end; log of that times r.
+        log_slope = np.log(self.q / self.z)
+        log_rise = log_slope + cells.high / self.z
+        log_rise = log_rise - 0.5 / self.z**2
+        log_level = log_power - farthest**2 / 2 - log_most
+        log_level = log_level - log_rise + cells.high_loss
+        level = np.exp(log_level)
         level *= (1 - 1e-9) / math.sqrt(2 * math.pi)
         # Lowered to its running minima outward from the mode, it is unimodal.
         mode = level.argmax(axis=1, keepdims=True)
         cell = np.arange(_SLABS)
         up_to_mode = np.where(cell <= mode, level, np.inf)
-        rising = np.minimum.accumulate(up_to_mode[:, ::-1], axis=1)[:, ::-1]
-        falling = np.minimum.accumulate(np.where(cell >= mode, level, np.inf), axis=1)
+        from_mode = np.where(cell >= mode, level, np.inf)
+        down_from_mode = np.minimum.accumulate(np.flip(up_to_mode, axis=1), axis=1)
+        rising = np.flip(down_from_mode, axis=1)
+        falling = np.minimum.accumulate(from_mode, axis=1)
         level = np.where(cell <= mode, rising, falling)
         # The slab of each level reaches over all cells that are as high.
         height = np.sort(level, axis=1)
-        lower = level[:, None, :] < height[:, :, None]
-        before = lower & (cell < mode)[:, None, :]
-        after = lower & (cell > mode)[:, None, :]
-        first = before.sum(axis=2)
-        last = _SLABS - after.sum(axis=2)
-        high = np.take_along_axis(self.edge_ratio, last, axis=1)
-        low = np.take_along_axis(self.edge_ratio, first, axis=1)
+        slab_height = height[:, :, None]
+        is_lower = level[:, None, :] < slab_height
+        cut_below = is_lower & (cell < mode)[:, None, :]
+        cut_above = is_lower & (cell > mode)[:, None, :]
+        low_edge = cut_below.sum(axis=2)
+        high_edge = _SLABS - cut_above.sum(axis=2)
+        high = np.take_along_axis(self.edge_ratio, high_edge, axis=1)
+        low = np.take_along_axis(self.edge_ratio, low_edge, axis=1)
         # Rounded down: narrower slabs let the characteristic function fall later.
-        width = high - low - 64 * UNIT * (np.abs(high) + np.abs(low))
+        end_sizes = np.abs(high) + np.abs(low)
+        width = high - low - 64 * UNIT * end_sizes
         width = np.maximum(width, 0.0) * (1 - 1e-9)
         return np.diff(height, axis=1, prepend=0.0) * width, width
 
@@ -326,14 +383,18 @@ def _place_borders(z: Floats, q: Floats, low: Floats, high: Floats, panels: int)
     if panels == 1:
         return np.append(low, high, axis=1)
     u = low + (high - low) * np.linspace(0.0, 1.0, 257)
-    rise = np.logaddexp(0.0, u / z - 0.5 / z**2 + np.log(q) + _EARLY)
+    rho = u / z - 0.5 / z**2
+    rise = np.logaddexp(0.0, rho + np.log(q) + _EARLY)
     loss = loss_at(u, z, q)
+    # Rises from 0 to 1 over the window: what all measures, in their shares, have up to each u.
     position = np.zeros_like(u)
     for share, measure in zip(_BORDER_SHARES, (u, rise, loss), strict=True):
-        first = measure[:, :1]
-        position += share * (measure - first) / (measure[:, -1:] - first)
-    evenly = np.linspace(0.0, 1.0, panels + 1)
-    border = np.stack([np.interp(evenly, *row) for row in zip(position, u, strict=True)])
+        start = measure[:, :1]
+        span = measure[:, -1:] - start
+        position += share * (measure - start) / span
+    quantiles = np.linspace(0.0, 1.0, panels + 1)
+    rows = [np.interp(quantiles, *row) for row in zip(position, u, strict=True)]
+    border = np.stack(rows)
     border[:, 0] = low[:, 0]
     border[:, -1] = high[:, 0]
     return border
@@ -341,7 +402,8 @@ def _place_borders(z: Floats, q: Floats, low: Floats, high: Floats, panels: int)
 
 def loss_at(u: Floats, z: Floats, q: Floats) -> Floats:
     """Return L at u."""
-    return np.asarray(np.log1p(q * np.expm1(u / z - 0.5 / z**2)))
+    rho = u / z - 0.5 / z**2
+    return np.asarray(np.log1p(q * np.expm1(rho)))
 
 
 def locate_loss(loss: Floats, z: Floats, q: Floats) -> Floats:
@@ -355,11 +417,14 @@ def log_modulus(slabs: tuple[Floats, Floats], frequency: Floats) -> Floats:
     # M(o) as it was bounded from above for the slabs. A uniform law of width w has the
     # characteristic function sin v/v, v = yw/2, up to a phase.
     mass, width = slabs
-    half_phase = frequency[:, :, None] * (width / 2)[:, None, :]
+    half_width = (width / 2)[:, None, :]
+    half_phase = frequency[:, :, None] * half_width
     # |sin v|/v ≤ 1 − v²/6 + v⁴/120, which falls to .2396 at v² = 7.04, above all that follows.
     square = np.minimum(half_phase**2, 7.04)
     missing = np.einsum("ijk,ik->ij", square * (1 / 6 - square / 120), mass)
-    return np.asarray(np.log1p(-np.minimum(missing * (1 - 1e-9), 1 - 1e-9)))
+    # Rounded down, and below 1, so that the bound is from above and its logarithm finite.
+    missing = np.minimum(missing * (1 - 1e-9), 1 - 1e-9)
+    return np.asarray(np.log1p(-missing))
 
 
 OUTSIDE = 1e-6
@@ -382,13 +447,15 @@ def discretise_windows(columns: Floats, count: int) -> tuple[Steps, Remainder, F
     # All that lies above the windows is told apart outright.
     z, q, times, _, reach = columns
     steps = Steps.of(z, q, -reach, reach + 1 / z, count)
-    p_mass, q_mass = _upper_tails(steps, steps.edge[:, -1:])
+    highest = steps.edge[:, -1:]
+    p_mass, q_mass = _upper_tails(steps, highest)
     p_jump = times * p_mass * (1 + _TAIL_ERROR)
     q_jump = times * q_mass * (1 + _TAIL_ERROR)
-    none = np.zeros_like(p_jump)
+    zero = np.zeros_like(p_jump)
     outside = _lower_tails(times, reach)
-    remainder = Remainder(outside, (none, p_jump), (none, q_jump), none + 1, none + np.inf)
-    return steps, remainder, none + 1
+    # Nothing is known of how jumps are taken back: a bound of ∞, and any rate.
+    remainder = Remainder(outside, (zero, p_jump), (zero, q_jump), zero + 1, zero + np.inf)
+    return steps, remainder, zero + 1
 
 
 def discretise_cut_windows(columns: Floats, count: int) -> tuple[Steps, Remainder, Floats]:
@@ -398,7 +465,8 @@ def discretise_cut_windows(columns: Floats, count: int) -> tuple[Steps, Remainde
     """
     z, q, times, delta, reach = columns
     coarse = Steps.of(z, q, -reach, reach + 1 / z, _COARSE)
-    points = [Points.of(coarse.ratio, np.zeros((1, 1)), coarse.log_base, times)]
+    no_width = np.zeros((1, 1))
+    points = [Points.of(coarse.ratio, no_width, coarse.log_base, times)]
     epsilon = estimate_epsilon(points, delta)
     fall, rate = find_slightest_fall(points, epsilon, delta)
     loss = MARGIN * epsilon + fall
@@ -416,7 +484,9 @@ def discretise_cut_windows(columns: Floats, count: int) -> tuple[Steps, Remainde
     remainder = bound_remainder(
         [jumps], rate, _TAIL_ERROR, inside=(inside, inside), outside=outside
     )
-    by_jumps = remainder.p[0] - np.exp(epsilon) * remainder.q[1]
+    p_low = remainder.p[0]
+    q_high = remainder.q[1]
+    by_jumps = p_low - np.exp(epsilon) * q_high
     return steps, remainder, np.clip(1 - by_jumps / delta, _LEAST_SHARE, 1.0)
 
 

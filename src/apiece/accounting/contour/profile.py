@@ -53,14 +53,15 @@ Sides: TypeAlias = list[tuple[Contour, Floats]]
 Stage: TypeAlias = tuple[tuple[int, int], int]
 """Regions of δ, the first and the one past the last, and the number of the attempt."""
 Spans: TypeAlias = tuple[Places, Places]
-"""For each entry, the first of its own mechanism's rows in shared integrals, and how many."""
+"""For each entry, where its own mechanism's rows start in shared integrals, and how many."""
 
 
 class SharedIntegrals(NamedTuple):
     """Integrals that are made together for several mechanisms, and the rows of one of them."""
 
     sides: Sides
-    first: int
+    # The first of the mechanism's rows, and how many it has.
+    start: int
     size: int
 
 
@@ -93,15 +94,16 @@ class SampledGaussians:
 
         The second is how many nodes they need; 0 where losses are past the numerical range.
         """
-        (first, end), attempt = stage
-        number = np.arange(float(first), float(end))
+        (start, end), attempt = stage
+        number = np.arange(float(start), float(end))
         mechanism = np.array([self.noise_multiplier, self.probability, float(self.times)])
         middle = _delta_at(number + 0.5)
-        least = _delta_at(number + 1.0)
+        smallest = _delta_at(number + 1.0)
         mechanisms = np.repeat(mechanism[:, None], number.size, axis=1)
-        columns = np.stack([*mechanisms, middle, least])
-        count = _choose_node_counts(columns[:3], least, attempt)
-        return columns[:, count > 0], int(count.max())
+        columns = np.stack([*mechanisms, middle, smallest])
+        count = _choose_node_counts(columns[:3], smallest, attempt)
+        in_range = columns[:, count > 0]
+        return in_range, int(count.max())
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
@@ -143,16 +145,17 @@ def _share_integrals(
     integrals = [profile.integrals[stage] for profile in profiles]
     distinct = {id(shared.sides): shared.sides for shared in integrals if shared.size}
     for sides in distinct.values():
+        # A mechanism of other integrals has no row in these.
         spans = [
-            (shared.first, shared.size) if shared.sides is sides else (0, 0) for shared in integrals
+            (shared.start, shared.size) if shared.sides is sides else (0, 0) for shared in integrals
         ]
-        first, size = np.array(spans)[member].T
+        start, size = np.array(spans)[member].T
         entries = np.flatnonzero(size)
         # As many entries at a time as keep arrays small.
         longest = max(contour.y.shape[1] for contour, _ in sides)
         rows = _CHUNK * 4 // longest + 1
         for part in np.split(entries, range(rows, entries.size, rows)):
-            yield part, sides, (first[part], size[part])
+            yield part, sides, (start[part], size[part])
 
 
 def _make_integrals(profiles: Sequence[SampledGaussians], stage: Stage) -> None:
@@ -169,9 +172,9 @@ def _make_integrals(profiles: Sequence[SampledGaussians], stage: Stage) -> None:
             sides: Sides = []
             if count:
                 sides = _build_sides(np.concatenate(parts, axis=1), count, stage[1])
-            firsts = np.cumsum([0, *sizes]).tolist()
-            for k, first, size in zip(part, firsts, sizes, strict=False):
-                profiles[k].integrals[stage] = SharedIntegrals(sides, first, size)
+            starts = np.cumsum([0, *sizes]).tolist()
+            for k, start, size in zip(part, starts, sizes, strict=False):
+                profiles[k].integrals[stage] = SharedIntegrals(sides, start, size)
 
 
 def epsilon_bounds(columns: Floats) -> Bounds:
@@ -192,9 +195,12 @@ def epsilon_curves(columns: Floats) -> Floats:
     """Return upper bounds on ε for columns (z, q, T, δ) as of `epsilon_bounds`, by curves."""
     # Equal mechanisms lie side by side. An entry's bound depends on nothing but the entry: on its
     # mechanism's curve in the region of its δ, but for rounding. ∞ where that is not close enough.
-    region = np.floor(np.sqrt(-2 * np.log(columns[3])) / _WIDTH)
+    # √(2·log(1/δ)) is about the quantile of a normal tail of δ: regions are evenly wide in it.
+    quantile = np.sqrt(-2 * np.log(columns[3]))
+    region = np.floor(quantile / _WIDTH)
     order = np.lexsort((region, *columns[2::-1]))
-    keys = np.stack([*columns[:3], region])[:, order]
+    keys = np.stack([*columns[:3], region])
+    keys = keys[:, order]
     starts, sizes = find_runs(keys)
     # One curve for each mechanism and region.
     upper = np.full(order.size, np.inf)
@@ -212,14 +218,14 @@ def _build_curves(keys: Floats) -> Iterator[tuple[Places, Floats, Floats]]:
     """
     largest = _delta_at(keys[3] + 0.0)
     middle = _delta_at(keys[3] + 0.5)
-    least = _delta_at(keys[3] + 1.0)
-    columns = np.stack([*keys[:3], middle, least])
+    smallest = _delta_at(keys[3] + 1.0)
+    columns = np.stack([*keys[:3], middle, smallest])
     todo = np.ones(middle.size, dtype=bool)
     for attempt in range(_ATTEMPTS):
-        for numbers, count in _cut_chunks(keys[:3], least, todo, attempt):
+        for numbers, count in _cut_chunks(keys[:3], smallest, todo, attempt):
             sides = _build_sides(columns[:, numbers], count, attempt)
             close, epsilon, delta = _build_curve(
-                sides, largest[numbers, None], least[numbers, None]
+                sides, largest[numbers, None], smallest[numbers, None]
             )
             yield numbers[close], epsilon[close], delta[close]
             todo[numbers] &= ~close
@@ -227,14 +233,16 @@ def _build_curves(keys: Floats) -> Iterator[tuple[Places, Floats, Floats]]:
 
 def _delta_at(region: Floats) -> Floats:
     """Return the δ at which a region begins; at a number and a half, its middle."""
-    return np.clip(np.exp(-((_WIDTH * region) ** 2) / 2), 1e-300, 1 - 2.0**-20)
+    quantile = _WIDTH * region
+    delta = np.exp(-(quantile**2) / 2)
+    return np.clip(delta, 1e-300, 1 - 2.0**-20)
 
 
-def _build_curve(sides: Sides, largest: Floats, least: Floats) -> tuple[Mask, Floats, Floats]:
+def _build_curve(sides: Sides, largest: Floats, smallest: Floats) -> tuple[Mask, Floats, Floats]:
     """Return which curves between two δ are close enough, and all of them."""
     start = _larger_direction([contour.epsilon(largest, guess) for contour, guess in sides])
-    end = _larger_direction([contour.epsilon(least, guess) for contour, guess in sides])
-    # Nodes are spread evenly between the ε of the largest and of the least δ.
+    end = _larger_direction([contour.epsilon(smallest, guess) for contour, guess in sides])
+    # Nodes are spread evenly between the ε of the largest and of the smallest δ.
     good = DEFAULT.reached(start) & DEFAULT.reached(end)
     low = np.where(good, start.lower, 0.0)
     high = np.where(good, end.upper, 1.0)
@@ -249,19 +257,27 @@ def _build_curve(sides: Sides, largest: Floats, least: Floats) -> tuple[Mask, Fl
 
 def _read_off_chords(epsilon: Floats, bound: Floats, delta: Floats) -> Floats:
     """Return ε at which a profile below a curve's chords, straight in e^ε, is at most each δ."""
-    # The first node whose bound is at most δ.
-    after = np.searchsorted(-bound, -delta)
-    right = np.minimum(after, bound.size - 1)
-    left = np.maximum(right - 1, 0)
-    # How far the chord has come down from its right end; rounded down, which gives a larger ε.
+    # The first node whose bound is at most δ; there is none where it is past the last one.
+    crossed = np.searchsorted(-bound, -delta)
+    high = np.minimum(crossed, bound.size - 1)
+    low = np.maximum(high - 1, 0)
+    # How far the chord has risen from its upper end; rounded down, which gives a larger ε.
     with np.errstate(all="ignore"):
-        share = (delta - bound[right]) / (bound[left] - bound[right]) * (1 - 4 * UNIT)
-    # Where the left node has no bound: at the right node itself.
-    share = np.where((right > left) & (share >= 0), share, 0.0)
-    width = epsilon[right] - epsilon[left]
-    crossing = epsilon[right] + np.log1p(-share * -np.expm1(-width))
-    crossing += 8 * UNIT * (epsilon[right] + np.exp(np.minimum(width, 700.0)))
-    return np.where(after < bound.size, np.minimum(crossing, epsilon[right]), np.inf)
+        rise = delta - bound[high]
+        full_rise = bound[low] - bound[high]
+        share = rise / full_rise * (1 - 4 * UNIT)
+    # Where the lower node has no bound: at the upper node itself.
+    share = np.where((high > low) & (share >= 0), share, 0.0)
+    # In t = e^ε, t = t_high − share·(t_high − t_low) = t_high·(1 − share·(1 − e^{−width})).
+    largest = epsilon[high]
+    width = largest - epsilon[low]
+    shrinkage = -np.expm1(-width)
+    crossing = largest + np.log1p(-share * shrinkage)
+    # Near share 1 the logarithm has a slope of up to e^width.
+    steepness = np.exp(np.minimum(width, 700.0))
+    crossing += 8 * UNIT * (largest + steepness)
+    crossing = np.minimum(crossing, largest)
+    return np.where(crossed < bound.size, crossing, np.inf)
 
 
 @np.errstate(all="ignore")
@@ -276,8 +292,10 @@ def _bound_columns(columns: Floats) -> Bounds:
             sides = _build_sides(columns[:, entries][[0, 1, 2, 3, 3]], count, attempt)
             part = delta[entries, None]
             bounds = _larger_direction([contour.epsilon(part, guess) for contour, guess in sides])
-            lower[entries] = np.maximum(lower[entries], bounds.lower[:, 0])
-            upper[entries] = np.minimum(upper[entries], bounds.upper[:, 0])
+            low = bounds.lower[:, 0]
+            high = bounds.upper[:, 0]
+            lower[entries] = np.maximum(lower[entries], low)
+            upper[entries] = np.minimum(upper[entries], high)
         todo &= ~DEFAULT.reached(Bounds(lower, upper))
     return tightest([Bounds(lower, upper)])
 
@@ -321,8 +339,8 @@ def _build_sides(columns: Floats, count: int, attempt: int) -> Sides:
     Columns are (z, q, T, δ, least δ): the smallest δ that they are asked at, which windows and cuts
     are chosen for.
     """
-    z, q, times, delta, least = columns[:, :, None]
-    windows = np.stack([z, q, times, least, _window_reach(times, least)])
+    z, q, times, delta, smallest = columns[:, :, None]
+    windows = np.stack([z, q, times, smallest, _window_reach(times, smallest)])
     if attempt:
         forward, outside, share = discretise_cut_windows(windows, count)
         aim = Aim(_POINTS[1], _LOG_ROUGH, DEFAULT)
@@ -344,15 +362,19 @@ def _evaluate_nearest(
 
     `centres` holds the ε around which the integrals are made.
     """
-    first, size = spans
+    start, size = spans
     # Each entry's own rows; who has fewer has the last one again.
-    number = np.minimum(np.arange(size.max()), size[:, None] - 1)
-    rows = first[:, None] + number
-    distance = np.abs(centres[rows, 0] - epsilon[:, None])
+    last_number = size[:, None] - 1
+    number = np.minimum(np.arange(size.max()), last_number)
+    rows = start[:, None] + number
+    own_centres = centres[rows, 0]
+    distance = np.abs(own_centres - epsilon[:, None])
     nearest = np.argsort(distance, axis=1, kind="stable")
-    choice = nearest[:, [min(turn, rows.shape[1] - 1)]]
+    rank = min(turn, rows.shape[1] - 1)
+    choice = nearest[:, [rank]]
     row = np.take_along_axis(rows, choice, axis=1)[:, 0]
-    lower, upper = contour.rows(row).delta(epsilon[:, None])
+    own_contours = contour.rows(row)
+    lower, upper = own_contours.delta(epsilon[:, None])
     return Bounds(lower[:, 0], upper[:, 0])
 
 

@@ -131,7 +131,8 @@ class RatioCells:
 
     def number(self, y: float) -> int:
         """Return the cell of a ratio in units."""
-        return int(self.numbers(np.array([y]), np.empty(1))[0])
+        cells = self.numbers(np.array([y]), np.empty(1))
+        return int(cells[0])
 
     def starts(self, first: int, last: int) -> Floats:
         """Return the ratios at which the cells of two numbers, and those between them, start."""
@@ -214,14 +215,15 @@ def _mean_deviation(z: float, m: int) -> float:
 
 def _single_ratio_law(z: float, grid: RatioCells, upper: bool) -> Ratio:
     """Return the law of a single lognormal ratio, in the cells of a grid."""
-    first = math.exp((-0.5 / z - _REACH) / z)
-    last = math.exp((0.5 / z + _REACH) / z)
-    low = grid.number(first / grid.unit)
-    high = grid.number(last / grid.unit)
+    smallest = math.exp((-0.5 / z - _REACH) / z)
+    largest = math.exp((0.5 / z + _REACH) / z)
+    low = grid.number(smallest / grid.unit)
+    high = grid.number(largest / grid.unit)
     ends = grid.starts(low, high + 1)
-    ends = ends[ends > first]
+    ends = ends[ends > smallest]
     # log L is normal with mean ∓1/(2z²) under Q and P; in standard deviations, 1/z.
-    log = np.concatenate(([-np.inf], np.log(ends) * z, [np.inf]))
+    log_ends = np.log(ends) * z
+    log = np.concatenate(([-np.inf], log_ends, [np.inf]))
     q = normal_masses(log + 0.5 / z)
     p = normal_masses(log - 0.5 / z)
     return _place_atoms(q, p, ends, upper, 0.0)
@@ -229,19 +231,25 @@ def _single_ratio_law(z: float, grid: RatioCells, upper: bool) -> Ratio:
 
 def _mean_law(one: Ratio, a: int, other: Ratio, b: int, grid: RatioCells, upper: bool) -> Ratio:
     """Return the law of (a·M + b·M')/(a + b) for independent M and M', in the cells of a grid."""
-    left = WeightedRatios(one.ratio * (a / (a + b) / grid.unit), one.mass)
-    right = WeightedRatios(other.ratio * (b / (a + b) / grid.unit), other.mass)
+    # Their shares of the mean, in units of the grid.
+    one_weight = a / (a + b) / grid.unit
+    other_weight = b / (a + b) / grid.unit
+    one_part = WeightedRatios(one.ratio * one_weight, one.mass)
+    other_part = WeightedRatios(other.ratio * other_weight, other.mass)
     # The least sum of positive ratios: what is less, with a ratio of 0, joins the first cell.
-    left_bottom = min(left.ratio[left.ratio > 0])
-    right_bottom = min(right.ratio[right.ratio > 0])
-    bottom = float(left_bottom + right_bottom)
+    one_bottom = min(one_part.ratio[one_part.ratio > 0])
+    other_bottom = min(other_part.ratio[other_part.ratio > 0])
+    bottom = float(one_bottom + other_bottom)
+    top = float(one_part.ratio[-1] + other_part.ratio[-1])
     low = grid.number(bottom)
-    high = grid.number(float(left.ratio[-1] + right.ratio[-1]))
+    high = grid.number(top)
     q = np.zeros(high - low + 1)
     p = np.zeros(high - low + 1)
-    work = np.empty((4, max(_SUMS_AT_ONCE, left.ratio.size + right.ratio.size)))
+    longest = one_part.ratio.size + other_part.ratio.size
+    work = np.empty((4, max(_SUMS_AT_ONCE, longest)))
     sums = _CellSums(q, p, grid, bottom, low, work)
-    _add_pairs(sums, left, right, None if one is other else _coarsening(a).bit_length(), upper)
+    other_doublings = None if one is other else _coarsening(a).bit_length()
+    _add_pairs(sums, one_part, other_part, other_doublings, upper)
     ends = grid.starts(low + 1, high + 1)
     p *= grid.unit
     q, p, ends = _merge_outer_cells(q, p, ends)
@@ -251,67 +259,73 @@ def _mean_law(one: Ratio, a: int, other: Ratio, b: int, grid: RatioCells, upper:
 
 def _add_pairs(
     sums: _CellSums,
-    left: WeightedRatios,
-    right: WeightedRatios,
-    right_doublings: int | None,
+    one: WeightedRatios,
+    other: WeightedRatios,
+    other_doublings: int | None,
     upper: bool,
 ) -> None:
-    """Add the sums of all pairs of a left and a right ratio to the cells.
+    """Add the sums of all pairs of one ratio of each to the cells.
 
-    `right_doublings` is how far out right ratios stay as they are, in doublings of the unit; None
-    where both sides are one law.
+    `other_doublings` is how far out ratios of `other` stay as they are, in doublings of the unit;
+    None where both are one law.
     """
     # Pairs by the block of the larger of both. Beside a ratio that is far off, where cells are
     # wide, smaller ones are spread or contracted too, to about half of that width.
     grid = sums.grid
-    far = grid.centre / grid.unit + 2.0 ** np.arange(_CLOSE_DOUBLINGS, 1024) - 1
-    close = int(np.searchsorted(left.ratio, far[0]))
-    starts = [0.0, *left.ratio[_CLOSE_ROWS:close:_CLOSE_ROWS]]
-    blocks = max(np.searchsorted(far, side.ratio[-1]) for side in (left, right))
-    starts += far[:blocks].tolist()
-    left_cuts = np.searchsorted(left.ratio, [*starts, math.inf]).tolist()
-    right_cuts = np.searchsorted(right.ratio, [*starts, math.inf]).tolist()
-    # What lies below the block: of the left side, and of the right one.
-    left_below = left.rows(slice(0))
-    right_below = right.rows(slice(0))
+    doublings = 2.0 ** np.arange(_CLOSE_DOUBLINGS, 1024)
+    far = grid.centre / grid.unit + doublings - 1
+    close = int(np.searchsorted(one.ratio, far[0]))
+    starts = [0.0, *one.ratio[_CLOSE_ROWS:close:_CLOSE_ROWS]]
+    largest = max(one.ratio[-1], other.ratio[-1])
+    starts += far[: np.searchsorted(far, largest)].tolist()
+    borders = [*starts, math.inf]
+    one_cuts = np.searchsorted(one.ratio, borders).tolist()
+    other_cuts = np.searchsorted(other.ratio, borders).tolist()
+    # What lies below the block.
+    one_below = one.rows(slice(0))
+    other_below = other.rows(slice(0))
     for block, start in enumerate(starts):
-        left_block = left.rows(slice(left_cuts[block], left_cuts[block + 1]))
-        right_block = right.rows(slice(right_cuts[block], right_cuts[block + 1]))
+        one_block = one.rows(slice(one_cuts[block], one_cuts[block + 1]))
+        other_block = other.rows(slice(other_cuts[block], other_cuts[block + 1]))
         if start > far[0]:
-            left_below = _halve_atoms(left_below, upper)
-        if right_doublings is None:
+            one_below = _halve_atoms(one_below, upper)
+        if other_doublings is None:
             # What is smaller stands for both orders of a pair.
-            twice = WeightedRatios(left_below.ratio, 2 * left_below.mass)
-            sums.add(left_block, _join(twice, left_block))
+            twice = WeightedRatios(one_below.ratio, 2 * one_below.mass)
+            sums.add(one_block, _join(twice, one_block))
         else:
-            if start > far[right_doublings]:
-                right_below = _halve_atoms(right_below, upper)
-            sums.add(left_block, _join(right_below, right_block))
-            sums.add(right_block, left_below)
-            right_below = _join(right_below, right_block)
-        left_below = _join(left_below, left_block)
+            if start > far[other_doublings]:
+                other_below = _halve_atoms(other_below, upper)
+            sums.add(one_block, _join(other_below, other_block))
+            sums.add(other_block, one_below)
+            other_below = _join(other_below, other_block)
+        one_below = _join(one_below, one_block)
 
 
 def _merge_outer_cells(q: Floats, p: Floats, ends: Floats) -> tuple[Floats, Floats, Floats]:
     """Return masses and ends of cells, all that is hardly there within the first and the last."""
     larger = np.maximum(q, p)
-    first = min(int(np.searchsorted(np.cumsum(larger), _TAIL)), max(larger.size - 2, 0))
-    last = larger.size - int(np.searchsorted(np.cumsum(larger[::-1]), _TAIL))
-    last = max(last, first + 2)
+    mass_up_to = np.cumsum(larger)
+    mass_down_to = np.cumsum(larger[::-1])
+    low_count = int(np.searchsorted(mass_up_to, _TAIL))
+    high_count = int(np.searchsorted(mass_down_to, _TAIL))
+    # Cells up to `start` become one, and those from `end` on; at least one cell lies between.
+    start = min(low_count, max(larger.size - 2, 0))
+    end = max(larger.size - high_count, start + 2)
 
     def merge(mass: Floats) -> Floats:
-        low = mass[: first + 1].sum()
-        high = mass[last:].sum()
-        return np.array([low, *mass[first + 1 : last], high])
+        low = mass[: start + 1].sum()
+        high = mass[end:].sum()
+        return np.array([low, *mass[start + 1 : end], high])
 
-    return merge(q), merge(p), ends[first:last]
+    return merge(q), merge(p), ends[start:end]
 
 
 def _join(one: WeightedRatios, other: WeightedRatios) -> WeightedRatios:
     """Return the ratios of both, one after the other."""
-    return WeightedRatios(
-        np.concatenate([one.ratio, other.ratio]), np.concatenate([one.mass, other.mass])
-    )
+    ratio = np.concatenate([one.ratio, other.ratio])
+    mass = np.concatenate([one.mass, other.mass])
+    return WeightedRatios(ratio, mass)
 
 
 def _halve_atoms(atoms: WeightedRatios, upper: bool) -> WeightedRatios:
@@ -321,23 +335,25 @@ def _halve_atoms(atoms: WeightedRatios, upper: bool) -> WeightedRatios:
     if upper:
         # Every other atom goes to its two neighbours, by the lever rule. Of an even number the last
         # one stays alone.
-        last = ratio.size - 1 + ratio.size % 2
-        odd = mass[1:last:2]
-        even = mass[:last:2].copy()
-        left = ratio[: last - 2 : 2]
-        middle = ratio[1:last:2]
-        right = ratio[2:last:2]
-        gap = right - left
-        even[1:] += odd * ((middle - left) / gap)
-        even[:-1] += odd * ((right - middle) / gap)
-        return _join(WeightedRatios(ratio[:last:2], even), atoms.rows(slice(last, None)))
+        end = ratio.size - 1 + ratio.size % 2
+        odd = mass[1:end:2]
+        even = mass[:end:2].copy()
+        low = ratio[: end - 2 : 2]
+        middle = ratio[1:end:2]
+        high = ratio[2:end:2]
+        gap = high - low
+        even[1:] += odd * ((middle - low) / gap)
+        even[:-1] += odd * ((high - middle) / gap)
+        return _join(WeightedRatios(ratio[:end:2], even), atoms.rows(slice(end, None)))
     # Each two neighbours become one atom at their mean. Of an odd number the last one stays.
-    last = ratio.size // 2 * 2
-    left_mass = mass[0:last:2]
-    right_mass = mass[1:last:2]
-    total = left_mass + right_mass
-    mean = (left_mass * ratio[0:last:2] + right_mass * ratio[1:last:2]) / total
-    return _join(WeightedRatios(mean, total), atoms.rows(slice(last, None)))
+    end = ratio.size // 2 * 2
+    low_mass = mass[0:end:2]
+    high_mass = mass[1:end:2]
+    total = low_mass + high_mass
+    low_moment = low_mass * ratio[0:end:2]
+    high_moment = high_mass * ratio[1:end:2]
+    mean = (low_moment + high_moment) / total
+    return _join(WeightedRatios(mean, total), atoms.rows(slice(end, None)))
 
 
 class _CellSums(NamedTuple):
@@ -355,8 +371,10 @@ class _CellSums(NamedTuple):
 
     def add(self, one: WeightedRatios, other: WeightedRatios) -> None:
         """Add the sums of all pairs of one ratio of each."""
-        rows = max(self.work.shape[1] // max(other.ratio.size, 1), 1)
-        for start in range(0, one.ratio.size if other.ratio.size else 0, rows):
+        if not other.ratio.size:
+            return
+        rows = max(self.work.shape[1] // other.ratio.size, 1)
+        for start in range(0, one.ratio.size, rows):
             part = one.rows(slice(start, start + rows))
             shape = (part.ratio.size, other.ratio.size)
             count = part.ratio.size * other.ratio.size
@@ -366,10 +384,12 @@ class _CellSums(NamedTuple):
             np.maximum(total, self.bottom, out=y)
             cell = self.grid.numbers(y, spare)
             cell -= self.low
-            np.add(self.q, np.bincount(cell, mass, self.q.size), out=self.q)
+            q_mass = np.bincount(cell, mass, self.q.size)
+            np.add(self.q, q_mass, out=self.q)
             # P has the ratio as its density under Q.
             mass *= total
-            np.add(self.p, np.bincount(cell, mass, self.p.size), out=self.p)
+            p_mass = np.bincount(cell, mass, self.p.size)
+            np.add(self.p, p_mass, out=self.p)
 
 
 def _place_atoms(q: Floats, p: Floats, ends: Floats, upper: bool, lost: float) -> Ratio:
@@ -383,12 +403,16 @@ def _place_atoms(q: Floats, p: Floats, ends: Floats, upper: bool, lost: float) -
         return Ratio(ratio[order], mass[order], lost)
     # Each cell is spread to its two ends, its mean kept.
     nodes = np.append(0.0, ends)
-    above_low_end = p[:-1] - nodes[:-1] * q[:-1]
-    high = np.clip(above_low_end / np.diff(nodes), 0.0, q[:-1])
-    mass = np.append(q[:-1] - high, q[-1])
+    inner_q = q[:-1]
+    above_low_end = p[:-1] - nodes[:-1] * inner_q
+    high = np.clip(above_low_end / np.diff(nodes), 0.0, inner_q)
+    mass = np.append(inner_q - high, q[-1:])
     mass[1:] += high
     # The last cell has no upper end: what its P-mass has too much there goes to infinity.
-    beyond = max(float(p[-1] - nodes[-1] * q[-1]), 0.0) + 64 * UNIT * float(p[-1])
+    outer_p = p[-1]
+    outer_q = q[-1]
+    excess = float(outer_p - nodes[-1] * outer_q)
+    beyond = max(excess, 0.0) + 64 * UNIT * float(outer_p)
     return Ratio(nodes[mass > 0], mass[mass > 0], lost + beyond)
 
 

@@ -82,14 +82,15 @@ class Tilted(NamedTuple):
 
 def tilt_part(part: Direction, step: float, tilt: float) -> Tilted:
     """Return w ∝ q_k·e^{λkh}, the log of its normaliser, and the largest exponent met."""
-    exponent = part.log_mass + tilt * step * np.arange(part.log_mass.size)
+    index = np.arange(part.log_mass.size)
+    exponent = part.log_mass + tilt * step * index
     top = float(exponent.max())
     weight = np.exp(exponent - top)
     total = float(weight.sum())
     weight /= total
     # The rounding of an exponent, of masses that are not negligible, is relative to its terms.
-    last = int(np.flatnonzero(weight > NEGLIGIBLE)[-1])
-    largest = 2 * (abs(top) + abs(tilt) * step * last) + 100
+    highest = int(np.flatnonzero(weight > NEGLIGIBLE)[-1])
+    largest = 2 * (abs(top) + abs(tilt) * step * highest) + 100
     return Tilted(weight, top + math.log(total), largest)
 
 
@@ -126,10 +127,10 @@ def find_reach(tilted: list[Tilted], parts: Sequence[Direction], nats: float) ->
     cumulants = np.zeros((2, count))
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
         cumulants += part.times * _cumulants(weight, rates)
-    right, left = (cumulants + nats) / rates
-    first = max(low, -float(left.min()))
-    last = min(high, float(right.min()))
-    return math.floor(first), math.ceil(last)
+    upper_reach, lower_reach = (cumulants + nats) / rates
+    lowest = max(low, -float(lower_reach.min()))
+    highest = min(high, float(upper_reach.min()))
+    return math.floor(lowest), math.ceil(highest)
 
 
 def _last_index(parts: Sequence[Direction]) -> int:
@@ -137,23 +138,27 @@ def _last_index(parts: Sequence[Direction]) -> int:
     return sum(part.times * (part.log_mass.size - 1) for part in parts)
 
 
-def _inner_product(first: Floats, second: Floats) -> float:
-    """Return the inner product, without BLAS, whose threads cost more than they bring."""
-    return float(np.einsum("i,i->", first, second))
+def _inner_product(weight: Floats, values: Floats) -> float:
+    """Return Σ weight·value, without BLAS, whose threads cost more than they bring."""
+    return float(np.einsum("i,i->", weight, values))
 
 
 def _cumulants(weight: Floats, rates: Reals) -> Floats:
     """Return log Σ w_k e^{θk} and log Σ w_k e^{−θk} at rates θ, each twice the one before."""
     # Powers are taken from the end at which they are 1, so that none overflows.
     index = np.arange(weight.size)
+    highest = weight.size - 1
     log_moments = np.full((2, rates.size), np.inf)
-    for row, shift in ((0, index - (weight.size - 1)), (1, -index)):
+    # Of each row, the exponents of its powers and the index that they were counted from.
+    rows = ((index - highest, highest), (-index, 0))
+    for row, (shift, origin) in enumerate(rows):
         power = np.exp(rates[0] * shift)
         for j, rate in enumerate(rates):
             moment = _inner_product(weight, power)
             # Where it has underflowed, ∞ is an upper bound.
             if moment > _UNDERFLOW:
-                log_moments[row, j] = math.log(moment) - rate * shift[0] * (row == 0) + 1e-9
+                log_moments[row, j] = math.log(moment) + rate * origin + 1e-9
+            # Each rate is twice the one before.
             power = power * power
     return log_moments
 
@@ -167,19 +172,19 @@ def _fold(weight: Floats, size: int) -> Floats:
     return folded
 
 
-def quick_length(least: int) -> int:
-    """Return the least number that is not below and has no prime factor above 5.
+def quick_length(length: int) -> int:
+    """Return the least number, from `length` on, that has no prime factor above 5.
 
     >>> quick_length(1001), quick_length(1)
     (1024, 1)
     """
-    best = 1 << (least - 1).bit_length()
+    best = 1 << (length - 1).bit_length()
     fives = 1
     while fives < best:
         odd = fives
         while odd < best:
             # The least power of two with which this product of odd factors is long enough.
-            quotient = -(-least // odd)
+            quotient = -(-length // odd)
             best = min(best, odd << (quotient - 1).bit_length())
             odd *= 3
         fives *= 5
@@ -205,7 +210,8 @@ def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tup
     error = 0.0
     for part, norm in zip(parts, transform_errors, strict=True):
         # ‖f̂ − f‖₂ ≤ √N·norm; the other factors have squared ℓ2-norm at most `energy` (T ≥ 2) or N.
-        slack = math.exp(min(4 * times * norm * math.sqrt(size), 700.0))
+        relative_error = 4 * times * norm * math.sqrt(size)
+        slack = math.exp(min(relative_error, 700.0))
         if part.times > 1:
             cofactor = energy + size * 2.0 ** -min(part.times, 1000)
         else:
@@ -214,7 +220,9 @@ def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tup
         error += part.times * norm * math.sqrt(cofactor / size)
     # The rounding of the powers, and of the transform back.
     result = np.fft.irfft(product, size)
-    error += 8 * times * UNIT * energy / size + unit * float(np.linalg.norm(result))
+    powers_error = 8 * times * UNIT * energy / size
+    inverse_error = unit * float(np.linalg.norm(result))
+    error += powers_error + inverse_error
     return result, error
 
 
@@ -237,9 +245,10 @@ def tail(
     """
     tilted = [tilt_part(part, step, tilt) for part in parts]
     low, high = find_reach(tilted, parts, -math.log(wrap))
-    last = _last_index(parts)
+    highest = _last_index(parts)
     offset = sum(part.times * part.offset for part in parts)
-    lost = wrap * ((low > 0) + (high < last))
+    # Mass is lost on each side on which the window ends before the lattice.
+    lost = wrap * ((low > 0) + (high < highest))
     high = max(high, math.ceil((until - offset) / step) + 2)
     if high - low >= points:
         raise TooLongError((high - low + 1) / points)
@@ -259,7 +268,7 @@ def tail(
     error = tilted_error * np.exp((1 - tilt) * step * position)
     error = scale * (error + 8 * size * UNIT * np.abs(value))
     # No loss is larger: δ is 0 exactly.
-    largest_loss = max(last - low - skip, 0)
+    largest_loss = max(highest - low - skip, 0)
     value[largest_loss:] = 0.0
     error[largest_loss:] = 0.0
     return Tail(start + step * skip, step, scale * value, error, exponent)
@@ -270,20 +279,23 @@ def _undo_tilt(weight: Floats, step: float, tilt: float, position: Reals) -> Flo
     # By D_j = e^{−h}·D_{j+1} + (1 − e^{−h})·Σ_{i>j} p_i, where nothing cancels, solved in blocks
     # over which e^{−hj} keeps within range.
     p = weight * np.exp((1 - tilt) * step * position)
-    above = np.append(np.cumsum(p[:0:-1])[::-1], 0.0)
+    downward_sums = np.cumsum(p[:0:-1])
+    above = np.append(downward_sums[::-1], 0.0)
     sums = np.empty_like(above)
     block = max(int(_SPAN / 2 / step), 1)
-    right = above.size
-    # D at the left end of the block to the right.
+    end = above.size
+    # D at the start of the block above.
     carried = 0.0
-    while right > 0:
-        left = max(right - block, 0)
-        growth = np.exp(step * np.arange(right - left))
-        scaled_sums = np.cumsum((above[left:right] / growth)[::-1])[::-1]
-        from_right = carried / growth[-1] / math.exp(step)
-        sums[left:right] = growth * (-math.expm1(-step) * scaled_sums + from_right)
-        carried = float(sums[left])
-        right = left
+    while end > 0:
+        start = max(end - block, 0)
+        growth = np.exp(step * np.arange(end - start))
+        scaled = np.flip(above[start:end] / growth)
+        scaled_sums = np.flip(np.cumsum(scaled))
+        from_above = carried / growth[-1] / math.exp(step)
+        within = -math.expm1(-step) * scaled_sums
+        sums[start:end] = growth * (within + from_above)
+        carried = float(sums[start])
+        end = start
     return sums
 
 
@@ -315,15 +327,19 @@ class Line:
         To its left δ rises by at most `left_slope` times as much as e^ε falls.
         """
         position = (epsilon - self.start) / self.step
-        left = np.clip(np.floor(position), 0, self.value.size - 2).astype(np.intp)
-        fraction = np.clip(position - left, 0, 1)
-        share = np.expm1(self.step * fraction) / math.expm1(self.step)
+        cell = np.clip(np.floor(position), 0, self.value.size - 2)
+        low = cell.astype(np.intp)
+        fraction = np.clip(position - low, 0, 1)
+        growth = np.expm1(self.step * fraction)
+        share = growth / math.expm1(self.step)
         # On the chord, which is straight in e^ε.
-        value = self.value[left] * (1 - share) + self.value[left + 1] * share
+        low_part = self.value[low] * (1 - share)
+        value = low_part + self.value[low + 1] * share
         distance = np.clip(self.start - epsilon, 0.0, 700.0)
+        nearest = np.minimum(epsilon, self.start)
         # e^ε may be past the range.
         with np.errstate(over="ignore", invalid="ignore"):
-            rise = np.exp(np.minimum(epsilon, self.start)) * np.expm1(distance)
+            rise = np.exp(nearest) * np.expm1(distance)
         rise = np.where(distance > 0, rise, 0.0)
         return np.asarray(value + left_slope * np.minimum(rise, 1.0), dtype=np.float64)
 
@@ -333,8 +349,9 @@ class Line:
         `start` is the answer where it is below δ from the first lattice point on.
         """
         # The first lattice point at which the bound is at most δ.
-        right = self.value.size - np.searchsorted(self.value[::-1], delta, side="right")
-        inside = np.clip(right, 1, self.value.size - 1)
+        ascending = self.value[::-1]
+        crossed = ascending.size - np.searchsorted(ascending, delta, side="right")
+        inside = np.clip(crossed, 1, self.value.size - 1)
         high = self.value[inside - 1]
         low = self.value[inside]
         fall = np.where(high > low, high - low, 1.0)
@@ -343,15 +360,17 @@ class Line:
             share = np.clip((high - delta) / fall, 0, 1)
         crossing = self.start + self.step * (inside - 1)
         crossing = crossing + np.log1p(share * math.expm1(self.step))
-        crossing = np.where(right == 0, start, crossing)
-        return np.asarray(np.where(right == self.value.size, np.inf, crossing), dtype=np.float64)
+        crossing = np.where(crossed == 0, start, crossing)
+        crossing = np.where(crossed == self.value.size, np.inf, crossing)
+        return np.asarray(crossing, dtype=np.float64)
 
 
 def above_line(tail: Tail, outside: float, rare: Remainder | None, *, reverse: bool) -> Line:
     """Return an upper bound: right at lattice points, between which δ is linear in e^ε."""
     # Masses that are off by a factor e^x change δ by as much and move ε by 2x, to the right here.
     start = tail.start + 2 * tail.exponent
-    value = (tail.value + tail.error) * math.exp(tail.exponent) + outside
+    factor = math.exp(tail.exponent)
+    value = (tail.value + tail.error) * factor + outside
     if rare is not None:
         epsilon = start + tail.step * np.arange(value.size)
         value += rare.bounds(epsilon, reverse=reverse).upper
@@ -362,15 +381,17 @@ def above_line(tail: Tail, outside: float, rare: Remainder | None, *, reverse: b
 def below_line(tail: Tail, certain: float, rare: Remainder | None) -> Line:
     """Return a lower bound on the same lattice; it never falls below `certain`."""
     start = tail.start - 2 * tail.exponent
-    value = np.maximum((tail.value - tail.error) * math.exp(-tail.exponent), 0.0) + certain
+    factor = math.exp(-tail.exponent)
+    value = np.maximum((tail.value - tail.error) * factor, 0.0)
+    value = value + certain
     if rare is not None:
         epsilon = start + tail.step * np.arange(value.size)
         added = rare.bounds(epsilon, reverse=False).lower
         # Linear in e^ε, so that chords are valid, up to the last ε at which it is positive.
         value += np.where(np.append(added[1:], 0.0) > 0, added, 0.0)
     # A profile falls: a lower bound at one ε holds at every smaller one.
-    value = np.maximum.accumulate(value[::-1])[::-1]
-    return Line(start, tail.step, value)
+    rising = np.maximum.accumulate(value[::-1])
+    return Line(start, tail.step, rising[::-1])
 
 
 def bound_rare_losses(
@@ -388,7 +409,8 @@ def bound_rare_losses(
     if not any(lattice.jump.q > 0 for lattice, _ in lattices):
         return None
     dominated = below or ()
-    slack = max(lattice.rounding for lattice, _ in (*lattices, *dominated)) + 16 * UNIT
+    roundings = [lattice.rounding for lattice, _ in (*lattices, *dominated)]
+    slack = max(roundings) + 16 * UNIT
 
     def log_body(lattice: Lattice) -> float:
         """Return an upper bound on the log of a lattice's moment of order −θ."""

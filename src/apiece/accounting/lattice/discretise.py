@@ -71,7 +71,8 @@ def cut_window(pair: Pair, window: Window, loss: float) -> Window:
     offset = log_ratio(window.low, pair.probability)
     if loss <= offset or loss >= log_ratio(window.high, pair.probability):
         return window
-    high = float(shift_rho(window.low, np.array([loss - offset]), pair.probability)[0])
+    distance = np.array([loss - offset])
+    high = float(shift_rho(window.low, distance, pair.probability)[0])
     return window._replace(high=high) if window.low < high < window.high else window
 
 
@@ -94,8 +95,8 @@ def lowest_end(pair: Pair, window: Window, step: float) -> float:
     # The atom alone is, unless most of what lies beside it is much lower than the next cells.
     two_cells = shift_rho(window.low, step * np.arange(3), pair.probability)
     edges = np.minimum(two_cells, window.high)
-    first, second = pair.masses(edges)[1]
-    return float(edges[1]) if first > 4 * second else window.low
+    _, (low_mass, high_mass) = pair.masses(edges)
+    return float(edges[1]) if low_mass > 4 * high_mass else window.low
 
 
 def lowest_mean(pair: Pair, window: Window, end: float) -> float:
@@ -113,7 +114,8 @@ def measure_jump(pair: Pair, window: Window) -> Jump:
     if window.top == window.high:
         return Jump(0.0, 0.0, math.inf)
     # `masses` takes the first of these intervals as closed: the window's own end is not in it.
-    beyond = np.array([np.nextafter(window.high, np.inf), window.top])
+    start = np.nextafter(window.high, np.inf)
+    beyond = np.array([start, window.top])
     p1, q0 = pair.masses(beyond)
     atoms = [atom for atom in pair.atoms if atom.rho > window.high]
     p_mass = float(p1[0]) + sum(atom.p for atom in atoms)
@@ -148,8 +150,10 @@ def cut_cells(pair: Pair, window: Window, step: float) -> Cells:
     edges = np.minimum(rho, window.high) if window.high < window.top else rho
     p1, q0 = pair.masses(edges)
     # The mean lies at a share s with s·q0·(r_{k+1} − r_k) = p − r_k·q0 = q·(p1 − e^ρ·q0).
-    ratio_width = np.exp(offset + offsets[:-1]) * math.expm1(step)
-    excess = q * (p1 - np.exp(rho[:-1]) * q0)
+    low_ratio = np.exp(offset + offsets[:-1])
+    ratio_width = low_ratio * math.expm1(step)
+    low_inner_ratio = np.exp(rho[:-1])
+    excess = q * (p1 - low_inner_ratio * q0)
     full_excess = q0 * ratio_width
     share = np.full(count, 0.5)
     np.divide(excess, full_excess, out=share, where=full_excess > 0)
@@ -160,13 +164,14 @@ def build_dominating(pair: Pair, window: Window, step: float, parts: Cells) -> L
     """Return the dominating pair: each cell's mass, and each atom, on its two ends, mean kept."""
     offset = log_ratio(window.low, pair.probability)
     mass = np.zeros(parts.mass.size + 1)
+    highest_cell = parts.mass.size - 1
     high = parts.mass * parts.share
     mass[:-1] = parts.mass - high
     mass[1:] += high
     for atom in pair.atoms:
         if atom.rho <= window.high:
             beyond = log_ratio(atom.rho, pair.probability) - offset
-            cell = min(max(math.floor(beyond / step), 0), parts.mass.size - 1)
+            cell = min(max(math.floor(beyond / step), 0), highest_cell)
             # The lever rule for ratios, which are straight in e^{log-ratio}.
             lever = math.expm1(beyond - cell * step) / math.expm1(step)
             share = min(max(lever, 0.0), 1.0)
@@ -198,19 +203,20 @@ def build_dominated(pair: Pair, window: Window, step: float, parts: Cells) -> La
     # leaves no imbalance where the density is exponential or flat.
     q = pair.probability
     if pair.atoms:
-        origin, first_end, last = _fit_between_atoms(pair, window, step)
+        origin, first_end, top_number = _fit_between_atoms(pair, window, step)
     else:
         origin, first_end = _gather_first_cluster(pair, window, step, parts)
-        last = None
+        top_number = None
     origin_loss = log_ratio(origin, q)
     shift = (origin_loss - log_ratio(window.low, q)) / step
-    if last is None:
+    if top_number is None:
         count = max(parts.mass.size - math.floor(shift), 2)
     else:
-        count = last + 1
+        count = top_number + 1
     number = np.arange(count)
     offsets = step * number
-    share = np.interp(shift + number, np.arange(parts.share.size), parts.share)
+    cells = np.arange(parts.share.size)
+    share = np.interp(shift + number, cells, parts.share)
     nodes = shift_rho(origin, offsets, q)
     # Nodes and tangent points take turns: what lies between is a half of a cluster.
     edges = np.empty(2 * count)
@@ -218,7 +224,7 @@ def build_dominated(pair: Pair, window: Window, step: float, parts: Cells) -> La
     edges[2::2] = nodes[1:]
     edges[1::2] = shift_rho(origin, offsets + _mirror_share(share, step), q)
     edges[1] = first_end
-    if last is not None:
+    if top_number is not None:
         # The topmost cluster is the atom alone.
         edges[-3] = window.high
     edges[-1] = max(edges[-1], window.high)
@@ -230,7 +236,7 @@ def build_dominated(pair: Pair, window: Window, step: float, parts: Cells) -> La
     for atom in pair.atoms:
         if atom.rho <= window.low:
             at_node[0] += atom.q
-        elif atom.rho <= window.high and last is not None:
+        elif atom.rho <= window.high and top_number is not None:
             at_node[-1] += atom.q
         elif atom.rho <= window.high:
             half = -1 if atom.rho > nodes[-1] else -2
@@ -257,13 +263,14 @@ def _fit_between_atoms(pair: Pair, window: Window, step: float) -> tuple[float, 
     origin = lowest_mean(pair, window, first_end)
     points = (top - log_ratio(origin, q)) / step
     rounding = 16 * UNIT * (top - start)
-    for last in (round(points), math.floor(points)):
-        offset = top - last * step - start
-        goal = float(shift_rho(window.low, np.array([max(offset, 0.0)]), q)[0])
-        if window.high == window.top and last >= 2 and offset >= -rounding:
+    for top_number in (round(points), math.floor(points)):
+        offset = top - top_number * step - start
+        distance = np.array([max(offset, 0.0)])
+        goal = float(shift_rho(window.low, distance, q)[0])
+        if window.high == window.top and top_number >= 2 and offset >= -rounding:
             cluster = _gather_to_mean(pair, window, goal)
             if cluster is not None:
-                return *cluster, last
+                return *cluster, top_number
     return origin, first_end, None
 
 
@@ -274,10 +281,11 @@ def _gather_to_mean(pair: Pair, window: Window, goal: float) -> tuple[float, flo
     high = window.high
     if lowest_mean(pair, window, high) < goal:
         return None
+    tolerance = 2 * UNIT * abs(goal)
     while True:
         middle = (low + high) / 2
         mean = lowest_mean(pair, window, middle)
-        if abs(mean - goal) <= 2 * UNIT * abs(goal) or not low < middle < high:
+        if abs(mean - goal) <= tolerance or not low < middle < high:
             return mean, middle
         if mean > goal:
             high = middle
@@ -287,7 +295,8 @@ def _gather_to_mean(pair: Pair, window: Window, goal: float) -> tuple[float, flo
 
 def _mirror_share(share: Reals, step: float) -> Floats:
     """Return how far above its cell's lower end the mirrored mean lies, in log-ratio."""
-    return np.asarray(np.log1p((1 - share) * math.expm1(step)), dtype=np.float64)
+    ratio_rise = (1 - share) * math.expm1(step)
+    return np.asarray(np.log1p(ratio_rise), dtype=np.float64)
 
 
 def _gather_first_cluster(
@@ -296,21 +305,24 @@ def _gather_first_cluster(
     """Return the mean of the first cluster, which becomes a lattice point, and its upper end."""
     # Where the mass rises steeply from cell to cell, all that is small is taken into it: a cluster
     # can borrow mass only from neighbours that are not much lighter.
-    empty = parts.mass[:-1] == 0
-    rising = (parts.mass[1:] > 4 * parts.mass[:-1]) | empty
+    low_mass = parts.mass[:-1]
+    high_mass = parts.mass[1:]
+    rising = (high_mass > 4 * low_mass) | (low_mass == 0)
     first_cell = int(np.argmin(np.append(rising, False)))
     q = pair.probability
     floor = log_ratio(window.low, q)
     mirrored = _mirror_share(parts.share[first_cell : first_cell + 1], step)
     end = shift_rho(window.low, step * first_cell + mirrored, q)[0]
+    cells = np.arange(parts.share.size)
     # The end follows from the cell that the mean lies in, and the mean from the end: three rounds.
     for rounds_left in (3, 2, 1, 0):
         end = min(end, window.high)
-        p1, q0 = pair.masses(np.array([window.low, end]))
-        mean = math.log(p1[0] / q0[0]) if q0[0] > 0 and p1[0] > 0 else window.low
+        (p1,), (q0,) = pair.masses(np.array([window.low, end]))
+        has_both = q0 > 0 and p1 > 0
+        mean = math.log(p1 / q0) if has_both else window.low
         mean = min(max(mean, window.low), end)
         position = (log_ratio(mean, q) - floor) / step
-        share = np.interp([position], np.arange(parts.share.size), parts.share)
+        share = np.interp([position], cells, parts.share)
         if rounds_left:
             end = max(shift_rho(mean, _mirror_share(share, step), q)[0], mean)
     return mean, end
@@ -368,7 +380,8 @@ def _balance_clusters(halves: _Halves, width: Floats) -> Floats:
     top[-1] = halves.deficit[-1] > 0
     halves.trim(top)
     from_above = np.maximum(halves.deficit, 0.0) / width
-    from_below = np.append(0.0, np.maximum(-halves.deficit[1:], 0.0) / width[:-1])
+    surplus = np.maximum(-halves.deficit[1:], 0.0)
+    from_below = np.append(0.0, surplus / width[:-1])
     mass = halves.mass() + from_above + from_below
     mass[1:] -= from_above[:-1]
     mass[:-1] -= from_below[1:]
@@ -399,16 +412,16 @@ def _take_hull(mass: Floats, width: Floats) -> bool:
         kink = kinks[node]
         if not kink < 0:
             continue
-        left = previous[node]
-        right = following[node]
-        if left < 0:
+        low = previous[node]
+        high = following[node]
+        if low < 0:
             end = _lower_end(kinks, position, following, node)
             if end < 0:
                 return False
             previous[end] = -1
             todo += [end, following[end]]
             continue
-        if right == size:
+        if high == size:
             end = _lower_end(kinks, position, previous, node)
             if end < 0:
                 return False
@@ -416,13 +429,14 @@ def _take_hull(mass: Floats, width: Floats) -> bool:
             todo += [end, previous[end]]
             continue
         # By the lever rule, both sums of kinks and of kinks times position stay.
-        share = (position[node] - position[left]) / (position[right] - position[left])
+        width_below = position[node] - position[low]
+        share = width_below / (position[high] - position[low])
         kinks[node] = 0.0
-        kinks[right] += share * kink
-        kinks[left] += (1 - share) * kink
-        following[left] = right
-        previous[right] = left
-        todo += [left, right]
+        kinks[high] += share * kink
+        kinks[low] += (1 - share) * kink
+        following[low] = high
+        previous[high] = low
+        todo += [low, high]
     mass[:] = kinks
     return True
 

@@ -128,7 +128,8 @@ class GaussianPair:
     def rounding(self, window: Window) -> float:
         """Return a few hundred units, and the square of the argument of the exponential."""
         z = self.noise_multiplier
-        reach = max(abs(window.low), abs(window.top)) * z + 0.5 / z
+        largest_rho = max(abs(window.low), abs(window.top))
+        reach = largest_rho * z + 0.5 / z
         return UNIT * (400 + 4 * reach**2)
 
 
@@ -162,9 +163,12 @@ class LaplacePair:
         end = 1 / self.scale
         x = np.clip((edges / end + 1) / 2, 0.0, 1.0)
         # ∫ e^{−x/b}/(2b) dx over a cell, but for its value at the cell's likelier end.
-        share = -np.expm1(-np.diff(x) * end) / 2
-        p1 = np.exp((x[1:] - 1) * end) * share
-        q = np.exp(-x[:-1] * end) * share
+        exponent = np.diff(x) * end
+        share = -np.expm1(-exponent) / 2
+        low = x[:-1]
+        high = x[1:]
+        p1 = np.exp((high - 1) * end) * share
+        q = np.exp(-low * end) * share
         return p1, q
 
     def rounding(self, window: Window) -> float:
@@ -191,20 +195,25 @@ class AtomsPair:
         """Leave out the outermost atoms, of which P and Q have at most `tail` on either side."""
         p = self.mass * np.exp(self.log_ratio)
         larger = np.maximum(p, self.mass)
-        first = int(np.searchsorted(np.cumsum(larger), tail))
-        last = larger.size - int(np.searchsorted(np.cumsum(larger[::-1]), tail))
-        if last - first < 2:
-            first = 0
-            last = larger.size
-        low = float(self.log_ratio[first])
-        high = float(self.log_ratio[last - 1])
+        mass_up_to = np.cumsum(larger)
+        mass_down_to = np.cumsum(larger[::-1])
+        start = int(np.searchsorted(mass_up_to, tail))
+        end = larger.size - int(np.searchsorted(mass_down_to, tail))
+        # A lattice has two points at least.
+        if end - start < 2:
+            start = 0
+            end = larger.size
+        low = float(self.log_ratio[start])
+        high = float(self.log_ratio[end - 1])
         require_losses("a discrete step", high)
         # The atoms that the window leaves out.
         outer = np.ones(larger.size, dtype=bool)
-        outer[first:last] = False
+        outer[start:end] = False
         # Rounded up, each mass being known to `error`.
-        p1_out = float(p[outer].sum()) * (1 + self.error)
-        q_out = float(self.mass[outer].sum()) * (1 + self.error)
+        outer_p1 = p[outer].sum()
+        outer_q = self.mass[outer].sum()
+        p1_out = float(outer_p1) * (1 + self.error)
+        q_out = float(outer_q) * (1 + self.error)
         q = self.probability
         p_out = (1 - q) * q_out + q * p1_out
         outside_p, outside_q = self.outside
@@ -232,12 +241,12 @@ def discrete_pair(atoms: Atoms) -> AtomsPair:
     """Return the pair of a discrete mechanism."""
     outside = (atoms.outside_p, atoms.outside_q)
 
-    def widen(chance: float) -> Bounds:
+    def bound_chance(chance: float) -> Bounds:
         """Bound a chance that is known to the atoms' relative error."""
         lower = chance * max(1 - atoms.error, 0.0)
         return Bounds(lower, min(chance * (1 + atoms.error), 1.0))
 
-    certain = (widen(atoms.only_p), widen(atoms.only_q))
+    certain = (bound_chance(atoms.only_p), bound_chance(atoms.only_q))
     log_ratio, mass = pad_atoms(atoms.log_ratio, atoms.mass)
     return AtomsPair(log_ratio, mass, outside, atoms.error, certain=certain)
 
@@ -249,7 +258,9 @@ def pad_atoms(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
         return log_ratio, mass
     rho = float(log_ratio.sum())
     total = float(mass.sum())
-    return np.array([rho, rho + _BESIDE]), np.array([total + _NO_MASS, _NO_MASS])
+    padded_ratio = np.array([rho, rho + _BESIDE])
+    padded_mass = np.array([total + _NO_MASS, _NO_MASS])
+    return padded_ratio, padded_mass
 
 
 def bound_certainty(leaves: Sequence[tuple[Pair, int]], *, reverse: bool) -> Bounds:
@@ -262,10 +273,12 @@ def bound_certainty(leaves: Sequence[tuple[Pair, int]], *, reverse: bool) -> Bou
 
 def _any_certain(chances: Sequence[tuple[float, int]]) -> float:
     """Return 1 − Π (1 − chance)^times."""
-    log_none = math.fsum(
-        times * math.log1p(-chance) if chance < 1 else -math.inf for chance, times in chances
-    )
-    return -math.expm1(log_none)
+    logs = []
+    for chance, times in chances:
+        # A step that surely has one leaves no chance of none.
+        log_none = times * math.log1p(-chance) if chance < 1 else -math.inf
+        logs.append(log_none)
+    return -math.expm1(math.fsum(logs))
 
 
 # Gauss–Legendre with four nodes, and the width of a cell up to which it is used.
@@ -284,8 +297,11 @@ def normal_masses(edges: Floats) -> Floats:
         return _quadrature(edges[:-1], width)
     # Tails, on the side of 0 that each edge lies on.
     beyond = tail(np.abs(edges))
-    crosses = (edges[:-1] < 0) & (edges[1:] > 0)
-    mass = np.where(crosses, 1 - beyond[:-1] - beyond[1:], np.abs(np.diff(beyond)))
+    is_below = edges < 0
+    is_above = edges > 0
+    crosses = is_below[:-1] & is_above[1:]
+    mass_around_zero = 1 - beyond[:-1] - beyond[1:]
+    mass = np.where(crosses, mass_around_zero, np.abs(np.diff(beyond)))
     if narrow.any():
         mass[narrow] = _quadrature(edges[:-1][narrow], width[narrow])
     return mass
@@ -298,7 +314,9 @@ def _quadrature(left: Floats, width: Floats) -> Floats:
     for node, weight in zip(*_RULE, strict=True):
         x = middle + node * width / 2
         total += weight * np.exp(-0.5 * x**2)
-    return np.asarray(total * width * (0.5 / math.sqrt(2 * math.pi)))
+    # The rule's interval has length 2, which is where the half comes from.
+    scale = 0.5 / math.sqrt(2 * math.pi)
+    return np.asarray(total * width * scale)
 
 
 # Turns of Newton's method, at most.
@@ -341,19 +359,22 @@ class Series:
         centre = -_END + width * (np.arange(panels) + 0.5)
         exponent = log_chances - shifts**2 / 2 + np.multiply.outer(centre, shifts)
         top = exponent.max(axis=1)
-        middle = top + np.log(np.exp(exponent - top[:, None]).sum(axis=1))
+        terms_over_top = np.exp(exponent - top[:, None])
+        middle = top + np.log(terms_over_top.sum(axis=1))
         nodes = chebyshev.chebpts1(_COUNT)
         growth = np.exp(np.multiply.outer(shifts, nodes * width / 2))
         values = np.exp(exponent - middle[:, None]) @ growth
         # By the discrete orthogonality of Chebyshev's polynomials at these nodes.
-        terms = chebyshev.chebvander(nodes, _COUNT - 1).T @ values.T * (2 / _COUNT)
+        polynomials = chebyshev.chebvander(nodes, _COUNT - 1)
+        terms = polynomials.T @ values.T * (2 / _COUNT)
         terms[0] /= 2
         return cls(width, middle, terms, chebyshev.chebder(terms) * (2 / width))
 
     @property
     def centre(self) -> Floats:
         """The middles of the panels."""
-        return np.asarray(-_END + self.width * (np.arange(self.middle.size) + 0.5))
+        number = np.arange(self.middle.size)
+        return np.asarray(-_END + self.width * (number + 0.5))
 
     def ratio(self, x: Floats) -> tuple[Floats, Floats]:
         """Return ρ and its derivative at x between the ends."""
@@ -362,11 +383,13 @@ class Series:
         for start in range(0, x.size, _BLOCK):
             block = slice(start, start + _BLOCK)
             position = (x[block] + _END) / self.width
-            panel = np.clip(position.astype(np.intp), 0, self.middle.size - 1)
+            highest_panel = self.middle.size - 1
+            panel = np.clip(position.astype(np.intp), 0, highest_panel)
             t = 2 * (position - panel) - 1
             value = chebyshev.chebval(t, self.terms[:, panel], tensor=False)
+            derivative = chebyshev.chebval(t, self.slopes[:, panel], tensor=False)
             ratio[block] = self.middle[panel] + np.log(value)
-            slope[block] = chebyshev.chebval(t, self.slopes[:, panel], tensor=False) / value
+            slope[block] = derivative / value
         return ratio, slope
 
 
@@ -385,7 +408,8 @@ class MixturePair:
     def window(self, tail: float) -> Window:
         """Cut where each normal has at most `tail` left beyond."""
         reach = float(invert_log_tail(math.log(max(tail, _LEAST_TAIL))))
-        ends = np.array([-reach, float(self.shifts[-1]) + reach])
+        largest_shift = float(self.shifts[-1])
+        ends = np.array([-reach, largest_shift + reach])
         low, high = self.series.ratio(ends)[0].tolist()
         require_losses("mixture of Gaussians", high)
         return Window(low, high, 2.1 * tail, 2.1 * tail, high)
@@ -396,43 +420,49 @@ class MixturePair:
         x = self._invert_ratio(edges)
         narrow = np.diff(x) < _NARROW
         p1 = np.zeros(narrow.size)
-        left = x[:-1][narrow]
+        start = x[:-1][narrow]
         width = np.diff(x)[narrow]
         for node, weight in zip(*_RULE, strict=True):
-            point = left + width / 2 * (1 + node)
+            point = start + width / 2 * (1 + node)
             rho, _ = self.series.ratio(point)
             p1[narrow] += weight * np.exp(rho - point**2 / 2)
         p1[narrow] *= width * (0.5 / math.sqrt(2 * math.pi))
         # Both ends of each wide cell; of the masses between all of them, every other is a cell's.
-        ends = np.stack([x[:-1], x[1:]], axis=1)[~narrow].ravel()
+        wide = ~narrow
+        cell_ends = np.stack([x[:-1], x[1:]], axis=1)
+        ends = cell_ends[wide].ravel()
         for shift, log_chance in zip(self.shifts, self.log_chances, strict=True):
             if ends.size:
-                p1[~narrow] += math.exp(log_chance) * normal_masses(ends - shift)[::2]
+                masses = normal_masses(ends - shift)[::2]
+                p1[wide] += math.exp(log_chance) * masses
         return p1, normal_masses(x)
 
     def rounding(self, window: Window) -> float:
         """Return a few hundred units, the square of the exponent's argument, and the error of ρ."""
         reach = float(self.shifts[-1]) + _END
-        return UNIT * (400 + 4 * reach**2) + 12 * self._slack(reach)
+        mass_rounding = UNIT * (400 + 4 * reach**2)
+        return mass_rounding + 12 * self._slack(reach)
 
     def _slack(self, reach: float) -> float:
         """Return some units of the largest exponent up to |x|: a fourth of what ρ may be off."""
         top = float(self.shifts[-1])
-        largest = top * reach + top**2 / 2 - float(self.log_chances.min())
+        smallest_log = float(self.log_chances.min())
+        largest = top * reach + top**2 / 2 - smallest_log
         return 8 * UNIT * (16 + largest + self.shifts.size)
 
     def _invert_ratio(self, rho: Floats) -> Floats:
         """Return the x with log-ratio `rho`, but for where no normal has any mass."""
-        first = -_END
-        last = float(self.shifts[-1]) + _END
-        low, high = self.series.ratio(np.array([first, last]))[0]
+        start = -_END
+        end = float(self.shifts[-1]) + _END
+        ends = np.array([start, end])
+        low, high = self.series.ratio(ends)[0]
         rho = np.clip(rho, low, high)
         # Newton's method, from straight lines between the middles of panels.
         x = np.interp(rho, self.series.middle, self.series.centre)
-        slack = self._slack(last) / 2
+        slack = self._slack(end) / 2
         for _ in range(_TURNS):
             value, slope = self.series.ratio(x)
-            x = np.clip(x - (value - rho) / slope, first, last)
+            x = np.clip(x - (value - rho) / slope, start, end)
             if (np.abs(value - rho) <= slack).all():
                 # Rounding can have exchanged neighbours.
                 return np.maximum.accumulate(x)
@@ -450,8 +480,11 @@ def mixture_pair(step: MixtureOfGaussians, probability: float = 1.0) -> MixtureP
         )
     chances = np.array(step.chances)
     shifts = np.array(step.shifts) / z
-    log_chances = np.log(chances) - math.log(math.fsum(step.chances))
-    require_losses("mixture of Gaussians", shifts[-1] ** 2 / 2 + log_chances[-1])
+    log_total = math.log(math.fsum(step.chances))
+    log_chances = np.log(chances) - log_total
+    # The log of the largest shift's term at its own peak, x = s.
+    peak = shifts[-1] ** 2 / 2 + log_chances[-1]
+    require_losses("mixture of Gaussians", peak)
     series = Series.of(shifts, log_chances)
     lower, upper = _bound_join_chance(step.chances, probability)
     # Where the chance is no floating-point number, one pair is rounded up and one down.

@@ -108,8 +108,9 @@ def build_run_pair(leaves: Leaves, probability: float, accuracy: Precision = DEF
             loss = np.append(min(lowest, loss.min(initial=0.0) - 1), loss)
             mass = np.append(only_q[end], mass)
         # From below nothing is added for what is left out; from above all of it is.
-        p1_out = end * (lost + sum(count * pair[1].outside_p for pair, count in lattices))
-        q_out = end * (lost + sum(count * pair[1].outside_q for pair, count in lattices))
+        above = [(pair[1], count) for pair, count in lattices]
+        p1_out = end * (lost + sum(count * lattice.outside_p for lattice, count in above))
+        q_out = end * (lost + sum(count * lattice.outside_q for lattice, count in above))
         outside_p = (1 - probability) * q_out + probability * p1_out
         points = pad_atoms(loss, mass)
         error = relative + 16 * UNIT
@@ -122,7 +123,8 @@ def _discretise_run(
 ) -> tuple[list[tuple[tuple[Lattice, Lattice], int]], float, Floats]:
     """Return the lattice pairs of a run so coarse that its losses fit, their step, and tilts."""
     times = sum(count for _, count in leaves)
-    windows = tuple(pair.window(accuracy.truncation * _LEAST_DELTA / times) for pair, _ in leaves)
+    mass_outside = accuracy.truncation * _LEAST_DELTA / times
+    windows = tuple(pair.window(mass_outside) for pair, _ in leaves)
     tilts, step = _choose_tilts(leaves, windows, accuracy)
     while True:
         lattices = [
@@ -169,10 +171,12 @@ def _compute_masses(
     low, high = _find_window(parts, step, tilts)
     size = quick_length(high - low + 1)
     start = sum(part.times * part.offset for part in parts)
-    loss = np.asarray(start + step * np.arange(low, high + 1), dtype=np.float64)
+    index = np.arange(low, high + 1)
+    loss = np.asarray(start + step * index, dtype=np.float64)
     mass = np.zeros(loss.size)
     error = np.full(loss.size, np.inf)
-    faint = 2 * _WRAP + sum(part.times * part.log_mass.size for part in parts) * NEGLIGIBLE
+    points = sum(part.times * part.log_mass.size for part in parts)
+    faint = 2 * _WRAP + points * NEGLIGIBLE
     relative = 0.0
     lost = 0.0
     for tilt in map(float, tilts):
@@ -185,7 +189,8 @@ def _compute_masses(
         better = (noise + faint) * scale < error
         mass[better] = weight[better] * scale[better]
         error[better] = (noise + faint) * scale[better]
-        largest_exponent = abs(log_moment) + float(np.abs(tilt * loss).max())
+        largest_shift = float(np.abs(tilt * loss).max())
+        largest_exponent = abs(log_moment) + largest_shift
         relative = max(relative, rounding + 8 * UNIT * largest_exponent)
         if tilt in (tilts[0], tilts[-1]):
             # The largest P- or Q-mass that a unit of tilted mass beyond the losses stands for:
@@ -247,7 +252,8 @@ def refine(leaves: Leaves, deltas: Floats, accuracy: Precision) -> Attempts:
             may_refine = True
             continue
         gap = np.minimum(upper, 1e300) - lower
-        worst = float(np.max(gap / np.minimum(accuracy.wanted(upper), 1e297)))
+        wanted = np.minimum(accuracy.wanted(upper), 1e297)
+        worst = float(np.max(gap / wanted))
         stuck = worst > 0.8 * previous[0 if worst < _SECOND_CHANCE else 1]
         if worst <= 1 or not may_refine or stuck:
             return Attempts(attempts.attempts, close=worst <= 1)
@@ -262,11 +268,13 @@ def refine(leaves: Leaves, deltas: Floats, accuracy: Precision) -> Attempts:
 def _has_moved(settings: Settings, upper: Floats) -> bool:
     """Return whether the ε found are so far from the settings' that others would be better."""
     middle = float(upper[upper.size // 2])
-    last = float(upper[-1])
+    # That of the smallest δ.
+    largest = float(upper[-1])
     if not math.isfinite(middle):
         return False
-    far = abs(middle - settings.epsilon) > min(0.2 * settings.epsilon, 2 * settings.deviation)
-    return far or last > settings.reach or 2 * last < settings.reach < math.inf
+    tolerance = min(0.2 * settings.epsilon, 2 * settings.deviation)
+    far = abs(middle - settings.epsilon) > tolerance
+    return far or largest > settings.reach or 2 * largest < settings.reach < math.inf
 
 
 def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Precision) -> Attempt:
@@ -300,8 +308,11 @@ def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Preci
         above.append(above_line(tail(upper, *options), outside, rare, reverse=reverse))
         # In the add direction from below only where that can matter: where its upper bound is
         # somewhere above the lower bound of the remove direction.
-        if reverse and (above[1].epsilon(deltas, -1.0) <= below[0].epsilon(deltas, 0.0)).all():
-            break
+        if reverse:
+            add_upper = above[1].epsilon(deltas, -1.0)
+            remove_lower = below[0].epsilon(deltas, 0.0)
+            if (add_upper <= remove_lower).all():
+                break
         lower = [take_direction(low, times, reverse=reverse) for low, times in lows]
         rare_below = None if reverse else rare
         below.append(below_line(tail(lower, *options), certain.lower, rare_below))
@@ -382,7 +393,8 @@ _FINER = 4
 
 def _number_regions(log_delta: Floats, spacing: float) -> Floats:
     """Return the number of the region in charge of each δ: equal steps in √(−2·log δ)."""
-    reach = np.clip(np.sqrt(-2 * np.minimum(log_delta, 0.0)), _FIRST, _LAST)
+    quantile = np.sqrt(-2 * np.minimum(log_delta, 0.0))
+    reach = np.clip(quantile, _FIRST, _LAST)
     return np.asarray(np.round((reach - _FIRST) / spacing), dtype=np.float64)
 
 
@@ -410,14 +422,15 @@ class Composition:
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) for ε ≥ 0."""
         estimate = estimate_log_delta(self.leaves, epsilon, self.accuracy.truncation)
-        first = self._answer(estimate, epsilon, Attempts.delta)
+        bounds = self._answer(estimate, epsilon, Attempts.delta)
         # Where losses have heavy tails the estimate is far too high: look again where δ was found.
-        log_upper = np.log(np.maximum(first.upper, 1e-300))
+        log_upper = np.log(np.maximum(bounds.upper, 1e-300))
         log_found = np.minimum(estimate, log_upper)
         found_regions = _number_regions(log_found, _SPACING)
         if (found_regions == _number_regions(estimate, _SPACING)).all():
-            return first
-        return tightest([first, self._answer(log_found, epsilon, Attempts.delta)])
+            return bounds
+        closer = self._answer(log_found, epsilon, Attempts.delta)
+        return tightest([bounds, closer])
 
     def _answer(
         self, log_delta: Floats, values: Floats, ask: Callable[[Attempts, Floats], Bounds]

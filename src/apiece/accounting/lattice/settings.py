@@ -44,7 +44,8 @@ class CoarsePair(NamedTuple):
 
     def shares(self, tilt: float) -> tuple[Floats, Floats]:
         """Return each cell's log-ratio, and its share of the law tilted by λ."""
-        exponent = self.cells.log_shares(np.array([tilt]))[0, 0]
+        log_shares = self.cells.log_shares(np.array([tilt]))
+        exponent = log_shares[0, 0]
         weight = np.exp(exponent - exponent.max())
         return self.cells.ratio[0], weight / weight.sum()
 
@@ -85,7 +86,8 @@ def _coarsen_pair(pair: Pair, times: int, window: Window) -> CoarsePair:
 
 def cumulant(coarse: Sequence[CoarsePair], tilts: Floats) -> Floats:
     """Return log E_Q[r^λ] of the composition at each λ."""
-    return np.asarray(sum(part.cells.log_moments(tilts)[0] for part in coarse))
+    moments = [part.cells.log_moments(tilts) for part in coarse]
+    return np.asarray(sum(moment[0] for moment in moments))
 
 
 def _minimise(objective: Callable[[Floats], Floats]) -> tuple[float, float]:
@@ -96,7 +98,8 @@ def _minimise(objective: Callable[[Floats], Floats]) -> tuple[float, float]:
         best = excess[int(np.argmin(objective(excess)))]
         excess = best * 10.0 ** np.linspace(-width, width, 11)
     values = objective(excess)
-    return 1 + float(excess[int(np.argmin(values))]), float(values.min())
+    number = int(np.argmin(values))
+    return 1 + float(excess[number]), float(values.min())
 
 
 def renyi_tilt(
@@ -121,15 +124,18 @@ def quietest_tilt(
     """
 
     def error(excess: Floats) -> Floats:
-        log_scale = (excess[:, None] * epsilons + np.log(deltas)).min(axis=1)
+        log_scales = excess[:, None] * epsilons + np.log(deltas)
+        log_scale = log_scales.min(axis=1)
+        # 1/(λ(λ − 1)): what e^{−λℓ}·(e^ℓ − e^ε)₊ integrates to, but for its scale.
         log_sum = np.log(excess * (1 + excess))
         return np.asarray(cumulant(coarse, 1 + excess) - log_scale - log_sum)
 
     # The least tilt that is nearly as good: with heavy tails a larger one takes the mass far away.
-    best, least = _minimise(error)
+    best, smallest_error = _minimise(error)
+    accepted = smallest_error + _NEAR_BEST
     excess = np.geomspace(1e-6, 1.0, 121) * (best - 1)
-    good = int(np.argmax(error(excess) <= least + _NEAR_BEST))
-    return 1 + float(excess[good]), least + _NEAR_BEST
+    good = int(np.argmax(error(excess) <= accepted))
+    return 1 + float(excess[good]), accepted
 
 
 def tilted_deviation(coarse: Sequence[CoarsePair], tilt: float) -> float:
@@ -155,7 +161,8 @@ def estimate_gaps(coarse: Sequence[CoarsePair], tilt: float, steps: Floats) -> F
     for part in coarse:
         ratio, weight = part.shares(tilt)
         distance = np.maximum(ratio - part.floor, 0.0)
-        moved = np.minimum(steps[:, None] / 4, distance) * steps[:, None]
+        step = steps[:, None]
+        moved = np.minimum(step / 4, distance) * step
         total += part.cells.times[0, 0] * np.einsum("ij,j->i", moved, weight)
     return total * max(tilt, 1 - tilt) / 2
 
@@ -215,7 +222,9 @@ def choose_settings(
     """
     delta = float(deltas[deltas.size // 2])
     times = sum(count for _, count in leaves)
-    windows = tuple(pair.window(accuracy.truncation * delta / times) for pair, _ in leaves)
+    # What all steps together leave out is a share of δ.
+    tail = accuracy.truncation * delta / times
+    windows = tuple(pair.window(tail) for pair, _ in leaves)
     coarse = coarsen(leaves, windows)
     reverse_tilt, backward = renyi_tilt(coarse, math.log(delta), reverse=True)
     if known is None:
@@ -294,7 +303,8 @@ def _glance(
     tilt, forward = renyi_tilt(coarse, math.log(delta), reverse=False)
     epsilon = max(forward, backward)
     cells = [part.cells for part in coarse]
-    if not max(float(points.ratio[0, -1]) for points in cells) > epsilon > 0:
+    largest_loss = max(float(points.ratio[0, -1]) for points in cells)
+    if not largest_loss > epsilon > 0:
         return tilt, epsilon, epsilon
 
     # Losses beyond ε are likely to make δ: chances of jumps tell more than moments.
@@ -330,6 +340,8 @@ def estimate_log_delta(leaves: Leaves, epsilon: Floats, truncation: float) -> Fl
     coarse = coarsen(leaves, windows)
     excess = np.geomspace(1e-5, 1e7, 121)
     moments = np.array([cumulant(coarse, 1 + excess), cumulant(coarse, -excess)])
-    values = moments[:, None, :] + log_conversion(excess) - epsilon[:, None] * excess
+    constants = moments[:, None, :] + log_conversion(excess)
+    values = constants - epsilon[:, None] * excess
     # The least over orders, the larger of both directions.
-    return np.asarray(np.minimum(values.min(axis=2).max(axis=0), 0.0))
+    log_delta = values.min(axis=2).max(axis=0)
+    return np.asarray(np.minimum(log_delta, 0.0))
