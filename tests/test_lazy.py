@@ -60,7 +60,7 @@ STATEMENTS = [
     ("sqlalchemy,psycopg", "from apiece import Ledger", "sqlalchemy 'psycopg[binary]'"),
     ("sklearn", "from apiece.sklearn import Numeric", "scikit-learn"),
     ("sympy", "from apiece.sensitivity import Expression", "sympy"),
-    ("fpdf", "from apiece.reporting.papers import statement_pdf as f; f({})", "fpdf2"),
+    ("typst", "from apiece.reporting.papers import statement_pdf as f; f({})", "typst"),
     ("pyspark", "from apiece.queries import start_spark as f; f('local')", "pyspark"),
     ("ray", "from apiece.adapters import cluster as f; next(f()(abs, [0]))", "ray"),
     ("mlflow", "from apiece.adapters.mlflow import MLflow as f; f(None)", "mlflow-skinny"),
@@ -160,7 +160,7 @@ def test_every_extra_is_tried_alone() -> None:
 
 
 # What neither training nor the estimators need (sympy comes with torch).
-OTHERS = ("sqlalchemy", "duckdb", "fpdf", "pyspark", "ray", "flwr", "mlflow")
+OTHERS = ("sqlalchemy", "duckdb", "typst", "pyspark", "ray", "flwr", "mlflow")
 SHAPE = "--records 500 --batch-size 50 --steps 40 --delta 1e-4 --strategy sample"
 JOB = """
 [data]

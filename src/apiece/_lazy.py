@@ -32,7 +32,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "synthesis": _QUERIES | _REPORTS | {"mbi": "mbi", "jax": "jax"},
     "sensitivity": _REPORTS | {"sympy": "sympy", "mpmath": "mpmath"},
     "sklearn": _TRAIN | {"sklearn": "scikit-learn"},
-    "pdf": _TRAIN | {"fpdf": "fpdf2"},
+    "pdf": _TRAIN | {"typst": "typst"},
     "spark": _QUERIES | {"pyspark": "pyspark"},
     "ray": _TRAIN | {"ray": "ray"},
     "flower": _TRAIN | _LEDGER | {"flwr": "flwr"},

@@ -1,13 +1,14 @@
 """apiece explain: sentences, a form, a picture, JSON; one line for each mistake."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apiece import cli
-from apiece.assignment import Sample, Uniform, assign
+from apiece.assignment import Hybrid, Sample, Uniform, assign
 from apiece.budgets import Budgets
 from apiece.contract import Choices
 from tests.sample_choices import sample_choices
@@ -128,35 +129,46 @@ def test_a_plan_that_breaks_its_promise_is_not_explained(
 
 
 OFFER = ["--groups", "strict:1:0.5,weak:3:0.5", "--records", "100", "--delta", "1e-5"]
-OFFER += ["--batch-size", "10", "--steps", "5", "--excess", "0.02"]
+OFFER += ["--batch-size", "10", "--steps", "5"]
 
 
-@pytest.mark.slow
-def test_the_contributor_s_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("strategy", [[], ["--strategy", "scale"], ["--strategy", "allocate"]])
+def test_the_contributor_s_page(
+    strategy: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the strategy that will be run: the steward's to choose, and nobody else's."""
     path = tmp_path / "choose.html"
-    assert cli.run(["explain", *OFFER, "--page", str(path), "--json"]) == 0
+    assert cli.run(["explain", *OFFER, *strategy, "--page", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    page = path.read_text()
     assert found["names"] == ["strict", "weak"]
-    assert len(found["outcomes"]) == 24
-    assert not found["left_out"]
-    whole = [o for o in found["outcomes"] if o["strategy"] == "allocate"]
-    assert len(whole) == 6
-    assert all(o["explanation"]["taking_part"][1] == 5 for o in whole)
-    assert [o["unspent"] for o in found["outcomes"] if o["strategy"] != "allocate"] == [None] * 18
-    for o in whole:
+    assert len(found["outcomes"]) == 6
+    assert "δ = 1 in 100,000" in page
+    assert 'name="strategy"' not in page
+    assert not re.search(r"\de-\d", page)
+    name = strategy[1] if strategy else "sample"
+    assert {o["strategy"] for o in found["outcomes"]} == {name}
+    if "scale" in strategy:
+        assert 'name="others"' not in page  # what they choose changes nothing
+        assert "What others choose does not move the counts." in page
+        return
+    assert "all others choose “weak”" in page
+    if not strategy:
+        return
+    for o in found["outcomes"]:
+        assert o["explanation"]["taking_part"][1] == 5
         assert 0 <= o["unspent"] / 100 <= 1 - o["epsilon_spent"] / o["explanation"]["epsilon"]
-        assert f"{o['unspent']} % unused" in path.read_text()
-    assert "all others choose “weak”" in path.read_text()
+        assert f"{o['unspent']} % unused" in page
 
 
 def test_the_contributor_s_page_without_sampling(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "choose.html"
-    offer = [*OFFER[:-4], "--steps", "40", "--excess", "0.02"]
+    offer = [*OFFER[:-2], "--steps", "40", "--strategy", "epochs"]
     assert cli.run(["explain", *offer, "--noise", "correlated", "--page", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {outcome["strategy"] for outcome in found["outcomes"]} == {"scale", "epochs"}
+    assert {outcome["strategy"] for outcome in found["outcomes"]} == {"epochs"}
     assert "passes over the data" in path.read_text()
     for words in (["--noise", "corelated", "--page", str(path), *OFFER],
                   ["--noise", "correlated", "--epsilon", "1", "--delta", "1e-5"]):  # fmt: skip
@@ -176,9 +188,10 @@ def test_the_flags_of_an_offer(
 
     monkeypatch.setattr("apiece.cli.explain.choices", choices)
     path = tmp_path / "choose.html"
+    hybrid = ["--strategy", "hybrid", "--excess", "0.02"]
     for offer in (OFFER, ["--levels", "weak=3,strict=1", *OFFER[2:]]):
         asked.clear()
-        assert cli.run(["explain", *offer, "--page", str(path)]) == 0
+        assert cli.run(["explain", *offer, *hybrid, "--page", str(path)]) == 0
         assert asked == [
             [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)],
             {
@@ -187,6 +200,7 @@ def test_the_flags_of_an_offer(
                 "steps": 5,
                 "expected_batch_size": 10.0,
                 "bound": 0.02,
+                "strategies": [Hybrid(0.02)],
                 "noise": None,
             },
         ]
@@ -200,13 +214,14 @@ def test_the_flags_of_an_offer(
         (OFFER, "--page: missing"),
         ([*OFFER, "--levels", "low=1", "--page", "a.html"], "in place of --groups"),
         ([*OFFER[2:], "--page", "a.html"], "--groups: missing"),
-        ([*OFFER[:-2], "--page", "a.html"], "--excess: missing"),
-        (
-            ["--page", "a.html"],
-            "--groups, --records, --batch-size, --steps, --excess, --delta: mis",
-        ),
+        ([*OFFER[:-2], "--page", "a.html"], "--steps: missing"),
+        ([*OFFER, "--strategy", "hybrid", "--page", "a.html"], "--excess: missing"),
+        ([*OFFER, "--excess", "0.1", "--page", "a.html"], "--excess: is the bound of --strategy"),
+        ([*OFFER, "--strategy", "uniform", "--page", "a.html"], "strategy"),
+        (["--epsilon", "1", "--delta", "1e-5", "--strategy", "scale"], "--strategy: goes with"),
+        (["--page", "a.html"], "--groups, --records, --batch-size, --steps, --delta: missing"),
         (["--page", "a.html"], "as in --groups strict:1:0.5,weak:3:0.5 --records 50000"),
-        (OFFER[:4], "--page, --batch-size, --steps, --excess, --delta: missing"),
+        (OFFER[:4], "--page, --batch-size, --steps, --delta: missing"),
         (["--groups", "a:1", "--page", "a.html"], "(2) --groups: 'a:1' is not name:epsilon:share"),
         ([*OFFER, "--page", "a.html", "--epsilon", "1"], "--epsilon"),
         ([*OFFER, "--page", "a.html", "--consent"], "--consent"),

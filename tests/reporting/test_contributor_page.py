@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from apiece.contract import Choices
+from apiece.errors import InputError
 from apiece.reporting import Report
 from apiece.reporting.pages import contributor_page
 from tests.browser import loads, needs_browser, opened
@@ -16,10 +17,10 @@ HOSTILE = "weak</script><b>\u202e"
 # Clicks through all combinations and writes down what the page then says.
 CLICKS = """<script>
 const said = [];
-for (const s of form.elements.strategy) for (const b of form.elements.budget)
+for (const b of form.elements.budget)
   for (const o of form.elements.others) {
-    s.click(); b.click(); o.click();
-    said.push([s.value, b.value, o.value, at("right").textContent, at("guaranteed").textContent,
+    b.click(); o.click();
+    said.push([b.value, o.value, at("right").textContent, at("guaranteed").textContent,
       document.querySelectorAll("#dots rect").length, at("facts").children.length]);
   }
 document.body.append(Object.assign(document.createElement("pre"),
@@ -34,7 +35,7 @@ def found() -> Choices:
 
 @pytest.fixture(scope="module")
 def page(found: Choices) -> Report:
-    return contributor_page(found)
+    return contributor_page(found, "hybrid")
 
 
 def test_names_are_text_and_nothing_is_loaded(page: Report) -> None:
@@ -47,7 +48,9 @@ def test_names_are_text_and_nothing_is_loaded(page: Report) -> None:
 def test_the_tables_say_all_counts(page: Report, found: Choices) -> None:
     cells = re.findall(r"<td>(\d+) \((\d+)\)</td>", page.html)
     assert sorted(cells) == sorted(
-        (str(o.explanation.frequencies.right), str(o.more)) for o in found.outcomes
+        (str(o.explanation.frequencies.right), str(o.more))
+        for o in found.outcomes
+        if o.strategy == "hybrid"
     )
 
 
@@ -57,24 +60,20 @@ def test_the_strictest_is_offered_first(page: Report) -> None:
 
 
 def test_the_script_looks_up_what_the_choices_are(page: Report, found: Choices) -> None:
-    """Of each strategy, budget and choice of the others; seen without a browser too."""
+    """Of each budget and choice of the others; seen without a browser too."""
     (text,) = re.findall(
         r'<script type="application/json" id="data">(.*?)</script>', page.html, re.DOTALL
     )
     data = json.loads(text)
-    assert len(data["outcomes"]) == len(found.outcomes)
-    for one in found.outcomes:
+    of_page = [one for one in found.outcomes if one.strategy == "hybrid"]
+    assert len(data["outcomes"]) == len(of_page)
+    for one in of_page:
         others = "" if one.others is None else one.others
-        entry = data["outcomes"][f"{one.strategy} {one.budget} {others}"]
+        entry = data["outcomes"][f"{one.budget} {others}"]
         assert entry["right"] == one.explanation.frequencies.right
         assert entry["more"] == one.more
         assert len(entry["sentences"]) == len(one.sentences)
-    strategies = {one.strategy for one in found.outcomes}
-    assert data["guaranteed"] == {
-        f"{strategy} {budget}": found.guaranteed(budget, strategy)
-        for strategy in strategies
-        for budget in range(len(found.names))
-    }
+    assert data["guaranteed"] == [found.guaranteed(budget, "hybrid") for budget in (0, 1)]
     assert data["promised"] == [promise.frequencies.right for promise in found.promises]
 
 
@@ -89,16 +88,16 @@ def test_each_combination_shows_its_counts(
     assert console == []
     (text,) = re.findall(r'<pre id="said">(.*?)</pre>', dom)
     shown = json.loads(text)
-    assert len(shown) == len(found.outcomes)
-    for strategy, budget, others, right, guaranteed, rows, facts in shown:
+    assert len(shown) == len(found.outcomes) / 2
+    for budget, others, right, guaranteed, rows, facts in shown:
         (one,) = [
             o
             for o in found.outcomes
-            if (o.strategy, str(o.budget)) == (strategy, budget)
+            if (o.strategy, str(o.budget)) == ("hybrid", budget)
             and ("" if o.others is None else str(o.others)) == others
         ]
         assert int(right) == one.explanation.frequencies.right
-        assert int(guaranteed) == found.guaranteed(one.budget, strategy)
+        assert int(guaranteed) == found.guaranteed(one.budget, "hybrid")
         assert rows == 10 + -(-(int(right) - 500) // 50)
         assert facts == len(one.explanation.sentences)
 
@@ -108,3 +107,32 @@ def test_a_broken_page_is_noticed(page: Report, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(page.html.replace('id="right"', 'id="wrong"'))
     assert "TypeError" in " ".join(opened(path)[1])
+
+
+def test_strategies_are_not_a_contributor_s_to_choose(found: Choices, page: Report) -> None:
+    assert 'name="strategy"' not in page.html
+    assert "δ = 1 in 100,000" in page.html
+    assert not re.search(r"\de-\d", page.html)  # no number is a power
+    sample = contributor_page(found).html  # the first
+    assert "A bound on the excess" not in sample
+    assert "A bound on the excess" in page.html
+    with pytest.raises(InputError, match="strategy"):
+        contributor_page(found, "uniform")
+
+
+def test_where_others_move_nothing_they_are_not_asked_about() -> None:
+    still = sample_choices(("strict", "weak"), ("scale",), moves=False)
+    html = contributor_page(still).html
+    assert 'name="others"' not in html
+    assert "What others choose does not move the counts." in html
+
+
+@needs_browser
+def test_a_page_without_others_works(tmp_path: Path) -> None:
+    still = sample_choices(("strict", "weak"), ("scale",), moves=False)
+    path = tmp_path / "page.html"
+    path.write_text(contributor_page(still).html)
+    dom, console = opened(path)
+    assert console == []
+    right = still.outcomes[0].explanation.frequencies.right
+    assert f'<b id="right">{right}</b>' in dom

@@ -10,7 +10,7 @@ from apiece._files import PAGE
 from apiece._text import shown
 from apiece._types import Flags
 from apiece.accounting import privacy_curve
-from apiece.assignment import Correlated
+from apiece.assignment import Allocate, Correlated, Epochs, Hybrid, Sample, Scale, Strategy
 from apiece.budgets.levels import Levels
 from apiece.cli._command import (
     PATH,
@@ -38,11 +38,13 @@ Example:
   apiece explain --epsilon 1 --delta 1e-5 --consent --purpose "a study of sleep"
   apiece explain --plan plan.json --group strict --figure strict.png
   apiece explain --groups strict:1:0.34,medium:2:0.43,weak:3:0.23 --records 50000 \\
-                 --delta 1e-5 --batch-size 1024 --steps 1465 --excess 0.02 --page choose.html
+                 --delta 1e-5 --batch-size 1024 --steps 1465 --strategy scale --page choose.html
 """
 # The options of a single budget, and those of the page of budgets on offer.
 BUDGET = ("epsilon", "mechanism", "plan", "group")
-OFFER = ("page", "groups", "records", "batch_size", "steps", "excess")
+OFFER = ("page", "groups", "records", "batch_size", "steps")
+# The strategies of the page: what a contributor faces is one of them, which the steward chose.
+PAGE_STRATEGIES = ("sample", "scale", "hybrid", "allocate", "epochs")
 # The noise of the plans that the page is about.
 PAGE_NOISES = ("independent", "correlated")
 # An example of each option that the page needs.
@@ -52,7 +54,6 @@ EXAMPLES = {
     "records": "50000",
     "batch_size": "1024",
     "steps": "1465",
-    "excess": "0.02",
     "delta": "1e-5",
 }
 # The largest number of groups that a message lists.
@@ -74,7 +75,8 @@ MAX_NAMES = 8
 @option("--records", help="Expected number of people; with --groups.")
 @option("--batch-size", help="Expected batch size; with --groups.")
 @option("--steps", help="Number of model updates; with --groups.")
-@option("--excess", help="Bound Δ̄ on the excess risk, for hybrid; with --groups.")
+@option("--strategy", help="How budgets will be kept: scale, sample, hybrid, allocate or epochs.")
+@option("--excess", help="Bound Δ̄ on the excess risk; with --strategy hybrid.")
 @option("--noise", help="independent or correlated (fixed batches); with --groups.")
 @option("--json")
 def command(
@@ -87,16 +89,21 @@ def command(
     promise: no attacker does better on average.
 
     With --groups and --page it writes one HTML file, on which people pick a budget and see what it
-    means under others' choices and each strategy. Planning takes a minute or two.
+    means, whatever the others choose, under the strategy that will be run.
     """
     if any(flags[name] is not None for name in ("levels", "page", "groups")):
         refuse_given(
             (*BUDGET, "consent", "purpose", "figure"), "goes with a single budget; leave it out"
         )
         offer = {name: flags[name] for name in (*OFFER, "delta")}
-        _write_page(offer, flags["levels"], _read_noise(flags["noise"]), as_json)
+        noise = _read_noise(flags["noise"])
+        strategy = _read_strategy(flags["strategy"], flags["excess"])
+        _write_page(offer, flags["levels"], strategy, noise, as_json)
         return
-    refuse_given((*OFFER, "noise"), "goes with --groups; leave it out, or give --groups and --page")
+    refuse_given(
+        (*OFFER, "strategy", "excess", "noise"),
+        "goes with --groups; leave it out, or give --groups and --page",
+    )
     if purpose is not None and not consent:
         raise InputError(
             "--purpose: is printed in the consent form; add --consent, or leave it out"
@@ -129,7 +136,27 @@ def _read_noise(kind: str | None) -> Correlated | None:
     return Correlated() if kind == "correlated" else None
 
 
-def _write_page(offer: Flags, levels: str | None, noise: Correlated | None, as_json: bool) -> None:
+def _read_strategy(name: str, excess: float | None) -> Strategy:
+    """Return the strategy of the plans on the page."""
+    if name not in PAGE_STRATEGIES:
+        raise unknown("strategy", name, PAGE_STRATEGIES)
+    if name == Hybrid.name:
+        if excess is None:
+            raise InputError("--excess: missing; --strategy hybrid needs it, as in --excess 0.02")
+        return Hybrid(excess)
+    if excess is not None:
+        raise InputError(f"--excess: is the bound of --strategy hybrid; {name} has none: leave out")
+    kinds: dict[str, type[Strategy]] = {"scale": Scale, "sample": Sample, "epochs": Epochs}
+    return kinds.get(name, Allocate)()
+
+
+def _write_page(
+    offer: Flags,
+    levels: str | None,
+    strategy: Strategy,
+    noise: Correlated | None,
+    as_json: bool,
+) -> None:
     """Write the contributor's page of the budgets on offer."""
     from apiece.reporting.pages import contributor_page
 
@@ -156,14 +183,14 @@ def _write_page(offer: Flags, levels: str | None, noise: Correlated | None, as_j
             delta=offer["delta"],
             steps=offer["steps"],
             expected_batch_size=offer["batch_size"],
-            bound=offer["excess"],
+            bound=strategy.excess if isinstance(strategy, Hybrid) else None,
+            strategies=[strategy],
             noise=noise,
             progress=show_progress,
         )
     contributor_page(computed).save(page)
-    count = len({outcome.strategy for outcome in computed.outcomes})
-    line = f"wrote {page}: {len(computed.names)} budgets, each under {count} strategies"
-    emit(as_json, computed.to_dict(), [line, *computed.left_out])
+    line = f"wrote {page}: {len(computed.names)} budgets, kept by {strategy.name}"
+    emit(as_json, computed.to_dict(), line)
 
 
 def _check_offer(offer: Flags) -> list[tuple[str, float, float]]:

@@ -32,6 +32,7 @@ Examples:
   apiece report runs/first
   apiece report runs/first --edition public --out public.html
   apiece report runs/first --as statement
+  apiece report runs/first --as statement --language de
   apiece report runs/first --as card --out README.md
   apiece report runs/first --controller "County Hospital" --contact privacy@example.org
   apiece report plan.json --edition public --levels low=1,high=8 --out plan.html
@@ -57,6 +58,7 @@ NAMES = {"internal": "report.html", "public": "report-public.html"}
     help="page (HTML), statement (JSON and PDF), registry (OpenDP's, YAML), card (Markdown) or "
     "cyclonedx (JSON); all but the page are public.",
 )
+@option("--language", default="en", help="en or de: of a statement's page, beside the English.")
 @option("--out", type=Output(None), help="File, or a folder for a statement.  [default: in SOURCE]")
 @option("--purpose", help="What the model is for.")
 @option("--controller", help="Who answers for the data.")
@@ -68,6 +70,7 @@ def command(
     edition: str,
     levels: str | None,
     kind: str,
+    language: str,
     out: Path | None,
     as_json: bool,
     **words: str | None,
@@ -79,6 +82,7 @@ def command(
     --contact and --valid-until go into all the folder's papers; what was promised and measured
     stays.
     """
+    from apiece.reporting.catalogue import LANGUAGES
     from apiece.reporting.papers import PAPERS
     from apiece.reporting.sections import EDITIONS
 
@@ -86,6 +90,13 @@ def command(
         raise OptionError(f"--edition = {edition!r}: must be {' or '.join(EDITIONS)}")
     if kind not in ("page", *PAPERS):
         raise OptionError(f"--as = {kind!r}: must be page, {', '.join(PAPERS)}")
+    if language not in LANGUAGES:
+        raise OptionError(f"--language = {language!r}: must be {' or '.join(LANGUAGES)}")
+    if language != LANGUAGES[0] and kind != "statement":
+        raise InputError(
+            f"--language {language}: is of the statement's page, which --as statement writes; the "
+            f"{kind} is in English: leave it out"
+        )
     _check_source(source, out)
     given_words = {name: value for name, value in words.items() if value is not None}
     if levels and source.is_dir():
@@ -101,7 +112,7 @@ def command(
                 f"--as {kind}: is of a run folder, and for everyone; give a run folder, and leave "
                 "out --edition and --levels (which a training declares: train --levels)"
             )
-        files = _write_papers(source, kind, out, given_words)
+        files = _write_papers(source, kind, out, given_words, language)
         document = files
     else:
         from apiece.reporting import report
@@ -130,14 +141,14 @@ def _check_source(source: Path, out: Path | None) -> None:
 
 
 def _write_papers(
-    source: Path, kind: str, out: Path | None, words: dict[str, str]
+    source: Path, kind: str, out: Path | None, words: dict[str, str], language: str
 ) -> dict[str, str]:
     """Write the papers of a kind, after all of them were made; return their files by name."""
     from apiece.jobs.results import STATEMENT
-    from apiece.reporting.papers import PAPERS
+    from apiece.reporting.papers import PAPERS, PDF, statement_pdf
 
     papers = PAPERS[kind]
-    paths = _choose_paths(source, kind, out)
+    paths = _choose_paths(source, kind, out, language)
     for name, path in paths.items():
         file_kind, _ = papers[name]
         check_output(path, file_kind)
@@ -147,22 +158,27 @@ def _write_papers(
     contents = {}
     for name in paths:
         _, make_paper = papers[name]
-        contents[name] = make_paper(statement)
+        is_page = name == PDF
+        contents[name] = statement_pdf(statement, language) if is_page else make_paper(statement)
     for name, path in paths.items():
         file_kind, _ = papers[name]
         write(path, contents[name], file_kind)
     return {name: str(path) for name, path in paths.items()}
 
 
-def _choose_paths(source: Path, kind: str, out: Path | None) -> dict[str, Path]:
+def _choose_paths(source: Path, kind: str, out: Path | None, language: str) -> dict[str, Path]:
     """Return the path of each paper of a kind that is written, by its name."""
-    from apiece.reporting.papers import PAPERS
+    from apiece.reporting.catalogue import LANGUAGES
+    from apiece.reporting.papers import PAPERS, PDF
 
     papers = PAPERS[kind]
-    if out is None:
-        return {name: source / name for name in papers}
-    if len(papers) > 1 and (out.is_dir() or not out.suffix):
-        return {name: out / name for name in papers}
+    folder = source if out is None else out
+    if out is None or (len(papers) > 1 and (out.is_dir() or not out.suffix)):
+        paths = {name: folder / name for name in papers}
+        if language != LANGUAGES[0]:
+            # Beside the English page, and not in its place.
+            paths[PDF] = paths[PDF].with_suffix(f".{language}.pdf")
+        return paths
     # One file: of several papers the one that its ending asks for.
     fitting = [name for name, (file_kind, _) in papers.items() if out.suffix in file_kind.endings]
     if not fitting and len(papers) > 1:

@@ -118,8 +118,9 @@ class Choices:
         promises: What each promises by itself, whatever is done with the data.
         references: About how many of 1,000 people an attacker is right at most, if everybody had
             chosen that budget.
-        bounded: The same, whatever the others choose, where the excess is bounded.
-        bound: Δ̄, the bound on the excess.
+        bounded: The same, whatever the others choose, where the excess is bounded by `bound`; what
+            the promise alone allows without one.
+        bound: Δ̄, the bound on the excess; None where none was given.
         records: How many people are expected.
         outcomes: For every budget, strategy and choice of the others.
         left_out: Why a default strategy is not among them.
@@ -139,15 +140,15 @@ class Choices:
     promises: tuple[Explanation, ...]
     references: tuple[int, ...]
     bounded: tuple[int, ...]
-    bound: float
+    bound: float | None
     records: int
     outcomes: tuple[Outcome, ...]
     left_out: tuple[str, ...] = ()
 
     @property
-    def most(self) -> int:
+    def most(self) -> int | None:
         """About how many more of 1,000 people the bound Δ̄ lets an attacker judge rightly."""
-        return count_up(self.bound, PEOPLE)
+        return None if self.bound is None else count_up(self.bound, PEOPLE)
 
     def guaranteed(self, budget: int, strategy: str) -> int:
         """Return `right` at most, whatever the others choose.
@@ -185,7 +186,7 @@ def choices(
     delta: float,
     steps: int,
     expected_batch_size: float,
-    bound: float,
+    bound: float | None = None,
     strategies: Sequence[Strategy] | None = None,
     noise: Correlated | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -202,10 +203,10 @@ def choices(
         delta: Of everyone.
         steps: As of `assign`.
         expected_batch_size: As of `assign`.
-        bound: Δ̄ for Hybrid, in [0, 1].
-        strategies: Scale, Sample, Hybrid with `bound` and Allocate unless given; Allocate is left
-            out, which is said, where a budget does not allow a single step. With correlated noise
-            Scale and Epochs unless given.
+        bound: Δ̄ for Hybrid, in [0, 1]; None without Hybrid.
+        strategies: Scale, Sample, Hybrid with `bound` where it is given and Allocate unless given;
+            Allocate is left out, which is said, where a budget does not allow a single step. With
+            correlated noise Scale and Epochs unless given.
         noise: Correlated noise with fixed steps, in place of sampling.
         progress: Called with (plans made, of how many).
 
@@ -230,17 +231,19 @@ def choices(
         True
     """
     offers = _check_offers(offered, records)
-    bound = _check.probability("bound", bound)
+    if bound is not None:
+        bound = _check.probability("bound", bound)
     skip_allocate = strategies is None
     if strategies is None and noise is not None:
         strategies = [Scale(), Epochs()]
     elif strategies is None:
-        strategies = [Scale(), Sample(), Hybrid(bound), Allocate()]
+        bounded_strategies = [] if bound is None else [Hybrid(bound)]
+        strategies = [Scale(), Sample(), *bounded_strategies, Allocate()]
     for strategy in strategies:
         if isinstance(strategy, Hybrid) and strategy.excess != bound:
             raise InputError(
-                f"strategies: Hybrid({strategy.excess}) keeps another bound than {bound:g}, "
-                f"which is said to hold; give Hybrid({bound:g})"
+                f"strategies: Hybrid({strategy.excess}) keeps another bound than bound = {bound}, "
+                f"which is said to hold; give bound={strategy.excess}"
             )
     promises = tuple(explain(epsilon, delta) for _, epsilon, _ in offers)
     outcomes, left_out = _compute_outcomes(
@@ -264,7 +267,8 @@ def choices(
         right = float(curve.success(0.5).upper)
         references.append(count_up(right, PEOPLE))
         # Δ̄ bounds what the others' choice adds to any test's advantage; (ε, δ) holds besides.
-        bounded.append(min(count_up(right + bound, PEOPLE), promise.frequencies.right))
+        added = 1.0 if bound is None else bound
+        bounded.append(min(count_up(right + added, PEOPLE), promise.frequencies.right))
     return Choices(
         names=tuple(name for name, _, _ in offers),
         shares=tuple(share for _, _, share in offers),

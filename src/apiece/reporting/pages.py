@@ -6,8 +6,10 @@ Their words stand in `templates`; `sections` says what a report shows in which e
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +19,9 @@ from apiece._files import PAGE, write
 from apiece._text import guessing, plain, rounded_up, shown
 from apiece._types import Json
 from apiece.contract import Choices
+from apiece.contract.choices import Outcome
 from apiece.errors import unknown
+from apiece.reporting.catalogue import LANGUAGES
 from apiece.reporting.closing import release_title, spent_text
 from apiece.reporting.sections import (
     EDITIONS,
@@ -27,6 +31,7 @@ from apiece.reporting.sections import (
     require_no_objections,
     sections_of,
     subject_of,
+    write_chance,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +104,13 @@ class Report:
         return f"Report({len(self.html)} characters)"
 
     def _repr_html_(self) -> str:
-        return self.html
+        """Return the page in a frame, so that neither its styles nor the notebook's meet."""
+        # As plain text: what is marked up escapes the marks of whoever escapes it.
+        page = escape(str(self.html))
+        return (
+            f'<iframe srcdoc="{page}" title="report" sandbox="allow-scripts" '
+            'style="width: 100%; height: 46rem; border: 1px solid #8886"></iframe>'
+        )
 
 
 class Described(Protocol):
@@ -224,45 +235,66 @@ def _write_share(share: Interval | None) -> str:
     return f"{100 * share.value:.1f} % [{100 * share.lower:.1f}, {100 * share.upper:.1f}]"
 
 
-def contributor_page(choices: Choices) -> Report:
+def contributor_page(choices: Choices, strategy: str | None = None) -> Report:
     """Return the page on which a contributor picks a budget and sees what it means."""
-    # The person chooses a budget, what the others choose and the strategy, and sees for how many
-    # people in 1,000 an attacker is right. The page computes nothing; every count on it was made by
-    # `contract.choices`, and is rounded up. Without JavaScript and in print it shows tables of all.
-    strategies = list(dict.fromkeys(outcome.strategy for outcome in choices.outcomes))
+    # The strategy is the steward's to choose, and so the page has one: the first of the choices
+    # unless it is named. Where what the others choose changes nothing, they are not asked about.
+    # The page computes nothing; every count on it was made by `contract.choices`, and is rounded
+    # up. Without JavaScript and in print it shows a table of all.
+    strategy = strategy or choices.outcomes[0].strategy
+    outcomes = {
+        (outcome.budget, outcome.others): outcome
+        for outcome in choices.outcomes
+        if outcome.strategy == strategy
+    }
+    if not outcomes:
+        names = tuple(dict.fromkeys(outcome.strategy for outcome in choices.outcomes))
+        raise unknown("strategy", strategy, names)
     shares = zip(choices.names, choices.shares, strict=True)
     expected = ", ".join(f"{share:.0%} “{plain(name)}”" for name, share in shares)
     others: list[tuple[int | None, str]] = [(None, f"as is expected: {expected}")]
     for position, name in enumerate(choices.names):
         others.append((position, f"all others choose “{plain(name)}”"))
+    if not _depends_on_others(choices, outcomes):
+        others = [(None, "whatever they choose")]
     template = environment().get_template("contributor.html.j2")
     html = template.render(
         choices=choices,
-        strategies=strategies,
-        ways={name: _WAYS.get(name, "").format(most=choices.most) for name in strategies},
+        strategy=strategy,
+        way=_WAYS.get(strategy, "").format(most=choices.most),
         others=others,
-        outcomes={
-            (outcome.strategy, outcome.budget, outcome.others): outcome
-            for outcome in choices.outcomes
-        },
-        data=_list_counts(choices, strategies),
+        outcomes=outcomes,
+        guaranteed=[choices.guaranteed(budget, strategy) for budget in range(len(choices.names))],
+        chances=[write_chance(promise.delta, LANGUAGES[0]) for promise in choices.promises],
+        data=_list_counts(choices, strategy, outcomes),
     )
     return Report(html)
 
 
-def _list_counts(choices: Choices, strategies: list[str]) -> Json:
+def _depends_on_others(
+    choices: Choices, outcomes: Mapping[tuple[int, int | None], Outcome]
+) -> bool:
+    """Return whether a count on the page moves with what the others choose."""
+    for budget in range(len(choices.names)):
+        rows = [outcome for (own, _), outcome in outcomes.items() if own == budget]
+        if len({(row.explanation.frequencies, row.more, row.sentences) for row in rows}) > 1:
+            return True
+    return False
+
+
+def _list_counts(
+    choices: Choices, strategy: str, outcomes: Mapping[tuple[int, int | None], Outcome]
+) -> Json:
     """Return the counts that the page's script looks up, by the keys that it makes."""
-    outcomes = {}
-    for outcome in choices.outcomes:
-        others = "" if outcome.others is None else outcome.others
-        outcomes[f"{outcome.strategy} {outcome.budget} {others}"] = {
+    counts = {}
+    for (budget, others), outcome in outcomes.items():
+        key = "" if others is None else others
+        counts[f"{budget} {key}"] = {
             "right": outcome.explanation.frequencies.right,
             "more": outcome.more,
             "sentences": [plain(sentence) for sentence in outcome.sentences],
         }
-    guaranteed = {}
-    for strategy in strategies:
-        for position in range(len(choices.names)):
-            guaranteed[f"{strategy} {position}"] = choices.guaranteed(position, strategy)
+    budgets = range(len(choices.names))
+    guaranteed = [choices.guaranteed(budget, strategy) for budget in budgets]
     promised = [promise.frequencies.right for promise in choices.promises]
-    return {"outcomes": outcomes, "guaranteed": guaranteed, "promised": promised}
+    return {"outcomes": counts, "guaranteed": guaranteed, "promised": promised}

@@ -13,9 +13,10 @@ import unicodedata
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from apiece import _json
 from apiece._files import Kind
@@ -28,152 +29,257 @@ from apiece.jobs.config import read_words
 from apiece.jobs.prepared import RunFolder
 from apiece.jobs.results import COMPLETED, CONFIG, METRICS, MODEL, REPORT, STATEMENT
 from apiece.jobs.statement import digest_config, to_text
+from apiece.reporting.catalogue import LANGUAGES, localize, translate
 from apiece.reporting.pages import environment, report
-from apiece.reporting.sections import ALONE, MADE, promised_cards
+from apiece.reporting.sections import promised_cards, write_chance
 
-if TYPE_CHECKING:
-    from fpdf import FPDF
-
-# Sizes of the font in points; the first at which all is on two pages is taken.
-_SIZES = (10.0, 9.0, 8.0, 7.0, 6.0)
+# Sizes of the font in points; the first at which all is on one page is taken.
+_SIZES = (9.0, 8.5, 8.0, 7.5, 7.0, 6.5, 6.0, 5.5)
 # Levels that the page shows; all are in statement.json.
-_LEVELS = 12
+_LEVELS = 8
 # Characters that the page shows of a text that somebody wrote.
 _LONGEST = 300
-# Colours in red, green and blue, to 255: of text, of small text, of headings and marks, of the
-# ground of a table, and of a warning.
-_INK = (28, 39, 51)
-_QUIET = (86, 99, 111)
-_MARK = (11, 122, 117)
-_SOFT = (244, 246, 248)
-_WARNING = (180, 60, 0)
+# Characters that it shows of a name in a table, and of the versions of software.
+_LONGEST_NAME = 40
 # Stands where a paper must say something that nobody declared.
 _OPEN = "not stated"
 
 
-def statement_pdf(statement: Json) -> bytes:
-    """Return a statement as a PDF of two pages, A4: one for a board, one for who asks further."""
-    # The same statement gives the same bytes. Raises `UnsupportedError` where it does not fit.
-    # Source of the questions that it answers: Near et al. 2025.
-    optional("fpdf", "pdf")
-    from fpdf.fonts import TTFFont
-
-    for size in _SIZES:
-        document = _make_document(statement)
-        try:
-            _draw_pages(document, statement, size)
-            if document.page == 2:
-                return bytes(document.output())
-        finally:
-            for font in document.fonts.values():
-                if isinstance(font, TTFFont):
-                    font.close()
-    raise UnsupportedError("statement: does not fit on two pages; shorten the purpose")
-
-
-def _make_document(statement: Json) -> FPDF:
-    """Return a document with its foot, fonts and margins, and one empty page."""
-    from fpdf import FPDF
+def statement_pdf(statement: Json, language: str = LANGUAGES[0]) -> bytes:
+    """Return a statement as one page: A4, tagged by PDF/UA-1, in a language of the catalogue."""
+    # The same statement gives the same bytes. Raises `UnsupportedError` where it does not fit, and
+    # `DataError` for a sentence that the catalogue lacks. Source of the questions that it answers:
+    # Near et al. 2025.
+    typst = optional("typst", "pdf")
     from matplotlib import get_data_path
 
-    foot = f"{statement['statement']} · SHA-256 {statement['digest']}"
-
-    class Page(FPDF):
-        def footer(self) -> None:
-            self.set_y(-11)
-            self.set_font("page", "", 6.5)
-            self.set_text_color(*_QUIET)
-            self.cell(0, 4, f"{foot} · page {self.page_no()} of 2")
-
-    document = Page(format="A4", unit="mm")
-    # A document has a date, without a day any: the page then names none.
-    day = statement["finished"] or "2000-01-01"
-    document.set_creation_date(datetime.fromisoformat(day).replace(tzinfo=UTC))
-    document.set_title("Privacy statement")
-    document.set_creator("apiece statement")
-    document.set_lang("en")
+    content = describe_page(statement, language)
     fonts = Path(get_data_path()) / "fonts" / "ttf"
-    document.add_font("page", "", fonts / "DejaVuSans.ttf")
-    document.add_font("page", "B", fonts / "DejaVuSans-Bold.ttf")
-    document.set_draw_color(205, 211, 217)
-    document.set_margins(16, 14)
-    document.set_auto_page_break(auto=True, margin=14)
-    document.add_page()
-    return document
+    year, month, day_of_month = content["day"]
+    made_on = datetime(year, month, day_of_month, tzinfo=UTC)
+    source = (files("apiece.reporting") / "templates" / "statement.typ").read_bytes()
+    for size in _SIZES:
+        data = _change_texts(content | {"size": size}, _escape_missing)
+        page: bytes = typst.compile(
+            source,
+            font_paths=[str(fonts)],
+            ignore_system_fonts=True,
+            format="pdf",
+            sys_inputs={"data": json.dumps(data)},
+            pdf_standards="ua-1",
+            timestamp=made_on,
+        )
+        if len(re.findall(rb"/Type ?/Page\b", page)) == 1:
+            return page
+    raise UnsupportedError("statement: does not fit on one page; shorten the purpose")
 
 
-def _draw_pages(document: FPDF, statement: Json, size: float) -> None:
-    """Draw both pages, more where a page is too short for what is on it."""
-    from fpdf.fonts import FontFace, TextStyle
+def describe_page(statement: Json, language: str) -> Json:
+    """Return every text of the statement's page, in a language, in the order of the page."""
 
+    def say(name: str, /, **values: str) -> str:
+        return translate(name, language, **values)
+
+    def open_text(name: str) -> str:
+        return _cut(statement[name]) if statement[name] else say("page.not-stated")
+
+    guarantee = statement["guarantee"]
     mechanism = statement["mechanism"]
-    trained = (str(mechanism["models_trained"]), "models trained")
-    # The number of runs of a search is secret; its mean is public.
-    if "runs_on_average" in mechanism:
-        trained = (f"{mechanism['runs_on_average']:g}", "runs on average, the best is kept")
-    versions = [f"{name} {number}" for name, number in statement["versions"].items()]
-    page = environment().get_template("statement.html.j2")
-    context = page.new_context({
-        "said": statement, "trained": trained, "cut": _cut, "most": _LEVELS,
-        "versions": ", ".join(versions),
-    })  # fmt: skip
-    styles = {
-        "h1": TextStyle(font_size_pt=size + 6, font_style="B", color=_INK, b_margin=0.2),
-        "h2": TextStyle(font_size_pt=size, font_style="B", color=_INK, t_margin=size * 0.2),
-        "h5": TextStyle(font_size_pt=size + 1, font_style="B", color=_WARNING),
-        "h6": TextStyle(font_size_pt=size - 2, font_style="B", color=_MARK),
-        "p": TextStyle(t_margin=0.01),
-        "ul": TextStyle(t_margin=0.01),
-        "li": TextStyle(l_margin=3, t_margin=0),
+    bound = statement["bound_to"]
+    ledger = say("page.charged" if mechanism["ledger"] else "page.not-charged")
+    made_by = say(
+        "page.strategy",
+        strategy=mechanism["strategy"],
+        accounting=mechanism["accounting"],
+        source=say(mechanism["randomness"]),
+        ledger=ledger,
+    )
+    versions = ", ".join(f"{name} {number}" for name, number in statement["versions"].items())
+    bound_texts = [say("page.unbound")]
+    if bound:
+        head = bound["ledger"] or say("page.not-charged")
+        bound_texts = [
+            say("page.weights", digest=bound["weights"]),
+            say("page.ledger", head=head),
+            say(bound["means"]),
+            say(bound["signature"]),
+        ]
+    # A document has a date, without a day any: the page then names none.
+    day = date.fromisoformat(statement["finished"] or "2000-01-01")
+    return {
+        "language": language,
+        "title": say("page.heading", label=_cut(statement["data"]["label"])),
+        "author": open_text("controller"),
+        "digest": statement["digest"],
+        "day": [day.year, day.month, day.day],
+        "kicker": say("page.kicker"),
+        "heading": say("page.heading", label=_cut(statement["data"]["label"])),
+        "purpose": _cut(statement["purpose"] or ""),
+        "warning": "" if statement["for_release"] else say("page.experiment"),
+        "cards": [
+            {"number": number, "caption": caption}
+            for number, caption in _list_cards(statement, language)
+        ],
+        "promise": _describe_promise(statement, language),
+        "left": [
+            _describe_section(
+                say("page.answers"),
+                items=[
+                    say("page.controller", text=open_text("controller")),
+                    say("page.contact", text=open_text("contact")),
+                    say(
+                        "page.dates",
+                        made=statement["finished"] or say("page.not-stated"),
+                        until=statement["valid_until"] or say("page.no-end"),
+                    ),
+                ],
+            ),
+            _describe_section(
+                say("page.presence"),
+                items=[
+                    say(statement["unit_of_privacy"]["means"]),
+                    say(statement["neighbouring"]["means"]),
+                ],
+            ),
+            _describe_section(
+                say("page.covered"), items=[say(text) for text in statement["covered"]]
+            ),
+            _describe_section(
+                say("page.not-covered"), items=[say(text) for text in statement["not_covered"]]
+            ),
+        ],
+        "right": [
+            _describe_section(
+                say("page.trust"),
+                items=[
+                    say(text)
+                    for text in (*statement["trust"]["trusted"], *statement["trust"]["not_trusted"])
+                ],
+            ),
+            _describe_section(
+                say("page.assumed"), items=[say(text) for text in statement["assumptions"]]
+            ),
+            _describe_section(
+                say("page.made"),
+                items=[
+                    say(guarantee["definition"]),
+                    say(guarantee["of"]),
+                    say(mechanism["name"]),
+                    say(mechanism["sampling"]),
+                    made_by,
+                    say(guarantee["verified"]),
+                    say(guarantee["composition"]),
+                    say("page.versions", versions=_cut(versions)),
+                ],
+            ),
+        ],
+        "below": _describe_section(say("page.bound"), items=bound_texts),
+        "foot": say("page.foot", format=statement["statement"], digest=statement["digest"]),
     }
 
-    def write_block(name: str) -> None:
-        html = _escape_missing(document, "".join(page.blocks[name](context)))
-        document.set_font("page", "", size)
-        document.set_text_color(*_INK)
-        document.write_html(
-            html, tag_styles=styles, table_line_separators=True, li_prefix_color=_MARK
-        )
 
-    write_block("head")
-    numbers, meanings = zip(*_list_cards(statement, trained), strict=True)
-    document.ln(size * 0.4)
-    with document.table(
-        borders_layout="NONE", first_row_as_headings=False, gutter_width=4, line_height=size * 0.45,
-        padding=2, text_align="LEFT",
-    ) as table:  # fmt: skip
-        bold = FontFace(size_pt=size + 3, emphasis="BOLD", color=_MARK, fill_color=_SOFT)
-        table.row(numbers, style=bold)
-        table.row(meanings, style=FontFace(size_pt=size - 2, color=_QUIET, fill_color=_SOFT))
-    document.ln(size * 0.4)
-    write_block("board")
-    document.add_page()
-    write_block("questions")
+def _describe_section(title: str, items: list[str]) -> Json:
+    """Return a part of the page: a heading and a list."""
+    return {"title": title, "items": items}
 
 
-def _list_cards(statement: Json, trained: tuple[str, str]) -> list[tuple[str, str]]:
+def _describe_promise(statement: Json, language: str) -> Json:
+    """Return the part of the page that says what each budget promises: a table, and its words."""
+    guarantee = statement["guarantee"]
+    levels = guarantee["levels"]
+
+    def say(name: str, /, **values: str) -> str:
+        return translate(name, language, **values)
+
+    def write(value: float) -> str:
+        return localize(shown(value), language)
+
+    def count(right: int | None) -> str:
+        if right is None:
+            return "–"
+        return say("page.of-1000", count=localize(f"{right:,}", language))
+
+    if not levels:
+        texts = [say("page.undeclared")]
+        return {"title": say("page.promise"), "paragraphs": texts, "head": [""], "rows": [],
+                "after": []}  # fmt: skip
+    is_made = any(level["as_made_at_most"] for level in levels)
+    head = [say("page.budget"), "ε", "δ", say("page.alone")]
+    if is_made:
+        head.append(say("page.as-made"))
+    rows = []
+    for level in levels[:_LEVELS]:
+        row = [
+            _cut(level["name"], _LONGEST_NAME),
+            write(level["epsilon"]),
+            write_chance(level["delta"], language),
+            count(level["right_of_1000_at_most"]),
+        ]
+        if is_made:
+            row.append(count(level["as_made_at_most"]))
+        rows.append(row)
+    after = [say("page.without")]
+    if len(levels) > _LEVELS:
+        after.append(say("page.more-levels", count=str(len(levels) - _LEVELS)))
+    cap = guarantee["no_limit_cap"]
+    if cap is not None:
+        after.append(say("page.no-limit", epsilon=write(cap)))
+    if not is_made:
+        after.append(say("page.withheld"))
+    return {
+        "title": say("page.promise"),
+        "paragraphs": [say("page.guessing")],
+        "head": head,
+        "rows": rows,
+        "after": [" ".join(after)],
+    }
+
+
+def _list_cards(statement: Json, language: str) -> list[tuple[str, str]]:
     """Return the three numbers on top of the page, each with its caption."""
+
+    def say(name: str, /, **values: str) -> str:
+        return translate(name, language, **values)
+
+    mechanism = statement["mechanism"]
     levels = statement["guarantee"]["levels"]
     if levels:
         # The bound by the mechanism itself, where every level has one.
         has_bound = all(level["as_made_at_most"] for level in levels)
         right = "as_made_at_most" if has_bound else "right_of_1000_at_most"
         promises = [(level["epsilon"], level["delta"], level[right]) for level in levels]
-        return list(promised_cards(promises, MADE if has_bound else ALONE))
+        caption = "card.as-made" if has_bound else "card.alone"
+        return list(promised_cards(promises, caption, language))
+    trained = (str(mechanism["models_trained"]), say("card.models"))
+    # The number of runs of a search is secret; its mean is public.
+    if "runs_on_average" in mechanism:
+        runs = localize(f"{mechanism['runs_on_average']:g}", language)
+        trained = (runs, say("card.runs"))
+    steps = localize(f"{mechanism['settings']['steps']:,g}", language)
     return [
         trained,
-        (f"{statement['mechanism']['settings']['steps']:,g}", "steps of training"),
-        (f"1 {statement['unit_of_privacy']['unit']}", "is protected: whether it took part"),
+        (steps, say("card.steps")),
+        (say(f"card.unit-{statement['unit_of_privacy']['unit']}"), say("card.protected")),
     ]
 
 
-def _escape_missing(document: FPDF, text: str) -> str:
+@cache
+def _read_characters() -> frozenset[int]:
+    """Return the characters of the page's font."""
+    from fontTools.ttLib import TTFont
+    from matplotlib import get_data_path
+
+    path = Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    with TTFont(path, lazy=True) as font:
+        return frozenset(font.getBestCmap())
+
+
+def _escape_missing(text: str) -> str:
     """Return a text in which a character that the font lacks is written as its escape."""
-    # The font comes from a file, so that it has a map of its characters.
-    known = document.fonts["page"].cmap  # type: ignore[union-attr]
+    known = _read_characters()
     characters = []
     for character in text:
-        is_shown = ord(character) in known or character == "\n"
+        is_shown = ord(character) in known
         characters.append(character if is_shown else ascii(character)[1:-1])
     return "".join(characters)
 
@@ -306,14 +412,16 @@ def cyclonedx(statement: Json) -> str:
     return json.dumps(_change_texts(bom, plain), indent=2, ensure_ascii=False) + "\n"
 
 
+# The name of the statement's page.
+PDF = "statement.pdf"
 # What `apiece report --as` writes: the default name of each file, its kind, and what makes it.
-PAPERS: dict[str, dict[str, tuple[Kind, Callable[[Json], str | bytes]]]] = {
+PAPERS: dict[str, dict[str, tuple[Kind, Callable[..., str | bytes]]]] = {
     "statement": {
         "statement.json": (
             Kind("a statement", (".json",), b'"statement": "apiece privacy stat'), to_text
         ),
-        "statement.pdf": (
-            Kind("a statement's page", (".pdf",), b"(apiece statement)"), statement_pdf
+        PDF: (
+            Kind("a statement's page", (".pdf",), b"apiece statement"), statement_pdf
         ),
     },
     "registry": {

@@ -24,6 +24,7 @@ from apiece.jobs.trained import Asked, list_promises, read_levels
 from apiece.plan import Plan
 from apiece.plan.parts import RELATION
 from apiece.reporting import figures
+from apiece.reporting.catalogue import LANGUAGES, localize, translate
 from apiece.reporting.closing import gains, interval_text, largest_bound, list_held_out
 
 if TYPE_CHECKING:
@@ -513,8 +514,8 @@ def cards(subject: Subject, edition: str) -> list[tuple[str, str]]:
     spent_card = (spent_range, f"ε spent, at most; asked was {asked_range}")
     rights = [group.right for group in groups if group.right is not None]
     if rights:
-        caption = MADE if subject.run else f"{RIGHT}By this plan"
-        meaning_card = (span(rights, "{:,}".format), caption)
+        name = "card.as-made" if subject.run else "card.planned"
+        meaning_card = (span(rights, "{:,}".format), translate(name, LANGUAGES[0]))
     else:
         meaning_card = (str(len(groups)), "budget groups")
     return [size_card, spent_card, meaning_card]
@@ -538,11 +539,6 @@ def _size_card(subject: Subject) -> tuple[str, str]:
     return texts[position], f"{name}, on people who were held out"
 
 
-RIGHT = "of 1,000 people like you an attacker guesses right, at most; 500 by a coin. "
-ALONE = RIGHT + "By ε and δ alone"
-MADE = RIGHT + "As it was made"
-
-
 def span(values: Sequence[float], text: Callable[[float], str]) -> str:
     """Return the least and the largest value as text, or one text where they read alike."""
     low = text(min(values))
@@ -551,14 +547,23 @@ def span(values: Sequence[float], text: Callable[[float], str]) -> str:
 
 
 def promised_cards(
-    levels: Sequence[tuple[float, float, int]], caption: str = ALONE
+    levels: Sequence[tuple[float, float, int]], right_caption: str, language: str = LANGUAGES[0]
 ) -> Iterator[tuple[str, str]]:
-    """Yield three cards on levels, each an ε, a δ and how many of 1,000 are guessed right."""
+    """Yield three cards on levels, each an ε, a δ and how many of 1,000 are guessed right.
+
+    `right_caption` is the catalogue's name of what the last are of.
+    """
     epsilon, delta, right = zip(*levels, strict=True)
-    yield span(epsilon, shown), "ε, each person’s own: the smaller, the less can be learnt of them"
-    yield span(right, "{:,}".format), caption
-    cases = count_cases(1 / max(delta))
-    yield f"1 in {cases:,}", "chance, at most, that a result gives somebody away altogether: δ"
+    yield localize(span(epsilon, shown), language), translate("card.epsilon", language)
+    counts = localize(span(right, "{:,}".format), language)
+    yield counts, translate(right_caption, language)
+    yield write_chance(max(delta), language), translate("card.delta", language)
+
+
+def write_chance(delta: float, language: str) -> str:
+    """Return δ as 1 in so many cases, a number of cases that is never above the truth."""
+    cases = localize(f"{count_cases(1 / delta):,}", language)
+    return translate("page.one-in", language, cases=cases)
 
 
 def _list_declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
@@ -568,7 +573,7 @@ def _list_declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
         for level in declared.levels:
             right = promised_right(level.epsilon, level.delta)
             levels.append((level.epsilon, level.delta, right))
-        yield from promised_cards(levels)
+        yield from promised_cards(levels, "card.alone")
         return
     if declared.of == "findings":
         yield str(len(declared.bounds)), "lower bounds on ε"
@@ -582,7 +587,8 @@ def _list_declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
         else:
             yield f"{settings['clip_norm']:,g}", "mean clip norm"
         yield f"{settings['steps']:,g}", "steps of training"
-    yield f"1 {declared.unit}", "is protected: whether it took part"
+    unit = translate(f"card.unit-{declared.unit}", LANGUAGES[0])
+    yield unit, translate("card.protected", LANGUAGES[0])
 
 
 def _list_findings_cards(findings: Findings) -> Iterator[tuple[str, str]]:
