@@ -68,7 +68,7 @@ def test_a_whole_number_of_steps_leaves_what_it_says_or_is_left_out() -> None:
     names = plan.budget_groups.name.tolist()
     for budget, name in enumerate(found.names):
         one, group = outcome(found, "allocate", budget, None), names.index(name)
-        assert one.explanation.taking_part == (plan.stages[0].times[group], plan.steps, True)
+        assert one.explanation.taking_part[:3] == (plan.stages[0].times[group], plan.steps, True)
         assert one.unspent == int(100 * (1 - plan.spent_share[group]))
         assert f"at least {one.unspent} % of your ε" in one.sentences[-1]
         assert found.guaranteed(budget, "allocate") == found.promises[budget].frequencies.right

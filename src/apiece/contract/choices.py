@@ -237,13 +237,14 @@ def choices(
     if strategies is None and noise is not None:
         strategies = [Scale(), Epochs()]
     elif strategies is None:
-        bounded_strategies = [] if bound is None else [Hybrid(bound)]
-        strategies = [Scale(), Sample(), *bounded_strategies, Allocate()]
+        strategies = [Scale(), Sample(), Allocate()]
+        if bound is not None:
+            strategies.insert(2, Hybrid(bound))
     for strategy in strategies:
         if isinstance(strategy, Hybrid) and strategy.excess != bound:
             raise InputError(
                 f"strategies: Hybrid({strategy.excess}) keeps another bound than bound = {bound}, "
-                f"which is said to hold; give bound={strategy.excess}"
+                f"which is said to hold; give Hybrid({bound}), or bound={strategy.excess}"
             )
     promises = tuple(explain(epsilon, delta) for _, epsilon, _ in offers)
     outcomes, left_out = _compute_outcomes(
