@@ -305,13 +305,13 @@ def _make_populations(offers: list[Offer], records: int, delta: float) -> list[_
     """Return the population that is expected, then those in which all but one person agree."""
     expected = Budgets.from_groups(offers, records, delta)
     populations = [_Population(None, expected, tuple(name for name, _, _ in offers))]
-    for others, (name, epsilon, _) in enumerate(offers):
+    for common_offer, (name, epsilon, _) in enumerate(offers):
         for own_name, own_epsilon, _ in offers:
             groups = [(name, epsilon, records)]
             if own_name != name:
                 groups = [(own_name, own_epsilon, 1), (name, epsilon, records - 1)]
             budgets = Budgets.from_groups(groups, records, delta)
-            populations.append(_Population(others, budgets, (own_name,)))
+            populations.append(_Population(common_offer, budgets, (own_name,)))
     return populations
 
 

@@ -95,10 +95,13 @@ def promised_curve(epsilon: float, delta: float) -> PrivacyCurve:
     """
     refuse_absurd(_check.positive("epsilon", epsilon, error=BudgetError))
     delta = _check.probability("delta", delta, high_open=True)
-    lie = math.exp(-epsilon) / (1 + math.exp(-epsilon))
+    odds = math.exp(-epsilon)
+    lie = odds / (1 + odds)
     responses = np.array([1 - lie, lie]) * (1 - delta)
     # Outcomes: surely with the record, the two responses, surely without it.
-    return privacy_curve(Finite([delta, *responses, 0.0], [0.0, *responses[::-1], delta]))
+    with_record = [delta, *responses, 0.0]
+    without_record = [0.0, *responses[::-1], delta]
+    return privacy_curve(Finite(with_record, without_record))
 
 
 def promised_right(epsilon: float, delta: float) -> int:
@@ -112,14 +115,14 @@ def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencie
     levels = np.append(np.linspace(0.0, max(2 * epsilon, 15.0), 400), epsilon)
     deltas = np.append(curve.delta(levels[:-1]).upper, delta)
     minimize = partial(_minimize_bound, curve, levels, deltas)
-    found = minimize(partial(_bound_power, ACCUSED / PEOPLE))
+    power = minimize(partial(_bound_power, ACCUSED / PEOPLE))
     harmed = minimize(partial(_bound_power, HARMED / CASES))
     picked = minimize(partial(_bound_share_found, MEMBERS / CROWD))
     log_odds = _bound_log_odds(curve, epsilon, delta)
     exception = _EXCEPTION_FACTOR * delta
     return Frequencies(
         right=count_up(curve.success(0.5).upper, PEOPLE),
-        found=count_up(found, PEOPLE),
+        found=count_up(power, PEOPLE),
         harmed=count_up(harmed, CASES),
         picked=count_up(picked, MEMBERS),
         belief=count_up(_update_belief(log_odds, 0.5), PEOPLE),
@@ -165,7 +168,9 @@ def _minimize_bound(
 def _bound_power(alpha: float, x: Floats, delta: Floats) -> Floats:
     """Return bounds on the true-positive rate of a test whose false-positive rate is `alpha`."""
     # The first holds for the test, the second for its complement with the worlds exchanged.
-    return np.minimum(np.exp(x) * alpha + delta, 1 - np.exp(-x) * (1 - delta - alpha))
+    direct = np.exp(x) * alpha + delta
+    mirror = 1 - np.exp(-x) * (1 - delta - alpha)
+    return np.minimum(direct, mirror)
 
 
 def _bound_share_found(share: float, x: Floats, delta: Floats) -> Floats:
@@ -174,7 +179,8 @@ def _bound_share_found(share: float, x: Floats, delta: Floats) -> Floats:
     # `_bound_power` at this α, solved for T.
     odds = share / (1 - share)
     direct = 1 - (1 - delta) / (1 + np.exp(x) * odds)
-    mirror = (1 - np.exp(-x) * (1 - delta - odds)) / (1 + np.exp(-x) * odds)
+    shrink = np.exp(-x)
+    mirror = (1 - shrink * (1 - delta - odds)) / (1 + shrink * odds)
     return np.minimum(direct, mirror)
 
 

@@ -334,13 +334,13 @@ def collusion(
         members = generator.permutation(members)
     scenarios = [("as asked", budgets.epsilon)]
     for value in epsilons:
-        asked = _check.positive("epsilon", value)
+        request = _check.positive("epsilon", value)
         for share in shares:
             share = _check.probability("share", share)
             colluders = members[: round(share * members.size)]
             epsilon = budgets.epsilon.copy()
-            epsilon[colluders] = asked
-            scenarios.append((f"{share:.0%} ask {asked:g}", epsilon))
+            epsilon[colluders] = request
+            scenarios.append((f"{share:.0%} ask {request:g}", epsilon))
     return _expose_target(budgets, position, scenarios, strategy, settings)
 
 

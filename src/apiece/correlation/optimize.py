@@ -78,8 +78,10 @@ def optimize_banded(
     if objective.has_disjoint_columns(size):
         return Banded(_search(objective, start, _free_column))
     # Of each ratio a_j/a_{j−1} in (0, 1) its logit.
-    ratios = Banded.square_root(size).coefficients[1:] / Banded.square_root(size).coefficients[:-1]
-    return Banded(_search(objective, np.log(ratios / (1 - ratios)), _falling_column))
+    coefficients = Banded.square_root(size).coefficients
+    ratios = coefficients[1:] / coefficients[:-1]
+    logits = np.log(ratios / (1 - ratios))
+    return Banded(_search(objective, logits, _falling_column))
 
 
 def optimize_buffered(
@@ -120,9 +122,12 @@ def optimize_buffered(
     decays = 2.0 ** (-1 / half_lives)
     # Together they hold half of what they may.
     weights = np.full(count, 0.5 / count)
-    start = np.concatenate([np.log(decays / (1 - decays)), np.log(weights / 0.5)])
-    found = _minimize(objective, start, _buffered_column)
-    fitted_decays, fitted_weights = _read_buffers(found)
+    # As `_read_buffers` takes them: logits of decays, and log odds of weights against what is left.
+    logits = np.log(decays / (1 - decays))
+    scores = np.log(weights / 0.5)
+    start = np.concatenate([logits, scores])
+    parameters = _minimize(objective, start, _buffered_column)
+    fitted_decays, fitted_weights = _read_buffers(parameters)
     return Buffered(fitted_decays, fitted_weights)
 
 
@@ -139,10 +144,10 @@ class _Objective:
             raise unknown("error", error, ["mean", "last"])
         steps = workload.steps
         times = _check.count("participations", participations)
-        self.apart = max(steps // times, 1)
+        self.separation = max(steps // times, 1)
         if separation is not None:
-            self.apart = _check.count("separation", separation)
-        self.times = count_participations(steps, times, self.apart)
+            self.separation = _check.count("separation", separation)
+        self.times = count_participations(steps, times, self.separation)
         self.steps = steps
         self._momentum = workload.momentum ** np.arange(steps, dtype=float)
         self._rates = workload.learning_rates
@@ -150,7 +155,7 @@ class _Objective:
 
     def has_disjoint_columns(self, bands: int) -> bool:
         """Return whether a person's columns of so many bands never overlap."""
-        return self.times == 1 or bands <= self.apart
+        return self.times == 1 or bands <= self.separation
 
     def __call__(self, column: Floats) -> _Squared:
         """Return the objective of a column, (steps,), and its gradient."""
@@ -160,12 +165,13 @@ class _Objective:
         return float(value), of_sensitivity / sensitivity + of_error / error
 
     def _sensitivity(self, column: Floats) -> _Squared:
-        last = int(np.flatnonzero(column)[-1])
-        if self.has_disjoint_columns(last + 1):
-            return self.times * float(column @ column), 2 * self.times * column
-        total = sum_shifted(column, self.times, self.apart)
+        bands = int(np.flatnonzero(column)[-1]) + 1
+        if self.has_disjoint_columns(bands):
+            squared = self.times * float(column @ column)
+            return squared, 2 * self.times * column
+        total = sum_shifted(column, self.times, self.separation)
         gradient = np.zeros_like(column)
-        for start in range(0, self.times * self.apart, self.apart):
+        for start in range(0, self.times * self.separation, self.separation):
             gradient[: column.size - start] += 2 * total[start:]
         return float(total @ total), gradient
 
@@ -187,18 +193,22 @@ class _Objective:
             if self._error == "mean":
                 weights = np.arange(self.steps, 0, -1) / self.steps
             weighted = weights * total
-            return float(weighted @ total), 2 * np.cumsum(weighted[::-1])[::-1]
+            # A response enters the totals of its own step and of all later ones.
+            from_back = np.cumsum(weighted[::-1])
+            return float(weighted @ total), 2 * from_back[::-1]
         if self._error == "last":
             row = correlate_series(self._rates, response, self.steps)
             return float(row @ row), 2 * correlate_series(self._rates, row, self.steps)
-        columns = np.unique(np.linspace(0, self.steps - 1, _SAMPLED_COLUMNS).astype(int))
+        samples = np.linspace(0, self.steps - 1, _SAMPLED_COLUMNS)
+        columns = np.unique(samples.astype(int))
         error = 0.0
         gradient = np.zeros(self.steps)
         for column in columns:
             later = self._rates[column:]
             entries = np.cumsum(later * response[: later.size])
             error += float(entries @ entries) / columns.size
-            falling = np.cumsum(entries[::-1])[::-1]
+            from_back = np.cumsum(entries[::-1])
+            falling = from_back[::-1]
             gradient[: later.size] += 2 * later * falling / columns.size
         return error, gradient
 
@@ -227,7 +237,8 @@ def _falling_column(parameters: Floats, steps: int) -> tuple[Floats, Callable[[F
     def pull_back(gradient: Floats) -> Floats:
         # A ratio scales its own coefficient and all after it.
         scaled = (gradient * column)[1 : parameters.size + 1]
-        return np.cumsum(scaled[::-1])[::-1] * (1 - ratios)
+        from_back = np.cumsum(scaled[::-1])
+        return from_back[::-1] * (1 - ratios)
 
     return column, pull_back
 
@@ -258,8 +269,8 @@ def _buffered_column(parameters: Floats, steps: int) -> tuple[Floats, Callable[[
 
 def _search(objective: _Objective, start: Floats, form: _Form) -> Floats:
     """Return the coefficients that a search ends with."""
-    found = _minimize(objective, start, form)
-    column, _ = form(found, objective.steps)
+    parameters = _minimize(objective, start, form)
+    column, _ = form(parameters, objective.steps)
     return column[: start.size + 1]
 
 

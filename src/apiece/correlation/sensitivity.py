@@ -67,32 +67,35 @@ def sensitivity_bound(
             f"steps = {length}: correlated noise is accounted for over at most {MOST_STEPS} steps; "
             "give fewer"
         )
-    apart = _check.count("separation", separation)
+    separation = _check.count("separation", separation)
     times = _check.count("participations", participations)
-    times = count_participations(length, times, apart)
+    times = count_participations(length, times, separation)
     column = strategy.first_column(length)
-    last = int(np.flatnonzero(column)[-1])
-    if times == 1 or last < apart:
+    largest_lag = int(np.flatnonzero(column)[-1])
+    is_falling = (column >= 0).all() and (np.diff(column) <= 0).all()
+    if times == 1 or largest_lag < separation:
         # Each participation's column ends with the training; the earliest is the longest.
         norms = np.cumsum(column**2)
-        squared = float(norms[length - 1 - apart * np.arange(times)].sum())
-    elif (column >= 0).all() and (np.diff(column) <= 0).all():
-        total = sum_shifted(column, times, apart)
+        ends = length - 1 - separation * np.arange(times)
+        squared = float(norms[ends].sum())
+    elif is_falling:
+        total = sum_shifted(column, times, separation)
         squared = float(total @ total)
     else:
-        squared = _bound_by_distances(np.abs(column), times, apart)
-    return float(np.sqrt(squared) * (1 + (length + times + 8) * _MARGIN))
+        squared = _bound_by_distances(np.abs(column), times, separation)
+    rounding = (length + times + 8) * _MARGIN
+    return float(np.sqrt(squared) * (1 + rounding))
 
 
-def sum_shifted(column: Floats, times: int, apart: int) -> Floats:
+def sum_shifted(column: Floats, times: int, separation: int) -> Floats:
     """Return the sum of the columns 1, 1 + b, 1 + 2b, …: the worst schedule's C u, (steps,)."""
     total = np.zeros_like(column)
-    for start in range(0, times * apart, apart):
+    for start in range(0, times * separation, separation):
         total[start:] += column[: column.size - start]
     return total
 
 
-def _bound_by_distances(sizes: Floats, times: int, apart: int) -> float:
+def _bound_by_distances(sizes: Floats, times: int, separation: int) -> float:
     """Return a bound on ‖C u‖² from the sizes of the coefficients, whatever their signs.
 
     Two participations j < l are at least (l − j)·b apart, and at a distance d the inner product of
@@ -100,10 +103,13 @@ def _bound_by_distances(sizes: Floats, times: int, apart: int) -> float:
     """
     products = correlate_series(sizes, sizes, sizes.size)
     # From the back, the largest so far. A transform's rounding is of the size of the largest.
-    beyond = np.maximum.accumulate(products[::-1])[::-1] + sizes.size * _MARGIN * products[0]
+    from_back = np.maximum.accumulate(products[::-1])
+    rounding = sizes.size * _MARGIN * products[0]
+    beyond = from_back[::-1] + rounding
     squared = times * beyond[0]
+    # Of k participations, k − gap pairs are `gap` apart, each of which counts twice in the square.
     for gap in range(1, times):
-        distance = gap * apart
+        distance = gap * separation
         if distance < beyond.size:
             squared += 2 * (times - gap) * beyond[distance]
     return float(squared)

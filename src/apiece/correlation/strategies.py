@@ -73,7 +73,8 @@ class Banded:
         """
         lags = np.arange(1, _check.count("bands", bands))
         # The series of (1 − x)^(−1/2): a_j = a_{j−1} · (2j − 1)/(2j).
-        return cls(np.concatenate([[1.0], np.cumprod((2 * lags - 1) / (2 * lags))]))
+        ratios = (2 * lags - 1) / (2 * lags)
+        return cls(np.concatenate([[1.0], np.cumprod(ratios)]))
 
     @property
     def bands(self) -> int:
@@ -141,7 +142,8 @@ class Buffered:
     def __init__(self, decays: npt.ArrayLike, weights: npt.ArrayLike) -> None:
         rates = _check.finite_array("decays", decays)
         shares = _check.finite_array("weights", weights)
-        if rates.ndim != 1 or rates.shape != shares.shape or not 1 <= rates.size <= _MOST_BUFFERS:
+        is_pair = rates.ndim == 1 and rates.shape == shares.shape
+        if not (is_pair and 1 <= rates.size <= _MOST_BUFFERS):
             raise InputError(
                 f"decays, weights: of shapes {rates.shape} and {shares.shape}; give 1 to "
                 f"{_MOST_BUFFERS} numbers each, as many of one as of the other"
@@ -166,12 +168,14 @@ class Buffered:
         """
         column = np.ones(steps)
         lags = np.arange(max(steps - 1, 0))
-        column[1:] = self.weights @ self.decays[:, None] ** lags
+        powers = self.decays[:, None] ** lags
+        column[1:] = self.weights @ powers
         return column
 
     def to_json(self) -> Json:
         """Return the strategy as JSON."""
-        return {"buffered": {"decays": self.decays.tolist(), "weights": self.weights.tolist()}}
+        fields: Json = {"decays": self.decays.tolist(), "weights": self.weights.tolist()}
+        return {"buffered": fields}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Buffered):

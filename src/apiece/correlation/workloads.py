@@ -86,7 +86,8 @@ class Workload:
         for start in range(0, self.steps, _BLOCK):
             for column in range(start, min(start + _BLOCK, self.steps)):
                 later = self.learning_rates[column:]
-                squares[column:] += np.cumsum(later * response[: later.size]) ** 2
+                contributions = later * response[: later.size]
+                squares[column:] += np.cumsum(contributions) ** 2
         return np.sqrt(squares)
 
     def mean_error(self, strategy: NoiseStrategy) -> float:
@@ -95,7 +96,8 @@ class Workload:
         Args:
             strategy: C.
         """
-        return float(np.sqrt(np.mean(self.errors(strategy) ** 2)))
+        squares = self.errors(strategy) ** 2
+        return float(np.sqrt(np.mean(squares)))
 
     def max_error(self, strategy: NoiseStrategy) -> float:
         """Return the largest error over all steps, at noise of deviation 1.

@@ -24,7 +24,8 @@ _BELOW: Final = 1 - 2.0**-12
 SHARES: Final = np.append(np.arange(9, 0, -1) / 10, [0.05, 0.025])
 """Shares of δ that are looked at as the slack of accounts (`Costs.shares`)."""
 # Shares of δ that are looked at as the slack of a cost.
-_COST_SHARES: Final = np.concatenate([SHARES, SHARES[-1] * 0.5 ** np.arange(1, 8), [0.0]])
+_HALVINGS: Final = 0.5 ** np.arange(1, 8)
+_COST_SHARES: Final = np.concatenate([SHARES, SHARES[-1] * _HALVINGS, [0.0]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +63,9 @@ class Costs:
             raise InputError(
                 f"costs: loss has shape {loss.shape}, slack {slack.shape}; give (groups, pairs)"
             )
-        if not ((loss >= 0).all() and ((slack >= 0) & (slack < 1)).all()):
+        has_losses = (loss >= 0).all()
+        has_slacks = ((slack >= 0) & (slack < 1)).all()
+        if not (has_losses and has_slacks):
             raise InputError("costs: loss must be at least 0 and slack in [0, 1), no NaN")
         # A frozen dataclass is written past its own guard.
         put = object.__setattr__
@@ -126,7 +129,8 @@ class Costs:
         account_slack = delta * share
         # Of the pairs whose slack the account has, the one of the least μ².
         fits = slack * times <= account_slack[:, None]
-        square = np.where(fits, loss, np.inf).min(axis=1) * times * (1 + ULP)
+        least_loss = np.where(fits, loss, np.inf).min(axis=1)
+        square = least_loss * times * (1 + ULP)
         # δ = s + (1 − s)·G(ε) leaves the Gaussian (δ − s)/(1 − s), rounded down.
         remaining = (delta - account_slack) / (1 - account_slack)
         gaussian_delta = np.where(account_slack > 0, remaining, delta)

@@ -106,7 +106,8 @@ class Filter:
         """
         stddev = _check.positive("noise_stddev", noise_stddev)
         # By more than `admit` adds in rounding up.
-        remaining = np.maximum(self._limit * (1 - 32 * ULP) - self._spent, 0.0)
+        safe_limit = self._limit * (1 - 32 * ULP)
+        remaining = np.maximum(safe_limit - self._spent, 0.0)
         with np.errstate(over="ignore"):
             norm = np.sqrt(remaining) * (stddev * (1 - 32 * ULP))
         return np.asarray(np.minimum(norm, np.finfo(np.float64).max))
@@ -364,7 +365,8 @@ class Odometer:
             Rounded up; see the class.
         """
         # The Rényi conversion of one order, but for log(1/δ)/(α − 1).
-        gain = math.log1p(-1 / self.order) - math.log(self.order) / (self.order - 1)
+        excess = self.order - 1
+        gain = math.log1p(-1 / self.order) - math.log(self.order) / excess
         return self._add_tail(delta, gain)
 
     def throughout(self, delta: float) -> Floats:

@@ -148,7 +148,8 @@ class Finite:
             ratio = p_both / q_both
             # Near the ends of the range a quotient loses digits that a difference keeps.
             far = ~((ratio > 1e-300) & (ratio < 1e300))
-            log_ratio = np.where(far, np.log(p_both) - np.log(q_both), np.log(ratio))
+            difference = np.log(p_both) - np.log(q_both)
+            log_ratio = np.where(far, difference, np.log(ratio))
         largest = float(np.abs(log_ratio).max(initial=0.0))
         return Atoms(
             *merge_atoms(log_ratio, q_both),

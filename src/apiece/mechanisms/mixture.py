@@ -134,7 +134,9 @@ def _law_of_sums(amounts: list[float], chances: list[float]) -> dict[float, floa
     for amount, chance in zip(amounts, chances, strict=True):
         longer: dict[float, float] = {}
         for total, mass in law.items():
-            for new_total, part in ((total, mass * (1 - chance)), (total + amount, mass * chance)):
+            tails = (total, mass * (1 - chance))
+            heads = (total + amount, mass * chance)
+            for new_total, part in (tails, heads):
                 if part > 0:
                     longer[new_total] = longer.get(new_total, 0.0) + part
         law = longer

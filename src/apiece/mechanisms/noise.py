@@ -119,9 +119,11 @@ class DiscreteLaplace:
         # P(X ≤ 0) is 1/(1 + e^{−decay}), and P(X = x) that times (1 − e^{−decay})·e^{−decay·x}.
         total = 1 + math.exp(-decay)
         between = np.arange(1, shift)
-        inner_mass = np.exp(-between * decay) * (-math.expm1(-decay) / total)
+        step_mass = -math.expm1(-decay) / total
+        inner_mass = np.exp(-between * decay) * step_mass
         log_ratio = np.linspace(-largest, largest, shift + 1, dtype=np.float64)
-        mass = np.concatenate(([1 / total], inner_mass, [math.exp(-largest) / total]))
+        top_mass = math.exp(-largest) / total
+        mass = np.concatenate(([1 / total], inner_mass, [top_mass]))
         return Atoms(*merge_atoms(log_ratio, mass), error=2.0**-49 * (1 + largest))
 
 
@@ -180,7 +182,9 @@ class DiscreteGaussian:
         x = np.arange(-reach, reach + shift + 1, dtype=np.float64)
         weight = np.exp(-(x**2) / (2 * variance))
         mass = weight / weight.sum()
-        tail = 2 * math.exp(-((reach + 1) ** 2) / (2 * variance))
+        exponent = -((reach + 1) ** 2) / (2 * variance)
+        # Both sides.
+        tail = 2 * math.exp(exponent)
         # Of the exponent, by which rounding grows.
         largest = (reach + shift) ** 2 / (2 * variance)
         # (x² − (x − shift)²)/(2·scale²).

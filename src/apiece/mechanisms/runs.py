@@ -110,7 +110,8 @@ class Runs:
             log_first = math.log(self.mean) - (self.shape + 1) * math.log1p(r)
             # r/(1 + r) is 1 − γ.
             ratio = r / (1 + r) * (k + self.shape) / (k + 1)
-        log_growth = np.concatenate(([0.0], np.cumsum(np.log(ratio))))
+        log_products = np.cumsum(np.log(ratio))
+        log_growth = np.concatenate(([0.0], log_products))
         return np.asarray(np.exp(log_first + log_growth))
 
     def chance_of_top(self, share: float) -> float:
@@ -136,7 +137,9 @@ class Runs:
         b = eta * log_all
         if eta < 0:
             return 1 - math.expm1(a) / math.expm1(b)
-        return 1 - math.exp(a - b) * math.expm1(-a) / math.expm1(-b)
+        # e^a and e^b taken out of numerator and denominator: nothing grows past the range.
+        scale = math.exp(a - b)
+        return 1 - scale * math.expm1(-a) / math.expm1(-b)
 
     def draw(self, uniform: Callable[[], float]) -> int:
         """Return a number of runs, which stays secret.
@@ -146,12 +149,13 @@ class Runs:
         """
         # By inverting the distribution function, of as many runs as it takes.
         chance = uniform()
-        most = _FIRST_RUNS
-        distribution = self.law(most).cumsum()
-        while not distribution[-1] > chance and most < 100 * MOST_RUNS:
-            most *= 4
-            distribution = self.law(most).cumsum()
-        return min(int(np.searchsorted(distribution, chance, side="right")) + 1, most)
+        longest = _FIRST_RUNS
+        distribution = self.law(longest).cumsum()
+        while not distribution[-1] > chance and longest < 100 * MOST_RUNS:
+            longest *= 4
+            distribution = self.law(longest).cumsum()
+        runs = int(np.searchsorted(distribution, chance, side="right")) + 1
+        return min(runs, longest)
 
 
 def _mean(rate: float, shape: float | None) -> float:

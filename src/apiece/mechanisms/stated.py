@@ -77,9 +77,9 @@ class Stated:
     def atoms(self) -> Atoms:
         """Return the pair of the two worlds."""
         # 1/(1 + e^ε) and e^ε/(1 + e^ε), neither of which loses digits.
-        less = 1 / (1 + math.exp(min(self.epsilon, 700.0)))
-        more = 1 / (1 + math.exp(-self.epsilon))
-        mass = (1 - self.delta) * np.array([more, less])
+        lie = 1 / (1 + math.exp(min(self.epsilon, 700.0)))
+        truth = 1 / (1 + math.exp(-self.epsilon))
+        mass = (1 - self.delta) * np.array([truth, lie])
         ratios = np.array([-self.epsilon, self.epsilon])
         return Atoms(
             *merge_atoms(ratios, mass),

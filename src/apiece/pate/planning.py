@@ -176,12 +176,14 @@ class VotePlan:
             [noise.answer, noise.check, noise.threshold],
             [[phase.questions, phase.answers, phase.voting.tolist()] for phase in self.phases],
         ]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        document = json.dumps(content).encode()
+        return hashlib.sha256(document).hexdigest()
 
     @property
     def pool_of_teacher(self) -> Integers:
         """(teachers,) Pool of each teacher."""
-        return np.repeat(np.arange(self.seats.teachers.size), self.seats.teachers)
+        pools = np.arange(self.seats.teachers.size)
+        return np.repeat(pools, self.seats.teachers)
 
     def weights(self, phase: Phase) -> Floats:
         """Return the weight of each teacher's vote in a phase, (teachers,); 0 of those who left.
@@ -275,7 +277,8 @@ def plan_votes(
         f"Votes of {int(seats.teachers.sum())} teachers: steps are checks and answers, and what "
         "stands as a clip norm is how far one record can move the votes that are counted."
     )
-    mean_reach = np.sqrt(2.0) * (seats.reach @ groups.records) / groups.records.sum()
+    total_reach = seats.reach @ groups.records
+    mean_reach = np.sqrt(2.0) * total_reach / groups.records.sum()
     plan = Plan(
         strategy=voters.name,
         clip_norm=float(mean_reach),

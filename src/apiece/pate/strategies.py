@@ -40,23 +40,30 @@ class Seats:
     def require(self) -> None:
         """Raise unless every group has seats, and its votes add up exactly."""
         pools = self.teachers.size
-        if self.weight.shape != (pools,) or self.pool.shape != self.copies.shape or not pools:
+        has_weights = self.weight.shape == (pools,)
+        has_copies = self.pool.shape == self.copies.shape
+        if not (has_weights and has_copies and pools):
             raise InputError(
                 "seats: columns of different lengths; give pool and copies one entry a group, "
                 "teachers and weight one entry a pool"
             )
-        if not ((self.pool >= 0) & (self.pool < pools)).all() or not (self.teachers >= 1).all():
+        is_pool = (self.pool >= 0) & (self.pool < pools)
+        if not is_pool.all() or not (self.teachers >= 1).all():
             raise InputError(
                 "seats: a group's pool is not there, or a pool has no teacher; give each group a "
                 "pool of at least one"
             )
-        if not ((self.copies >= 1) & (self.copies <= self.teachers[self.pool])).all():
+        pool_teachers = self.teachers[self.pool]
+        fits = (self.copies >= 1) & (self.copies <= pool_teachers)
+        if not fits.all():
             raise InputError(
                 "seats: a group's copies are not from 1 to the teachers of its pool; give fewer "
                 "copies, or more teachers"
             )
         steps = self.weight / GRID
-        exact = (steps == np.floor(steps)) & (steps < 2.0**52 / self.teachers.sum())
+        # All votes together are then less than 2⁵² steps, which a double adds up exactly.
+        largest_step = 2.0**52 / self.teachers.sum()
+        exact = (steps == np.floor(steps)) & (steps < largest_step)
         if not (exact & (self.weight > 0)).all():
             raise InputError(
                 "seats: a weight is not a positive multiple of 2^-20, small enough that votes add "
@@ -123,7 +130,8 @@ class Upsample(Voters):
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
         """Return one pool, in which records of larger budgets have more teachers."""
-        copies = np.maximum(np.rint(self.base * mu / mu.min()), 1)
+        proportional = self.base * mu / mu.min()
+        copies = np.maximum(np.rint(proportional), 1)
         if not copies.max() <= teachers:
             raise InfeasibleError(
                 f"teachers = {teachers}: a record of the loosest group would be given to "

@@ -79,11 +79,14 @@ class Shares:
             coins: (models, rows) Uniform numbers in [0, 1).
         """
         sizes = self.sizes[:, None]
-        offsets = np.minimum((coins * sizes).astype(np.int64), np.maximum(sizes - 1, 0))
+        # A model without rows has offset 0.
+        highest_offset = np.maximum(sizes - 1, 0)
+        offsets = np.minimum((coins * sizes).astype(np.int64), highest_offset)
         if not self.rows.size:
             return np.zeros_like(offsets)
         # A model without rows at the end would look past the last row.
-        positions = np.minimum(self.starts[:-1, None] + offsets, self.rows.size - 1)
+        starts = self.starts[:-1, None]
+        positions = np.minimum(starts + offsets, self.rows.size - 1)
         return np.asarray(np.where(sizes > 0, self.rows[positions], 0))
 
 
@@ -215,7 +218,8 @@ def answer_questions(
     # √2·r for each that is answered, of which there are at most `limit`.
     passed = np.ones(counts.shape[0], dtype=bool)
     if noise.check is not None and noise.threshold is not None:
-        largest = counts.max(axis=1) + noise.check * stream.normal(passed.size).numpy()
+        check_draws = stream.normal(passed.size).numpy()
+        largest = counts.max(axis=1) + noise.check * check_draws
         passed = largest >= noise.threshold * total
     answerable = passed & (np.cumsum(passed) <= limit)
     draws = stream.normal(counts.size).numpy().reshape(counts.shape)
@@ -333,7 +337,8 @@ class Lessons:
         Args:
             step: Counted from 0.
         """
-        return self.learning_rate * (1 + math.cos(math.pi * step / self.steps)) / 2
+        angle = math.pi * step / self.steps
+        return self.learning_rate * (1 + math.cos(angle)) / 2
 
 
 def learn(
@@ -381,7 +386,8 @@ def require_classes(targets: Tensor, classes: int) -> None:
 def require_outputs(model: StackedModel, question: Tensor, classes: int) -> None:
     """Raise `DataError` unless the model gives one output for each class, before it learns."""
     blank = torch.zeros(1, model.parameters)
-    outputs = tuple(model.logits(blank, question[None, None]).shape[2:])
+    logits = model.logits(blank, question[None, None])
+    outputs = tuple(logits.shape[2:])
     if outputs != (classes,):
         raise DataError(
             f"model: outputs of shape {outputs} for {classes} classes; give it one output for each "

@@ -406,8 +406,8 @@ def cut_in_half(part: Box, box: Box) -> list[Box]:
     middle = low + (high - low) / 2
     if not low < middle < high:
         return []
-    left = list(part)
-    left[widest] = (low, middle)
-    right = list(part)
-    right[widest] = (middle, high)
-    return [tuple(left), tuple(right)]
+    lower_half = list(part)
+    lower_half[widest] = (low, middle)
+    upper_half = list(part)
+    upper_half[widest] = (middle, high)
+    return [tuple(lower_half), tuple(upper_half)]

@@ -175,8 +175,8 @@ def _differentiate_norms(
     is_usable = False
     if squares is not None:
         # Below it, the squares of the norm's entries may have underflowed.
-        least = torch.finfo(squares.dtype).tiny ** 0.5
-        is_usable = bool((squares > least).all())
+        smallest_square = torch.finfo(squares.dtype).tiny ** 0.5
+        is_usable = bool((squares > smallest_square).all())
     if squares is None or not is_usable:
         try:
             return by_torch_func(model, loss_fn, x.detach(), y)

@@ -114,7 +114,8 @@ class HeterogeneousNoise:
         # In units of the least protection, so that 1/v neither over- nor underflows.
         inverse = v.min() / v
         # 2⁻⁴⁸ is many times the rounding error of the line: deviations are rounded up.
-        stddev = c * z * np.sqrt(inverse.sum() / inverse) * (1 + 2**-48)
+        ratio = np.sqrt(inverse.sum() / inverse)
+        stddev = c * z * ratio * (1 + 2**-48)
         noise = cls(tuple(c.tolist()), tuple(stddev.tolist()), names)
         if not noise._squared_distance() * Fraction(z) ** 2 <= 1:
             raise VerificationError(f"noise: the total exceeds that of multiplier {z!r}")
@@ -142,7 +143,9 @@ class HeterogeneousNoise:
         if attribute not in self.attributes:
             raise unknown("attribute", attribute, self.attributes)
         j = self.attributes.index(attribute)
-        return Gaussian(math.nextafter(self.stddev[j] / self.bounds[j], 0.0))
+        # Rounded down: a smaller noise multiplier promises less.
+        noise_multiplier = self.stddev[j] / self.bounds[j]
+        return Gaussian(math.nextafter(noise_multiplier, 0.0))
 
     def clip_and_sum(self, records: npt.ArrayLike) -> BoundedSum:
         """Return the sum of `records`, each entry clipped to ±its bound.

@@ -61,8 +61,8 @@ def smooth_squares(
         return None
     batch = pad_to_two(rows)
     _, contributions = engine.program.run(arguments_of(engine, batch))
-    first = next(iter(batch.parameters.values()))
-    squares = torch.zeros(len(batch), dtype=widen(first.dtype), device=first.device)
+    parameter = next(iter(batch.parameters.values()))
+    squares = torch.zeros(len(batch), dtype=widen(parameter.dtype), device=parameter.device)
     # One after the other, and no operator in place: autograd takes them back to the inputs.
     for part in contributions.values():
         squares = squares + _squares(part)

@@ -351,8 +351,11 @@ class Expression:
         bottom = self._maximise(-1)
         if relation == "add_remove":
             return max(top, bottom, key=lambda m: (m.bounds.upper, m.value))
-        lower = math.nextafter(top.bounds.lower + bottom.bounds.lower, -math.inf)
-        upper = math.nextafter(top.bounds.upper + bottom.bounds.upper, math.inf)
+        # max f − min f is the sum of both maxima; each end is rounded outward.
+        lower_sum = top.bounds.lower + bottom.bounds.lower
+        upper_sum = top.bounds.upper + bottom.bounds.upper
+        lower = math.nextafter(lower_sum, -math.inf)
+        upper = math.nextafter(upper_sum, math.inf)
         bounds = Bounds(max(lower, 0.0), upper)
         certified = top.certified and bottom.certified
         reason = bottom.reason if top.certified else top.reason
