@@ -17,6 +17,8 @@ from apiece.correlation import (
 from apiece.correlation import optimize as module
 from apiece.errors import OptionError
 
+KINDS: tuple[module.ErrorKind, ...] = ("mean", "last", "max")
+
 
 def cost(strategy: NoiseStrategy, workload: Workload, participations: int, apart: int) -> float:
     """The mean error at a privacy cost of μ = 1."""
@@ -33,7 +35,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("error", ["mean", "last"])
+@pytest.mark.parametrize("error", ["mean", "last", "max"])
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), times=st.integers(1, 5), momentum=st.sampled_from([0.0, 0.9]))
@@ -88,6 +90,27 @@ def test_learning_rates_that_vary_are_searched_for() -> None:
     found = optimize_banded(workload, bands=200)
     other = optimize_banded(Workload(200, momentum=0.9), bands=200)
     assert cost(found, workload, 1, 200) < cost(other, workload, 1, 200)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_largest_error_is_searched_for(momentum: float) -> None:
+    """Where learning rates fall, errors fall at the end, and the largest is not the last."""
+    rates = 1 - np.arange(200) / 200
+    workload = Workload(200, momentum=momentum, learning_rates=rates)
+    found = {error: optimize_banded(workload, bands=100, error=error) for error in KINDS}
+    # One participation: the privacy cost is the norm of the coefficients.
+    largest = {
+        error: matrix.coefficients @ matrix.coefficients * workload.max_error(matrix) ** 2
+        for error, matrix in found.items()
+    }
+    assert workload.errors(found["max"]).argmax() < 199
+    assert largest["max"] < 0.999 * min(largest["mean"], largest["last"])
+
+
+def test_with_rates_alike_the_largest_error_is_the_last() -> None:
+    workload = Workload(60, momentum=0.9)
+    last, largest = (optimize_banded(workload, bands=20, error=error) for error in KINDS[1:])
+    assert last == largest
 
 
 def test_one_band_is_independent_noise() -> None:

@@ -7,21 +7,22 @@ Gradients are exact; series are multiplied by transforms, so a step costs O(T lo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from scipy.special import expit
 
 from apiece import _check
-from apiece._types import Floats
+from apiece._types import Floats, Integers
 from apiece.correlation.sensitivity import count_participations, sum_shifted
 from apiece.correlation.series import correlate_series, invert_series, multiply_series
 from apiece.correlation.strategies import Banded, Buffered
 from apiece.correlation.workloads import Workload
 from apiece.errors import unknown
 
-# Over all steps: the root of the mean of the squared errors, or the error after the last step.
-ErrorKind: TypeAlias = Literal["mean", "last"]
+# Over all steps: the root of the mean of the squared errors, the error after the last step, or the
+# largest.
+ErrorKind: TypeAlias = Literal["mean", "last", "max"]
 # A squared quantity of a first column, and its gradient in the column.
 _Squared: TypeAlias = tuple[float, Floats]
 
@@ -31,6 +32,8 @@ _MOST_ITERATIONS = 500
 _TOO_LARGE = 1e6
 # Columns of A C⁻¹ that stand for all where learning rates vary.
 _SAMPLED_COLUMNS = 128
+# The largest of the squared errors is searched for by the norm of this order, which is smooth.
+_NORM_ORDER = 128.0
 # Slowest and fastest decays that a search over buffers starts from, as half-lives in steps over T.
 _LONGEST_HALF_LIFE = 2.0
 
@@ -54,7 +57,8 @@ def optimize_banded(
         bands: At least 1; more than the workload has steps are as many as it has.
         participations: How many steps a person takes part in at most.
         separation: The least distance of two of them; None for as far apart as the steps allow.
-        error: "mean" over all steps, or that after the "last".
+        error: "mean" over all steps, that after the "last", or the "max" of all. The last two are
+            one where learning rates are alike.
 
     Raises:
         InputError: For numbers that are not whole or below 1.
@@ -140,8 +144,8 @@ class _Objective:
     def __init__(
         self, workload: Workload, participations: int, separation: int | None, error: ErrorKind
     ) -> None:
-        if error not in ("mean", "last"):
-            raise unknown("error", error, ["mean", "last"])
+        if error not in get_args(ErrorKind):
+            raise unknown("error", error, get_args(ErrorKind))
         steps = workload.steps
         times = _check.count("participations", participations)
         self.separation = max(steps // times, 1)
@@ -201,6 +205,8 @@ class _Objective:
             return float(row @ row), 2 * correlate_series(self._rates, row, self.steps)
         samples = np.linspace(0, self.steps - 1, _SAMPLED_COLUMNS)
         columns = np.unique(samples.astype(int))
+        if self._error == "max":
+            return self._largest_error(self._rates, response, columns)
         error = 0.0
         gradient = np.zeros(self.steps)
         for column in columns:
@@ -210,6 +216,34 @@ class _Objective:
             from_back = np.cumsum(entries[::-1])
             falling = from_back[::-1]
             gradient[: later.size] += 2 * later * falling / columns.size
+        return error, gradient
+
+    def _largest_error(self, rates: Floats, response: Floats, columns: Integers) -> _Squared:
+        """Return the norm of high order of the squared errors after all steps.
+
+        A column stands for all up to the next one, as if their learning rates were its own.
+        """
+        gaps = np.diff(columns, append=self.steps)
+        squares = np.zeros(self.steps)
+        for column, gap in zip(columns, gaps, strict=True):
+            later = rates[column:]
+            totals = np.cumsum(np.cumsum(later * response[: later.size]) ** 2)
+            squares[column:] += totals
+            squares[column + gap :] -= totals[: totals.size - gap]
+        largest = squares.max()
+        powers = (squares / largest) ** _NORM_ORDER
+        error = float(largest * powers.sum() ** (1 / _NORM_ORDER))
+        # Of the norm, by each squared error.
+        weights = (squares / error) ** (_NORM_ORDER - 1)
+        gradient = np.zeros(self.steps)
+        for column, gap in zip(columns, gaps, strict=True):
+            later = rates[column:]
+            entries = np.cumsum(later * response[: later.size])
+            # What a squared entry adds to all rows that the column stands for.
+            sums = np.cumsum(weights[column:][::-1])[::-1]
+            sums[: sums.size - gap] -= sums[gap:].copy()
+            falling = np.cumsum((sums * entries)[::-1])[::-1]
+            gradient[: later.size] += 2 * later * falling
         return error, gradient
 
 
