@@ -20,8 +20,16 @@ GIVEN: dict[str, Any] = {
     "strategy": "uniform",
 }
 CLASSES = "the classes are declared, not read from y, where one person's alone could be seen"
-EXPECTED = {
+WEIGHTS = "a weight is a factor on the loss, whose gradient is clipped: above 1 it is refused"
+EXPECTED_OF_ALL = {
+    "check_sample_weights_list": WEIGHTS,
+    "check_sample_weights_not_overwritten": WEIGHTS,
+    "check_sample_weight_equivalence_on_dense_data": WEIGHTS,
+}
+EXPECTED = EXPECTED_OF_ALL | {
+    "check_class_weight_classifiers": WEIGHTS,
     "check_classifiers_classes": CLASSES,
+    "check_decision_proba_consistency": CLASSES,
     "check_classifiers_train": CLASSES,
     "check_dtype_object": CLASSES,
 }
@@ -45,7 +53,7 @@ class ClassesOfTheCheck(PrivateClassifier):
     ("estimator", "expected"),
     [
         (PrivateClassifier([0, 1, 2], **GIVEN), EXPECTED),
-        (PrivateRegressor(Numeric(-3, 3), **GIVEN), {}),
+        (PrivateRegressor(Numeric(-3, 3), **GIVEN), EXPECTED_OF_ALL),
     ],
     ids=["classifier", "regressor"],
 )
@@ -60,7 +68,11 @@ def test_scikit_learn_s_checks(estimator: Any, expected: dict[str, str]) -> None
 
 FEW = {"check_dtype_object", "check_classifiers_classes", "check_no_attributes_set_in_init"}
 FEW |= {"check_fit2d_1feature", "check_estimators_overwrite_params", "check_n_features_in"}
-FEW |= {"check_estimators_unfitted", "check_parameters_default_constructible"}
+FEW |= {
+    "check_decision_proba_consistency",
+    "check_estimators_unfitted",
+    "check_parameters_default_constructible",
+}
 
 
 @pytest.mark.filterwarnings("ignore")

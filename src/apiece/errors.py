@@ -61,6 +61,10 @@ class StewardWarning(UserWarning):
     """It speaks of rows, which is data about people: for the eyes of those who hold them."""
 
 
+class FittedStepWarning(UserWarning):
+    """A step before an estimator in a pipeline learned from rows, which no ε accounts for."""
+
+
 class UnspentBudgetWarning(UserWarning):
     """A group of a plan can spend less than .8 of the ε that it asked."""
 

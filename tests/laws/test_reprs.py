@@ -153,6 +153,7 @@ HOLDS = {
 PUBLIC = [
     "queries.registration.Registration",
     "contract.explain.Participation",
+    "adapters.defaults.Defaults",
     "adapters.effects.Contrast",
     "adapters.effects.Effect",
     "assignment.correlated.Epochs",
@@ -235,6 +236,7 @@ PUBLIC = [
     "adapters.estimators._Tabular",
     "jobs.model.Amount",
     "jobs.model.Classes",
+    "jobs.model.Weighted",
     "ledger.anchor.Anchor",
     "ledger.anchor.HeadFile",
     "ledger.anchor.Heads",

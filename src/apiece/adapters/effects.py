@@ -19,7 +19,6 @@ from apiece.datasets import Categorical, Numeric
 from apiece.datasets.encode import label_knots, locate_knots, name_features
 from apiece.datasets.schema import Feature
 from apiece.errors import InputError
-from apiece.plan import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,22 +110,6 @@ def locate_features(columns: Mapping[str, Feature]) -> dict[str, slice]:
         places[name] = slice(start, stop)
         start = stop
     return places
-
-
-def noise_of_weights(plan: Plan, learning_rate: float) -> float:
-    """Return the standard deviation of all noise that steps of plain SGD add to a weight.
-
-    Later steps contract a part of it where the loss is curved: this is what they start from.
-    """
-    variance = 0.0
-    step = 0
-    for stage in plan.stages:
-        for _ in range(stage.steps):
-            factor = 1.0 if plan.learning_rate is None else plan.learning_rate.at(step)
-            scale = stage.noise_stddev / stage.expected_batch_size
-            variance += (learning_rate * factor * scale) ** 2
-            step += 1
-    return math.sqrt(variance)
 
 
 def read_effect(name: str, kind: Feature, weights: Floats, noise: float) -> Effect:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -19,6 +19,16 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from apiece._identity import common_index
 from apiece._types import AnyArray, Floats, Ids
 from apiece.adapters.account import Account
+from apiece.adapters.defaults import (
+    AMOUNT,
+    CLASSES,
+    MOMENTUM,
+    Defaults,
+    choose_knots,
+    choose_rate,
+    decay_to_zero,
+    noise_of_weights,
+)
 from apiece.adapters.effects import (
     Contrast,
     Effect,
@@ -27,7 +37,6 @@ from apiece.adapters.effects import (
     draw,
     frame_of,
     locate_features,
-    noise_of_weights,
     read_effect,
 )
 from apiece.adapters.fitting import (
@@ -41,15 +50,18 @@ from apiece.adapters.fitting import (
     read_frame,
     read_people,
     read_seed,
+    read_weights,
     require_joined,
     require_same_index,
+    warn_of_fitted_steps,
+    weigh_classes,
 )
 from apiece.adapters.papers import Papers
 from apiece.assignment.unspent import default_batch
 from apiece.budgets import Budgets
 from apiece.budgets.groups import list_doubts
 from apiece.budgets.levels import Offered
-from apiece.datasets import Date, Numeric, Schema
+from apiece.datasets import Date, Numeric, Schema, Skip
 from apiece.datasets.cells import check_knots
 from apiece.datasets.encode import encode
 from apiece.datasets.schema import Feature
@@ -134,6 +146,21 @@ class _Classifies(ClassifierMixin, _Private):
         outputs = self._outputs(X).double()
         return np.asarray(outputs.softmax(dim=1).numpy())
 
+    def decision_function(self, X: object) -> npt.NDArray[np.float64]:
+        """Return (n,) the log odds of the second of two classes, or (n, classes) scores.
+
+        Args:
+            X: As for `fit`.
+
+        Raises:
+            InputError: As `predict_proba`.
+        """
+        check_is_fitted(self)
+        outputs = self._outputs(X).double().numpy()
+        if len(self.classes_) == 2:
+            return np.asarray(outputs[:, 1] - outputs[:, 0])
+        return np.asarray(outputs)
+
     def predict(self, X: object) -> AnyArray:
         """Return the likeliest class of each row.
 
@@ -173,16 +200,18 @@ class _Tabular(_Private):
     _: KW_ONLY
     batch_size: float | None = None
     steps: int = 200
-    clip_norm: float = 1.0
-    learning_rate: float = 0.5
+    clip_norm: float | None = None
+    learning_rate: float | None = None
     learning_rate_schedule: Schedule | None = None
+    momentum: float | None = None
     hidden: Sequence[int] = ()
-    curves: int = 0
+    curves: int | None = None
     rows_per_person: int | None = None
     account: Any = None
     search: object = None
 
     __metadata_request__fit: ClassVar = {"epsilon": True, "delta": True, "people": True}
+    _defaults: ClassVar[Defaults] = AMOUNT
 
     def fit(
         self,
@@ -192,6 +221,7 @@ class _Tabular(_Private):
         epsilon: npt.ArrayLike | None = None,
         delta: npt.ArrayLike | None = None,
         people: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
     ) -> Self:
         """Return self, trained on these rows, each or each person at their own budget.
 
@@ -205,6 +235,8 @@ class _Tabular(_Private):
             delta: As `epsilon`, in numbers.
             people: (n,) The person of each row, joined likewise; None where each row is a record of
                 its own.
+            sample_weight: (n,) A factor in [0, 1] on each row's loss, joined likewise; None for 1.
+                It is a part of the row, as private as the row is.
 
         Raises:
             DataError: For a Series with another index than X, or the same in another order.
@@ -212,88 +244,146 @@ class _Tabular(_Private):
                 bounds; a `ValueError`, as scikit-learn's own are.
             InfeasibleError: Where no plan meets the request.
         """
-        # Everything is checked before a plan is made: a refused fit costs nobody anything.
+        # Everything is checked before a plan is run: a refused fit costs nobody anything.
+        warn_of_fitted_steps(self)
         target = self._target()
         frame = read_frame(self, X, reset=True)
         require_joined(X, y, people=people)
         ids = read_people(people, len(frame))
         budgets = self._budgets(X, y, epsilon, delta, ids, len(frame))
-        curves = check_knots(self.curves, "curves")
-        columns = read_features(self.columns, list(frame.columns), curves)
+        # Checked first with straight lines: whether there are curves depends on the plan.
+        names = list(frame.columns)
+        read_features(self.columns, names, check_knots(self.curves or 0, "curves"))
         targets = self._encode_targets(X, y)
+        require_joined(X, y, sample_weight=sample_weight)
+        weights = self._read_weights(sample_weight, targets)
         if not isinstance(self.account, Account | None):
             raise InputError(f"account = {self.account!r}: give an apiece.sklearn.Account or None")
         training, pate = self._settings(budgets)
         for doubt in list_doubts(budgets.groups):
             warnings.warn(doubt, UserWarning, stacklevel=2)
+        plan = None
+        if training.method == "dp-sgd" and self.search is None:
+            unit = "record" if ids is None else "person"
+            plan = plan_training(training, budgets, self._strategy(), unit=unit)
+            if self._chooses_rate():
+                rate = choose_rate(plan, training.momentum, self._defaults)
+                training = replace(training, learning_rate=rate)
+        self.curves_ = self._choose_curves(plan)
+        columns = read_features(self.columns, names, self.curves_)
         features = encode_for_training(frame, columns)
         # With the rows' positions as labels: so the targets of those that stay are found.
         rows = Examples(features, np.arange(len(frame)), ids).without_faulty()
         records = Examples(rows.features, targets[rows.labels], rows.person)
         seed = read_seed(self.random_state)
-        training = self._train(budgets, target, records, training, seed)
+        if weights is not None:
+            weights = weights[rows.labels]
+        training = self._train(budgets, target, records, weights, training, plan, seed)
         self._record_run(
             y,
             features=int(features.shape[1]),
             settings=list_tuned(training, pate),
             seed=seed,
-            columns=read_columns(self.columns, list(frame.columns), curves),
+            columns=read_columns(self.columns, names, self.curves_),
             hidden=training.hidden,
             rows_per_person=None if ids is None else training.rows_per_person or "all",
             method=training.method,
         )
         return self
 
+    def _strategy(self) -> Any:
+        return "sample" if self.strategy is None else self.strategy
+
+    def _is_additive(self) -> bool:
+        """Return whether a fit adds up columns: DP-SGD without hidden layers."""
+        return not len(self.hidden) and getattr(self, "method", "dp-sgd") == "dp-sgd"
+
+    def _chooses_rate(self) -> bool:
+        """Return whether the learning rate follows from the noise of the plan."""
+        return self.learning_rate is None and self.search is None and self._is_additive()
+
+    def _choose_curves(self, plan: BoundPlan | None) -> int:
+        """Return the knots of curves: those given, else as the noise of the plan allows."""
+        if self.curves is not None:
+            return self.curves
+        if plan is None or not self._is_additive():
+            return 0
+        return choose_knots(plan)
+
+    def _read_weights(
+        self, sample_weight: npt.ArrayLike | None, targets: AnyArray
+    ) -> Floats | None:
+        """Return the factor on each row's loss, checked; None for 1."""
+        if sample_weight is None:
+            return None
+        return read_weights(sample_weight, len(targets))
+
     def _settings(self, budgets: Budgets) -> tuple[Training, Pate]:
         """Return the settings of the training, checked as those of a job."""
+        is_chosen = self._chooses_rate()
         batch = self.batch_size
         if batch is None:
-            strategy = "sample" if self.strategy is None else self.strategy
-            batch = default_batch(budgets.groups, strategy, steps=self.steps, most=MOST_EXPECTED)
+            batch = default_batch(
+                budgets.groups, self._strategy(), steps=self.steps, most=MOST_EXPECTED
+            )
+        clip_norm = self.clip_norm
+        if clip_norm is None:
+            clip_norm = self._defaults.clip_norm if is_chosen else 1.0
+        momentum = self.momentum
+        if momentum is None:
+            momentum = MOMENTUM if is_chosen else 0.0
+        rate = self.learning_rate
         training = Training(
             batch_size=batch,
             steps=self.steps,
-            clip_norm=self.clip_norm,
-            learning_rate=self.learning_rate,
+            clip_norm=clip_norm,
+            learning_rate=self._defaults.fixed_rate if rate is None else rate,
             learning_rate_schedule=self.learning_rate_schedule,
+            momentum=momentum,
             hidden=tuple(self.hidden),
             rows_per_person=self.rows_per_person,
         )
+        if is_chosen and self.learning_rate_schedule is None:
+            training = replace(training, learning_rate_schedule=decay_to_zero(self.steps))
         return training, Pate()
 
     def _train(
-        self, budgets: Budgets, target: Target, rows: Examples, training: Training, seed: int | None
+        self,
+        budgets: Budgets,
+        target: Target,
+        rows: Examples,
+        weights: Floats | None,
+        training: Training,
+        plan: BoundPlan | None,
+        seed: int | None,
     ) -> Training:
         """Train by DP-SGD, and return the settings, some of them chosen by a search."""
-        import torch
+        from apiece.jobs.model import fit_network, weigh_targets
 
-        from apiece.jobs.model import fit_network
-
-        strategy = "sample" if self.strategy is None else self.strategy
         if self.search is not None and self.learning_rate_schedule is not None:
             raise InputError("learning_rate_schedule: is for one fit; with a search leave it out")
         if self.search is not None:
-            return self._search(budgets, strategy, target, rows, training, seed)
-        plan = plan_training(training, budgets, strategy, unit=rows.unit)
+            return self._search(budgets, target, rows, weights, training, seed)
+        assert plan is not None  # only a search and PATE make their own
         self._note_plan(plan)  # before the first step: a fit that fails later has been paid
-        targets = torch.from_numpy(rows.labels)
-        self.network_ = fit_network(plan, rows, target, targets, training, seed=seed)
+        weighted, targets = weigh_targets(target, rows.labels, weights)
+        self.network_ = fit_network(plan, rows, weighted, targets, training, seed=seed)
         self.plan_ = plan.public()
         return training
 
     def _search(
         self,
         budgets: Budgets,
-        strategy: Any,
         target: Target,
         rows: Examples,
+        weights: Floats | None,
         training: Training,
         seed: int | None,
     ) -> Training:
         """Store the best network of a search and its plan, and return its settings."""
         import torch
 
-        from apiece.jobs.model import fit_network, score_records
+        from apiece.jobs.model import fit_network, score_records, weigh_targets
         from apiece.jobs.search import SETTINGS, Candidates, Search, derive_run_seed
         from apiece.training.randomness import Streams
 
@@ -303,15 +393,15 @@ class _Tabular(_Private):
             X, y = search.validation
             scored = Examples(self._encode_rows(X), self._encode_targets(X, y))
         defaults = {name: getattr(training, name) for name in SETTINGS}
-        candidates = Candidates.of(search, budgets, strategy, defaults, unit=rows.unit)
+        candidates = Candidates.of(search, budgets, self._strategy(), defaults, unit=rows.unit)
         ids = candidates.first.ids
         self._note_plan(candidates.first)
+        weighted, labels = weigh_targets(target, rows.labels, weights)
 
         def train(plan: BoundPlan, settings: dict[str, Any], run: int) -> torch.nn.Module:
             run_seed = None if seed is None else derive_run_seed(seed, run)
             run_training = replace(training, **settings)
-            labels = torch.from_numpy(rows.labels)
-            return fit_network(plan, rows, target, labels, run_training, seed=run_seed)
+            return fit_network(plan, rows, weighted, labels, run_training, seed=run_seed)
 
         targets = torch.from_numpy(scored.labels)
         best = candidates.find_best(
@@ -331,14 +421,18 @@ class _Tabular(_Private):
     def _encode_rows(self, X: object) -> npt.NDArray[np.float32]:
         """Return the features of rows to be predicted."""
         frame = read_frame(self, X, reset=False)
-        columns = read_features(self.columns, list(frame.columns), self.curves)
+        # A fitted estimator that was loaded has its knots in its columns.
+        curves = getattr(self, "curves_", 0)
+        columns = read_features(self.columns, list(frame.columns), curves)
         return encode_for_prediction(frame, columns)
 
     def _outputs(self, X: object) -> torch.Tensor:
         import torch
 
+        # In double precision: a row's outputs do not depend on the rows beside it.
+        network = copy.deepcopy(self.network_).double()
         with torch.no_grad():
-            outputs: torch.Tensor = self.network_(torch.from_numpy(self._encode_rows(X)))
+            outputs: torch.Tensor = network(torch.from_numpy(self._encode_rows(X)).double())
         return outputs
 
     def effects(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -375,6 +469,59 @@ class _Tabular(_Private):
         """
         contrast = self._contrast()
         return draw(self._read_effects(columns), contrast.outputs, contrast.title)
+
+    @property
+    def coef_(self) -> Floats:
+        """What one unit of each column of X adds: (1, columns) of two classes, (columns,) of a
+        regression, else (classes, columns); AttributeError where a column adds no straight line.
+        """
+        return self._read_line()[0]
+
+    @property
+    def intercept_(self) -> Floats | float:
+        """What is added where all columns are 0, as `coef_`: (classes,), (1,), or a number."""
+        intercept: Floats | float = self._read_line()[1]
+        return intercept
+
+    def _read_line(self) -> tuple[Floats, Any]:
+        """Return the coefficients and the intercept of a model that is a straight line."""
+        check_is_fitted(self)
+        if self.run_.hidden or self.run_.method != "dp-sgd":
+            raise AttributeError(
+                "coef_: columns act together in this model; fit one without hidden layers"
+            )
+        assert self.run_.estimator is not None
+        columns = Schema.from_dict({"columns": self.run_.estimator["columns"]}, "fit").columns
+        for name, kind in columns.items():
+            is_line = (
+                isinstance(kind, Numeric)
+                and kind.scale == "linear"
+                and not kind.knots
+                and not kind.missing
+            )
+            if not is_line and not isinstance(kind, Skip):
+                raise AttributeError(
+                    f"coef_: column {name!r} adds no straight line; effects() has what it adds"
+                )
+        contrast = self._contrast()
+        if isinstance(getattr(self, "target", None), Numeric) and self.target.scale == "log":  # type: ignore[attr-defined]
+            raise AttributeError("coef_: the target is on a logarithmic scale; call effects()")
+        layer = self.network_[0]  # type: ignore[index]
+        weights = (layer.weight.detach().double().numpy().T @ contrast.matrix).T
+        intercept = layer.bias.detach().double().numpy() @ contrast.matrix
+        numbers = {name: kind for name, kind in columns.items() if isinstance(kind, Numeric)}
+        coefficients = np.zeros((len(weights), len(columns)))
+        for position, (name, kind) in enumerate(numbers.items()):
+            # A number is scaled from its range to [-1, 1].
+            half = (kind.upper - kind.lower) / 2
+            slope = weights[:, position] / half
+            coefficients[:, list(columns).index(name)] = slope
+            intercept = intercept - slope * (kind.upper + kind.lower) / 2
+        return self._shape_line(coefficients, intercept)
+
+    def _shape_line(self, coefficients: Floats, intercept: Floats) -> tuple[Floats, Any]:
+        """Return coefficients (outputs, columns) and intercepts (outputs,) in their shapes."""
+        return coefficients, intercept
 
     def make_monotone(self, column: str, *, increasing: bool = True) -> Self:
         """Return a copy whose prediction never falls, or never rises, along a column.
@@ -452,8 +599,10 @@ class _Tabular(_Private):
         contrast = self._contrast()
         layer = self.network_[0]  # type: ignore[index]
         weights = layer.weight.detach().double().numpy().T @ contrast.matrix
-        rate = self.run_.kept.settings["learning_rate"]
-        noise = contrast.gain * noise_of_weights(self.plan_, rate)
+        settings = self.run_.kept.settings
+        momentum = settings.get("momentum", 0.0)
+        noise = noise_of_weights(self.plan_, settings["learning_rate"], momentum)
+        noise *= contrast.gain
         places = locate_features(features)
         return [read_effect(name, features[name], weights[places[name]], noise) for name in names]
 
@@ -488,6 +637,8 @@ class PrivateClassifier(_Classifies, _Tabular):
         columns: The declaration of each column of X, required: `Numeric(lower, upper)` for all, or
             a mapping of names to `Numeric`, `Categorical`, `Date`, `Boolean` or `Skip`, or a
             `Schema`, or the path of one. The columns of an array are called x0, x1, …
+        class_weight: A factor in [0, 1] on the loss of each class, public as the classes are; a
+            class that is not named has 1. "balanced" is refused: it counts people.
         method: "dp-sgd", or "pate": teachers on the rows, who vote on public rows with noise, and a
             student that learns from the answers.
         public: For PATE, rows that are public, with the columns of X and no labels: they are not
@@ -508,14 +659,19 @@ class PrivateClassifier(_Classifies, _Tabular):
             the public counts of budgets, the strategy and the steps. For PATE the rows of a teacher
             in a step; None takes 32.
         steps: Number of updates.
-        clip_norm: The mean bound on a record's gradient.
-        learning_rate: Learning rate of plain SGD.
+        clip_norm: The mean bound on a record's gradient; None takes 3 (regression: 1) where the
+            learning rate is chosen, else 1.
+        learning_rate: Learning rate of SGD. None chooses one by the plan's noise, without hidden
+            layers and a search; else it takes 2 (regression: .5).
         learning_rate_schedule: A factor on it by step, as `Schedule(((0, 1.0), (499, 0.0)))`, with
-            which noise of early steps is forgotten; None for 1 throughout.
+            which noise of early steps is forgotten; None falls to 0 where the learning rate is
+            chosen, else it is 1 throughout.
+        momentum: Of SGD; None takes .9 where the learning rate is chosen, else 0.
         hidden: Widths of hidden layers.
         curves: Knots of the curve that is fitted to each column of numbers or dates, where its
-            declaration says none, as 16; 0 for a straight line. Without hidden layers the model is
-            then a sum of curves and categories, which `effects` shows.
+            declaration says none; 0 for a straight line. Without hidden layers the model is then a
+            sum of curves and categories, which `effects` shows. None takes 16, 8 or 0 by the plan's
+            noise, and 0 for hidden layers, a search and PATE.
         rows_per_person: With people, the most rows that a person brings to a step; None for all.
         account: An `Account` that notes each fit, and those of clones.
         search: Settings to choose among under the same promise: a `Search`, or a mapping as
@@ -524,6 +680,7 @@ class PrivateClassifier(_Classifies, _Tabular):
     Attributes:
         plan_: The public plan that was run.
         classes_: The declared classes, sorted.
+        curves_: Knots of the curves, 0 for straight lines.
         network_: The trained `torch.nn.Sequential`.
         n_features_in_: Columns of X.
         feature_names_in_: Their names, where X had any.
@@ -548,13 +705,15 @@ class PrivateClassifier(_Classifies, _Tabular):
     columns: object = None
     _: KW_ONLY
     strategy: Any = None
-    learning_rate: float = 2.0
+    class_weight: Mapping[Any, float] | None = None
     method: str = "dp-sgd"
     public: object = None
     teachers: int | None = None
     questions: int = 200
     threshold: float | None = None
     semi_supervised: bool = False
+
+    _defaults: ClassVar[Defaults] = CLASSES
 
     def _contrast(self) -> Contrast:
         check_is_fitted(self)
@@ -570,6 +729,20 @@ class PrivateClassifier(_Classifies, _Tabular):
         codes = encode_labels(X, y, classes)
         self.classes_ = classes
         return codes
+
+    def _read_weights(
+        self, sample_weight: npt.ArrayLike | None, targets: AnyArray
+    ) -> Floats | None:
+        weights = super()._read_weights(sample_weight, targets)
+        factors = weigh_classes(self.class_weight, self.classes_)
+        if factors is not None:
+            weights = factors[targets] if weights is None else weights * factors[targets]
+        if weights is not None and self.method == "pate":
+            raise InputError(
+                "sample_weight, class_weight: teachers of PATE are trained and vote without "
+                'weights; leave them out, or take method="dp-sgd"'
+            )
+        return weights
 
     def _settings(self, budgets: Budgets) -> tuple[Training, Pate]:
         training, _ = super()._settings(budgets)
@@ -589,11 +762,18 @@ class PrivateClassifier(_Classifies, _Tabular):
         return training, pate
 
     def _train(
-        self, budgets: Budgets, target: Target, rows: Examples, training: Training, seed: int | None
+        self,
+        budgets: Budgets,
+        target: Target,
+        rows: Examples,
+        weights: Floats | None,
+        training: Training,
+        plan: BoundPlan | None,
+        seed: int | None,
     ) -> Training:
         """Train by DP-SGD, or a student by PATE, and return the settings."""
         if training.method == "dp-sgd":
-            return super()._train(budgets, target, rows, training, seed)
+            return super()._train(budgets, target, rows, weights, training, plan, seed)
         from apiece.jobs.running import train_student
 
         assert self.teachers is not None  # checked before
@@ -607,7 +787,7 @@ class PrivateClassifier(_Classifies, _Tabular):
         )
         self._note_plan(votes.plan)
         frame = read_frame(self, self.public, reset=False)
-        public = encode(frame, read_features(self.columns, list(frame.columns), self.curves))
+        public = encode(frame, read_features(self.columns, list(frame.columns), self.curves_))
         self.network_, _ = train_student(
             votes,
             rows,
@@ -655,6 +835,12 @@ class PrivateRegressor(RegressorMixin, _Tabular):
         assert isinstance(target, Numeric)  # checked by fit
         width = 2.0 if target.scale == "log" else target.upper - target.lower
         return contrast_of_amount(width)
+
+    def _shape_line(self, coefficients: Floats, intercept: Floats) -> tuple[Floats, Any]:
+        target = self.target
+        assert isinstance(target, Numeric)  # checked by fit
+        # 0 to the network is the middle of the range.
+        return coefficients[0], float(intercept[0]) + (target.upper + target.lower) / 2
 
     def _target(self) -> Amount:
         if not isinstance(self.target, Numeric):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,19 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_consistent_length, check_random_state, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from apiece import _check
 from apiece._identity import index_of, numbers_rows, require_rows
-from apiece._types import Ids, Integers
+from apiece._types import AnyArray, Floats, Ids, Integers
 from apiece.budgets import Budgets
 from apiece.budgets.levels import Offered
 from apiece.datasets import Date, Numeric, Schema, Skip, read_schema
 from apiece.datasets.encode import describe_unread, encode, warn_unread
 from apiece.datasets.schema import Column, Feature
-from apiece.errors import BudgetError, DataError, InputError
+from apiece.errors import BudgetError, DataError, FittedStepWarning, InputError
 from apiece.tables.containers import pandas_of
 from apiece.tables.values import Declared
 
@@ -226,3 +228,86 @@ def read_seed(random_state: object) -> int | None:
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31))
+
+
+def read_weights(sample_weight: npt.ArrayLike, rows: int) -> Floats:
+    """Return the factor on each row's loss, from 0 to 1."""
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != (rows,):
+        raise InputError(
+            f"sample_weight: shape {weights.shape} for {rows} rows; give one number for each"
+        )
+    outside = ~((weights >= 0) & (weights <= 1))
+    if outside.any():
+        raise InputError(
+            f"sample_weight: {int(outside.sum())} of {rows} are not in [0, 1]; a weight is a "
+            "factor on the row's loss, whose gradient is clipped; give each divided by the largest "
+            "that there can be, a public number"
+        )
+    if not weights.any():
+        raise InputError("sample_weight: the weight of every row is zero; give some above zero")
+    return weights
+
+
+def weigh_classes(
+    class_weight: object, classes: npt.NDArray[np.generic] | AnyArray
+) -> Floats | None:
+    """Return the factor on the loss of each class, from 0 to 1; None for 1 throughout."""
+    if class_weight is None:
+        return None
+    if class_weight == "balanced":
+        raise InputError(
+            'class_weight = "balanced": counts the labels of people, which no ε accounts for; '
+            "declare the weights, as {False: 0.3, True: 1.0}"
+        )
+    names = classes.tolist()
+    if not isinstance(class_weight, Mapping) or any(name not in names for name in class_weight):
+        raise InputError(
+            f"class_weight = {class_weight!r}: give a factor in [0, 1] for some of the declared "
+            f"classes ({', '.join(map(repr, names[:8]))}), by name"
+        )
+    factors = []
+    for name in names:
+        factor = _check.finite("class_weight", class_weight.get(name, 1.0))
+        if not 0 <= factor <= 1:
+            raise InputError(
+                f"class_weight[{name!r}] = {factor:g}: must be in [0, 1]; "
+                "give each divided by the largest"
+            )
+        factors.append(factor)
+    return np.array(factors)
+
+
+def warn_of_fitted_steps(estimator: BaseEstimator) -> None:
+    """Warn where the estimator is fitted as the last step of a pipeline that learned from rows."""
+    # A step does not know its pipeline: the callers are searched for one that ends in it.
+    caller = sys._getframe(1).f_back
+    steps: list[tuple[str, object]] = []
+    while caller is not None and not steps:
+        found = getattr(caller.f_locals.get("self"), "steps", None)
+        if isinstance(found, list) and found and found[-1][-1] is estimator:
+            steps = found
+        caller = caller.f_back
+    learned = [name for name, step in steps[:-1] if _learns(step)]
+    if learned:
+        warnings.warn(
+            f"pipeline: {', '.join(map(repr, learned))} learned from the rows before "
+            f"{type(estimator).__name__}, which no ε accounts for; declare ranges and values in "
+            "columns, which scale and encode, or take steps that learn nothing",
+            FittedStepWarning,
+            stacklevel=3,
+        )
+
+
+def _learns(step: object) -> bool:
+    """Return whether a step before an estimator learns from rows, as scikit-learn's tags say."""
+    if step is None or isinstance(step, str):
+        return False  # "passthrough" or "drop"
+    for attribute in ("steps", "transformer_list", "transformers"):
+        parts = getattr(step, attribute, None)
+        if isinstance(parts, Iterable):
+            return any(_learns(part[1]) for part in parts)
+    try:
+        return bool(get_tags(step).requires_fit)
+    except (AttributeError, TypeError):
+        return True  # not an estimator of scikit-learn: nothing says that it learns nothing

@@ -124,6 +124,42 @@ class Amount:
 Target = Classes | Amount
 
 
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """A target with a factor on each record's loss: the last column of what training compares."""
+
+    target: Target
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model puts out."""
+        return self.target.outputs
+
+    @property
+    def loss(self) -> LossFunction:
+        """The loss of each record times its factor, from outputs and targets with factors."""
+        loss = self.target.loss
+        is_class = isinstance(self.target, Classes)
+
+        def weigh(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            values = targets[:, 0].long() if is_class else targets[:, :1].to(outputs.dtype)
+            factors: torch.Tensor = targets[:, 1].to(outputs.dtype)
+            return loss(outputs, values) * factors
+
+        return weigh
+
+
+def weigh_targets(
+    target: Target, labels: npt.NDArray[np.generic], weights: Floats | None
+) -> tuple[Target | Weighted, torch.Tensor]:
+    """Return a target and encoded labels, with each record's factor on the loss, if any."""
+    encoded = torch.from_numpy(labels)
+    if weights is None:
+        return target, encoded
+    columns = [encoded.double().reshape(len(encoded), 1), torch.from_numpy(weights)[:, None]]
+    return Weighted(target), torch.cat(columns, dim=1)
+
+
 def make_target(declared: Categorical | Numeric) -> Target:
     """Return what is predicted, from the declaration of the label's column."""
     return Amount(declared) if isinstance(declared, Numeric) else Classes(declared.labels)
@@ -155,7 +191,7 @@ def build_network(
 def fit_network(
     plan: Plan,
     records: Examples,
-    target: Target,
+    target: Target | Weighted,
     targets: torch.Tensor,
     training: Training,
     *,

@@ -140,7 +140,7 @@ def test_a_monotone_straight_line():
     frame, _ = table()
     target = frame["pay"].to_numpy() / 1e5
     model = PrivateRegressor(
-        Numeric(0, 1), {"pay": Numeric(0, 1e5)}, epsilon=8.0, steps=60, random_state=0
+        Numeric(0, 1), {"pay": Numeric(0, 1e5)}, epsilon=8.0, steps=60, curves=0, random_state=0
     ).fit(frame[["pay"]], target)
     rise = model.effects()["effect"]
     assert rise.iloc[-1] - rise.iloc[0] == pytest.approx(1.0, abs=0.3)  # in the target's unit

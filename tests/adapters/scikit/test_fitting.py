@@ -42,7 +42,7 @@ def test_a_record_moves_the_model_by_its_clip_norm_at_most(row: tuple[float, str
     label[3] = "young" if label[3] == "old" else "old"
     first = classifier(epsilon=1.0, **model).fit(features(), labels)
     second = classifier(epsilon=1.0, **model).fit(other, label)
-    assert 0 < moved(first, second) <= RATE * 2 * first.clip_norm / ROWS * (1 + 1e-4)
+    assert 0 < moved(first, second) <= RATE * 2 * first.plan_.clip_norm / ROWS * (1 + 1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:20 records")
@@ -56,7 +56,7 @@ def test_a_person_moves_the_model_by_the_clip_norm_whatever_they_hold() -> None:
         ).fit(frame, people()["label"], people=ids)
         for frame in (features(), other)
     )  # fmt: skip
-    assert 0 < moved(first, second) <= RATE * 2 * first.clip_norm / 20 * (1 + 1e-4)
+    assert 0 < moved(first, second) <= RATE * 2 * first.plan_.clip_norm / 20 * (1 + 1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::apiece.errors.StewardWarning")
@@ -72,6 +72,7 @@ def test_a_faulty_row_takes_nothing_from_its_person_s_others() -> None:
     assert model.score(frame[good], labels[good]) > 0.8
 
 
+@pytest.mark.filterwarnings("ignore::apiece.errors.FittedStepWarning")
 def test_what_learns_before_the_estimator_breaks_this() -> None:
     """The control: a scaler that learns lets one record move everybody's features."""
     X, y = np.random.default_rng(0).normal(size=(200, 2)), np.tile([0, 1], 100)
