@@ -431,8 +431,9 @@ class _Tabular(_Private):
 
         # In double precision: a row's outputs do not depend on the rows beside it.
         network = copy.deepcopy(self.network_).double()
+        features = torch.from_numpy(self._encode_rows(X).astype(np.float64))
         with torch.no_grad():
-            outputs: torch.Tensor = network(torch.from_numpy(self._encode_rows(X)).double())
+            outputs: torch.Tensor = network(features)
         return outputs
 
     def effects(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
