@@ -161,6 +161,7 @@ PUBLIC = [
     "plan.correlated.CorrelatedNoise",
     "assignment.gains.MeasuredGain",
     "assignment.gains.PredictedGain",
+    "recipes.backbone.PublicBackbone",
     "recipes.features.LeafPatches",
     "recipes.features.Pixels",
     "recipes.features.LeafNetwork",
