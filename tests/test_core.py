@@ -96,7 +96,7 @@ REFUSED = {
     f"{ACCOUNT} --figure curve.png": "reports",
     f"{RISK} --figure risk.png": "reports",
     "explain --epsilon 1 --delta 1e-5 --figure promise.png": "reports",
-    f"explain {GROUPS} --excess .02 --page choose.html": "reports",
+    f"explain {GROUPS} --excess .02 --strategy hybrid --page choose.html": "reports",
     "train job.toml": "train",
     "train --data people.csv --label id --epsilon consent --delta 1e-5": "train",
     "ledger verify sqlite:///people.db": "ledger",
