@@ -257,21 +257,22 @@ def gains(by: Mapping[str, Mapping[int, float]], own: str, base: str) -> list[fl
     return [by[own][seed] - by[base][seed] for seed in both]
 
 
-def tables(done: Sequence[Outcome]) -> list[Table]:
+def tabulate(tasks: Mapping[str, Task], done: Sequence[Outcome]) -> list[Table]:
+    """Return accuracies, gains, gains before and after tuning, settings, and members' accuracy."""
     reached, gained, shared, tuning, members = [], [], [], [], []
-    for task, trials in chosen(TASKS, done).items():
+    for task, trials in chosen(tasks, done).items():
         by, threshold, single = (
-            outcomes(TASKS, done, task),
+            outcomes(tasks, done, task),
             threshold_of(trials),
             one_budget(trials),
         )
         names = ["uniform", threshold or "", "sample", "scale"]
         cells = [format_interval(list(by.get(name, {}).values())) for name in names]
-        reached.append([task, *cells, TASKS[task].published])
+        reached.append([task, *cells, tasks[task].published])
         if gains(by, "sample", "uniform"):
             pairs = (("sample", "uniform"), ("sample", single), ("scale", single))
             gained.append([task, *(format_gain(gains(by, *pair)) for pair in pairs), single])
-            apart = outcomes(TASKS, done, task, members_apart)
+            apart = outcomes(tasks, done, task, members_apart)
             members.append([task, *(format_gain(gains(apart, n, "uniform")) for n in names[1:])])
         if "sample" in trials:
             scores = trials["sample"][0], score_at(done, task, trials["sample"][1:])
@@ -330,7 +331,7 @@ EXPERIMENT = Experiment(
     units=functools.partial(units, TASKS),
     after=functools.partial(after, TASKS),
     run=functools.partial(run, TASKS),
-    tables=tables,
+    tables=functools.partial(tabulate, TASKS),
     notes=lambda done: (
         "Settings were chosen on held-out training records: one fifth of them for images, two for "
         "other data. Sample was named beforehand as the individual strategy. The features of "
