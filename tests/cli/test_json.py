@@ -52,6 +52,7 @@ ELSEWHERE = {
     "audit lira": "test_shadow_audit.py", "audit model": "test_findings.py",
     "audit shadows": "test_audit.py", "audit anytime": "test_audit.py",
     "ledger check": "test_ledger.py", "synthesize": "test_synthesize.py",
+    "register": "../queries/test_registration.py",
 }  # fmt: skip
 
 

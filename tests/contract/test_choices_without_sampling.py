@@ -35,7 +35,7 @@ def test_people_are_told_in_how_many_passes_they_take_part() -> None:
         assert max(outcome.excess for outcome in found) < 1e-6
         assert len({outcome.explanation.frequencies.right for outcome in found}) == 1
         assert found[0].explanation.frequencies.right <= computed.guaranteed(budget, "epochs")
-    page = contributor_page(computed).html
+    page = contributor_page(computed, "epochs").html
     assert "You take part in at most 1 of 4 passes over the data" in page
     assert "the fewer passes over the data you take part in" in page
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -105,9 +106,11 @@ def test_random_transforms_are_resumed_bit_by_bit(tmp_path):
     def data():
         return Items(INPUTS, transform=lambda x: x + torch.randn(4))
 
-    whole = Trainer(*parts(), LOSS, plan(), data(), seed=0, checkpoint=tmp_path)
+    whole = Trainer(*parts(), LOSS, plan(), data(), seed=0, checkpoint=tmp_path / "whole")
     whole.fit(2)
-    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
+    # The run that ends first deletes its folder's key: each has a folder of its own.
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    again = Trainer.resume(tmp_path / "again", *parts(), LOSS, plan(), data())
     for trainer, _ in itertools.product((whole, again), range(2)):
         trainer.step()
     assert torch.equal(whole.model.weight, again.model.weight)
