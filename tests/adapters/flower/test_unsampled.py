@@ -142,7 +142,7 @@ def test_a_client_clips_each_record_at_its_level_and_keeps_its_own_limits() -> N
         with pytest.raises(StateError, match=words):
             one.fit(zeros, {"round": number})
     one.fit(zeros, {"round": 3})
-    with pytest.raises(StateError, match="joins none"):
+    with pytest.raises(StateError, match="beyond"):
         one.fit(zeros, {"round": 7})
 
 
