@@ -27,30 +27,35 @@ def triangulate(sizes: Sequence[int], cliques: Iterable[Clique]) -> list[Clique]
     """Return the maximal cliques of a triangulated graph, greedily of few cells."""
     neighbours: dict[int, set[int]] = {column: set() for column in range(len(sizes))}
     for clique in cliques:
-        for first, second in itertools.permutations(clique, 2):
-            neighbours[first].add(second)
+        for column, neighbour in itertools.permutations(clique, 2):
+            neighbours[column].add(neighbour)
     log_sizes = [math.log(size) for size in sizes]
 
-    def cost(column: int) -> float:
-        return log_sizes[column] + sum(log_sizes[other] for other in neighbours[column])
+    def log_cells(column: int) -> float:
+        """Logarithm of the cells of the clique that removing a column makes."""
+        around = sum(log_sizes[neighbour] for neighbour in neighbours[column])
+        return log_sizes[column] + around
 
-    costs = {column: cost(column) for column in neighbours}
-    found: list[frozenset[int]] = []
+    costs = {column: log_cells(column) for column in neighbours}
+    eliminated: list[frozenset[int]] = []
     while neighbours:
+        # Columns are removed one by one, the one of the smallest clique first; equal ones in the
+        # order of their numbers, so that the tree depends on nothing else.
         column = min(costs, key=lambda candidate: (costs[candidate], candidate))
-        others = neighbours.pop(column)
+        adjacent = neighbours.pop(column)
         del costs[column]
-        for other in others:
-            neighbours[other].discard(column)
-            neighbours[other] |= others - {other}
-        for other in others:
-            costs[other] = cost(other)
-        found.append(frozenset(others | {column}))
-    # A clique that is found later can lie only in an earlier one.
+        # What stood beside the column is joined, pair by pair: this triangulates the graph.
+        for neighbour in adjacent:
+            neighbours[neighbour].discard(column)
+            neighbours[neighbour] |= adjacent - {neighbour}
+        for neighbour in adjacent:
+            costs[neighbour] = log_cells(neighbour)
+        eliminated.append(frozenset(adjacent | {column}))
+    # A clique can lie only in one whose column was removed earlier.
     maximal = [
         clique
-        for position, clique in enumerate(found)
-        if not any(clique < other for other in found[:position])
+        for position, clique in enumerate(eliminated)
+        if not any(clique < larger for larger in eliminated[:position])
     ]
     return sorted(tuple(sorted(clique)) for clique in dict.fromkeys(maximal))
 
@@ -84,8 +89,9 @@ class JunctionTree:
 
     def __init__(self, sizes: Sequence[int], cliques: Iterable[Clique]) -> None:
         self.sizes = tuple(sizes)
-        wanted = [*cliques, *((column,) for column in range(len(self.sizes)))]
-        self.nodes = _root_tree(triangulate(self.sizes, wanted))
+        # Each column by itself too, so that a column without a marginal has a node.
+        columns = [(column,) for column in range(len(self.sizes))]
+        self.nodes = _root_tree(triangulate(self.sizes, [*cliques, *columns]))
         self._homes: dict[Clique, int] = {}
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
@@ -106,6 +112,7 @@ class JunctionTree:
 
     def calibrate(self, potentials: Mapping[Clique, Floats]) -> list[Floats]:
         """Return the probabilities of each node's cells, from log potentials of marginals."""
+        # Belief propagation: messages from the leaves to the root, then from the root down.
         sums = [np.zeros(self.shape(node.clique)) for node in self.nodes]
         for clique, potential in potentials.items():
             home = self.home_of(clique)
@@ -124,10 +131,12 @@ class JunctionTree:
                 parent = self.nodes[node.parent].clique
                 shared = _sum_out(beliefs[node.parent], parent, node.separator)
                 with np.errstate(divide="ignore", invalid="ignore"):
+                    # A child's own message is in its parent's belief, and is taken out again.
                     downward = np.log(shared) - upward[k]
                 # What no row can be stays impossible.
                 downward = np.where(shared > 0, downward, -np.inf)
                 belief = belief + self._line_up(downward, node.separator, k)
+            # The largest goes to e^0, so that nothing overflows.
             weights = np.exp(belief - belief.max())
             beliefs.append(weights / weights.sum())
         return beliefs
@@ -147,35 +156,40 @@ class JunctionTree:
         return self._join(beliefs, clique)
 
     def _join(self, beliefs: Sequence[Floats], clique: Clique) -> Floats:
-        """Return a marginal whose columns lie in several nodes."""
-        wanted = set(clique)
-        # Columns that the nodes below each node, itself included, still have to bring.
-        below: list[set[int]] = [wanted & set(node.clique) for node in self.nodes]
+        """Return a marginal whose columns lie in several nodes.
+
+        Given its separator, what lies in a subtree is independent of all else: each subtree sends
+        the law of its columns given the separator, and the first node whose subtree has all the
+        columns multiplies what it received.
+        """
+        asked = set(clique)
+        # Columns asked for that lie in the subtree of each node.
+        subtree: list[set[int]] = [asked & set(node.clique) for node in self.nodes]
         for k in range(len(self.nodes) - 1, 0, -1):
-            below[self.nodes[k].parent] |= below[k]
+            subtree[self.nodes[k].parent] |= subtree[k]
         messages: dict[int, list[tuple[Floats, Clique]]] = {}
         for k in range(len(self.nodes) - 1, -1, -1):
             node = self.nodes[k]
-            incoming = messages.get(k, [])
-            brings = below[k] - set(node.separator)
-            if k and not brings:
+            # What the parent does not have itself.
+            inner = subtree[k] - set(node.separator)
+            if k and not inner:
                 continue
             array = beliefs[k]
             columns = node.clique
-            for message, message_columns in incoming:
+            for message, message_columns in messages.get(k, []):
                 merged = tuple(sorted(set(columns) | set(message_columns)))
                 array = _contract(merged, array, columns, message, message_columns)
                 columns = merged
-            if k == 0 or below[k] >= wanted:
+            if k == 0 or subtree[k] >= asked:
                 return _contract(clique, array, columns)
-            kept = tuple(sorted(brings | set(node.separator)))
-            array = _contract(kept, array, columns)
-            shared = _contract(node.separator, array, kept)
-            shape = [self.sizes[c] if c in node.separator else 1 for c in kept]
-            array = np.divide(
-                array, shared.reshape(shape), out=np.zeros_like(array), where=array > 0
+            sent = tuple(sorted(inner | set(node.separator)))
+            joint = _contract(sent, array, columns)
+            separator_law = _contract(node.separator, joint, sent)
+            shape = [self.sizes[c] if c in node.separator else 1 for c in sent]
+            conditional = np.divide(
+                joint, separator_law.reshape(shape), out=np.zeros_like(joint), where=joint > 0
             )
-            messages.setdefault(node.parent, []).append((array, kept))
+            messages.setdefault(node.parent, []).append((conditional, sent))
         raise AssertionError("the root is reached")
 
     def draw(
@@ -183,55 +197,56 @@ class JunctionTree:
     ) -> npt.NDArray[np.int32]:
         """Return rows whose counts in each node differ from the expected ones by rounding."""
         codes = np.zeros((rows, len(self.sizes)), dtype=np.int32)
+        # The root has no separator: all rows are one group there.
         for k, node in enumerate(self.nodes):
-            new = tuple(column for column in node.clique if k == 0 or column not in node.separator)
-            if not new:
+            drawn = tuple(column for column in node.clique if column not in node.separator)
+            if not drawn:
                 continue
-            order = (*node.separator, *new) if k else new
+            order = (*node.separator, *drawn)
             axes = [node.clique.index(column) for column in order]
-            parents = math.prod(self.shape(node.separator)) if k else 1
-            table = beliefs[k].transpose(axes).reshape(parents, -1)
+            separator_shape = self.shape(node.separator)
+            table = beliefs[k].transpose(axes).reshape(math.prod(separator_shape), -1)
             group: Integers = np.zeros(rows, dtype=np.int64)
-            if k and node.separator:
-                columns = tuple(codes[:, list(node.separator)].T)
-                group = np.ravel_multi_index(columns, self.shape(node.separator))
+            if node.separator:
+                parent_columns = tuple(codes[:, list(node.separator)].T)
+                group = np.ravel_multi_index(parent_columns, separator_shape)
             cells = _draw_within(table, group, generator)
-            codes[:, list(new)] = np.stack(np.unravel_index(cells, self.shape(new)), axis=1)
+            codes[:, list(drawn)] = np.stack(np.unravel_index(cells, self.shape(drawn)), axis=1)
         return codes
 
 
 def _root_tree(cliques: list[Clique]) -> list[_Node]:
     """Return the cliques as a tree of largest separators, parents before their children."""
-    start = 0
-    joined = [start]
-    remaining = set(range(len(cliques))) - {start}
-    nodes = [_Node(cliques[start], -1, (), ())]
-    # Prim's algorithm: the largest separator of all is added next.
-    best = {k: (len(set(cliques[k]) & set(cliques[start])), 0) for k in remaining}
-    while remaining:
-        nearest = max(remaining, key=lambda k: (best[k][0], -k))
-        _, parent = best[nearest]
-        clique = cliques[nearest]
+    root = cliques[0]
+    nodes = [_Node(root, -1, (), ())]
+    outside = set(range(1, len(cliques)))
+    # Prim's algorithm: the largest separator of all is added next. A spanning tree of largest
+    # separators is a junction tree: a column's nodes hang together in it. For each clique outside
+    # the tree: how many columns its best node has in common with it, and that node.
+    nearest = {k: (len(set(cliques[k]) & set(root)), 0) for k in outside}
+    while outside:
+        position = max(outside, key=lambda k: (nearest[k][0], -k))
+        _, parent = nearest[position]
+        clique = cliques[position]
         separator = tuple(sorted(set(clique) & set(nodes[parent].clique)))
         inner = tuple(axis for axis, column in enumerate(clique) if column not in separator)
         nodes.append(_Node(clique, parent, separator, inner))
-        joined.append(nearest)
-        remaining.discard(nearest)
-        for k in remaining:
+        outside.discard(position)
+        for k in outside:
             shared = len(set(cliques[k]) & set(clique))
-            if shared > best[k][0]:
-                best[k] = (shared, len(nodes) - 1)
+            if shared > nearest[k][0]:
+                nearest[k] = (shared, len(nodes) - 1)
     return nodes
 
 
-def _contract(kept: Clique, *operands: Any) -> Floats:
-    """Return the products of arrays over columns, each followed by its own, summed over others."""
-    return np.asarray(np.einsum(*operands, kept))
+def _contract(result: Clique, *operands: Any) -> Floats:
+    """Return the product of arrays, each followed by its columns, summed to those of the result."""
+    return np.asarray(np.einsum(*operands, result))
 
 
-def _sum_out(array: Floats, columns: Clique, kept: Clique) -> Floats:
-    """Return the sums over the columns that are not kept; `kept` is in increasing order."""
-    axes = tuple(axis for axis, column in enumerate(columns) if column not in kept)
+def _sum_out(array: Floats, columns: Clique, result: Clique) -> Floats:
+    """Return the sums over the columns that the result lacks; its own are in increasing order."""
+    axes = tuple(axis for axis, column in enumerate(columns) if column not in result)
     return np.asarray(array.sum(axis=axes))
 
 
@@ -249,19 +264,23 @@ def _draw_within(table: Floats, group: Integers, generator: np.random.Generator)
     random within its space: a cell's count is its expectation rounded up or down.
     """
     rows = len(group)
+    # Rows by group, at random within each; arrays below are in this order.
     order = np.lexsort((generator.random(rows), group))
+    sorted_group = group[order]
     counts = np.bincount(group, minlength=len(table))
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    rank = np.arange(rows) - starts[group[order]]
-    quantile = (rank + generator.random(rows)) / counts[group[order]]
+    rank = np.arange(rows) - starts[sorted_group]
+    quantile = (rank + generator.random(rows)) / counts[sorted_group]
     totals = table.sum(axis=1, keepdims=True)
     # A group that the model holds impossible has no rows.
     law = np.divide(table, totals, out=np.zeros_like(table), where=totals > 0)
     cumulated = np.minimum(np.cumsum(law, axis=1), 1.0)
+    width = law.shape[1]
     # The last possible cell of a group takes what rounding left over.
-    last = law.shape[1] - 1 - np.argmax(law[:, ::-1] > 0, axis=1)
-    cells = np.empty(rows, dtype=np.int64)
+    last_possible = width - 1 - np.argmax(law[:, ::-1] > 0, axis=1)
+    # One search for all groups: the distribution of group g lies between g and g + 1 on one line.
     line = (cumulated + np.arange(len(table))[:, None]).ravel()
-    found = np.searchsorted(line, group[order] + quantile, side="right")
-    cells[order] = np.minimum(found - group[order] * law.shape[1], last[group[order]])
+    positions = np.searchsorted(line, sorted_group + quantile, side="right")
+    cells = np.empty(rows, dtype=np.int64)
+    cells[order] = np.minimum(positions - sorted_group * width, last_possible[sorted_group])
     return cells

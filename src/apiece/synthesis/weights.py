@@ -61,6 +61,7 @@ class Weights:
         if slack > 0:
             # An account of a ledger counts in whole units, rounded against whoever charges it.
             limit = limit * (1 - _FOR_UNITS)
+        # Rounded down by more than the errors of the quotient and the root together.
         weight = np.sqrt(limit / limit.max()) * (1 - 4 * ULP)
         return cls(np.atleast_1d(epsilon), np.atleast_1d(delta), limit, weight, slack)
 
@@ -85,11 +86,12 @@ class Account:
     def __post_init__(self) -> None:
         weights = self.weights
         self._filter = GaussianFilter(weights.epsilon, weights.delta, slack=weights.slack)
-        self._beyond = np.maximum(np.atleast_1d(self._filter.limit) - weights.limit, 0.0)
+        filter_limit = np.atleast_1d(self._filter.limit)
+        self._beyond = np.maximum(filter_limit - weights.limit, 0.0)
         self._filter.admit_costs(Costs.fixed(self._beyond))
         if self.spent is not None:
-            admitted = self._filter.admit_costs(Costs.fixed(np.asarray(self.spent, np.float64)))
-            if not admitted.all():
+            spent = np.asarray(self.spent, np.float64)
+            if not self._filter.admit_costs(Costs.fixed(spent)).all():
                 raise BudgetError("spent: is above the limit of a budget; begin anew")
 
     def charge_measurement(self, noise_stddev: float) -> Mask:
@@ -103,7 +105,9 @@ class Account:
     @property
     def spending(self) -> Floats:
         """μ² that each budget has spent, rounded up."""
-        return np.asarray(np.maximum(self._filter.spent - self._beyond * (1 - 4 * ULP), 0.0))
+        # The difference is rounded up: a little less is subtracted than was put in.
+        subtracted = self._beyond * (1 - 4 * ULP)
+        return np.asarray(np.maximum(self._filter.spent - subtracted, 0.0))
 
     @property
     def share_spent(self) -> float:
@@ -112,8 +116,9 @@ class Account:
 
     def affords(self, noise_stddev: float, loss_range: float, rounds: int) -> bool:
         """Return whether every budget pays for so many rounds of a choice and a measurement."""
-        cost = self._cost_measurement(noise_stddev) + self._cost_choice(loss_range)
-        return bool((rounds * cost * (1 + _MARGIN) <= self._filter.remaining).all())
+        round_cost = self._cost_measurement(noise_stddev) + self._cost_choice(loss_range)
+        needed = rounds * round_cost * (1 + _MARGIN)
+        return bool((needed <= self._filter.remaining).all())
 
     def divide(self, rounds: int, choice_share: float) -> tuple[float, float]:
         """Return noise σ and range η with which what is left pays for so many rounds.
@@ -122,11 +127,14 @@ class Account:
             rounds: How many.
             choice_share: The share of each round that the choice takes, in (0, 1).
         """
-        of_round = self._filter.remaining / rounds * (1 - _MARGIN)
-        ranges = _range_of_gaussian(np.sqrt(of_round * choice_share)) / self.weights.weight
+        weight = self.weights.weight
+        round_budget = self._filter.remaining / rounds * (1 - _MARGIN)
+        # One range and one noise for all: the budget that pays for least decides each.
+        ranges = _range_of_gaussian(np.sqrt(round_budget * choice_share)) / weight
         loss_range = float(ranges.min() * (1 - _MARGIN))
-        for_noise = of_round - self._cost_choice(loss_range)
-        noise_stddev = float((self.weights.weight / np.sqrt(for_noise)).max() * (1 + _MARGIN))
+        measurement_budget = round_budget - self._cost_choice(loss_range)
+        stddevs = weight / np.sqrt(measurement_budget)
+        noise_stddev = float(stddevs.max() * (1 + _MARGIN))
         return noise_stddev, loss_range
 
     def _cost_measurement(self, noise_stddev: float) -> Floats:
@@ -134,7 +142,8 @@ class Account:
 
     def _cost_choice(self, loss_range: float) -> Floats:
         """Return μ² of a choice for each budget, rounded up."""
-        mu = gaussian_of_bounded_range(loss_range * self.weights.weight * (1 + 2 * ULP))
+        ranges = loss_range * self.weights.weight * (1 + 2 * ULP)
+        mu = gaussian_of_bounded_range(ranges)
         return np.asarray(mu * mu * (1 + 4 * ULP))
 
 
