@@ -35,6 +35,8 @@ def test_one_mechanism_by_flags() -> None:
         "epsilon": curve.epsilon(1e-5)._asdict(),
         "delta": 1e-5,
         "advantage": curve.advantage().upper,
+        # A coin lowers no ρ: 1465 steps of 1/2 each.
+        "rho": pytest.approx(732.5, rel=1e-12),
         "relation": "add_remove",
         "method": "pld",
         "mechanism": to_dict(mechanism),

@@ -12,11 +12,12 @@ from apiece.accounting.calibration import (
     calibrate,
 )
 from apiece.accounting.choose import privacy_curve
+from apiece.accounting.concentrated import concentrated_rho
 from apiece.accounting.curve import PrivacyCurve
 from apiece.accounting.divergence import Excess, excess
 
 __all__ = [
     "privacy_curve", "PrivacyCurve", "Bounds", "calibrate", "Calibration", "EpsilonBudget",
     "MuBudget", "AdvantageBudget", "PowerBudget", "ExcessBudget", "epsilons", "noise_multipliers",
-    "sampling_probabilities", "excess", "Excess",
+    "sampling_probabilities", "excess", "Excess", "concentrated_rho",
 ]  # fmt: skip

@@ -1,13 +1,15 @@
 """apiece account: what a mechanism, several, or a plan's groups cost."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from apiece import _check, _json
+from apiece._text import rounded_up
 from apiece._types import Json
-from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.accounting import PrivacyCurve, concentrated_rho, privacy_curve
 from apiece.accounting.curve import RELATION
 from apiece.cli._command import (
     Bar,
@@ -69,10 +71,11 @@ def command(
     SOURCE is a plan's JSON file, or - to read a mechanism or a list of mechanisms as JSON from
     standard input: {"gaussian": {"noise_multiplier": 1}}, {"laplace": …}, {"sampled":
     {"mechanism": …, "probability": 0.01}}, {"repeated": {"mechanism": …, "times": 100}},
-    {"composed": {"mechanisms": […]}}.
+    {"composed": {"mechanisms": […]}}. {"concentrated": {"rho": 2.56}} and {"stated": {"epsilon":
+    1, "delta": 1e-6}} are what others state of a release.
 
     Every ε is given from below and from above for add/remove adjacency; advantage is an upper
-    bound on TPR − FPR of any membership test.
+    bound on TPR − FPR of any membership test, and rho the ρ of concentrated privacy.
     """
     flags = (noise_multiplier, sampling_probability, steps)
     # A plan and a list are answered by a table, whatever their length.
@@ -177,19 +180,28 @@ def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve,
         "epsilon": {"lower": epsilon.lower, "upper": epsilon.upper},
         "delta": case.delta,
         "advantage": advantage,
+        "rho": _find_rho(case.mechanism),
         "relation": curve.relation,
         "method": method,
         "mechanism": to_dict(case.mechanism),
     }
 
 
+def _find_rho(mechanism: Mechanism) -> float | None:
+    """Return ρ of concentrated privacy, None where none is known."""
+    rho = concentrated_rho(mechanism)
+    return rho if rho < math.inf else None
+
+
 def _format_document(document: Json, curve: PrivacyCurve) -> list[str]:
     """Return the lines of one answer for people."""
     epsilon = document["epsilon"]
     lower = f" (at least {epsilon['lower']:.6g})" if epsilon["lower"] > 0 else ""
+    rho = document["rho"]
     return [
         f"epsilon    at most {epsilon['upper']:.6g}{lower} at delta = {document['delta']:g}",
         f"advantage  at most {document['advantage']:.4g}",
+        "rho        " + ("none known" if rho is None else f"at most {rounded_up(rho, 6)}"),
         f"relation   {document['relation']}, method {document['method']}",
         "",
         *curve.statement().split("\n"),
@@ -198,7 +210,7 @@ def _format_document(document: Json, curve: PrivacyCurve) -> list[str]:
 
 def _format_documents(documents: list[Json], method: str) -> list[str]:
     """Return the lines of a table of several answers."""
-    rows = [["", "asked", "epsilon ≥", "epsilon ≤", "delta", "advantage ≤"]]
+    rows = [["", "asked", "epsilon ≥", "epsilon ≤", "delta", "advantage ≤", "rho ≤"]]
     for number, document in enumerate(documents):
         asked = document.get("epsilon_asked")
         epsilon = document["epsilon"]
@@ -210,6 +222,7 @@ def _format_documents(documents: list[Json], method: str) -> list[str]:
                 f"{epsilon['upper']:.6g}",
                 f"{document['delta']:.3g}",
                 f"{document['advantage']:.4g}",
+                "" if document["rho"] is None else rounded_up(document["rho"], 6),
             ]
         )
     return [*format_table(rows), f"relation {RELATION}, method {method}"]

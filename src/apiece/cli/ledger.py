@@ -88,6 +88,7 @@ def _open_ledger(url: str) -> Ledger:
 @option("--data", help="CSV or Parquet file of the people to enroll.")
 @option("--person")
 @option("--epsilon", help="Column of each person's ε; with --data.")
+@option("--rho", help="Column of each person's ρ, in place of --epsilon.")
 @option(
     "--delta",
     type=NUMBER_OR_NAME,
@@ -105,6 +106,9 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
 
     On an existing ledger it enrolls new people and changes budgets that differ; a budget below
     what is spent is refused.
+
+    --rho is for people who were promised ρ-zero-concentrated privacy: what is charged to them has
+    at most that ρ, all together. --delta is then the δ at which receipts say ε.
 
     --slack is the share of everyone's δ kept for losses that are not Gaussian, such as those of
     trainings with sampled batches. Trainings in which a record joins few steps need more: --like
@@ -124,20 +128,27 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     if data is None:
         refuse_given(flags, "goes with a table of people; give --data too")
     else:
-        if None in (flags["person"], flags["epsilon"]):
-            raise InputError("--data: needs --person, --epsilon and --delta beside it")
+        column = flags["epsilon"] if flags["rho"] is None else flags["rho"]
+        if None in (flags["person"], column):
+            raise InputError("--data: needs --person, --epsilon or --rho, and --delta beside it")
+        if None not in (flags["epsilon"], flags["rho"]):
+            raise InputError("--rho: --epsilon is given too; give one of the two")
         budgets = Budgets.from_frame(
             data,
-            epsilon=flags["epsilon"],
+            epsilon=column,
             delta=require_delta(flags["delta"]),
             person=flags["person"],
             levels=flags["levels"],
             no_limit_cap=cap,
             dialect=make_dialect(flags),
         )
-        doubts = list_value_doubts(budgets.groups)
+        if flags["rho"] is None:
+            doubts = list_value_doubts(budgets.groups)
     times = 1 if flags["times"] is None else flags["times"]
-    enrolled = _enroll_people(url, budgets, flags["slack"], like, times)
+    if flags["rho"] is not None and (flags["slack"] is not None or like is not None):
+        raise InputError("--rho: such accounts have no slack; leave --slack and --like out")
+    promise = "epsilon" if flags["rho"] is None else "rho"
+    enrolled = _enroll_people(url, budgets, promise, flags["slack"], like, times)
     warn(doubts)
     line = f"ledger with {enrolled} people enrolled"
     if cap is not None:
@@ -146,7 +157,12 @@ def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
 
 
 def _enroll_people(
-    url: str, budgets: Budgets | None, slack: float | None, like: Path | None, times: int
+    url: str,
+    budgets: Budgets | None,
+    promise: str,
+    slack: float | None,
+    like: Path | None,
+    times: int,
 ) -> int:
     """Make the ledger if there is none; return how many people were enrolled."""
     from apiece.ledger import Ledger, account_shares
@@ -157,13 +173,13 @@ def _enroll_people(
     shares: object = slack
     if like is not None:
         shares = account_shares(read_plan(like), budgets.epsilon, times=times)
-    people = (budgets.ids, budgets.epsilon, budgets.delta)
+    terms: dict[str, Any] = {promise: budgets.epsilon, "delta": budgets.delta, "slack": shares}
     try:
         ledger = _open_ledger(url)
     except DataError:
-        Ledger.make(url, *people, slack=shares)
+        Ledger.make(url, budgets.ids, **terms)
         return len(budgets)
-    return ledger.enroll(*people, slack=shares)
+    return ledger.enroll(budgets.ids, **terms)
 
 
 @add_subcommand(

@@ -77,6 +77,8 @@ def format_receipt(receipt: Receipt) -> str:
     from apiece.contract import explain
 
     promise = f"ε = {shown(receipt.epsilon)} at δ = {shown(receipt.delta)}"
+    if receipt.rho is not None:
+        promise = f"ρ = {shown(receipt.rho)}, which is {promise},"
     lines = [f"Receipt of {plain(receipt.person)}: {promise} for all analyses together", ""]
     if receipt.charges:
         rows = [["analysis", "when", "of the\nbudget", "of the\nslack", "result"]]

@@ -13,6 +13,7 @@ from apiece import _check
 from apiece._identity import common_index
 from apiece._types import AnyArray, Floats, Integers
 from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.accounting.concentrated import concentrated_rho
 from apiece.accounting.slack import gaussian_with_slack
 from apiece.errors import InputError
 from apiece.filters.convert import SHARE, ULP
@@ -36,6 +37,8 @@ class Costs:
         loss: (groups, pairs) μ² of each pair; ∞ where a pair does not hold.
         slack: (groups, pairs) The slack that belongs to it, in [0, 1).
         group: (people,) Each person's row of both; None where row i is person i's.
+        concentrated: (groups,) 2ρ, which accounts promised as ρ pay in place of a pair; ∞ where
+            there is none, and None where they pay a pair without slack.
 
     Raises:
         InputError: For shapes that do not fit, and numbers out of bounds.
@@ -55,6 +58,7 @@ class Costs:
     loss: Floats = field(repr=False)
     slack: Floats = field(repr=False)
     group: Integers | None = field(default=None, repr=False)
+    concentrated: Floats | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         loss = np.asarray(self.loss, np.float64)
@@ -73,6 +77,11 @@ class Costs:
         put(self, "slack", slack)
         if self.group is not None:
             put(self, "group", _check_group(self.group, len(loss)))
+        if self.concentrated is not None:
+            concentrated = np.asarray(self.concentrated, np.float64)
+            if concentrated.shape != loss.shape[:1] or not (concentrated >= 0).all():
+                raise InputError("costs: concentrated must have one number from 0 on a group")
+            put(self, "concentrated", concentrated)
 
     @classmethod
     def fixed(cls, loss: npt.ArrayLike, slack: npt.ArrayLike = 0.0) -> Costs:
@@ -107,7 +116,9 @@ class Costs:
             InputError: For a place that is not there.
         """
         rows = _check_group(group, len(self))
-        return Costs(self.loss, self.slack, rows if self.group is None else self.group[rows])
+        if self.group is not None:
+            rows = self.group[rows]
+        return Costs(self.loss, self.slack, rows, self.concentrated)
 
     def epsilon(
         self, delta: npt.ArrayLike, share: npt.ArrayLike = SHARE, *, times: int = 1
@@ -238,7 +249,12 @@ def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -
     for row, curve in enumerate(groups):
         mu = np.asarray(gaussian_with_slack(curve, slack[row]).upper)
         loss[row] = mu * mu * (1 + 4 * ULP)
-    return Costs(loss, slack)
+    # What a Gaussian without slack stands for has the Gaussian's ρ; many have less.
+    concentrated = loss[:, -1].copy()
+    for row, curve in enumerate(groups):
+        if curve.mechanism is not None:
+            concentrated[row] = min(2 * concentrated_rho(curve.mechanism), concentrated[row])
+    return Costs(loss, slack, concentrated=concentrated)
 
 
 def _check_group(group: npt.ArrayLike, groups: int) -> Integers:

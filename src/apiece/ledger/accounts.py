@@ -216,10 +216,19 @@ def amend_accounts(
             continue
         in_block = places[changed] % BLOCK
         spent = _find_most_spent(balances, in_block, old_terms.size)
+        # What an account spent of a ρ is no μ² of Gaussians: it cannot become an account of these.
+        was_concentrated = codec.find_concentrated(old_terms[in_block])
+        loses = was_concentrated & ~codec.find_concentrated(terms[changed]) & spent.any(axis=1)
         if lower is None:
+            if loses.any():
+                person = ids[changed][loses][0].item()
+                raise BudgetError(
+                    f"person {person!r}: was promised rho, and has spent some of it; enroll with "
+                    "rho again"
+                )
             _refuse_lower(ids[changed], terms[changed], spent)
         else:
-            is_lower = (codec.read_limits(terms[changed]) < spent).any(axis=1)
+            is_lower = loses | (codec.read_limits(terms[changed]) < spent).any(axis=1)
             lower.append(places[changed[is_lower]])
             changed = changed[~is_lower]
             in_block = in_block[~is_lower]
@@ -304,8 +313,16 @@ def _refuse_lower(ids: Ids, terms: Terms, spent: Integers) -> None:
     person = ids[row].item()
     epsilon = terms["epsilon"][row]
     delta = float(terms["delta"][row])
-    slack = terms["slack"][row] * SLACK_UNIT
-    if is_slack:
+    slack = max(terms["slack"][row], 0) * SLACK_UNIT
+    if codec.find_concentrated(terms)[row]:
+        allowed = terms["limit"][row] * UNIT / 2
+        needed = rounded_up(spent[row, 0] * UNIT / 2, 6)
+        problem = f"rho = {allowed:g} is below what is spent, rho = {needed}"
+        remedy = "give at least that"
+        if is_slack:
+            problem = "rho: some of what is spent has a slack, whose rho is infinite"
+            remedy = "keep epsilon and delta"
+    elif is_slack:
         spent_slack = spent[row, 1] * SLACK_UNIT
         problem = f"the new slack, {slack:.6g}, is below what is spent, {spent_slack:.6g}"
         remedy = "keep delta, or give a larger one"
@@ -348,7 +365,7 @@ def write_parquet(
 
 
 def tabulate_accounts(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> Iterator[pa.Table]:
-    """Yield id, ε, δ, and of μ² and slack the limit and what is spent, some accounts at a time."""
+    """Yield id, ε, δ, of μ² and slack limit and spending, and ρ where it was promised, in parts."""
     import pyarrow as pa
 
     remaining = iter(blocks)
@@ -361,8 +378,9 @@ def tabulate_accounts(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> Iterator
                 "delta": np.ascontiguousarray(terms["delta"]),
                 "limit": terms["limit"] * UNIT,
                 "spent": spent[:, 0] * UNIT,
-                "slack": terms["slack"] * SLACK_UNIT,
+                "slack": np.maximum(terms["slack"], 0) * SLACK_UNIT,
                 "slack_spent": spent[:, 1] * SLACK_UNIT,
+                "rho": pa.array(terms["limit"] * UNIT / 2, mask=~codec.find_concentrated(terms)),
             }
         )
 

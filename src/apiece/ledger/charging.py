@@ -44,6 +44,8 @@ class Demand:
     pairs: Integers = field(repr=False)
     # (people,) Each person's row of `pairs`; None where row i is person i's.
     row: Integers | None = field(repr=False, default=None)
+    # (rows,) 2ρ, which accounts promised as ρ pay in place of a pair; None where they pay a pair.
+    concentrated: Integers | None = field(repr=False, default=None)
 
     @classmethod
     def of(cls, costs: Costs) -> Demand:
@@ -51,23 +53,41 @@ class Demand:
         losses = codec.to_units(costs.loss)
         slacks = codec.to_units(costs.slack, codec.SLACK_UNIT)
         pairs = np.moveaxis(np.array([losses, slacks]), 0, -1)
-        return cls(pairs, costs.group)
+        concentrated = None
+        if costs.concentrated is not None:
+            concentrated = codec.to_units(costs.concentrated)
+        return cls(pairs, costs.group, concentrated)
 
     def __len__(self) -> int:
         return len(self.pairs if self.row is None else self.row)
 
     def __getitem__(self, part: Any) -> Demand:
         """Return the demand on some of these people."""
-        if self.row is None:
-            return Demand(self.pairs[part])
-        return Demand(self.pairs, self.row[part])
+        if self.row is not None:
+            return Demand(self.pairs, self.row[part], self.concentrated)
+        concentrated = None if self.concentrated is None else self.concentrated[part]
+        return Demand(self.pairs[part], concentrated=concentrated)
 
     def list_pairs(self) -> Integers:
         """Return the pairs of each person, (people, pairs, 2)."""
         return self.pairs if self.row is None else self.pairs[self.row]
 
-    def choose_pairs(self, limits: Integers) -> Integers:
-        """Return the pair that each person pays, (people, 2), by their account's limits alone."""
+    def list_concentrated(self) -> Integers:
+        """Return what each person pays whose account was promised as ρ, (people, 2)."""
+        assert self.concentrated is not None
+        losses = self.concentrated if self.row is None else self.concentrated[self.row]
+        return np.asarray(np.array([losses, np.zeros_like(losses)]).T)
+
+    def choose_pairs(self, terms: codec.Terms) -> Integers:
+        """Return the pair that each person pays, (people, 2), by their account's terms alone."""
+        pairs = self._choose_cheapest(codec.read_limits(terms))
+        concentrated = codec.find_concentrated(terms)
+        if self.concentrated is None or not concentrated.any():
+            return pairs
+        return np.where(concentrated[:, None], self.list_concentrated(), pairs)
+
+    def _choose_cheapest(self, limits: Integers) -> Integers:
+        """Return for each person the pair whose larger share of these limits is the least."""
         if self.pairs.shape[1] == 1:
             return self.list_pairs()[:, 0]
         rows = np.arange(len(self.pairs)) if self.row is None else self.row
@@ -124,7 +144,7 @@ def charge(
         part = _to_slice(parts[block])
         rows = _to_slice(places[parts[block]] % BLOCK)
         limits = codec.read_limits(terms)[rows]
-        charges = demand[part].choose_pairs(limits)
+        charges = demand[part].choose_pairs(terms[rows])
         spent = {scope: codec.pad_pairs(stored.get(scope), terms.size) for scope in scopes}
         spent_of_part = {scope: balance[rows] for scope, balance in spent.items()}
         takings = compute_takings(bounds.ceilings, limits, spent_of_part, charges)
@@ -194,8 +214,13 @@ def replay(
         paid[: mask.size][mask] = charged
         part = parts[block]
         paid_of_part = paid[places[part] % BLOCK][:, None]
-        is_paid = np.all(demand[part].list_pairs() <= paid_of_part, axis=2)
-        admitted[part] = np.any(is_paid, axis=1)
+        is_paid = np.all(demand[part].list_pairs() <= paid_of_part, axis=2).any(axis=1)
+        if demand.concentrated is not None:
+            ((_, _, terms, _),) = accounts.read_accounts(connection, trail.salt, [block], ())
+            concentrated = codec.find_concentrated(terms)[places[part] % BLOCK]
+            pairs = demand[part].list_concentrated()
+            is_paid |= concentrated & np.all(pairs <= paid_of_part[:, 0], axis=1)
+        admitted[part] = is_paid
     barred = trail.find_barred(entry.subject.scope)
     return admitted & ~codec.mark_members(places, barred)
 

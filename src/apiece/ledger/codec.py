@@ -22,6 +22,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._identifiers import find_flawed
 from apiece._types import Floats, Ids, Integers, Mask
+from apiece.accounting.concentrated import concentrated_epsilon
 from apiece.errors import BudgetError, DataError, StateError
 from apiece.filters.convert import SHARE, distinct, gaussian_budget
 
@@ -37,7 +38,8 @@ DAMAGE: Final = (
     struct.error, zlib.error,
 )  # fmt: skip
 REMEDY: Final = "nothing was charged; run `apiece ledger verify` and restore a backup"
-# One person's budget (ε, δ), and their account in units of μ² and of slack.
+# One person's budget (ε, δ), and their account in units of μ² and of slack. A slack of −1 marks a
+# promise of ρ: the account has no slack, its limit is 2ρ, and ε is what that stands for at δ.
 TERMS: Final = np.dtype([("epsilon", "<f8"), ("delta", "<f8"), ("limit", "<i8"), ("slack", "<i8")])
 Terms = npt.NDArray[Any]
 
@@ -147,7 +149,12 @@ def unpack_mask(data: bytes) -> tuple[Mask, bytes]:
 
 def read_limits(terms: Terms) -> Integers:
     """Return the limits of accounts in units, (people, 2): of μ² and slack."""
-    return np.asarray(np.array([terms["limit"], terms["slack"]]).T)
+    return np.asarray(np.array([terms["limit"], np.maximum(terms["slack"], 0)]).T)
+
+
+def find_concentrated(terms: Terms) -> Mask:
+    """Return which accounts were promised as ρ."""
+    return np.asarray(terms["slack"] < 0)
 
 
 def make_zero_pairs(people: int) -> Integers:
@@ -300,6 +307,33 @@ def make_terms(ids: Ids, epsilon: Any, delta: Any, slack: Any = None) -> Terms:
     result["epsilon"] = epsilons
     result["delta"] = deltas
     result["limit"], result["slack"] = limits.T
+    return result
+
+
+def make_concentrated_terms(ids: Ids, rho: Any, delta: Any) -> Terms:
+    """Return accounts of people who were promised ρ; raises `BudgetError` for what is no budget.
+
+    All that an account pays adds up to 2ρ at most: of Gaussians μ², of the others twice their ρ. So
+    Rényi divergences stay below ρ·α, and nothing with a slack, whose ρ is infinite, is paid.
+    """
+    rhos = _check.positive_array("rho", rho, error=BudgetError)
+    deltas = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
+    for label, array in (("rho", rhos), ("delta", deltas)):
+        if array.ndim and array.shape != ids.shape:
+            raise BudgetError(f"{label}: {array.size} entries for {ids.size} ids")
+    (kinds, deltas_of_kinds), kind = distinct(rhos, deltas)
+    units = np.floor(2 * kinds * (1 - 4 * ULP) / UNIT)
+    good = (units >= 1) & (units < CAP)
+    if not good.all():
+        rho = float(kinds[~good][0])
+        raise BudgetError(
+            f"rho = {rho:g}: is outside [{UNIT:g}, {CAP * UNIT / 2:g}); give another one"
+        )
+    result = np.zeros(ids.size, dtype=TERMS)
+    result["epsilon"] = concentrated_epsilon(kinds, deltas_of_kinds)[kind]
+    result["delta"] = deltas
+    result["limit"] = units.astype(np.int64)[kind]
+    result["slack"] = -1
     return result
 
 

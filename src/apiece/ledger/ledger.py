@@ -53,10 +53,12 @@ class Ledger(LedgerReader):
         Over all analyses ever reserved, adaptively, by any number of processes, each person's
         charges stay within their own budget, in μ² and in slack. So each person's transcript is
         (ε, δ)-DP under add/remove adjacency: the ledger is a Gaussian filter with a slack. Sums
-        with Gaussian noise cost (s²/S², 0), and everything else what `costs_of` says.
+        with Gaussian noise cost (s²/S², 0), and everything else what `costs_of` says. Whoever was
+        promised ρ has a transcript that is ρ-zero-concentrated DP: their account is a Rényi filter.
 
     References:
-        docs/mathematics.md, section 11; Koskela, Tobaben, Honkela 2023, Thm 8.
+        docs/mathematics.md, section 11; Koskela, Tobaben, Honkela 2023, Thm 8; Feldman and Zrnic
+        2021, Thm 2.2.
 
     Example:
         >>> import tempfile
@@ -111,9 +113,10 @@ class Ledger(LedgerReader):
         cls,
         url: str,
         ids: Any,
-        epsilon: Any,
-        delta: Any,
+        epsilon: Any = None,
+        delta: Any = None,
         *,
+        rho: Any = None,
         slack: Any = None,
         levels: Offered | None = None,
         anchor: str | os.PathLike[str] | None = None,
@@ -125,6 +128,7 @@ class Ledger(LedgerReader):
             ids: Whole numbers or text; see `enroll`, also for what follows.
             epsilon: ε of each budget: one entry a person, or a scalar.
             delta: δ of each budget: one entry a person, or a scalar.
+            rho: ρ of each budget, in place of epsilon: one entry a person, or a scalar.
             slack: The share of delta kept for what is no Gaussian: one entry a person, a scalar, or
                 None for a tenth.
             levels: The ε that epsilon's words stand for.
@@ -138,9 +142,7 @@ class Ledger(LedgerReader):
         """
         engine = make_engine(url)
         heads = Anchor.of(anchor, sqlite_file(engine))
-        require_ids("ids", ids, epsilon=epsilon, delta=delta, slack=slack)
-        ids = codec.normalize_ids(ids)
-        terms = codec.make_terms(ids, parse_epsilons(epsilon, levels), delta, slack)
+        ids, terms = _read_terms(ids, epsilon, delta, rho, slack, levels)
         tip = None
         if not store.is_there(engine):
             heads.require_none(show_address(engine))
@@ -192,9 +194,10 @@ class Ledger(LedgerReader):
     def enroll(
         self,
         ids: Any,
-        epsilon: Any,
-        delta: Any,
+        epsilon: Any = None,
+        delta: Any = None,
         *,
+        rho: Any = None,
         slack: Any = None,
         levels: Offered | None = None,
     ) -> int:
@@ -206,27 +209,30 @@ class Ledger(LedgerReader):
                 index, or that of ids, where these are a Series; a list or an array is taken by
                 position.
             delta: δ of each budget, in the same forms.
+            rho: ρ of each budget, in place of epsilon and in the same forms: the person's losses
+                are ρ-zero-concentrated. Sums with Gaussian noise take μ²/2 of it, mechanisms
+                their ρ (`concentrated_rho`); whose ρ is infinite takes in nobody promised so. delta
+                is that at which receipts say ε.
             slack: The share of delta kept for what is no Gaussian, such as trainings with sampled
                 batches; one, or one a person. `account_shares` says what suits a training. By
                 default a tenth, and an account of this ε and δ stays as it is.
             levels: What people could choose, as {"low": 1, "high": 8}, where epsilon has these
-                names.
+                names, or rho has.
 
         Returns:
             How many accounts are new.
 
         Raises:
-            BudgetError: For a budget lower than what the person has spent, and words that are no
-                declared level; then nothing at all is changed.
+            BudgetError: For a budget lower than what the person has spent, ε for who has spent of a
+                ρ, and words that are no declared level; then nothing at all is changed.
+            InputError: Where delta is missing, or not one of epsilon and rho is given.
             DataError: For ids that repeat or are of another kind, and for a Series of others, or of
                 these in another order.
         """
-        require_ids("ids", ids, epsilon=epsilon, delta=delta, slack=slack)
-        ids = codec.normalize_ids(ids)
-        terms = codec.make_terms(ids, parse_epsilons(epsilon, levels), delta, slack)
+        ids, terms = _read_terms(ids, epsilon, delta, rho, slack, levels)
         with self.store.writing() as writing:
             people_before = writing.tip.people
-            self.store.enroll(writing, ids, terms, keep=slack is None)
+            self.store.enroll(writing, ids, terms, keep=slack is None and rho is None)
             return writing.tip.people - people_before
 
     def withdraw(self, ids: Any) -> Lineage:
@@ -465,6 +471,24 @@ class Ledger(LedgerReader):
                 connection, trail, writing.tip, analysis_id, places, demand, subject
             )
         return np.asarray(ids[admitted])
+
+
+def _read_terms(
+    ids: Any, epsilon: Any, delta: Any, rho: Any, slack: Any, levels: Offered | None
+) -> tuple[Ids, codec.Terms]:
+    """Return the ids and the accounts that they are promised, as ε and δ or as ρ."""
+    if delta is None:
+        raise InputError("delta: missing; give one, such as 1e-6")
+    if (epsilon is None) == (rho is None):
+        raise InputError("epsilon, rho: give one of the two")
+    if rho is not None and slack is not None:
+        raise InputError("slack: an account of rho has none; leave it out, or give epsilon")
+    budget = {"epsilon": epsilon} if rho is None else {"rho": rho}
+    require_ids("ids", ids, **budget, delta=delta, slack=slack)
+    ids = codec.normalize_ids(ids)
+    if rho is None:
+        return ids, codec.make_terms(ids, parse_epsilons(epsilon, levels), delta, slack)
+    return ids, codec.make_concentrated_terms(ids, parse_epsilons(rho, levels), delta)
 
 
 # How much of an account is left over when a norm is all that it can still pay: more than the units

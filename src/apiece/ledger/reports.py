@@ -13,6 +13,7 @@ import numpy.typing as npt
 import sqlalchemy as sa
 
 from apiece._types import Ids, Integers, Json, Mask
+from apiece.accounting.concentrated import concentrated_epsilon
 from apiece.errors import StateError
 from apiece.filters import Costs
 from apiece.ledger import accounts, codec
@@ -70,6 +71,7 @@ class Receipt:
             publishes heads, a person can see that theirs is one of them.
         told: The ε, at `delta`, of all that was charged together: what it can tell of the person.
         withdrawn: When they withdrew, or None.
+        rho: ρ of their budget, where that was promised; None of an ε.
 
     Example:
         >>> from apiece.ledger import Head
@@ -88,6 +90,7 @@ class Receipt:
     head: Head
     told: float = field(default=0.0, repr=False)
     withdrawn: str | None = field(default=None, repr=False)
+    rho: float | None = field(default=None, repr=False)
 
     @property
     def left(self) -> str:
@@ -274,10 +277,16 @@ def _make_receipt(
     pairs = [pair for _, pair in history.charges]
     told = 0.0
     repeats = None
+    rho = None
+    if codec.find_concentrated(terms):
+        rho = float(limits[0]) * UNIT / 2
     if pairs:
         mu_squared, slack = np.sum(pairs, axis=0) * (UNIT, SLACK_UNIT)
         slack_share = slack / delta * (1 + _ROUNDING_SHARE)
-        told = float(Costs.fixed(mu_squared, slack).epsilon(delta, slack_share)[0])
+        if rho is None:
+            told = float(Costs.fixed(mu_squared, slack).epsilon(delta, slack_share)[0])
+        elif mu_squared > 0:
+            told = float(concentrated_epsilon(mu_squared / 2 * (1 + _ROUNDING_SHARE), delta))
         # The last pair is not free, so one of its parts is above 0.
         remaining = (limits - spent).tolist()
         parts = zip(pairs[-1].tolist(), remaining, strict=True)
@@ -294,6 +303,7 @@ def _make_receipt(
         head=head,
         told=told,
         withdrawn=history.withdrawn,
+        rho=rho,
     )
 
 
