@@ -84,7 +84,8 @@ def test_the_charge_is_that_of_the_promise() -> None:
     """s + (1 − s)·G_μ(ε) is δ for the widest person, and no more."""
     for values in (1, 3, 10):
         found = Discovery.from_budget(values, 0.7, 1e-5)
-        loss, slack = found.costs(np.arange(1, values + 1))
+        counts = np.arange(1, values + 1)
+        loss, slack = found.costs(counts, found.count_steps(counts))
         mu = math.sqrt(float(loss.max()))
         s = float(slack.max())
         total = s + (1 - s) * float(gaussian_delta(mu, 0.7).upper)
@@ -132,7 +133,7 @@ def test_which_values_of_a_person_count_is_that_persons_own(tmp_path: Path) -> N
         table = register(frame_of({n: people[n] for n in names}), SCHEMA)
         with table.values(question) as values:
             ids, counts = values.people()
-            weights = dict(values.weights(None, lambda count: 1000 // count))
+            weights = dict(values.weights(None, 1000 // counts))
         found.append((ids.to_pylist(), counts.tolist(), weights))
     (_, counts, with_p), (_, _, without_p) = found
     assert counts == [3, 2, 3]
@@ -164,6 +165,121 @@ def test_a_slack_beyond_the_account_is_not_paid(tmp_path: Path) -> None:
     ledger.enroll([*people], 50.0, 1e-9)
     session = Session(frame_of(people), SCHEMA, ledger, seed=1)
     assert session.ask(SELECT, epsilon=2.0, delta=1e-3, analysis_id="w").groups == []
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 1e-3), (2.0, 1e-2)])
+def test_small_cases_with_weights_are_within_each_persons_charge(
+    epsilon: float, delta: float
+) -> None:
+    """Over all sets of told values, without each person: at most their own Gaussian and slack."""
+    check_weights(Discovery.from_budget(2, epsilon, delta))
+
+
+def check_weights(found: Discovery) -> None:
+    """Compare worlds of unequal weights with what each person is charged."""
+    grid = 2.0**BITS
+    crowd = int(found.threshold / grid * found.scale)
+    words = {"p": "a", "q": "ab", "r": "b", **{f"s{k}": "ab" for k in range(crowd)}}
+    people = [*words]
+    counts = np.array([len(words[name]) for name in people])
+    weights = np.array([1.0, 0.5, 0.01] + [0.7] * crowd)
+    steps = found.count_steps(counts, weights)
+    losses, slacks = found.costs(counts, steps)
+
+    def chances(absent: str) -> np.ndarray:
+        totals = {
+            word: sum(int(s) for name, s in zip(people, steps, strict=True)
+                      if word in words[name] and name != absent)
+            for word in "ab"
+        }  # fmt: skip
+        # Noise is rounded to whole steps: more than the threshold is half a step more, or more.
+        passes = [
+            norm.sf((found.threshold + 0.5 - t) / grid) if t else 0.0 for t in totals.values()
+        ]
+        outcomes = itertools.product([True, False], repeat=2)
+        return np.array([
+            math.prod(c if t else 1 - c for c, t in zip(passes, told, strict=True))
+            for told in outcomes
+        ])  # fmt: skip
+
+    everybody = chances("")
+    for name, loss, slack in zip(people[:4], losses, slacks, strict=False):
+        without = chances(name)
+        for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0):
+            allowed = slack + (1 - slack) * float(gaussian_delta(math.sqrt(loss), epsilon).upper)
+            for p, q in ((everybody, without), (without, everybody)):
+                assert np.maximum(p - math.exp(epsilon) * q, 0).sum() <= allowed * (1 + 1e-9)
+
+
+def test_a_planted_charge_for_the_weight_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charged as if the weight were of a single value, a person with two pays too little."""
+    right = Discovery.costs
+
+    def planted(self: Discovery, counts: np.ndarray, steps: np.ndarray) -> object:
+        return right(self, np.ones_like(counts), steps // 4)
+
+    monkeypatch.setattr(Discovery, "costs", planted)
+    with pytest.raises(AssertionError):
+        check_weights(Discovery.from_budget(2, 2.0, 1e-2))
+
+
+def test_with_a_share_everybody_takes_part_by_their_own_account(tmp_path: Path) -> None:
+    people = {f"p{k}": "ab" for k in range(300)} | {f"q{k}": "ac" for k in range(300)}
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll([*people], [16.0] * 300 + [0.5] * 300, 1e-4)
+    session = Session(frame_of(people), SCHEMA, ledger, seed=1)
+    answer = session.ask(SELECT, epsilon=2.0, delta=1e-5, analysis_id="w", share=0.2)
+    found = Discovery.from_budget(3, 2.0, 1e-5)
+    limits, spent = ledger.balances([*people])
+    shares = spent[:, 0] / limits[:, 0]
+    # The small accounts pay a fifth of themselves, the large ones the whole price, which is less.
+    assert shares[300:] == pytest.approx(0.2, rel=1e-5)
+    assert (shares[300:] <= 0.2).all()
+    cost, _ = found.costs(np.array([2]), found.count_steps(np.array([2])))
+    assert spent[:300, 0] * 2.0**-50 == pytest.approx(cost[0])
+    assert (spent[:, 1] > 0).all()
+    assert {group["w"] for group in answer.groups} >= {"a", "b"}
+    # Charged alike, the small accounts cannot pay, and their value c is nobody's.
+    uniform = Session(frame_of(people), SCHEMA, ledger, seed=1)
+    told = uniform.ask(SELECT, epsilon=2.0, delta=1e-5, analysis_id="u").groups
+    assert {group["w"] for group in told} == {"a", "b"}
+
+
+def test_weighted_chances_are_those_of_the_weights(tmp_path: Path) -> None:
+    """Monte Carlo: a value of people with small accounts is told as its total weight says."""
+    people = {f"p{k}": "a" for k in range(200)}
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll([*people], 1.0, 1e-2)
+    found = Discovery.from_budget(3, 2.0, 0.001)
+    limits, _ = ledger.balances(["p0"])
+    budget = limits[:, 0] * 2.0**-50
+    # The share with which 200 people reach the threshold.
+    weight = found.threshold / 2.0**BITS * found.scale / 200
+    share = float((weight / found.scale) ** 2 / budget[0])
+    assert found.weigh(budget, share)[0] == pytest.approx(weight)
+    table = register(frame_of(people), SCHEMA)
+    told = 0
+    for seed in range(60):
+        session = Session(table, SCHEMA, ledger, seed=seed)
+        answer = session.ask(SELECT, epsilon=2.0, delta=0.001, analysis_id=f"a{seed}", share=share)
+        told += len(answer.groups)
+        ledger.enroll([*people], 1.0 + 1e-9 * (seed + 1), 1e-2)
+        if seed * share > 0.5:
+            break
+    assert abs(told / (seed + 1) - 0.5) < 4.5 * math.sqrt(0.25 / (seed + 1))
+
+
+@pytest.mark.parametrize(
+    ("sql", "share", "word"),
+    [(SELECT, 0.0, "share"), (SELECT, 1.5, "share"), ("SELECT count(*) FROM t", 0.1, "DISTINCT")],
+)
+def test_a_share_is_of_an_account(tmp_path: Path, sql: str, share: float, word: str) -> None:
+    ledger = Ledger.make(f"{tmp_path}/p.db", ["p"], 1.0, 1e-6)
+    frame = frame_of({"p": "a"})
+    with pytest.raises(InputError, match=word):
+        Session(frame, SCHEMA, ledger).ask(sql, epsilon=1.0, delta=1e-6, share=share)
+    with pytest.raises(InputError, match="ledger"):
+        Session(frame, SCHEMA).ask(SELECT, epsilon=1.0, delta=1e-6, share=0.5)
 
 
 def test_derived_values_are_found_too() -> None:

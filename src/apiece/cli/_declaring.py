@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apiece.cli._command import (
     PATH,
     add_table_options,
+    make_dialect,
     make_dict,
     option,
     parse_assignment,
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from apiece.datasets import Schema
     from apiece.datasets.cells import Value
     from apiece.datasets.schema import Column
+    from apiece.datasets.tables import Dialect
 
 # The forms of options, for their errors.
 BOUNDS = "column=LOW:HIGH, as in income=0:200000"
@@ -30,7 +33,7 @@ _DATES = re.compile(r"(?P<name>.+)=(?P<first>\d{4}-\d\d-\d\d):(?P<last>\d{4}-\d\
 KINDS = "column=numeric, text, date or boolean, as in city=text"
 # The parameters of these options.
 DECLARING = (
-    "person", "bounds", "values", "kinds", "columns_file", "rows_per_person", "separator",
+    "person", "bounds", "values", "values_of", "kinds", "columns_file", "rows_per_person", "separator",
     "decimal", "encoding",
 )  # fmt: skip
 
@@ -44,7 +47,16 @@ def add_declaring_options(command: object) -> Any:
             multiple=True,
             help="Range of a column, as column=LOW:HIGH, numbers or dates; repeatable.",
         ),
-        option("--values", multiple=True, help="Groups of a column, as column=A,B,…; repeatable."),
+        option(
+            "--values",
+            multiple=True,
+            help="Groups of a column, as column=A,B,… or column=@FILE, a public file; repeatable.",
+        ),
+        option(
+            "--values-of",
+            multiple=True,
+            help="Groups of a column that are another's, as column=OTHER; repeatable.",
+        ),
         option(
             "--kind",
             "kinds",
@@ -81,7 +93,9 @@ def declare_table(flags: Flags) -> Schema:
     periods = make_dict(
         "--bounds", [(match["name"], (match["first"], match["last"])) for match in matches]
     )
-    values = make_dict("--values", [_parse_values(text) for text in flags["values"]])
+    dialect = make_dialect(flags)
+    values = make_dict("--values", [_parse_values(text, dialect) for text in flags["values"]])
+    values |= _copy_values(flags["values_of"], schema, values)
     assignments = [parse_assignment("--kind", text, KINDS, last=True) for text in flags["kinds"]]
     kinds = make_dict("--kind", assignments)
     columns = {
@@ -155,9 +169,33 @@ def _declare_dates(
         raise DataError(f"column {name!r}: {error}") from None
 
 
-def _parse_values(text: str) -> tuple[str, list[str]]:
-    """Return the name and the values of `column=A,B`."""
+def _copy_values(
+    options: Sequence[str], schema: Schema, values: dict[str, Sequence[Value]]
+) -> dict[str, Sequence[Value]]:
+    """Return the columns of `column=OTHER`, each with the declared values of the other."""
+    pairs = [
+        parse_assignment("--values-of", text, "column=OTHER, as in home=town") for text in options
+    ]
+    copied: dict[str, Sequence[Value]] = {}
+    for name, other in make_dict("--values-of", pairs).items():
+        declared = schema.columns.get(other)
+        groups = values.get(other, () if declared is None else declared.values)
+        if not groups:
+            raise InputError(
+                f"--values-of {name}={other}: {other!r} has no declared values; give "
+                f"--values {other}=A,B or --values {other}=@FILE"
+            )
+        if name in values:
+            raise InputError(f"--values-of {name}={other}: --values has {name!r}; leave one out")
+        copied[name] = groups
+    return copied
+
+
+def _parse_values(text: str, dialect: Dialect) -> tuple[str, Sequence[Value]]:
+    """Return the name and the values of `column=A,B`, or of `column=@FILE` those in a file."""
     name, listed = parse_assignment("--values", text, "column=A,B, as in region=north,south")
+    if listed.startswith("@"):
+        return name, _read_values(name, listed[1:], dialect)
     values = listed.split(",")
     for value in values:
         if value != value.strip() or not value:
@@ -168,3 +206,16 @@ def _parse_values(text: str) -> tuple[str, list[str]]:
         if values.count(value) > 1:
             raise InputError(f"--values: {value!r} occurs twice in {text!r}; give it once")
     return name, values
+
+
+def _read_values(name: str, source: str, dialect: Dialect) -> Sequence[Value]:
+    """Return the values in FILE, or in FILE::COLUMN: of a table by default its column `name`."""
+    from apiece.datasets import read_values
+
+    path, mark, column = source.partition("::")
+    if not mark and Path(path).suffix != ".txt":
+        column = name
+    try:
+        return read_values(path, column or None, dialect)
+    except DataError as error:
+        raise DataError(f"--values {name}=@{source}: {error}") from None

@@ -81,6 +81,11 @@ Example:
     default=1000,
     help="Rows of a group that --cost and --within make up, where a width depends on rows.",
 )
+@option(
+    "--share",
+    type=float,
+    help="Of SELECT DISTINCT, the most of anybody's account that it takes: smaller weights.",
+)
 @option("--again", is_flag=True, help="Ask and charge anew what was answered before.")
 @option("--figure")
 @option("--cost", "cost_only", is_flag=True, help="Print what the query costs, and ask nothing.")
@@ -144,6 +149,8 @@ def command(
     require("queries", "sqlalchemy", "duckdb", "pandas", "pyarrow")
     if flags["analysis"] is not None and flags["url"] is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
+    if flags["share"] is not None and flags["url"] is None:
+        raise InputError("--share: is of the accounts of a ledger; give --ledger too")
     if flags["scope"] is not None and flags["url"] is None:
         raise InputError("--scope: is of a charge to a ledger; give --ledger too")
     registered = _find_registration(source)
@@ -191,7 +198,12 @@ def command(
                 analysis = _name_question(query, terms, table.fingerprint, named)
                 _refuse_repeat(ledger, analysis)
             answer = session.ask(
-                query, epsilon=epsilon, delta=delta, analysis_id=analysis, split=split
+                query,
+                epsilon=epsilon,
+                delta=delta,
+                analysis_id=analysis,
+                split=split,
+                share=flags["share"],
             )
     except (KeyboardInterrupt, ApieceError) as error:
         # A library may make another error of a Ctrl-C.
@@ -263,7 +275,8 @@ def _name_question(query: str, terms: Json, fingerprint: str, flags: Flags) -> s
     from apiece.queries.registration import name_question
 
     split = _parse_split(flags["split"])
-    return name_question(query, terms, fingerprint, flags["epsilon"], flags["delta"], split)
+    promise = (flags["epsilon"], flags["delta"])
+    return name_question(query, terms, fingerprint, *promise, split, flags["share"])
 
 
 def _refuse_repeat(ledger: Ledger, analysis: str) -> None:

@@ -5,6 +5,8 @@ they bring rows: 1/√k on each of k. A value is told where its noisy weight exc
 values that others have too the person moves a Gaussian sum by at most 1; a value of theirs alone is
 told with a chance that the threshold makes small. So a person is charged as a Gaussian with a
 slack: μ = 1/σ, and s = k·Φ̄((τ − 1/√k)/σ), for their own k.
+
+Weights may be smaller, each by the person's own account: then μ = w/σ, and s = k·Φ̄((τ − w/√k)/σ).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from scipy.special import log_ndtr, ndtri_exp
 
 from apiece._types import Floats, Integers
 from apiece.errors import InputError
-from apiece.filters.convert import gaussian_budget
+from apiece.filters.convert import distinct, gaussian_budget
 from apiece.queries.noise import BITS, SLACK
 
 # The share of δ for values that one person alone has; the Gaussian has the rest.
@@ -64,21 +66,32 @@ class Discovery:
         """A step of the noise's grid, in units of a person's whole weight."""
         return math.ldexp(self.scale, -BITS)
 
-    def steps_of(self, count: int) -> int:
-        """Return the weight that a person with so many values adds to each, in steps."""
-        return math.floor(1 / (math.sqrt(count) * self.grid) * (1 - SLACK))
+    def weigh(self, budget: Floats, share: float) -> Floats:
+        """Return weights, at most 1, with which nobody pays more than a share of their account.
 
-    def costs(self, counts: Integers) -> tuple[Floats, Floats]:
-        """Return μ² and slack of people with so many values each, rounded up."""
-        distinct, index = np.unique(counts, return_inverse=True)
+        Args:
+            budget: (people,) μ² of each account.
+            share: In (0, 1].
+        """
+        # μ is w/σ. Twice the margin that costs are rounded up by is left below the share.
+        mu = np.sqrt(np.maximum(budget, 0.0) * share) * (1 - 2 * SLACK)
+        return np.asarray(np.minimum(mu * self.scale, 1.0))
+
+    def count_steps(self, counts: Integers, weights: Floats | float = 1.0) -> Integers:
+        """Return what people with so many values and such weights add to each, in steps."""
+        parts = np.asarray(weights) / (np.sqrt(counts) * self.grid)
+        return np.floor(parts * (1 - SLACK)).astype(np.int64)
+
+    def costs(self, counts: Integers, steps: Integers) -> tuple[Floats, Floats]:
+        """Return μ² and slack of people with so many values and steps on each, rounded up."""
+        (kinds, steps_of_kinds), index = distinct(counts, steps)
         losses = []
         slacks = []
-        for count in distinct.tolist():
-            steps = self.steps_of(count)
-            mu = math.sqrt(count) * steps / 2.0**BITS
+        for count, added in zip(kinds.tolist(), steps_of_kinds.tolist(), strict=True):
+            mu = math.sqrt(count) * added / 2.0**BITS
             losses.append(mu * mu * (1 + SLACK))
             # The noise is rounded to the grid, so half a step less is exceeded as well.
-            deviations = (self.threshold - steps - 0.5) / 2.0**BITS
+            deviations = (self.threshold - added - 0.5) / 2.0**BITS
             slacks.append(count * math.exp(float(log_ndtr(-deviations))) * (1 + SLACK))
         return np.array(losses)[index], np.array(slacks)[index]
 

@@ -182,9 +182,12 @@ def name_question(
     epsilon: float,
     delta: float,
     split: Sequence[float] | None,
+    share: float | None = None,
 ) -> str:
     """Return the name under which a question is asked that has none: a digest of all it says."""
-    asked = [query.strip(), terms, fingerprint, epsilon, delta, split]
+    asked: list[Json] = [query.strip(), terms, fingerprint, epsilon, delta, split]
+    if share is not None:
+        asked.append(share)
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     return f"question-{digest[:20]}"
 

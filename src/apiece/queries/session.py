@@ -30,7 +30,7 @@ from apiece.errors import (
 from apiece.filters import Costs
 from apiece.ledger import Ledger
 from apiece.ledger.chain import check_new_id
-from apiece.ledger.codec import make_terms, read_id, to_units
+from apiece.ledger.codec import UNIT, make_terms, read_id, to_units
 from apiece.ledger.reports import SHARES, count_bins, cumulate_bins
 from apiece.queries.adjusting import make_consistent, make_rows
 from apiece.queries.declarations import Declarations
@@ -410,6 +410,7 @@ class Session:
         delta: float,
         analysis_id: str | None = None,
         split: Sequence[float] | None = None,
+        share: float | None = None,
     ) -> Answer:
         """Return the answer to a query; it costs anyone at most (epsilon, delta).
 
@@ -426,10 +427,12 @@ class Session:
             split: Of several statistics in one SELECT the share of each, in proportion: of μ², or
                 of epsilon where delta is 0. By default such that each sum has the same noise,
                 relative to the bounds of its column.
+            share: Of SELECT DISTINCT with a ledger: the most of anybody's account that it takes, in
+                (0, 1]. Whoever would pay more has a smaller weight, by their own account alone.
 
         Raises:
-            InputError: For what is not a query, one whose answer would be too large, epsilon or
-                delta out of bounds, delta = 0 where the noise is Gaussian, and where the schema
+            InputError: For what is not a query, one whose answer would be too large, epsilon, delta
+                or share out of bounds, a share of what has no weights, delta = 0 where the noise is Gaussian, and where the schema
                 does not say how many rows a person brings.
             DataError: For a column that is not declared as the query uses it.
             AnalysisError: For an analysis id that stands for other terms; no row is read.
@@ -453,8 +456,13 @@ class Session:
             analysis_id=name,
             source=source,
             split=split,
+            share=share,
         )
         if self.ledger is None:
+            if share is not None:
+                raise InputError(
+                    "share: is of accounts; give the session a ledger, or leave it out"
+                )
             return self._answer(request)
         entry = _record_once(
             self.ledger, name, request.terms, lambda: self._answer(request).to_dict()
@@ -502,17 +510,31 @@ class Session:
             )
         with self._hide_rows(request), table.values(question) as values:
             paid = None
+            people, counts = values.people()
+            steps = discovery.count_steps(counts)
             if self.ledger is not None:
-                people, counts = values.people()
-                paid = self._reserve(self.ledger, request, people, *discovery.costs(counts))
-            weights = values.weights(paid, discovery.steps_of)
-        noise = draw_rounded_gaussians(len(weights), self._bits)
+                if request.share is not None:
+                    budgets = self._find_budgets(self.ledger, people)
+                    weights = discovery.weigh(budgets, request.share)
+                    steps = discovery.count_steps(counts, weights)
+                costs = discovery.costs(counts, steps)
+                paid = self._reserve(self.ledger, request, people, *costs)
+            totals = values.weights(paid, steps)
+        noise = draw_rounded_gaussians(len(totals), self._bits)
         (label,) = request.statement.group_labels.values()
         return [
             {label: value}
-            for (value, weight), deviate in zip(weights, noise, strict=True)
+            for (value, weight), deviate in zip(totals, noise, strict=True)
             if weight + deviate > discovery.threshold
         ]
+
+    def _find_budgets(self, ledger: Ledger, people: Texts) -> Floats:
+        """Return the μ² of each person's account; 0 of those without one, who are left out."""
+        ids, has_account = find_accounts(people, ledger)
+        limits, _ = ledger.balances(ids)
+        budgets = np.zeros(len(people))
+        budgets[has_account] = limits[:, 0] * UNIT
+        return budgets
 
     @contextmanager
     def _hide_rows(self, request: _Request) -> Iterator[None]:
@@ -693,6 +715,8 @@ class _Request:
     analysis_id: str
     # What the analysis id stands for in the ledger: query, schema, source, ε and δ.
     terms: Json = field(repr=False)
+    # The most of an account that the question takes, where people have weights.
+    share: float | None = None
 
     @classmethod
     def from_text(
@@ -705,6 +729,7 @@ class _Request:
         analysis_id: str,
         source: str,
         split: Sequence[float] | None = None,
+        share: float | None = None,
     ) -> Self:
         """Return the request for a query, or raise what `Session.ask` does."""
         mistakes = find_mistakes(text, declarations, epsilon=epsilon, delta=delta)
@@ -724,6 +749,11 @@ class _Request:
         terms = {**terms, "epsilon": epsilon, "delta": delta}
         if shares is not None:
             terms["split"] = list(shares)
+        if share is not None:
+            share = _check.probability("share", share, low_open=True)
+            if not questions[0].is_discovery:
+                raise InputError("share: is of SELECT DISTINCT; leave it out")
+            terms["share"] = share
         return cls(
             statement=statement,
             parts=make_parts(questions, epsilon, promised_delta, shares),
@@ -731,6 +761,7 @@ class _Request:
             delta=promised_delta,
             analysis_id=analysis_id,
             terms=terms,
+            share=share,
         )
 
     @property

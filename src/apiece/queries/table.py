@@ -30,7 +30,6 @@ from apiece.errors import ApieceError, DataError, as_given
 from apiece.queries import reading, registration, scan, sources, stores
 from apiece.queries.declarations import Declarations
 from apiece.queries.derived import show_value
-from apiece.queries.expressions import Value
 from apiece.queries.question import Question, make_view
 from apiece.queries.registration import Registration
 from apiece.queries.scan import DUCKDB, Scan
@@ -219,26 +218,27 @@ class DuckDBValues:
         self._numbers = found.column("number").to_numpy()
         return found.column("id"), found.column("k").to_numpy().astype(np.int64)
 
-    def weights(
-        self, paid: Mask | None, steps_of: Callable[[int], int]
-    ) -> list[tuple[str | float, int]]:
+    def weights(self, paid: Mask | None, steps: Integers) -> list[tuple[str | float, int]]:
         """Return each value and its weight, over those of `people` who paid (None: over all).
 
         Args:
             paid: Who has paid.
-            steps_of: Number of a person's values → what the person adds to each of them.
+            steps: What each of `people` adds to each of their values.
         """
-        join = ""
-        if paid is not None and self._numbers is not None:
-            import pyarrow as pa
+        import pyarrow as pa
 
-            self.cursor.register("admitted", pa.table({"person": self._numbers[paid]}))
-            join = "SEMI JOIN admitted USING (person)"
-        query = f"SELECT v, k, count(*) FROM spread {join} GROUP BY v, k ORDER BY v, k"
-        weights: dict[Value, int] = {}
-        for value, count, people in self.cursor.execute(query).fetchall():
-            weights[value] = weights.get(value, 0) + people * steps_of(count)
-        return [(show_value(value, self.kind), weight) for value, weight in weights.items()]
+        assert self._numbers is not None
+        admitted = np.ones(len(steps), dtype=bool) if paid is None else paid
+        columns = {"person": self._numbers[admitted], "steps": steps[admitted]}
+        self.cursor.register("admitted", pa.table(columns))
+        # Whole numbers of 128 bits: the sum is exact, in whatever order.
+        query = (
+            "SELECT v, sum(steps) FROM spread JOIN admitted USING (person) GROUP BY v ORDER BY v"
+        )
+        return [
+            (show_value(value, self.kind), int(weight))
+            for value, weight in self.cursor.execute(query).fetchall()
+        ]
 
 
 @dataclass
