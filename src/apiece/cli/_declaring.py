@@ -33,8 +33,8 @@ _DATES = re.compile(r"(?P<name>.+)=(?P<first>\d{4}-\d\d-\d\d):(?P<last>\d{4}-\d\
 KINDS = "column=numeric, text, date or boolean, as in city=text"
 # The parameters of these options.
 DECLARING = (
-    "person", "bounds", "values", "values_of", "kinds", "columns_file", "rows_per_person", "separator",
-    "decimal", "encoding",
+    "person", "bounds", "values", "values_of", "kinds", "columns_file", "rows_per_person",
+    "separator", "decimal", "encoding",
 )  # fmt: skip
 
 
@@ -176,10 +176,14 @@ def _copy_values(
     pairs = [
         parse_assignment("--values-of", text, "column=OTHER, as in home=town") for text in options
     ]
+    from apiece.datasets import Skip
+
     copied: dict[str, Sequence[Value]] = {}
     for name, other in make_dict("--values-of", pairs).items():
         declared = schema.columns.get(other)
-        groups = values.get(other, () if declared is None else declared.values)
+        groups = values.get(other, ())
+        if not (groups or declared is None or isinstance(declared, Skip)):
+            groups = declared.values
         if not groups:
             raise InputError(
                 f"--values-of {name}={other}: {other!r} has no declared values; give "

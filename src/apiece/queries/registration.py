@@ -185,7 +185,7 @@ def name_question(
     share: float | None = None,
 ) -> str:
     """Return the name under which a question is asked that has none: a digest of all it says."""
-    asked: list[Json] = [query.strip(), terms, fingerprint, epsilon, delta, split]
+    asked: list[object] = [query.strip(), terms, fingerprint, epsilon, delta, split]
     if share is not None:
         asked.append(share)
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

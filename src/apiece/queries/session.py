@@ -432,8 +432,8 @@ class Session:
 
         Raises:
             InputError: For what is not a query, one whose answer would be too large, epsilon, delta
-                or share out of bounds, a share of what has no weights, delta = 0 where the noise is Gaussian, and where the schema
-                does not say how many rows a person brings.
+                or share out of bounds, a share of what has no weights, delta = 0 where the noise is
+                Gaussian, and where the schema does not say how many rows a person brings.
             DataError: For a column that is not declared as the query uses it.
             AnalysisError: For an analysis id that stands for other terms; no row is read.
 
