@@ -65,7 +65,7 @@ def test_absence_moves_nobody_to_another_part() -> None:
     samplers = [PlannedSampler(plan, mask) for mask in (everyone, without)]
     for sampler in samplers:
         sampler.draw(0, Streams.from_seed(3))
-    first, second = (sampler._cyclic._parts for sampler in samplers)  # type: ignore[union-attr]
+    first, second = (sampler._entered[1]._parts for sampler in samplers)  # type: ignore
     np.testing.assert_array_equal(first, second)
 
 

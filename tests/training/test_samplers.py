@@ -30,7 +30,7 @@ def test_a_draw_holds_the_numbers_of_its_stage() -> None:
     two = plan(stage(), stage(2, (1.0, 0.0)))
     sampler, streams = PlannedSampler(two, EVERYONE), Streams.from_seed(0)
     draws = [sampler.draw(step, streams) for step in range(5)]
-    assert [(d.stage, d.within) for d in draws] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    assert [(d.stage, d.step_of_stage) for d in draws] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     for draw in draws:
         assert np.array_equal(draw.records, np.unique(draw.records))
         own = np.where(two.group_index[draw.records] == 0, 0.5, 3.0)

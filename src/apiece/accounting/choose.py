@@ -37,7 +37,7 @@ from apiece.accounting.bounds import (
     within_range,
 )
 from apiece.accounting.contour.profile import (
-    FEWEST,
+    FEWEST_STEPS,
     SampledGaussians,
     epsilon_bounds,
     epsilon_curves,
@@ -99,7 +99,7 @@ def _match_one_step(steps: NormalForm) -> Profile | None:
 def _match_sampled_gaussians(steps: NormalForm) -> Profile | None:
     """Return the profile of several sampled Gaussian steps of one kind."""
     match steps:
-        case ((Sampled(Gaussian(z), q), times),) if times >= FEWEST:
+        case ((Sampled(Gaussian(z), q), times),) if times >= FEWEST_STEPS:
             return SampledGaussians(z, q, times)
     return None
 
@@ -147,6 +147,8 @@ METHODS = ("pld", "rdp", "gdp", "best")
 BATCH_METHODS = ("pld", "rdp")
 """Those that answer for arrays of sampled Gaussian steps."""
 _TIGHT = ("pld", "best")
+# The row that arrays are answered by first, and are then not answered by again.
+_CONTOURS = "contour integral"
 TABLE = (
     Row(
         "nothing released", METHODS, lambda steps: None if steps else PureProfile(0.0), True,
@@ -177,7 +179,7 @@ TABLE = (
         "one step of several is a mean of lognormal ratios, doubled up on cells from both sides",
     ),
     Row(
-        "contour integral", _TIGHT, _match_sampled_gaussians, False,
+        _CONTOURS, _TIGHT, _match_sampled_gaussians, False,
         "sampled Gaussian steps of one kind, quickest and closest",
     ),
     Row(
@@ -201,8 +203,9 @@ TABLE = (
         "add up under composition, and bound from above alone", spare=("pld",),
     ),
 )  # fmt: skip
-SEVERAL = 3
-"""Values of δ from which on a curve of upper bounds is quicker than one answer after another."""
+# Values of δ of one mechanism from which on a curve of upper bounds is quicker than one answer
+# after another.
+_DELTAS_OF_CURVE = 3
 
 
 def choose(mechanism: Mechanism, method: str = "pld") -> Evaluations:
@@ -245,7 +248,13 @@ class Between:
 
 
 def _choose_evaluators(steps: NormalForm, below: NormalForm, method: str) -> Evaluations:
-    """Return the profile of what lies between two normal forms, which nearly always are one."""
+    """Return the profile of what lies between two normal forms, which nearly always are one.
+
+    Args:
+        steps: The mechanism's normal form; where products of coins were rounded, rounded up.
+        below: The same with them rounded down, which costs a record no more.
+        method: One of `METHODS`.
+    """
     answers: list[Evaluated] = []
     errors: list[ApieceError] = []
     for row in TABLE:
@@ -339,7 +348,7 @@ def bounds_of(columns: Floats, method: str) -> Bounds:
         lower[by_contours], upper[by_contours] = epsilon_bounds(columns[:, by_contours])
     bounds = Bounds(lower, upper)
     # Through the gate that every evaluator's numbers go through.
-    (lower, upper), _ = check_bounds("contour integral", "epsilon", columns[3], bounds)
+    (lower, upper), _ = check_bounds(_CONTOURS, "epsilon", columns[3], bounds)
     unresolved = np.flatnonzero(~DEFAULT.reached(Bounds(lower, upper)))
     if not unresolved.size:
         return Bounds(lower, upper)
@@ -348,8 +357,8 @@ def bounds_of(columns: Floats, method: str) -> Bounds:
         entries = unresolved[start : start + size]
         z, q, steps = columns[:3, entries[0]].tolist()
         profile = choose(Repeated(Sampled(Gaussian(z), q), int(steps)), method)
-        # Where contours were asked already, they are the first of the answers.
-        answers = profile.answers[int(by_contours[entries[0]]) :]
+        # What contours know of them is in `lower` and `upper` already.
+        answers = [answer for answer in profile.answers if answer.evaluator != _CONTOURS]
         with within_range(lambda: f"arrays by method {method!r}"):
             known = Bounds(lower[entries], upper[entries])
             tightened = profile.tighten_epsilon(answers, columns[3, entries], known)
@@ -360,14 +369,14 @@ def bounds_of(columns: Floats, method: str) -> Bounds:
 def _answered_by_contours(columns: Floats, method: str) -> Mask:
     """Return which columns (z, q, steps, …) the table has answered by contours first."""
     _, q, times = columns[:3]
-    return np.asarray((q > 0) & (q < 1) & (times >= FEWEST) & (method == "pld"))
+    return np.asarray((q > 0) & (q < 1) & (times >= FEWEST_STEPS) & (method == "pld"))
 
 
 def upper_bounds_of(columns: Floats, method: str) -> Floats:
     """Return upper bounds on ε, as `bounds_of`, by curves where several δ share a mechanism."""
     # What curves do not answer closely is answered as ever.
     starts, sizes = find_runs(columns[:3])
-    shared = _answered_by_contours(columns[:, starts], method) & (sizes >= SEVERAL)
+    shared = _answered_by_contours(columns[:, starts], method) & (sizes >= _DELTAS_OF_CURVE)
     upper = np.full(columns.shape[1], np.inf)
     if shared.any():
         on_curves = np.repeat(shared, sizes)

@@ -43,8 +43,11 @@ Example:
 # The options of a single budget, and those of the page of budgets on offer.
 BUDGET = ("epsilon", "mechanism", "plan", "group")
 OFFER = ("page", "groups", "records", "batch_size", "steps")
-# The strategies of the page: what a contributor faces is one of them, which the steward chose.
-PAGE_STRATEGIES = ("sample", "scale", "hybrid", "allocate", "epochs")
+# The strategies of the page: what a contributor faces is one of them, which the steward chose. Each
+# is made without settings, but for the bound of `Hybrid`.
+PAGE_STRATEGIES: dict[str, type[Strategy]] = {
+    kind.name: kind for kind in (Sample, Scale, Hybrid, Allocate, Epochs)
+}
 # The noise of the plans that the page is about.
 PAGE_NOISES = ("independent", "correlated")
 # An example of each option that the page needs.
@@ -140,14 +143,14 @@ def _read_strategy(name: str, excess: float | None) -> Strategy:
     """Return the strategy of the plans on the page."""
     if name not in PAGE_STRATEGIES:
         raise unknown("strategy", name, PAGE_STRATEGIES)
-    if name == Hybrid.name:
+    kind = PAGE_STRATEGIES[name]
+    if kind is Hybrid:
         if excess is None:
             raise InputError("--excess: missing; --strategy hybrid needs it, as in --excess 0.02")
         return Hybrid(excess)
     if excess is not None:
         raise InputError(f"--excess: is the bound of --strategy hybrid; {name} has none: leave out")
-    kinds: dict[str, type[Strategy]] = {"scale": Scale, "sample": Sample, "epochs": Epochs}
-    return kinds.get(name, Allocate)()
+    return kind()
 
 
 def _write_page(
@@ -163,12 +166,7 @@ def _write_page(
     if levels is not None:
         if offer["groups"] is not None:
             raise InputError("--levels: stands in place of --groups; give one of the two")
-        offered = Levels(levels)
-        share = 1 / len(offered)
-        offer["groups"] = [
-            (name, epsilon, share)
-            for name, epsilon in zip(offered.titles, offered.values(), strict=True)
-        ]
+        offer = offer | {"groups": _split_evenly(Levels(levels))}
     groups = _check_offer(offer)
     page = offer["page"]
     with Bar(0) as bar:
@@ -193,8 +191,19 @@ def _write_page(
     emit(as_json, computed.to_dict(), line)
 
 
+def _split_evenly(levels: Levels) -> list[tuple[str, float, float]]:
+    """Return the levels as groups (name, ε, share) of equal shares."""
+    share = 1 / len(levels)
+    return [
+        (name, epsilon, share) for name, epsilon in zip(levels.titles, levels.values(), strict=True)
+    ]
+
+
 def _check_offer(offer: Flags) -> list[tuple[str, float, float]]:
-    """Return the budgets on offer; raise with all that is missing and wrong at once."""
+    """Return the budgets on offer; raise with all that is missing and wrong at once.
+
+    The groups of the offer are the text of --groups, or have been made from --levels.
+    """
     mistakes: list[InputError] = []
     missing = [name for name, value in offer.items() if value is None]
     if missing:

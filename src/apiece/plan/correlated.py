@@ -14,6 +14,8 @@ from apiece.errors import InputError
 
 # The distance from 1.0 to the next float64.
 _ULP = 2.0**-52
+# A chance above one by no more than this comes of rounding in the plan; `rates` takes it for one.
+_CHANCE_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class CorrelatedNoise:
         Args:
             chances: In [0, 1], each the mean over all steps.
         """
+        # Both products are rounded to the nearest, by half a unit: two units more make up for it.
         return np.minimum(chances * self.separation * (1 + 2 * _ULP), 1.0)
 
     def check_chances(self, chances: Floats) -> None:
@@ -84,7 +87,7 @@ class CorrelatedNoise:
         Args:
             chances: Each group's chance to join a step, the mean over all steps.
         """
-        if not (chances * self.separation <= 1 + 1e-9).all():
+        if not (chances * self.separation <= 1 + _CHANCE_TOLERANCE).all():
             raise InputError(
                 f"sampling_probability: up to {chances.max():g}, which is above one in "
                 f"{self.separation} parts; give at most {1 / self.separation:g}"
@@ -101,12 +104,17 @@ class CorrelatedNoise:
             self.strategy, steps=steps, participations=times, separation=self.separation
         )
 
-    def check_times(self, steps: int, most: int) -> None:
-        """Raise `InputError` where a record cannot take part so often."""
-        possible = count_participations(steps, most, self.separation)
-        if possible < most:
+    def check_times(self, steps: int, times: int) -> None:
+        """Raise `InputError` where a record cannot take part so often.
+
+        Args:
+            steps: All steps of the stage.
+            times: How many of them a record takes part in, at most.
+        """
+        possible = count_participations(steps, times, self.separation)
+        if possible < times:
             raise InputError(
-                f"times = {most}: {steps} steps hold only {possible} that are {self.separation} "
+                f"times = {times}: {steps} steps hold only {possible} that are {self.separation} "
                 "apart; take part less often, or with a smaller separation"
             )
 

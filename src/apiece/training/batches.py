@@ -143,10 +143,10 @@ class CyclicSampler:
         # The sampler of each part, made in its first step.
         self._samplers: dict[int, PoissonSampler] = {}
 
-    def draw(self, within: int, generator: Generator) -> Integers:
+    def draw(self, step_of_stage: int, generator: Generator) -> Integers:
         """Return the positions of the records of a step of the stage, in increasing order."""
         assert self._stage.correlated is not None
-        part = within % self._stage.correlated.separation
+        part = step_of_stage % self._stage.correlated.separation
         if part not in self._samplers:
             self._samplers[part] = PoissonSampler(
                 self._stage,
@@ -179,18 +179,20 @@ class AllocatedSampler:
         # Of each group the first step of the block drawn last, and the step that each record took.
         self._blocks: dict[int, tuple[int, Integers]] = {}
 
-    def draw(self, within: int) -> Integers:
+    def draw(self, step_of_stage: int) -> Integers:
         """Return the positions of the records of a step of the stage, in increasing order."""
         parts = [np.empty(0, dtype=np.int64)]
         for group, (times, records) in enumerate(zip(self._times, self._records, strict=True)):
             if times and records.size:
-                parts.append(records[self._draw_block(group, within) == within])
+                steps = self._draw_block(group, step_of_stage)
+                parts.append(records[steps == step_of_stage])
         return np.sort(np.concatenate(parts))
 
-    def _draw_block(self, group: int, within: int) -> Integers:
-        """Return the step that each record of a group took in the block of the step `within`."""
+    def _draw_block(self, group: int, step_of_stage: int) -> Integers:
+        """Return the step that each record of a group takes in the block that a step is in."""
         times = self._times[group]
-        block = ((within + 1) * times - 1) // self._steps
+        # Block b has the steps from ⌊b·steps/times⌋ to ⌊(b + 1)·steps/times⌋, without the latter.
+        block = ((step_of_stage + 1) * times - 1) // self._steps
         start = block * self._steps // times
         end = (block + 1) * self._steps // times
         if group in self._blocks and self._blocks[group][0] == start:
@@ -327,7 +329,7 @@ Coins: TypeAlias = Streams | OneStream
 class Draw:
     """One step's records, (B,) positions with their bounds, and the step's public numbers.
 
-    stage: of the plan, from 0; within: steps of the stage before this one.
+    stage: of the plan, from 0. step_of_stage: from 0 in each stage.
     """
 
     records: Integers
@@ -335,7 +337,7 @@ class Draw:
     noise_stddev: float
     expected_batch_size: float
     stage: int = 0
-    within: int = 0
+    step_of_stage: int = 0
 
 
 class Sampler(Protocol):
@@ -352,6 +354,12 @@ class Sampler(Protocol):
     def digest_order(self, steps: int) -> str | None:
         """Return a digest of the first batches of an order of the user's own; None without one."""
         return None
+
+
+# What decides who takes part in a step of one stage.
+StageSampler: TypeAlias = (
+    PoissonSampler | CyclicSampler | AllocatedSampler | FixedSampler | OwnOrder
+)
 
 
 class PlannedSampler:
@@ -382,25 +390,23 @@ class PlannedSampler:
         self._included = included
         self._shard = shard
         self._withdrawn = withdrawn
-        self._stage: int | None = None  # the number of the stage entered last
+        # The number of the stage entered last, and its sampler.
+        self._entered: tuple[int, StageSampler] | None = None
 
     def draw(self, step: int, streams: Coins) -> Draw:
         """Return the draw of `step`; entering a stage costs one sort of the records."""
-        number, within = find_stage(self._plan, step)
+        number, step_of_stage = find_stage(self._plan, step)
         stage = self._plan.stages[number]
-        if self._stage != number:
-            self._enter_stage(number, streams)
-            self._stage = number
-        fixed = self._fixed if self._order is None else self._order
-        if fixed is not None:
-            records = self._in_shard(fixed.draw(within))
-        elif self._cyclic is not None:
-            records = self._cyclic.draw(within, streams.sampling(step, self._shard[0]))
-        elif self._allocated is None:
-            records = self._poisson.draw(streams.sampling(step, self._shard[0]))
-        else:
-            # By a stream of the block's, so that a step can be drawn again alone.
-            records = self._in_shard(self._allocated.draw(within))
+        if self._entered is None or self._entered[0] != number:
+            self._entered = number, self._make_stage_sampler(number, streams)
+        match self._entered[1]:
+            case PoissonSampler() as sampler:
+                records = sampler.draw(streams.sampling(step, self._shard[0]))
+            case CyclicSampler() as sampler:
+                records = sampler.draw(step_of_stage, streams.sampling(step, self._shard[0]))
+            case AllocatedSampler() | FixedSampler() | OwnOrder() as sampler:
+                # These need no coin of the step's, and deal to all records of the plan.
+                records = self._in_shard(sampler.draw(step_of_stage))
         withdrawn = self.find_withdrawn()
         if withdrawn.size:
             records = records[~withdrawn[records]]
@@ -410,7 +416,7 @@ class PlannedSampler:
             noise_stddev=stage.noise_stddev,
             expected_batch_size=stage.expected_batch_size,
             stage=number,
-            within=within,
+            step_of_stage=step_of_stage,
         )
 
     def _in_shard(self, records: Integers) -> Integers:
@@ -431,36 +437,34 @@ class PlannedSampler:
         require_ids("plan.ids", self._plan.ids, withdrawn=withdrawn)
         return np.asarray(withdrawn)
 
-    def _enter_stage(self, number: int, streams: Coins) -> None:
-        """Make the sampler of a stage: by coins, by blocks, by turns or with fixed steps."""
+    def _make_stage_sampler(self, number: int, streams: Coins) -> StageSampler:
+        """Return the sampler of a stage: by coins, by blocks, by turns or with fixed steps."""
         stage = self._plan.stages[number]
         group_index = self._plan.group_index
-        self._allocated: AllocatedSampler | None = None
-        self._fixed: FixedSampler | None = None
-        self._cyclic: CyclicSampler | None = None
-        if stage.correlated is not None and stage.correlated.sampled:
-            self._cyclic = CyclicSampler(
+        if self._order is not None:
+            return self._order
+        if stage.has_fixed_steps:
+            return FixedSampler(stage, group_index, streams.participation(number))
+        if stage.correlated is not None:
+            return CyclicSampler(
                 stage,
                 group_index,
                 streams.participation(number),
                 joined=self._included,
                 shard=self._shard,
             )
-            return
-        if stage.correlated is not None:
-            self._fixed = FixedSampler(stage, group_index, streams.participation(number))
-            return
         if stage.times is not None:
             groups = stage.times.size
 
+            # A stream of its own for each block, so that a step can be drawn again alone; stream 0
+            # is that of the coins by which records join a stage.
             def stream(group: int, start: int) -> Generator:
                 return streams.participation(number, 1 + start * groups + group)
 
-            self._allocated = AllocatedSampler(stage, group_index, stream)
-            return
+            return AllocatedSampler(stage, group_index, stream)
         joined = draw_participants(stage, group_index, streams.participation(number))
         joined &= self._included
-        self._poisson = PoissonSampler(stage, group_index, joined=joined, shard=self._shard)
+        return PoissonSampler(stage, group_index, joined=joined, shard=self._shard)
 
 
 def _make_order(order: object, plan: BoundPlan) -> OwnOrder:

@@ -42,9 +42,9 @@ class FixedSampler:
         self._records = np.argsort(slots, kind="stable")
         self._bounds = np.searchsorted(slots[self._records], np.arange(self._separation + 1))
 
-    def draw(self, within: int) -> Integers:
+    def draw(self, step_of_stage: int) -> Integers:
         """Return the positions of the records of a step of the stage, in increasing order."""
-        number, slot = divmod(within, self._separation)
+        number, slot = divmod(step_of_stage, self._separation)
         records = self._records[self._bounds[slot] : self._bounds[slot + 1]]
         passes = self._passes[records]
         times = self._times[records]
@@ -94,19 +94,19 @@ class OwnOrder:
         self._digest = b""
         self._is_broken = False
 
-    def draw(self, within: int) -> Integers:
+    def draw(self, step_of_stage: int) -> Integers:
         """Return the positions of the records of a step of the stage, in increasing order.
 
         Raises `BudgetError` for a batch that breaks a limit, `DataError` for no positions or an
         order that has ended, and `StateError` for a step that has gone by.
         """
-        if within + 1 < self._taken:
+        if step_of_stage + 1 < self._taken:
             raise StateError(
-                f"order: step {within} has gone by, of {self._taken} batches taken; make the "
-                "trainer anew, with the order from its beginning"
+                f"order: step {step_of_stage} has gone by, of {self._taken} batches taken; make "
+                "the trainer anew, with the order from its beginning"
             )
         # A step that failed before its release is taken again with the same batch.
-        while self._taken <= within:
+        while self._taken <= step_of_stage:
             self._take()
         return self._batch
 

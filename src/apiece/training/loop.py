@@ -96,7 +96,7 @@ class Loop(Uncopied):
         if self.watch is not None:
             self.watch.take(self.step_number + 1, update, draw)
         # Where each stage trains a model of its own, its schedule counts the stage's steps.
-        count = self.step_number if self.restarts is None else draw.within
+        count = self.step_number if self.restarts is None else draw.step_of_stage
         learning_rate = self.updates.apply(count, self.sums.parameters, update)
         self.step_number += 1
         if self.watch is not None:

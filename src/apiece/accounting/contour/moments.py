@@ -46,8 +46,8 @@ _BORDER_SHARES = (0.3, 0.3, 0.4)
 _EARLY = 6.0
 # Largest a = θz.
 _HEIGHT = 4.0
-# Cells of u, of all panels together, in which the loss is bounded.
-_SLABS = 64
+# Cells of u in which the loss is bounded, of all panels together; the number of panels divides it.
+_CELLS = 64
 
 
 @lru_cache(maxsize=32)
@@ -154,7 +154,7 @@ class Steps:
     ) -> Steps:
         """Return the steps in the remove direction, of (K, 1) arrays, on windows of u.
 
-        `count` is the number of nodes, a multiple of the number of panels.
+        `count` is the number of nodes, a multiple of twice the number of panels.
         """
         border = _place_borders(z, q, low, high, panels)
         low_border = border[:, :-1, None]
@@ -170,20 +170,12 @@ class Steps:
         log_weight = np.log(weights / math.sqrt(2 * math.pi))
         log_measure = np.log(half) + log_weight
         log_base = log_measure.reshape(z.size, -1) - node**2 / 2
-        cell_share = np.linspace(0.0, 1.0, _SLABS // panels + 1)[:-1]
+        cell_share = np.linspace(0.0, 1.0, _CELLS // panels + 1)[:-1]
         cell = low_border + (high_border - low_border) * cell_share
         edge = np.append(cell.reshape(z.size, -1), high, axis=1)
         ratio = loss_at(node, z, q)
-        # p = q·e^ρ/r is the derivative of L in ρ; and 1 − e^{−L} = x/(1 + x) is what a relative
-        # error of x = q·(e^ρ − 1) moves L by.
-        inverse = np.exp(-ratio)
-        rho = node / z - 0.5 / z**2
-        share = q * np.exp(rho - ratio)
         largest_u = np.maximum(np.abs(low), np.abs(high))
-        largest_rho = largest_u / z + 0.5 / z**2
-        sizes = np.abs(ratio) + np.abs(1 - inverse)
-        sizes = sizes + 2 * share * largest_rho + UNIT
-        loss_error = 4 * UNIT * sizes
+        loss_error = _bound_loss_error(ratio, node, largest_u, z, q)
         edge_ratio = loss_at(edge, z, q)
         return cls(z, q, 1, node, log_base, ratio, edge, edge_ratio, loss_error, panels)
 
@@ -240,33 +232,20 @@ class Steps:
         rounding = np.abs(order) * phase + shift.sum(axis=1, keepdims=True)
         log_size = np.abs(weights.log_total)
         rounding += UNIT * (32 + log_size + self.node.shape[1])
-        quadrature = self._quadrature(order, largest, weights.log_total)
+        quadrature = self._bound_quadrature(order, largest, weights.log_total)
         return rounding + quadrature + _RULE, phase
 
-    def _quadrature(self, order: Floats, largest: Floats, log_total: Floats) -> Floats:
+    def _bound_quadrature(self, order: Floats, largest: Floats, log_total: Floats) -> Floats:
         """Return the quadrature's error relative to M(order), each panel's least over ellipses."""
-        border = self.edge[:, :: _SLABS // self.panels]
+        border = self.edge[:, :: _CELLS // self.panels]
         panel_width = np.diff(border, axis=1)
         half = np.maximum(panel_width / 2, 1e-12)[:, :, None]
         theta = self._choose_angles(border, half, largest)
         height = theta * self.z[:, :, None]
         # log of the ellipse's parameter: its imaginary half-axis is `height`.
         log_parameter = np.arcsinh(height / half)
-        y = largest[:, :, None]
-        down = np.maximum(-order, 0.0)[:, :, None]
-        # Where q is small, by p as above; else by the angle of r, which is at most θ, and by
-        # |r| ≥ cos(θ/2)·(its value on the real line), as of any two numbers at that angle.
-        by_share = self.q[:, :, None] < 0.5
-        half_tangent = np.tan(theta / 2)
-        share_power = y * np.tan(theta) + 2 * down * half_tangent**2
-        power = np.where(by_share, share_power, 0.0)
         beyond = half * (np.cosh(log_parameter) - 1)
-        cell_order = order[:, :, None, None]
-        log_body = self._bound_exponent(cell_order, power[..., None], beyond)
-        log_most = log_body + height**2 / 2
-        log_cosine = np.log(np.cos(theta / 2))
-        angle_power = y * theta - down * log_cosine
-        log_most += np.where(by_share, 0.0, angle_power)
+        log_most = self._bound_on_ellipses(order, largest, theta, beyond)
         # Trefethen 2013, Theorem 19.3: 64/15·max·ϱ^{−2n}/(1 − ϱ^{−2}) on an interval of length 2.
         nodes = self.node.shape[1] // self.panels
         log_complement = np.log(-np.expm1(-2 * log_parameter))
@@ -277,6 +256,31 @@ class Steps:
         scale = factor * half[:, :, 0]
         error = scale * np.exp(np.minimum(best, 700.0))
         return np.asarray(error.sum(axis=1, keepdims=True))
+
+    def _bound_on_ellipses(
+        self, order: Floats, largest: Floats, theta: Floats, beyond: Floats
+    ) -> Floats:
+        """Return bounds on log |√(2π)·φ·r^s| on an ellipse around each panel, s = order + iy.
+
+        They hold for |y| ≤ `largest`. The ellipse of the angle θ, (K, panels, angles), has the
+        imaginary half-axis θz, and its ends lie `beyond` those of the panel.
+        """
+        height = theta * self.z[:, :, None]
+        y = largest[:, :, None]
+        down = np.maximum(-order, 0.0)[:, :, None]
+        # Where q is small, by p as above; else by the angle of r, which is at most θ, and by
+        # |r| ≥ cos(θ/2)·(its value on the real line), as of any two numbers at that angle.
+        by_share = self.q[:, :, None] < 0.5
+        half_tangent = np.tan(theta / 2)
+        share_power = y * np.tan(theta) + 2 * down * half_tangent**2
+        power = np.where(by_share, share_power, 0.0)
+        cell_order = order[:, :, None, None]
+        log_body = self._bound_exponent(cell_order, power[..., None], beyond)
+        log_most = log_body + height**2 / 2
+        log_cosine = np.log(np.cos(theta / 2))
+        angle_power = y * theta - down * log_cosine
+        log_most += np.where(by_share, 0.0, angle_power)
+        return log_most
 
     def _choose_angles(self, border: Floats, half: Floats, largest: Floats) -> Floats:
         """Return some angles θ for each panel, (K, panels, 3), of which one is likely the best."""
@@ -300,7 +304,7 @@ class Steps:
         The bounds are (K, panels, angles); so are the arguments, the first two with a dimension
         for cells.
         """
-        shape = (self.z.size, self.panels, 1, _SLABS // self.panels)
+        shape = (self.z.size, self.panels, 1, _CELLS // self.panels)
         cells = Cells(*(ends.reshape(shape) for ends in self.cells))
         low_border = cells.low[..., :1]
         low_border_loss = cells.low_loss[..., :1]
@@ -341,6 +345,26 @@ class Steps:
         """
         # The density of the loss is bounded from below in each cell, then made unimodal, and is
         # then a mixture of nested uniform ones.
+        mode, level = _make_unimodal(self._bound_density(order, log_most))
+        # The slab of each level reaches over all cells that are as high.
+        cell = np.arange(_CELLS)
+        height = np.sort(level, axis=1)
+        slab_height = height[:, :, None]
+        is_lower = level[:, None, :] < slab_height
+        cut_below = is_lower & (cell < mode)[:, None, :]
+        cut_above = is_lower & (cell > mode)[:, None, :]
+        low_edge = cut_below.sum(axis=2)
+        high_edge = _CELLS - cut_above.sum(axis=2)
+        high = np.take_along_axis(self.edge_ratio, high_edge, axis=1)
+        low = np.take_along_axis(self.edge_ratio, low_edge, axis=1)
+        # Rounded down: narrower slabs let the characteristic function fall later.
+        end_sizes = np.abs(high) + np.abs(low)
+        width = high - low - 64 * UNIT * end_sizes
+        width = np.maximum(width, 0.0) * (1 - 1e-9)
+        return np.diff(height, axis=1, prepend=0.0) * width, width
+
+    def _bound_density(self, order: Floats, log_most: Floats) -> Floats:
+        """Return lower bounds on the density of the tilted loss in each cell, (K, cells)."""
         cells = self.cells
         farthest = np.maximum(np.abs(cells.low), np.abs(cells.high))
         log_power = np.minimum(order * cells.low_loss, order * cells.high_loss)
@@ -352,30 +376,22 @@ class Steps:
         log_level = log_level - log_rise + cells.high_loss
         level = np.exp(log_level)
         level *= (1 - 1e-9) / math.sqrt(2 * math.pi)
-        # Lowered to its running minima outward from the mode, it is unimodal.
-        mode = level.argmax(axis=1, keepdims=True)
-        cell = np.arange(_SLABS)
-        up_to_mode = np.where(cell <= mode, level, np.inf)
-        from_mode = np.where(cell >= mode, level, np.inf)
-        down_from_mode = np.minimum.accumulate(np.flip(up_to_mode, axis=1), axis=1)
-        rising = np.flip(down_from_mode, axis=1)
-        falling = np.minimum.accumulate(from_mode, axis=1)
-        level = np.where(cell <= mode, rising, falling)
-        # The slab of each level reaches over all cells that are as high.
-        height = np.sort(level, axis=1)
-        slab_height = height[:, :, None]
-        is_lower = level[:, None, :] < slab_height
-        cut_below = is_lower & (cell < mode)[:, None, :]
-        cut_above = is_lower & (cell > mode)[:, None, :]
-        low_edge = cut_below.sum(axis=2)
-        high_edge = _SLABS - cut_above.sum(axis=2)
-        high = np.take_along_axis(self.edge_ratio, high_edge, axis=1)
-        low = np.take_along_axis(self.edge_ratio, low_edge, axis=1)
-        # Rounded down: narrower slabs let the characteristic function fall later.
-        end_sizes = np.abs(high) + np.abs(low)
-        width = high - low - 64 * UNIT * end_sizes
-        width = np.maximum(width, 0.0) * (1 - 1e-9)
-        return np.diff(height, axis=1, prepend=0.0) * width, width
+        return np.asarray(level)
+
+
+def _make_unimodal(level: Floats) -> tuple[Floats, Floats]:
+    """Return the cell of each row's mode, (K, 1), and the rows, lowered so that they fall from it.
+
+    Each is lowered to its running minima outward from the mode.
+    """
+    mode = level.argmax(axis=1, keepdims=True)
+    cell = np.arange(level.shape[1])
+    up_to_mode = np.where(cell <= mode, level, np.inf)
+    from_mode = np.where(cell >= mode, level, np.inf)
+    down_from_mode = np.minimum.accumulate(np.flip(up_to_mode, axis=1), axis=1)
+    rising = np.flip(down_from_mode, axis=1)
+    falling = np.minimum.accumulate(from_mode, axis=1)
+    return mode, np.where(cell <= mode, rising, falling)
 
 
 def _place_borders(z: Floats, q: Floats, low: Floats, high: Floats, panels: int) -> Floats:
@@ -398,6 +414,24 @@ def _place_borders(z: Floats, q: Floats, low: Floats, high: Floats, panels: int)
     border[:, 0] = low[:, 0]
     border[:, -1] = high[:, 0]
     return border
+
+
+def _bound_loss_error(
+    ratio: Floats, node: Floats, largest_u: Floats, z: Floats, q: Floats
+) -> Floats:
+    """Return bounds on the rounding errors of L = `ratio` at nodes of a window.
+
+    `largest_u` is the largest |u| of the window.
+    """
+    # p = q·e^ρ/r is the derivative of L in ρ; and 1 − e^{−L} = x/(1 + x) is what a relative
+    # error of x = q·(e^ρ − 1) moves L by.
+    inverse = np.exp(-ratio)
+    rho = node / z - 0.5 / z**2
+    share = q * np.exp(rho - ratio)
+    largest_rho = largest_u / z + 0.5 / z**2
+    sizes = np.abs(ratio) + np.abs(1 - inverse)
+    sizes = sizes + 2 * share * largest_rho + UNIT
+    return np.asarray(4 * UNIT * sizes)
 
 
 def loss_at(u: Floats, z: Floats, q: Floats) -> Floats:
@@ -442,6 +476,7 @@ _TAIL_ERROR = 1e-12
 def discretise_windows(columns: Floats, count: int) -> tuple[Steps, Remainder, Floats]:
     """Return the steps of (K, 1) columns (z, q, T, δ, reach), what is outside, and 1.
 
+    The third array stands for the share of δ that the steps within their windows make: all of it.
     `count` is the number of nodes. The windows reach `reach` standard deviations beyond both means.
     """
     # All that lies above the windows is told apart outright.

@@ -45,7 +45,7 @@ _LOG_ROUGH = math.log(1e-6)
 _CHUNK = 2**14
 MANY = 32
 """Values of δ from which on one curve for all of them is quicker."""
-FEWEST = 2
+FEWEST_STEPS = 2
 """Steps from which on there is something to compose."""
 
 Sides: TypeAlias = list[tuple[Contour, Floats]]

@@ -305,7 +305,7 @@ def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Preci
         )
         certain = bound_certainty(leaves, reverse=reverse)
         outside = truncated + certain.upper
-        above.append(above_line(tail(upper, *options), outside, rare, reverse=reverse))
+        above.append(above_line(tail(upper, **options._asdict()), outside, rare, reverse=reverse))
         # In the add direction from below only where that can matter: where its upper bound is
         # somewhere above the lower bound of the remove direction.
         if reverse:
@@ -315,7 +315,7 @@ def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Preci
                 break
         lower = [take_direction(low, times, reverse=reverse) for low, times in lows]
         rare_below = None if reverse else rare
-        below.append(below_line(tail(lower, *options), certain.lower, rare_below))
+        below.append(below_line(tail(lower, **options._asdict()), certain.lower, rare_below))
     return Attempt(tuple(above), tuple(below))
 
 

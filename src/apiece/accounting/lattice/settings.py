@@ -5,7 +5,7 @@ Nothing here affects soundness; a poor choice only widens the bounds.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -171,23 +171,30 @@ def estimate_gaps(coarse: Sequence[CoarsePair], tilt: float, steps: Floats) -> F
 _GLANCE = 2**15
 # Largest |λ − 1| times the largest loss.
 _LARGEST_EXPONENT = 2000.0
-# No smaller δ is resolved.
+# The least δ that is resolved.
 _LEAST_DELTA = 1e-60
-# Steps beyond it leave the regime where errors are of second order.
+# Largest lattice step: beyond it errors are no longer of second order in the step.
 _COARSEST = 0.25
 # Share of the gap wanted that is aimed at.
 _AIM = 0.85
-# In units of 1/step.
+# Largest tilt times the lattice step.
 _LARGEST_TILT = 20.0
 
-Options: TypeAlias = tuple[float, float, float, int, float]
-"""What `tail` takes after its parts: step, tilt, wrap, points and until."""
+
+class TailOptions(NamedTuple):
+    """What `convolution.tail` takes beside its parts, by the names of its parameters."""
+
+    step: float
+    tilt: float
+    wrap: float
+    points: int
+    until: float
 
 
 class Settings(NamedTuple):
     """Settings for the neighbourhood of one δ: tilts of the two directions, step, windows."""
 
-    # The ε that they were chosen for.
+    # About the ε that they were chosen for.
     epsilon: float
     # About the standard deviation of the tilted composition.
     deviation: float
@@ -202,14 +209,14 @@ class Settings(NamedTuple):
     wrap: float
     windows: tuple[Window, ...]
 
-    def directions(self, accuracy: Precision, *, jumps: bool) -> Iterator[tuple[bool, Options]]:
+    def directions(self, accuracy: Precision, *, jumps: bool) -> Iterator[tuple[bool, TailOptions]]:
         """Yield, for remove and add, whether it is the latter, and the options of `tail`."""
         largest_tilt = _LARGEST_TILT / self.step
         tilt = min(self.tilt, largest_tilt)
         until = self.reach if jumps else 0.0
-        yield False, (self.step, tilt, self.wrap, accuracy.points, until)
+        yield False, TailOptions(self.step, tilt, self.wrap, accuracy.points, until)
         reverse_tilt = min(self.reverse_tilt, largest_tilt)
-        yield True, (self.step, reverse_tilt, accuracy.wrap, accuracy.points, 0.0)
+        yield True, TailOptions(self.step, reverse_tilt, accuracy.wrap, accuracy.points, 0.0)
 
 
 def choose_settings(
@@ -220,7 +227,7 @@ def choose_settings(
     `known` is what ε is known to be about at each. Where it is not known the best Rényi conversion
     stands in, and the step stays so large that a first look is cheap.
     """
-    delta = float(deltas[deltas.size // 2])
+    delta = _middle(deltas)
     times = sum(count for _, count in leaves)
     # What all steps together leave out is a share of δ.
     tail = accuracy.truncation * delta / times
@@ -230,8 +237,8 @@ def choose_settings(
     if known is None:
         tilt, epsilon, deepest = _glance(coarse, deltas, backward)
     else:
-        tilt = math.nan
-        epsilon = float(known[known.size // 2])
+        tilt = None
+        epsilon = _middle(known)
         deepest = float(known[-1])
     reach = math.inf
     rate = 1.0
@@ -240,19 +247,14 @@ def choose_settings(
         windows, rate = jumps
         reach = MARGIN * deepest
         coarse = coarsen(leaves, windows)
-        tilt = math.nan
+        # The tilt of a glance is one for windows that are not cut.
+        tilt = None
     wrap = accuracy.wrap
-    if math.isnan(tilt):
+    if tilt is None:
         if known is None:
-            known_epsilons = np.array([epsilon])
-            known_deltas = np.array([delta])
+            tilt, wrap = _choose_tilt(coarse, np.array([epsilon]), np.array([delta]), accuracy)
         else:
-            known_epsilons = known
-            known_deltas = deltas
-        matter = known_epsilons >= min(accuracy.floor, epsilon)
-        tilt, log_effect = quietest_tilt(coarse, known_epsilons[matter], known_deltas[matter])
-        log_wrap = math.log(accuracy.truncation) - log_effect
-        wrap = math.exp(min(log_wrap, math.log(wrap)))
+            tilt, wrap = _choose_tilt(coarse, known, deltas, accuracy)
     # Bounded losses have finite ε at every order; larger ones would ask for needlessly fine steps.
     widest = max(part.largest for part in coarse)
     largest_tilt = 1 + _LARGEST_EXPONENT / widest
@@ -260,13 +262,34 @@ def choose_settings(
     reverse_tilt = min(reverse_tilt, largest_tilt)
     add_matters = known is None and backward > 0.9 * epsilon
     gap = _AIM * accuracy.gap * max(epsilon, accuracy.floor)
-    step = _choose_step(coarse, tilt, reverse_tilt if add_matters else math.nan, gap)
+    step = _choose_step(coarse, tilt, reverse_tilt if add_matters else None, gap)
     deviation = tilted_deviation(coarse, tilt)
     if known is None:
+        # A window of 16 deviations in `_GLANCE` points.
         step = max(step, 16 * deviation / _GLANCE)
     # The lattice must have points between the largest ε expected and the jumps.
     step = min(step, reach * (MARGIN - 1) / 2)
     return Settings(epsilon, deviation, reach, rate, tilt, reverse_tilt, step, wrap, windows)
+
+
+def _middle(values: Floats) -> float:
+    """Return the middle one of an odd number of values: that of the δ that matters most."""
+    return float(values[values.size // 2])
+
+
+def _choose_tilt(
+    coarse: Sequence[CoarsePair], epsilons: Floats, deltas: Floats, accuracy: Precision
+) -> tuple[float, float]:
+    """Return the tilt of the remove direction, and the tilted mass that may be lost at it.
+
+    `epsilons` are about those of `deltas`.
+    """
+    # Below the floor bounds need not be close, but the middle ε counts in any case.
+    matter = epsilons >= min(accuracy.floor, _middle(epsilons))
+    tilt, log_effect = quietest_tilt(coarse, epsilons[matter], deltas[matter])
+    # What is lost then moves δ by no more than the share of it that may be left out.
+    log_wrap = math.log(accuracy.truncation) - log_effect
+    return tilt, math.exp(min(log_wrap, math.log(accuracy.wrap)))
 
 
 def _choose_jumps(
@@ -297,9 +320,12 @@ def _choose_jumps(
 
 def _glance(
     coarse: Sequence[CoarsePair], deltas: Floats, backward: float
-) -> tuple[float, float, float]:
-    """Return a tilt (or NaN) and about ε at the middle and at the last of `deltas`."""
-    delta = float(deltas[deltas.size // 2])
+) -> tuple[float | None, float, float]:
+    """Return a tilt, or None where moments say little, and about ε at the middle and the last δ.
+
+    `backward` is the ε of the add direction at the middle δ.
+    """
+    delta = _middle(deltas)
     tilt, forward = renyi_tilt(coarse, math.log(delta), reverse=False)
     epsilon = max(forward, backward)
     cells = [part.cells for part in coarse]
@@ -312,20 +338,20 @@ def _glance(
         forward = estimate_epsilon(cells, np.array([[delta]]))
         return max(float(forward[0, 0]), backward)
 
-    return math.nan, estimate(delta), estimate(float(deltas[-1]))
+    return None, estimate(delta), estimate(float(deltas[-1]))
 
 
 def _choose_step(
-    coarse: Sequence[CoarsePair], tilt: float, reverse_tilt: float, gap: float
+    coarse: Sequence[CoarsePair], tilt: float, reverse_tilt: float | None, gap: float
 ) -> float:
-    """Return a lattice step whose gap in ε is about `gap` in the directions given.
+    """Return a lattice step whose gap in ε is about `gap`.
 
-    `reverse_tilt` is NaN where the add direction does not matter.
+    `reverse_tilt` is None where the add direction does not matter.
     """
     steps = np.geomspace(1e-12, 1.0, 121)
     # Gaps grow with the step: the step is read off their curve, in logarithms.
     estimates = estimate_gaps(coarse, tilt, steps)
-    if not math.isnan(reverse_tilt):
+    if reverse_tilt is not None:
         reverse_estimates = estimate_gaps(coarse, 1 - reverse_tilt, steps)
         estimates = np.maximum(estimates, reverse_estimates)
     log_gaps = np.log(np.maximum(estimates, 1e-300))
