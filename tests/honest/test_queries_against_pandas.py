@@ -93,8 +93,8 @@ def _replaced(patch: Patch, old: str, new: str) -> None:
     """Write one piece of the scan's SQL as another."""
     real = scan.contributions_sql
 
-    def planted(*args: Any) -> str:
-        sql = real(*args)
+    def planted(*args: Any, **named: Any) -> str:
+        sql = real(*args, **named)
         return sql.replace(old, new)
 
     patch.setattr(scan, "contributions_sql", planted)
@@ -202,6 +202,8 @@ def _persons_as_rows(patch: Patch) -> None:
 
 
 def _one_row_fewer(patch: Patch) -> None:
+    # Nobody here has more rows than count, so that none would have to be chosen.
+    patch.setattr(scan, "has_no_surplus", lambda _question, _most: False)
     _replaced(patch, "WHERE nth <= ", "WHERE nth < ")
 
 
@@ -223,7 +225,17 @@ def _variance_of_a_sample(patch: Patch) -> None:
 
 
 def _sum_of_absolute_values(patch: Patch) -> None:
-    _replaced(patch, "SELECT person, CAST(round((least(", "SELECT person, CAST(round(abs(least(")
+    real = scan._step_sql
+
+    def planted(addend: str, grid: float) -> str:
+        return real(f"abs({addend})" if addend.startswith("least(") else addend, grid)
+
+    patch.setattr(scan, "_step_sql", planted)
+
+
+def _persons_are_counted_by_row(patch: Patch) -> None:
+    """In the one scan of rows that nobody brings too many of."""
+    patch.setattr(scan, "_adds_every_row", scan.has_no_surplus)
 
 
 PLANTED: dict[str, Callable[[Patch], None]] = {
@@ -246,6 +258,7 @@ PLANTED: dict[str, Callable[[Patch], None]] = {
     "levels from the other end": _mirrored_levels,
     "the variance of a sample": _variance_of_a_sample,
     "sums of sizes": _sum_of_absolute_values,
+    "persons by row": _persons_are_counted_by_row,
 }
 
 

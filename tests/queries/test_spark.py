@@ -85,7 +85,7 @@ def shares(table: Any, text: str, grid: float) -> list[tuple[Any, ...]]:
     with table.contributions(resolve(parse(text), table.declarations), grid) as held:
         if isinstance(table, spark.SparkTable):
             return sorted((p, c, *map(int, ks)) for p, c, *ks in held.rows.collect())
-        found = held.cursor.execute("FROM contributions").fetchall()
+        found = held.cursor.execute(held.sql).fetchall()
         return sorted((table.people[p], c, *ks) for p, c, *ks in found)
 
 

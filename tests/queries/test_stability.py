@@ -22,10 +22,9 @@ from random_worlds import COLUMNS, DECLARATIONS, HEADER, SCHEMA, UNCLEAR, query,
 
 from apiece.errors import ApieceError, DataError
 from apiece.ledger.scopes import Policy
-from apiece.queries import Session, functions, reading, register, scan, session
+from apiece.queries import Session, functions, reading, register, session
 from apiece.queries.derived import SqlWriter
 from apiece.queries.question import resolve
-from apiece.queries.scan import DUCKDB, Scan
 from apiece.queries.sql import parse_statement
 from apiece.queries.table import Table
 
@@ -66,8 +65,9 @@ def shares(found: Table, text: str) -> Shares:
     result: Shares = {}
     for number, parsed in enumerate(parse_statement(text).queries):
         question = resolve(parsed, DECLARATIONS)
-        sql = scan.contributions_sql(Scan.from_question(question, DECLARATIONS), GRID, DUCKDB)
-        for person, cell, *steps in found.database.cursor().execute(sql).fetchall():
+        with found.contributions(question, GRID) as held:
+            rows = held.cursor.execute(held.sql).fetchall()
+        for person, cell, *steps in rows:
             result.setdefault(str(found.people[person]), {})[number, cell] = tuple(steps)
     return result
 

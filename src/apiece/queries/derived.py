@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 # Characters of the SQL of a question's derived columns, at most.
 _LENGTH: Final = 500_000
+# Whole numbers whose quotients are exact doubles where they are whole, and are whole only then.
+_EXACT: Final = 2.0**31
 # Groups that follow from a derived column, at most.
 GROUPS: Final = VALUES
 
@@ -587,14 +589,17 @@ def _number_groups(name: str, domain: Domain) -> str:
     first = domain.values[0]
     last = domain.values[-1]
     count = len(domain.values)
-    is_run = domain.kind == "numeric" and domain.whole
-    if is_run and list(domain.values) == [float(first) + k for k in range(count)]:
+    is_run = domain.kind == "numeric" and domain.whole and count > 1
+    step = float(domain.values[1]) - float(first) if is_run else 0.0
+    is_even = step > 0 and max(abs(float(first)), abs(float(last))) < _EXACT
+    if is_even and [*domain.values] == [float(first) + step * k for k in range(count)]:
         low = number_literal(float(first))
         high = number_literal(float(last))
-        # Whole numbers in a row; others cannot occur.
+        # Whole numbers at even distances: the quotient is whole for them alone.
+        position = f"({name} - {low}) / {number_literal(step)}"
         return (
-            f"(CASE WHEN {name} BETWEEN {low} AND {high} AND {name} = floor({name}) "
-            f"THEN CAST({name} - {low} AS BIGINT) END)"
+            f"(CASE WHEN {name} BETWEEN {low} AND {high} AND {position} = floor({position}) "
+            f"THEN CAST({position} AS BIGINT) END)"
         )
     branches = " ".join(
         f"WHEN {value_literal(value, domain.kind)} THEN CAST({number} AS BIGINT)"

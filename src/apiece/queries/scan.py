@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from apiece._types import Floats, Mask
+from apiece._types import Floats, Integers, Mask
 from apiece.errors import UnsupportedError
 from apiece.queries.declarations import Declarations
 from apiece.queries.derived import View
@@ -26,10 +26,14 @@ from apiece.queries.question import Bins, Measure, Question, list_moments, make_
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# SQL for what a row adds to a count.
+ONE: Final = "1.0"
 # Ids as Arrow text: a tenth of what Python's texts take.
 Texts: TypeAlias = "pa.ChunkedArray"
 # Cell → its sums, in grid steps.
 Sums = dict[int, list[int]]
+# Cells in order, and the rows in each.
+CellCounts: TypeAlias = tuple[Integers, Integers]
 # A sum of squares travels in two halves, sum // 2^53 and the remainder: both are exact as doubles.
 _HALF: Final = 2**53
 # What the arithmetic of a norm in doubles is off by at most, in proportion; norms are rounded up.
@@ -53,6 +57,8 @@ class SqlDialect:
     divided: str
     # SQL for one of several numbers, counted from 0.
     element: Callable[[Sequence[str], str], str]
+    # Whether a sum of whole numbers of 64 bits is one of 38 digits, so that none need be cast.
+    sums_are_wide: bool = False
 
 
 def number_sql(value: float) -> str:
@@ -75,6 +81,7 @@ DUCKDB: Final = SqlDialect(
     wide="HUGEINT",
     divided="//",
     element=lambda numbers, index: f"([{', '.join(numbers)}])[{index} + 1]",
+    sums_are_wide=True,
 )
 SPARK: Final = SqlDialect(
     text=encode_text,
@@ -217,14 +224,14 @@ def _addends_sql(question: Question, columns: Sequence[ClampedColumn]) -> tuple[
     """Return SQL for what a row adds to each sum of its cell: numbers in [−1, 1]."""
     match question.query.aggregate:
         case "count" | "distinct" | "histogram" | "quantile" | "interval":
-            return ("1.0",)
+            return (ONE,)
         case "sum":
             (column,) = columns
             largest = number_sql(column.measure.largest)
             return (f"{column.clamped_sql} / {largest}",)
     scaled = {column.measure.name: f"({column.scaled_sql})" for column in columns}
     moments = list_moments(question.query)
-    return tuple(" * ".join(scaled[name] for name in names) or "1.0" for names in moments)
+    return tuple(" * ".join(scaled[name] for name in names) or ONE for names in moments)
 
 
 def bind_columns(condition: Condition, declarations: Declarations) -> Condition:
@@ -277,6 +284,20 @@ class Contributions(Protocol):
 
 
 @runtime_checkable
+class RankedContributions(Protocol):
+    """Contributions of an engine that counts the rows of many cells at once."""
+
+    def count_rows(self, paid: Mask | None, cells: int) -> CellCounts:
+        """Return the cells that have rows, in order, and how many, of those who paid.
+
+        Args:
+            paid: Who paid, as for `totals`.
+            cells: How many cells there are.
+        """
+        ...
+
+
+@runtime_checkable
 class Registered(Protocol):
     """A table that some engine has registered; another fingerprint is another table."""
 
@@ -297,10 +318,13 @@ class Registered(Protocol):
         ...
 
 
-def contributions_sql(scan: Scan, grid: float, dialect: SqlDialect) -> str:
+def contributions_sql(
+    scan: Scan, grid: float, dialect: SqlDialect, *, most: int | None = None
+) -> str:
     """Return SQL for person, cell and whole grid steps, one row a pair, over the table `rows`.
 
-    `grid` is a step of the noise's grid, in units of the features.
+    `grid` is a step of the noise's grid, in units of the features; `most` the most rows of a person
+    in the table, where that is known.
     """
     question = scan.question
     if scan.table != "rows" and dialect is not DUCKDB:
@@ -308,38 +332,115 @@ def contributions_sql(scan: Scan, grid: float, dialect: SqlDialect) -> str:
             "query: derived columns are computed by duckdb alone; leave out --engine, or ask "
             "without arithmetic"
         )
-    base = "0" if scan.group is None else f"{scan.group} * {question.cell_count}"
-    cell = f"({base}) + {scan.cell_sql(dialect)}"
-    # A feature is at most 1 in size and 1/grid at most 2^44, so a step is exact in 64 bits and no
-    # sum, nor one of squares, leaves 38 digits.
-    steps = ", ".join(
-        f"CAST(round(({addend}) / {number_sql(grid)}) AS BIGINT) AS k{i}"
-        for i, addend in enumerate(scan.addends)
-    )
-    # The sums of a cell are called k0, k1, ….
-    numbers = range(len(scan.addends))
-    wide = dialect.wide
-    if question.rows == 1:
-        # A person has one row, so there is nothing to add up.
-        sums = ", ".join(f"CAST(k{i} AS {wide}) AS k{i}" for i in numbers)
-        pairs = ""
-    else:
-        sums = ", ".join(f"CAST(sum(CAST(k{i} AS {wide})) AS {wide}) AS k{i}" for i in numbers)
-        pairs = "GROUP BY person, cell"
+    cell = _cell_sql(scan, dialect)
+    steps = ", ".join(f"{_step_sql(addend, grid)} AS k{i}" for i, addend in enumerate(scan.addends))
+    if has_no_surplus(question, most):
+        matching = f"({_matching_sql(scan, dialect)}) AS matching_rows"
+        if question.persons:
+            # Of a person's rows in a group one counts, and all of them add the same.
+            matching = f"(SELECT DISTINCT person, {cell} AS cell FROM {matching}) AS memberships"
+            cell = "cell"
+        rows = f"SELECT person, {steps}, {cell} AS cell FROM {matching}"
+        return f"WITH row_steps AS ({rows}) {_pairs_sql(scan, dialect)}"
     # `place` orders a person's rows by their content, so that which of them count is a function of
     # that person's rows alone.
     return f"""
         WITH numbered_rows AS (
             SELECT *, row_number() OVER (PARTITION BY person ORDER BY place) AS nth
-            FROM ({_matching_sql(scan, base, dialect)}) AS matching_rows
+            FROM ({_first_rows_sql(scan, dialect)}) AS matching_rows
         ), bounded_rows AS (SELECT * FROM numbered_rows WHERE nth <= {question.rows}),
         row_steps AS (SELECT person, {steps}, {cell} AS cell FROM bounded_rows)
-        SELECT person, CAST(cell AS BIGINT) AS cell, {sums} FROM row_steps {pairs}
+        {_pairs_sql(scan, dialect)}
         """
 
 
-def _matching_sql(scan: Scan, base: str, dialect: SqlDialect) -> str:
-    """Return SQL for the rows that count; `base` is SQL for the first cell of a row's group."""
+def has_no_surplus(question: Question, most: int | None) -> bool:
+    """Return whether all that anybody brings counts, `most` being the most rows of a person.
+
+    Then those that count need not be chosen. A person who is counted once in each of their groups
+    cannot be in more of them than there are.
+    """
+    if most is None:
+        return False
+    brought = most
+    if question.persons:
+        brought = min(most, len(question.groups) * question.values)
+    return brought <= question.rows
+
+
+def cells_sql(scan: Scan, grid: float, dialect: SqlDialect, most: int) -> str | None:
+    """Return SQL for the sums of each cell over everybody, in one scan of the table.
+
+    It is None where the rows of each person have to be looked at together. Arguments as of
+    `contributions_sql`.
+    """
+    if not dialect.sums_are_wide or not _adds_every_row(scan.question, most):
+        return None
+    sums = []
+    for i, addend in enumerate(scan.addends):
+        step = _step_sql(addend, grid)
+        # What is the same of every row is counted.
+        total = f"count(*) * CAST({step} AS {dialect.wide})" if addend == ONE else f"sum({step})"
+        sums.append(f"{total} AS k{i}")
+    return (
+        f"SELECT {_cell_sql(scan, dialect)} AS cell, {', '.join(sums)} "
+        f"FROM ({_matching_sql(scan, dialect)}) AS matching_rows GROUP BY cell"
+    )
+
+
+def places_sql(scan: Scan, dialect: SqlDialect, most: int) -> str | None:
+    """Return SQL for the cell of each row that counts, where each adds 1 to its cell alone.
+
+    It is None where the rows of each person have to be looked at together.
+    """
+    if scan.addends != (ONE,) or not _adds_every_row(scan.question, most):
+        return None
+    return (
+        f"SELECT CAST({_cell_sql(scan, dialect)} AS BIGINT) AS cell "
+        f"FROM ({_matching_sql(scan, dialect)}) AS matching_rows"
+    )
+
+
+def _adds_every_row(question: Question, most: int) -> bool:
+    """Return whether each row that matches is added, whoever's it is."""
+    # Where persons are counted, a second row of somebody's may lie in the same group as the first.
+    is_once = question.persons and most > 1
+    return has_no_surplus(question, most) and not is_once
+
+
+def _cell_sql(scan: Scan, dialect: SqlDialect) -> str:
+    """Return SQL for the number of a row's cell, over all groups."""
+    base = "0" if scan.group is None else f"{scan.group} * {scan.question.cell_count}"
+    return f"({base}) + {scan.cell_sql(dialect)}"
+
+
+def _step_sql(addend: str, grid: float) -> str:
+    """Return SQL for what a row adds, in whole steps of the grid."""
+    # A feature is at most 1 in size and 1/grid at most 2^44, so a step is exact in 64 bits and no
+    # sum, nor one of squares, leaves 38 digits.
+    return f"CAST(round(({addend}) / {number_sql(grid)}) AS BIGINT)"
+
+
+def _pairs_sql(scan: Scan, dialect: SqlDialect) -> str:
+    """Return SQL for the sums of each person's cells over `row_steps`, the rows that count."""
+    # The sums of a cell are called k0, k1, ….
+    numbers = range(len(scan.addends))
+    wide = dialect.wide
+    pairs = ""
+    if scan.question.rows == 1:
+        # A person has one row, so there is nothing to add up.
+        sums = ", ".join(f"CAST(k{i} AS {wide}) AS k{i}" for i in numbers)
+    else:
+        pairs = "GROUP BY person, cell"
+        if dialect.sums_are_wide:
+            sums = ", ".join(f"sum(k{i}) AS k{i}" for i in numbers)
+        else:
+            sums = ", ".join(f"CAST(sum(CAST(k{i} AS {wide})) AS {wide}) AS k{i}" for i in numbers)
+    return f"SELECT person, CAST(cell AS BIGINT) AS cell, {sums} FROM row_steps {pairs}"
+
+
+def _matching_sql(scan: Scan, dialect: SqlDialect) -> str:
+    """Return SQL for the rows for which the question's condition holds, in its groups."""
     conditions = [f"({scan.present})"]
     if scan.where is not None:
         conditions.append(condition_sql(scan.where, dialect))
@@ -348,14 +449,18 @@ def _matching_sql(scan: Scan, base: str, dialect: SqlDialect) -> str:
     if scan.group is not None:
         conditions.append(f"({scan.group} IS NOT NULL)")
     # Without the alias Spark would read "WHERE (TRUE)" as one.
-    matching = f"SELECT * FROM {scan.table} AS all_rows WHERE {' AND '.join(conditions)}"
+    return f"SELECT * FROM {scan.table} AS all_rows WHERE {' AND '.join(conditions)}"
+
+
+def _first_rows_sql(scan: Scan, dialect: SqlDialect) -> str:
+    """Return SQL for the rows that match; where persons count, the first of each in each group."""
+    matching = _matching_sql(scan, dialect)
     if not (scan.question.persons and scan.question.rows > 1):
         return matching
-    # The first row of each person in each group.
     return (
         "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY person, "
-        f"{base} ORDER BY place) AS occurrence FROM ({matching}) AS matching_rows) "
-        "AS occurrences WHERE occurrence = 1"
+        f"{_cell_sql(scan, dialect)} ORDER BY place) AS occurrence "
+        f"FROM ({matching}) AS matching_rows) AS occurrences WHERE occurrence = 1"
     )
 
 

@@ -52,7 +52,14 @@ from apiece.queries.presentation import present_groups
 from apiece.queries.quantiles import CONFIDENCE, Grid, Segment, describe_group
 from apiece.queries.question import Question, resolve
 from apiece.queries.registration import Registration, is_registered, order_parts
-from apiece.queries.scan import Registered, Sums, Texts
+from apiece.queries.scan import (
+    CellCounts,
+    Contributions,
+    RankedContributions,
+    Registered,
+    Sums,
+    Texts,
+)
 from apiece.queries.sources import Log
 from apiece.queries.sql import Statement, parse_statement
 from apiece.queries.table import DeferredTable, Table, discard_message, register
@@ -549,10 +556,12 @@ class Session:
                 "query: could not be evaluated; the reason is in the steward's log"
             ) from None
 
-    def _estimate_part(self, part: Part, sums: Sums) -> list[Json]:
+    def _estimate_part(self, part: Part, sums: Sums | CellCounts) -> list[Json]:
         """Return a statistic's estimate of each group from its sums."""
         if part.question.grid is not None:
-            return self._draw_groups(part, part.question.grid, sums)
+            counts = sums if isinstance(sums, tuple) else _count_cells(sums)
+            return self._draw_groups(part, part.question.grid, counts)
+        assert not isinstance(sums, tuple)
         if part.question.is_distinct:
             sums = _count_values(part, sums)
         return self._estimate_groups(part, sums)
@@ -574,11 +583,10 @@ class Session:
             for values in np.array(noisy).reshape(shape)
         ]
 
-    def _draw_groups(self, part: Part, grid: Grid, sums: Sums) -> list[Json]:
+    def _draw_groups(self, part: Part, grid: Grid, counts: CellCounts) -> list[Json]:
         """Return each group's quantiles, drawn by the exponential mechanism."""
         question = part.question
-        cells = np.array(sorted(sums), dtype=np.int64)
-        rows = np.array([sums[cell][0] for cell in cells.tolist()], dtype=np.int64)
+        cells, rows = counts
         # The cells of a group are the points of the grid, one group after the other.
         first_cells = np.arange(len(question.groups) + 1) * grid.size
         limits = np.searchsorted(cells, first_cells).tolist()
@@ -591,7 +599,7 @@ class Session:
             groups.append(group)
         return groups
 
-    def _sum_cells(self, request: _Request) -> list[Sums]:
+    def _sum_cells(self, request: _Request) -> list[Sums | CellCounts]:
         """Charge, and return each part's sums over those who paid, in steps of its grid."""
         with self._hide_rows(request), ExitStack() as stack:
             scans = [
@@ -606,7 +614,8 @@ class Session:
                 ]
                 masks = [*self._charge(self.ledger, request, norms)]
             return [
-                contributions.totals(paid) for contributions, paid in zip(scans, masks, strict=True)
+                _sum_part(part, contributions, paid)
+                for part, contributions, paid in zip(request.parts, scans, masks, strict=True)
             ]
 
     def _charge(
@@ -688,6 +697,21 @@ def _join_people(parts: Sequence[Texts]) -> tuple[Texts, list[Integers]]:
         for part in parts
     ]
     return pa.chunked_array([people]), positions
+
+
+def _sum_part(part: Part, contributions: Contributions, paid: Mask | None) -> Sums | CellCounts:
+    """Return a part's sums over those who paid; where rows are ranked, the rows of each cell."""
+    question = part.question
+    if question.grid is not None and isinstance(contributions, RankedContributions):
+        return contributions.count_rows(paid, len(question.groups) * question.grid.size)
+    return contributions.totals(paid)
+
+
+def _count_cells(sums: Sums) -> CellCounts:
+    """Return the cells that have rows, in order, and how many."""
+    cells = np.array(sorted(sums), dtype=np.int64)
+    rows = np.array([sums[cell][0] for cell in cells.tolist()], dtype=np.int64)
+    return cells, rows
 
 
 def _count_values(part: Part, sums: Sums) -> Sums:

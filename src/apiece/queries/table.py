@@ -44,6 +44,8 @@ _MEMORY: Final = 4 * 2**30
 _BATCH: Final = 2**20
 # The file of a registered table's rows, which is never replaced.
 _ROWS: Final = _files.Kind("rows of a registered table", (".duckdb",), private=True)
+# Cells that are counted in memory, at most.
+_DENSE: Final = 2**24
 # Bytes that are copied at a time.
 _COPIED: Final = 2**24
 
@@ -93,13 +95,25 @@ class Table:
             question: A query that was resolved against this table's declarations.
             grid: A step, in units of the features.
         """
-        sql = scan.contributions_sql(Scan.from_question(question, self.declarations), grid, DUCKDB)
+        described = Scan.from_question(question, self.declarations)
+        most = self.most_rows
         cursor = self.database.cursor()
         try:
-            cursor.execute(f"CREATE OR REPLACE TEMP TABLE contributions AS {sql}")
-            yield DuckDBContributions(cursor, question.feature_count)
+            yield DuckDBContributions(
+                cursor,
+                question.feature_count,
+                scan.contributions_sql(described, grid, DUCKDB, most=most),
+                scan.cells_sql(described, grid, DUCKDB, most),
+                scan.places_sql(described, DUCKDB, most),
+            )
         finally:
             cursor.close()
+
+    @cached_property
+    def most_rows(self) -> int:
+        """The most rows of a person: data about people, by which a scan is planned alone."""
+        ((most,),) = self.database.cursor().execute("SELECT max(place) FROM rows").fetchall()
+        return int(most or 0)
 
     @contextmanager
     def values(self, question: Question) -> Iterator[DuckDBValues]:
@@ -248,6 +262,13 @@ class DuckDBContributions:
     cursor: duckdb.DuckDBPyConnection = field(repr=False)
     # Sums in each cell.
     width: int
+    # SQL for the table `contributions`, which is made when it is first needed.
+    sql: str = field(repr=False)
+    # SQL for the sums over everybody in one scan, which needs no such table; None where it does.
+    cells: str | None = field(repr=False)
+    # SQL for each row's cell, where each row adds 1; None where a person's rows belong together.
+    places: str | None = field(repr=False)
+    _is_made: bool = field(default=False, init=False, repr=False)
     # The persons' numbers in the table `people`, in the order of `norms`.
     _numbers: Integers | None = field(default=None, init=False, repr=False)
 
@@ -255,6 +276,7 @@ class DuckDBContributions:
         """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up."""
         import pyarrow as pa
 
+        self._make()
         powers = scan.powers_sql(self.width, power, DUCKDB)
         result = self.cursor.sql(
             f"SELECT people.person AS id, high, low, number FROM "
@@ -273,14 +295,44 @@ class DuckDBContributions:
 
     def totals(self, paid: Mask | None) -> scan.Sums:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
-        if paid is not None and self._numbers is not None:
-            import pyarrow as pa
-
-            numbers = pa.array(self._numbers[paid], pa.int64())
-            admitted = pa.table({"person": numbers})
-            self.cursor.register("admitted", admitted)
+        if paid is None and self.cells is not None and not self._is_made:
+            return scan.collect_totals(self.cursor.execute(self.cells).fetchall())
+        self._make()
+        self._join_admitted(paid)
         sql = scan.totals_sql(self.width, everybody=paid is None)
         return scan.collect_totals(self.cursor.execute(sql).fetchall())
+
+    def count_rows(self, paid: Mask | None, cells: int) -> scan.CellCounts:
+        """Return the cells that have rows, in order, and how many, of those of `norms` who paid."""
+        if paid is None and self.places is not None and cells <= _DENSE:
+            counts = np.zeros(cells, np.int64)
+            for batch in _read_batches(self.cursor.sql(self.places)):
+                counts += np.bincount(batch.column("cell").to_numpy(), minlength=cells)
+            occupied = np.flatnonzero(counts)
+            return occupied, counts[occupied]
+        self._make()
+        join = self._join_admitted(paid)
+        found = self.cursor.execute(
+            f"SELECT cell, CAST(sum(k0) AS BIGINT) AS rows FROM contributions {join} "
+            "GROUP BY cell ORDER BY cell"
+        ).fetchnumpy()
+        return np.asarray(found["cell"], np.int64), np.asarray(found["rows"], np.int64)
+
+    def _join_admitted(self, paid: Mask | None) -> str:
+        """Return SQL that leaves those who paid."""
+        if paid is None or self._numbers is None:
+            return ""
+        import pyarrow as pa
+
+        numbers = pa.array(self._numbers[paid], pa.int64())
+        self.cursor.register("admitted", pa.table({"person": numbers}))
+        return "SEMI JOIN admitted USING (person)"
+
+    def _make(self) -> None:
+        """Make the table `contributions`, once."""
+        if not self._is_made:
+            self.cursor.execute(f"CREATE OR REPLACE TEMP TABLE contributions AS {self.sql}")
+            self._is_made = True
 
 
 def register(
