@@ -413,7 +413,7 @@ def test_an_interrupted_run_goes_on_bit_by_bit(table: Any, tmp_path: Path, capsy
     arguments, out = table(), tmp_path / "run"
     at = arguments.index("--split")
     del arguments[at : at + 2]
-    arguments += ["--seeds", "2", "--steps", "400", "--seed", "4", "--json"]
+    arguments += ["--seeds", "2", "--steps", "150", "--seed", "4", "--json"]
     code, said = interrupted(arguments, out, models=2)
     assert code == 130
     *warnings, last = said.splitlines()

@@ -117,7 +117,7 @@ def test_killed_between_reserve_and_commit(
     resumes: bool, setting: Any, tmp_path: Path, capsys: Any
 ) -> None:
     """Started over in another folder, or gone on with in its own: it is charged once."""
-    arguments = setting("--steps", "600", *charged(tmp_path))
+    arguments = setting("--steps", "200", *charged(tmp_path))
     words = [sys.executable, "-c", "from apiece.cli import main; main()", *last(arguments)]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     log, waited = tmp_path / "run" / "log.jsonl", time.monotonic() + 120
@@ -133,7 +133,7 @@ def test_killed_between_reserve_and_commit(
     spent = ledger.spent(np.arange(N))
     assert spent.any()
     # Other settings are another analysis; the same ones are not charged again.
-    for more in (["--steps", "601"], ["--steps", "600", "--learning-rate", ".123"]):
+    for more in (["--steps", "201"], ["--steps", "200", "--learning-rate", ".123"]):
         other = setting(*more, *charged(tmp_path), out="other")
         code, said = run(other, capsys)
         assert (code, "other terms" in said) == (2, True)
