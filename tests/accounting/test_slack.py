@@ -177,8 +177,9 @@ def test_a_profile_of_one_direction_is_caught_where_the_other_is_larger():
 
 
 def test_a_grid_without_the_chords_is_caught(monkeypatch):
-    def points_only(mu, s, looks):
-        allowed = s[:, None] + (1 - s[:, None]) * gaussian_delta(mu[:, None], looks.epsilon).upper
+    def points_only(mu, chords):
+        looks, s = chords.looks, chords.slack
+        allowed = s + (1 - s) * gaussian_delta(mu[:, None], looks.epsilon).upper
         return (looks.upper <= allowed)[:, 1:] & (looks.upper <= allowed)[:, :-1]
 
     curve = privacy_curve(Repeated(Finite([0.9, 0.1], [0.4, 0.6]), 3))

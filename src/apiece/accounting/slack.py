@@ -264,37 +264,63 @@ def _find_ends(curve: PrivacyCurve, slacks: Floats) -> Floats:
     return ends
 
 
+class _Chords(NamedTuple):
+    """The chords of δ between neighbouring nodes, seen by each slack: what no μ changes.
+
+    Attributes:
+        looks: Nodes and bounds.
+        slack: (slacks, 1) The slacks.
+        parallel: (slacks, intervals) c of the test whose line is parallel to the chord.
+    """
+
+    looks: _Looks
+    slack: Floats
+    parallel: Floats
+
+    @classmethod
+    def between(cls, looks: _Looks, slacks: Floats) -> _Chords:
+        """Return the chords of each interval, for each slack."""
+        slack = slacks[:, None]
+        start = looks.epsilon[:-1]
+        end = looks.epsilon[1:]
+        with np.errstate(all="ignore"):
+            # The chord's width is e^end − e^start.
+            log_width = np.log(-np.expm1(start - end)) + end
+            log_fall = np.log(looks.upper[:-1] - looks.upper[1:])
+            log_slope = log_fall - log_width - np.log1p(-slack)
+            parallel = invert_log_tail(np.minimum(log_slope, -1e-300))
+        return cls(looks, slack, parallel)
+
+
 def _find_safe_mu(slacks: Floats, looks: _Looks) -> Floats:
     """Return the least μ found, for each slack, that is safe in every interval; ∞ where none is."""
+    chords = _Chords.between(looks, slacks)
 
     def is_safe(mu: Floats) -> Mask:
-        return np.asarray(_holds_between(mu, slacks, looks).all(axis=1))
+        return np.asarray(_holds_between(mu, chords).all(axis=1))
 
     largest = np.full(slacks.shape, _MOST)
     smallest, _ = bisect(is_safe, largest, _LEAST, rounds=_HALVINGS, middle=geometric)
     return np.where(is_safe(smallest), smallest, np.inf)
 
 
-def _holds_between(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
+def _holds_between(mu: Floats, chords: _Chords) -> Mask:
     """Return a mask (slacks, intervals): where δ is surely at most s + (1−s)·G."""
     # In t = e^ε the chord of δ and the line s + (1−s)·(Φ(μ−c) − t·Φ(−c)) are both straight, so the
     # line is above the chord between two nodes if it is at both.
+    looks = chords.looks
+    slack = chords.slack
     start = looks.epsilon[:-1]
     end = looks.epsilon[1:]
     high = looks.upper[:-1]
     low = looks.upper[1:]
     mu = mu[:, None]
-    slack = slack[:, None]
     with np.errstate(all="ignore"):
         # The test whose line is parallel to the chord, if it touches G inside the interval: G's
-        # tangent at ε is the test with c = ε/μ + μ/2. The chord's width is e^end − e^start.
-        log_width = np.log(-np.expm1(start - end)) + end
-        log_fall = np.log(high - low)
-        log_slope = log_fall - log_width - np.log1p(-slack)
-        parallel = invert_log_tail(np.minimum(log_slope, -1e-300))
+        # tangent at ε is the test with c = ε/μ + μ/2.
         lowest_cut = start / mu + mu / 2
         highest_cut = end / mu + mu / 2
-        cut = np.clip(parallel, lowest_cut, highest_cut)
+        cut = np.clip(chords.parallel, lowest_cut, highest_cut)
         # The test's power, Φ(μ−c), and the log of its false positives, Φ(−c).
         power = tail(cut - mu)
         log_false = log_tail(cut)
@@ -320,7 +346,7 @@ def _find_deciding(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
     allowed = slacks + (1 - slacks) * gaussian_lower
     within = (looks.upper <= allowed).all(axis=1)
     unsettled = np.isfinite(mu) & (mu > 2 * _LEAST) & within
-    fails = ~_holds_between(smaller, slack, looks)
+    fails = ~_holds_between(smaller, _Chords.between(looks, slack))
     return np.asarray((fails & unsettled[:, None]).any(axis=0))
 
 
