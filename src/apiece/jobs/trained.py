@@ -29,6 +29,8 @@ NORMAL: Final = 1.959964
 CURVE_POINTS: Final = 20
 # Bits of a seed.
 _SEED_BITS: Final = 128
+# The schema of a run whose rows are texts, as tokens.
+TOKENS: Final = "tokens"
 # Settings of PATE in which trainings may differ.
 _PATE_SETTINGS: Final = ("teachers", "questions", "answers", "threshold", "semi_supervised")
 

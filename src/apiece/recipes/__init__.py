@@ -1,4 +1,4 @@
-"""Recipes for images: frozen features and priors that see no private data, and small heads on them.
+"""Recipes: frozen features of images and small heads on them; a public language model's adapters.
 
 from apiece.recipes import RECIPES
 
@@ -15,6 +15,15 @@ from apiece._lazy import require
 require("train", "torch")
 
 from apiece.recipes.features import soft_bins
+from apiece.recipes.language import LanguageRecipe, load_language_model
 from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe
 
-__all__ = ["RECIPES", "Recipe", "read_recipe", "outputs_of", "soft_bins"]
+__all__ = [
+    "RECIPES",
+    "Recipe",
+    "read_recipe",
+    "outputs_of",
+    "soft_bins",
+    "LanguageRecipe",
+    "load_language_model",
+]

@@ -29,6 +29,7 @@ from apiece.jobs.config import read_words
 from apiece.jobs.prepared import RunFolder
 from apiece.jobs.results import COMPLETED, CONFIG, METRICS, MODEL, REPORT, STATEMENT
 from apiece.jobs.statement import digest_config, to_text
+from apiece.jobs.trained import TOKENS
 from apiece.reporting.catalogue import LANGUAGES, localize, translate
 from apiece.reporting.pages import environment, report
 from apiece.reporting.sections import promised_cards, write_chance
@@ -339,7 +340,7 @@ def card(statement: Json) -> str:
     data = statement["data"]
     form = "tabular" if data["columns"] else "image"
     task = "classification" if data["classes"] else "regression"
-    pipeline = f"{form}-{task}"
+    pipeline = "text-generation" if data["schema"] == TOKENS else f"{form}-{task}"
     markdown = environment("markdown").get_template("card.md.j2")
     return markdown.render(said=statement, guessing=guessing(), pipeline=pipeline) + "\n"
 

@@ -213,6 +213,19 @@ def test_libraries_are_known(name):
     assert all(map(is_of_a_library, LIBRARIES[name]))
 
 
+def test_a_module_that_is_an_instance_of_its_own_class_leads_to_no_circle(monkeypatch):
+    # as torch._VF and huggingface_hub.utils are
+    class Replaced(types.ModuleType):
+        pass
+
+    Replaced.__module__ = "replaced_module"
+    module = Replaced("replaced_module")
+    monkeypatch.setitem(sys.modules, "replaced_module", module)
+    assert library_named(module) is None
+    assert library_named(Replaced) is None
+    assert library_named(torch._VF) is None
+
+
 def test_a_file_in_the_standard_library_s_folder_of_packages_is_none_of_python_s():
     standard = libraries._STANDARD[-1]
     assert library_of(str(standard / "queue.py")) == PYTHON

@@ -190,6 +190,9 @@ def _library_of_class(kind: type) -> str | None:
     """Return the library of a class, from memory where it was looked at before."""
     library = _library_by_class.get(kind)
     if library is None:
+        # A module that has put an instance of its own class in its place leads back to the class,
+        # which is then a user's.
+        _library_by_class[kind] = ""
         library = _look_at_class(kind) or ""
         _library_by_class[kind] = library
     return library or None
