@@ -114,7 +114,10 @@ def test_the_extras_are_those_of_the_project() -> None:
 
     for extra, modules in _lazy.EXTRAS.items():
         assert set(modules.values()) == packages(extra), extra
-    of_developers = {"all", "bench", "contenders", "dev", "docs", "mutants", "networks", "oracles"}
+    of_developers = {
+        "all", "bench", "contenders", "dev", "docs", "explainable", "mutants", "networks",
+        "oracles",
+    }  # fmt: skip
     assert declared.keys() - _lazy.EXTRAS.keys() == of_developers
 
 

@@ -174,7 +174,7 @@ class LanguageRecipe:
     rows_per_author: int = 2
     vocabulary: int = 4096
     batch_size: float = 16.0
-    steps: int = 40
+    steps: int = 32
     clip_norm: float = 1.0
     learning_rate: float = 1.0
 
